@@ -3,14 +3,12 @@
 //! Reader and writer may be different tasks, and either may take a frame or see the end of a send
 //! that the other one waits for. So each of these events wakes the other one ([`Wakers`]).
 
-use std::cell::Cell;
 use std::collections::VecDeque;
-use std::io::IoSlice;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf as _, BufMut as _};
+use bytes::Buf as _;
 use futures::Stream;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
@@ -21,7 +19,8 @@ use crate::device::RecvOpcode;
 use crate::error::{JobError, Reason};
 use crate::mem::{Buf, BufData, BufPool, BufWait};
 use crate::ops::{Message, Rdma, RecvStream, Sends};
-use crate::reactor::budget;
+
+mod sending;
 
 /// What a stream has of the memory and the limits of its side.
 pub(super) struct Parts<'a> {
@@ -33,6 +32,12 @@ pub(super) struct Parts<'a> {
     pub(super) recv_window: usize,
     pub(super) send_window: usize,
     pub(super) runtime: Handle,
+}
+
+/// A frame with data that was taken. The guard is shortened by what was read.
+struct Unread {
+    data: BufData<'static>,
+    buf: Buf,
 }
 
 pub(super) struct Core {
@@ -47,8 +52,8 @@ pub(super) struct Core {
     /// The task that sends a frame of credits for which there was no Slot.
     late: Option<AbortHandle>,
     runtime: Handle,
-    /// Frames that were taken and not read. Their payload is what is left of them.
-    inbox: VecDeque<BufData<'static>>,
+    /// Frames that were taken and not read.
+    inbox: VecDeque<Unread>,
     wakers: Arc<Wakers>,
     /// Receives that are posted, or hold a frame that was not read.
     receives: usize,
@@ -132,12 +137,13 @@ impl Core {
     fn take(&mut self, message: Message) -> Result<(), JobError> {
         let buf = message.buf;
         let buf = buf.filter(|_| message.received.opcode == RecvOpcode::Send);
-        let mut data = buf.ok_or(JobError::of(Reason::PeerNonsense))?.into_data()?;
+        let buf = buf.ok_or(JobError::of(Reason::PeerNonsense))?;
+        let mut data = buf.lend()?;
         let had_credits = self.flow.may_send();
         let kind = self.flow.take(&data)?;
         if kind == Kind::Data {
             data.advance(HEAD);
-            self.inbox.push_back(data);
+            self.inbox.push_back(Unread { data, buf });
         }
         if kind != Kind::Credits {
             self.wakers.wake_reader();
@@ -236,144 +242,41 @@ impl Core {
 
     /// The bytes that can be read at once.
     pub(super) fn unread(&self) -> &[u8] {
-        self.inbox.front().map_or(&[], |data| data)
+        self.inbox.front().map_or(&[], |unread| &unread.data)
     }
 
     pub(super) fn consume(&mut self, len: usize, cx: &mut Context<'_>) {
-        let Some(data) = self.inbox.front_mut() else {
+        let Some(Unread { data, .. }) = self.inbox.front_mut() else {
             return;
         };
         data.advance(len);
         if data.is_empty() {
+            // Its Buf is home then, and is lent again.
             self.inbox.pop_front();
-            self.recv.keep(self.receives - self.inbox.len());
-            // The application may not read again for long.
-            self.grant(cx);
+            self.popped(cx);
         }
     }
 
-    /// Waits for a credit, and for room to acknowledge the peer's.
-    fn poll_credit(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
-        while !self.flow.may_send() || self.shall_lend(cx) {
-            ready!(self.poll_next_frame(cx))?;
-        }
-        Poll::Ready(Ok(()))
+    /// A frame was taken out of the inbox.
+    fn popped(&mut self, cx: &mut Context<'_>) {
+        self.recv.keep(self.receives - self.inbox.len());
+        // The application may not read again for long.
+        self.grant(cx);
     }
 
-    /// Sends a frame of what it takes of these bytes. `None` if the stream was closed.
-    ///
-    /// What it takes is the device's when it returns: nothing that was accepted waits for a poll.
-    pub(super) fn poll_write(
-        &mut self,
-        slices: &[IoSlice<'_>],
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<usize>, JobError>> {
-        if self.closed {
-            return Poll::Ready(Ok(None));
-        }
-        self.check()?;
-        let len = slices.iter().map(|slice| slice.len()).sum::<usize>();
-        let len = len.min(self.frame - HEAD);
-        if len == 0 {
-            return Poll::Ready(Ok(Some(0)));
-        }
-        ready!(budget::proceed(cx));
-        ready!(self.poll_credit(cx))?;
-        loop {
-            match self.poll_data(slices, cx) {
-                Poll::Ready(Ok(())) => return Poll::Ready(Ok(Some(len))),
-                Poll::Ready(Err(error)) if error.reason() != Reason::PoolEmpty => {
-                    return Poll::Ready(Err(self.fail(error)));
-                }
-                // What it waits for may be in the hands of others, whose tasks do not look.
-                _ => ready!(self.sends.poll_end(cx))?,
-            }
-            self.check()?;
-        }
-    }
-
-    /// Sends a frame with data, for which there is a credit. `PoolEmpty` if it waits for a Buf.
-    fn poll_data(
-        &mut self,
-        slices: &[IoSlice<'_>],
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), JobError>> {
-        if self.sends.in_flight() >= self.send_window {
-            return Poll::Pending;
-        }
-        // Who waits for a Slot keeps no Buf meanwhile.
-        let buf = Cell::new(match self.sends.is_in_line() {
-            true => None,
-            false => match self.bufs.as_mut().poll(cx.waker()) {
-                None => return Poll::Pending,
-                buf => buf,
-            },
-        });
-        let mut flow = self.flow;
-        let head = flow.head(Kind::Data, self.recv.lent());
-        let fill = || {
-            let frame = buf.take().map_or_else(|| self.pool.try_alloc(), Ok)?;
-            let mut data = frame.data_mut()?;
-            data.put_slice(&head);
-            for slice in slices {
-                let room = self.frame - data.len();
-                data.put_slice(&slice[..slice.len().min(room)]);
-            }
-            drop(data);
-            Ok(frame)
+    /// Takes out what is left of the oldest frame, as the data of its Buf.
+    pub(super) fn take_buf(&mut self, cx: &mut Context<'_>) -> Result<Option<Buf>, JobError> {
+        let Some(Unread { data, buf }) = self.inbox.pop_front() else {
+            return Ok(None);
         };
-        ready!(self.sends.poll_send(cx, fill))?;
-        self.flow = flow;
-        Poll::Ready(Ok(()))
+        self.popped(cx);
+        let len = data.len();
+        drop(data);
+        buf.set_data(buf.headroom() + buf.data_len() - len, len)?;
+        Ok(Some(buf))
     }
 
-    /// Gives up the turns of a write that was dropped.
-    fn leave(&mut self) {
-        self.bufs.as_mut().stop();
-        self.sends.leave();
-    }
-
-    /// Says whether all is well: what was written is the device's.
-    pub(super) fn flush(&mut self) -> Result<(), JobError> {
-        self.leave();
-        self.check()
-    }
-
-    /// Sends the end of the stream, and waits until the peer has all of it. A peer that has ended
-    /// its own stream and gone needs no end, if it has all else: TCP reports no error then either.
-    pub(super) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
-        let closed = ready!(self.poll_end(cx));
-        let is_needed = !self.only_end || !self.flow.is_ended();
-        Poll::Ready(closed.or_else(|error| if is_needed { Err(error) } else { Ok(()) }))
-    }
-
-    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
-        self.bufs.as_mut().stop();
-        self.check()?;
-        if !self.closed {
-            self.shall_lend(cx);
-            let mut flow = self.flow;
-            let head = flow.head(Kind::End, self.recv.lent());
-            let end = || {
-                self.last.reset_data_len()?;
-                self.last.extend_from_slice(&head)?;
-                Ok(self.last.clone())
-            };
-            let only_end = self.sends.in_flight() == 0;
-            if let Err(error) = ready!(self.sends.poll_send(cx, end)) {
-                return Poll::Ready(Err(self.fail(error)));
-            }
-            (self.flow, self.closed, self.only_end) = (flow, true, only_end);
-        }
-        // Frames of credits may be on their way behind it.
-        while self.last.reset_data_len().is_err() {
-            ready!(self.sends.poll_end(cx))?;
-            self.sends.in_flight();
-        }
-        Poll::Ready(self.check())
-    }
-
-    /// The same, of a stream that nobody reads any more.
+    /// Shuts a stream down that nobody reads any more.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         loop {
             self.inbox.clear();

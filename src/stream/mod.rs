@@ -48,8 +48,8 @@
 //! # The files
 //!
 //! `listener`, `connector` and `options` set connections up, and speak `wire`. `stream` is what a
-//! user holds; it stands on `core`, which has both directions, and that on `flow`, which counts
-//! credits, and `wakers`.
+//! user holds, and `messages` the same with Bufs; it stands on `core`, which has both directions
+//! (`core/sending` has one of them), and that on `flow`, which counts credits, and `wakers`.
 
 mod connector;
 mod core;
@@ -58,6 +58,7 @@ mod flow;
 #[doc(hidden)]
 pub mod fuzzing;
 mod listener;
+mod messages;
 mod options;
 mod stream;
 mod wakers;
@@ -65,5 +66,6 @@ mod wire;
 
 pub use connector::RdmaConnector;
 pub use listener::{Incoming, RdmaListener};
+pub use messages::RdmaMessages;
 pub use options::{StreamAddr, StreamOptions};
 pub use stream::RdmaStream;

@@ -12,6 +12,7 @@ use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 use super::core::Core;
 use super::wakers::Wakers;
 use crate::channel::Peer;
+use crate::mem::Buf;
 use crate::ops::Rdma;
 
 /// A stream of bytes over an [`Rdma`], which any Tokio service can use in place of a `TcpStream`.
@@ -81,7 +82,25 @@ impl RdmaStream {
     /// Returns the connection below, for its state and for one-sided operations. Messages that are
     /// sent or received on it break the stream.
     pub fn rdma(&self) -> &Rdma {
-        self.core.as_ref().expect(HELD).rdma()
+        self.held().rdma()
+    }
+
+    pub(super) fn held(&self) -> &Core {
+        self.core.as_ref().expect(HELD)
+    }
+
+    /// Sends the data of a Buf as a frame, whose head goes before it.
+    pub(super) fn poll_send_buf(&mut self, buf: &Buf, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        let (core, mut cx) = self.writer(cx);
+        let sent = ready!(core.poll_send_buf(buf, &mut cx))?;
+        Poll::Ready(sent.ok_or(io::ErrorKind::BrokenPipe.into()))
+    }
+
+    /// Takes the next frame, or what is left of it.
+    pub(super) fn poll_recv_buf(&mut self, cx: &Context<'_>) -> Poll<io::Result<Option<Buf>>> {
+        let (core, mut cx) = self.reader(cx);
+        ready!(core.poll_fill(&mut cx))?;
+        Poll::Ready(core.take_buf(&mut cx).map_err(io::Error::from))
     }
 
     fn reader(&mut self, cx: &Context<'_>) -> (&mut Core, Context<'_>) {

@@ -84,6 +84,7 @@ mod stream {
     mod exchange;
     mod laws;
     mod limits;
+    mod messages;
     mod slots;
 }
 

@@ -131,8 +131,8 @@ impl Buf {
         Ok(BufData::new(self.0.read().map_err(in_use)?))
     }
 
-    /// The data, for reading, by a guard that keeps the Buf.
-    pub(crate) fn into_data(self) -> Result<BufData<'static>, JobError> {
+    /// The data, for reading, by a guard that keeps the Buf itself.
+    pub(crate) fn lend(&self) -> Result<BufData<'static>, JobError> {
         self.refuse_shared()?;
         Ok(BufData::new(self.0.read().map_err(in_use)?))
     }

@@ -1,14 +1,14 @@
 //! Streams on WorkQs with fewer slots than frames: what a stream has accepted is sent, although
 //! none of its tasks polls it again.
 
-use futures::FutureExt;
 use futures::future::join_all;
+use futures::{FutureExt, SinkExt};
 use support::rdma::{Setup, Side, connect};
 use support::stream::{Net, bytes, each_deep, small};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_doca::WorkQ;
-use tokio_doca::stream::RdmaStream;
+use tokio_doca::stream::{RdmaMessages, RdmaStream};
 
 const STREAMS: usize = 16;
 const DEPTH: u32 = 2;
@@ -29,7 +29,7 @@ fn pairs(story: impl AsyncFn(Vec<(RdmaStream, RdmaStream)>)) {
 /// Sends that occupy all slots of a WorkQ until the peer takes them. Their futures are dropped.
 struct Held {
     peer: Side,
-    _here: Side,
+    here: Side,
 }
 
 impl Held {
@@ -45,7 +45,7 @@ impl Held {
         for _ in 0..DEPTH {
             drop(here.rdma.send(here.filled(b"held")).start().unwrap());
         }
-        Held { peer, _here: here }
+        Held { peer, here }
     }
 
     async fn release(&self) {
@@ -97,6 +97,29 @@ fn a_reader_gives_credits_though_its_task_does_not_poll_again() {
         for (here, _) in &mut pairs {
             write(here).await;
         }
+    });
+}
+
+/// And the peer gets it once, when it is sent again.
+#[test]
+fn a_buf_whose_send_was_dropped_in_line_is_as_it_was() {
+    pairs(async |mut pairs| {
+        let (here, mut there) = pairs.swap_remove(0);
+        let held = Held::of(&here);
+        let buf = held.here.empty();
+        buf.set_data(RdmaMessages::HEADROOM, 0).unwrap();
+        buf.extend_from_slice(b"message").unwrap();
+        let mut here = here.into_messages();
+        if here.send_buf(buf.clone()).now_or_never().is_none() {
+            assert_eq!((buf.headroom(), buf.data_len()), (4, 7));
+            held.release().await;
+            in_time("the send", here.send_buf(buf)).await.unwrap();
+        }
+        let mut came = Vec::new();
+        here.close().await.unwrap();
+        let read = there.read_to_end(&mut came);
+        in_time("the message", read).await.unwrap();
+        assert_eq!(came, b"message");
     });
 }
 

@@ -1,0 +1,188 @@
+//! What a stream sends: frames with data, and its end.
+//!
+//! What is accepted is the device's when the call returns: nothing that was accepted waits for a
+//! poll. Who waits for a Slot keeps no Buf meanwhile, and the other way round.
+
+use std::cell::Cell;
+use std::io::IoSlice;
+use std::task::{Context, Poll, ready};
+
+use bytes::BufMut;
+
+use super::Core;
+use crate::error::{JobError, Reason};
+use crate::mem::Buf;
+use crate::reactor::budget;
+use crate::stream::flow::{HEAD, Kind};
+
+impl Core {
+    /// Waits for a credit, and for room to acknowledge the peer's.
+    fn poll_credit(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
+        while !self.flow.may_send() || self.shall_lend(cx) {
+            ready!(self.poll_next_frame(cx))?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Sends a frame of what it takes of these bytes. `None` if the stream was closed.
+    pub(in crate::stream) fn poll_write(
+        &mut self,
+        slices: &[IoSlice<'_>],
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<usize>, JobError>> {
+        if self.closed {
+            return Poll::Ready(Ok(None));
+        }
+        self.check()?;
+        let len = slices.iter().map(|slice| slice.len()).sum::<usize>();
+        let len = len.min(self.frame - HEAD);
+        if len == 0 {
+            return Poll::Ready(Ok(Some(0)));
+        }
+        let sent = ready!(self.poll_room(cx, |core, cx| core.poll_slices(slices, cx)));
+        Poll::Ready(sent.map(|()| Some(len)).map_err(|error| self.fail(error)))
+    }
+
+    /// The most bytes of a message.
+    pub(in crate::stream) fn max_message_size(&self) -> usize {
+        self.frame - HEAD
+    }
+
+    /// Sends a frame of the data of a Buf, of a length that fits and with room for a head before
+    /// it. `None` if the stream was closed. If it was refused or is pending the Buf is as it was.
+    pub(in crate::stream) fn poll_send_buf(
+        &mut self,
+        buf: &Buf,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<()>, JobError>> {
+        if self.closed {
+            return Poll::Ready(Ok(None));
+        }
+        self.check()?;
+        // Another handle may have changed it since the caller looked: that breaks the stream alone.
+        let (from, len) = (buf.headroom().saturating_sub(HEAD), buf.data_len());
+        let sent = self.poll_room(cx, |core, cx| {
+            let sent = core.poll_data(cx, |head| {
+                buf.set_data(from, HEAD + len)?;
+                buf.copy_in(0, &head)?;
+                Ok(buf.clone())
+            });
+            if !matches!(sent, Poll::Ready(Ok(()))) {
+                _ = buf.set_data(from + HEAD, len);
+            }
+            sent
+        });
+        sent.map_ok(Some)
+    }
+
+    /// Waits for a credit, and for room in the window, and then for what `poll` waits for.
+    fn poll_room(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut poll: impl FnMut(&mut Core, &mut Context<'_>) -> Poll<Result<(), JobError>>,
+    ) -> Poll<Result<(), JobError>> {
+        ready!(budget::proceed(cx));
+        ready!(self.poll_credit(cx))?;
+        loop {
+            if self.sends.in_flight() < self.send_window {
+                match poll(self, cx) {
+                    Poll::Ready(Err(error)) if error.reason() == Reason::PoolEmpty => {}
+                    Poll::Ready(sent) => return Poll::Ready(sent),
+                    Poll::Pending => {}
+                }
+            }
+            // What it waits for may be in the hands of others, whose tasks do not look.
+            ready!(self.sends.poll_end(cx))?;
+            self.check()?;
+        }
+    }
+
+    /// Sends a frame with data. `frame` makes it once it can be sent.
+    fn poll_data(
+        &mut self,
+        cx: &mut Context<'_>,
+        frame: impl Fn([u8; HEAD]) -> Result<Buf, JobError>,
+    ) -> Poll<Result<(), JobError>> {
+        let mut flow = self.flow;
+        let head = flow.head(Kind::Data, self.recv.lent());
+        ready!(self.sends.poll_send(cx, || frame(head)))?;
+        self.flow = flow;
+        Poll::Ready(Ok(()))
+    }
+
+    /// Sends a frame of what it takes of these bytes. `PoolEmpty` if it waits for a Buf.
+    fn poll_slices(
+        &mut self,
+        slices: &[IoSlice<'_>],
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), JobError>> {
+        let buf = Cell::new(match self.sends.is_in_line() {
+            true => None,
+            false => match self.bufs.as_mut().poll(cx.waker()) {
+                None => return Poll::Pending,
+                buf => buf,
+            },
+        });
+        let (pool, longest) = (self.pool.clone(), self.frame);
+        self.poll_data(cx, |head| {
+            let frame = buf.take().map_or_else(|| pool.try_alloc(), Ok)?;
+            let mut data = frame.data_mut()?;
+            data.put_slice(&head);
+            for slice in slices {
+                let room = longest - data.len();
+                data.put_slice(&slice[..slice.len().min(room)]);
+            }
+            drop(data);
+            Ok(frame)
+        })
+    }
+
+    /// Gives up the turns of a write that was dropped.
+    fn leave(&mut self) {
+        self.bufs.as_mut().stop();
+        self.sends.leave();
+    }
+
+    /// Says whether all is well: what was written is the device's.
+    pub(in crate::stream) fn flush(&mut self) -> Result<(), JobError> {
+        self.leave();
+        self.check()
+    }
+
+    /// Sends the end of the stream, and waits until the peer has all of it. A peer that has ended
+    /// its own stream and gone needs no end, if it has all else: TCP reports no error then either.
+    pub(in crate::stream) fn poll_shutdown(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), JobError>> {
+        let closed = ready!(self.poll_end(cx));
+        let is_needed = !self.only_end || !self.flow.is_ended();
+        Poll::Ready(closed.or_else(|error| if is_needed { Err(error) } else { Ok(()) }))
+    }
+
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
+        self.bufs.as_mut().stop();
+        self.check()?;
+        if !self.closed {
+            self.shall_lend(cx);
+            let mut flow = self.flow;
+            let head = flow.head(Kind::End, self.recv.lent());
+            let end = || {
+                self.last.reset_data_len()?;
+                self.last.extend_from_slice(&head)?;
+                Ok(self.last.clone())
+            };
+            let only_end = self.sends.in_flight() == 0;
+            if let Err(error) = ready!(self.sends.poll_send(cx, end)) {
+                return Poll::Ready(Err(self.fail(error)));
+            }
+            (self.flow, self.closed, self.only_end) = (flow, true, only_end);
+        }
+        // Frames of credits may be on their way behind it.
+        while self.last.reset_data_len().is_err() {
+            ready!(self.sends.poll_end(cx))?;
+            self.sends.in_flight();
+        }
+        Poll::Ready(self.check())
+    }
+}

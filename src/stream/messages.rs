@@ -1,0 +1,157 @@
+//! The frames of a stream as messages, which are handed over as Bufs.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use futures::{Sink, Stream};
+use tokio::io::AsyncWrite;
+
+use super::RdmaStream;
+use super::flow::HEAD;
+use crate::error::{Error, ErrorKind};
+use crate::mem::Buf;
+
+const SEND: &str = "RdmaMessages::send_buf";
+
+/// A stream of messages: each is one frame of an [`RdmaStream`], and no byte of it is copied.
+///
+/// [`RdmaStream::into_messages`] makes it. What a Buf that is sent has as data, the peer gets as
+/// the data of another one. A Buf needs [`HEADROOM`](RdmaMessages::HEADROOM) for the head of its
+/// frame, and memory of the device on which the stream was made. Bufs that were received have that
+/// headroom, so that they can be sent on.
+///
+/// It is a `Stream` and a `Sink` of Bufs. The peer may be an `RdmaStream`, which reads and writes
+/// the same bytes. All else is as it is with that: back-pressure, ends and errors.
+///
+/// A Buf that was received belongs to the memory for receives, which all streams of the listener or
+/// connector share: the peer gets its credit, but while you keep many, streams have less to lend.
+#[derive(Debug)]
+#[must_use = "a stream that is dropped ends"]
+pub struct RdmaMessages {
+    stream: RdmaStream,
+    /// A Buf that was fed, and not sent.
+    fed: Option<Buf>,
+}
+
+impl RdmaStream {
+    /// Sends and receives Bufs from now on. What is left of a frame that was read in part is the
+    /// first message.
+    pub fn into_messages(self) -> RdmaMessages {
+        RdmaMessages {
+            stream: self,
+            fed: None,
+        }
+    }
+}
+
+impl RdmaMessages {
+    /// Bytes of headroom that a Buf needs to be sent.
+    pub const HEADROOM: usize = HEAD;
+
+    /// Returns the longest message, in bytes: the smaller
+    /// [`frame_size`](super::StreamOptions::frame_size) of both sides, less the headroom.
+    pub fn max_message_size(&self) -> usize {
+        self.stream.held().max_message_size()
+    }
+
+    /// Returns the stream below.
+    pub fn stream(&self) -> &RdmaStream {
+        &self.stream
+    }
+
+    /// Gives the stream below back. A Buf that was fed to the sink and not flushed is dropped.
+    pub fn into_stream(self) -> RdmaStream {
+        self.stream
+    }
+
+    /// Sends the data of a Buf as a message, behind what was fed to the sink. Returns once the
+    /// device has it.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for a Buf without data, with too much, or without headroom; if the Buf is in
+    /// use, or its memory is not the device's, the source says so. The stream stays then. All else
+    /// as of a write to an [`RdmaStream`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the Buf, which was not sent.
+    pub async fn send_buf(&mut self, buf: Buf) -> io::Result<()> {
+        self.check(&buf)?;
+        poll_fn(|cx| {
+            ready!(self.poll_fed(cx))?;
+            self.stream.poll_send_buf(&buf, cx)
+        })
+        .await
+    }
+
+    /// Receives a message; `None` at the end of the stream.
+    ///
+    /// # Errors
+    ///
+    /// As of a read of an [`RdmaStream`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses no message.
+    pub async fn recv_buf(&mut self) -> io::Result<Option<Buf>> {
+        poll_fn(|cx| self.stream.poll_recv_buf(cx)).await
+    }
+
+    fn check(&self, buf: &Buf) -> io::Result<()> {
+        let (len, most, headroom) = (buf.data_len(), self.max_message_size(), buf.headroom());
+        if (1..=most).contains(&len) && headroom >= HEAD {
+            return Ok(());
+        }
+        let text = format!(
+            "a Buf with {len} bytes of data and {headroom} of headroom cannot be sent: a message \
+             of this stream has 1 to {most} bytes, and needs {HEAD} bytes of headroom"
+        );
+        Err(Error::new(ErrorKind::InvalidValue, SEND, text).into())
+    }
+
+    /// Sends what was fed.
+    fn poll_fed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(buf) = &self.fed {
+            let sent = ready!(self.stream.poll_send_buf(buf, cx));
+            self.fed = None;
+            sent?;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Stream for RdmaMessages {
+    type Item = io::Result<Buf>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.stream.poll_recv_buf(cx).map(Result::transpose)
+    }
+}
+
+/// What was fed is sent by a flush, or before the next one: a drop does not send it.
+impl Sink<Buf> for RdmaMessages {
+    type Error = io::Error;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_fed(cx)
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, buf: Buf) -> io::Result<()> {
+        self.check(&buf)?;
+        self.fed = Some(buf);
+        Ok(())
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_fed(cx))?;
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_fed(cx))?;
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,182 @@
+//! The frames of a stream as messages: Bufs that are handed over.
+
+use std::io::ErrorKind;
+
+use futures::future::join;
+use futures::{FutureExt, SinkExt, StreamExt, TryStreamExt};
+use support::device::under_test;
+use support::stream::{Net, bytes, each, small};
+use support::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_doca::stream::{RdmaMessages, RdmaStream};
+use tokio_doca::{Buf, BufPool, Mmap, Mode};
+
+/// The most bytes of a message of small streams.
+const MOST: usize = 252;
+
+/// Memory of the application's, for what is sent.
+fn pool(stream: &RdmaStream) -> BufPool {
+    let memory = Mmap::builder().device(stream.rdma().device());
+    let memory = memory.alloc(64 * 1024).unwrap();
+    BufPool::builder(&memory)
+        .element_size(1024)
+        .build()
+        .unwrap()
+}
+
+fn filled(pool: &BufPool, bytes: &[u8]) -> Buf {
+    let buf = pool.try_alloc().unwrap();
+    buf.set_data(RdmaMessages::HEADROOM, 0).unwrap();
+    buf.extend_from_slice(bytes).unwrap();
+    buf
+}
+
+fn data(buf: &Buf) -> Vec<u8> {
+    buf.data().unwrap().to_vec()
+}
+
+/// The other side sends on what it receives.
+#[test]
+fn bufs_are_handed_over_and_sent_on() {
+    each(small(), async |net| {
+        let (here, there) = net.pair().await;
+        let pool = pool(&here);
+        let (mut here, mut there) = (here.into_messages(), there.into_messages());
+        assert_eq!(here.max_message_size(), MOST);
+        let lens = || (1..=MOST).step_by(7).chain([MOST]);
+        let echo = async {
+            while let Some(buf) = there.recv_buf().await.unwrap() {
+                there.send_buf(buf).await.unwrap();
+            }
+            there.close().await.unwrap();
+        };
+        let story = async {
+            for len in lens() {
+                here.send_buf(filled(&pool, &bytes(0..len))).await.unwrap();
+                let came = here.recv_buf().await.unwrap().unwrap();
+                assert_eq!(data(&came), bytes(0..len));
+            }
+            here.close().await.unwrap();
+            assert!(here.recv_buf().await.unwrap().is_none());
+            let late = here.send_buf(filled(&pool, b"late")).await.unwrap_err();
+            assert_eq!(late.kind(), ErrorKind::BrokenPipe);
+        };
+        in_time("the echo", join(echo, story)).await;
+        let all = pool.elements();
+        until("all is back", || free_bufs(&pool) == all).await;
+    });
+}
+
+#[test]
+fn a_sink_and_a_stream_of_bufs_forward_all() {
+    each(small(), async |net| {
+        let (here, there) = net.pair().await;
+        let pool = pool(&here);
+        let (mut sink, mut answers) = here.into_messages().split::<Buf>();
+        let (back, echo) = there.into_messages().split::<Buf>();
+        let sends = async {
+            for number in 0..40u8 {
+                // More than the windows, and fed before they are flushed.
+                sink.feed(filled(&pool, &[number; 9])).await.unwrap();
+            }
+            sink.close().await.unwrap();
+        };
+        let receives = async {
+            for number in 0..40u8 {
+                let buf = answers.try_next().await.unwrap().unwrap();
+                assert_eq!(data(&buf), [number; 9]);
+            }
+            assert!(answers.next().await.is_none());
+        };
+        let all = join(join(sends, receives), echo.forward(back));
+        in_time("all", all).await.1.unwrap();
+    });
+}
+
+#[test]
+fn a_buf_that_is_no_message_is_refused_and_stays_as_it_was() {
+    each(small(), async |net| {
+        let (here, mut there) = net.pair().await;
+        let pool = pool(&here);
+        let mut here = here.into_messages();
+        let bare = pool.try_alloc().unwrap();
+        bare.extend_from_slice(b"no headroom").unwrap();
+        let refused = [filled(&pool, &[7; MOST + 1]), filled(&pool, b""), bare];
+        for buf in refused {
+            let error = here.send_buf(buf.clone()).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+            mentions(&error.to_string(), &[buf.data_len() as u64]);
+            let fed = here.feed(buf).await.unwrap_err();
+            assert_eq!(fed.kind(), ErrorKind::InvalidInput);
+        }
+        // In use, and memory of no device.
+        let used = filled(&pool, b"used");
+        let guard = used.data_mut().unwrap();
+        assert!(here.send_buf(used.clone()).await.is_err());
+        drop(guard);
+        assert_eq!((used.headroom(), data(&used)), (4, b"used".to_vec()));
+        here.send_buf(used).await.unwrap();
+        let mut came = [0; 4];
+        in_time("the data", there.read_exact(&mut came))
+            .await
+            .unwrap();
+        assert_eq!(&came, b"used");
+    });
+}
+
+#[test]
+fn a_peer_may_read_and_write_bytes() {
+    each(small(), async |net| {
+        let (here, mut there) = net.pair().await;
+        let pool = pool(&here);
+        let mut here = here.into_messages();
+        here.send_buf(filled(&pool, b"some bytes")).await.unwrap();
+        here.feed(filled(&pool, b" and more")).await.unwrap();
+        here.flush().await.unwrap();
+        let mut came = [0; 12];
+        let read = there.read_exact(&mut came);
+        in_time("the bytes", read).await.unwrap();
+        assert_eq!(&came, b"some bytes a");
+        // What is left of a frame is a message.
+        let mut there = there.into_messages();
+        let rest = in_time("the rest", there.recv_buf()).await.unwrap();
+        assert_eq!(data(&rest.unwrap()), b"nd more");
+        let mut there = there.into_stream();
+        there.write_all(b"back").await.unwrap();
+        let back = in_time("what is back", here.next()).await.unwrap();
+        assert_eq!(data(&back.unwrap()), b"back");
+    });
+}
+
+/// A send that waits for a slot or for the peer, and is dropped, has sent nothing.
+#[test]
+fn a_dropped_send_has_sent_nothing() {
+    run(async {
+        let device = under_test(true);
+        let net = Net::deep(1, &device, Mode::EventDriven, small()).await;
+        let (here, there) = net.pair().await;
+        let pool = pool(&here);
+        let (mut here, mut there) = (here.into_messages(), there.into_messages());
+        let (mut sent, mut dropped) = (0, 0);
+        while dropped < 5 {
+            let buf = filled(&pool, &[sent; 3]);
+            match here.send_buf(buf.clone()).now_or_never() {
+                Some(ended) => {
+                    ended.unwrap();
+                    sent += 1;
+                }
+                None => {
+                    assert_eq!((buf.headroom(), data(&buf)), (4, vec![sent; 3]));
+                    dropped += 1;
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+        let mut numbers = 0;
+        while numbers < sent {
+            let buf = in_time("a message", there.recv_buf()).await.unwrap();
+            assert_eq!(data(&buf.unwrap()), [numbers; 3]);
+            numbers += 1;
+        }
+    });
+}
