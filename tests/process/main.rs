@@ -17,6 +17,7 @@ mod resources;
 mod runtime;
 mod stale_blob;
 mod stream;
+mod streams;
 mod sync_event;
 mod tracing;
 

@@ -1,9 +1,10 @@
 //! What the tests of streams share: connected pairs, and bytes that say where they are.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use tokio_doca::stream::{RdmaConnector, RdmaListener, RdmaStream, StreamOptions};
-use tokio_doca::{Device, Mode, WorkQ};
+use tokio_doca::{Device, Error, ErrorKind, Mode, WorkQ};
 
 use super::device::{defers, under_test};
 use super::loopback::Loopback;
@@ -35,9 +36,29 @@ impl Net {
 
     /// The connector's stream, and the listener's.
     pub async fn pair(&self) -> (RdmaStream, RdmaStream) {
+        self.try_pair().await.unwrap()
+    }
+
+    async fn try_pair(&self) -> Result<(RdmaStream, RdmaStream), Error> {
         let accept = async { self.listener.accept().await?.accept(b"").await };
         let both = futures::future::try_join(self.connector.connect(self.addr), accept);
-        in_time("the connection", both).await.unwrap()
+        in_time("the connection", both).await
+    }
+
+    /// The same, once there is memory: on an adapter, or after a kill, that of a stream which has
+    /// ended comes back a while later.
+    pub async fn pair_once_there_is_memory(&self) -> (RdmaStream, RdmaStream) {
+        let wait = async {
+            loop {
+                match self.try_pair().await {
+                    Err(error) if error.kind() == ErrorKind::Full => {
+                        tokio::time::sleep(Duration::from_millis(10)).await;
+                    }
+                    pair => break pair.unwrap(),
+                }
+            }
+        };
+        in_time("memory", wait).await
     }
 }
 
