@@ -12,7 +12,7 @@
 //! cargo bench --bench bars -- --steady     what is the same on any machine, as TOML (.ci/ratchet)
 //! ```
 //!
-//! B5, B7, B8, B10, B15, G2, G4, G5, N2, R2 to R4, R6, R8, S1, S2 and S5 need both CPUs to
+//! B5, B7, B8, B10, B15, G2, G4, G5, N2, R2 to R6, R8, R9, S1, S2 and S5 need both CPUs to
 //! themselves. The line says so when they were not free.
 
 #[path = "bars/cancel.rs"]
@@ -65,6 +65,8 @@ mod rig;
 mod scenario;
 #[path = "bars/share.rs"]
 mod share;
+#[path = "bars/stream.rs"]
+mod stream;
 #[path = "bars/sync_event.rs"]
 mod sync_event;
 #[path = "bars/sys.rs"]
@@ -123,9 +125,12 @@ const BARS: &[(&str, Bar)] = &[
     ("R2", rdma::r2),
     ("R3", rdma::r3),
     ("R4", rdma::r4),
+    ("R5", stream::r5),
     ("R6", rdma::r6),
     ("R7", rdma::r7),
     ("R8", rdma::r8),
+    ("R9", stream::r9),
+    ("R11", stream::r11),
     ("S1", sync_event::s1),
     ("S2", sync_event::s2),
     ("S3", share::s3),

@@ -1,0 +1,450 @@
+//! R5, R9 and R11: streams of bytes over RDMA against TCP over loopback and Unix sockets, by the
+//! same code. Each side is a thread with a runtime of its own, on its CPU.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures::future::join_all;
+use futures::{FutureExt, SinkExt, StreamExt, stream};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::runtime::{Builder, Runtime};
+use tokio_doca::soft::Soft;
+use tokio_doca::stream::{RdmaConnector, RdmaListener, StreamAddr, StreamOptions};
+use tokio_doca::{Mode, WorkQ};
+use tokio_util::codec::{Framed, LengthDelimitedCodec};
+
+use super::measure::Samples;
+use super::report::Goal::{AtLeast, AtMost};
+use super::report::Report;
+use super::sys;
+
+const ROUNDS: usize = 5;
+/// Bytes of a write of the bulk transfer.
+const WRITE: usize = 64 << 10;
+/// Bytes of an echo.
+const SMALL: usize = 64;
+
+/// What the bytes go over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Over {
+    Tcp,
+    Unix,
+    Rdma(Mode),
+}
+
+const EVENT: Over = Over::Rdma(Mode::EventDriven);
+const BUSY: Over = Over::Rdma(Mode::BusyPoll);
+
+trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+type Pipe = Box<dyn Duplex>;
+
+/// Where the side that connects finds the other one.
+enum Meeting {
+    Tcp(u16),
+    Unix(Vec<std::os::unix::net::UnixStream>),
+    Rdma(StreamAddr),
+}
+
+enum Listening {
+    Tcp(TcpListener),
+    Unix(Vec<std::os::unix::net::UnixStream>),
+    Rdma(RdmaListener),
+}
+
+fn runtime() -> Runtime {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime")
+}
+
+fn workq(mode: Mode) -> WorkQ {
+    WorkQ::builder().mode(mode).build().expect("a WorkQ")
+}
+
+fn unix(end: std::os::unix::net::UnixStream) -> Pipe {
+    end.set_nonblocking(true).expect("a socket");
+    Box::new(UnixStream::from_std(end).expect("a stream"))
+}
+
+fn tcp(stream: TcpStream) -> Pipe {
+    stream.set_nodelay(true).expect("TCP_NODELAY");
+    Box::new(stream)
+}
+
+impl Listening {
+    async fn new(over: Over, connections: usize) -> (Listening, Meeting) {
+        match over {
+            Over::Tcp => {
+                let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+                let listener = listener.expect("a port");
+                let port = listener.local_addr().expect("an address").port();
+                (Listening::Tcp(listener), Meeting::Tcp(port))
+            }
+            Over::Unix => {
+                let pair = |_| std::os::unix::net::UnixStream::pair().expect("two sockets");
+                let (ours, theirs) = (0..connections).map(pair).unzip();
+                (Listening::Unix(ours), Meeting::Unix(theirs))
+            }
+            Over::Rdma(mode) => {
+                let device = Soft::builder().build().open("pf0").expect("a device");
+                let options = StreamOptions::new().connections(connections);
+                let local = std::net::SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+                let listener = options.bind(&device, &workq(mode), local).await;
+                let listener = listener.expect("a listener");
+                let addr = listener.local_addr().clone();
+                (Listening::Rdma(listener), Meeting::Rdma(addr))
+            }
+        }
+    }
+
+    async fn accept(&mut self) -> Pipe {
+        match self {
+            Listening::Tcp(listener) => tcp(listener.accept().await.expect("a peer").0),
+            Listening::Unix(ends) => unix(ends.pop().expect("one for each")),
+            Listening::Rdma(listener) => {
+                let incoming = listener.accept().await.expect("a peer");
+                Box::new(incoming.accept(b"").await.expect("a stream"))
+            }
+        }
+    }
+}
+
+/// The side that connects.
+enum Calling {
+    Tcp(u16),
+    Unix(Vec<std::os::unix::net::UnixStream>),
+    Rdma(RdmaConnector, StreamAddr),
+}
+
+impl Calling {
+    fn new(over: Over, connections: usize, meeting: Meeting) -> Calling {
+        match (over, meeting) {
+            (_, Meeting::Tcp(port)) => Calling::Tcp(port),
+            (_, Meeting::Unix(ends)) => Calling::Unix(ends),
+            (Over::Rdma(mode), Meeting::Rdma(addr)) => {
+                let device = Soft::builder().build().open("pf0").expect("a device");
+                let options = StreamOptions::new().connections(connections);
+                let connector = options.connector(&device, &workq(mode));
+                Calling::Rdma(connector.expect("a connector"), addr)
+            }
+            _ => unreachable!("both sides have the same"),
+        }
+    }
+
+    async fn connect(&self, at: usize) -> Pipe {
+        match self {
+            Calling::Tcp(port) => {
+                let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, *port)).await;
+                tcp(stream.expect("a stream"))
+            }
+            Calling::Unix(ends) => unix(ends[at].try_clone().expect("a descriptor")),
+            Calling::Rdma(connector, addr) => {
+                Box::new(connector.connect(addr.clone()).await.expect("a stream"))
+            }
+        }
+    }
+}
+
+/// The time that this process has had of all CPUs, in nanoseconds.
+fn cpu_time() -> f64 {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).expect("it is ours");
+    let of = |time: TimeVal| time.tv_sec() as f64 * 1e9 + time.tv_usec() as f64 * 1e3;
+    of(usage.user_time()) + of(usage.system_time())
+}
+
+/// Connects this number of streams, and has both sides use them, each in tasks of its own. Returns
+/// nanoseconds, and those of the CPUs.
+fn run<S, C>(
+    over: Over,
+    connections: usize,
+    serve: impl Fn(Pipe) -> S + Send,
+    call: impl Fn(Pipe) -> C,
+) -> [f64; 2]
+where
+    S: Future<Output = ()> + Send + 'static,
+    C: Future<Output = ()> + Send + 'static,
+{
+    let (meets, met) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            sys::pin(Some(1));
+            runtime().block_on(async {
+                let (mut listening, meeting) = Listening::new(over, connections).await;
+                meets.send(meeting).expect("the other side is there");
+                let mut tasks = Vec::new();
+                for _ in 0..connections {
+                    tasks.push(tokio::spawn(serve(listening.accept().await)));
+                }
+                for ended in join_all(tasks).await {
+                    ended.expect("the task did not panic");
+                }
+            });
+        });
+        sys::pin(Some(0));
+        let cost = runtime().block_on(async {
+            let meeting = met.recv().expect("the other side listens");
+            let mut calling = Calling::new(over, connections, meeting);
+            let mut pipes = Vec::new();
+            for at in 0..connections {
+                pipes.push(calling.connect(at).await);
+            }
+            if let Calling::Unix(ends) = &mut calling {
+                ends.clear();
+            }
+            let (start, cpu) = (Instant::now(), cpu_time());
+            let tasks: Vec<_> = pipes
+                .into_iter()
+                .map(|pipe| tokio::spawn(call(pipe)))
+                .collect();
+            for ended in join_all(tasks).await {
+                ended.expect("the task did not panic");
+            }
+            [start.elapsed().as_nanos() as f64, cpu_time() - cpu]
+        });
+        sys::pin(None);
+        cost
+    })
+}
+
+/// The medians of the cases, which are measured in turn, for each of `count`.
+fn compare<const CASES: usize>(
+    cases: [Over; CASES],
+    count: usize,
+    measure: impl Fn(Over) -> [f64; 2],
+) -> [[f64; 2]; CASES] {
+    let mut samples = [const { [const { Vec::new() }; 2] }; CASES];
+    for _ in 0..ROUNDS {
+        for (over, samples) in cases.into_iter().zip(&mut samples) {
+            for (sample, samples) in measure(over).into_iter().zip(samples) {
+                samples.push(sample / count as f64);
+            }
+        }
+    }
+    samples.map(|of| of.map(|of| Samples::of(of).median()))
+}
+
+/// Sends bytes, and waits until the other side has read them all.
+fn bulk(over: Over, bytes: usize) -> [f64; 2] {
+    let serve = move |mut pipe: Pipe| async move {
+        let mut room = vec![0; WRITE];
+        let mut left = bytes;
+        while left > 0 {
+            left -= pipe.read(&mut room).await.expect("a read");
+        }
+        pipe.write_u8(1).await.expect("a write");
+        pipe.flush().await.expect("a write");
+        // Until the other side has gone.
+        _ = pipe.read(&mut room).await;
+    };
+    let call = move |mut pipe: Pipe| async move {
+        let data = vec![7; WRITE];
+        for _ in 0..bytes / WRITE {
+            pipe.write_all(&data).await.expect("a write");
+        }
+        pipe.flush().await.expect("a write");
+        pipe.read_u8().await.expect("an answer");
+    };
+    run(over, 1, serve, call)
+}
+
+pub(crate) fn r5(report: &mut Report) {
+    const BYTES: usize = 256 << 20;
+    let busy_cpus = sys::both_cpus().err().unwrap_or_default();
+    let costs = compare([Over::Tcp, Over::Unix, EVENT], BYTES, |over| {
+        bulk(over, BYTES)
+    });
+    let [tcp, unix, rdma] = costs;
+    let what = |over: &str| {
+        format!(
+            "bytes a second in writes of 64 KiB, over {over}, both through Tokio ({:.2} GB/s; TCP \
+             {:.2}, Unix {:.2}){busy_cpus}",
+            1.0 / rdma[0],
+            1.0 / tcp[0],
+            1.0 / unix[0]
+        )
+    };
+    report.line(
+        "R5",
+        tcp[0] / rdma[0],
+        AtLeast(2.0),
+        "x",
+        &what("TCP loopback"),
+    );
+    report.line(
+        "R5.unix",
+        unix[0] / rdma[0],
+        AtLeast(1.5),
+        "x",
+        &what("a Unix stream"),
+    );
+    let what = format!("CPU time of such a byte, over a Unix stream's, of both sides{busy_cpus}");
+    report.line("R5.cpu", rdma[1] / unix[1], AtMost(0.7), "x", &what);
+}
+
+type Frames = Framed<Pipe, LengthDelimitedCodec>;
+
+fn frames(pipe: Pipe) -> Frames {
+    let burst = 32 * (SMALL + 4);
+    let mut frames = Framed::with_capacity(pipe, LengthDelimitedCodec::new(), burst);
+    frames.set_backpressure_boundary(2 * burst);
+    frames
+}
+
+/// Echoes of one connection: as many on their way as `deep`, written in batches.
+fn echo(over: Over, connections: usize, deep: usize, echoes: usize) -> [f64; 2] {
+    let each = echoes / connections;
+    let serve = |pipe: Pipe| async move {
+        let mut frames = frames(pipe);
+        while let Some(first) = frames.next().await {
+            let mut next = Some(first);
+            while let Some(Ok(frame)) = next {
+                frames.feed(frame.freeze()).await.expect("a write");
+                next = frames.next().now_or_never().flatten();
+            }
+            // The other side ends without a word.
+            if SinkExt::<Bytes>::flush(&mut frames).await.is_err() {
+                return;
+            }
+        }
+    };
+    let call = move |pipe: Pipe| async move {
+        let mut frames = frames(pipe);
+        let message = Bytes::from(vec![7; SMALL]);
+        let (mut sent, mut came) = (0, 0);
+        while came < each {
+            while sent < each.min(came + deep) {
+                frames.feed(message.clone()).await.expect("a write");
+                sent += 1;
+            }
+            SinkExt::<Bytes>::flush(&mut frames).await.expect("a write");
+            let mut next = frames.next().await;
+            while let Some(frame) = next {
+                assert_eq!(frame.expect("a frame").len(), SMALL);
+                came += 1;
+                next = frames.next().now_or_never().flatten();
+            }
+        }
+    };
+    run(over, connections, serve, call)
+}
+
+pub(crate) fn r9(report: &mut Report) {
+    let busy_cpus = sys::both_cpus().err().unwrap_or_default();
+    for (name, over, connections, deep, echoes, goal) in [
+        ("R9", EVENT, 64, 32, 400_000, 1.2),
+        ("R9.one", EVENT, 1, 32, 200_000, 2.5),
+        ("R9.busy", BUSY, 1, 1, 20_000, 10.0),
+    ] {
+        let costs = compare([Over::Tcp, over], echoes, |over| {
+            echo(over, connections, deep, echoes)
+        });
+        let [tcp, rdma] = costs;
+        let what = format!(
+            "echoes of {SMALL} B a second over {connections} streams, {deep} on their way each, \
+             over TCP ({:.0} against {:.0} thousand){busy_cpus}",
+            1e6 / rdma[0],
+            1e6 / tcp[0]
+        );
+        report.line(name, tcp[0] / rdma[0], AtLeast(goal), "x", &what);
+        if connections > 1 {
+            let what = format!("CPU time of such an echo, of both sides{busy_cpus}");
+            report.line(
+                &format!("{name}.cpu"),
+                rdma[1] / tcp[1],
+                AtMost(1.0),
+                "x",
+                &what,
+            );
+        }
+    }
+}
+
+/// Descriptors of this process, and the KiB that it has in memory.
+fn held() -> [f64; 2] {
+    let descriptors = fs::read_dir("/proc/self/fd").expect("proc").count();
+    let status = fs::read_to_string("/proc/self/status").expect("proc");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let resident = line.and_then(|line| line.split_whitespace().nth(1));
+    let resident = resident.and_then(|number| number.parse().ok());
+    [descriptors as f64, resident.expect("a number")]
+}
+
+/// Makes connections, 64 at a time, uses each for one echo and closes it. Returns nanoseconds of
+/// each, and what is held beyond what was held after the first ones.
+fn connections(over: Over, count: usize) -> [f64; 3] {
+    const AT_ONCE: usize = 64;
+    let (meets, met) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            runtime().block_on(async {
+                let (mut listening, meeting) = Listening::new(over, 2 * AT_ONCE).await;
+                meets.send(meeting).expect("the other side is there");
+                let mut tasks = tokio::task::JoinSet::new();
+                for _ in 0..AT_ONCE + count {
+                    let mut pipe = listening.accept().await;
+                    tasks.spawn(async move {
+                        let mut came = [0; SMALL];
+                        pipe.read_exact(&mut came).await.expect("a question");
+                        pipe.write_all(&came).await.expect("a write");
+                        pipe.shutdown().await.expect("the end");
+                        assert_eq!(pipe.read(&mut came).await.expect("the end"), 0);
+                    });
+                }
+                tasks.join_all().await;
+            });
+        });
+        runtime().block_on(async {
+            let meeting = met.recv().expect("the other side listens");
+            let calling = Calling::new(over, 2 * AT_ONCE, meeting);
+            let one = async |at| {
+                let mut pipe = calling.connect(at).await;
+                pipe.write_all(&[7; SMALL]).await.expect("a write");
+                pipe.shutdown().await.expect("the end");
+                let mut came = Vec::new();
+                pipe.read_to_end(&mut came).await.expect("the answer");
+                assert_eq!(came, [7; SMALL]);
+            };
+            let all = async |count| {
+                let each = stream::iter(0..count).map(&one);
+                each.buffer_unordered(AT_ONCE).for_each(async |()| ()).await;
+            };
+            all(AT_ONCE).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let (before, start) = (held(), Instant::now());
+            all(count).await;
+            let took = start.elapsed().as_nanos() as f64 / count as f64;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let after = held();
+            [took, after[0] - before[0], after[1] - before[1]]
+        })
+    })
+}
+
+pub(crate) fn r11(report: &mut Report) {
+    const COUNT: usize = 2_000;
+    let [tcp, rdma] = [Over::Tcp, EVENT].map(|over| connections(over, COUNT));
+    let what = format!(
+        "rate of connections that are made, used and closed, 64 at a time, in a process, over \
+         TCP's ({:.0} against {:.0} a second)",
+        1e9 / rdma[0],
+        1e9 / tcp[0]
+    );
+    report.line("R11", tcp[0] / rdma[0], AtLeast(0.5), "x", &what);
+    report.line(
+        "R11.descriptors",
+        rdma[1],
+        AtMost(0.0),
+        "",
+        "that 2,000 of them leave open",
+    );
+    let what = "KiB of memory that 2,000 of them leave behind";
+    report.line("R11.memory", rdma[2], AtMost(1024.0), "KiB", what);
+}
