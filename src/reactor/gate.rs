@@ -83,6 +83,17 @@ impl Gate {
             }
         }
     }
+
+    /// `Some` as for `enter`. `None`: another thread is inside, and is not asked to look once more.
+    #[inline]
+    #[must_use]
+    pub(super) fn try_enter(&self) -> Option<Inside<'_>> {
+        let entered =
+            self.state
+                .compare_exchange(IDLE, HELD, Ordering::SeqCst, Ordering::Relaxed);
+        seq_cst_order();
+        entered.is_ok().then(|| Inside(self))
+    }
 }
 
 impl<'a> Inside<'a> {

@@ -93,7 +93,8 @@ pub unsafe trait Queue: Submit {
     }
 
     /// Calls [`ready`](Queue::ready) up to `looks` times, until it returns `true`. A queue whose
-    /// `ready` takes a lock overrides this, and takes the lock once.
+    /// `ready` takes a lock returns `true` instead, and looks in
+    /// [`reap_within`](Queue::reap_within), under one lock.
     fn ready_within(&self, looks: usize) -> bool {
         (0..looks).any(|_| self.ready())
     }
@@ -106,6 +107,17 @@ pub unsafe trait Queue: Submit {
     #[doc(alias = "doca_workq_progress_retrieve")]
     #[doc(alias = "ibv_poll_cq")]
     unsafe fn reap(&self, out: &mut [Completion]) -> usize;
+
+    /// Does what [`reap`](Queue::reap) does, and may look up to `looks` times until it finds
+    /// something. The default looks once.
+    ///
+    /// # Safety
+    ///
+    /// As for [`reap`](Queue::reap).
+    unsafe fn reap_within(&self, out: &mut [Completion], _looks: usize) -> usize {
+        // SAFETY: as the caller promises.
+        unsafe { self.reap(out) }
+    }
 
     /// Asks for one ring at the next completion. Returns `Ready` if `reap` would find something,
     /// also what `ready` has kept, unless that has rung. The caller sleeps on `Armed` without

@@ -165,10 +165,17 @@ impl Attachment {
 
 impl Shared {
     /// Reaps. The caller is in the gate.
-    pub(super) fn reap_from(queue: &Arc<dyn Queue>, out: &mut [Completion]) -> usize {
+    #[inline(always)]
+    pub(super) fn reap_from(
+        queue: &Arc<dyn Queue>,
+        out: &mut [Completion],
+        looks: usize,
+    ) -> usize {
         // SAFETY: the gate lets in one at a time, and its exchanges order one after the other;
         // nobody else has the queue.
-        unsafe { queue.reap(out) }
+        let reaped = unsafe { queue.reap_within(out, looks) };
+        // What a provider answers is checked: it cannot have filled more than there is.
+        reaped.min(out.len())
     }
 
     /// Stands in line for a Slot.

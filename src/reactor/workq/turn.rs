@@ -14,7 +14,7 @@ use arrayvec::ArrayVec;
 
 use super::notify::{BROKEN, JOB_SPANS, notify};
 use super::shared::Shared;
-use crate::device::{Armed, Completion};
+use crate::device::{Armed, Completion, Queue};
 use crate::error::Result;
 use crate::reactor::events::{Driven, Events};
 use crate::reactor::gate::{Inside, Later, Outside};
@@ -174,24 +174,26 @@ impl Shared {
     /// Looks: reaps what has finished, and notifies of it. If another thread does so already, that
     /// one looks once more.
     pub(in crate::reactor) fn turn(&self) {
-        let Some(inside) = self.gate.enter() else {
-            return;
+        if let Some(inside) = self.gate.enter() {
+            let mut turn = Turn::new(self, inside);
+            let from = turn.reap(0);
+            turn.go_on(from);
+        }
+    }
+
+    /// Looks at one queue, up to `looks` times, and takes a turn if it finds something. Returns
+    /// whether it did. If another thread is in the gate this one does not look, and leaves nothing
+    /// to the other: the caller looks again later.
+    #[inline(always)]
+    pub(in crate::reactor) fn look(&self, queue: &Arc<dyn Queue>, looks: usize) -> bool {
+        let Some(inside) = self.gate.try_enter() else {
+            return false;
         };
         let mut turn = Turn::new(self, inside);
-        let mut from = 0;
-        for _ in 0..BATCHES {
-            from = turn.reap(from);
-            if !turn.leave_and_notify() {
-                return;
-            }
-            // There may be more.
-            turn.inside = self.gate.enter();
-            if turn.inside.is_none() {
-                return;
-            }
-        }
-        // Enough for one turn. The rest must not be stranded: another one is rung for.
-        turn.give_up();
+        turn.look(queue, looks);
+        let found = turn.reaped;
+        turn.go_on(0);
+        found
     }
 
     /// Gives a Slot back that was taken or done, to whoever is in line.
@@ -293,52 +295,60 @@ impl<'a> Turn<'a> {
         self.notify(&outside);
     }
 
+    /// Notifies of the batch that was reaped, and reaps more, from the queue with this number on,
+    /// as long as there may be more and it does not get too long.
+    #[inline(always)]
+    fn go_on(&mut self, mut from: usize) {
+        for _ in 1..BATCHES {
+            if !self.leave_and_notify() {
+                return;
+            }
+            self.inside = self.shared.gate.enter();
+            if self.inside.is_none() {
+                return;
+            }
+            from = self.reap(from);
+        }
+        if self.leave_and_notify() {
+            // The rest must not be stranded: another turn is rung for.
+            self.shared.events.ring();
+        }
+    }
+
+    /// Reaps one batch of one queue, which may look more than once.
+    #[inline(always)]
+    fn look(&mut self, queue: &Arc<dyn Queue>, looks: usize) {
+        let Some(inside) = &mut self.inside else {
+            return;
+        };
+        let reaped = Shared::reap_from(queue, inside.completions(), looks);
+        if reaped == 0 {
+            return;
+        }
+        self.take_asked();
+        self.collect(0, reaped);
+        // No queue keeps a turn from the others.
+        self.more = reaped >= BATCH || self.shared.queues().nth(1).is_some();
+    }
+
     /// Reaps one batch, from the queue with this number on. Returns the number to go on with.
     #[inline(always)]
     fn reap(&mut self, from: usize) -> usize {
         self.take_asked();
-        let Turn {
-            shared,
-            inside: Some(inside),
-            to_notify,
-            rest,
-            asked,
-            ..
-        } = self
-        else {
-            return 0;
-        };
-        let completions = inside.completions();
-        let mut left = BATCH;
+        let shared = self.shared;
+        let mut taken = 0;
         self.reaped = false;
         // Those before have been looked at by the last batch, which one of them filled, and are
         // looked at by the next one.
         self.more = from > 0;
         for (number, queue) in shared.queues().enumerate().skip(from) {
-            // What a provider answers is checked: it cannot have filled more than there is.
-            let reaped = Shared::reap_from(queue, &mut completions[..left]).min(left);
-            let mut reaped_now = &completions[..reaped];
-            while let Some(completion) = reaped_now.first() {
-                let table = completion.token.table();
-                if table == 0 {
-                    reaped_now = &reaped_now[1..];
-                    let whom = shared.complete_job(completion, rest, asked);
-                    to_notify.extend(whom);
-                    continue;
-                }
-                // Receives of one Rdma come together.
-                let of_it = |other: &&Completion| other.token.table() == table;
-                let count = reaped_now.iter().take_while(of_it).count();
-                let (run, behind) = reaped_now.split_at(count);
-                reaped_now = behind;
-                shared.counts.ended(run);
-                let registry = &shared.core.registry;
-                registry.complete(run, rest, |whom| to_notify.push(whom));
-            }
-            shared.counts.completed(&completions[..reaped]);
-            self.reaped |= reaped > 0;
-            left -= reaped;
-            if left == 0 {
+            let Some(inside) = &mut self.inside else {
+                break;
+            };
+            let reaped = Shared::reap_from(queue, &mut inside.completions()[taken..], 1);
+            self.collect(taken, reaped);
+            taken += reaped;
+            if taken == BATCH {
                 self.more = true;
                 // A queue that fills each batch keeps none from the others.
                 let behind = number + 1;
@@ -350,6 +360,43 @@ impl<'a> Turn<'a> {
             }
         }
         0
+    }
+
+    /// Enters what was reaped, and what is to be done for it outside of the gate.
+    #[inline(never)]
+    fn collect(&mut self, from: usize, reaped: usize) {
+        let Turn {
+            shared,
+            inside: Some(inside),
+            to_notify,
+            rest,
+            asked,
+            ..
+        } = self
+        else {
+            return;
+        };
+        let completions = &inside.completions()[from..from + reaped];
+        let mut reaped_now = completions;
+        while let Some(completion) = reaped_now.first() {
+            let table = completion.token.table();
+            if table == 0 {
+                reaped_now = &reaped_now[1..];
+                let whom = shared.complete_job(completion, rest, asked);
+                to_notify.extend(whom);
+                continue;
+            }
+            // Receives of one Rdma come together.
+            let of_it = |other: &&Completion| other.token.table() == table;
+            let count = reaped_now.iter().take_while(of_it).count();
+            let (run, behind) = reaped_now.split_at(count);
+            reaped_now = behind;
+            shared.counts.ended(run);
+            let registry = &shared.core.registry;
+            registry.complete(run, rest, |whom| to_notify.push(whom));
+        }
+        shared.counts.completed(completions);
+        self.reaped |= reaped > 0;
     }
 
     /// Leaves the gate, and then does what is left. True if there may be more to reap.

@@ -115,16 +115,22 @@ unsafe impl Queue for VerbsQueue {
     }
 
     fn ready(&self) -> bool {
-        self.0.ready(1)
+        self.0.ready()
     }
 
-    fn ready_within(&self, looks: usize) -> bool {
-        self.0.ready(looks)
+    /// It looks in `reap_within`.
+    fn ready_within(&self, _looks: usize) -> bool {
+        true
     }
 
     unsafe fn reap(&self, out: &mut [Completion]) -> usize {
+        // SAFETY: as the caller promises.
+        unsafe { self.reap_within(out, 1) }
+    }
+
+    unsafe fn reap_within(&self, out: &mut [Completion], looks: usize) -> usize {
         let mut poll = lock(&self.0.poll);
-        let reaped = self.0.reap(&mut poll, out);
+        let reaped = self.0.reap(&mut poll, out, looks);
         Shared::tell(poll);
         reaped
     }

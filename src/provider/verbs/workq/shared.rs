@@ -265,8 +265,19 @@ impl Shared {
         }
     }
 
-    pub(super) fn reap(&self, poll: &mut Poll, out: &mut [Completion]) -> usize {
+    /// Looks up to `looks` times, unless there is something else to do.
+    pub(super) fn reap(&self, poll: &mut Poll, out: &mut [Completion], looks: usize) -> usize {
         let mut attention = self.core.take_attention();
+        if !attention && poll.kept.is_empty() && !self.computed.pending() {
+            // The last look is below.
+            for _ in 1..looks {
+                let polled = self.core.cq.poll(&mut poll.wcs);
+                poll.kept = 0..polled.unwrap_or(0);
+                if polled != Some(0) {
+                    break;
+                }
+            }
+        }
         let mut reaped = if attention {
             self.take_finished(out)
         } else {
@@ -324,9 +335,9 @@ impl Shared {
         reaped
     }
 
-    /// Polls up to `looks` times, and keeps what it finds for the next look. It waits for nobody:
-    /// whoever has the lock polls, and finds what there is.
-    pub(super) fn ready(&self, looks: usize) -> bool {
+    /// Polls once, and keeps what it finds for the next look. It waits for nobody: whoever has the
+    /// lock polls, and finds what there is.
+    pub(super) fn ready(&self) -> bool {
         if self.core.needs_attention() || self.computed.pending() {
             return true;
         }
@@ -334,10 +345,7 @@ impl Shared {
             return false;
         };
         let poll = &mut *guard;
-        for _ in 0..looks {
-            if !poll.kept.is_empty() {
-                return true;
-            }
+        if poll.kept.is_empty() {
             match self.core.cq.poll(&mut poll.wcs) {
                 Some(polled) => poll.kept = 0..polled,
                 // Said once, as `arm` does.
