@@ -88,9 +88,9 @@ impl Gate {
     #[inline]
     #[must_use]
     pub(super) fn try_enter(&self) -> Option<Inside<'_>> {
-        let entered =
-            self.state
-                .compare_exchange(IDLE, HELD, Ordering::SeqCst, Ordering::Relaxed);
+        let entered = self
+            .state
+            .compare_exchange(IDLE, HELD, Ordering::SeqCst, Ordering::Relaxed);
         seq_cst_order();
         entered.is_ok().then(|| Inside(self))
     }

@@ -4,6 +4,7 @@
 //! switched on by our own cfg, `tokio_doca_loom`: `cfg(loom)` would break Tokio's `net`.
 
 mod blocking;
+mod brief;
 mod cell;
 mod lock;
 #[cfg(all(test, tokio_doca_loom))]
@@ -13,6 +14,9 @@ mod waiters;
 mod wakers;
 
 pub(crate) use blocking::{Blocking, deadline};
+#[cfg(feature = "verbs")]
+pub(crate) use brief::BriefGuard;
+pub(crate) use brief::BriefMutex;
 pub(crate) use cell::UnsafeCell;
 pub(crate) use lock::{lock, try_lock};
 pub(crate) use order::{Order, Turn};

@@ -3,7 +3,7 @@
 use super::layering::{code, sources, without_tests};
 
 /// What may have `Deref`, by file and type, and what it is.
-const POINTERS: [(&str, &str); 10] = [
+const POINTERS: [(&str, &str); 11] = [
     // Of buffers: guards of their data, counts of their elements, and Leases, which are guards too.
     ("mem/buf/guard.rs", "BufData"),
     ("mem/buf/guard.rs", "BufDataMut"),
@@ -12,6 +12,8 @@ const POINTERS: [(&str, &str); 10] = [
     ("mem/element/lease.rs", "ReadLease"),
     ("mem/element/lease.rs", "WriteLease"),
     ("mem/element/slab.rs", "SlabHandle"),
+    // Of a mutex: its guard.
+    ("sync/brief.rs", "BriefGuard"),
     // Of descriptors: guards that close them.
     ("channel/socket.rs", "ClosedElsewhere"),
     ("process/closing.rs", "Guarded"),

@@ -34,7 +34,7 @@ use crate::reactor::places;
 use crate::reactor::places::{Ended, Wanted};
 use crate::reactor::slots::{BATCH, keeps_memory};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use crate::sync::{Mutex, Order, Waiters, discard, lock, wake};
+use crate::sync::{BriefMutex, Order, Waiters, discard, lock, wake};
 
 /// Which place an Op has, and which use of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +112,7 @@ pub(crate) struct RecvTable {
     /// Streams that have no receive posted, and wait for the end of the connection, or for a
     /// message to take.
     pub(in crate::reactor) disconnect_wait: Waiters,
-    table: Mutex<Places>,
+    table: BriefMutex<Places>,
 }
 
 impl RecvTable {
@@ -150,7 +150,7 @@ impl RecvTable {
             line: Waiters::new(),
             order: Order::new(),
             disconnect_wait: Waiters::new(),
-            table: Mutex::new(table),
+            table: BriefMutex::new(table),
         }
     }
 

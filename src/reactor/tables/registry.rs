@@ -12,7 +12,7 @@ use crate::reactor::gate::Later;
 use crate::reactor::places::{Ended, Places};
 use crate::reactor::slots::{BATCH, Leftovers, Notify, Rest};
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::{Mutex, lock};
+use crate::sync::{BriefMutex, lock};
 
 /// The most tables: 0 stands for the Slots, and the last number for no Token at all.
 const TABLES: usize = 4094;
@@ -21,7 +21,7 @@ const TABLES: usize = 4094;
 pub(in crate::reactor) type Changed = Arc<dyn Fn() + Send + Sync>;
 
 pub(in crate::reactor) struct Registry {
-    entries: Mutex<Vec<Entry>>,
+    entries: BriefMutex<Vec<Entry>>,
     /// Ops that sleep, of all tables.
     asleep: Arc<AtomicUsize>,
     /// How many watch the state of an Rdma.
@@ -70,7 +70,7 @@ pub(in crate::reactor) struct Numbered {
 impl Registry {
     pub(in crate::reactor) fn new() -> Registry {
         Registry {
-            entries: Mutex::new(Vec::new()),
+            entries: BriefMutex::new(Vec::new()),
             asleep: Arc::default(),
             watched: Arc::default(),
         }

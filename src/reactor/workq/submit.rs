@@ -166,11 +166,7 @@ impl Attachment {
 impl Shared {
     /// Reaps. The caller is in the gate.
     #[inline(always)]
-    pub(super) fn reap_from(
-        queue: &Arc<dyn Queue>,
-        out: &mut [Completion],
-        looks: usize,
-    ) -> usize {
+    pub(super) fn reap_from(queue: &Arc<dyn Queue>, out: &mut [Completion], looks: usize) -> usize {
         // SAFETY: the gate lets in one at a time, and its exchanges order one after the other;
         // nobody else has the queue.
         let reaped = unsafe { queue.reap_within(out, looks) };

@@ -3,7 +3,7 @@
 //! It never waits for a connection's lock, whose holder may be waiting for the watcher
 //! (`Context::destroy`).
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::super::adapter::PROBES;
@@ -11,11 +11,11 @@ use super::rc::{RcConnection, RcInner};
 use super::timeouts::{LEAST, takes_receive};
 use crate::device::EndpointState;
 use crate::error::{JobError, Reason};
-use crate::sync::{lock, try_lock};
+use crate::sync::{BriefGuard, lock, try_lock};
 
 impl RcConnection {
     /// The lock of `inner`, if it is free.
-    fn try_inner(&self) -> Option<MutexGuard<'_, RcInner>> {
+    fn try_inner(&self) -> Option<BriefGuard<'_, RcInner>> {
         try_lock(&self.inner)
     }
 

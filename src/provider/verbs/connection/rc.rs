@@ -13,7 +13,7 @@
 //! adapter may delay them.
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use super::super::adapter::{
     Address, BlobOrigin, EndpointBlob, PROBES, random_psn, remote_flags, wake,
@@ -24,7 +24,7 @@ use super::local_endpoints;
 use super::timeouts::Timeouts;
 use crate::device::{Completion, EndpointConfig, EndpointState, RdmaJob, Token};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
-use crate::sync::{lock, log};
+use crate::sync::{BriefGuard, BriefMutex, lock, log};
 
 /// The connections of one queue that have failed, or may have, until the queue's next reap.
 #[derive(Default)]
@@ -44,7 +44,7 @@ pub(in super::super) struct RcConnection {
     pub(in super::super) core: Arc<Core>,
     pub(in super::super) config: EndpointConfig,
     pub(in super::super) patience: PeerTimeouts,
-    pub(in super::super) inner: Mutex<RcInner>,
+    pub(in super::super) inner: BriefMutex<RcInner>,
     /// Those that have failed, of one queue.
     all_failed: Arc<FailedConnections>,
     /// A queue pair that has failed, by its id, and why, if that could not be said at once.
@@ -119,7 +119,7 @@ impl RcConnection {
                 receive: config.rnr_timeout,
             },
             config,
-            inner: Mutex::new(inner),
+            inner: BriefMutex::new(inner),
             failed: Mutex::default(),
             id: AtomicU64::new(0),
             state: Mutex::new(EndpointState::Init),
@@ -142,7 +142,7 @@ impl RcConnection {
         *lock(&self.state) = state;
     }
 
-    pub(in super::super) fn inner(&self) -> MutexGuard<'_, RcInner> {
+    pub(in super::super) fn inner(&self) -> BriefGuard<'_, RcInner> {
         lock(&self.inner)
     }
 
@@ -409,7 +409,6 @@ fn promised(config: &EndpointConfig) -> u32 {
 impl Drop for RcConnection {
     fn drop(&mut self) {
         let inner = self.inner.get_mut();
-        let inner = inner.unwrap_or_else(std::sync::PoisonError::into_inner);
         if !inner.doubt {
             // Or its completions may still come. `qp` holds the completion queue, and goes after
             // this.

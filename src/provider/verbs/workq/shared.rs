@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use super::super::adapter::Context;
 use super::super::connection::{FailedConnections, RcConnection, Watched};
@@ -17,7 +17,7 @@ use super::computed::Computed;
 use super::copies::Copies;
 use crate::device::{Armed, Completion, CopyJob, EndpointState, QueueConfig, Submitted, Token};
 use crate::error::{ErrorKind, JobError, Reason, Result as SetUp};
-use crate::sync::{lock, try_lock};
+use crate::sync::{BriefGuard, BriefMutex, lock, try_lock};
 
 /// Completions that are polled at once.
 const BATCH: usize = 16;
@@ -25,7 +25,7 @@ const BATCH: usize = 16;
 pub(in super::super) struct Shared {
     pub(in super::super) watched: Arc<Watched>,
     pub(in super::super) core: Arc<Core>,
-    pub(in super::super) poll: Mutex<Poll>,
+    pub(in super::super) poll: BriefMutex<Poll>,
     copies: Option<Mutex<Copies>>,
     pub(super) computed: Computed,
     /// The endpoints that `handle_failures` looks after.
@@ -113,7 +113,7 @@ impl Shared {
         Ok(Shared {
             watched: Arc::clone(watched),
             core,
-            poll: Mutex::default(),
+            poll: BriefMutex::new(Poll::default()),
             copies,
             computed: Computed::new(depth),
             failed: Arc::default(),
@@ -254,7 +254,7 @@ impl Shared {
 
     /// Tells those whose state has changed: outside of all locks.
     #[inline(always)]
-    pub(in super::super) fn tell(mut poll: MutexGuard<'_, Poll>) {
+    pub(in super::super) fn tell(mut poll: BriefGuard<'_, Poll>) {
         if poll.tell.is_empty() {
             return;
         }
