@@ -98,8 +98,9 @@ pub enum RegistrationUse {
 ///    importer reaches the memory, unless [`LeakFlag::set`](crate::device::LeakFlag::set)
 ///    was called before.
 /// 4. `import` describes what was exported: the device reaches `len` bytes at `addr` by the key
-///    until the [`ImportOrigin`](crate::device::ImportOrigin) is dropped, and `access` is no more
-///    than the exporter permits. If this process exported the memory, the owner is that of its
+///    until the [`ImportOrigin`](crate::device::ImportOrigin) is dropped, and no memory of this
+///    process after that if it is [`lasting`](crate::device::Imported::lasting). `access` is no
+///    more than the exporter permits. If this process exported the memory, the owner is that of its
 ///    [`ExportRequest`], and `addr` and `len` are those of its Region. Otherwise no other code of
 ///    this process uses the bytes. A blob is input from outside: whatever it says is checked.
 ///

@@ -206,6 +206,8 @@ pub struct Imported {
     pub owner: Option<Arc<dyn Any + Send + Sync>>,
     /// Keeps it until it is dropped.
     pub origin: Arc<dyn ImportOrigin>,
+    /// Jobs need not keep the origin ([`Imported::lasting`]).
+    pub lasting: bool,
 }
 
 impl Imported {
@@ -226,6 +228,16 @@ impl Imported {
             key,
             owner: None,
             origin,
+            lasting: false,
+        }
+    }
+
+    /// Memory that the device reaches without the origin, such as what the adapter of a peer
+    /// resolves. A job on it keeps nothing of the import, which costs less.
+    pub fn lasting(self) -> Imported {
+        Imported {
+            lasting: true,
+            ..self
         }
     }
 

@@ -82,6 +82,8 @@ pub enum Reading {
     Chain(ChainRead),
     /// Memory that no lease of this process protects.
     Import(RemoteMmap),
+    /// The same, which the device reaches without the import.
+    Lasting,
 }
 
 /// The write Leases of one job.
@@ -90,6 +92,8 @@ pub enum Writing {
     Chain(ChainWrite),
     /// Memory that no lease of this process protects.
     Import(RemoteMmap),
+    /// The same, which the device reaches without the import.
+    Lasting,
 }
 
 /// A Slot has room for two words on each side.
@@ -102,7 +106,7 @@ impl Reading {
         match self {
             Reading::Buf(lease) => lease.is_shared(),
             Reading::Chain(lease) => lease.is_shared(),
-            Reading::Import(_) => true,
+            Reading::Import(_) | Reading::Lasting => true,
         }
     }
 }
@@ -143,7 +147,7 @@ impl Grow for Writing {
         match self {
             Writing::Buf(lease) => lease.grow(by),
             Writing::Chain(lease) => lease.grow(by),
-            Writing::Import(_) => {}
+            Writing::Import(_) | Writing::Lasting => {}
         }
     }
 }
@@ -181,6 +185,7 @@ keep! {
     RemoteRead => Reading: |lease| Some(match lease {
         RemoteRead::Own(lease) => Reading::Buf(lease),
         RemoteRead::Import(import) => Reading::Import(import),
+        RemoteRead::Lasting => Reading::Lasting,
     });
     Option<Reading> => Reading: |lease| lease;
     () => Reading: |()| None;
@@ -189,6 +194,7 @@ keep! {
     RemoteWrite => Writing: |lease| Some(match lease {
         RemoteWrite::Own(lease) => Writing::Buf(lease),
         RemoteWrite::Import(import) => Writing::Import(import),
+        RemoteWrite::Lasting => Writing::Lasting,
     });
     Option<Writing> => Writing: |lease| lease;
     () => Writing: |()| None;
@@ -215,6 +221,7 @@ impl Reading {
             Reading::Buf(lease) => lease.end().map(Last::Element),
             Reading::Chain(lease) => Some(Last::Chain(lease.end())),
             Reading::Import(import) => import.end().map(Last::Import),
+            Reading::Lasting => None,
         }
     }
 }
@@ -227,6 +234,7 @@ impl Writing {
             Writing::Buf(lease) => lease.end().map(Last::Element),
             Writing::Chain(lease) => Some(Last::Chain(lease.end())),
             Writing::Import(import) => import.end().map(Last::Import),
+            Writing::Lasting => None,
         }
     }
 }

@@ -17,6 +17,8 @@ pub enum RemoteRead {
     Own(ReadLease),
     /// The import, which no lease of this process protects.
     Import(RemoteMmap),
+    /// Nothing: the device reaches the memory without the import.
+    Lasting,
 }
 
 /// What a job that writes a RemoteBuf keeps.
@@ -25,6 +27,8 @@ pub enum RemoteWrite {
     Own(WriteLease),
     /// The import, which no lease of this process protects.
     Import(RemoteMmap),
+    /// Nothing: the device reaches the memory without the import.
+    Lasting,
 }
 
 impl RemoteRead {
@@ -32,6 +36,7 @@ impl RemoteRead {
     pub(in crate::mem) fn begin(of: &RemoteBuf) -> Result<RemoteRead, JobError> {
         match of.own() {
             Some(buf) => buf.0.read().map(RemoteRead::Own),
+            None if of.mmap().0.lasting => Ok(RemoteRead::Lasting),
             None => Ok(RemoteRead::Import(of.mmap().clone())),
         }
     }
@@ -42,6 +47,7 @@ impl RemoteWrite {
     pub(in crate::mem) fn begin(of: &RemoteBuf) -> Result<RemoteWrite, JobError> {
         match of.own() {
             Some(buf) => buf.0.write().map(RemoteWrite::Own),
+            None if of.mmap().0.lasting => Ok(RemoteWrite::Lasting),
             None => Ok(RemoteWrite::Import(of.mmap().clone())),
         }
     }
@@ -55,5 +61,32 @@ impl RemoteMmap {
     #[inline(always)]
     pub(in crate::mem) fn end(self) -> Option<LastImport> {
         Arc::into_inner(self.0).map(LastImport)
+    }
+}
+
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests {
+    use std::ptr::NonNull;
+
+    use super::super::mmap::tests::Always;
+    use super::*;
+    use crate::device::{Access, Audience, Device, Imported};
+
+    #[test]
+    fn a_job_keeps_an_import_unless_the_device_reaches_its_memory_without() {
+        let device = Device::open("pf0").unwrap();
+        for lasting in [false, true] {
+            let (access, addr) = (Access::DPU_READ_WRITE, NonNull::<u8>::dangling());
+            let imported = Imported::new(addr, 64, access, Audience::Dpu, 0, Arc::new(Always));
+            let imported = match lasting {
+                true => imported.lasting(),
+                false => imported,
+            };
+            let buf = RemoteMmap::new(&device, imported).unwrap().buf(..).unwrap();
+            let leases = (RemoteRead::begin(&buf), RemoteWrite::begin(&buf));
+            let handles = Arc::strong_count(&buf.mmap().0);
+            assert_eq!(handles, if lasting { 1 } else { 3 });
+            drop(leases);
+        }
     }
 }

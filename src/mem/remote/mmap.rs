@@ -79,6 +79,8 @@ pub(super) struct Inner {
     pub(super) audience: Audience,
     /// If this process exported it: its Mmap, and the descriptors of its ranges.
     pub(super) own: Option<Box<Own>>,
+    /// A job need not keep the import.
+    pub(super) lasting: bool,
     origin: Arc<dyn ImportOrigin>,
 }
 
@@ -135,12 +137,13 @@ impl RemoteMmap {
             device: device.clone(),
             // SAFETY: the device reaches these bytes by the key until the origin is dropped
             // (registrar duty 4). A RemoteBuf keeps the origin by its RemoteMmap, and so does a job
-            // on imported memory; a job on own memory keeps it by the slab of its lease
-            // (`Base::Import`). If the bytes are the owner's, its leases say who uses them;
-            // otherwise nobody else in this process does.
+            // on imported memory, unless the device does without; a job on own memory keeps it by
+            // the slab of its lease (`Base::Import`). If the bytes are the owner's, its leases say
+            // who uses them; otherwise nobody else in this process does.
             whole: unsafe { Segment::new(addr, len, key) },
             access: imported.access,
             audience: imported.audience,
+            lasting: imported.lasting && own.is_none(),
             own: own.map(|mmap| Box::new(Own::new(mmap, &imported.origin))),
             origin: imported.origin,
         })))

@@ -272,7 +272,8 @@ pub(in super::super) fn import(blob: &[u8]) -> Result<Imported> {
     let key = u64::from(blob.rkey) << 32;
     let imported = |origin| Imported::new(addr, len, blob.access, Audience::Rdma, key, origin);
     if !blob.origin.is_own() {
-        return Ok(imported(Arc::new(Far)));
+        // The peer's adapter resolves the key.
+        return Ok(imported(Arc::new(Far)).lasting());
     }
     let number = blob.origin.number;
     let owner = exports().get(&number).and_then(Weak::upgrade);
