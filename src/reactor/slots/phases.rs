@@ -6,11 +6,12 @@
 //!     ^            |                     |               |
 //!     |  undo: the |                     |               |         The device may complete it in each of the three:
 //!     |  device    |                     |               |
-//!     +- refused   |                     v               |
-//!                  +----> Completing -> Done <- Registering (the Op, still registering, finds out itself)
-//!                             |          |
-//!                             |          +--> Free   Op takes the result, or is dropped
-//!                             +--> CompletingOrphan --> Free   dropped meanwhile: the reaper frees
+//!     +- refused   |                     |               v
+//!                  |                     |           Completing --> CompletingOrphan --> Free
+//!                  |                     |               |            dropped meanwhile: the reaper frees
+//!                  +---> Done <----------+---------------+
+//!                          |     who has not stored a waker finds out itself
+//!                          +--> Free   Op takes the result, or is dropped
 //!   dropped in flight: Orphan --> Free   the reaper frees
 //!
 //!         post                   take_posted

@@ -75,6 +75,18 @@ unsafe fn replace<T>(cell: &UnsafeCell<T>, value: T) -> T {
     })
 }
 
+/// Writes a cell that holds `None`: there is nothing to give back.
+///
+/// # Safety
+///
+/// The caller owns the cell, as the phase says.
+unsafe fn put<T>(cell: &UnsafeCell<Option<T>>, value: Option<T>) {
+    cell.with_mut(|cell| {
+        // SAFETY: as the caller promises.
+        unsafe { std::ptr::write(cell, value) }
+    });
+}
+
 /// A Slot that nobody has filled.
 const EMPTY: Phases = Phases::any([FREE]);
 /// A Slot whose Job the device has not accepted yet.
@@ -136,17 +148,16 @@ impl Slot {
     pub(in crate::reactor) unsafe fn fill(&self, held: JobLeases, target: Option<Target>) -> u32 {
         let state = self.state.load(Ordering::Relaxed);
         self.owned_in(EMPTY);
-        // SAFETY: Free and out of the free list: the caller's.
-        let old = unsafe { replace(&self.held, Some(held)) };
-        debug_assert!(old.is_none());
+        // SAFETY: Free and out of the free list: the caller's, and its cells are empty.
+        unsafe { put(&self.held, Some(held)) };
         let phase = match target {
             Some(Target::Caller(..)) => POSTED,
             Some(Target::Run(..)) => RUNNING,
-            _ => PENDING,
+            Some(Target::Waker(_)) => WAITING,
+            None => PENDING,
         };
         // SAFETY: as above.
-        let old = unsafe { replace(&self.target, target) };
-        debug_assert!(old.is_none());
+        unsafe { put(&self.target, target) };
         self.state.store(state | phase, Ordering::Release);
         generation(state)
     }
@@ -166,9 +177,8 @@ impl Slot {
         self.owned_in(EMPTY);
         // SAFETY: Free and out of the free list: the caller's.
         let _ = unsafe { replace(&self.result, outcome) };
-        // SAFETY: as above.
-        let old = unsafe { replace(&self.target, Some(Target::Caller(user_data, meaning))) };
-        debug_assert!(old.is_none());
+        // SAFETY: as above, and the cell is empty.
+        unsafe { put(&self.target, Some(Target::Caller(user_data, meaning))) };
         self.state.store(state | DONE, Ordering::Release);
     }
 
@@ -317,8 +327,9 @@ impl Slot {
         let _ = unsafe { replace(&self.result, outcome) };
         loop {
             let phase = match state & PHASE {
-                PENDING | WAITING => COMPLETING,
-                REGISTERING => DONE,
+                WAITING => COMPLETING,
+                // No waker is stored, or the Op is about to look again.
+                PENDING | REGISTERING => DONE,
                 POSTED => {
                     // Release, to whoever takes it out. There is no Op that could have changed it.
                     self.state.store(state & !PHASE | DONE, Ordering::Release);
