@@ -306,6 +306,7 @@ impl Slot {
     }
 
     /// Reaper: the device says that the Job is over.
+    #[inline(always)]
     pub(in crate::reactor) fn complete(
         &self,
         of: u32,

@@ -21,7 +21,7 @@ use crate::sync::atomic::fence;
 
 /// Looks that a queue is asked for at once: whether another thread has collected the end is asked
 /// after as many.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 16;
 
 /// What an Op waits for: the end of a Job, or of a receive.
 pub(in crate::reactor) trait Awaited {

@@ -29,12 +29,16 @@ impl Wanted for Shared {
 impl Shared {
     /// Notifies as many in line as there is room for. With `overtake` those that were notified
     /// before, and have taken nothing, do not count. If some are left, rings once for another turn.
-    #[inline]
+    #[inline(always)]
     pub(in crate::reactor) fn notify_line(&self, wanted: &(impl Wanted + ?Sized), overtake: bool) {
-        let line = wanted.line();
-        if line.is_empty() {
-            return;
+        if !wanted.line().is_empty() {
+            self.notify_those_in(wanted, overtake);
         }
+    }
+
+    #[inline(never)]
+    fn notify_those_in(&self, wanted: &(impl Wanted + ?Sized), overtake: bool) {
+        let line = wanted.line();
         let room = wanted.available();
         let mut left = 0;
         line.notify_and_wake(|who| {

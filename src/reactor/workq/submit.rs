@@ -98,7 +98,7 @@ impl Attachment {
     /// # Safety
     ///
     /// `held` has the Leases of all memory that the job names, and the number of this queue.
-    #[inline]
+    #[inline(always)]
     unsafe fn submit(
         &self,
         slot: Taken<'_>,

@@ -5,7 +5,6 @@
 //! application's.
 
 use std::mem::forget;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
@@ -14,115 +13,16 @@ use arrayvec::ArrayVec;
 
 use super::notify::{BROKEN, JOB_SPANS, notify};
 use super::shared::Shared;
-use crate::device::{Armed, Completion, Queue};
-use crate::error::Result;
-use crate::reactor::events::{Driven, Events};
+use crate::device::{Completion, Queue};
 use crate::reactor::gate::{Inside, Later, Outside};
 use crate::reactor::slots::{BATCH, Leftovers, Notify};
 use crate::reactor::tables::Changed;
-use crate::sync::atomic::fence;
 use crate::sync::{discard, lock, wake};
 
 /// Batches in one turn, after which the rest is left to the next.
 const BATCHES: usize = 16;
 
-impl Driven for Shared {
-    fn events(&self) -> &Events {
-        &self.events
-    }
-
-    /// The runtimes are registered anew, with a handle that spans the descriptor too, and an event
-    /// may be swallowed meanwhile: one is rung for, whose turn arms for those that sleep.
-    fn nest(&self, fd: BorrowedFd<'_>) -> Result<()> {
-        if !self.events.nest(fd)? {
-            // Those that slept on a runtime that does not hear any more register anew.
-            self.asked.fetch_or(WAKE_ALL, Ordering::SeqCst);
-        }
-        self.expected.swap(false, Ordering::AcqRel);
-        self.events.ring();
-        Ok(())
-    }
-
-    /// Woken by an event: looks, and arms if anybody waits, which looks once more. (Look-then-arm
-    /// loses wake-ups.)
-    #[inline]
-    fn event_turn(&self) {
-        self.counts.woken();
-        let unheard = Unheard(self);
-        // A ring that comes of this very turn is for the next one: those that this one notifies are
-        // polled first.
-        let rung = self.is_rung();
-        self.queues().for_each(|queue| queue.clear());
-        // What was expected may have been cleared just now: after that, or who armed meanwhile
-        // would expect it still. Pairs with `poll_event`.
-        self.expected.swap(false, Ordering::AcqRel);
-        fence(Ordering::SeqCst);
-        self.turn();
-        if self.is_waited_for() && self.arm() {
-            self.turn();
-        }
-        // First: an alarm that is taken out as due must be seen as due by the pause.
-        self.timer.on_time(self);
-        self.resume_if_due();
-        if rung {
-            self.answer_ring();
-        }
-        forget(unheard);
-    }
-
-    fn wake_all(&self) {
-        self.asked.fetch_or(WAKE_ALL, Ordering::SeqCst);
-        self.turn();
-    }
-
-    #[inline]
-    fn fire(&self) {
-        self.own_loop.fire(&self.events);
-    }
-}
-
 impl Shared {
-    /// Whether somebody waits for the next event.
-    ///
-    /// Ops that look themselves do not, so that in busy mode nothing but orphans does, and an Op
-    /// that slept when the mode was set and has yet to be polled. The caller's own loop arms for
-    /// itself.
-    fn is_waited_for(&self) -> bool {
-        let phases = self.core.table.phases();
-        let policy = self.mode.load();
-        if phases.any_asleep() || self.core.registry.any_asleep() {
-            return true;
-        }
-        if policy.is_busy() {
-            return false;
-        }
-        if self.core.registry.any_watched() {
-            return true;
-        }
-        if !phases.any_in_flight() {
-            return false;
-        }
-        // Whoever is in line sleeps too, and any Job's end may be what it waits for.
-        let in_line = || !self.waiters.is_empty() || !self.drained.is_empty();
-        (phases.any_op() && policy.is_event()) || in_line()
-    }
-
-    /// Asks every queue to ring. True if completions wait already. Nobody looks again: what comes
-    /// later rings.
-    pub(in crate::reactor) fn arm(&self) -> bool {
-        self.counts.armed();
-        // Others rely on an event once one is expected, also if a provider panics before it is
-        // armed.
-        let unheard = Unheard(self);
-        // First: an event that this brings about must not come before it. A queue that was attached
-        // before is seen (`attach`).
-        self.expected.swap(true, Ordering::AcqRel);
-        let queues = self.queues();
-        let ready = queues.fold(false, |ready, queue| ready | (queue.arm() == Armed::Ready));
-        forget(unheard);
-        ready
-    }
-
     /// Whether a look would find something.
     #[inline]
     pub(in crate::reactor) fn ready(&self) -> bool {
@@ -175,10 +75,21 @@ impl Shared {
     /// one looks once more.
     pub(in crate::reactor) fn turn(&self) {
         if let Some(inside) = self.gate.enter() {
-            let mut turn = Turn::new(self, inside);
-            let from = turn.reap(0);
-            turn.go_on(from);
+            self.turn_inside(inside, 0);
         }
+    }
+
+    /// A turn of a thread that is in the gate, and may have reaped a batch of one queue.
+    #[inline(never)]
+    fn turn_inside(&self, inside: Inside<'_>, reaped: usize) {
+        let mut turn = Turn::new(self, inside);
+        let from = match reaped {
+            0 => turn.reap(0),
+            _ => turn.begin(reaped),
+        };
+        turn.go_on(from);
+        // What it had is notified and dropped.
+        forget(turn);
     }
 
     /// Looks at one queue, up to `looks` times, and takes a turn if it finds something. Returns
@@ -186,14 +97,23 @@ impl Shared {
     /// to the other: the caller looks again later.
     #[inline(always)]
     pub(in crate::reactor) fn look(&self, queue: &Arc<dyn Queue>, looks: usize) -> bool {
-        let Some(inside) = self.gate.try_enter() else {
+        let unheard = Unheard(self);
+        let reaped = self.gate.try_enter().map(|mut inside| {
+            let reaped = Shared::reap_from(queue, inside.completions(), looks);
+            (inside, reaped)
+        });
+        forget(unheard);
+        let Some((inside, reaped)) = reaped else {
             return false;
         };
-        let mut turn = Turn::new(self, inside);
-        turn.look(queue, looks);
-        let found = turn.reaped;
-        turn.go_on(0);
-        found
+        let left = match reaped {
+            0 => inside.leave(),
+            _ => Err(inside),
+        };
+        if let Err(inside) = left {
+            self.turn_inside(inside, reaped);
+        }
+        reaped > 0
     }
 
     /// Gives a Slot back that was taken or done, to whoever is in line.
@@ -221,7 +141,7 @@ impl Shared {
 
 /// An event that is being attended to. If a provider panics meanwhile, its drop has another thread,
 /// or the next turn of this one, attend to it: whoever sleeps rests on that.
-struct Unheard<'a>(&'a Shared);
+pub(super) struct Unheard<'a>(pub(super) &'a Shared);
 
 impl Drop for Unheard<'_> {
     fn drop(&mut self) {
@@ -230,7 +150,7 @@ impl Drop for Unheard<'_> {
 }
 
 /// All that wait shall poll again.
-const WAKE_ALL: u8 = 1;
+pub(super) const WAKE_ALL: u8 = 1;
 /// The state of an Rdma has changed.
 const CHANGE: u8 = 2;
 
@@ -315,20 +235,14 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Reaps one batch of one queue, which may look more than once.
+    /// Enters a batch of one queue. Returns the number of the queue to go on with.
     #[inline(always)]
-    fn look(&mut self, queue: &Arc<dyn Queue>, looks: usize) {
-        let Some(inside) = &mut self.inside else {
-            return;
-        };
-        let reaped = Shared::reap_from(queue, inside.completions(), looks);
-        if reaped == 0 {
-            return;
-        }
+    fn begin(&mut self, reaped: usize) -> usize {
         self.take_asked();
         self.collect(0, reaped);
         // No queue keeps a turn from the others.
         self.more = reaped >= BATCH || self.shared.queues().nth(1).is_some();
+        0
     }
 
     /// Reaps one batch, from the queue with this number on. Returns the number to go on with.
@@ -363,7 +277,7 @@ impl<'a> Turn<'a> {
     }
 
     /// Enters what was reaped, and what is to be done for it outside of the gate.
-    #[inline(never)]
+    #[inline(always)]
     fn collect(&mut self, from: usize, reaped: usize) {
         let Turn {
             shared,
@@ -423,9 +337,11 @@ impl<'a> Turn<'a> {
             let drops = self.rest.drain(..);
             drops.for_each(|rest| discard(rest.open(outside)));
         }
-        // Drained where they lie: moving them would cost more than notifying.
-        for whom in self.to_notify.drain(..) {
-            notify(shared, whom, outside);
+        if !self.to_notify.is_empty() {
+            // Drained where they lie: moving them would cost more than notifying.
+            for whom in self.to_notify.drain(..) {
+                notify(shared, whom, outside);
+            }
         }
         // After the gate was left: pairs with `Full::stay`.
         if self.reaped && shared.pause.is_on() {

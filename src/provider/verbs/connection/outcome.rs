@@ -39,7 +39,13 @@ impl RcConnection {
             _ => len as u64,
         };
         give(Completion::new(token, Ok(answer)));
-        if !inner.sends.any_waits() || inner.state != EndpointState::Connected {
+        inner.sends.any_waits() && self.post_waiting(inner)
+    }
+
+    /// Posts what waited for a place. True as for `completed`.
+    #[inline(never)]
+    fn post_waiting(self: &Arc<Self>, inner: &mut RcInner) -> bool {
+        if inner.state != EndpointState::Connected {
             return false;
         }
         // SAFETY: Jobs that wait were submitted, and are not over.
@@ -49,6 +55,7 @@ impl RcConnection {
         }
     }
 
+    #[inline(never)]
     fn received(
         self: &Arc<Self>,
         inner: &mut RcInner,

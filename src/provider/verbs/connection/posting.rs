@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 
 use super::super::adapter::{LIST, PROBES, lkey};
 use super::super::ffi::ibv_sge;
-use super::super::transport::{Chain, Qp, Refused, Remote, Work, remote_request, status};
+use super::super::transport::{Chain, Qp, Refused, Remote, Work, fill_request, status};
 use super::rc::{Posted, RcConnection, RcInner};
 use crate::device::{Access, EndpointState, Job, RdmaJob, Receive, Submitted, Token, Verb};
 use crate::error::{ErrorKind, JobError, Reason};
@@ -128,7 +128,7 @@ impl RcConnection {
             return None;
         };
         let remote = self.remote(inner, qp);
-        let request = |sges: &mut _| remote_request(token, job, &remote, sges);
+        let request = |wr: &mut _, sges: &mut _| fill_request(wr, token, job, &remote, sges);
         // SAFETY: as the caller promises.
         unsafe { inner.sends.post_one(qp, token, job, request) }
     }

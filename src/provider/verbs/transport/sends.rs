@@ -116,24 +116,24 @@ impl<W: Work> Sends<W> {
     }
 
     /// Posts one Job of one request, built on the stack, if none waits and there is room.
-    /// `request` builds it, with its list.
+    /// `request` fills it, with its list.
     ///
     /// # Safety
     ///
-    /// As for `post`, of this Job, and `request` builds its request.
+    /// As for `post`, of this Job, and `request` makes the request of it.
     #[inline(always)]
     pub(in super::super) unsafe fn post_one(
         &mut self,
         qp: &Qp,
         token: Token,
         work: &W,
-        request: impl FnOnce(&mut ArrayVec<ibv_sge, LIST>) -> ibv_send_wr,
+        request: impl FnOnce(&mut ibv_send_wr, &mut ArrayVec<ibv_sge, LIST>),
     ) -> Option<Result<(), Refused>> {
         if self.any_waits() || self.used >= self.room {
             return None;
         }
-        let mut sges = ArrayVec::new();
-        let mut wr = request(&mut sges);
+        let (mut wr, mut sges) = (ibv_send_wr::default(), ArrayVec::new());
+        request(&mut wr, &mut sges);
         // SAFETY: as the caller promises: the request names the Job's memory.
         let posted = unsafe { qp.post_one(&mut wr, &mut sges) };
         let at = self.posted.len();

@@ -141,8 +141,10 @@ impl Chain {
     /// Appends an operation: one request.
     #[inline(always)]
     pub(in super::super) fn push_remote(&mut self, token: Token, job: &RdmaJob, how: &Remote) {
-        let wr = remote_request(token, job, how, &mut self.sges);
-        self.wrs.push(wr);
+        self.wrs.push(ibv_send_wr::default());
+        if let Some(wr) = self.wrs.last_mut() {
+            fill_request(wr, token, job, how, &mut self.sges);
+        }
     }
 
     /// Appends a look whether the peer is there: a read of no bytes, which needs no key (InfiniBand
@@ -157,19 +159,16 @@ impl Chain {
     }
 }
 
-/// The request of an operation; its list is appended to `sges`.
+/// Makes an empty request that of an operation, where it lies; its list is appended to `sges`.
 #[inline(always)]
-pub(in super::super) fn remote_request<const N: usize>(
+pub(in super::super) fn fill_request<const N: usize>(
+    wr: &mut ibv_send_wr,
     token: Token,
     job: &RdmaJob,
     how: &Remote,
     sges: &mut ArrayVec<ibv_sge, N>,
-) -> ibv_send_wr {
-    let mut wr = ibv_send_wr {
-        wr_id: token.as_raw(),
-        send_flags: SIGNALED,
-        ..ibv_send_wr::default()
-    };
+) {
+    (wr.wr_id, wr.send_flags) = (token.as_raw(), SIGNALED);
     let (remote_addr, rkey) = match &job.remote {
         Some(remote) => (remote.addr().addr().get() as u64, rkey(remote.key())),
         None => (0, 0),
@@ -222,7 +221,6 @@ pub(in super::super) fn remote_request<const N: usize>(
             wr.wr.atomic.rkey = rkey;
         }
     }
-    wr
 }
 
 #[inline(always)]

@@ -151,14 +151,17 @@ impl Shared {
                     poll.tell.push(conn);
                 }
             }
-            None => {
-                // It is of the copies, or of a queue pair that is gone.
-                if let Some(copies) = &self.copies {
-                    let (mut copies, wc) = (lock(copies), &poll.wcs[at]);
-                    if copies.has(wc.qp_num) {
-                        copies.completed(wc, give);
-                    }
-                }
+            None => self.copied(&poll.wcs[at], give),
+        }
+    }
+
+    /// What a completion says that is of the copies, or of a queue pair that is gone.
+    #[inline(never)]
+    fn copied(&self, wc: &Wc, give: impl FnOnce(Completion)) {
+        if let Some(copies) = &self.copies {
+            let mut copies = lock(copies);
+            if copies.has(wc.qp_num) {
+                copies.completed(wc, give);
             }
         }
     }
