@@ -206,6 +206,8 @@ impl Attachment {
         let shared = &self.shared;
         assert!(slot.is_of(&shared.core.table));
         slot.settle(user_data, meaning, outcome);
+        // A shutdown may have seen the Slot when it was taken.
+        shared.if_drained();
         shared.fire();
     }
 }

@@ -62,7 +62,10 @@ impl FreeBitmap {
             while bits != 0 {
                 let less = bits & (bits - 1);
                 match word.compare_exchange_weak(bits, less, Ordering::SeqCst, Ordering::SeqCst) {
-                    Ok(_) => return Some(bits.trailing_zeros() * count as u32 + at as u32),
+                    Ok(_) => {
+                        seq_cst_order();
+                        return Some(bits.trailing_zeros() * count as u32 + at as u32);
+                    }
                     Err(seen) => bits = seen,
                 }
             }

@@ -417,11 +417,6 @@ impl Slot {
         })
     }
 
-    /// Whether the device may still have the Job.
-    pub(in crate::reactor) fn is_in_flight(&self) -> bool {
-        !matches!(self.state.load(Ordering::Acquire) & PHASE, FREE | DONE)
-    }
-
     /// The phase that it is in, as one bit of [`Phases`].
     pub(in crate::reactor) fn phase(&self) -> Phases {
         Phases::of(self.state.load(Ordering::Acquire))
@@ -521,7 +516,7 @@ mod tests {
     fn taking_wakers_leaves_the_slot_of_a_run_alone() {
         let (slot, seen) = (Slot::new(), Arc::new(Seen::default()));
         let generation = slot.fill_alone(held(), Some(Target::Run(seen.clone(), 7)));
-        assert!(slot.phase().any_asleep() && slot.is_in_flight());
+        assert!(slot.phase().any_asleep() && slot.phase().any_in_flight());
         assert!(slot.take_waker().is_none());
         assert!(matches!(
             complete(&slot, generation, Ok(3)),
@@ -565,7 +560,7 @@ mod tests {
     fn a_posted_job_keeps_its_word_and_result_until_it_is_taken() {
         let slot = Slot::new();
         let generation = slot.fill_alone(held(), Some(Target::Caller(u64::MAX, ResultKind::Bytes)));
-        assert!(slot.take_posted_alone().is_none() && slot.is_in_flight());
+        assert!(slot.take_posted_alone().is_none() && slot.phase().any_in_flight());
         assert!(slot.take_waker().is_none());
         assert!(slot.phase().any_in_flight() && !slot.phase().any_op());
         assert!(matches!(
@@ -576,11 +571,11 @@ mod tests {
             complete(&slot, generation, Ok(4)),
             Completed::Stale
         ));
-        assert!(!slot.is_in_flight());
+        assert!(!slot.phase().any_in_flight());
         assert_eq!(slot.take_posted_alone(), Some((u64::MAX, Ok(3))));
         assert_eq!(slot.take_posted_alone(), None, "once");
         slot.settle_alone(7, Ok(8));
-        assert!(!slot.is_in_flight());
+        assert!(!slot.phase().any_in_flight());
         assert_eq!(slot.take_posted_alone(), Some((7, Ok(8))));
         assert_eq!(slot.fill_alone(held(), None), generation.wrapping_add(2));
     }
@@ -615,7 +610,7 @@ mod tests {
         let slot = Slot::new();
         let generation = slot.fill_alone(held(), Some(Target::Waker(Waker::noop().clone())));
         assert!(!slot.abandon());
-        assert!(slot.is_in_flight());
+        assert!(slot.phase().any_in_flight());
         assert!(matches!(
             complete(&slot, generation, Ok(1)),
             Completed::Free(None)

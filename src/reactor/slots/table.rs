@@ -118,9 +118,10 @@ impl Table {
         self.free.taken().map(|slot| &self.slots[slot])
     }
 
-    /// Whether a device may still have a Job.
+    /// Whether a device may still have a Job, or is about to have one: a Slot that was taken and
+    /// is not filled yet counts, until it is filled, settled or free again.
     pub(in crate::reactor) fn any_in_flight(&self) -> bool {
-        self.taken().any(Slot::is_in_flight)
+        self.taken().any(|slot| !slot.phase().is_done())
     }
 
     /// Completions that named no Job in flight.

@@ -100,9 +100,10 @@ impl Attachment {
         Holder::new(self.device.id(), purpose)
     }
 
+    /// Whether the WorkQ was shut down. SeqCst: as `submit` needs it.
     #[inline(always)]
     pub(in crate::reactor) fn is_closed(&self) -> bool {
-        self.shared.closed.load(Ordering::Relaxed)
+        self.shared.closed.load(Ordering::SeqCst)
     }
 
     /// Refused once the WorkQ was shut down.

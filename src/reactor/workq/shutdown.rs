@@ -51,7 +51,7 @@ impl Future for Shutdown {
             let in_flight = shared.core.table.count().0;
             log(|| tracing::debug!(target: "tokio_doca::workq", in_flight, "shutdown"));
             shared.closed.store(true, Ordering::SeqCst);
-            // Pairs with the fence of `launch`.
+            // Pairs with the exchange by which a Slot is taken before `submit` looks.
             fence(Ordering::SeqCst);
             // Who is in line for a Slot will not get one.
             shared.waiters.wake_all();

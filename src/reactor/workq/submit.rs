@@ -6,7 +6,6 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::Waker;
 
 use arrayvec::ArrayVec;
@@ -18,7 +17,6 @@ use crate::device::{AsJob, Completion, CopyJob, Job, KeepAlive, Queue, Token};
 use crate::error::{ErrorKind, JobError};
 use crate::mem::{Leased, Leases, OfJob};
 use crate::reactor::slots::{JobLeases, Outcome, Taken, Target};
-use crate::sync::atomic::fence;
 use crate::sync::{Order, WaitNode};
 
 /// A job and its Leases, ready to be submitted.
@@ -112,9 +110,8 @@ impl Attachment {
         // Pending before the device can see the Job: its completion may come before `submit`
         // returns.
         let token = slot.fill(held, target);
-        // Pairs with the fence of `Shutdown`: either it sees this Slot, or this sees that the WorkQ
-        // is closed.
-        fence(Ordering::SeqCst);
+        // The Slot was taken by a SeqCst exchange. Pairs with `Shutdown`: either it sees that the
+        // Slot is taken, and waits, or this sees that the WorkQ is closed.
         if let Err(error) = self.check_open() {
             // SAFETY: filled above, and given to no device.
             return Err(unsafe { self.undo(token, error, completed) });

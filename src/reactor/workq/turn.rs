@@ -132,7 +132,7 @@ impl Shared {
 
     /// Wakes those that wait for the end of the last Job, if nothing is in flight.
     #[inline]
-    pub(super) fn if_drained(&self) {
+    pub(in crate::reactor) fn if_drained(&self) {
         if !self.drained.is_empty() && !self.core.table.any_in_flight() {
             self.drained.wake_all();
         }
