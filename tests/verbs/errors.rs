@@ -724,7 +724,9 @@ fn a_stream_ends_with_the_refusal_of_one_of_its_receives() {
         let (one, other) = pair(device, setup(mode));
         let mut stream = other.rdma.recv_stream(&other.pool, 4);
         world.faults().fail("ibv_post_recv", 3, libc::EIO);
+        let lists = world.calls("lists of receives");
         assert!(stream.next().now_or_never().is_none());
+        assert_eq!(world.calls("lists of receives") - lists, 1, "one doorbell");
         for len in [1, 2] {
             one.send(&vec![7; len]).await.unwrap();
             let message = stream.next().await.unwrap().unwrap();

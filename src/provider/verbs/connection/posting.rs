@@ -3,11 +3,8 @@
 
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
-
-use super::super::adapter::{LIST, PROBES, lkey};
-use super::super::ffi::ibv_sge;
-use super::super::transport::{Chain, Qp, Refused, Remote, Work, fill_request, status};
+use super::super::adapter::PROBES;
+use super::super::transport::{Chain, Qp, RecvChain, Refused, Remote, Work, fill_request, status};
 use super::rc::{Posted, RcConnection, RcInner};
 use crate::device::{Access, EndpointState, Job, RdmaJob, Receive, Submitted, Token, Verb};
 use crate::error::{ErrorKind, JobError, Reason};
@@ -146,22 +143,71 @@ impl RcConnection {
         unsafe { inner.sends.post(qp, &remote) }
     }
 
+    /// Posts receives, as many in one list as there is room for.
+    ///
     /// # Safety
     ///
     /// As for `Endpoint::post_recvs`.
-    pub(in super::super) unsafe fn post_recvs(&self, receives: &[Receive]) -> Submitted {
+    pub(in super::super) unsafe fn post_recvs(self: &Arc<Self>, receives: &[Receive]) -> Submitted {
         let mut inner = self.inner();
-        for (accepted, receive) in receives.iter().enumerate() {
+        let (mut accepted, mut refused, mut tell) = (0, None, false);
+        while accepted < receives.len() && refused.is_none() {
+            let rest = &receives[accepted..];
             // SAFETY: as the caller promises.
-            if let Err(refused) = unsafe { post_recv(&mut inner, receive) } {
-                let refused = Some(refused);
-                return Submitted { accepted, refused };
+            let posted = unsafe { self.post_list(&mut inner, rest, &mut tell) };
+            (accepted, refused) = (accepted + posted.accepted, posted.refused);
+        }
+        drop(inner);
+        if tell {
+            self.tell();
+        }
+        Submitted { accepted, refused }
+    }
+
+    /// Posts the first list of these. `tell` is set if somebody shall be told.
+    ///
+    /// # Safety
+    ///
+    /// As for `Endpoint::post_recvs`.
+    #[inline(always)]
+    unsafe fn post_list(
+        self: &Arc<Self>,
+        inner: &mut RcInner,
+        receives: &[Receive],
+        tell: &mut bool,
+    ) -> Submitted {
+        if let EndpointState::Error(cause) = inner.state {
+            return Submitted::none(JobError::flushed(cause));
+        }
+        let Some(qp) = &inner.qp else {
+            return Submitted::none(JobError::of(Reason::DeviceGone));
+        };
+        let (mut chain, mut refused) = (RecvChain::new(), None);
+        for receive in receives {
+            if !chain.has_room() {
+                break;
+            }
+            if !chain.push(receive) {
+                refused = Some(JobError::device(ErrorKind::InvalidValue, 0));
+                break;
             }
         }
-        Submitted {
-            accepted: receives.len(),
-            refused: None,
+        let mut accepted = chain.len();
+        if accepted > 0
+            // SAFETY: as the caller promises.
+            && let Err((taken, errno)) = unsafe { qp.post_recvs(&mut chain) }
+        {
+            let cause = status::refusal(errno);
+            match taken {
+                Some(taken) => (accepted, refused) = (taken, Some(cause)),
+                // It may have taken any: all end with the connection.
+                None => *tell |= self.fail(inner, cause),
+            }
         }
+        for &Receive { token, room, .. } in &receives[..accepted] {
+            inner.receives.push_back(Posted { token, room });
+        }
+        Submitted { accepted, refused }
     }
 
     /// Asks the peer's adapter whether its queue pair is there: nothing else tells who only waits.
@@ -177,40 +223,4 @@ impl RcConnection {
             inner.probes += 1;
         }
     }
-}
-
-/// # Safety
-///
-/// As for `Endpoint::post_recvs`.
-unsafe fn post_recv(inner: &mut RcInner, receive: &Receive) -> Result<(), JobError> {
-    let &Receive { token, dst, room } = receive;
-    if let EndpointState::Error(cause) = inner.state {
-        return Err(JobError::flushed(cause));
-    }
-    let mut sges = ArrayVec::<ibv_sge, LIST>::new();
-    // No message is longer.
-    let mut left = room.min(1 << 31);
-    for segment in dst.as_slice().iter().filter(|segment| segment.len() > 0) {
-        let part = segment.len().min(left);
-        if part == 0 {
-            break;
-        }
-        let sge = ibv_sge {
-            addr: segment.addr().addr().get() as u64,
-            length: part as u32,
-            lkey: lkey(segment.key()),
-        };
-        if sges.try_push(sge).is_err() {
-            return Err(JobError::device(ErrorKind::InvalidValue, 0));
-        }
-        left -= part;
-    }
-    let Some(qp) = &inner.qp else {
-        return Err(JobError::of(Reason::DeviceGone));
-    };
-    // SAFETY: as the caller promises.
-    let posted = unsafe { qp.post_recv(token.as_raw(), &mut sges) };
-    posted.map_err(status::refusal)?;
-    inner.receives.push_back(Posted { token, room });
-    Ok(())
 }

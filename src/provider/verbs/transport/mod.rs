@@ -18,4 +18,4 @@ pub(super) use cq::{Cq, set_nonblocking};
 pub(super) use qp::{Qp, QpCaps, Retry, Route};
 pub(super) use sends::{Refused, Sends, Work};
 pub(super) use status::{Failed, PeerTimeouts};
-pub(super) use wr::{Chain, Remote, UNNAMED, fill_request, probe};
+pub(super) use wr::{Chain, RecvChain, Remote, UNNAMED, fill_request, probe};

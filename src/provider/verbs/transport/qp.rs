@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::super::adapter::{Address, check, check_ptr};
 use super::super::ffi::*;
 use super::cq::Cq;
-use super::wr::Chain;
+use super::wr::{Chain, RecvChain};
 use crate::device::{Mtu, Transport};
 use crate::error::Result;
 
@@ -327,38 +327,29 @@ impl Qp {
         }
     }
 
-    /// Posts a receive; `Err` has the errno.
+    /// Posts a list of receives; `Err` as for `post_send`.
     ///
     /// # Safety
     ///
     /// As for `post_send`.
-    pub(in super::super) unsafe fn post_recv(
+    #[inline(always)]
+    pub(in super::super) unsafe fn post_recvs(
         &self,
-        wr_id: u64,
-        sges: &mut [ibv_sge],
-    ) -> std::result::Result<(), i32> {
-        let mut wr = ibv_recv_wr {
-            wr_id,
-            next: ptr::null_mut(),
-            // As in `Chain::link`.
-            sg_list: match sges.is_empty() {
-                true => ptr::null_mut(),
-                false => sges.as_mut_ptr(),
-            },
-            num_sge: sges.len() as i32,
-        };
+        chain: &mut RecvChain,
+    ) -> std::result::Result<(), (Option<usize>, i32)> {
+        let first = chain.link();
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is alive, the request and its list are on the stack, and the rest
-        // the caller promises.
+        // SAFETY: the queue pair is alive, the list is in `chain`, and the rest the caller
+        // promises.
         let answer = unsafe {
             self.cq
                 .context
                 .ops
-                .post_recv(self.raw.as_ptr(), &mut wr, &mut bad)
+                .post_recv(self.raw.as_ptr(), first, &mut bad)
         };
         match answer {
             0 => Ok(()),
-            errno => Err(errno),
+            errno => Err((chain.position(bad), errno)),
         }
     }
 

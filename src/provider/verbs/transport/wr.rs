@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 
 use super::super::adapter::{LIST, REQUESTS, lkey, rkey};
 use super::super::ffi::*;
-use crate::device::{Access, CopyJob, RdmaJob, Segment, Segments, Token, Verb};
+use crate::device::{Access, CopyJob, RdmaJob, Receive, Segment, Segments, Token, Verb};
 
 /// What names a request that is not a Job's last: it completes only if it fails.
 pub(in super::super) const UNNAMED: u64 = u64::MAX;
@@ -156,6 +156,90 @@ impl Chain {
             send_flags: if signaled { SIGNALED } else { 0 },
             ..ibv_send_wr::default()
         });
+    }
+}
+
+/// Receives under construction.
+pub(in super::super) struct RecvChain {
+    wrs: ArrayVec<ibv_recv_wr, RECEIVES>,
+    sges: ArrayVec<ibv_sge, PIECES>,
+}
+
+/// The most receives in one list: as many as a stream posts at once.
+const RECEIVES: usize = 16;
+
+impl RecvChain {
+    #[inline(always)]
+    pub(in super::super) fn new() -> RecvChain {
+        RecvChain {
+            wrs: ArrayVec::new(),
+            sges: ArrayVec::new(),
+        }
+    }
+
+    pub(in super::super) fn len(&self) -> usize {
+        self.wrs.len()
+    }
+
+    /// Whether one more fits, whatever its list is.
+    #[inline(always)]
+    pub(in super::super) fn has_room(&self) -> bool {
+        self.wrs.len() < RECEIVES && self.sges.len() + LIST <= PIECES
+    }
+
+    /// Appends a receive; false if its list is longer than any adapter takes. There is room.
+    #[inline(always)]
+    pub(in super::super) fn push(&mut self, receive: &Receive) -> bool {
+        let first = self.sges.len();
+        // No message is longer.
+        let mut left = receive.room.min(1 << 31);
+        for segment in receive.dst.as_slice() {
+            let part = segment.len().min(left);
+            if part > 0 && self.sges.len() < first + LIST {
+                self.sges.push(piece(segment, part));
+                left -= part;
+            }
+        }
+        if left > 0 {
+            self.sges.truncate(first);
+            return false;
+        }
+        self.wrs.push(ibv_recv_wr {
+            wr_id: receive.token.as_raw(),
+            num_sge: (self.sges.len() - first) as i32,
+            ..ibv_recv_wr::default()
+        });
+        true
+    }
+
+    /// Links the receives; the first.
+    #[inline(always)]
+    pub(super) fn link(&mut self) -> *mut ibv_recv_wr {
+        let mut sges = self.sges.as_mut_ptr();
+        let mut next = std::ptr::null_mut();
+        let wrs = self.wrs.as_mut_ptr();
+        let mut at = wrs;
+        for wr in &mut self.wrs {
+            // As in `Chain::link`.
+            wr.sg_list = match wr.num_sge {
+                0 => std::ptr::null_mut(),
+                _ => sges,
+            };
+            sges = sges.wrapping_add(wr.num_sge as usize);
+            at = at.wrapping_add(1);
+            wr.next = at;
+        }
+        if let Some(last) = self.wrs.last_mut() {
+            last.next = std::ptr::null_mut();
+            next = wrs;
+        }
+        next
+    }
+
+    /// As for `Chain::position`.
+    pub(super) fn position(&self, wr: *const ibv_recv_wr) -> Option<usize> {
+        let bytes = wr.addr().wrapping_sub(self.wrs.as_ptr().addr());
+        Some(bytes / size_of::<ibv_recv_wr>()).filter(|&at| at < self.wrs.len())
     }
 }
 
