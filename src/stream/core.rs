@@ -63,9 +63,10 @@ pub(super) struct Core {
     /// Why no frame comes any more, and why none is sent.
     recv_error: Option<JobError>,
     send_error: Option<JobError>,
-    /// The end of the stream was submitted, and whether the peer had everything before it then.
+    /// How many frames were accepted with the last one that has data.
+    data_end: u32,
+    /// The end of the stream was submitted, or nobody waits for it.
     closed: bool,
-    only_end: bool,
 }
 
 impl Core {
@@ -90,8 +91,8 @@ impl Core {
             frame: parts.sends.element_size(),
             recv_error: None,
             send_error: None,
+            data_end: 0,
             closed: false,
-            only_end: false,
             rdma,
         };
         let waker = wakers.waker();

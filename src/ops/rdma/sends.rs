@@ -27,12 +27,16 @@ pub(crate) struct Sends {
     rdma: Rdma,
     /// Sends that a device has, or whose ends were not taken.
     in_flight: usize,
+    /// Sends that were accepted, and of them those that the device finished inline.
+    accepted: u32,
+    inline: u32,
 }
 
 /// What has ended of the sends.
 #[derive(Default)]
 struct Ends {
     ended: AtomicU32,
+    succeeded: AtomicU32,
     /// Why the first one failed that did.
     error: OnceLock<JobError>,
     waker: AtomicWaker,
@@ -40,8 +44,9 @@ struct Ends {
 
 impl Run for Ends {
     fn completed(&self, _send: u32, outcome: Outcome) {
-        if let Err(error) = outcome {
-            _ = self.error.set(error);
+        match outcome {
+            Ok(_) => _ = self.succeeded.fetch_add(1, Ordering::Release),
+            Err(error) => _ = self.error.set(error),
         }
         self.ended.fetch_add(1, Ordering::Release);
         self.waker.take().into_iter().for_each(wake);
@@ -69,6 +74,8 @@ impl Sends {
             ends: Arc::default(),
             rdma: rdma.clone(),
             in_flight: 0,
+            accepted: 0,
+            inline: 0,
         }
     }
 
@@ -76,6 +83,18 @@ impl Sends {
     pub(crate) fn in_flight(&mut self) -> usize {
         self.in_flight -= self.ends.ended.swap(0, Ordering::Acquire) as usize;
         self.in_flight
+    }
+
+    /// Returns how many were accepted so far, modulo 2^32.
+    pub(crate) fn accepted(&self) -> u32 {
+        self.accepted
+    }
+
+    /// Whether the peer has the first so many of them. They end in order, so that those that
+    /// succeed are the first ones.
+    pub(crate) fn has_delivered(&self, first: u32) -> bool {
+        let succeeded = self.ends.succeeded.load(Ordering::Acquire);
+        succeeded.wrapping_add(self.inline).wrapping_sub(first) as i32 >= 0
     }
 
     /// Returns why one of them failed.
@@ -89,7 +108,10 @@ impl Sends {
         let begun = request.begin()?;
         if let Some(outcome) = request.finish_inline(&begun) {
             budget::spent(begun.end(&outcome));
-            return outcome.map(|_| true);
+            outcome?;
+            self.accepted = self.accepted.wrapping_add(1);
+            self.inline = self.inline.wrapping_add(1);
+            return Ok(true);
         }
         let (at, run) = (self.rdma.attachment(), self.ends.clone());
         let launched = RunWaiter::launch(at, &mut false, Prepared::new(begun), run, 0)?;
@@ -122,6 +144,7 @@ impl Sends {
     /// One was submitted: its end must be heard of, whoever polls.
     fn launched(&mut self) {
         self.in_flight += 1;
+        self.accepted = self.accepted.wrapping_add(1);
         RunWaiter::attend(self.rdma.attachment());
     }
 

@@ -107,6 +107,7 @@ impl Core {
         let head = flow.head(Kind::Data, self.recv.lent());
         ready!(self.sends.poll_send(cx, || frame(head)))?;
         self.flow = flow;
+        self.data_end = self.sends.accepted();
         Poll::Ready(Ok(()))
     }
 
@@ -150,14 +151,17 @@ impl Core {
     }
 
     /// Sends the end of the stream, and waits until the peer has all of it. A peer that has ended
-    /// its own stream and gone needs no end, if it has all else: TCP reports no error then either.
+    /// its own stream and gone needs no end if it has all data: TCP reports no error then either.
     pub(in crate::stream) fn poll_shutdown(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), JobError>> {
-        let closed = ready!(self.poll_end(cx));
-        let is_needed = !self.only_end || !self.flow.is_ended();
-        Poll::Ready(closed.or_else(|error| if is_needed { Err(error) } else { Ok(()) }))
+        let ended = ready!(self.poll_end(cx));
+        if ended.is_err() && self.flow.is_ended() && self.sends.has_delivered(self.data_end) {
+            self.closed = true;
+            return Poll::Ready(Ok(()));
+        }
+        Poll::Ready(ended)
     }
 
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
@@ -172,11 +176,10 @@ impl Core {
                 self.last.extend_from_slice(&head)?;
                 Ok(self.last.clone())
             };
-            let only_end = self.sends.in_flight() == 0;
             if let Err(error) = ready!(self.sends.poll_send(cx, end)) {
                 return Poll::Ready(Err(self.fail(error)));
             }
-            (self.flow, self.closed, self.only_end) = (flow, true, only_end);
+            (self.flow, self.closed) = (flow, true);
         }
         // Frames of credits may be on their way behind it.
         while self.last.reset_data_len().is_err() {

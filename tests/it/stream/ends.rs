@@ -64,6 +64,22 @@ fn a_shutdown_succeeds_after_a_peer_that_has_ended_and_gone() {
     });
 }
 
+/// As hyper does it: what is written is still on its way when the shutdown begins.
+#[test]
+fn a_shutdown_succeeds_if_the_peer_takes_all_data_and_goes() {
+    each(small(), async |net| {
+        let (mut here, mut there) = net.pair().await;
+        here.shutdown().await.unwrap();
+        assert_eq!(read_all(&mut there).await, b"");
+        there.write_all(b"answer").await.unwrap();
+        let mut shutdown = Box::pin(there.shutdown());
+        _ = futures::poll!(&mut shutdown);
+        here.read_exact(&mut [0; 6]).await.unwrap();
+        drop(here);
+        in_time("the end", shutdown).await.unwrap();
+    });
+}
+
 #[test]
 fn what_a_dropped_stream_has_written_arrives_with_its_end() {
     for options in [StreamOptions::new(), small().linger(LIMIT)] {
