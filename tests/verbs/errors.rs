@@ -1030,6 +1030,8 @@ fn packets_travel_as_the_transport_says() {
             (104, 3, 7)
         );
         assert_eq!((attr.pkey_index, attr.retry_cnt), (2, 4));
+        // Of the two entries with that address the one for RoCE v2.
+        assert_eq!(path.grh.sgid_index, 5);
         // 4.096 us doubled 11 times are 8.4 ms.
         assert_eq!(attr.timeout, 11);
         // 128 were refused.

@@ -33,7 +33,8 @@ pub struct Transport {
     /// 17 s, rounded up to a power of two times 4.096 us. Defaults to `None`: such that a silent
     /// peer is given up within
     /// [`rnr_timeout`](crate::rdma::RdmaBuilder::rnr_timeout), and 134 ms at most. Adapters may wait
-    /// up to four times as long.
+    /// up to four times as long. If the tries take longer than the `rnr_timeout`, a silent peer is
+    /// given up when they have ended.
     pub ack_timeout: Option<Duration>,
     /// How often the adapter sends a packet again before the connection fails, 0 to 7. Defaults
     /// to 6. Raise `ack_timeout` rather than this on a network that stalls.
@@ -62,6 +63,13 @@ impl Transport {
     /// The times between which `ack_timeout` is.
     const ACK: [Duration; 2] = [Duration::from_millis(1), Duration::from_secs(17)];
 
+    /// Whether it says something that only a global header has, which InfiniBand can do without.
+    pub(crate) fn needs_grh(&self) -> bool {
+        let default = Transport::default();
+        let said = (self.traffic_class, self.hop_limit, self.gid);
+        said != (default.traffic_class, default.hop_limit, default.gid)
+    }
+
     /// Refuses what no network has.
     pub(crate) fn check(&self) -> Result<()> {
         let text = if self.service_level > 15 {
@@ -84,32 +92,5 @@ impl Transport {
             return Ok(());
         };
         Err(Error::new(ErrorKind::InvalidValue, None, text))
-    }
-
-    /// How often 4.096 us are doubled for `ack_timeout` (ibv_modify_qp(3)).
-    pub(crate) fn ack_exponent(&self) -> Option<u8> {
-        let units = self.ack_timeout?.as_nanos().div_ceil(4096).max(1);
-        Some(units.next_power_of_two().ilog2() as u8)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_time_for_an_acknowledgement_is_rounded_up() {
-        let exponent = |nanos| {
-            let ack_timeout = Some(Duration::from_nanos(nanos));
-            let transport = Transport {
-                ack_timeout,
-                ..Transport::default()
-            };
-            transport.ack_exponent()
-        };
-        assert_eq!(exponent(4096 << 8), Some(8));
-        assert_eq!(exponent((4096 << 8) + 1), Some(9));
-        assert_eq!(exponent(17_000_000_000), Some(22));
-        assert_eq!(Transport::default().ack_exponent(), None);
     }
 }

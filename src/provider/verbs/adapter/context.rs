@@ -262,11 +262,29 @@ impl Context {
         if !self.traits.ethernet {
             return Ok((0, bytes(&self.gid(0)?)));
         }
+        self.farthest(|_| true).ok_or_else(|| {
+            let (name, port) = (&self.name, self.traits.port);
+            let text = format!(
+                "port {port} of {name} has no address (GID): give its network device an IP address, and bring it up"
+            );
+            Error::new(ErrorKind::NotFound, None, text)
+        })
+    }
+
+    /// Of the addresses of which `is_wanted` says so the one that routes farthest. A port has each
+    /// address of Ethernet twice, for both versions of RoCE.
+    pub(in super::super) fn farthest(
+        &self,
+        is_wanted: impl Fn(&[u8; 16]) -> bool,
+    ) -> Option<(u32, [u8; 16])> {
         // Holes answer an error, or zeros.
         let all = (0..self.traits.gids).filter_map(|index| Some((index, self.gid(index).ok()?)));
         let mut best: Option<(u32, u32, [u8; 16])> = None;
         for (index, entry) in all {
             let gid = bytes(&entry);
+            if !is_wanted(&gid) {
+                continue;
+            }
             let rank = rank(entry.gid_type, &gid);
             if rank > best.map_or(0, |(rank, ..)| rank) {
                 best = Some((rank, index, gid));
@@ -275,16 +293,7 @@ impl Context {
                 break;
             }
         }
-        match best {
-            Some((_, index, gid)) => Ok((index, gid)),
-            None => {
-                let (name, port) = (&self.name, self.traits.port);
-                let text = format!(
-                    "port {port} of {name} has no address (GID): give its network device an IP address, and bring it up"
-                );
-                Err(Error::new(ErrorKind::NotFound, None, text))
-            }
-        }
+        best.map(|(_, index, gid)| (index, gid))
     }
 }
 

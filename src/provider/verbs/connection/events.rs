@@ -52,8 +52,10 @@ impl RcConnection {
 
     /// Its port has gone down: it has failed, if it was connected.
     pub(in super::super) fn fail_with_port(self: &Arc<Self>) {
+        // Before the state: a reset makes another queue pair, which has no peer.
+        let id = self.id();
         if self.state() == EndpointState::Connected {
-            self.fail_queue_pair(self.id(), JobError::of(Reason::PortDown));
+            self.fail_queue_pair(id, JobError::of(Reason::PortDown));
         }
     }
 

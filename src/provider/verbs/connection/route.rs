@@ -16,13 +16,11 @@ impl RcConnection {
         let context = &self.core.context;
         let name = &context.name;
         if let Some(gid) = self.config.transport.gid.map(|gid| gid.octets()) {
-            let has = |&index: &u32| context.gid(index).is_ok_and(|entry| bytes(&entry) == gid);
-            let index = (0..context.traits.gids).find(has).ok_or_else(|| {
+            return context.farthest(|it| *it == gid).ok_or_else(|| {
                 let gid = Ipv6Addr::from(gid);
                 let text = format!("the port of {name} does not have the address {gid}");
                 Error::new(ErrorKind::NotFound, None, text)
-            })?;
-            return Ok((index, gid));
+            });
         }
         match self.config.gid_index {
             None => context.best_gid(),

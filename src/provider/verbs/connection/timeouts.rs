@@ -61,12 +61,13 @@ impl Timeouts {
                 again: if idle { IDLE } else { IDLE - waited },
             };
         };
+        // The application may have said longer tries: they end first.
+        let tries = match patience.ack > patience.receive {
+            true => 4 * patience.ack,
+            false => Duration::ZERO,
+        };
         let (limit, again, rate) = match takes_receive(verb) {
-            true => (
-                Duration::ZERO,
-                (patience.receive / 4).clamp(LEAST, IDLE),
-                SLOWEST,
-            ),
+            true => (tries, (patience.receive / 4).clamp(LEAST, IDLE), SLOWEST),
             false => (8 * patience.ack, IDLE, CRAWL),
         };
         let moved = Duration::from_millis((len / rate) as u64);
@@ -90,7 +91,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(300);
     const PATIENCE: PeerTimeouts = PeerTimeouts {
-        ack: Duration::from_millis(500),
+        ack: Duration::from_millis(250),
         receive: LIMIT,
     };
 
@@ -128,6 +129,20 @@ mod tests {
             ..PATIENCE
         };
         assert_eq!(timeouts.look(later, long, &patient).overdue, None);
+    }
+
+    #[test]
+    fn a_message_has_the_time_of_the_transports_tries() {
+        let (mut timeouts, start) = (Timeouts::default(), Instant::now());
+        let at = |millis| start + Duration::from_millis(millis);
+        let patience = PeerTimeouts {
+            ack: Duration::from_secs(1),
+            receive: LIMIT,
+        };
+        let send = Some((Token::new(0, 1, 1), Verb::Send(None), 100));
+        let mut look = |millis| timeouts.look(at(millis), send, &patience).overdue;
+        assert_eq!([look(0), look(4299)], [None, None]);
+        assert!(look(4300).is_some());
     }
 
     #[test]

@@ -81,8 +81,9 @@ impl Retry {
     pub(in super::super) fn within(limit: Duration, transport: &Transport) -> Retry {
         let count = transport.retry_count;
         let retry = |timeout: u8| Retry { timeout, count };
-        if let Some(timeout) = transport.ack_exponent() {
-            return retry(timeout);
+        if let Some(time) = transport.ack_timeout {
+            let units = time.as_nanos().div_ceil(4096).max(1);
+            return retry(units.next_power_of_two().ilog2() as u8);
         }
         // 15 is 134 ms a try, twice what rdma-core's own programs take: a busy machine may not
         // answer for half a second. Less than 1 ms a try breaks connections.
@@ -139,7 +140,8 @@ impl Qp {
             // made.
             let made = check_ptr("ibv_create_qp", unsafe { create_qp(pd, &mut attr) });
             match made {
-                Ok(raw) => break (raw, attr.cap.max_inline_data),
+                // It may have more, and the application may want none.
+                Ok(raw) => break (raw, attr.cap.max_inline_data.min(wanted.inline)),
                 // How much an adapter takes of both no query says.
                 Err(_) if wanted.inline > 0 => wanted.inline /= 2,
                 Err(_) if wanted.sends > wanted.least_sends => {
@@ -226,7 +228,8 @@ impl Qp {
         attr.ah_attr.dlid = route.peer.lid;
         attr.ah_attr.sl = route.transport.service_level;
         attr.ah_attr.port_num = traits.port;
-        if traits.ethernet || route.needs_grh || route.peer.lid == 0 {
+        let is_asked = route.transport.needs_grh();
+        if traits.ethernet || route.needs_grh || route.peer.lid == 0 || is_asked {
             attr.ah_attr.is_global = 1;
             attr.ah_attr.grh.dgid.raw = route.peer.gid;
             attr.ah_attr.grh.sgid_index = route.gid_index as u8;
@@ -410,6 +413,17 @@ mod tests {
         };
         let retry = Retry::within(Duration::ZERO, &said);
         assert_eq!(retry.timeout(), Duration::from_nanos(4096 << 18));
+        let rounded = |nanos| {
+            let ack_timeout = Some(Duration::from_nanos(nanos));
+            let said = Transport {
+                ack_timeout,
+                ..default
+            };
+            Retry::within(Duration::ZERO, &said).timeout
+        };
+        assert_eq!(rounded(4096 << 8), 8);
+        assert_eq!(rounded((4096 << 8) + 1), 9);
+        assert_eq!(rounded(17_000_000_000), 22);
         assert_eq!(retry.total(), 3 * retry.timeout());
     }
 }
