@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use super::abi::types;
+use super::table::PROTOTYPES;
 use super::values::{ENUMS, FLAGS};
 
 /// What `abi` says of a type.
@@ -53,6 +54,66 @@ impl Type {
     }
 }
 
+/// The functions of `ibv_context_ops` that are called, as pointers in C.
+const OPS: [(&str, &str); 4] = [
+    ("poll_cq", "int (*)(struct ibv_cq *, int, struct ibv_wc *)"),
+    ("req_notify_cq", "int (*)(struct ibv_cq *, int)"),
+    (
+        "post_send",
+        "int (*)(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **)",
+    ),
+    (
+        "post_recv",
+        "int (*)(struct ibv_qp *, struct ibv_recv_wr *, struct ibv_recv_wr **)",
+    ),
+];
+
+/// A type as C has it.
+fn in_c(of: &str) -> String {
+    if let Some(of) = of.strip_prefix("*mut ") {
+        return in_c(of) + " *";
+    }
+    if let Some(of) = of.strip_prefix("*const ") {
+        return format!("const {} *", in_c(of));
+    }
+    let known = [
+        ("c_char", "char"),
+        ("c_int", "int"),
+        ("c_uint", "unsigned int"),
+        ("c_void", "void"),
+        ("u8", "uint8_t"),
+        ("u32", "uint32_t"),
+        ("usize", "size_t"),
+    ];
+    let known = known.iter().find(|(rust, _)| *rust == of);
+    known.map_or_else(|| format!("struct {of}"), |(_, c)| (*c).to_owned())
+}
+
+/// Writes what the functions take and return.
+fn prototypes(c: &mut String) {
+    for (name, arguments, returned) in PROTOTYPES {
+        let name = name.to_str().unwrap();
+        let arguments: Vec<_> = arguments.iter().map(|of| in_c(of)).collect();
+        let returned = returned.first().map_or("void".to_owned(), |of| in_c(of));
+        let arguments = arguments.join(", ");
+        let arguments = match name {
+            // The symbol fills the struct of the first version, with which ours begins.
+            "ibv_query_port" => arguments.replace("ibv_port_attr", "_compat_ibv_port_attr"),
+            _ => arguments,
+        };
+        same(c, name, &format!("{returned} ({arguments})"));
+    }
+    for (name, is) in OPS {
+        same(c, &format!("((struct ibv_context_ops *)0)->{name}"), is);
+    }
+}
+
+/// Writes that what has this name has this type.
+fn same(c: &mut String, name: &str, is: &str) {
+    let same = format!("__builtin_types_compatible_p(__typeof__({name}), {is})");
+    writeln!(c, "_Static_assert({same}, \"{name}\");").unwrap();
+}
+
 /// All claims, as a program.
 fn program() -> String {
     let mut c = "#include <stddef.h>\n#include <infiniband/verbs.h>\n".to_owned();
@@ -62,6 +123,7 @@ fn program() -> String {
     for (name, value) in ENUMS.iter().chain(FLAGS) {
         writeln!(c, "_Static_assert({name} == {value}, \"{name}\");").unwrap();
     }
+    prototypes(&mut c);
     c
 }
 
@@ -93,6 +155,11 @@ fn types_and_values_are_those_of_the_headers() {
             "sizeof(struct ibv_sge) == 16",
             "sizeof(struct ibv_sge) == 24",
         ),
+        (
+            "(ibv_reg_mr), struct ibv_mr *",
+            "(ibv_reg_mr), struct ibv_mr",
+        ),
+        ("poll_cq), int (*)", "poll_cq), void (*)"),
     ] {
         assert!(program.contains(claim));
         compile(&program.replacen(claim, wrong, 1)).unwrap_err();

@@ -32,6 +32,11 @@ macro_rules! table {
                 })
             }
         }
+
+        /// Of each function its name, its arguments and what it returns, for `headers`.
+        #[cfg(test)]
+        pub(super) const PROTOTYPES: &[(&CStr, &[&str], &[&str])] =
+            &[$(($symbol, &[$(stringify!($arg)),*], &[$(stringify!($ret))?]),)*];
     };
 }
 
