@@ -63,8 +63,9 @@ pub(super) struct Core {
     /// Why no frame comes any more, and why none is sent.
     recv_error: Option<JobError>,
     send_error: Option<JobError>,
-    /// How many frames were accepted with the last one that has data.
+    /// How many frames were accepted with the last one that has data, and with the end.
     data_end: u32,
+    end: u32,
     /// The end of the stream was submitted, or nobody waits for it.
     closed: bool,
 }
@@ -92,6 +93,7 @@ impl Core {
             recv_error: None,
             send_error: None,
             data_end: 0,
+            end: 0,
             closed: false,
             rdma,
         };
@@ -221,7 +223,9 @@ impl Core {
     fn grant_late(&mut self) {
         let (rdma, frame) = (self.rdma.clone(), self.credits.clone());
         let late = async move { _ = rdma.send(frame).await };
-        self.late = Some(self.runtime.spawn(late).abort_handle());
+        // The runtime that the stream was made on may be driven by nobody any more.
+        let runtime = Handle::try_current().unwrap_or_else(|_| self.runtime.clone());
+        self.late = Some(runtime.spawn(late).abort_handle());
     }
 
     /// Takes the next frame. While it waits for one, it gives the peer credits.

@@ -67,7 +67,8 @@ impl RdmaMessages {
     }
 
     /// Sends the data of a Buf as a message, behind what was fed to the sink. Returns once the
-    /// device has it.
+    /// device has it. Other handles of the Buf find the head of the frame before its data
+    /// afterwards: set the data anew ([`Buf::set_data`]) to send it again.
     ///
     /// # Errors
     ///
@@ -82,6 +83,7 @@ impl RdmaMessages {
         self.check(&buf)?;
         poll_fn(|cx| {
             ready!(self.poll_fed(cx))?;
+            self.check(&buf)?;
             self.stream.poll_send_buf(&buf, cx)
         })
         .await
@@ -114,12 +116,16 @@ impl RdmaMessages {
 
     /// Sends what was fed.
     fn poll_fed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if let Some(buf) = &self.fed {
-            let sent = ready!(self.stream.poll_send_buf(buf, cx));
-            self.fed = None;
-            sent?;
+        let Some(buf) = self.fed.take() else {
+            return Poll::Ready(Ok(()));
+        };
+        // Another handle may have changed it meanwhile.
+        self.check(&buf)?;
+        let sent = self.stream.poll_send_buf(&buf, cx);
+        if sent.is_pending() {
+            self.fed = Some(buf);
         }
-        Poll::Ready(Ok(()))
+        sent
     }
 }
 

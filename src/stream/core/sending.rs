@@ -86,7 +86,8 @@ impl Core {
         loop {
             if self.sends.in_flight() < self.send_window {
                 match poll(self, cx) {
-                    Poll::Ready(Err(error)) if error.reason() == Reason::PoolEmpty => {}
+                    // It had a Slot, and stands in no line now: for a Buf first, this time.
+                    Poll::Ready(Err(error)) if error.reason() == Reason::PoolEmpty => continue,
                     Poll::Ready(sent) => return Poll::Ready(sent),
                     Poll::Pending => {}
                 }
@@ -179,13 +180,14 @@ impl Core {
             if let Err(error) = ready!(self.sends.poll_send(cx, end)) {
                 return Poll::Ready(Err(self.fail(error)));
             }
-            (self.flow, self.closed) = (flow, true);
+            (self.flow, self.closed, self.end) = (flow, true, self.sends.accepted());
         }
         // Frames of credits may be on their way behind it.
-        while self.last.reset_data_len().is_err() {
+        while !self.sends.has_delivered(self.end) {
+            self.check()?;
             ready!(self.sends.poll_end(cx))?;
             self.sends.in_flight();
         }
-        Poll::Ready(self.check())
+        Poll::Ready(Ok(()))
     }
 }
