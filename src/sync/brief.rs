@@ -2,7 +2,9 @@
 //!
 //! std's is given back by a locked instruction, which tells whether a thread sleeps. Here nobody
 //! sleeps until it is given back: a thread that finds it taken looks again, and after a while every
-//! 50 us. So it is for what most often one thread takes, several times for each job.
+//! 50 us, later every millisecond. So it is for what most often one thread takes, several times for
+//! each job. An adapter's queue has one, which is also held while a queue pair is made or
+//! destroyed: that takes the driver milliseconds.
 #![expect(unsafe_code, reason = "the lock says who reaches the content")]
 
 use std::cell::UnsafeCell;
@@ -60,7 +62,9 @@ impl<T> BriefMutex<T> {
                 100..110 => std::thread::yield_now(),
                 // Whoever has it may need this CPU, or waits for the kernel.
                 #[cfg(not(tokio_doca_loom))]
-                _ => std::thread::sleep(std::time::Duration::from_micros(50)),
+                110..130 => std::thread::sleep(std::time::Duration::from_micros(50)),
+                #[cfg(not(tokio_doca_loom))]
+                _ => std::thread::sleep(std::time::Duration::from_millis(1)),
             }
             if !self.taken.load(Ordering::Relaxed)
                 && let Some(guard) = self.take()

@@ -83,8 +83,8 @@ pub unsafe trait Queue: Submit {
 
     /// Returns whether `reap` would find something. A queue that cannot tell returns `true`.
     ///
-    /// Operations in busy mode call it up to 32 times in each poll, so an answer of `false` must
-    /// should cost little more than reading the words that the device writes: about 50
+    /// Operations in busy mode call it up to 32 times in each poll, so an answer of `false` should
+    /// cost little more than reading the words that the device writes: about 50
     /// instructions, and no system call. It waits for no lock that is held for long. It may keep
     /// what it finds for the next `reap` or `arm`, one of which whoever is told `true` calls. It is
     /// a hint: while another thread calls the queue it may return either.
@@ -92,9 +92,13 @@ pub unsafe trait Queue: Submit {
         true
     }
 
-    /// Calls [`ready`](Queue::ready) up to `looks` times, until it returns `true`. A queue whose
-    /// `ready` takes a lock returns `true` instead, and looks in
-    /// [`reap_within`](Queue::reap_within), under one lock.
+    /// Returns whether operations in busy mode ask [`reap_within`](Queue::reap_within) at once, and
+    /// not `ready` before: for a queue whose `ready` takes a lock. The default is `false`.
+    fn looks_in_reap(&self) -> bool {
+        false
+    }
+
+    /// Calls [`ready`](Queue::ready) up to `looks` times, until it returns `true`.
     fn ready_within(&self, looks: usize) -> bool {
         (0..looks).any(|_| self.ready())
     }

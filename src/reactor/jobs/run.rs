@@ -119,17 +119,23 @@ impl RunWaiter {
         self.node.is_linked()
     }
 
-    /// Has the end of a job heard that was just submitted, though its run does not wait for it.
-    /// Busily this looks for a while, and afterwards whoever waits for something does.
+    /// Has the end of a job heard that was just submitted, though its run does not wait for it: by
+    /// an event, if there is a runtime, also where everybody who waits is busy. Without one the
+    /// next operation that waits hears of it.
     pub(crate) fn attend(at: &Attachment) {
         let shared = &at.shared;
+        // It may have been submitted from the line, by a task of another runtime than before.
+        let heard = shared.events.register(shared).is_ok();
         // As in `poll_event`.
         fence(Ordering::SeqCst);
-        let ready = match shared.policy().is_busy() {
-            true => at.queue.ready_within(LOOKS),
-            false => !shared.expected.load(Ordering::Relaxed) && shared.arm(),
-        };
-        if ready {
+        if shared.policy().is_busy() {
+            shared.look(&at.queue, LOOKS);
+            // Nobody may have waited for its event.
+            if heard && !shared.expected.load(Ordering::Relaxed) {
+                at.queue.clear();
+            }
+        }
+        if heard && !shared.expected.load(Ordering::Relaxed) && shared.arm() {
             shared.turn();
         }
     }

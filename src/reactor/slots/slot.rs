@@ -79,7 +79,7 @@ unsafe fn replace<T>(cell: &UnsafeCell<T>, value: T) -> T {
 ///
 /// # Safety
 ///
-/// The caller owns the cell, as the phase says.
+/// The caller owns the cell, as the phase says. What it held but `None` would be leaked.
 unsafe fn put<T>(cell: &UnsafeCell<Option<T>>, value: Option<T>) {
     cell.with_mut(|cell| {
         // SAFETY: as the caller promises.

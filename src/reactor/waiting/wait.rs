@@ -168,7 +168,7 @@ impl Attachment {
             }
             let at_once = left.min(AT_ONCE);
             left -= at_once;
-            if self.queue.ready_within(at_once) && shared.look(&self.queue, at_once) {
+            if shared.look(&self.queue, at_once) {
                 let outcome = end.take();
                 if outcome.is_some() {
                     shared.misses.reset();

@@ -84,6 +84,10 @@ impl Shared {
         if self.core.registry.any_watched() {
             return true;
         }
+        // As a shutdown counts: a Slot that is taken may be filled.
+        if !self.drained.is_empty() && self.core.table.any_in_flight() {
+            return true;
+        }
         if !phases.any_in_flight() {
             return false;
         }

@@ -93,10 +93,15 @@ impl Shared {
     }
 
     /// Looks at one queue, up to `looks` times, and takes a turn if it finds something. Returns
-    /// whether it did. If another thread is in the gate this one does not look, and leaves nothing
-    /// to the other: the caller looks again later.
+    /// whether it did. If another thread is in the gate, a queue that looks in `reap` is left to
+    /// later looks of the caller's. What a peek has found, and may keep, the other thread is asked
+    /// to reap.
     #[inline(always)]
     pub(in crate::reactor) fn look(&self, queue: &Arc<dyn Queue>, looks: usize) -> bool {
+        let looks_in_reap = queue.looks_in_reap();
+        if !looks_in_reap && !queue.ready_within(looks) {
+            return false;
+        }
         let unheard = Unheard(self);
         let reaped = self.gate.try_enter().map(|mut inside| {
             let reaped = Shared::reap_from(queue, inside.completions(), looks);
@@ -104,6 +109,9 @@ impl Shared {
         });
         forget(unheard);
         let Some((inside, reaped)) = reaped else {
+            if !looks_in_reap {
+                self.turn();
+            }
             return false;
         };
         let left = match reaped {

@@ -118,8 +118,7 @@ unsafe impl Queue for VerbsQueue {
         self.0.ready()
     }
 
-    /// It looks in `reap_within`.
-    fn ready_within(&self, _looks: usize) -> bool {
+    fn looks_in_reap(&self) -> bool {
         true
     }
 
