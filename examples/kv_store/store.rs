@@ -12,7 +12,7 @@
 //! A deletion only marks the record, before it clears the entry of the index. The oldest segment is
 //! cleaned when no other is free: its live records are appended anew, and it is cleared.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use tokio_doca::mem::{BufSlice, Source};
 use zerocopy::IntoBytes;
@@ -84,17 +84,27 @@ impl Store {
             }
         }
         used.sort_unstable();
+        let mut newest = HashMap::new();
         for (number, segment) in used {
             (self.segment, self.tail) = (number, self.layout.segment(segment));
             self.used.push_back(segment);
             while let Some((head, key)) = self.record(self.tail, Some(number))? {
                 self.version = self.version.max(head.version.get());
-                // Those of a key lie in the order of their versions.
-                if head.superseded == 0 {
-                    self.publish(&key, head, Place::new(self.tail, head.len()))?;
-                }
+                let place = Place::new(self.tail, head.len());
                 self.tail += room(head.len());
+                // The records of a key lie in the order of their versions.
+                if head.superseded == 0
+                    && let Some((_, old)) = newest.insert(key, (head, place))
+                {
+                    self.memory.store(old.at() + SUPERSEDED, 1)?;
+                }
             }
+        }
+        // In another order a key might find no place, although it had one.
+        let mut newest: Vec<_> = newest.into_iter().collect();
+        newest.sort_by_key(|(key, _)| self.layout.window(hash(key)));
+        for (key, (head, place)) in newest {
+            self.publish(&key, head, place)?;
         }
         match self.used.is_empty() {
             true => self.advance()?,

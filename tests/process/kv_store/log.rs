@@ -180,6 +180,35 @@ fn a_value_that_looks_like_records_is_none() {
     });
 }
 
+/// Keys share places of the index, and which have some depends on the order of their puts.
+#[test]
+fn a_store_whose_index_has_full_windows_is_opened_again() {
+    run(async {
+        let (host, mut model, mut full) = (Host::new(), Model::new(), 0);
+        let mut store = host.store().await;
+        for number in 0.. {
+            let key = format!("key {number}").into_bytes();
+            match host.put(&mut store, &key, b"x").await {
+                Ok(_) => _ = model.insert(key, b"x".to_vec()),
+                Err(_) => full += 1,
+            }
+            if full > 200 {
+                break;
+            }
+        }
+        // Others stand first in the log then.
+        let count = model.len() / 2;
+        for number in 0..count {
+            let key = format!("key {number}").into_bytes();
+            if model.contains_key(&key) {
+                host.put(&mut store, &key, b"y").await.unwrap();
+                model.insert(key, b"y".to_vec());
+            }
+        }
+        check(&host.store().await, &model, b"");
+    });
+}
+
 #[test]
 fn random_puts_and_deletions_leave_what_a_map_has() {
     let seed = setting("TOKIO_DOCA_CHAOS_SEED").unwrap_or(7);
