@@ -2,9 +2,11 @@
 //!
 //! What was put is lost once neither the keeper nor a server lives.
 
+use std::fs::File;
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::process::{Command, ExitCode, Stdio};
+use std::os::unix::fs::FileExt;
+use std::process::{Command, ExitCode, ExitStatus};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -13,20 +15,23 @@ use nix::unistd::ftruncate;
 use tokio::net::TcpSocket;
 
 use super::Result;
+use super::wire::BOOT;
 
-/// The pause before a server is started anew; longer if it did not live longer.
-const PAUSE: Duration = Duration::from_millis(10);
+/// The first and the longest pause before a server is started anew. Each is twice as long as the
+/// one before it, until a server has lived for `LONG`.
+const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
 const LONG: Duration = Duration::from_millis(100);
-/// How a program ends that has panicked.
-const PANICKED: i32 = 101;
 
-/// Starts the server, whose standard input is the memory, and starts it anew when it was killed.
+/// Starts the server, whose standard input is the memory. When it was killed or ended with an error,
+/// starts it anew, as often as it takes. Only before the first server has counted its start, the
+/// keeper ends with an error of the server: nothing is in the memory then.
 pub(crate) fn keep(address: &str, memory: usize, flags: &[String]) -> Result<ExitCode> {
     let memfd = memfd_create(
         c"kv_store",
         MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
     )?;
     ftruncate(&memfd, memory.try_into()?)?;
+    let memfd = File::from(memfd);
     // The port is kept while no server listens there.
     let address: SocketAddr = address.parse()?;
     let socket = match address {
@@ -36,24 +41,32 @@ pub(crate) fn keep(address: &str, memory: usize, flags: &[String]) -> Result<Exi
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     let address = socket.local_addr()?.to_string();
-    let mut pause = PAUSE;
+    let mut pause = PAUSES[0];
     loop {
         let started = Instant::now();
-        let status = Command::new(std::env::current_exe()?)
-            .args(["server", &address])
-            .args(flags)
-            .stdin(Stdio::from(memfd.try_clone()?))
-            .spawn()?
-            .wait()?;
-        match status.code() {
-            None | Some(PANICKED) => {}
-            Some(code) => return Ok(ExitCode::from(code as u8)),
-        }
-        let _ = writeln!(io::stderr(), "kv_store: the server died ({status})");
-        pause = match started.elapsed() > LONG {
-            true => PAUSE,
-            false => (2 * pause).min(LONG),
+        let ended = serve(&memfd, &address, flags);
+        let mut boot = [0; 8];
+        let empty = memfd.read_at(&mut boot, BOOT as u64).is_ok() && boot == [0; 8];
+        let why = match ended {
+            Ok(status) => match status.code() {
+                Some(code) if code == 0 || empty => return Ok(ExitCode::from(code as u8)),
+                _ => format!("the server died ({status})"),
+            },
+            Err(error) if empty => return Err(error),
+            Err(error) => format!("no server could be started: {error}"),
         };
+        let _ = writeln!(io::stderr(), "kv_store: {why}");
+        if started.elapsed() > LONG {
+            pause = PAUSES[0];
+        }
         sleep(pause);
+        pause = PAUSES[1].min(2 * pause);
     }
+}
+
+/// Starts a server, and waits until it has ended.
+fn serve(memfd: &File, address: &str, flags: &[String]) -> Result<ExitStatus> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["server", address]).args(flags);
+    Ok(command.stdin(memfd.try_clone()?).status()?)
 }

@@ -1,7 +1,7 @@
 //! `kv_store`: its commands, a server that is killed, and clients that may say anything.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -30,12 +30,20 @@ struct Service {
 
 impl Service {
     fn start(flags: &[&str]) -> Service {
+        Service::start_with(flags, Stdio::inherit())
+    }
+
+    fn start_with(flags: &[&str], stderr: Stdio) -> Service {
         let mut command = example("kv_store");
         command
             .args(["serve", "127.0.0.1:0"])
             .args(flags)
             .args(on_device());
-        let mut keeper = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut keeper = command
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .spawn()
+            .unwrap();
         let (out, (said, lines)) = (keeper.stdout.take().unwrap(), channel());
         thread::spawn(move || {
             let lines = BufReader::new(out).lines();
@@ -134,6 +142,33 @@ fn values_are_put_read_and_deleted_and_outlive_their_server() {
     service.kill();
     assert_eq!(service.says(&["get", "colour"]), (String::new(), 3));
     service.does(&["get", "empty"], "");
+}
+
+/// Another program listens at the port, which is why the next servers end.
+#[test]
+fn values_outlive_servers_that_end_with_an_error() {
+    if is_emulated(STARTS) {
+        return;
+    }
+    let mut service = Service::start_with(&[], Stdio::piped());
+    service.does(&["put", "colour", "green"], "");
+    let keeper = Pid::from_raw(service.keeper.id() as i32);
+    kill(keeper, Signal::SIGSTOP).unwrap();
+    kill(service.server, Signal::SIGKILL).unwrap();
+    // The port is free once the server is gone.
+    let other = loop {
+        match TcpListener::bind(&service.address) {
+            Ok(other) => break other,
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse),
+        }
+    };
+    kill(keeper, Signal::SIGCONT).unwrap();
+    let mut said = BufReader::new(service.keeper.stderr.take().unwrap()).lines();
+    let mut failed = said.by_ref().map(Result::unwrap);
+    failed.find(|line| line.contains("exit status: 1")).unwrap();
+    drop(other);
+    service.wait();
+    service.does(&["get", "colour"], "green");
 }
 
 #[test]
