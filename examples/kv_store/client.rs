@@ -1,11 +1,11 @@
 //! A client of the store, which reads values by itself and asks the server for the rest.
 //!
 //! A get of a key whose record the client has read before is one read of the server's memory. If
-//! there is a newer record, or none was read yet, it reads the index as well. Puts and deletions
-//! are messages.
+//! that record is not there any more, or none was read yet, it reads the index as well. Puts and
+//! deletions are messages.
 //!
-//! Who gets a value never gets an older one later, whatever client put it. If the connection
-//! breaks, the client connects anew and asks again, until its patience ends. A put whose answer was
+//! Who gets a value never gets an older one later, whatever client put it, but for values that were
+//! made to be taken for records: see the head of `store.rs`. If the connection breaks, the client connects anew and asks again, until its patience ends. A put whose answer was
 //! lost is so put twice, maybe over the value that another client has put meanwhile.
 
 use std::collections::HashMap;
@@ -22,6 +22,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::wire::*;
 use super::{Error, Result};
+
+/// Where the newest records that were read are, and their versions, by the hashes of their keys.
+type Places = HashMap<u64, (Place, u64), BuildHasherDefault<Hashed>>;
 
 /// The most keys whose places it remembers.
 const PLACES: usize = 1 << 16;
@@ -41,8 +44,7 @@ pub(crate) struct Client {
     pool: BufPool,
     patience: Duration,
     link: Option<Link>,
-    /// Where the records are, by the hashes of their keys.
-    places: HashMap<u64, Place, BuildHasherDefault<Hashed>>,
+    places: Places,
     /// A number of its own, and that of its latest request.
     id: u32,
     requests: u64,
@@ -96,8 +98,8 @@ impl Client {
     ///
     /// If the server cannot be reached, or what was read is torn, until its patience ends.
     pub(crate) async fn get(&mut self, key: &[u8]) -> Result<Option<Value>> {
-        if let (Some(link), Some(&place)) = (&self.link, self.places.get(&hash(key)))
-            && let Ok(Found::Value(value)) = link.record(place, key, None).await
+        if let (Some(link), Some(&(place, version))) = (&self.link, self.places.get(&hash(key)))
+            && let Ok(Found::Value(value)) = link.record(place, key, version).await
         {
             return Ok(Some(value));
         }
@@ -209,30 +211,26 @@ impl Link {
         Ok(buf)
     }
 
-    /// Reads what should be a record of the key. [`Found::Absent`] is a record of another key.
-    async fn record(&self, place: Place, key: &[u8], version: Option<u64>) -> Result<Found> {
+    /// Reads what should be the key's record of that version. [`Found::Absent`] is a record of
+    /// another key. That of another version may be one that is not in the index yet.
+    async fn record(&self, place: Place, key: &[u8], version: u64) -> Result<Found> {
         let buf = self.read(place.at(), place.len()).await?;
         let data = buf.data()?;
         let Ok((head, other, value)) = record(&data) else {
             return Ok(Found::Stale);
         };
-        let version_of = head.version.get();
         Ok(match other == key {
-            _ if head.superseded != 0 || version.is_some_and(|it| it != version_of) => Found::Stale,
+            _ if head.superseded != 0 || head.version != version => Found::Stale,
             false => Found::Absent,
             true => Found::Value(Value {
-                version: version_of,
+                version,
                 data: value.to_vec(),
             }),
         })
     }
 
     /// Looks for a key in the index.
-    async fn look(
-        &self,
-        key: &[u8],
-        places: &mut HashMap<u64, Place, BuildHasherDefault<Hashed>>,
-    ) -> Result<Found> {
+    async fn look(&self, key: &[u8], places: &mut Places) -> Result<Found> {
         let hash = hash(key);
         let window = self.read(self.layout.window(hash), WINDOW).await?;
         for bytes in window.data()?.chunks_exact(ENTRY) {
@@ -241,14 +239,14 @@ impl Link {
                 Ok(_) => continue,
                 Err(Torn) => return Ok(Found::Stale),
             };
-            let (place, version) = (entry.place(), Some(entry.version.get()));
+            let (place, version) = (entry.place(), entry.version.get());
             let found = self.record(place, key, version).await?;
             // Else it is another key of this hash.
             if !matches!(found, Found::Absent) {
                 if places.len() == PLACES {
                     places.clear();
                 }
-                places.insert(hash, place);
+                places.insert(hash, (place, version));
                 return Ok(found);
             }
         }

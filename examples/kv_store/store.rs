@@ -3,11 +3,17 @@
 //! A put appends a record, marks the old one of its key as superseded, writes the index, and is
 //! then acknowledged, in this order. So
 //!
-//! - who finds a record that is whole and not superseded has the newest value: since the moment at
-//!   which the read began nobody can have got a newer one;
+//! - a client that reads a record where the index has it or had it, and finds it whole, of that
+//!   version and not superseded, has the newest value: since the moment at which the read began
+//!   nobody can have got a newer one;
 //! - whatever the server is killed amid, the log has all that was acknowledged. A record counts
 //!   once its head is there, which is written last, and what follows it is no record: the head
-//!   behind it was cleared before. A value that looks like a record is never taken for one.
+//!   behind it was cleared before.
+//!
+//! The server never takes a value that looks like a record for one. A client does, if a value has
+//! what looks like the record of a key and a version at the very place where the client has read
+//! that record. Only a client that puts it there on purpose can bring this about; it could put a
+//! value of that key as well.
 //!
 //! A deletion only marks the record, before it clears the entry of the index. The oldest segment is
 //! cleaned when no other is free: its live records are appended anew, and it is cleared.

@@ -16,20 +16,20 @@ use super::memory::Memory;
 use super::store::Store;
 use super::wire::*;
 
-const MEMORY: usize = 8 << 20;
+pub(super) const MEMORY: usize = 8 << 20;
 /// What a get must find.
 type Model = HashMap<Vec<u8>, Vec<u8>>;
 
 /// Memory that outlives its servers.
-struct Host {
+pub(super) struct Host {
     memfd: OwnedFd,
-    device: Device,
+    pub(super) device: Device,
     pool: BufPool,
-    workq: WorkQ,
+    pub(super) workq: WorkQ,
 }
 
 impl Host {
-    fn new() -> Host {
+    pub(super) fn new() -> Host {
         let memfd = memfd_create(c"test", MFdFlags::MFD_ALLOW_SEALING).unwrap();
         ftruncate(&memfd, MEMORY as i64).unwrap();
         let device = Soft::builder().build().open("pf0").unwrap();
@@ -50,7 +50,7 @@ impl Host {
         Memory::open(memfd, &self.device, &self.workq).unwrap()
     }
 
-    async fn store(&self) -> Store {
+    pub(super) async fn store(&self) -> Store {
         Store::open(self.memory()).await.unwrap()
     }
 
@@ -61,7 +61,12 @@ impl Host {
         buf.slice(..).unwrap()
     }
 
-    async fn put(&self, store: &mut Store, key: &[u8], value: &[u8]) -> super::Result<u64> {
+    pub(super) async fn put(
+        &self,
+        store: &mut Store,
+        key: &[u8],
+        value: &[u8],
+    ) -> super::Result<u64> {
         let body = self.body(key, value);
         store.put(key, &body).await?.map_err(Into::into)
     }

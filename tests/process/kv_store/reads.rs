@@ -1,0 +1,71 @@
+//! What a client reads, at the moments that a server rarely has.
+
+use std::future::{Future, pending};
+
+use support::{LIMIT, run};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_doca::Rdma;
+use tokio_doca::mem::Access;
+use zerocopy::IntoBytes;
+
+use super::client::Client;
+use super::log::{Host, MEMORY};
+use super::store::Store;
+use super::wire::*;
+
+/// Connects a client to the memory of a store whose number of starts was `boot`.
+async fn meet(host: &Host, mut stream: TcpStream, store: &Store, boot: u64) -> Rdma {
+    assert_eq!(stream.read_u8().await.unwrap(), BY_RDMA);
+    let builder = Rdma::builder(&host.device).permissions(Access::RDMA_READ);
+    let rdma = builder.attach(&host.workq).unwrap();
+    rdma.handshake(&mut stream).await.unwrap();
+    let mmap = store.memory().mmap();
+    let blob = mmap.export_rdma(&host.device).unwrap();
+    stream.write_u32_le(blob.len() as u32).await.unwrap();
+    stream.write_all(&blob).await.unwrap();
+    stream.write_u64_le(boot).await.unwrap();
+    rdma
+}
+
+async fn client(host: &Host) -> (Client, TcpListener) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let client = Client::new(&address, &host.device, &host.workq, LIMIT).unwrap();
+    (client, listener)
+}
+
+/// Gets "key", while the server serves.
+async fn get(client: &mut Client, server: impl Future<Output = ()>) -> Option<Vec<u8>> {
+    tokio::select! {
+        got = client.get(b"key") => got.unwrap().map(|value| value.data),
+        () = server => unreachable!("it serves without end"),
+    }
+}
+
+/// After the log has wrapped, a put appends there before it writes the index; and a value may have
+/// what looks like a record.
+#[test]
+fn what_lies_where_a_record_was_read_before_is_not_taken_for_it() {
+    run(async {
+        let host = Host::new();
+        let mut store = host.store().await;
+        host.put(&mut store, b"key", b"first").await.unwrap();
+        let (mut client, listener) = client(&host).await;
+        let met = async {
+            let (stream, _) = listener.accept().await.unwrap();
+            meet(&host, stream, &store, 1).await
+        };
+        let (got, _rdma) = tokio::join!(client.get(b"key"), met);
+        assert_eq!(got.unwrap().unwrap().data, b"first");
+        host.put(&mut store, b"key", b"second").await.unwrap();
+        let body = b"keythird";
+        let mut head = Head::new(3, 5, 3);
+        head.segment = 1.into();
+        head.crc = crc32c::crc32c_append(head.seed(), body).into();
+        let at = Layout::of(MEMORY).segment(0);
+        store.memory().write(at + HEAD, body).unwrap();
+        store.memory().write(at, head.as_bytes()).unwrap();
+        assert_eq!(get(&mut client, pending()).await.unwrap(), b"second");
+    });
+}
