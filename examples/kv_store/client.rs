@@ -54,7 +54,8 @@ struct Link {
     rdma: Rdma,
     memory: RemoteMmap,
     layout: Layout,
-    boot: Vec<u8>,
+    /// The number of the server's start.
+    boot: u64,
     pool: BufPool,
 }
 
@@ -191,15 +192,13 @@ impl Client {
         let mut blob = vec![0; len];
         stream.read_exact(&mut blob).await?;
         let memory = RemoteMmap::from_export(&self.device, &blob).await?;
-        let mut link = Link {
+        Ok(Link {
             rdma,
             layout: Layout::of(memory.len()),
             memory,
-            boot: Vec::new(),
+            boot: stream.read_u64_le().await?,
             pool: self.pool.clone(),
-        };
-        link.boot = link.read(BOOT, 8).await?.data()?.to_vec();
-        Ok(link)
+        })
     }
 }
 
@@ -252,7 +251,7 @@ impl Link {
         }
         places.remove(&hash);
         // A new server that builds the index counts its start first.
-        match self.read(BOOT, 8).await?.data()?[..] == self.boot {
+        match self.read(BOOT, 8).await?.data()?[..] == self.boot.to_le_bytes() {
             true => Ok(Found::Absent),
             false => Err("the server was started anew".into()),
         }

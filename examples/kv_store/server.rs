@@ -53,7 +53,10 @@ struct Server {
     requests: RecvPool,
     shared: bool,
     answers: BufPool,
+    /// The export of the memory, and the number of this start: what counts as absent in the index
+    /// is so only while this is the latest.
     blob: Vec<u8>,
+    boot: u64,
 }
 
 /// Serves the memory that is this process's standard input.
@@ -74,6 +77,7 @@ pub(crate) async fn serve(address: &str, device: &Device) -> Result<()> {
     let requests = pool(room(MAX_REQUEST), MESSAGES * CLIENTS)?;
     let server = Arc::new(Server {
         blob: store.memory().mmap().export_rdma(device)?,
+        boot: store.memory().load(BOOT)?,
         device: device.clone(),
         workq,
         store: Mutex::new(store),
@@ -134,6 +138,7 @@ impl Server {
         rdma.handshake(stream).await?;
         stream.write_u32_le(self.blob.len() as u32).await?;
         stream.write_all(&self.blob).await?;
+        stream.write_u64_le(self.boot).await?;
         Ok(rdma)
     }
 

@@ -69,3 +69,27 @@ fn what_lies_where_a_record_was_read_before_is_not_taken_for_it() {
         assert_eq!(get(&mut client, pending()).await.unwrap(), b"second");
     });
 }
+
+/// The server dies after it has sent the export, and the next has cleared the index.
+#[test]
+fn a_key_is_not_absent_because_the_index_is_built_anew() {
+    run(async {
+        let host = Host::new();
+        let mut store = host.store().await;
+        host.put(&mut store, b"key", b"value").await.unwrap();
+        let (mut client, listener) = client(&host).await;
+        let index = Layout::of(MEMORY).index();
+        let memory = store.memory();
+        memory.store(BOOT, 2).unwrap();
+        memory.write(index.start, &vec![0; index.len()]).unwrap();
+        let server = async {
+            let (stream, _) = listener.accept().await.unwrap();
+            let _first = meet(&host, stream, &store, 1).await;
+            let (stream, _) = listener.accept().await.unwrap();
+            let store = host.store().await;
+            let _second = meet(&host, stream, &store, 3).await;
+            pending().await
+        };
+        assert_eq!(get(&mut client, server).await.unwrap(), b"value");
+    });
+}
