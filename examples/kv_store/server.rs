@@ -2,7 +2,8 @@
 //! ask for. Clients read the memory without it.
 //!
 //! A client is not trusted: what it may send is bounded, it cannot write the memory, and one that
-//! takes no answers blocks itself only.
+//! takes no answers blocks itself only. But the server has 64 connections, and never ends one that
+//! says nothing more: 64 such clients keep all others from connecting.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -84,7 +85,8 @@ pub(crate) async fn serve(address: &str, device: &Device) -> Result<()> {
         latest: std::sync::Mutex::default(),
         requests: RecvPool::new(&requests).credits(MESSAGES as u32),
         shared: shared >= requests.element_size(),
-        answers: pool(ANSWER_ROOM, MESSAGES * CLIENTS)?,
+        // Those that a client does not take, and the next, which waits for one of them.
+        answers: pool(ANSWER_ROOM, (MESSAGES + 1) * CLIENTS)?,
     });
     let listener = TcpListener::bind(address).await?;
     let (at, pid) = (listener.local_addr()?, std::process::id());
