@@ -23,7 +23,8 @@ pub(crate) struct Memory {
     whole: Buf,
     ranges: BufInventory,
     crc: Crc,
-    /// How many more writes this process makes before it "dies" amid the next.
+    /// How many more moments this process outlives, at which it may "die": before each write, and
+    /// in the middle of one.
     #[cfg(test)]
     pub(crate) lives: std::cell::Cell<Option<usize>>,
 }
@@ -61,6 +62,7 @@ impl Memory {
     }
 
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) -> Result<()> {
+        self.survives()?;
         if let Err(died) = self.survives() {
             self.whole.copy_in(at, &bytes[..bytes.len() / 2])?;
             return Err(died);

@@ -185,6 +185,43 @@ fn a_value_that_looks_like_records_is_none() {
     });
 }
 
+/// Whose segment was cleaned: what is left of it makes no records of a value.
+#[test]
+fn nor_is_one_that_continues_the_records_of_a_cleaned_segment() {
+    run(async {
+        for lives in 0.. {
+            let host = Host::new();
+            let mut store = host.store().await;
+            host.put(&mut store, b"full", b"").await.unwrap();
+            // The next record is the first of the segment in which that one was.
+            let (segments, len) = (Layout::of(MEMORY).segments, room(HEAD + 3 + 60_000));
+            for number in 0..segments * ((SEGMENT - HEAD - 64) / len) {
+                let value = support::pattern(number as u8, 60_000);
+                host.put(&mut store, b"big", &value).await.unwrap();
+            }
+            let body = b"fakefake";
+            let mut head = Head::new(4, 4, 1 << 40);
+            head.segment = 1.into();
+            head.crc = crc32c::crc32c_append(head.seed(), body).into();
+            let mut value = vec![0; 64 - HEAD - 4];
+            value.extend([head.as_bytes(), body].concat());
+            value.resize(60_000, 0);
+            store.memory().lives.set(Some(lives));
+            let ended = host.put(&mut store, b"full", &value).await.is_ok();
+            let store = host.store().await;
+            assert_eq!(get(&store, b"fake"), None, "{lives}");
+            if ended {
+                let mut head = [0; HEAD];
+                let start = Layout::of(MEMORY).segment(0);
+                store.memory().read(start, &mut head).unwrap();
+                let head = Head::decode(&head).unwrap();
+                assert_eq!((head.key_len(), head.len()), (4, HEAD + 4 + value.len()));
+                return;
+            }
+        }
+    });
+}
+
 /// Keys share places of the index, and which have some depends on the order of their puts.
 #[test]
 fn a_store_whose_index_has_full_windows_is_opened_again() {
