@@ -5,8 +5,9 @@
 //! deletions are messages.
 //!
 //! Who gets a value never gets an older one later, whatever client put it, but for values that were
-//! made to be taken for records: see the head of `store.rs`. If the connection breaks, the client connects anew and asks again, until its patience ends. A put whose answer was
-//! lost is so put twice, maybe over the value that another client has put meanwhile.
+//! made to be taken for records: see the head of `store.rs`. If the connection breaks, the client
+//! connects anew and asks again, until its patience ends. A put whose answer was lost is so put
+//! twice, maybe over the value that another client has put meanwhile.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -24,11 +24,15 @@ use support::{LIMIT, pattern, run, test_name};
 use tokio_doca::{Device, WorkQ};
 
 use super::client::Client;
+use super::wire::{HEAD, Head, Layout};
 
 const TEST: &str = test_name!(what_was_acknowledged_is_never_lost_nor_torn_nor_older);
 const CLIENTS: usize = 4;
 /// Keys of each process.
 const KEYS: usize = 4;
+/// Bytes of the memory, and of a value: the log, of a few segments, wraps every 200 puts or so.
+const MEMORY: usize = 8 << 20;
+const VALUE: usize = 30_000;
 /// How many owners of a client's keys are read: the one that lives, and those before it.
 const KEPT: usize = 2;
 
@@ -70,11 +74,10 @@ fn name(owner: usize, key: usize) -> Vec<u8> {
     format!("{owner} {key}").into_bytes()
 }
 
-/// The value of a put, of a length that nobody guesses.
+/// The value of a put. All are equally long, so that records come to lie where others lay.
 fn value(owner: usize, key: usize, number: u64) -> Vec<u8> {
-    let len = Random(number ^ (owner * KEYS + key) as u64).below(1000) as usize;
     let mut value = number.to_le_bytes().to_vec();
-    value.extend(pattern((owner + key) as u8 ^ number as u8, len));
+    value.extend(pattern((owner + key) as u8 ^ number as u8, VALUE));
     value
 }
 
@@ -89,10 +92,15 @@ impl Member {
     /// Reads a key, and compares it with the notes of its owner: those from before the get, and
     /// those from after it.
     async fn check(&mut self, owner: usize, notes: &Notes, key: usize) {
+        let kept = Notes::path(&self.folder, owner);
         let least = notes.get(key, true);
         let name = name(owner, key);
         let got = self.client.get(&name).await.unwrap();
         let most = notes.get(key, false);
+        // Keys are deleted after the notes.
+        if got.is_none() && !kept.exists() {
+            return;
+        }
         let Some(got) = got else {
             assert_eq!(least, 0, "a value of owner {owner} is lost");
             assert!(!self.seen.contains_key(&name), "it was there before");
@@ -188,7 +196,7 @@ struct Service {
 impl Service {
     fn start() -> Service {
         let mut command = example("kv_store");
-        command.args(["serve", "127.0.0.1:0"]);
+        command.args(["serve", "127.0.0.1:0", "--memory", &MEMORY.to_string()]);
         let mut keeper = command.stdout(Stdio::piped()).spawn().unwrap();
         let (out, (said, lines)) = (keeper.stdout.take().unwrap(), channel());
         thread::spawn(move || {
@@ -214,6 +222,19 @@ impl Service {
         let (address, pid) = words.split_once(" as process ").unwrap();
         self.address = address.to_owned();
         self.server = Pid::from_raw(pid.parse().unwrap());
+    }
+
+    /// How many uses of segments there were.
+    fn segments(&self) -> u64 {
+        let memory = File::open(format!("/proc/{}/fd/0", self.server)).unwrap();
+        let layout = Layout::of(MEMORY);
+        let head = |segment| {
+            let mut head = [0; HEAD];
+            let at = layout.segment(segment) as u64;
+            memory.read_exact_at(&mut head, at).unwrap();
+            Head::decode(&head).map_or(0, |head| head.segment.get())
+        };
+        (0..layout.segments).map(head).max().unwrap()
     }
 
     fn kill_server(&mut self) {
@@ -245,13 +266,21 @@ fn what_was_acknowledged_is_never_lost_nor_torn_nor_older() {
     println!("TOKIO_DOCA_CHAOS_SEED={seed}");
     let (mut random, folder) = (Random(seed), Folder::new());
     let mut service = Service::start();
-    let mut owners = 0_usize;
+    let (mut owners, device) = (0_usize, Device::open_default().unwrap());
     let mut start = |service: &Service| {
         let path = folder.0.to_str().unwrap();
         let peer = Peer::start(TEST, &format!("{owners} {} {path}", service.address));
-        // Nobody reads the keys of the owners from long ago.
+        // Nobody reads the keys of the owners from long ago, and there is no room for all.
         if let Some(old) = owners.checked_sub(CLIENTS * (KEPT + 1)) {
-            let _ = std::fs::remove_file(Notes::path(&folder.0, old));
+            std::fs::remove_file(Notes::path(&folder.0, old)).unwrap();
+            run(async {
+                let workq = WorkQ::builder().build().unwrap();
+                let client = Client::new(&service.address, &device, &workq, LIMIT);
+                let mut client = client.unwrap();
+                for key in 0..KEYS {
+                    client.delete(&name(old, key)).await.unwrap();
+                }
+            });
         }
         owners += 1;
         peer
@@ -259,7 +288,12 @@ fn what_was_acknowledged_is_never_lost_nor_torn_nor_older() {
     let mut clients: Vec<Peer> = (0..CLIENTS).map(|_| start(&service)).collect();
     clients.iter_mut().for_each(|client| _ = client.hear());
     let (begun, mut kills) = (Instant::now(), [0, 0]);
-    while begun.elapsed() < Duration::from_secs(seconds) {
+    let (time, wrapped) = (
+        Duration::from_secs(seconds),
+        3 * Layout::of(MEMORY).segments,
+    );
+    while begun.elapsed() < time || service.segments() < wrapped as u64 {
+        assert!(begun.elapsed() < time + LIMIT, "the log hardly wraps");
         // The moment is what is random here.
         thread::sleep(Duration::from_micros(random.below(150_000)));
         if random.below(2) == 0 {
@@ -284,6 +318,10 @@ fn what_was_acknowledged_is_never_lost_nor_torn_nor_older() {
         puts += put.parse::<u64>().unwrap();
         client.ends();
     }
-    println!("{gets} gets and {puts} puts of those alive; {kills:?} servers and clients killed");
+    let segments = service.segments();
+    println!(
+        "{gets} gets and {puts} puts of those alive; {kills:?} servers and clients killed; \
+         {segments} segments used"
+    );
     assert!(gets > 0 && puts > 0);
 }
