@@ -9,10 +9,12 @@
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use services::{Result, open, options};
 use tokio::io::copy_bidirectional_with_sizes;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::sleep;
 use tokio_doca::stream::RdmaConnector;
 
 /// Bytes of a buffer: a frame of a stream.
@@ -34,7 +36,15 @@ async fn run() -> Result {
     let listener = TcpListener::bind(listen).await?;
     println!("Listening on {}", listener.local_addr()?);
     loop {
-        let (client, peer) = listener.accept().await?;
+        let (client, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // No descriptor for instance: it may have one later.
+                eprintln!("no client is accepted for a second: {error}");
+                sleep(Duration::from_secs(1)).await;
+                continue;
+            }
+        };
         let connector = connector.clone();
         tokio::spawn(async move {
             if let Err(error) = carry(client, &connector, server).await {
