@@ -242,9 +242,9 @@ fn a_store_whose_index_has_full_windows_is_opened_again() {
         let count = model.len() / 2;
         for number in 0..count {
             let key = format!("key {number}").into_bytes();
-            if model.contains_key(&key) {
+            if let Some(value) = model.get_mut(&key) {
                 host.put(&mut store, &key, b"y").await.unwrap();
-                model.insert(key, b"y".to_vec());
+                *value = b"y".to_vec();
             }
         }
         check(&host.store().await, &model, b"");
