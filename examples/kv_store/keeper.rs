@@ -22,9 +22,9 @@ use super::wire::BOOT;
 const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
 const LONG: Duration = Duration::from_millis(100);
 
-/// Starts the server, whose standard input is the memory. When it was killed or ended with an error,
-/// starts it anew, as often as it takes. Only before the first server has counted its start, the
-/// keeper ends with an error of the server: nothing is in the memory then.
+/// Starts the server, whose standard input is the memory. When it was killed, or ended with an
+/// error, starts it anew, as often as it takes. Only before the first server has counted its start,
+/// the keeper ends with an error of the server: nothing is in the memory then.
 pub(crate) fn keep(address: &str, memory: usize, flags: &[String]) -> Result<ExitCode> {
     let memfd = memfd_create(
         c"kv_store",
