@@ -220,7 +220,7 @@ impl Link {
             return Ok(Found::Stale);
         };
         Ok(match other == key {
-            _ if head.superseded != 0 || head.version != version => Found::Stale,
+            _ if !head.is_live() || head.version != version => Found::Stale,
             false => Found::Absent,
             true => Found::Value(Value {
                 version,

@@ -99,10 +99,10 @@ impl Store {
                 let place = Place::new(self.tail, head.len());
                 self.tail += room(head.len());
                 // The records of a key lie in the order of their versions.
-                if head.superseded == 0
+                if head.is_live()
                     && let Some((_, old)) = newest.insert(key, (head, place))
                 {
-                    self.memory.store(old.at() + SUPERSEDED, 1)?;
+                    self.memory.store(old.at() + LIVE, 0)?;
                 }
             }
         }
@@ -209,7 +209,7 @@ impl Store {
     }
 
     fn supersede(&mut self, old: Entry) -> Result<()> {
-        self.memory.store(old.place().at() + SUPERSEDED, 1)?;
+        self.memory.store(old.place().at() + LIVE, 0)?;
         self.live -= room(old.place().len());
         Ok(())
     }
@@ -264,7 +264,7 @@ impl Store {
         let start = self.layout.segment(self.used[0]);
         let (mut at, mut number) = (start, None);
         while let Some((head, key)) = self.record(at, number)? {
-            if head.superseded == 0 {
+            if head.is_live() {
                 let body = self.memory.source(at + HEAD..at + head.len())?;
                 let place = self.append(head, &body).await?;
                 self.publish(&key, head, place)?;

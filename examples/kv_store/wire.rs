@@ -22,9 +22,9 @@ pub(crate) const VERSION: usize = 16;
 /// Bytes of an entry, and of a lookup: a key's is one of the 8 from the place of its hash on.
 pub(crate) const ENTRY: usize = size_of::<Entry>();
 pub(crate) const WINDOW: usize = 8 * ENTRY;
-/// Bytes of the head of a record, and where in it the word `superseded` is.
+/// Bytes of the head of a record, and where in it the word `live` is.
 pub(crate) const HEAD: usize = size_of::<Head>();
-pub(crate) const SUPERSEDED: usize = HEAD - 8;
+pub(crate) const LIVE: usize = HEAD - 8;
 /// Bytes before the key of a request, and before the text of an answer.
 pub(crate) const ASK: usize = size_of::<Ask>();
 pub(crate) const REPLY: usize = size_of::<Reply>();
@@ -158,7 +158,7 @@ impl Entry {
 )]
 #[repr(C)]
 pub(crate) struct Head {
-    /// The CRC-32C of all that follows, key and value included, and `superseded` left out.
+    /// The CRC-32C of all that follows, key and value included, and `live` left out.
     pub(crate) crc: U32,
     key_len: U32,
     value_len: U32,
@@ -166,8 +166,9 @@ pub(crate) struct Head {
     pub(crate) version: U64,
     /// The number of the segment's use: it grows with each.
     pub(crate) segment: U64,
-    /// Not 0 once there is a newer record of the key, or none.
-    pub(crate) superseded: U64,
+    /// The version, until there is a newer record of the key, or none: 0 then. So clearing the
+    /// place of a record never makes it live again.
+    live: U64,
 }
 
 impl Head {
@@ -180,13 +181,18 @@ impl Head {
             zero: 0.into(),
             version: version.into(),
             segment: 0.into(),
-            superseded: 0.into(),
+            live: version.into(),
         }
+    }
+
+    /// Whether there is no newer record of the key.
+    pub(crate) fn is_live(&self) -> bool {
+        self.live == self.version
     }
 
     /// The CRC so far, which key and value continue.
     pub(crate) fn seed(&self) -> u32 {
-        crc32c::crc32c(&self.as_bytes()[4..SUPERSEDED])
+        crc32c::crc32c(&self.as_bytes()[4..LIVE])
     }
 
     /// What may be one: the CRC is not checked.

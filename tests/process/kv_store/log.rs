@@ -320,11 +320,13 @@ fn torn_entries_and_records_are_told_from_whole_ones() {
         torn[at] ^= 1;
         assert!(Entry::decode(&torn).is_err(), "{at}");
     }
-    for at in (0..bytes_of.len()).filter(|at| !(SUPERSEDED..HEAD).contains(at)) {
+    for at in (0..bytes_of.len()).filter(|at| !(LIVE..HEAD).contains(at)) {
         let mut torn = bytes_of.clone();
         torn[at] ^= 1;
         assert!(record(&torn).is_err(), "{at}");
     }
-    bytes_of[SUPERSEDED] = 1;
-    assert_eq!(record(&bytes_of).unwrap().0.superseded, 1);
+    assert!(record(&bytes_of).unwrap().0.is_live());
+    // As it is once it is superseded, and while its place is cleared.
+    bytes_of[LIVE..HEAD].fill(0);
+    assert!(!record(&bytes_of).unwrap().0.is_live());
 }
