@@ -63,13 +63,6 @@ impl Transport {
     /// The times between which `ack_timeout` is.
     const ACK: [Duration; 2] = [Duration::from_millis(1), Duration::from_secs(17)];
 
-    /// Whether it says something that only a global header has, which InfiniBand can do without.
-    pub(crate) fn needs_grh(&self) -> bool {
-        let default = Transport::default();
-        let said = (self.traffic_class, self.hop_limit, self.gid);
-        said != (default.traffic_class, default.hop_limit, default.gid)
-    }
-
     /// Refuses what no network has.
     pub(crate) fn check(&self) -> Result<()> {
         let text = if self.service_level > 15 {

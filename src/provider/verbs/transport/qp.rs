@@ -104,6 +104,12 @@ impl Retry {
     }
 }
 
+/// Whether it says something that only a global header has, which InfiniBand can do without.
+fn asks_for_grh(transport: &Transport) -> bool {
+    let of = |it: &Transport| (it.traffic_class, it.hop_limit, it.gid);
+    of(transport) != of(&Transport::default())
+}
+
 impl Qp {
     /// What events of a queue pair come back with: none had it before.
     pub(in super::super) fn next_id() -> u64 {
@@ -228,7 +234,7 @@ impl Qp {
         attr.ah_attr.dlid = route.peer.lid;
         attr.ah_attr.sl = route.transport.service_level;
         attr.ah_attr.port_num = traits.port;
-        let is_asked = route.transport.needs_grh();
+        let is_asked = asks_for_grh(&route.transport);
         if traits.ethernet || route.needs_grh || route.peer.lid == 0 || is_asked {
             attr.ah_attr.is_global = 1;
             attr.ah_attr.grh.dgid.raw = route.peer.gid;
