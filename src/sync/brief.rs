@@ -180,7 +180,7 @@ mod loom {
             let guard = lock(&*mutex);
             guard.write();
             give_back(guard);
-            other.join().unwrap();
+            other.join().expect("it has not panicked");
         });
     }
 
