@@ -211,7 +211,11 @@ fn a_setuid_program_heeds_no_variables() {
     let folder = programs::Folder::new();
     std::fs::set_permissions(&folder.0, PermissionsExt::from_mode(0o755)).unwrap();
     let copy = folder.path("setuid");
-    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    // By another process: a child that another test starts inherits no descriptor that writes to
+    // the copy. While there is one, the copy cannot be started (ETXTBSY).
+    let mut copying = std::process::Command::new("cp");
+    copying.arg(std::env::current_exe().unwrap()).arg(&copy);
+    assert!(copying.status().unwrap().success());
     chown(&copy, Some(64_001), None).unwrap();
     for (mode, says) in [(0o755, "heeds it"), (0o4755, "does not heed it")] {
         std::fs::set_permissions(&copy, PermissionsExt::from_mode(mode)).unwrap();
