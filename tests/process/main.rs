@@ -72,6 +72,7 @@ mod kv_store {
     mod chaos;
     mod log;
     mod reads;
+    pub(crate) mod service;
 
     type Error = Box<dyn std::error::Error + Send + Sync>;
     type Result<T, E = Error> = std::result::Result<T, E>;

@@ -2,9 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
+use std::process::{Command, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -15,67 +13,9 @@ use tokio_doca::error::ErrorKind;
 use tokio_doca::mem::{Access, BufInventory, RemoteMmap};
 use tokio_doca::{Device, Mmap, Rdma, WorkQ};
 
-fn on_device() -> Vec<String> {
-    let adapter = adapter().map(|name| ["--device".to_owned(), name]);
-    adapter.into_iter().flatten().collect()
-}
-
-/// A keeper and its server, neither of which outlives its test.
-struct Service {
-    keeper: Child,
-    server: Pid,
-    address: String,
-    lines: Receiver<String>,
-}
+use crate::kv_store::service::{Service, on_device};
 
 impl Service {
-    fn start(flags: &[&str]) -> Service {
-        Service::start_with(flags, Stdio::inherit())
-    }
-
-    fn start_with(flags: &[&str], stderr: Stdio) -> Service {
-        let mut command = example("kv_store");
-        command
-            .args(["serve", "127.0.0.1:0"])
-            .args(flags)
-            .args(on_device());
-        let mut keeper = command
-            .stdout(Stdio::piped())
-            .stderr(stderr)
-            .spawn()
-            .unwrap();
-        let (out, (said, lines)) = (keeper.stdout.take().unwrap(), channel());
-        thread::spawn(move || {
-            let lines = BufReader::new(out).lines();
-            lines
-                .map_while(Result::ok)
-                .all(|line| said.send(line).is_ok())
-        });
-        let mut service = Service {
-            keeper,
-            server: Pid::from_raw(0),
-            address: String::new(),
-            lines,
-        };
-        service.wait();
-        service
-    }
-
-    fn wait(&mut self) {
-        let line = self.lines.recv_timeout(support::LIMIT).unwrap();
-        let words = line.strip_prefix("Listening on ").unwrap();
-        let (address, pid) = words.split_once(" as process ").unwrap();
-        self.address = address.to_owned();
-        self.server = Pid::from_raw(pid.parse().unwrap());
-    }
-
-    fn kill(&mut self) {
-        kill(self.server, Signal::SIGKILL).unwrap();
-        let address = self.address.clone();
-        self.wait();
-        assert_eq!(self.address, address);
-    }
-
     fn command(&self, words: &[&str]) -> Command {
         let mut command = example("kv_store");
         command
@@ -108,14 +48,6 @@ impl Service {
     }
 }
 
-impl Drop for Service {
-    fn drop(&mut self) {
-        let _ = self.keeper.kill();
-        let _ = self.keeper.wait();
-        let _ = kill(self.server, Signal::SIGKILL);
-    }
-}
-
 fn failed(output: &Output) -> String {
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), ""));
     text(&output.stderr).to_owned()
@@ -134,12 +66,12 @@ fn values_are_put_read_and_deleted_and_outlive_their_server() {
     service.does(&["get", "colour"], "green");
     service.does(&["put", "colour", "blue"], "");
     service.does(&["put", "empty", ""], "");
-    service.kill();
+    service.kill_server();
     service.does(&["get", "colour"], "blue");
     service.does(&["get", "empty"], "");
     service.does(&["delete", "colour"], "");
     assert_eq!(service.says(&["delete", "colour"]), (String::new(), 3));
-    service.kill();
+    service.kill_server();
     assert_eq!(service.says(&["get", "colour"]), (String::new(), 3));
     service.does(&["get", "empty"], "");
 }

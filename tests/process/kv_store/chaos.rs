@@ -6,11 +6,9 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -24,6 +22,7 @@ use support::{LIMIT, pattern, run, test_name};
 use tokio_doca::{Device, WorkQ};
 
 use super::client::Client;
+use super::service::Service;
 use super::wire::{HEAD, Head, Layout};
 
 const TEST: &str = test_name!(what_was_acknowledged_is_never_lost_nor_torn_nor_older);
@@ -185,70 +184,17 @@ impl Member {
     }
 }
 
-/// The keeper, and its server.
-struct Service {
-    keeper: Child,
-    lines: Receiver<String>,
-    server: Pid,
-    address: String,
-}
-
-impl Service {
-    fn start() -> Service {
-        let mut command = example("kv_store");
-        command.args(["serve", "127.0.0.1:0", "--memory", &MEMORY.to_string()]);
-        let mut keeper = command.stdout(Stdio::piped()).spawn().unwrap();
-        let (out, (said, lines)) = (keeper.stdout.take().unwrap(), channel());
-        thread::spawn(move || {
-            let lines = BufReader::new(out).lines();
-            lines
-                .map_while(Result::ok)
-                .all(|line| said.send(line).is_ok())
-        });
-        let mut service = Service {
-            keeper,
-            lines,
-            server: Pid::from_raw(0),
-            address: String::new(),
-        };
-        service.wait();
-        service
-    }
-
-    /// Waits until a server listens.
-    fn wait(&mut self) {
-        let line = self.lines.recv_timeout(LIMIT).unwrap();
-        let words = line.strip_prefix("Listening on ").unwrap();
-        let (address, pid) = words.split_once(" as process ").unwrap();
-        self.address = address.to_owned();
-        self.server = Pid::from_raw(pid.parse().unwrap());
-    }
-
-    /// How many uses of segments there were.
-    fn segments(&self) -> u64 {
-        let memory = File::open(format!("/proc/{}/fd/0", self.server)).unwrap();
-        let layout = Layout::of(MEMORY);
-        let head = |segment| {
-            let mut head = [0; HEAD];
-            let at = layout.segment(segment) as u64;
-            memory.read_exact_at(&mut head, at).unwrap();
-            Head::decode(&head).map_or(0, |head| head.segment.get())
-        };
-        (0..layout.segments).map(head).max().unwrap()
-    }
-
-    fn kill_server(&mut self) {
-        kill(self.server, Signal::SIGKILL).unwrap();
-        self.wait();
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        let _ = self.keeper.kill();
-        let _ = self.keeper.wait();
-        let _ = kill(self.server, Signal::SIGKILL);
-    }
+/// How many uses of segments there were.
+fn segments(service: &Service) -> u64 {
+    let memory = File::open(format!("/proc/{}/fd/0", service.server)).unwrap();
+    let layout = Layout::of(MEMORY);
+    let head = |segment| {
+        let mut head = [0; HEAD];
+        let at = layout.segment(segment) as u64;
+        memory.read_exact_at(&mut head, at).unwrap();
+        Head::decode(&head).map_or(0, |head| head.segment.get())
+    };
+    (0..layout.segments).map(head).max().unwrap()
 }
 
 #[test]
@@ -265,7 +211,7 @@ fn what_was_acknowledged_is_never_lost_nor_torn_nor_older() {
     let seed = setting("TOKIO_DOCA_CHAOS_SEED").unwrap_or(now);
     println!("TOKIO_DOCA_CHAOS_SEED={seed}");
     let (mut random, folder) = (Random(seed), Folder::new());
-    let mut service = Service::start();
+    let mut service = Service::start(&["--memory", &MEMORY.to_string()]);
     let (mut owners, device) = (0_usize, Device::open_default().unwrap());
     let mut start = |service: &Service| {
         let path = folder.0.to_str().unwrap();
@@ -292,7 +238,7 @@ fn what_was_acknowledged_is_never_lost_nor_torn_nor_older() {
         Duration::from_secs(seconds),
         3 * Layout::of(MEMORY).segments,
     );
-    while begun.elapsed() < time || service.segments() < wrapped as u64 {
+    while begun.elapsed() < time || segments(&service) < wrapped as u64 {
         assert!(begun.elapsed() < time + LIMIT, "the log hardly wraps");
         // The moment is what is random here.
         thread::sleep(Duration::from_micros(random.below(150_000)));
@@ -318,10 +264,10 @@ fn what_was_acknowledged_is_never_lost_nor_torn_nor_older() {
         puts += put.parse::<u64>().unwrap();
         client.ends();
     }
-    let segments = service.segments();
+    let used = segments(&service);
     println!(
         "{gets} gets and {puts} puts of those alive; {kills:?} servers and clients killed; \
-         {segments} segments used"
+         {used} segments used"
     );
     assert!(gets > 0 && puts > 0);
 }
