@@ -20,6 +20,7 @@ pub use connector::Connector;
 pub use io::RdmaIo;
 pub use listener::Listener;
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use tokio_doca::stream::StreamOptions;
@@ -27,6 +28,13 @@ use tokio_doca::{Device, WorkQ};
 
 /// What a program ends with.
 pub type Result<T = (), E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+
+/// Runs a program with its arguments.
+pub async fn run(program: impl AsyncFnOnce(&[&str]) -> Result) -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    end(program(&args).await)
+}
 
 /// Writes why a program has failed to its standard error.
 pub fn end(ended: Result) -> ExitCode {
@@ -49,6 +57,12 @@ pub fn open() -> Result<(Device, WorkQ)> {
     // As deep as what all streams of `options` may have on their way.
     let workq = WorkQ::builder().depth(1024).build()?;
     Ok((device, workq))
+}
+
+/// Listens on the device that [`open`] opens.
+pub async fn listen(addr: SocketAddr) -> Result<Listener> {
+    let (device, workq) = open()?;
+    Ok(options().bind(&device, &workq, addr).await?.into())
 }
 
 /// Returns the options of the examples: memory for 128 streams on each side.

@@ -15,22 +15,21 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use services::{Connector, Listener, Result, open, options};
+use services::{Connector, Result, listen, open, options};
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    services::end(run().await)
+    services::run(program).await
 }
 
-async fn run() -> Result {
-    let (device, workq) = open()?;
-    let addr = SocketAddr::from(([127, 0, 0, 1], 0));
-    let listener = Listener::from(options().bind(&device, &workq, addr).await?);
+async fn program(_: &[&str]) -> Result {
+    let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
     let uri = format!("{}/square/12", listener.uri());
     let square = |Path(number): Path<u32>| async move { number.saturating_mul(number).to_string() };
     let app = Router::new().route("/square/{number}", get(square));
     tokio::spawn(axum::serve(listener, app).into_future());
 
+    let (device, workq) = open()?;
     let connector = Connector(options().connector(&device, &workq)?);
     let client = Client::builder(TokioExecutor::new());
     let client: Client<_, Empty<Bytes>> = client.build(connector);

@@ -13,18 +13,16 @@ use std::process::ExitCode;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use services::grpc::{Echo, EchoClient};
-use services::{Connector, Listener, Result, open, options};
+use services::{Connector, Listener, Result, listen, open, options};
 use tonic::transport::{Endpoint, Server};
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    services::end(run().await)
+    services::run(program).await
 }
 
-async fn run() -> Result {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    match args[..] {
+async fn program(args: &[&str]) -> Result {
+    match *args {
         [] => {
             let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
             let mut client = connect(&listener.uri()).await?;
@@ -43,11 +41,6 @@ async fn run() -> Result {
         }
         _ => Err("usage: grpc_over_rdma [serve ADDR | say URI TEXT]".into()),
     }
-}
-
-async fn listen(addr: SocketAddr) -> Result<Listener> {
-    let (device, workq) = open()?;
-    Ok(options().bind(&device, &workq, addr).await?.into())
 }
 
 async fn serve(listener: Listener) -> Result {

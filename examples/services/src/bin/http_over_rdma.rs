@@ -15,23 +15,19 @@ use std::process::ExitCode;
 use http_body_util::BodyExt;
 use hyper::Method;
 use services::http::{Client, bytes, serve, whole};
-use services::{Listener, Result, open, options};
+use services::{Result, listen, open, options};
 use tokio::io::AsyncWriteExt;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    services::end(run().await)
+    services::run(program).await
 }
 
-async fn run() -> Result {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    match args[..] {
+async fn program(args: &[&str]) -> Result {
+    match *args {
         [] => both().await,
         ["serve", addr] => {
-            let (device, workq) = open()?;
-            let addr: SocketAddr = addr.parse()?;
-            let listener = Listener::from(options().bind(&device, &workq, addr).await?);
+            let listener = listen(addr.parse()?).await?;
             println!("Listening on {}", listener.uri());
             serve(listener).await;
             Ok(())
@@ -63,12 +59,11 @@ async fn get(addr: SocketAddr, path: &str, http2: bool) -> Result {
 
 /// A server and its clients in one process.
 async fn both() -> Result {
-    let (device, workq) = open()?;
-    let addr = SocketAddr::from(([127, 0, 0, 1], 0));
-    let listener = options().bind(&device, &workq, addr).await?;
+    let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
     let addr = listener.tcp_addr().ok_or("it listens by TCP")?;
-    tokio::spawn(serve(Listener::from(listener)));
+    tokio::spawn(serve(listener));
 
+    let (device, workq) = open()?;
     let connector = options().connector(&device, &workq)?;
     for http2 in [false, true] {
         let mut client = Client::new(connector.connect(addr).await?, http2).await?;

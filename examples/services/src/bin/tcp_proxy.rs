@@ -22,12 +22,11 @@ const BUFFER: usize = 32 << 10;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    services::end(run().await)
+    services::run(program).await
 }
 
-async fn run() -> Result {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let [listen, server] = &args[..] else {
+async fn program(args: &[&str]) -> Result {
+    let &[listen, server] = args else {
         return Err("usage: tcp_proxy LISTEN_ADDR RDMA_ADDR".into());
     };
     let server: SocketAddr = server.parse()?;

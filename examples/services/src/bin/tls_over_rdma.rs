@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 use services::http::{self, Client};
 use services::tls::{TlsListener, identity, trusting};
-use services::{Listener, Result, open, options};
+use services::{Result, open, options};
 use tokio::io::AsyncWriteExt;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 
@@ -25,13 +25,11 @@ const NAME: &str = "rdma.example";
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    services::end(run().await)
+    services::run(program).await
 }
 
-async fn run() -> Result {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    match args[..] {
+async fn program(args: &[&str]) -> Result {
+    match *args {
         [] => {
             let (listener, addr, certificate) = listen(([127, 0, 0, 1], 0).into()).await?;
             tokio::spawn(http::serve(listener));
@@ -53,11 +51,10 @@ async fn run() -> Result {
 }
 
 async fn listen(addr: SocketAddr) -> Result<(TlsListener, SocketAddr, CertificateDer<'static>)> {
-    let (device, workq) = open()?;
-    let listener = options().bind(&device, &workq, addr).await?;
+    let listener = services::listen(addr).await?;
     let addr = listener.tcp_addr().ok_or("it listens by TCP")?;
     let (acceptor, certificate) = identity(NAME)?;
-    let listener = TlsListener::new(Listener::from(listener), acceptor);
+    let listener = TlsListener::new(listener, acceptor);
     Ok((listener, addr, certificate))
 }
 

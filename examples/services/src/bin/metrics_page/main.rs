@@ -19,30 +19,28 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{Html, IntoResponse};
 use axum::routing::get;
-use services::{Listener, Result, open, options};
+use services::{Result, listen, open};
 use tokio::net::TcpListener;
 
 use load::Load;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    services::end(run().await)
+    services::run(program).await
 }
 
-async fn run() -> Result {
-    let args: Vec<String> = std::env::args().skip(1).collect();
+async fn program(args: &[&str]) -> Result {
     let addr = |at: usize| args.get(at).map(|addr| addr.parse::<SocketAddr>());
     let tcp = addr(0).unwrap_or(Ok(SocketAddr::from(([127, 0, 0, 1], 8080))))?;
     let rdma = addr(1).transpose()?;
 
-    let (device, workq) = open()?;
-    let load = Arc::new(Load::new(&device)?);
+    let load = Arc::new(Load::new(&open()?.0)?);
     let app = Router::new()
         .route("/", get(async || Html(include_str!("page.html"))))
         .route("/metrics", get(metrics))
         .with_state(Arc::clone(&load));
     if let Some(addr) = rdma {
-        let listener = Listener::from(options().bind(&device, &workq, addr).await?);
+        let listener = listen(addr).await?;
         println!("By RDMA on {}", listener.uri());
         tokio::spawn(axum::serve(listener, app.clone()).into_future());
     }
