@@ -6,6 +6,8 @@ use std::ops::RangeBounds;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 
+use bytes::Bytes;
+
 use super::huge::HugePages;
 use super::memory::Memory;
 use super::mmap::Mmap;
@@ -167,6 +169,42 @@ impl MmapBuilder {
         self.no_huge_pages(OP)?;
         let memory = owner::lend(owner);
         not_empty(OP, memory.len())?;
+        self.begin(OP, memory)
+    }
+
+    /// Registers `Bytes`, to send or to copy them without a copy before. The access is
+    /// `LOCAL_READ_ONLY`, whatever was set.
+    ///
+    /// The Mmap has a handle of the `Bytes`, and drops it as
+    /// [`from_owner`](MmapBuilder::from_owner) drops an owner. Such memory cannot be exported.
+    ///
+    /// ```
+    /// # use tokio_doca::{mem::BufInventory, Device, Mmap};
+    /// # let device = Device::open_default()?;
+    /// let text = bytes::Bytes::from_static(b"as it is");
+    /// let mmap = Mmap::builder().device(&device).from_bytes(text)?;
+    /// let buf = BufInventory::with_capacity(1).buf_filled(&mmap, ..)?;
+    /// assert_eq!(&buf.data()?[..], b"as it is");
+    /// # Ok::<(), tokio_doca::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` if there are no bytes, or if a peer may write them; and what
+    /// [`alloc`](MmapBuilder::alloc) says of devices.
+    pub fn from_bytes(mut self, bytes: Bytes) -> Result<Mmap> {
+        const OP: &str = "MmapBuilder::from_bytes";
+        if self.access.peer_writable() {
+            let text = "Bytes never change: a peer cannot be permitted to write them";
+            return Err(Error::new(ErrorKind::InvalidValue, OP, text));
+        }
+        self.access.remove(Access::LOCAL_READ_WRITE);
+        self.access.insert(Access::LOCAL_READ_ONLY);
+        self.check(OP)?;
+        self.no_huge_pages(OP)?;
+        not_empty(OP, bytes.len())?;
+        // SAFETY: nobody writes an Mmap with this access.
+        let memory = unsafe { owner::lend_bytes(bytes) };
         self.begin(OP, memory)
     }
 

@@ -27,7 +27,7 @@ use crate::sync::{Mutex, MutexGuard, lock, log};
 /// |---|---|---|---|
 /// | `alloc` | yes | yes | no |
 /// | `from_memfd` | yes | if it is sealed `F_SEAL_WRITE` | no |
-/// | `from_owner`, `from_raw` | no | yes | as it was |
+/// | `from_owner`, `from_bytes`, `from_raw` | no | yes | as it was |
 ///
 /// An Mmap that a peer may write lends no slices, whatever its memory is ([`Mmap::lends_slices`]).
 /// The memory goes when the last handle, Buf and Lease has gone.

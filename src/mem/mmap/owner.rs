@@ -7,6 +7,8 @@
 
 use std::ptr::NonNull;
 
+use bytes::Bytes;
+
 use super::memory::Memory;
 
 /// A boxed owner that nobody names any more: a Box would assert at each move that nobody else has
@@ -32,4 +34,17 @@ pub(super) fn lend<O: AsMut<[u8]> + Send + 'static>(owner: O) -> Memory {
     // SAFETY: they were lent by the owner as a unique slice, which ends only when the owner is used
     // again; that is not before `free` is dropped or runs.
     unsafe { Memory::lent(bytes.cast(), bytes.len(), free) }
+}
+
+/// Bytes that others may read too.
+///
+/// # Safety
+///
+/// Nobody writes them through the result.
+pub(super) unsafe fn lend_bytes(bytes: Bytes) -> Memory {
+    let at = NonNull::from(&bytes[..]);
+    let free = Box::new(move |_, _| drop(bytes));
+    // SAFETY: `free` has a handle: they lie where they are until it is dropped or has run, and no
+    // one writes them, as `Bytes` never change and as the caller promises.
+    unsafe { Memory::lent(at.cast(), at.len(), free) }
 }

@@ -9,7 +9,10 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -387,6 +390,66 @@ fn owners_of_every_shape_are_used_in_place() {
             assert_eq!(bytes(&src), bytes(&dst));
         }
     });
+}
+
+/// Others keep handles of the same bytes.
+#[test]
+fn bytes_are_read_in_place_and_never_written() {
+    each(async |bench| {
+        let bytes = bytes::Bytes::from(pattern(1, 600));
+        let build = || Mmap::builder().device(&bench.device);
+        let mmap = build().from_bytes(bytes.slice(100..)).unwrap();
+        assert_eq!((mmap.len(), mmap.is_exportable()), (500, false));
+        let inventory = BufInventory::with_capacity(2);
+        let (src, dst) = (
+            inventory.buf_filled(&mmap, ..).unwrap(),
+            bench.pool.try_alloc().unwrap(),
+        );
+        assert_eq!(src.data().unwrap().as_ptr(), bytes[100..].as_ptr());
+        assert_eq!(src.data_mut().unwrap_err().kind(), ErrorKind::NotPermitted);
+        let empty = inventory.buf(&mmap, ..0).unwrap();
+        let copied = bench.dma.copy(&dst, &empty).await;
+        assert_eq!(copied.unwrap_err().kind(), ErrorKind::NotPermitted);
+        let len = dst.tailroom().min(500);
+        let part = src.slice(..len).unwrap();
+        assert_eq!(bench.dma.copy(&part, &dst).await, Ok(len));
+        assert_eq!(self::bytes(&dst), bytes[100..100 + len]);
+        // They outlive what registered them.
+        drop((part, src, empty, mmap));
+        assert_eq!(bytes, pattern(1, 600));
+        rejected(
+            build().from_bytes(bytes::Bytes::new()),
+            ErrorKind::InvalidValue,
+        );
+        let access = Access::LOCAL_READ_WRITE | Access::RDMA_WRITE;
+        let refused = build().access(access).from_bytes(bytes);
+        rejected(refused, ErrorKind::InvalidValue);
+    });
+}
+
+/// The last user of the bytes drops their owner.
+#[test]
+fn bytes_live_as_long_as_the_buf_of_them() {
+    struct Told(Vec<u8>, Arc<AtomicUsize>);
+    impl AsRef<[u8]> for Told {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    impl Drop for Told {
+        fn drop(&mut self) {
+            self.1.fetch_add(1, Relaxed);
+        }
+    }
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let owner = Told(pattern(1, 600), Arc::clone(&dropped));
+    let mmap = builder().from_bytes(bytes::Bytes::from_owner(owner));
+    let inventory = BufInventory::with_capacity(1);
+    let buf = inventory.buf_filled(&mmap.unwrap(), ..).unwrap();
+    assert_eq!(buf.data().unwrap()[..], pattern(1, 600));
+    assert_eq!(dropped.load(Relaxed), 0);
+    drop(buf);
+    assert_eq!(dropped.load(Relaxed), 1);
 }
 
 #[test]
