@@ -14,7 +14,7 @@ use super::wakers::Wakers;
 use super::wire::{FRAME_MIN, LEN_MAX, Message, Offer, Wrong};
 use super::{RdmaConnector, RdmaListener};
 use crate::channel::{self, Inbox, Socket};
-use crate::device::Device;
+use crate::device::{Access, Device};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::{BufPool, Mmap};
 use crate::ops::Rdma;
@@ -79,6 +79,7 @@ pub struct StreamOptions {
     recv_window: usize,
     send_window: usize,
     half_open: usize,
+    permissions: Access,
     pub(super) timeout: Duration,
     pub(super) linger: Duration,
 }
@@ -91,6 +92,7 @@ impl Default for StreamOptions {
             recv_window: 8,
             send_window: 4,
             half_open: 64,
+            permissions: Access::empty(),
             timeout: Duration::from_secs(5),
             linger: Duration::from_secs(1),
         }
@@ -136,6 +138,15 @@ impl StreamOptions {
     /// [`Incoming`](super::Incoming) does not count any more.
     pub fn half_open(mut self, peers: usize) -> Self {
         self.half_open = peers.max(1);
+        self
+    }
+
+    /// Sets what the peer may do by one-sided operations on memory that was exported to it:
+    /// `RDMA_READ`, `RDMA_WRITE`, `RDMA_ATOMIC`. Defaults to nothing. The peer gets the blob of
+    /// [`Mmap::export_rdma`](crate::Mmap::export_rdma) with the exchange, and works on
+    /// [`RdmaStream::rdma`](super::RdmaStream::rdma).
+    pub fn permissions(mut self, access: Access) -> Self {
+        self.permissions = access;
         self
     }
 
@@ -258,6 +269,7 @@ impl Net {
         let rdma = Rdma::builder(&self.device)
             .recv_queue_size((self.options.recv_window + RESERVED) as u32)
             .send_queue_size(self.options.send_window as u32 + 2)
+            .permissions(self.options.permissions)
             .attach(&self.workq)
             .map_err(|error| error.with_call(op))?;
         let wakers = Arc::default();

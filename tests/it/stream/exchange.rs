@@ -11,7 +11,7 @@ use support::stream::{Net, small};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio_doca::mem::Access;
+use tokio_doca::mem::{Access, BufInventory, RemoteMmap};
 use tokio_doca::rdma::RdmaState;
 use tokio_doca::stream::{RdmaStream, StreamOptions};
 use tokio_doca::{BufPool, Device, ErrorKind, Mmap, Mode, Rdma, WorkQ};
@@ -41,6 +41,38 @@ fn each_side_learns_what_the_other_says_before_it_is_connected() {
         assert_eq!(data, b"version 7");
         assert_eq!(here.peer().tcp_addr(), Some(net.addr));
         assert!(there.peer().tcp_addr().is_some());
+    });
+}
+
+/// Whether they may is the exporter's to say.
+#[test]
+fn the_peer_of_a_stream_reads_memory_that_came_with_the_exchange_if_it_may() {
+    run(async {
+        let device = under_test(false);
+        let readable = Access::LOCAL_READ_WRITE | Access::RDMA_READ;
+        let memory = Mmap::builder().device(&device).access(readable);
+        let memory = memory.alloc(4096).unwrap();
+        let inventory = BufInventory::with_capacity(3);
+        let text = inventory.buf(&memory, 64..80).unwrap();
+        text.extend_from_slice(b"as it is").unwrap();
+        let export = memory.export_rdma(&device).unwrap();
+        for (permissions, may) in [(Access::RDMA_READ, true), (Access::empty(), false)] {
+            let options = small().permissions(permissions);
+            let net = Net::new(&device, Mode::EventDriven, options).await;
+            let listen = async { net.listener.accept().await?.accept(&export).await };
+            let connect = net.connector.connect_with(net.addr, b"");
+            let both = in_time("the connection", try_join(listen, connect)).await;
+            let (_there, (here, blob)) = both.unwrap();
+            let remote = RemoteMmap::from_export(&device, &blob).await.unwrap();
+            let into = Mmap::builder().device(&device).alloc(4096).unwrap();
+            let into = inventory.buf(&into, ..).unwrap();
+            let range = remote.buf(64..72).unwrap();
+            let read = here.rdma().read(&range, &into).await;
+            match may {
+                true => assert_eq!((read.unwrap(), bytes(&into)), (8, b"as it is".to_vec())),
+                false => assert_eq!(read.unwrap_err().kind(), ErrorKind::NotPermitted),
+            }
+        }
     });
 }
 
