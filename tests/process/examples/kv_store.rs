@@ -84,7 +84,7 @@ fn values_outlive_servers_that_end_with_an_error() {
     }
     let mut service = Service::start_with(&[], Stdio::piped());
     service.does(&["put", "colour", "green"], "");
-    let keeper = Pid::from_raw(service.keeper.id() as i32);
+    let keeper = Pid::from_raw(service.keeper.child.id() as i32);
     kill(keeper, Signal::SIGSTOP).unwrap();
     kill(service.server, Signal::SIGKILL).unwrap();
     // The port is free once the server is gone.
@@ -95,7 +95,7 @@ fn values_outlive_servers_that_end_with_an_error() {
         }
     };
     kill(keeper, Signal::SIGCONT).unwrap();
-    let mut said = BufReader::new(service.keeper.stderr.take().unwrap()).lines();
+    let mut said = BufReader::new(service.keeper.child.stderr.take().unwrap()).lines();
     let mut failed = said.by_ref().map(Result::unwrap);
     failed.find(|line| line.contains("exit status: 1")).unwrap();
     drop(other);

@@ -7,8 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::{Command, Stdio};
 use std::thread;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -22,10 +21,8 @@ const FLUSH: u16 = 3;
 const TRIM: u16 = 4;
 const ZEROES: u16 = 6;
 
-/// A server that does not outlive its test.
 struct Server {
-    child: Child,
-    lines: Receiver<String>,
+    program: Running,
     folder: Folder,
     socket: PathBuf,
 }
@@ -45,17 +42,9 @@ impl Server {
         if !flags.contains(&"--size") {
             command.args(["--size", &SIZE.to_string()]);
         }
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let (out, (said, lines)) = (child.stdout.take().unwrap(), channel());
-        thread::spawn(move || {
-            let lines = BufReader::new(out).lines();
-            lines
-                .map_while(Result::ok)
-                .all(|line| said.send(line).is_ok())
-        });
+        let program = Running::start(command);
         let server = Server {
-            child,
-            lines,
+            program,
             folder,
             socket,
         };
@@ -63,9 +52,8 @@ impl Server {
         server
     }
 
-    /// The next line that it writes. It must come soon.
     fn line(&self) -> String {
-        self.lines.recv_timeout(support::LIMIT).unwrap()
+        self.program.line()
     }
 
     fn uri(&self) -> String {
@@ -95,16 +83,8 @@ impl Server {
     }
 
     fn kill(mut self) -> Folder {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        self.program.kill();
         std::mem::take(&mut self.folder)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -365,7 +345,7 @@ fn a_server_without_descriptors_waits_until_it_has_some() {
     let mut server = Server::start_by(limited, Folder::new(), &[]);
     let connect = |_| UnixStream::connect(&server.socket).unwrap();
     let clients: Vec<_> = (0..40).map(connect).collect();
-    let (errors, mut error) = (server.child.stderr.take().unwrap(), String::new());
+    let (errors, mut error) = (server.program.child.stderr.take().unwrap(), String::new());
     BufReader::new(errors).read_line(&mut error).unwrap();
     assert_eq!(
         error,

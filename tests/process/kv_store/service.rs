@@ -1,15 +1,11 @@
 //! A keeper and its server, which end with their test.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
+use std::process::Stdio;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use support::LIMIT;
 use support::device::adapter;
-use support::programs::example;
+use support::programs::{Running, example};
 
 pub(crate) fn on_device() -> Vec<String> {
     let adapter = adapter().map(|name| ["--device".to_owned(), name]);
@@ -17,10 +13,9 @@ pub(crate) fn on_device() -> Vec<String> {
 }
 
 pub(crate) struct Service {
-    pub(crate) keeper: Child,
+    pub(crate) keeper: Running,
     pub(crate) server: Pid,
     pub(crate) address: String,
-    lines: Receiver<String>,
 }
 
 impl Service {
@@ -34,20 +29,11 @@ impl Service {
             .args(["serve", "127.0.0.1:0"])
             .args(flags)
             .args(on_device());
-        let piped = command.stdout(Stdio::piped()).stderr(stderr);
-        let mut keeper = piped.spawn().unwrap();
-        let (out, (said, lines)) = (keeper.stdout.take().unwrap(), channel());
-        thread::spawn(move || {
-            let lines = BufReader::new(out).lines();
-            lines
-                .map_while(Result::ok)
-                .all(|line| said.send(line).is_ok())
-        });
+        command.stderr(stderr);
         let mut service = Service {
-            keeper,
+            keeper: Running::start(command),
             server: Pid::from_raw(0),
             address: String::new(),
-            lines,
         };
         service.wait();
         service
@@ -55,7 +41,7 @@ impl Service {
 
     /// Waits until a server listens.
     pub(crate) fn wait(&mut self) {
-        let line = self.lines.recv_timeout(LIMIT).unwrap();
+        let line = self.keeper.line();
         let words = line.strip_prefix("Listening on ").unwrap();
         let (address, pid) = words.split_once(" as process ").unwrap();
         self.address = address.to_owned();
@@ -73,8 +59,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        let _ = self.keeper.kill();
-        let _ = self.keeper.wait();
+        self.keeper.kill();
         let _ = kill(self.server, Signal::SIGKILL);
     }
 }

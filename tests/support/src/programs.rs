@@ -2,9 +2,11 @@
 //! architecture through an emulator.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 /// What cargo starts programs of this architecture with, if that is not the machine's own.
@@ -99,8 +101,15 @@ pub fn example(name: &str) -> Command {
     let binary = profile().join("examples").join(name);
     let hint = "`cargo test` and `cargo build --examples` build it, `cargo test --test` does not";
     let built = fs::metadata(&binary).unwrap_or_else(|_| panic!("no example {name}: {hint}"));
-    let source = root().join(format!("examples/{name}.rs"));
-    if let Ok(source) = fs::metadata(source) {
+    let one = vec![root().join(format!("examples/{name}.rs"))];
+    let sources = fs::read_dir(root().join("examples").join(name));
+    let sources = sources.map_or(one, |files| {
+        files.map(|file| file.unwrap().path()).collect()
+    });
+    for source in sources
+        .iter()
+        .filter_map(|source| fs::metadata(source).ok())
+    {
         let stale = source.modified().unwrap() > built.modified().unwrap();
         assert!(
             !stale,
@@ -154,6 +163,46 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A program that goes on, and does not outlive its test.
+pub struct Running {
+    pub child: Child,
+    lines: Receiver<String>,
+}
+
+impl Running {
+    pub fn start(mut command: Command) -> Running {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let (out, (said, lines)) = (child.stdout.take().unwrap(), channel());
+        // Ends with the program.
+        std::thread::spawn(move || {
+            let lines = BufReader::new(out).lines();
+            lines
+                .map_while(Result::ok)
+                .all(|line| said.send(line).is_ok())
+        });
+        Running { child, lines }
+    }
+
+    /// The next line that it writes. It must come soon.
+    #[track_caller]
+    pub fn line(&self) -> String {
+        self.lines
+            .recv_timeout(super::LIMIT)
+            .expect("it says something")
+    }
+
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
     }
 }
 
