@@ -4,6 +4,22 @@
 //! A test starts this program again in another role (`support::peer`), or an example, which
 //! `cargo test` has built.
 
+/// The store of `examples/block_store`, and its client.
+mod block_store {
+    #[allow(dead_code, reason = "the program says the rest")]
+    #[path = "../../../examples/block_store/client.rs"]
+    mod client;
+    #[allow(dead_code, reason = "the primary needs the rest")]
+    #[path = "../../../examples/block_store/layout.rs"]
+    mod layout;
+
+    mod chaos;
+    mod commands;
+
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+    type Result<T, E = Error> = std::result::Result<T, E>;
+}
+
 mod channel;
 mod environment;
 mod exports;

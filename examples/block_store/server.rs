@@ -1,0 +1,153 @@
+//! The side of the primary that clients see: it meets them over TCP, and answers their messages.
+
+use std::fmt::Display;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::TryStreamExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+use tokio_doca::mem::{BufChain, BufSlice};
+use tokio_doca::{Buf, BufPool, Mmap, Rdma};
+use zerocopy::IntoBytes;
+
+use super::layout::{ASK, Ask, BLOCK, REPLY, Reply, Status, Verb};
+use super::store::{Lane, Store};
+use super::{Result, say};
+
+/// The most clients at once. Others wait until one leaves.
+const CLIENTS: usize = 64;
+/// Messages of a client that it may send before the server has taken the first.
+const MESSAGES: usize = 2;
+/// How long a client may take to connect.
+const MEETING: Duration = Duration::from_secs(5);
+/// How long the server waits after it could not accept a client.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Bytes of an answer without data.
+const ANSWER: usize = 256;
+
+struct Server {
+    store: Arc<Store>,
+    requests: BufPool,
+    answers: BufPool,
+}
+
+pub(crate) async fn serve(addr: SocketAddr, store: Arc<Store>) -> Result<()> {
+    let pool = |bytes: usize, bufs: usize| {
+        let mmap = Mmap::builder().device(&store.device).alloc(bytes * bufs)?;
+        BufPool::builder(&mmap).element_size(bytes).build()
+    };
+    let server = Arc::new(Server {
+        // One more than is posted: the one that is worked on.
+        requests: pool((ASK + BLOCK).next_multiple_of(64), (MESSAGES + 1) * CLIENTS)?,
+        answers: pool(ANSWER, CLIENTS)?,
+        store,
+    });
+    let listener = TcpListener::bind(addr).await?;
+    say(&format!("Listening on {}", listener.local_addr()?));
+    let clients = Arc::new(Semaphore::new(CLIENTS));
+    loop {
+        let permit = Arc::clone(&clients).acquire_owned().await?;
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let server = Arc::clone(&server);
+                tokio::spawn(async move {
+                    if let Err(error) = server.client(stream).await {
+                        complain(&error);
+                    }
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                complain(&error);
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+fn complain(error: &dyn Display) {
+    let _ = writeln!(std::io::stderr(), "block_store: a client: {error}");
+}
+
+impl Server {
+    async fn client(&self, mut stream: TcpStream) -> Result<()> {
+        let store = &self.store;
+        let builder = Rdma::builder(&store.device).recv_queue_size(MESSAGES as u32);
+        let rdma = builder.attach(&store.workq)?;
+        let met = timeout(MEETING, rdma.handshake(&mut stream)).await;
+        met.map_err(|_| "it did not connect in time")??;
+        drop(stream);
+        let mut requests = rdma.recv_stream(&self.requests, MESSAGES);
+        let mut lane = store.lane().await;
+        loop {
+            let request = match requests.try_next().await {
+                Ok(Some(request)) => request.buf.ok_or("an empty message")?,
+                Err(error) if !error.is_disconnect() => return Err(error.into()),
+                Ok(None) | Err(_) => return Ok(()),
+            };
+            self.answer(&rdma, &mut lane, request).await?;
+        }
+    }
+
+    /// Does what a request asks for, and answers it.
+    ///
+    /// # Errors
+    ///
+    /// If it is none, or if the answer cannot be sent: the client is not served any more.
+    async fn answer(&self, rdma: &Rdma, lane: &mut Lane, request: Buf) -> Result<()> {
+        let (ask, verb) = Ask::decode(&request.data()?).ok_or("it is no request")?;
+        let (block, id) = (ask.block.get() as usize, ask.id.get());
+        let head = self.answers.alloc().await;
+        if block >= self.store.blocks.len() {
+            let text = format!("there are {} blocks", self.store.blocks.len());
+            return refuse(rdma, head, id, &text).await;
+        }
+        match verb {
+            Verb::Get => {
+                // Locked until it is sent: the second write after this would change it.
+                let current = self.store.blocks[block].lock().await;
+                let version = current.map_or(0, |entry| entry.version());
+                head.extend_from_slice(Reply::new(Status::Done, id, version).as_bytes())?;
+                let answer = BufChain::with_capacity(2);
+                answer.push(head)?;
+                if let Some(entry) = &*current {
+                    answer.push(self.store.data(block, entry)?)?;
+                }
+                rdma.send(&answer).await?;
+                Ok(())
+            }
+            Verb::Put => {
+                let data = request.slice(ASK..)?;
+                drop(request);
+                match self.put(lane, block, data, ask).await {
+                    Ok(version) => {
+                        head.extend_from_slice(Reply::new(Status::Done, id, version).as_bytes())?;
+                        rdma.send(&head).await?;
+                        Ok(())
+                    }
+                    Err(error) => refuse(rdma, head, id, &error.to_string()).await,
+                }
+            }
+        }
+    }
+
+    async fn put(&self, lane: &mut Lane, block: usize, data: BufSlice, ask: Ask) -> Result<u64> {
+        if data.is_empty() {
+            return Err("no data".into());
+        }
+        let request = (ask.client.get(), ask.id.get());
+        self.store.put(lane, block, data, request).await
+    }
+}
+
+async fn refuse(rdma: &Rdma, head: Buf, id: u64, text: &str) -> Result<()> {
+    let text = &text.as_bytes()[..text.len().min(ANSWER - REPLY)];
+    head.extend_from_slice(Reply::new(Status::Refused, id, 0).as_bytes())?;
+    head.extend_from_slice(text)?;
+    rdma.send(&head).await?;
+    Ok(())
+}

@@ -1,0 +1,295 @@
+//! The primary's blocks, and how a block is written:
+//!
+//! ```text
+//!   stage ---+--> digest --> entry --+--> the replica's entry
+//!            +--> the replica's data +
+//! ```
+//!
+//! A write is one run of this graph: the data of the message is copied to the place of the new
+//! version, hashed there, and written to the same place of the replica; then comes its entry. The
+//! write is acknowledged when the run is over. Without a replica the first three nodes are all.
+//!
+//! If the replica's process has ended, so has its memory, and writes go on without it. If it cannot
+//! be reached for another reason it may still have what it had, which must not become old: writes
+//! wait then until it can be reached again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokio::sync::{Mutex, watch};
+use tokio_doca::error::Error as DocaError;
+use tokio_doca::graph::{CopyNode, DataNode, Graph, HashNode, Instance, Node, WriteNode};
+use tokio_doca::mem::{BufInventory, BufSlice, RemoteMmap};
+use tokio_doca::rdma::RdmaState;
+use tokio_doca::sha::{Algorithm, Sha};
+use tokio_doca::{Buf, BufPool, Device, Dma, ErrorKind, Mmap, Rdma, WorkQ};
+use zerocopy::IntoBytes;
+
+use super::layout::{ENTRY, Entry, Layout};
+use super::{Error, Result};
+
+/// Clients and the replica's follower have two small Bufs each.
+const SMALL_BUFS: usize = 512;
+/// How many clients' latest requests are remembered.
+const REMEMBERED: usize = 1 << 16;
+
+pub(crate) struct Store {
+    pub(crate) device: Device,
+    pub(crate) workq: WorkQ,
+    pub(crate) layout: Layout,
+    pub(crate) sha: Sha,
+    dma: Dma,
+    mmap: Mmap,
+    ranges: BufInventory,
+    small: BufPool,
+    alone: Path,
+    /// The latest version of each block, locked while the block is written or sent.
+    pub(crate) blocks: Vec<Mutex<Option<Entry>>>,
+    /// The latest write that each client has asked for.
+    latest: std::sync::Mutex<HashMap<u64, u64>>,
+    pub(crate) replica: watch::Sender<Replica>,
+}
+
+/// What the primary knows of its replica.
+#[derive(Clone)]
+pub(crate) enum Replica {
+    /// There is none, or its process has ended: writes go on without it.
+    None,
+    /// It cannot be reached: writes wait.
+    CutOff,
+    Linked(Arc<Link>),
+}
+
+/// A connection to the replica's memory.
+pub(crate) struct Link {
+    pub(crate) rdma: Rdma,
+    pub(crate) memory: RemoteMmap,
+    path: Path,
+}
+
+/// The graph of a write, and its nodes.
+struct Path {
+    graph: Graph,
+    stage: Node<CopyNode>,
+    hash: Node<HashNode>,
+    seal: Node<DataNode<Seal>>,
+    /// The replica's data and entry.
+    replica: Option<(Node<WriteNode>, Node<WriteNode>)>,
+}
+
+/// What the entry of a version is made of, and where it goes.
+struct Seal {
+    version: u64,
+    len: usize,
+    digest: Buf,
+    entry: Buf,
+}
+
+impl Path {
+    fn new(dma: &Dma, sha: &Sha, replica: Option<&Rdma>) -> Result<Path, DocaError> {
+        let mut g = Graph::builder();
+        let stage = g.dma_copy(dma);
+        let hash = g.sha(sha, Algorithm::Sha256);
+        let seal = g.user_with(|_, seal: &mut Seal| {
+            let mut digest = [0; 32];
+            digest.copy_from_slice(&seal.digest.data()?);
+            let entry = Entry::new(seal.version, seal.len, digest);
+            Ok(seal.entry.extend_from_slice(entry.as_bytes())?)
+        });
+        g.depends(hash, stage);
+        g.depends(seal, hash);
+        let replica = replica.map(|rdma| {
+            let (data, entry) = (g.rdma_write(rdma), g.rdma_write(rdma));
+            g.depends(data, stage);
+            g.depends(entry, data);
+            g.depends(entry, seal);
+            (data, entry)
+        });
+        Ok(Path {
+            graph: g.build()?,
+            stage,
+            hash,
+            seal,
+            replica,
+        })
+    }
+}
+
+impl Link {
+    pub(crate) fn new(store: &Store, rdma: &Rdma, memory: RemoteMmap) -> Result<Link> {
+        let (has, needs) = (memory.len(), store.layout.bytes());
+        if has != needs {
+            return Err(format!("the replica has {has} bytes, and this store {needs}").into());
+        }
+        Ok(Link {
+            path: Path::new(&store.dma, &store.sha, Some(rdma))?,
+            rdma: rdma.clone(),
+            memory,
+        })
+    }
+}
+
+/// What one write at a time needs.
+pub(crate) struct Lane {
+    digest: Buf,
+    entry: Buf,
+    /// For writes without a replica, or for those to that one.
+    instance: Option<(Option<Arc<Link>>, Instance)>,
+}
+
+impl Store {
+    pub(crate) fn new(device: &Device, layout: Layout) -> Result<Store> {
+        let workq = WorkQ::builder().build()?;
+        let small = Mmap::builder().device(device).alloc(SMALL_BUFS * ENTRY)?;
+        let dma = Dma::builder(device).attach(&workq)?;
+        let sha = Sha::builder(device).attach(&workq)?;
+        Ok(Store {
+            mmap: Mmap::builder().device(device).alloc(layout.bytes())?,
+            ranges: BufInventory::with_capacity(SMALL_BUFS),
+            small: BufPool::builder(&small).element_size(ENTRY).build()?,
+            alone: Path::new(&dma, &sha, None)?,
+            blocks: (0..layout.blocks).map(|_| Mutex::default()).collect(),
+            latest: std::sync::Mutex::default(),
+            replica: watch::Sender::new(Replica::None),
+            device: device.clone(),
+            workq,
+            layout,
+            dma,
+            sha,
+        })
+    }
+
+    pub(crate) async fn small(&self) -> Buf {
+        self.small.alloc().await
+    }
+
+    pub(crate) async fn lane(&self) -> Lane {
+        Lane {
+            digest: self.small().await,
+            entry: self.small().await,
+            instance: None,
+        }
+    }
+
+    /// A range of the memory, without data or filled.
+    pub(crate) fn range(&self, range: std::ops::Range<usize>, filled: bool) -> Result<Buf> {
+        Ok(match filled {
+            true => self.ranges.buf_filled(&self.mmap, range)?,
+            false => self.ranges.buf(&self.mmap, range)?,
+        })
+    }
+
+    /// The data of a version.
+    pub(crate) fn data(&self, block: usize, entry: &Entry) -> Result<Buf> {
+        let at = self.layout.data(block, entry.version()).start;
+        self.range(at..at + entry.len(), true)
+    }
+
+    /// Writes a block for a client's request, and returns the version.
+    ///
+    /// # Errors
+    ///
+    /// If the device fails, or if the client has asked for something else since: its message may
+    /// have lain in a connection that had ended.
+    pub(crate) async fn put(
+        &self,
+        lane: &mut Lane,
+        block: usize,
+        data: BufSlice,
+        (client, id): (u64, u64),
+    ) -> Result<u64> {
+        let mut current = self.blocks[block].lock().await;
+        if self.is_late(client, id) {
+            return Err("a later request was first".into());
+        }
+        let version = current.map_or(1, |entry| entry.version() + 1);
+        let mut replicas = self.replica.subscribe();
+        loop {
+            let reachable = replicas.wait_for(|known| !matches!(known, Replica::CutOff));
+            let known = reachable.await?.clone();
+            let link = match known {
+                Replica::Linked(link) => Some(link),
+                _ => None,
+            };
+            let written = lane.write(self, link.as_ref(), block, &data, version).await;
+            match (written, link) {
+                (Ok(entry), _) => {
+                    *current = Some(entry);
+                    return Ok(version);
+                }
+                (Err(_), Some(link)) if link.rdma.state() != RdmaState::Connected => {
+                    self.lose(&link);
+                }
+                (Err(error), _) => return Err(error),
+            }
+        }
+    }
+
+    /// The connection has failed.
+    pub(crate) fn lose(&self, link: &Arc<Link>) {
+        let known = match link.rdma.state() {
+            RdmaState::Error(error) if error.kind() == ErrorKind::ConnectionReset => Replica::None,
+            _ => Replica::CutOff,
+        };
+        self.replica.send_if_modified(|replica| {
+            let is_this = matches!(replica, Replica::Linked(other) if Arc::ptr_eq(other, link));
+            if is_this {
+                *replica = known;
+            }
+            is_this
+        });
+    }
+
+    fn is_late(&self, client: u64, id: u64) -> bool {
+        let mut latest = self.latest.lock().expect("nobody panics with it");
+        if latest.len() == REMEMBERED {
+            latest.clear();
+        }
+        let before = latest.entry(client).or_default();
+        let late = *before >= id;
+        *before = id.max(*before);
+        late
+    }
+}
+
+impl Lane {
+    async fn write(
+        &mut self,
+        store: &Store,
+        link: Option<&Arc<Link>>,
+        block: usize,
+        data: &BufSlice,
+        version: u64,
+    ) -> Result<Entry> {
+        let path = link.map_or(&store.alone, |link| &link.path);
+        let (for_link, mut instance) = match self.instance.take() {
+            Some((other, instance)) if other.as_ref().map(Arc::as_ptr) == link.map(Arc::as_ptr) => {
+                (other, instance)
+            }
+            _ => (link.cloned(), path.graph.instance()?),
+        };
+        let layout = store.layout;
+        let (at, len) = (layout.data(block, version).start, data.len());
+        let place = store.range(at..at + len, false)?;
+        self.digest.reset_data_len()?;
+        self.entry.reset_data_len()?;
+        instance.set(path.stage, (data, &place))?;
+        instance.set(path.hash, (&place, &self.digest))?;
+        let seal = Seal {
+            version,
+            len,
+            digest: self.digest.clone(),
+            entry: self.entry.clone(),
+        };
+        instance.set(path.seal, seal)?;
+        if let (Some(link), Some((data, entry))) = (link, path.replica) {
+            instance.set(data, (&place, link.memory.buf(at..at + len)?))?;
+            let there = link.memory.buf(layout.entry(block, version))?;
+            instance.set(entry, (&self.entry, there))?;
+        }
+        instance.run().await?;
+        self.instance = Some((for_link, instance));
+        let entry = Entry::decode(&self.entry.data()?);
+        entry.ok_or_else(|| Error::from("the entry was just made"))
+    }
+}

@@ -1,0 +1,181 @@
+//! Clients that write and read, and a primary and its replica, one of which at a time is killed at
+//! a random moment.
+//!
+//! `TOKIO_DOCA_CHAOS_SECONDS` says for how long (2), `TOKIO_DOCA_CHAOS_SEED` repeats the choices of
+//! a run.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use support::device::needs_soft;
+use support::programs::*;
+use support::random::{Random, setting};
+use support::{LIMIT, pattern, run};
+use tokio_doca::{Device, WorkQ};
+
+use super::client::Client;
+
+const CLIENTS: usize = 3;
+/// Blocks of each client.
+const BLOCKS: usize = 4;
+/// Bytes of a block: some are copied, and some are registered.
+const LENS: [usize; 3] = [1_000, 30_000, 65_536];
+
+/// A primary and its replica.
+pub(super) struct Pair {
+    primary: Option<Running>,
+    replica: Running,
+    pub(super) addrs: [SocketAddr; 2],
+}
+
+fn listens(program: &Running) -> SocketAddr {
+    let line = program.line();
+    let addr = line.strip_prefix("Listening on ").expect(&line);
+    addr.parse().unwrap()
+}
+
+fn replica(addr: &str) -> Running {
+    let mut command = example("block_store");
+    command.args(["replica", addr, "--blocks", "64"]);
+    Running::start(command)
+}
+
+fn primary(addr: &str, replica: SocketAddr) -> Running {
+    let mut command = example("block_store");
+    command.args(["serve", addr, "--blocks", "64"]);
+    command.args(["--replica", &replica.to_string()]);
+    Running::start(command)
+}
+
+impl Pair {
+    pub(super) fn start() -> Pair {
+        let replica = replica("127.0.0.1:0");
+        let there = listens(&replica);
+        let primary = primary("127.0.0.1:0", there);
+        let pair = Pair {
+            addrs: [listens(&primary), there],
+            primary: Some(primary),
+            replica,
+        };
+        pair.is_whole();
+        pair
+    }
+
+    /// Waits until the replica has everything.
+    fn is_whole(&self) {
+        let primary = self.primary.as_ref().unwrap();
+        while primary.line() != "The replica is whole" {}
+    }
+
+    pub(super) fn kill_replica(&mut self) {
+        self.replica.kill();
+    }
+
+    pub(super) fn start_replica(&mut self) {
+        self.replica = replica(&self.addrs[1].to_string());
+        listens(&self.replica);
+        self.is_whole();
+    }
+
+    pub(super) fn kill_primary(&mut self) {
+        // First, since the next one listens at the same address.
+        self.primary = None;
+        let primary = primary(&self.addrs[0].to_string(), self.addrs[1]);
+        while !primary.line().starts_with("Listening on ") {}
+        self.primary = Some(primary);
+        self.is_whole();
+    }
+}
+
+fn value(block: usize, number: u64) -> Bytes {
+    let len = LENS[number as usize % LENS.len()];
+    let mut value = number.to_le_bytes().to_vec();
+    value.extend(pattern(block as u8 ^ number as u8, len - 8));
+    value.into()
+}
+
+/// Writes and reads its blocks until the end, and returns how often. What was acknowledged is what
+/// it reads, or a later write whose answer was lost.
+fn client(addr: SocketAddr, first: usize, end: &AtomicBool) -> [u64; 2] {
+    let (device, workq) = (
+        Device::open_default().unwrap(),
+        WorkQ::builder().build().unwrap(),
+    );
+    let mut client = Client::new(addr, &device, &workq, LIMIT).unwrap();
+    let (mut random, mut counts) = (Random(first as u64 + 1), [0; 2]);
+    let (mut numbers, mut versions) = ([0; BLOCKS], [0; BLOCKS]);
+    run(async {
+        while !end.load(Ordering::Relaxed) {
+            let at = random.below(BLOCKS as u64) as usize;
+            let block = first + at;
+            if random.below(2) == 0 {
+                let number = numbers[at] + 1;
+                let version = client.put(block, &value(block, number)).await.unwrap();
+                assert!(version > versions[at]);
+                (numbers[at], versions[at]) = (number, version);
+                counts[0] += 1;
+            } else {
+                let got = client.get(block).await.unwrap();
+                let number = numbers[at];
+                let Some((version, data)) = got else {
+                    assert_eq!(number, 0, "block {block} is lost");
+                    continue;
+                };
+                assert_eq!(version, versions[at]);
+                assert!(data == value(block, number), "block {block} is torn or old");
+                counts[1] += 1;
+            }
+        }
+    });
+    counts
+}
+
+#[test]
+fn acknowledged_blocks_are_neither_lost_nor_torn_while_one_side_lives() {
+    let soft = needs_soft("its processes open the default device");
+    if soft || is_emulated("start what a program starts itself") {
+        return;
+    }
+    let seconds = setting("TOKIO_DOCA_CHAOS_SECONDS").unwrap_or(2);
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+    let seed = setting("TOKIO_DOCA_CHAOS_SEED").unwrap_or(now);
+    println!("TOKIO_DOCA_CHAOS_SEED={seed}");
+    let (mut random, mut pair) = (Random(seed), Pair::start());
+    let (end, addr) = (AtomicBool::new(false), pair.addrs[0]);
+    let (mut kills, begun) = ([0; 2], Instant::now());
+    let counts: Vec<[u64; 2]> = thread::scope(|scope| {
+        let first = (0..CLIENTS).map(|client| client * BLOCKS);
+        let clients: Vec<_> = first
+            .map(|first| {
+                let end = &end;
+                scope.spawn(move || client(addr, first, end))
+            })
+            .collect();
+        let fine = || clients.iter().all(|client| !client.is_finished());
+        while fine() && (begun.elapsed() < Duration::from_secs(seconds) || kills.contains(&0)) {
+            // The moment is what is random here.
+            thread::sleep(Duration::from_micros(random.below(150_000)));
+            let which = random.below(2) as usize;
+            kills[which] += 1;
+            if which == 0 {
+                pair.kill_primary();
+            } else {
+                pair.kill_replica();
+                pair.start_replica();
+            }
+        }
+        end.store(true, Ordering::Relaxed);
+        let ended = clients.into_iter().map(|client| client.join().unwrap());
+        ended.collect()
+    });
+    let all = |which: usize| counts.iter().map(|counts| counts[which]).sum::<u64>();
+    println!(
+        "{} puts and {} gets; {kills:?} primaries and replicas killed",
+        all(0),
+        all(1)
+    );
+    assert!(all(0) > 0 && all(1) > 0);
+}
