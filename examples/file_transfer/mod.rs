@@ -26,7 +26,7 @@ use tokio_doca::channel::Channel;
 use super::Result;
 pub use file::{Part, open};
 pub use message::Message;
-pub use progress::Progress;
+pub(crate) use progress::Progress;
 
 pub const SERVICE: &str = "file transfer";
 /// Bytes of a slot; the last one of a file may be filled in part.

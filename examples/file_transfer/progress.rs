@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::Result;
 
-pub struct Progress {
+pub(crate) struct Progress {
     len: u64,
     began: Instant,
     /// A bar is drawn, and has so many of its parts.
@@ -16,7 +16,7 @@ const PARTS: u64 = 40;
 
 impl Progress {
     /// Of so many bytes; drawn on a terminal, or where it is wanted.
-    pub fn new(len: u64, wanted: bool) -> Progress {
+    pub(crate) fn new(len: u64, wanted: bool) -> Progress {
         Progress {
             len,
             began: Instant::now(),
@@ -24,7 +24,7 @@ impl Progress {
         }
     }
 
-    pub fn at(&mut self, bytes: u64) {
+    pub(crate) fn at(&mut self, bytes: u64) {
         let parts = bytes * PARTS / self.len.max(1);
         if self.drawn.is_some_and(|drawn| drawn != parts) {
             self.drawn = Some(parts);
@@ -36,19 +36,20 @@ impl Progress {
                 "#".repeat(full),
                 ".".repeat(empty)
             );
-            // Who does not look at it gets the file all the same.
+            // The file arrives all the same.
             let _ = out.write_all(bar.as_bytes()).and_then(|()| out.flush());
         }
     }
 
-    pub fn end(&self, what: &str, crc: u32) -> Result<()> {
+    /// Says at what rate it went, and the checksum, which has a name.
+    pub(crate) fn end(&self, what: &str, sum: &str, crc: u32) -> Result<()> {
         let seconds = self.began.elapsed().as_secs_f64();
         let rate = self.len as f64 / seconds.max(1e-9) / 1e6;
         let line = if self.drawn.is_some() { "\n" } else { "" };
         let len = self.len;
         writeln!(
             io::stdout(),
-            "{line}{what}: {len} bytes in {seconds:.3} s ({rate:.0} MB/s), CRC-32 {crc:08x}"
+            "{line}{what}: {len} bytes in {seconds:.3} s ({rate:.0} MB/s), {sum} {crc:08x}"
         )?;
         Ok(())
     }

@@ -40,6 +40,7 @@ mod tracing;
 mod examples {
     mod copies;
     mod faults;
+    mod file_to_rdma;
     mod host_dpu;
     mod kv_store;
     mod nbd_server;
