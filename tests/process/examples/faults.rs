@@ -268,6 +268,7 @@ fn every_example_names_what_it_cannot_read_in_a_script() {
         "dma_copy",
         "dma_copy_dpu",
         "dma_copy_host",
+        "file_to_rdma",
         "file_transfer_dpu",
         "file_transfer_host",
         "graph",
@@ -291,6 +292,7 @@ fn every_example_names_what_it_cannot_read_in_a_script() {
         let scripts = [("pass oops", Bad(says))];
         let arguments = |command: &mut Command, _| match name {
             "dma_copy" => _ = command.args([&file, &folder.path("dst")]),
+            "file_to_rdma" => _ = command.args(["send", "127.0.0.1:1"]).arg(&file),
             "crc32c" | "sha_file" | "zero_copy_bytes" => _ = command.arg(&file),
             "file_transfer_dpu" | "file_transfer_host" => _ = command.arg("-f").arg(&file),
             "sync_event_host" => _ = command.args(["-d", "0b:00.0"]),
