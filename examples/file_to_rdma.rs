@@ -62,10 +62,19 @@ async fn main() -> ExitCode {
     }
 }
 
+/// Leaves no file unless all of it has come.
 async fn receive(addr: &str, path: &str) -> Result {
+    let mut file = File::create_new(path).map_err(|error| format!("{path}: {error}"))?;
+    let received = receive_to(addr, &mut file).await;
+    if received.is_err() {
+        std::fs::remove_file(path)?;
+    }
+    received
+}
+
+async fn receive_to(addr: &str, file: &mut File) -> Result {
     let device = Device::open_default()?;
     let workq = WorkQ::builder().build()?;
-    let mut file = File::create_new(path).map_err(|error| format!("{path}: {error}"))?;
     let options = StreamOptions::new().connections(1);
     let options = options.permissions(Access::RDMA_WRITE);
     let addr: SocketAddr = addr.parse()?;
@@ -131,7 +140,7 @@ async fn send(addr: &str, path: &str) -> Result {
                 let (chunk, at, came) = read?;
                 let expected = (len - at).min(CHUNK as u64) as usize;
                 if came < expected {
-                    return Err(format!("{path}: it became shorter meanwhile").into());
+                    return Err(format!("{path}: a read was short: the file may have been cut").into());
                 }
                 let place = memory.buf(at as usize..at as usize + expected)?;
                 let (rdma, crc) = (&rdma, &crc);

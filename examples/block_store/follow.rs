@@ -124,13 +124,21 @@ impl Follower {
         Ok((whole, entries.chunks_exact(2 * ENTRY).map(newest).collect()))
     }
 
-    /// Takes all blocks of a replica that has every acknowledged write.
+    /// Takes all blocks of a replica that has every acknowledged write. What another one has must
+    /// not be taken for newer than what is written from now on: it forgets that.
     async fn pull(&self, link: &Link) -> Result<()> {
-        let store = &self.store;
+        let (store, layout) = (&self.store, self.store.layout);
         let (whole, entries) = self.read_entries(link).await?;
+        if !whole {
+            let none = store.range(layout.entries(), true)?;
+            none.data_mut()?.fill(0);
+            let there = link.memory.buf(layout.entries())?;
+            link.rdma.write(&none, &there).await?;
+            return Ok(());
+        }
         let digest = store.small().await;
         for (block, entry) in entries.into_iter().enumerate() {
-            let Some(entry) = entry.filter(|_| whole) else {
+            let Some(entry) = entry else {
                 continue;
             };
             let at = store.layout.data(block, entry.version()).start;

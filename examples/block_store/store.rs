@@ -11,18 +11,18 @@
 //!
 //! If the replica's process has ended, so has its memory, and writes go on without it. If it cannot
 //! be reached for another reason it may still have what it had, which must not become old: writes
-//! wait then until it can be reached again.
+//! wait then until it can be reached again. An adapter cannot tell the two: writes always wait.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio::sync::{Mutex, watch};
-use tokio_doca::error::Error as DocaError;
+use tokio_doca::error::{Error as DocaError, Reason};
 use tokio_doca::graph::{CopyNode, DataNode, Graph, HashNode, Instance, Node, WriteNode};
 use tokio_doca::mem::{BufInventory, BufSlice, RemoteMmap};
 use tokio_doca::rdma::RdmaState;
 use tokio_doca::sha::{Algorithm, Sha};
-use tokio_doca::{Buf, BufPool, Device, Dma, ErrorKind, Mmap, Rdma, WorkQ};
+use tokio_doca::{Buf, BufPool, Device, Dma, Mmap, Rdma, WorkQ};
 use zerocopy::IntoBytes;
 
 use super::layout::{ENTRY, Entry, Layout};
@@ -228,7 +228,7 @@ impl Store {
     /// The connection has failed.
     pub(crate) fn lose(&self, link: &Arc<Link>) {
         let known = match link.rdma.state() {
-            RdmaState::Error(error) if error.kind() == ErrorKind::ConnectionReset => Replica::None,
+            RdmaState::Error(error) if error.reason() == Reason::PeerGone => Replica::None,
             _ => Replica::CutOff,
         };
         self.replica.send_if_modified(|replica| {
