@@ -9,7 +9,6 @@
 //! Of each case the transports are measured in turn, and the ratio is the median of the rounds'
 //! ratios. The second one is that of the CPU time that both processes take for a request.
 
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -18,6 +17,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::TryStreamExt;
 use futures::future::try_join_all;
+use nix::time::clock_getcpuclockid;
+use nix::unistd::Pid;
 use services::grpc::{Echo, EchoClient};
 use services::http::{Client, serve};
 use services::{Connector, Listener, Result, options};
@@ -212,14 +213,16 @@ impl Connection {
         }
     }
 
-    /// Goes on until then, and counts.
+    /// Goes on until then, and counts: at least one.
     async fn until(&mut self, end: Instant) -> Result<f64> {
         let mut count = 0.0;
-        while Instant::now() < end {
+        loop {
             self.once().await?;
             count += 1.0;
+            if Instant::now() >= end {
+                return Ok(count);
+            }
         }
-        Ok(count)
     }
 }
 
@@ -241,7 +244,7 @@ async fn measure(
     let mut all = try_join_all(connect).await?;
     // Buffers grow, and the first answers come.
     try_join_all(all.iter_mut().map(Connection::once)).await?;
-    let cpu = || Ok::<_, std::io::Error>(cpu_time(std::process::id())? + cpu_time(server)?);
+    let cpu = || Ok::<_, nix::Error>(cpu_time(std::process::id())? + cpu_time(server)?);
     let (begun, before) = (Instant::now(), cpu()?);
     let end = begun + time;
     let counts = try_join_all(all.iter_mut().map(|it| it.until(end))).await?;
@@ -252,16 +255,11 @@ async fn measure(
     })
 }
 
-/// The time that all threads of a process have had of the CPUs, in seconds: schedstat of proc(5).
-fn cpu_time(process: u32) -> std::io::Result<f64> {
-    let mut nanos = 0_u64;
-    for task in fs::read_dir(format!("/proc/{process}/task"))? {
-        // Threads that close things may end meanwhile; they take hardly any time.
-        let text = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
-        let first = text.split(' ').next().unwrap_or_default();
-        nanos += first.parse().unwrap_or(0);
-    }
-    Ok(nanos as f64 / 1e9)
+/// The time that all threads of a process have had of the CPUs, in seconds: clock_getcpuclockid(3).
+/// Those that have ended count too, so that it never goes back.
+fn cpu_time(process: u32) -> nix::Result<f64> {
+    let clock = clock_getcpuclockid(Pid::from_raw(process as i32))?;
+    Ok(Duration::from(clock.now()?).as_secs_f64())
 }
 
 /// A server that ends with this process.
