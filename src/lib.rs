@@ -152,7 +152,8 @@
 //!
 //! # Features
 //!
-//! - `contract`: the suite that every provider must pass, for authors of providers.
+//! - `contract`: the suite that every provider must pass, for authors of providers, and the same as
+//!   a report on a device (`selftest`).
 //! - `verbs`, on by default: adapters. It needs nothing to build, and opens libibverbs when the
 //!   process asks for adapters.
 //! - `ibverbs`: a device over a protection domain of the crate `ibverbs-sys`, which needs cmake and
@@ -173,6 +174,9 @@ mod reactor;
 pub mod stream;
 mod sync;
 
+#[cfg(feature = "contract")]
+#[doc(no_inline)]
+pub use contract::selftest;
 #[doc(no_inline)]
 pub use device::Device;
 #[doc(no_inline)]

@@ -36,11 +36,14 @@
 //! # The rooms
 //!
 //! `checks`, `rdma` and `sync_event` have the checks of one kind of subject each. They stand on
-//! `rig`, which has what all of them need, and not on each other. `suite` runs them in the order of
-//! the duties.
+//! `rig`, which has what all of them need, and not on each other. Each has a list of its checks
+//! (`check`), in the order of the duties: `suite` runs those of queues, and `report` runs all lists
+//! for [`selftest`], which reports instead of panicking.
 
+mod check;
 mod checks;
 mod rdma;
+mod report;
 mod rig;
 mod suite;
 mod sync_event;
@@ -62,6 +65,7 @@ pub use rdma::{
     rdma_caps_are_kept, rdma_sleeps_and_wakes, receives_may_come_late,
     remote_operations_complete_in_order, retired_receives_are_left_alone,
 };
+pub use report::{Outcome, SelfTest, Verdict, selftest};
 pub use rig::{DEADLINE, Sample, Subject};
 pub use suite::{accel, all, crc, dma, sha};
 pub use sync_event::{

@@ -1,5 +1,6 @@
 //! All checks of a device, in the order of the duties.
 
+use crate::contract::check::{Check, Fits, checks, run_all};
 use crate::contract::checks::{
     a_device_says_the_same_of_itself, a_job_of_an_unknown_kind_is_refused,
     armed_completions_ring_once, busy_polls, caps_are_kept, completed_memory_is_left_alone,
@@ -66,33 +67,41 @@ pub fn crc(device: &Device) {
 ///
 /// As [`dma`].
 pub fn all(subject: impl Into<Subject>) {
-    let subject = &subject.into();
-    a_device_says_the_same_of_itself(subject);
-    caps_are_kept(subject);
-    each_queue_is_new(subject);
-    each_registration_stands_alone(subject);
-    each_accepted_job_completes_once(subject);
-    completed_memory_is_left_alone(subject);
-    lists_are_gathered_and_scattered(subject);
-    a_job_of_an_unknown_kind_is_refused(subject);
-    inline_answers_are_over(subject);
-    if subject.event_driven() {
-        armed_completions_ring_once(subject);
-        no_completion_is_slept_through(subject);
+    run_all(CHECKS, &subject.into());
+}
+
+/// The checks of a queue's jobs.
+pub(super) const CHECKS: &[Check<Subject>] = checks![
+    |_| Fits::Yes =>
+        a_device_says_the_same_of_itself,
+        caps_are_kept,
+        each_queue_is_new,
+        each_registration_stands_alone,
+        each_accepted_job_completes_once,
+        completed_memory_is_left_alone,
+        lists_are_gathered_and_scattered,
+        a_job_of_an_unknown_kind_is_refused,
+        inline_answers_are_over;
+    rings => armed_completions_ring_once, no_completion_is_slept_through;
+    |_| Fits::Yes => retire_keeps_until_nothing_is_in_flight;
+    |subject| Fits::only(subject.in_parts()) => sessions_go_on;
+    |subject| Fits::only(!subject.in_parts()) => busy_polls;
+    whole_and_rings => sleeps_and_wakes, serves_several_runtimes;
+    |subject| Fits::only(is_whole_hash(subject)) => digests_are_known;
+    |subject| Fits::only(matches!(subject.kind, Kind::Crc { .. })) => crcs_are_known;
+];
+
+fn rings(subject: &Subject) -> Fits {
+    Fits::needs(subject.event_driven(), "completions that ring")
+}
+
+fn whole_and_rings(subject: &Subject) -> Fits {
+    match subject.in_parts() {
+        true => Fits::No,
+        false => rings(subject),
     }
-    retire_keeps_until_nothing_is_in_flight(subject);
-    if subject.in_parts() {
-        return sessions_go_on(subject);
-    }
-    busy_polls(subject);
-    if subject.event_driven() {
-        sleeps_and_wakes(subject);
-        serves_several_runtimes(subject);
-    }
-    if let Kind::Sha { .. } = subject.kind {
-        digests_are_known(subject);
-    }
-    if let Kind::Crc { .. } = subject.kind {
-        crcs_are_known(subject);
-    }
+}
+
+fn is_whole_hash(subject: &Subject) -> bool {
+    matches!(subject.kind, Kind::Sha { parts: false, .. })
 }

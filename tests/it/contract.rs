@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use support::LIMIT;
 use support::device::required_adapter;
 use support::loopback::Loopback;
-use tokio_doca::contract::{self, Peers, Subject};
+use tokio_doca::contract::{self, Peers, Subject, Verdict, selftest};
 use tokio_doca::device::{
     Adapter, Armed, Completion, CopyJob, Device, Job, KeepAlive, Queue, QueueConfig, Registrar,
     Segment, Segments, Submit, Submitted, Token,
@@ -156,11 +156,6 @@ fn sync_events_of_soft_keep_the_contract() {
 }
 
 #[test]
-fn soft_deferred_keeps_the_contract() {
-    contract::dma(&Soft::builder().defer(true).build().open("pf0").unwrap());
-}
-
-#[test]
 fn soft_without_inline_copies_keeps_the_contract() {
     contract::dma(&Soft::builder().inline_limit(0).build().open("pf0").unwrap());
 }
@@ -179,11 +174,6 @@ fn soft_with_the_limits_of_an_adapter_keeps_the_contract() {
 #[test]
 fn soft_inline_hashes_by_the_contract() {
     contract::sha(&Soft::builder().build().open("pf0").unwrap());
-}
-
-#[test]
-fn soft_deferred_hashes_by_the_contract() {
-    contract::sha(&Soft::builder().defer(true).build().open("pf0").unwrap());
 }
 
 #[test]
@@ -216,11 +206,6 @@ fn soft_computes_crcs_by_the_contract() {
 #[test]
 fn soft_inline_keeps_the_contract_of_remote_operations() {
     contract::rdma(&Soft::builder().build().open("pf0").unwrap());
-}
-
-#[test]
-fn soft_deferred_keeps_the_contract_of_remote_operations() {
-    contract::rdma(&Soft::builder().defer(true).build().open("pf0").unwrap());
 }
 
 #[test]
@@ -270,6 +255,46 @@ fn soft_never_sees_a_refused_operation() {
     }
 }
 
+/// The checks of a self-test whose verdict is as wanted, as `subject: check`.
+fn verdicts(device: &Device, wanted: fn(&Verdict) -> bool) -> Vec<String> {
+    let test = selftest(device);
+    let tried = test.len();
+    let outcomes: Vec<_> = test.collect();
+    assert_eq!(outcomes.len(), tried);
+    let found = outcomes.iter().filter(|outcome| wanted(&outcome.verdict));
+    found
+        .map(|outcome| format!("{}: {}", outcome.subject, outcome.check))
+        .collect()
+}
+
+#[test]
+fn a_self_test_passes_what_soft_has_and_sees_the_rest_refused() {
+    let soft = Soft::builder().defer(true).build();
+    let others = verdicts(&soft.open("pf0").unwrap(), |verdict| {
+        *verdict != Verdict::Passed
+    });
+    assert_eq!(others, ["accelerator: attach"]);
+}
+
+#[test]
+fn a_self_test_tells_what_a_device_says_that_it_lacks() {
+    let limits = Limits::unlimited().dma_event_driven(false);
+    let soft = Soft::builder().limits(limits).build();
+    let refused = verdicts(&soft.open("pf0").unwrap(), |verdict| {
+        matches!(verdict, Verdict::Refused(_))
+    });
+    assert_eq!(
+        refused,
+        [
+            "copies: armed_completions_ring_once",
+            "copies: no_completion_is_slept_through",
+            "copies: sleeps_and_wakes",
+            "copies: serves_several_runtimes",
+            "accelerator: attach",
+        ]
+    );
+}
+
 /// What the crate's other provider has, on the adapter that DOCA_VERBS_DEVICE names.
 fn on_the_adapter(check: impl FnOnce(&Device)) {
     // There is one, and the suite counts its Jobs.
@@ -300,6 +325,15 @@ fn the_adapter_under_test_computes_crcs_by_the_contract() {
 #[ignore = "needs DOCA_VERBS_DEVICE"]
 fn the_adapter_under_test_hashes_by_the_contract() {
     on_the_adapter(contract::sha);
+}
+
+#[test]
+#[ignore = "needs DOCA_VERBS_DEVICE"]
+fn the_adapter_under_test_fails_no_check_of_a_self_test() {
+    on_the_adapter(|device| {
+        let failed = verdicts(device, Verdict::is_failure);
+        assert_eq!(failed, Vec::<String>::new());
+    });
 }
 
 /// A device that says less of itself: SHA-1 alone, and no sessions.

@@ -21,6 +21,7 @@ mod workq;
 
 use std::time::Duration;
 
+use super::check::{Check, Fits, checks, run_all};
 use super::rig::{DEADLINE, watched_for};
 use crate::device::Device;
 use crate::device::RdmaCaps;
@@ -119,26 +120,36 @@ impl Peers {
 ///
 /// At the first duty that the provider does not keep, with a sentence that names it.
 pub fn rdma(peers: impl Into<Peers>) {
-    let peers = &peers.into();
-    rdma_caps_are_kept(peers);
-    exported_memory_is_reached(peers);
-    remote_operations_complete_in_order(peers);
-    receives_may_come_late(peers);
-    failures_flush_what_is_behind_them(peers);
-    permissions_are_kept(peers);
-    a_reset_ends_all(peers);
-    if peers.both(|caps| caps.max_pooled_room > 0) {
-        pooled_messages_are_taken_in_order(peers);
-    }
-    retired_receives_are_left_alone(peers);
-    if peers.both(|caps| caps.event_driven) {
-        armed_messages_ring_once(peers);
-        no_message_is_slept_through(peers);
-    }
-    rdma_busy_polls(peers);
-    if peers.both(|caps| caps.event_driven) {
-        rdma_sleeps_and_wakes(peers);
-    }
+    run_all(CHECKS, &peers.into());
+}
+
+/// The checks of endpoints.
+pub(super) const CHECKS: &[Check<Peers>] = checks![
+    |_| Fits::Yes =>
+        rdma_caps_are_kept,
+        exported_memory_is_reached,
+        remote_operations_complete_in_order,
+        receives_may_come_late,
+        failures_flush_what_is_behind_them,
+        permissions_are_kept,
+        a_reset_ends_all;
+    pools => pooled_messages_are_taken_in_order;
+    |_| Fits::Yes => retired_receives_are_left_alone;
+    rings => armed_messages_ring_once, no_message_is_slept_through;
+    |_| Fits::Yes => rdma_busy_polls;
+    rings => rdma_sleeps_and_wakes;
+];
+
+fn rings(peers: &Peers) -> Fits {
+    Fits::needs(
+        peers.both(|caps| caps.event_driven),
+        "completions that ring",
+    )
+}
+
+fn pools(peers: &Peers) -> Fits {
+    let pools = peers.both(|caps| caps.max_pooled_room > 0);
+    Fits::needs(pools, "receives from a pool")
 }
 
 /// Runs a check on a thread of its own.

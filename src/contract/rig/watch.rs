@@ -9,15 +9,15 @@ pub const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Runs a check on a thread of its own: a call that blocks, or a wake-up that is lost, must fail
 /// and not hang.
-pub(in crate::contract) fn watched_for(
+pub(in crate::contract) fn watched_for<T: Send + 'static>(
     what: &str,
     deadline: Duration,
-    check: impl FnOnce() + Send + 'static,
-) {
+    check: impl FnOnce() -> T + Send + 'static,
+) -> T {
     let (done, is_done) = mpsc::channel::<()>();
     let checker = thread::spawn(move || {
         let _done = done;
-        check();
+        check()
     });
     // It says nothing, and hangs up at its end, or when it panics.
     if is_done.recv_timeout(deadline) == Err(RecvTimeoutError::Timeout) {
@@ -25,8 +25,9 @@ pub(in crate::contract) fn watched_for(
             "{what}: not over within {deadline:?}: a call blocked (duty 7), or a Job's end was not heard of (duties 1 and 5)"
         );
     }
-    if let Err(panic) = checker.join() {
-        std::panic::resume_unwind(panic);
+    match checker.join() {
+        Ok(answer) => answer,
+        Err(panic) => std::panic::resume_unwind(panic),
     }
 }
 

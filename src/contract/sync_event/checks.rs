@@ -5,6 +5,7 @@ use std::task::Poll;
 use super::counter::a_counter_lies_where_it_was_told;
 use super::events::{DEPTH, Events, WAITS, step, watched};
 use super::rig::Rig;
+use crate::contract::check::{Check, Fits, checks, run_all};
 use crate::device::{Armed, Completion, EventJob, EventWait, Token};
 use crate::error::JobError;
 use crate::{
@@ -18,18 +19,29 @@ use crate::{
 ///
 /// At the first duty that the provider does not keep, with a sentence that names it.
 pub fn sync_event(events: impl Into<Events>) {
-    let events = &events.into();
-    event_jobs_are_done_in_order(events);
-    a_counter_lies_where_it_was_told(events);
-    if events.waits() {
-        waits_end_once_and_not_before(events);
-        waits_beyond_the_limit_fail(events);
-        a_stopped_event_ends_all(events);
-        if events.caps().event_driven {
-            armed_waits_ring(events);
-        }
+    run_all(CHECKS, &events.into());
+}
+
+/// The checks of sync events.
+pub(in crate::contract) const CHECKS: &[Check<Events>] = checks![
+    |_| Fits::Yes => event_jobs_are_done_in_order, a_counter_lies_where_it_was_told;
+    waits =>
+        waits_end_once_and_not_before,
+        waits_beyond_the_limit_fail,
+        a_stopped_event_ends_all;
+    waits_ring => armed_waits_ring;
+    |_| Fits::Yes => events_busy_poll_and_sleep;
+];
+
+fn waits(events: &Events) -> Fits {
+    Fits::needs(events.waits(), "waits by the device")
+}
+
+fn waits_ring(events: &Events) -> Fits {
+    match events.waits() {
+        true => Fits::needs(events.caps().event_driven, "completions that ring"),
+        false => waits(events),
     }
-    events_busy_poll_and_sleep(events);
 }
 
 /// Event duty: each Job is done once, in the order of submission, and answers what it says.

@@ -5,6 +5,7 @@ mod counter;
 mod events;
 mod rig;
 
+pub(super) use checks::CHECKS;
 pub use checks::{
     a_stopped_event_ends_all, armed_waits_ring, event_jobs_are_done_in_order,
     events_busy_poll_and_sleep, sync_event, waits_beyond_the_limit_fail,

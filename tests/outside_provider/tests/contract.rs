@@ -4,7 +4,7 @@
 
 use outside_provider::{FILL, Outside, Sin, XOR};
 use support::sins;
-use tokio_doca::contract::{self, Sample, Subject};
+use tokio_doca::contract::{self, Outcome, Sample, Subject, selftest};
 use tokio_doca::device::{Device, Provider};
 use tokio_doca::sha::Algorithm;
 
@@ -77,6 +77,42 @@ fn found(sin: Sin, duty: &str, check: impl Fn(Subject)) {
             check(subjects[kind].clone().deadline(deadline));
         });
     }
+}
+
+/// A self-test of a provider that sins must tell that this check has failed, and name a duty.
+#[track_caller]
+fn told(sin: Sin, subject: &str, check: &str, duty: &str) {
+    sins::found(sin, duty, |deadline| {
+        let test = selftest(&Outside::new(sin).device()).deadline(deadline);
+        let is_it = |it: &Outcome| (&*it.subject, it.check) == (subject, check);
+        let told = { test }.find(|outcome| is_it(outcome) && outcome.verdict.is_failure());
+        if let Some(failure) = told {
+            panic!("{failure}");
+        }
+    });
+}
+
+#[test]
+fn a_self_test_tells_which_duty_is_not_kept() {
+    let (copies, once) = ("copies", "each_accepted_job_completes_once");
+    told(Sin::CompletesTwice, copies, once, "duty 1");
+    told(
+        Sin::ChangesItsMind,
+        copies,
+        "a_device_says_the_same_of_itself",
+        "adapter duty 3",
+    );
+    told(Sin::WrongDigest, "SHA-1", once, "duties 1");
+    told(Sin::BlocksInReap, copies, once, "duty 7");
+}
+
+#[test]
+fn a_self_test_fails_no_check_of_a_provider_that_keeps_the_contract() {
+    let outcomes: Vec<_> = selftest(&Outside::new(Sin::None).device()).collect();
+    for outcome in &outcomes {
+        assert!(!outcome.verdict.is_failure(), "{outcome}");
+    }
+    assert!(outcomes.len() > 40, "{}", outcomes.len());
 }
 
 #[test]
