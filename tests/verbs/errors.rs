@@ -991,6 +991,48 @@ fn a_port_that_goes_down_ends_its_connections() {
     }
 }
 
+/// A side that only waits notices that its peer is gone, as soon as it was told to ask, and not at
+/// all if it was told not to.
+#[test]
+fn an_idle_peer_is_asked_as_the_transport_says() {
+    let world = World::new(["fake0", "fake1"].map(Description::roce));
+    let verbs = provider(&world);
+    let devices = ["fake0", "fake1"].map(|name| open(&verbs, name));
+    let workq = WorkQ::builder().build().unwrap();
+    let pair = |probe_interval| {
+        let mut transport = Transport::default();
+        transport.ack_timeout = Some(Duration::from_millis(5));
+        transport.probe_interval = probe_interval;
+        let rdma = |device| Rdma::builder(device).transport(transport).attach(&workq);
+        let pair = [0, 1].map(|side: usize| rdma(&devices[side]).unwrap());
+        connect(&pair[0], &pair[1]);
+        pair
+    };
+    let left_alone = pair(None);
+    let usual = pair(Transport::default().probe_interval);
+    let asked = pair(Some(Duration::from_millis(10)));
+    run(async {
+        let six = async {
+            while world.carried_out() < 6 {
+                tokio::task::yield_now().await;
+            }
+        };
+        in_time("six probes", six).await;
+        let start = Instant::now();
+        let watches = [&asked[0], &usual[0]].map(Rdma::watch);
+        world.fake("fake1").set_port(false);
+        for (mut watch, limit) in watches.into_iter().zip([500, 2000]) {
+            let changed = in_time("silence", watch.changed()).await;
+            let Some(RdmaState::Error(cause)) = changed else {
+                panic!("{changed:?}");
+            };
+            assert_eq!(cause.reason(), Reason::PeerSilent);
+            assert_quick("silence", start.elapsed(), Duration::from_millis(limit));
+        }
+    });
+    assert_eq!(left_alone[0].state(), RdmaState::Connected);
+}
+
 /// What a Transport says is what the adapter is told, and what it took can be read.
 #[test]
 fn packets_travel_as_the_transport_says() {
@@ -1015,6 +1057,7 @@ fn packets_travel_as_the_transport_says() {
     transport.gid = Some(address);
     transport.ack_timeout = Some(Duration::from_millis(5));
     transport.retry_count = 4;
+    transport.probe_interval = Some(Duration::from_millis(10));
     let workq = WorkQ::builder().build().unwrap();
     let rdma = |transport| Rdma::builder(&device).transport(transport).attach(&workq);
     let pair = [(); 2].map(|()| rdma(transport).unwrap());
@@ -1040,6 +1083,7 @@ fn packets_travel_as_the_transport_says() {
     let taken = pair[0].transport();
     assert_eq!((taken.inline_size, taken.traffic_class), (64, 104));
     assert_eq!(taken.ack_timeout, Some(Duration::from_nanos(4096 << 11)));
+    assert_eq!(taken.probe_interval, transport.probe_interval);
 
     // What is wrong is said.
     let refused = |change: fn(&mut Transport), word: &str| {
@@ -1055,6 +1099,10 @@ fn packets_travel_as_the_transport_says() {
     refused(
         |it| it.ack_timeout = Some(Duration::from_micros(10)),
         "1 ms to 17 s",
+    );
+    refused(
+        |it| it.probe_interval = Some(Duration::from_secs(61)),
+        "10 ms to 60 s",
     );
     let mut elsewhere = transport;
     elsewhere.gid = Some(Ipv6Addr::LOCALHOST);

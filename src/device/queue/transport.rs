@@ -39,6 +39,13 @@ pub struct Transport {
     /// How often the adapter sends a packet again before the connection fails, 0 to 7. Defaults
     /// to 6. Raise `ack_timeout` rather than this on a network that stalls.
     pub retry_count: u8,
+    /// How long a connection is idle before the adapter asks the peer whether it is there, and how
+    /// often: 10 ms to 60 s. Defaults to 1 s; with `None` a side that only waits never notices that
+    /// its peer has died. A dead peer is noticed within this time and that of the tries,
+    /// `ack_timeout` times 1 more than `retry_count`, for which adapters may take four times as
+    /// long. Lower it where a second counts, and raise it for thousands of idle connections. Peers
+    /// that are not of this library are not asked.
+    pub probe_interval: Option<Duration>,
     /// Up to how many bytes of a send or write travel inside the request, so that the adapter need
     /// not fetch them. Defaults to 128. It is halved until the adapter takes it.
     pub inline_size: u32,
@@ -54,6 +61,7 @@ impl Default for Transport {
             gid: None,
             ack_timeout: None,
             retry_count: 6,
+            probe_interval: Some(Duration::from_secs(1)),
             inline_size: 128,
         }
     }
@@ -62,6 +70,9 @@ impl Default for Transport {
 impl Transport {
     /// The times between which `ack_timeout` is.
     const ACK: [Duration; 2] = [Duration::from_millis(1), Duration::from_secs(17)];
+
+    /// The times between which `probe_interval` is.
+    const PROBE: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(60)];
 
     /// Refuses what no network has.
     pub(crate) fn check(&self) -> Result<()> {
@@ -81,6 +92,10 @@ impl Transport {
             && !(Transport::ACK[0]..=Transport::ACK[1]).contains(&time)
         {
             format!("an ack_timeout of {time:?}: it is 1 ms to 17 s")
+        } else if let Some(time) = self.probe_interval
+            && !(Transport::PROBE[0]..=Transport::PROBE[1]).contains(&time)
+        {
+            format!("a probe_interval of {time:?}: it is 10 ms to 60 s, or None for no probes")
         } else {
             return Ok(());
         };

@@ -113,7 +113,8 @@ impl RdmaBuilder<'_> {
     }
 
     /// Sets how packets travel: traffic class, service level, partition, address, acknowledgements,
-    /// data inside requests. Each [field](Transport) has its default, and says when to change it.
+    /// probes, data inside requests. Each [field](Transport) has its default, and says when to
+    /// change it.
     ///
     /// ```
     /// use tokio_doca::rdma::Transport;

@@ -19,6 +19,7 @@
 //! - Connecting makes no round trip: a peer that has gone is noticed by the first operation. A
 //!   connection tells nothing to who only waits, so that an idle peer is asked whether it is there
 //!   once a second (by a read of no bytes); one that is silent fails within about two seconds.
+//!   [`probe_interval`](crate::rdma::Transport::probe_interval) changes that.
 //! - Memory is registered for copies and for remote operations apart, and locked: `ulimit -l`
 //!   counts both ([`MmapBuilder::only_for`](crate::mem::MmapBuilder::only_for)).
 //! - A [`Dma`](crate::Dma) is a loopback through the adapter, in a protection domain of its own.

@@ -69,7 +69,8 @@ impl RcConnection {
         }
         let front = inner.sends.front();
         let front = front.map(|(token, (verb, len))| (token, verb, len));
-        let look = inner.timeouts.look(now, front, &self.patience);
+        let probe = self.config.transport.probe_interval;
+        let look = inner.timeouts.look(now, front, &self.patience, probe);
         if let Some((waited, (token, verb, _))) = look.overdue.zip(front)
             && inner.overdue.is_none()
         {

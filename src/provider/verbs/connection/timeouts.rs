@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use super::super::transport::PeerTimeouts;
 use crate::device::{Token, Verb};
 
-/// How often an idle peer is asked whether it is there.
-const IDLE: Duration = Duration::from_secs(1);
+/// As long as this at most between two looks: a job that begins is seen by then.
+const MOST: Duration = Duration::from_secs(1);
 /// As long as this at least between two looks.
 pub(super) const LEAST: Duration = Duration::from_millis(5);
 /// Bytes that any network moves in a millisecond: a long message may take that much longer than a
@@ -37,12 +37,13 @@ pub(super) struct Look {
 impl Timeouts {
     /// Looks at the oldest Job. What takes no receive the transport gives up itself, of a peer that
     /// is silent; one that always asks for another try (RNR NAK) can keep it for ever, and is given
-    /// longer than silence takes.
+    /// longer than silence takes. An idle peer is asked every `probe`, if that is said.
     pub(super) fn look(
         &mut self,
         now: Instant,
         front: Option<(Token, Verb, usize)>,
         patience: &PeerTimeouts,
+        probe: Option<Duration>,
     ) -> Look {
         let token = front.map(|(token, ..)| token);
         if self.front != token || self.since.is_none() {
@@ -50,15 +51,17 @@ impl Timeouts {
         }
         let waited = now.saturating_duration_since(self.since.unwrap_or(now));
         let Some((_, verb, len)) = front else {
-            let idle = waited >= IDLE;
+            let rest = probe.map(|probe| probe.saturating_sub(waited));
+            let idle = rest == Some(Duration::ZERO);
             if idle {
                 // It is asked, and the next turn begins.
                 self.since = Some(now);
             }
+            let again = if idle { probe } else { rest };
             return Look {
                 overdue: None,
                 idle,
-                again: if idle { IDLE } else { IDLE - waited },
+                again: again.unwrap_or(MOST).min(MOST),
             };
         };
         // The application may have said longer tries: they end first.
@@ -67,8 +70,8 @@ impl Timeouts {
             false => Duration::ZERO,
         };
         let (limit, again, rate) = match takes_receive(verb) {
-            true => (tries, (patience.receive / 4).clamp(LEAST, IDLE), SLOWEST),
-            false => (8 * patience.ack, IDLE, CRAWL),
+            true => (tries, (patience.receive / 4).clamp(LEAST, MOST), SLOWEST),
+            false => (8 * patience.ack, MOST, CRAWL),
         };
         let moved = Duration::from_millis((len / rate) as u64);
         let limit = limit.saturating_add(moved).saturating_add(patience.receive);
@@ -90,6 +93,7 @@ mod tests {
     use super::*;
 
     const LIMIT: Duration = Duration::from_millis(300);
+    const PROBE: Option<Duration> = Some(Duration::from_secs(1));
     const PATIENCE: PeerTimeouts = PeerTimeouts {
         ack: Duration::from_millis(250),
         receive: LIMIT,
@@ -100,7 +104,7 @@ mod tests {
         let (mut timeouts, start) = (Timeouts::default(), Instant::now());
         let at = |millis| start + Duration::from_millis(millis);
         let send = |index| Some((Token::new(0, index, 1), Verb::Send(None), 100));
-        let mut look = |millis, front| timeouts.look(at(millis), front, &PATIENCE);
+        let mut look = |millis, front| timeouts.look(at(millis), front, &PATIENCE, PROBE);
         assert_eq!(look(0, send(1)).again, LIMIT / 4);
         assert_eq!(look(299, send(1)).overdue, None);
         // Another one: the time begins anew.
@@ -114,21 +118,26 @@ mod tests {
         let (mut timeouts, start) = (Timeouts::default(), Instant::now());
         let late = start + Duration::from_secs(1);
         let long = Some((Token::new(0, 1, 1), Verb::Send(None), SLOWEST * 1000));
-        timeouts.look(start, long, &PATIENCE);
-        assert_eq!(timeouts.look(late, long, &PATIENCE).overdue, None);
+        timeouts.look(start, long, &PATIENCE, PROBE);
+        assert_eq!(timeouts.look(late, long, &PATIENCE, PROBE).overdue, None);
         let read = Some((Token::new(0, 2, 1), Verb::Read, 8));
-        timeouts.look(start, read, &PATIENCE);
-        let look = timeouts.look(late, read, &PATIENCE);
+        timeouts.look(start, read, &PATIENCE, PROBE);
+        let look = timeouts.look(late, read, &PATIENCE, PROBE);
         assert_eq!((look.overdue, look.idle), (None, false));
         // Longer than any transport.
         let later = start + LIMIT + 8 * PATIENCE.ack;
-        assert!(timeouts.look(later, read, &PATIENCE).overdue.is_some());
+        assert!(
+            timeouts
+                .look(later, read, &PATIENCE, PROBE)
+                .overdue
+                .is_some()
+        );
         // Who waits for ever waits for long messages, too.
         let patient = PeerTimeouts {
             receive: Duration::MAX,
             ..PATIENCE
         };
-        assert_eq!(timeouts.look(later, long, &patient).overdue, None);
+        assert_eq!(timeouts.look(later, long, &patient, PROBE).overdue, None);
     }
 
     #[test]
@@ -140,7 +149,7 @@ mod tests {
             receive: LIMIT,
         };
         let send = Some((Token::new(0, 1, 1), Verb::Send(None), 100));
-        let mut look = |millis| timeouts.look(at(millis), send, &patience).overdue;
+        let mut look = |millis| timeouts.look(at(millis), send, &patience, PROBE).overdue;
         assert_eq!([look(0), look(4299)], [None, None]);
         assert!(look(4300).is_some());
     }
@@ -149,14 +158,37 @@ mod tests {
     fn who_was_idle_for_a_whole_turn_is_asked_once() {
         let (mut timeouts, start) = (Timeouts::default(), Instant::now());
         let write = Some((Token::new(0, 1, 1), Verb::Write(None), 8));
-        assert!(!timeouts.look(start, write, &PATIENCE).idle);
+        assert!(!timeouts.look(start, write, &PATIENCE, PROBE).idle);
         // Others' turns are looked at in between.
         let mut look = |millis| {
-            let look = timeouts.look(start + Duration::from_millis(millis), None, &PATIENCE);
+            let look = timeouts.look(
+                start + Duration::from_millis(millis),
+                None,
+                &PATIENCE,
+                PROBE,
+            );
             (look.idle, look.again.as_millis())
         };
         assert_eq!([look(10), look(510)], [(false, 1000), (false, 500)]);
         assert_eq!([look(1010), look(1015)], [(true, 1000), (false, 995)]);
         assert_eq!(look(2010), (true, 1000));
+    }
+
+    #[test]
+    fn an_idle_peer_is_asked_as_often_as_was_said_and_looked_at_once_a_second() {
+        let start = Instant::now();
+        let looks = |millis: u64, probe: Option<u64>| {
+            let mut timeouts = Timeouts::default();
+            let probe = probe.map(Duration::from_millis);
+            [0, millis].map(|at| {
+                let now = start + Duration::from_millis(at);
+                let look = timeouts.look(now, None, &PATIENCE, probe);
+                (look.idle, look.again.as_millis())
+            })
+        };
+        assert_eq!(looks(20, Some(20)), [(false, 20), (true, 20)]);
+        assert_eq!(looks(1500, Some(3000)), [(false, 1000), (false, 1000)]);
+        assert_eq!(looks(2100, Some(3000)), [(false, 1000), (false, 900)]);
+        assert_eq!(looks(100_000, None), [(false, 1000), (false, 1000)]);
     }
 }
