@@ -138,6 +138,8 @@ const BARS: &[(&str, Bar)] = &[
     ("S5", channel::s5),
     #[cfg(feature = "verbs")]
     ("V2", verbs::v2),
+    #[cfg(feature = "verbs")]
+    ("V7", verbs::v7),
 ];
 
 fn main() -> ExitCode {

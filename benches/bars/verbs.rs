@@ -1,4 +1,4 @@
-//! V2: a write of 64 bytes through the crate over the provider of adapters, and by a loop in C's
+//! V2 and V7: writes and sends through the crate over the provider of adapters, and a loop in C's
 //! way, on the same functions.
 //!
 //! These do next to nothing: `post_send` copies the bytes and puts a completion into a ring,
@@ -26,6 +26,8 @@ use super::report::Report;
 use super::scenario;
 
 const LEN: usize = 64;
+/// Of which the adapter here copies the first bytes alone.
+const LONG: usize = 64 << 10;
 const PLACES: usize = 256;
 
 /// A completion queue; one thread posts and polls.
@@ -247,7 +249,7 @@ extern "C" fn get_async_event(_: *mut ibv_context, _: *mut ibv_async_event) -> c
 
 extern "C" fn ack_async_event(_: *mut ibv_async_event) {}
 
-/// One request of 64 bytes, or a look of no bytes, which ends unheard.
+/// One request, of which 64 bytes are copied, or a look of no bytes, which ends unheard.
 unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
@@ -392,7 +394,8 @@ struct Rig {
 }
 
 impl Rig {
-    fn open() -> Rig {
+    /// With a source of so many bytes.
+    fn open(len: usize) -> Rig {
         // SAFETY: they do what this bar needs of them, on one thread.
         let verbs = unsafe { Verbs::over(TABLE) };
         let infos = verbs.devices().expect("a list");
@@ -407,10 +410,10 @@ impl Rig {
         for (rdma, blob) in rdmas.iter().zip(blobs.iter().rev()) {
             rdma.connect(blob).wait().expect("a connection");
         }
-        let mmap = Mmap::builder().device(&device).alloc(4096).expect("memory");
-        let pool = BufPool::builder(&mmap).element_size(LEN).build();
+        let mmap = Mmap::builder().device(&device).alloc(LONG).expect("memory");
+        let pool = BufPool::builder(&mmap).element_size(len).build();
         let src = pool.expect("a pool").try_alloc().expect("an element");
-        src.set_data(0, LEN).expect("it fits");
+        src.set_data(0, len).expect("it fits");
         Rig {
             device,
             workq,
@@ -433,7 +436,10 @@ impl Rig {
         };
         let blob: Vec<u8> = digits.map(byte).collect();
         let remote = RemoteMmap::from_export(&self.device, &blob).wait();
-        remote.expect("an import").buf(..LEN).expect("a range")
+        remote
+            .expect("an import")
+            .buf(..self.src.data_len())
+            .expect("a range")
     }
 
     fn write(&self, remote: &RemoteBuf, jobs: u64) {
@@ -444,24 +450,38 @@ impl Rig {
             }
         });
     }
+
+    fn send(&self, jobs: u64) {
+        let rdma = &self.rdmas[0];
+        self.workq.block_on(async {
+            for _ in 0..jobs {
+                rdma.send(&self.src).await.expect("a send");
+            }
+        });
+    }
 }
 
 /// The scenarios that run under callgrind, and the child that exports.
 pub(crate) fn run(name: &str, jobs: u64) {
     match name {
         "verbs-c" => c_loop(jobs),
-        "verbs-write" => {
-            let rig = Rig::open();
+        "verbs-send" => {
+            let rig = Rig::open(LEN);
+            rig.send(jobs);
+            std::mem::forget(rig);
+        }
+        "verbs-write" | "verbs-long" => {
+            let rig = Rig::open(if name == "verbs-long" { LONG } else { LEN });
             let remote = rig.remote();
             rig.write(&remote, jobs);
             // Their end would be a race with the end of the process.
             std::mem::forget((rig, remote));
         }
         "verbs-export" => {
-            let rig = Rig::open();
+            let rig = Rig::open(LEN);
             let access = Access::LOCAL_READ_WRITE | Access::RDMA_WRITE;
             let mmap = Mmap::builder().device(&rig.device).access(access);
-            let mmap = mmap.alloc(4096).expect("memory");
+            let mmap = mmap.alloc(LONG).expect("memory");
             let blob = mmap.export_rdma(&rig.device).expect("a blob");
             let digits: Vec<String> = blob.iter().map(|byte| format!("{byte:02x}")).collect();
             println!("{}", digits.concat());
@@ -476,6 +496,23 @@ pub(crate) fn instructions() -> Result<[f64; 2], String> {
     Ok([c, scenario::instructions("verbs-write")?])
 }
 
+/// V7: what an awaited send of 64 bytes and a write of 64 KiB cost over a request that C posts and
+/// polls.
+pub(crate) fn v7(report: &mut Report) {
+    let each =
+        |name| Ok::<_, String>(scenario::instructions(name)? - scenario::instructions("verbs-c")?);
+    for (name, what) in [
+        ("verbs-send", "a send of 64 bytes"),
+        ("verbs-long", "a write of 64 KiB"),
+    ] {
+        let what = format!("instructions of {what}, over a loop in C's way on the same functions");
+        match each(name) {
+            Ok(more) => report.line("V7", more.round(), AtMost(1000.0), "", &what),
+            Err(error) => report.skip("V7", &error),
+        }
+    }
+}
+
 /// What an awaited write of 64 bytes costs over a request that C posts and polls.
 pub(crate) fn v2(report: &mut Report) {
     let what =
@@ -487,7 +524,7 @@ pub(crate) fn v2(report: &mut Report) {
         }
         Err(error) => report.skip("V2", &error),
     }
-    let rig = Rig::open();
+    let rig = Rig::open(LEN);
     let remote = rig.remote();
     rig.write(&remote, 64);
     let allocations = |jobs| {
