@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use tokio::task::yield_now;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_doca::soft::{Fault, Soft};
 use tokio_doca::{Buf, BufPool, Dma, ErrorKind, Mmap, WorkQ, error::JobError};
 
@@ -115,12 +115,7 @@ async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> Result<T> {
 
 /// Waits until no job has the Buf. A service would rather take another one.
 async fn until_free(buf: &Buf, workq: &WorkQ) -> Result<()> {
-    let free = async {
-        while buf.data().is_err() {
-            sleep(Duration::from_millis(1)).await;
-        }
-    };
-    in_time("a copy that nobody awaits", free).await?;
+    in_time("a copy that nobody awaits", buf.released()).await?;
     // Its error went nowhere, since nobody awaited it; it was counted.
     match workq.stats().failed {
         0 => Ok(()),

@@ -143,13 +143,15 @@ reasons! {
     /// The source is being written by a job or a guard.
     SourceInUse, InUse,
         "the source is being written by a job or a guard"
-        => "await the job, or drop the guard";
+        => "await the job, or drop the guard; a dropped job still has it: await Buf::released";
     /// The destination is being read or written by a job or a guard.
     DestinationInUse, InUse,
         "the destination is in use by a job or a guard"
-        => "await the job, or drop the guard";
+        => "await the job, or drop the guard; a dropped job still has it: await Buf::released";
     /// The Buf is in use by a job or a guard.
-    BufInUse, InUse, "the Buf is in use by a job or a guard" => "await the job, or drop the guard";
+    BufInUse, InUse,
+        "the Buf is in use by a job or a guard"
+        => "await the job, or drop the guard; a dropped job still has it: await Buf::released";
     /// The chain is in use by a job.
     ChainInUse, InUse, "the chain is in use by a job" => "await it";
     /// The exporter took the memory back.

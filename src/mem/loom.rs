@@ -5,17 +5,17 @@
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 #![expect(unsafe_code, reason = "stands in line")]
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize as Tally;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 
-use super::element::{FreeList, Pushed};
+use super::element::{FreeList, Pushed, Watches};
 use super::mmap::{Entry, Keys, Mmap, Registrations, register};
 use super::operand::Session;
-use super::ranges::{LeaseWord, Ranges, Stage};
+use super::ranges::{LeaseWord, Left, Ranges, Stage};
 use super::{Buf, BufPool};
 use crate::device::{
     Access, Adapter, Algorithm, Caps, DevInfo, Device, PciAddr, PciFunction, Queue, QueueConfig,
@@ -45,7 +45,7 @@ impl Word for LeaseWord {
     }
 
     fn release(&self) -> bool {
-        LeaseWord::release(self)
+        LeaseWord::release(self) == Left::Nothing
     }
 
     fn read(&self) -> bool {
@@ -53,7 +53,7 @@ impl Word for LeaseWord {
     }
 
     fn end_read(&self) -> bool {
-        LeaseWord::end_read(self)
+        LeaseWord::end_read(self) == Left::Nothing
     }
 
     fn write(&self) -> bool {
@@ -61,7 +61,7 @@ impl Word for LeaseWord {
     }
 
     fn end_write(&self) -> bool {
-        LeaseWord::end_write(self)
+        LeaseWord::end_write(self) == Left::Nothing
     }
 }
 
@@ -243,6 +243,61 @@ fn mutant_that_leases_by_look_and_add_is_found() {
 fn mutant_that_looks_whether_it_was_the_last_is_found() {
     mutant("Causality violation", || {
         leases(|| Toy::new(Wrong::LookForLast))
+    });
+}
+
+/// Futures that wait until no Lease is out: `poll` is how one is polled, by its number.
+fn released(poll: fn(&Watches, &LeaseWord, &mut u64, &Waker) -> bool) {
+    check(3, move || {
+        let (watches, word) = (Arc::new(Watches::new()), Arc::new(real()));
+        word.write().unwrap();
+        let other = {
+            let (watches, word) = (Arc::clone(&watches), Arc::clone(&word));
+            spawn(move || {
+                if word.end_write() == Left::Watchers {
+                    watches.released(ELEMENT);
+                }
+            })
+        };
+        // One that gives up: the other's mark stays.
+        let mut gone = 0;
+        watches.poll(ELEMENT, &word, &mut gone, Waker::noop());
+        let mut future = 0;
+        let mut gives_up = true;
+        block_on(pin!(poll_fn(|cx| {
+            let is_released = poll(&watches, &word, &mut future, cx.waker());
+            if std::mem::take(&mut gives_up) {
+                watches.leave(ELEMENT, &word, gone);
+            }
+            match is_released {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        })));
+        assert!(word.write().is_ok());
+        other.join().unwrap();
+        assert_eq!(word.end_write(), Left::Counts, "nobody watches any more");
+    });
+}
+
+const ELEMENT: usize = 1;
+
+#[test]
+fn who_waits_for_the_last_lease_is_woken() {
+    released(|watches, word, future, waker| watches.poll(ELEMENT, word, future, waker));
+}
+
+#[test]
+fn mutant_that_marks_the_word_before_it_can_be_found_is_found() {
+    mutant("deadlock", || {
+        released(|watches, word, future, waker| {
+            if !word.watch() {
+                word.unwatch();
+                return true;
+            }
+            watches.enter(ELEMENT, future, waker);
+            false
+        })
     });
 }
 

@@ -45,7 +45,7 @@ mod ranges;
 mod remote;
 
 pub use crate::device::Access;
-pub use buf::{Buf, BufData, BufDataMut, BufSlice, IntoBytesError};
+pub use buf::{Buf, BufData, BufDataMut, BufSlice, IntoBytesError, Released};
 pub use chain::{BufChain, ChainPiece};
 pub use handle::Handle;
 pub use mmap::{HugePages, Mmap, MmapBuilder};

@@ -105,6 +105,7 @@ mod workq {
     mod own_loop;
     mod posted;
     mod refusals;
+    mod released;
     mod runtimes;
     mod shutdown;
     mod wakers;

@@ -89,6 +89,7 @@ table! {
     OwnedRecvOp:            Send Sync no;
     Alloc<'static>:         Send Sync no;
     Shutdown:               Send Sync no;
+    Released:               Send Sync Unpin;
 
     // Handles.
     WorkQ:                  Send Sync Unpin;

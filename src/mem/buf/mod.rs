@@ -9,10 +9,12 @@ mod buf;
 mod bytes;
 mod extent;
 mod guard;
+mod released;
 mod span;
 
 pub use buf::{Buf, BufSlice};
 pub use bytes::IntoBytesError;
 pub(crate) use extent::Extent;
 pub use guard::{BufData, BufDataMut};
+pub use released::Released;
 pub(super) use span::Span;

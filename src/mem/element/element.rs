@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::Relaxed};
 use super::slab::Slab;
 use crate::error::{JobError, Reason};
 use crate::mem::mmap::{Entry, Holder, Mmap, MmapInner};
-use crate::mem::ranges::{Busy, LeaseWord, RangeNode, Refused};
+use crate::mem::ranges::{Busy, LeaseWord, Left, RangeNode, Refused};
 
 #[repr(align(128))]
 pub struct Element {
@@ -269,6 +269,11 @@ impl Count {
         Count(self.0)
     }
 
+    /// The address of the element, which may have gone.
+    pub(super) fn address(&self) -> usize {
+        self.0.addr().get()
+    }
+
     /// The last count was given back: brings the element home.
     pub(super) fn bring_home(&self) {
         if self.ranged {
@@ -348,7 +353,7 @@ impl Clone for Handle {
 impl Drop for Handle {
     #[inline]
     fn drop(&mut self) {
-        if self.0.word.release() {
+        if self.0.word.release() == Left::Nothing {
             self.0.bring_home();
         }
     }

@@ -2,8 +2,9 @@
 //!
 //! A [`ReadLease`] reaches the data, a [`WriteLease`] all bytes behind the headroom, and the rooms.
 //! They are counts in the element's word, given back when they are dropped; whoever gives the last
-//! count back brings the element home. That may run code of the application's, so a caller that
-//! must not runs it later ([`LastCount`]).
+//! count back brings the element home, and whoever gives the last Lease back notifies the futures
+//! that wait for that. Both may run code of the application's, so a caller that must not runs it
+//! later ([`AfterLease`]).
 #![allow(
     unreachable_pub,
     reason = "Leases are named by the sealed traits of operand"
@@ -16,19 +17,40 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::element::{Count, Element, Handle};
+use super::released::released;
 use crate::device::Segment;
 use crate::error::{JobError, Reason};
 use crate::mem::mmap::Holder;
-use crate::mem::ranges::{MAX_READERS, Refused};
+use crate::mem::ranges::{Left, MAX_READERS, Refused};
 
-/// The last count of an element was given back. Its drop brings the element home, which may run
-/// code of the application's.
-pub(crate) struct LastCount(Count);
+/// A Lease was given back, and something is to be done. Its drop does it, and may run code of the
+/// application's.
+pub(crate) enum AfterLease {
+    /// The last count has gone: the element goes home.
+    Last(Count),
+    /// No Lease is left, and futures wait for that. The element may have gone; this is its address.
+    Watched(usize),
+}
 
-impl Drop for LastCount {
+impl AfterLease {
+    /// What is to be done, by what is left of the element.
+    #[inline(always)]
+    fn of(left: Left, count: Count) -> Option<AfterLease> {
+        match left {
+            Left::Counts => None,
+            Left::Nothing => Some(AfterLease::Last(count)),
+            Left::Watchers => Some(AfterLease::Watched(count.address())),
+        }
+    }
+}
+
+impl Drop for AfterLease {
     #[inline(always)]
     fn drop(&mut self) {
-        self.0.bring_home();
+        match self {
+            AfterLease::Last(count) => count.bring_home(),
+            AfterLease::Watched(address) => released(*address),
+        }
     }
 }
 
@@ -121,24 +143,20 @@ impl Deref for ReadLease {
 impl Drop for ReadLease {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.give_back() {
-            self.0.bring_home();
-        }
+        drop(AfterLease::of(self.give_back(), self.0.again()));
     }
 }
 
 impl ReadLease {
-    /// Gives it back, and leaves what is to be done after the last one to the caller.
+    /// Gives it back, and leaves what is to be done afterwards to the caller.
     #[inline(always)]
-    pub(in crate::mem) fn end(self) -> Option<LastCount> {
+    pub(in crate::mem) fn end(self) -> Option<AfterLease> {
         let lease = ManuallyDrop::new(self);
-        let last = lease.give_back();
-        last.then(|| LastCount(lease.0.again()))
+        AfterLease::of(lease.give_back(), lease.0.again())
     }
 
-    /// True: it was the last count.
     #[inline(always)]
-    fn give_back(&self) -> bool {
+    fn give_back(&self) -> Left {
         if self.ranged {
             self.end_ranged()
         } else {
@@ -147,7 +165,7 @@ impl ReadLease {
     }
 
     #[inline(never)]
-    fn end_ranged(&self) -> bool {
+    fn end_ranged(&self) -> Left {
         // Once the Lease is given back somebody else may bring the element home, and the Mmap with
         // it: not before its lock is open again.
         let mmap = self.keep_mmap();
@@ -217,24 +235,20 @@ impl Deref for WriteLease {
 impl Drop for WriteLease {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.give_back() {
-            self.0.bring_home();
-        }
+        drop(AfterLease::of(self.give_back(), self.0.again()));
     }
 }
 
 impl WriteLease {
-    /// Gives it back, and leaves what is to be done after the last one to the caller.
+    /// Gives it back, and leaves what is to be done afterwards to the caller.
     #[inline(always)]
-    pub(in crate::mem) fn end(self) -> Option<LastCount> {
+    pub(in crate::mem) fn end(self) -> Option<AfterLease> {
         let lease = ManuallyDrop::new(self);
-        let last = lease.give_back();
-        last.then(|| LastCount(lease.0.again()))
+        AfterLease::of(lease.give_back(), lease.0.again())
     }
 
-    /// True: it was the last count.
     #[inline(always)]
-    fn give_back(&self) -> bool {
+    fn give_back(&self) -> Left {
         if self.ranged {
             self.end_ranged()
         } else {
@@ -243,7 +257,7 @@ impl WriteLease {
     }
 
     #[inline(never)]
-    fn end_ranged(&self) -> bool {
+    fn end_ranged(&self) -> Left {
         // Once the Lease is given back somebody else may bring the element home, and the Mmap with
         // it: not before its lock is open again.
         let mmap = self.keep_mmap();

@@ -6,11 +6,15 @@
 mod element;
 mod free_list;
 mod lease;
+mod released;
 mod slab;
 
 pub(super) use element::{Element, Handle};
 pub(super) use free_list::MAX as MAX_ELEMENTS;
 #[cfg(all(test, tokio_doca_loom))]
 pub(super) use free_list::{FreeList, Pushed};
-pub(super) use lease::{LastCount, ReadLease, WriteLease};
+pub(super) use lease::{AfterLease, ReadLease, WriteLease};
+pub(super) use released::Watch;
+#[cfg(all(test, tokio_doca_loom))]
+pub(super) use released::Watches;
 pub(super) use slab::{Base, Slab, SlabHandle};

@@ -12,7 +12,7 @@
 use super::session::SessionLease;
 use crate::device::KeepAlive;
 use crate::mem::chain::{ChainRead, ChainWrite};
-use crate::mem::element::{LastCount, ReadLease, WriteLease};
+use crate::mem::element::{AfterLease, ReadLease, WriteLease};
 use crate::mem::remote::{LastImport, RemoteMmap, RemoteRead, RemoteWrite};
 
 /// The Leases of a job of any kind, as a Slot keeps them.
@@ -205,8 +205,8 @@ keep! {
 #[must_use = "its drop may run code of the application's"]
 #[expect(dead_code, reason = "what is in it is there to be dropped")]
 pub(crate) enum Last {
-    /// The last count of an element.
-    Element(LastCount),
+    /// What the end of a Lease on an element asks for.
+    Element(AfterLease),
     /// A count of a chain, which may be the last.
     Chain(KeepAlive),
     /// The last count of an import.

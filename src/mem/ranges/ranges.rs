@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 
 use super::interval::{IntervalTree, Node};
-use super::word::{LeaseWord, Refused};
+use super::word::{LeaseWord, Left, Refused};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::UnsafeCell;
 
@@ -305,7 +305,7 @@ impl Ranges {
         Ok(())
     }
 
-    /// A read Lease back; true if nothing is left of the element.
+    /// A read Lease back.
     ///
     /// # Safety
     ///
@@ -314,7 +314,7 @@ impl Ranges {
         &mut self,
         node: NonNull<RangeNode>,
         word: &LeaseWord,
-    ) -> bool {
+    ) -> Left {
         let (start, end) = self.span(node);
         if word.readers() == 1 && start < end {
             let place = self.tree_node(node);
@@ -324,7 +324,7 @@ impl Ranges {
         word.end_read()
     }
 
-    /// The write Lease back; true if nothing is left of the element.
+    /// The write Lease back.
     ///
     /// # Safety
     ///
@@ -333,7 +333,7 @@ impl Ranges {
         &mut self,
         node: NonNull<RangeNode>,
         word: &LeaseWord,
-    ) -> bool {
+    ) -> Left {
         let (start, end) = self.span(node);
         if start == end {
             return word.end_read();

@@ -1,12 +1,17 @@
 //! One word that is the reference count of an element and the Leases on it.
 //!
 //! ```text
-//! 63      62            32 31            0
-//! | write |    readers    |    handles    |
+//! 63      62            32 31        30            0
+//! | write |    readers    | watched |    handles    |
 //! ```
 //!
-//! Invariant: `write` excludes `readers`. The element is free, and goes home, when the word is 0.
-//! Whoever made it 0 brings it home. Before its first handle all bits are set.
+//! Invariant: `write` excludes `readers`. The element is free, and goes home, when no count is
+//! left. The caller that took the last one away brings it home. Before its first handle all bits
+//! are set.
+//!
+//! `watched` counts nothing. It asks whoever gives the last Lease back to notify the futures that
+//! wait for that (`element/released.rs`). It lies in the lower half, so that one comparison of that
+//! half tells whether anything is to be done besides: it is positive if not.
 //!
 //! Orderings: a Lease is given back with Release, and taken with Acquire, so that what one holder
 //! did to the bytes happens before what the next one does. A handle is given up with Release, and
@@ -17,7 +22,9 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 const WRITER: u64 = 1 << 63;
 const READER: u64 = 1 << 32;
 const READERS: u64 = WRITER - READER;
-const HANDLES: u64 = READER - 1;
+const LEASES: u64 = WRITER | READERS;
+const WATCHED: u64 = 1 << 31;
+const HANDLES: u64 = WATCHED - 1;
 /// No holder was there yet.
 const FRESH: u64 = u64::MAX;
 /// The most readers that can be counted.
@@ -30,6 +37,19 @@ pub(in crate::mem) enum Refused {
     Held,
     /// As many as can be counted are out.
     Limit,
+}
+
+/// What is left of an element after a count was given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(in crate::mem) enum Left {
+    /// Other counts, and nothing is to be done.
+    Counts,
+    /// Nothing: the caller brings the element home.
+    Nothing,
+    /// No Lease, and the caller notifies the futures that wait for that. The element may go at any
+    /// moment: the caller does not reach it any more.
+    Watchers,
 }
 
 #[cold]
@@ -63,25 +83,28 @@ impl LeaseWord {
         self.0.load(Ordering::Relaxed) == FRESH
     }
 
-    /// One handle more; the caller has one. Aborts at 2^31 like `Arc`: only forgotten handles get
-    /// there.
+    /// One handle more; the caller has one. Aborts at 2^30, as `Arc` does at its limit: only
+    /// forgotten handles get there.
     #[inline(always)]
     pub(in crate::mem) fn retain(&self) {
-        if self.0.fetch_add(1, Ordering::Relaxed) & HANDLES >= 1 << 31 {
+        if self.0.fetch_add(1, Ordering::Relaxed) & HANDLES >= 1 << 30 {
             std::process::abort();
         }
     }
 
-    /// One handle less; true if nothing is left.
+    /// One handle less.
     #[inline(always)]
-    #[must_use]
-    pub(in crate::mem) fn release(&self) -> bool {
+    pub(in crate::mem) fn release(&self) -> Left {
         // The only handle and no Lease: nobody else can reach the word.
         if self.0.load(Ordering::Acquire) == 1 {
             self.0.store(0, Ordering::Relaxed);
-            return true;
+            return Left::Nothing;
         }
-        self.give_back(1)
+        match self.give_back(1) {
+            // No Lease was given back.
+            Left::Watchers => Left::Counts,
+            left => left,
+        }
     }
 
     /// A read Lease; the caller has a handle or a Lease.
@@ -105,10 +128,9 @@ impl LeaseWord {
         }
     }
 
-    /// The read Lease back; true if nothing is left.
+    /// The read Lease back.
     #[inline(always)]
-    #[must_use]
-    pub(in crate::mem) fn end_read(&self) -> bool {
+    pub(in crate::mem) fn end_read(&self) -> Left {
         self.give_back(READER)
     }
 
@@ -117,7 +139,7 @@ impl LeaseWord {
     pub(in crate::mem) fn write(&self) -> Result<(), Refused> {
         let mut now = self.0.load(Ordering::Relaxed);
         loop {
-            if now & (WRITER | READERS) != 0 {
+            if now & LEASES != 0 {
                 return Err(Refused::Held);
             }
             match self.0.compare_exchange_weak(
@@ -132,10 +154,9 @@ impl LeaseWord {
         }
     }
 
-    /// The write Lease back; true if nothing is left.
+    /// The write Lease back.
     #[inline(always)]
-    #[must_use]
-    pub(in crate::mem) fn end_write(&self) -> bool {
+    pub(in crate::mem) fn end_write(&self) -> Left {
         self.give_back(WRITER)
     }
 
@@ -144,14 +165,49 @@ impl LeaseWord {
         (self.0.load(Ordering::Relaxed) & READERS) >> 32
     }
 
+    /// Whether a Lease is out. Acquire: what its holder did to the bytes is seen if not.
+    pub(in crate::mem) fn is_leased(&self) -> bool {
+        self.0.load(Ordering::Acquire) & LEASES != 0
+    }
+
+    /// Asks for a notification at the end of the last Lease; false if none is out. The caller has a
+    /// handle.
+    pub(in crate::mem) fn watch(&self) -> bool {
+        self.0.fetch_or(WATCHED, Ordering::AcqRel) & LEASES != 0
+    }
+
+    /// Nobody waits any more. The caller has a handle.
+    pub(in crate::mem) fn unwatch(&self) {
+        self.0.fetch_and(!WATCHED, Ordering::Relaxed);
+    }
+
     #[inline(always)]
-    fn give_back(&self, what: u64) -> bool {
-        if self.0.fetch_sub(what, Ordering::Release) != what {
-            return false;
+    fn give_back(&self, what: u64) -> Left {
+        let left = self.0.fetch_sub(what, Ordering::Release).wrapping_sub(what);
+        if left as i32 > 0 {
+            return Left::Counts;
         }
-        // Pairs with the Release of every other holder that gave up before.
-        self.0.load(Ordering::Acquire);
-        true
+        if left == 0 {
+            // Pairs with the Release of every other holder that gave up before.
+            self.0.load(Ordering::Acquire);
+            return Left::Nothing;
+        }
+        self.give_back_watched(left)
+    }
+
+    /// Handles have gone or somebody waits, and `left` says what is left.
+    #[cold]
+    fn give_back_watched(&self, left: u64) -> Left {
+        if left == WATCHED {
+            // As above. The future that has set the bit has gone; nobody else reaches the word.
+            self.0.load(Ordering::Acquire);
+            self.0.store(0, Ordering::Relaxed);
+            return Left::Nothing;
+        }
+        match left & (LEASES | WATCHED) {
+            WATCHED => Left::Watchers,
+            _ => Left::Counts,
+        }
     }
 
     #[cfg(all(test, not(tokio_doca_loom)))]
@@ -176,22 +232,47 @@ mod tests {
         word.read().unwrap();
         word.read().unwrap();
         assert_eq!(word.write(), Err(Refused::Held));
-        assert!(!word.end_read());
+        assert_eq!(word.end_read(), Left::Counts);
         assert_eq!(word.write(), Err(Refused::Held));
-        assert!(!word.end_read());
+        assert_eq!(word.end_read(), Left::Counts);
         word.write().unwrap();
         assert_eq!(word.read(), Err(Refused::Held));
         assert_eq!(word.write(), Err(Refused::Held));
-        assert!(!word.end_write());
-        assert!(word.release());
+        assert_eq!(word.end_write(), Left::Counts);
+        assert_eq!(word.release(), Left::Nothing);
     }
 
     #[test]
     fn a_lease_keeps_the_element_after_the_last_handle() {
         let word = word();
         word.write().unwrap();
-        assert!(!word.release());
-        assert!(word.end_write());
+        assert_eq!(word.release(), Left::Counts);
+        assert_eq!(word.end_write(), Left::Nothing);
+        assert!(word.is_free());
+    }
+
+    #[test]
+    fn the_end_of_the_last_lease_is_for_the_watchers() {
+        let word = word();
+        assert!(!word.watch(), "there is nothing to wait for");
+        word.unwatch();
+        word.read().unwrap();
+        word.read().unwrap();
+        assert!(word.watch());
+        assert_eq!(word.write(), Err(Refused::Held));
+        assert_eq!(word.end_read(), Left::Counts);
+        word.retain();
+        assert_eq!(word.release(), Left::Counts);
+        assert_eq!(word.end_read(), Left::Watchers);
+        word.write().unwrap();
+        assert_eq!(word.end_write(), Left::Watchers, "until nobody watches");
+        word.unwatch();
+        word.write().unwrap();
+        assert_eq!(word.end_write(), Left::Counts);
+        word.read().unwrap();
+        assert!(word.watch());
+        assert_eq!(word.end_read(), Left::Watchers);
+        assert_eq!(word.release(), Left::Nothing);
         assert!(word.is_free());
     }
 

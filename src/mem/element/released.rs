@@ -1,0 +1,146 @@
+//! Futures that wait until nobody has a Lease on an element.
+//!
+//! They stand in one list of the process, by the address of the element, since whoever gives the
+//! last Lease back does not reach the element afterwards. It looks into the list only if the
+//! element's word says that somebody waits, so that other Leases pay nothing.
+//!
+//! A future enters the list before it sets that bit, under the list's lock. So either it sees that
+//! no Lease is out, or the caller that gives the last one back sees the bit, and finds the future
+//! in the list. An address may belong to another element by then: a future that is woken in vain
+//! looks, and waits on.
+
+use std::sync::LazyLock;
+use std::task::{Poll, Waker};
+
+use super::element::Handle;
+use crate::mem::ranges::LeaseWord;
+use crate::sync::{Mutex, discard, lock, wake};
+
+/// Those that wait.
+pub(in crate::mem) struct Watches(Mutex<List>);
+
+struct List {
+    entries: Vec<Entry>,
+    /// The number of the last future that came.
+    last: u64,
+}
+
+struct Entry {
+    element: usize,
+    future: u64,
+    waker: Waker,
+}
+
+static WATCHES: LazyLock<Watches> = LazyLock::new(Watches::new);
+
+/// Nobody has a Lease on the element at this address any more: wakes those that wait for that.
+#[cold]
+pub(super) fn released(element: usize) {
+    WATCHES.released(element);
+}
+
+impl Watches {
+    pub(in crate::mem) fn new() -> Watches {
+        let (entries, last) = (Vec::new(), 0);
+        Watches(Mutex::new(List { entries, last }))
+    }
+
+    /// Whether no Lease is out. If one is, the waker is woken at the end of the last. `future` is 0
+    /// before the first poll.
+    pub(in crate::mem) fn poll(
+        &self,
+        element: usize,
+        word: &LeaseWord,
+        future: &mut u64,
+        waker: &Waker,
+    ) -> bool {
+        if !word.is_leased() {
+            self.leave(element, word, *future);
+            return true;
+        }
+        self.enter(element, future, waker);
+        if word.watch() {
+            return false;
+        }
+        self.leave(element, word, *future);
+        true
+    }
+
+    /// Puts the future into the list, or gives it a new waker there.
+    pub(in crate::mem) fn enter(&self, element: usize, future: &mut u64, waker: &Waker) {
+        let waker = waker.clone();
+        let mut list = lock(&self.0);
+        if *future == 0 {
+            list.last += 1;
+            *future = list.last;
+        }
+        let before = list.remove(*future);
+        list.entries.push(Entry {
+            element,
+            future: *future,
+            waker,
+        });
+        drop(list);
+        discard(before);
+    }
+
+    /// The future waits no more.
+    pub(in crate::mem) fn leave(&self, element: usize, word: &LeaseWord, future: u64) {
+        if future == 0 {
+            return;
+        }
+        let mut list = lock(&self.0);
+        let gone = list.remove(future);
+        if list.entries.iter().all(|entry| entry.element != element) {
+            word.unwatch();
+        }
+        drop(list);
+        discard(gone);
+    }
+
+    pub(in crate::mem) fn released(&self, element: usize) {
+        let woken: Vec<Entry> = {
+            let mut list = lock(&self.0);
+            let of_it = |entry: &mut Entry| entry.element == element;
+            list.entries.extract_if(.., of_it).collect()
+        };
+        woken.into_iter().for_each(|entry| wake(entry.waker));
+    }
+}
+
+impl List {
+    fn remove(&mut self, future: u64) -> Option<Waker> {
+        let at = self.entries.iter().position(|it| it.future == future)?;
+        Some(self.entries.swap_remove(at).waker)
+    }
+}
+
+/// One future that waits, which keeps the element.
+pub(in crate::mem) struct Watch {
+    handle: Handle,
+    /// Its number in the list, or 0.
+    future: u64,
+}
+
+impl Watch {
+    pub(in crate::mem) fn new(handle: Handle) -> Watch {
+        Watch { handle, future: 0 }
+    }
+
+    pub(in crate::mem) fn poll(&mut self, waker: &Waker) -> Poll<()> {
+        let (element, word) = (self.handle.0.address(), &self.handle.word);
+        match WATCHES.poll(element, word, &mut self.future, waker) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if self.future != 0 {
+            let (element, word) = (self.handle.0.address(), &self.handle.word);
+            WATCHES.leave(element, word, self.future);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! `Buf::released`: futures that wait until no job and no guard has a Buf.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::future::join_all;
+use support::*;
+use tokio_doca::mem::BufInventory;
+use tokio_doca::{Buf, ErrorKind};
+
+/// A copy in flight whose future was dropped.
+async fn dropped_copy(bench: &Bench) -> (Buf, Buf) {
+    let (src, dst) = (bench.filled(b"hello"), bench.empty());
+    let copy = bench.dma.copy(&src, &dst);
+    let late = tokio::time::timeout(Duration::from_millis(2), copy).await;
+    assert!(late.is_err());
+    (src, dst)
+}
+
+#[test]
+fn what_timed_out_can_be_waited_for() {
+    each(async |bench| {
+        let hold = bench.hold();
+        let (src, dst) = dropped_copy(bench).await;
+        let text = refused(dst.reset_data_len(), ErrorKind::InUse);
+        assert!(text.contains("await Buf::released"), "{text}");
+        let (mut first, mut second) = (Box::pin(dst.released()), Box::pin(dst.released()));
+        let mut of_source = Box::pin(src.released());
+        poll_pending(first.as_mut());
+        poll_pending(second.as_mut());
+        poll_pending(of_source.as_mut());
+        // One that gives up takes nothing from the other one.
+        drop(first);
+        drop(hold);
+        in_time("the destination", second).await;
+        assert_eq!(bytes(&dst), b"hello", "it went on without its future");
+        dst.reset_data_len().unwrap();
+        in_time("the source", of_source).await;
+        src.reset_data_len().unwrap();
+        // There is nothing to wait for.
+        in_time("at once", dst.released()).await;
+        drop((src, dst));
+        bench.all_back().await;
+    });
+}
+
+#[test]
+fn a_released_buf_is_one_like_any_other_afterwards() {
+    each(async |bench| {
+        for _ in 0..3 {
+            let hold = bench.hold();
+            let (src, dst) = dropped_copy(bench).await;
+            let released = dst.released();
+            drop((dst, hold));
+            in_time("it keeps the Buf", released).await;
+            drop(src);
+            bench.all_back().await;
+        }
+    });
+}
+
+#[test]
+fn one_that_is_forgotten_keeps_nobody_else_waiting() {
+    each(async |bench| {
+        let hold = bench.hold();
+        let (src, dst) = dropped_copy(bench).await;
+        let mut forgotten = Box::pin(dst.released());
+        poll_pending(forgotten.as_mut());
+        std::mem::forget(forgotten);
+        let released = dst.released();
+        drop(hold);
+        in_time("the other one", released).await;
+        for _ in 0..2 {
+            dst.reset_data_len().unwrap();
+            assert_eq!(bench.dma.copy(&src, &dst).await, Ok(5));
+        }
+    });
+}
+
+#[test]
+fn guards_and_bytes_are_waited_for_and_slices_of_an_inventory_too() {
+    each(async |bench| {
+        let buf = bench.filled(b"hello");
+        let guard = buf.data().unwrap();
+        let mut released = Box::pin(buf.released());
+        poll_pending(released.as_mut());
+        drop(guard);
+        in_time("the guard", released).await;
+
+        let mmap = bench.mmap(ELEMENT);
+        let inventory = BufInventory::with_capacity(1);
+        let buf = inventory.buf_filled(&mmap, ..).unwrap();
+        let data = buf.clone().into_bytes().unwrap();
+        let mut released = Box::pin(buf.released());
+        poll_pending(released.as_mut());
+        drop(data);
+        in_time("the Bytes", released).await;
+        buf.reset_data_len().unwrap();
+    });
+}
+
+#[test]
+fn a_thread_in_block_on_waits_as_well() {
+    for config in configs() {
+        let bench = Bench::new(config);
+        bench.workq.block_on(async {
+            let hold = bench.hold();
+            let (src, dst) = (bench.filled(b"hello"), bench.empty());
+            let mut copy = Box::pin(bench.dma.copy(&src, &dst));
+            poll_pending(copy.as_mut());
+            drop(copy);
+            drop(hold);
+            dst.released().await;
+            assert_eq!(bytes(&dst), b"hello");
+        });
+    }
+}
+
+#[test]
+fn no_end_is_missed_while_threads_lease_and_wait() {
+    run(async {
+        let bench = Bench::new(configs()[0]);
+        let (buf, over) = (bench.filled(b"hello"), Arc::new(AtomicBool::new(false)));
+        let users: Vec<_> = (0..2)
+            .map(|_| {
+                let (buf, over) = (buf.clone(), Arc::clone(&over));
+                std::thread::spawn(move || {
+                    while !over.load(Ordering::Relaxed) {
+                        drop(buf.data());
+                        drop(buf.data_mut());
+                    }
+                })
+            })
+            .collect();
+        let waits = (0..4).map(|_| {
+            let buf = buf.clone();
+            tokio::spawn(async move {
+                for _ in 0..2_000 {
+                    buf.released().await;
+                }
+            })
+        });
+        let waited = in_time("all of them", join_all(waits)).await;
+        over.store(true, Ordering::Relaxed);
+        users.into_iter().for_each(|user| user.join().unwrap());
+        waited.into_iter().for_each(|task| task.unwrap());
+        in_time("it is free", buf.released()).await;
+        buf.reset_data_len().unwrap();
+    });
+}
