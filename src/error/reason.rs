@@ -385,6 +385,10 @@ reasons! {
         "the job goes on, and the destination may be written, but it was polled without a \
          runtime that can wait for it"
         => "poll it on a Tokio runtime with enable_io()";
+    /// The operation was not over within its time limit.
+    TimeLimit, TimedOut,
+        "the operation was not over within its time limit"
+        => "if it was submitted it goes on, and has its memory until then: await Buf::released";
     /// More runtimes than a WorkQ can be registered with.
     TooManyRuntimes, BadState,
         "the WorkQ is awaited on as many runtimes as it can be",

@@ -70,6 +70,7 @@ pub(crate) use endpoint::{
     poll_posted, settle,
 };
 pub(crate) use jobs::{Completions, JobFuture, RunWaiter};
+pub(crate) use mode::TimeLimit;
 pub(crate) use places::Wanted;
 pub(crate) use slots::{Outcome, ResultKind, Run};
 pub(crate) use spin::Spin;

@@ -115,6 +115,36 @@ impl Policy {
     }
 }
 
+/// How long a job may take: in nanoseconds, and once the time has begun, its end on the clock of
+/// the WorkQ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeLimit(u64);
+
+impl TimeLimit {
+    /// As long as the WorkQ says.
+    pub(crate) const OF_WORKQ: TimeLimit = TimeLimit(0);
+    pub(crate) const NEVER: TimeLimit = TimeLimit(u64::MAX);
+
+    pub(crate) fn of(limit: Duration) -> TimeLimit {
+        let nanos = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        TimeLimit(nanos.max(1))
+    }
+
+    /// The time begins.
+    #[inline(always)]
+    pub(super) fn begin(self, now: impl FnOnce() -> u64) -> TimeLimit {
+        match self {
+            TimeLimit::NEVER => self,
+            TimeLimit(nanos) => TimeLimit(now().saturating_add(nanos)),
+        }
+    }
+
+    /// When it ends, once it has begun.
+    pub(super) fn end(self) -> u64 {
+        self.0
+    }
+}
+
 /// The mode of a WorkQ.
 pub(super) struct Current(AtomicU64);
 

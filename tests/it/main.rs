@@ -108,5 +108,6 @@ mod workq {
     mod released;
     mod runtimes;
     mod shutdown;
+    mod time_limit;
     mod wakers;
 }

@@ -21,7 +21,7 @@ use pin_project::{pin_project, pinned_drop};
 use crate::device::{AsJob, Token};
 use crate::error::{JobError, Reason};
 use crate::reactor::budget;
-use crate::reactor::mode::Policy;
+use crate::reactor::mode::{Policy, TimeLimit};
 use crate::reactor::slots::{Outcome, Taken, Target};
 use crate::reactor::spin::Spin;
 use crate::reactor::waiting::Waited;
@@ -46,6 +46,7 @@ pub struct JobFuture<C: HasAttachment> {
     node: WaitNode,
     context: C,
     state: State,
+    limit: TimeLimit,
 }
 
 impl<C: HasAttachment> JobFuture<C> {
@@ -54,6 +55,7 @@ impl<C: HasAttachment> JobFuture<C> {
         JobFuture {
             context,
             state: State::Idle,
+            limit: TimeLimit::OF_WORKQ,
             node: WaitNode::new(),
         }
     }
@@ -67,6 +69,11 @@ impl<C: HasAttachment> JobFuture<C> {
     /// Returns whether it stands in line for a Slot.
     pub(crate) fn is_in_line(&self) -> bool {
         matches!(self.state, State::Queued(..))
+    }
+
+    /// How long it may take, before it was begun.
+    pub(crate) fn limit(&mut self) -> &mut TimeLimit {
+        &mut self.limit
     }
 
     #[inline(always)]
@@ -96,6 +103,7 @@ impl<C: HasAttachment> JobFuture<C> {
         }
         let slot = attachment.try_reserve()?;
         let token = attachment.launch(slot, prepared, None)?;
+        self.limit = shared.begin_limit(self.limit);
         self.state = State::InFlight(token, Spin::default());
         Ok(())
     }
@@ -117,6 +125,7 @@ impl<C: HasAttachment> JobFuture<C> {
         let this = self.project();
         let attachment = this.context.attachment();
         let policy = attachment.shared.mode.load();
+        *this.limit = attachment.shared.begin_limit(*this.limit);
         match attachment.begin(prepared, policy) {
             Ok(begun) => *this.state = begun,
             Err(error) => {
@@ -124,9 +133,9 @@ impl<C: HasAttachment> JobFuture<C> {
                 return Poll::Ready(Err(error));
             }
         }
-        attachment.go_on(this.state, Some(policy), this.node.as_ref(), cx, &|| {
-            prepare(this.context)
-        })
+        let (node, limit) = (this.node.as_ref(), *this.limit);
+        let prepare = || prepare(this.context);
+        attachment.go_on_in_time(this.state, limit, Some(policy), node, cx, &prepare)
     }
 
     /// Goes on with what was begun.
@@ -145,13 +154,10 @@ impl<C: HasAttachment> JobFuture<C> {
                     _ => Some(ready!(tokio::task::coop::poll_proceed(cx))),
                 };
                 let prepare = || prepare(this.context);
-                let outcome = ready!(this.context.attachment().go_on(
-                    this.state,
-                    None,
-                    this.node.as_ref(),
-                    cx,
-                    &prepare
-                ));
+                let (attachment, limit) = (this.context.attachment(), *this.limit);
+                let (state, node) = (this.state, this.node.as_ref());
+                let polled = attachment.go_on_in_time(state, limit, None, node, cx, &prepare);
+                let outcome = ready!(polled);
                 match budget {
                     Some(budget) => {
                         budget.made_progress();
@@ -244,6 +250,48 @@ impl Attachment {
             self.launch(slot, prepared, target).map(Some)
         };
         self.poll_in_line(&**shared, node, spin, cx, enqueue, take)
+    }
+
+    /// Does as `go_on`, and gives the job up when its time is over.
+    #[inline(always)]
+    fn go_on_in_time<J: AsJob>(
+        &self,
+        state: &mut State,
+        limit: TimeLimit,
+        begun: Option<Policy>,
+        node: Pin<&WaitNode>,
+        cx: &mut Context<'_>,
+        prepare: &impl Fn() -> Result<Prepared<J>, JobError>,
+    ) -> Poll<Outcome> {
+        let polled = self.go_on(state, begun, node, cx, prepare);
+        match polled {
+            Poll::Pending if limit != TimeLimit::NEVER => self.check_limit(state, limit, node, cx),
+            polled => polled,
+        }
+    }
+
+    /// Gives a job up whose time is over: it is an orphan then, or leaves the line.
+    #[cold]
+    fn check_limit(
+        &self,
+        state: &mut State,
+        limit: TimeLimit,
+        node: Pin<&WaitNode>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Outcome> {
+        let in_line = matches!(state, State::Queued(_));
+        if !self.is_over(limit, in_line, node, cx) {
+            return Poll::Pending;
+        }
+        let shared = &self.shared;
+        match std::mem::replace(state, State::Finished) {
+            State::InFlight(token, _) => self.abandon(token),
+            _ => {
+                shared.waiters.leave(node);
+                shared.notify_line(&**shared, false);
+            }
+        }
+        Poll::Ready(Err(JobError::of(Reason::TimeLimit)))
     }
 
     /// Polls a Job that is in line or in flight. `begun` is the policy that it was begun under, if

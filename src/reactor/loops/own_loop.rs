@@ -119,7 +119,7 @@ impl WorkQ {
         let mut handed = 0;
         let armed = shared.own_loop.unmark();
         shared.turn();
-        shared.timer.on_time(&**shared);
+        shared.on_time();
         shared.resume_if_due();
         shared.answer_ring();
         while handed < self.depth() as usize

@@ -47,7 +47,7 @@ impl Driven for Shared {
             self.turn();
         }
         // First: an alarm that is taken out as due must be seen as due by the pause.
-        self.timer.on_time(self);
+        self.on_time();
         self.resume_if_due();
         if rung {
             self.answer_ring();
@@ -94,6 +94,15 @@ impl Shared {
         // Whoever is in line sleeps too, and any Job's end may be what it waits for.
         let in_line = || !self.waiters.is_empty() || !self.drained.is_empty();
         (phases.any_op() && policy.is_event()) || in_line()
+    }
+
+    /// Wakes those that wait for the timer, if it may have rung.
+    #[inline]
+    pub(in crate::reactor) fn on_time(&self) {
+        // Second: who sets the mark sets the timer afterwards.
+        if self.timer.on_time(self) && self.limited_in_line.swap(false, Ordering::SeqCst) {
+            self.waiters.wake_all();
+        }
     }
 
     /// Asks every queue to ring. True if completions wait already. Nobody looks again: what comes

@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::shared::{Attachment, Shared};
 use crate::device::Token;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::events::Driven;
-use crate::reactor::mode::{Mode, Policy};
+use crate::reactor::mode::{Mode, Policy, TimeLimit};
 
 /// The queue that Jobs go into and Completions come out of (Core guide 3.4.3).
 ///
@@ -25,6 +26,7 @@ impl WorkQ {
         WorkQBuilder {
             depth: 256,
             mode: Mode::default(),
+            time_limit: TimeLimit::NEVER,
         }
     }
 
@@ -100,6 +102,7 @@ impl fmt::Debug for WorkQ {
 pub struct WorkQBuilder {
     depth: u32,
     mode: Mode,
+    time_limit: TimeLimit,
 }
 
 impl WorkQBuilder {
@@ -114,6 +117,13 @@ impl WorkQBuilder {
     #[doc(alias = "doca_workq_set_event_driven_enable")]
     pub fn mode(mut self, mode: Mode) -> WorkQBuilder {
         self.mode = mode;
+        self
+    }
+
+    /// Limits how long each job may take, as [`Op::time_limit`](crate::Op::time_limit) does for
+    /// one. Defaults to no limit. It holds for the frames of streams as well.
+    pub fn time_limit(mut self, limit: Duration) -> WorkQBuilder {
+        self.time_limit = TimeLimit::of(limit);
         self
     }
 
@@ -137,6 +147,10 @@ impl WorkQBuilder {
             ));
         }
         let policy = Policy::of(self.mode, "WorkQBuilder::build")?;
-        Ok(WorkQ(Arc::new(Shared::new(policy, self.depth)?)))
+        Ok(WorkQ(Arc::new(Shared::new(
+            policy,
+            self.depth,
+            self.time_limit,
+        )?)))
     }
 }

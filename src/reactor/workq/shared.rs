@@ -14,7 +14,7 @@ use crate::error::{JobError, Reason, Result};
 use crate::mem::Holder;
 use crate::reactor::events::{Events, Timer, this_thread};
 use crate::reactor::gate::Gate;
-use crate::reactor::mode::{Current, Misses, Policy};
+use crate::reactor::mode::{Current, Misses, Policy, TimeLimit};
 use crate::reactor::slots::Table;
 use crate::reactor::spin::{Spin, Spins};
 use crate::reactor::tables::{Changed, OwnLoop, Registry};
@@ -33,6 +33,10 @@ pub(in crate::reactor) struct Shared {
     pub(in crate::reactor) timer: Timer,
     /// Who waits for a free Slot.
     pub(in crate::reactor) waiters: Waiters,
+    /// One of them has a time limit: the timer wakes them.
+    pub(in crate::reactor) limited_in_line: AtomicBool,
+    /// How long a job may take that says no other.
+    pub(in crate::reactor) time_limit: TimeLimit,
     /// Whether those in line shall ask the device, which was full.
     pub(in crate::reactor) pause: Pause,
     /// All queues were armed, and no event was seen since: one will come with the next completion,
@@ -118,7 +122,11 @@ impl Attachment {
 }
 
 impl Shared {
-    pub(in crate::reactor) fn new(policy: Policy, depth: u32) -> Result<Shared> {
+    pub(in crate::reactor) fn new(
+        policy: Policy,
+        depth: u32,
+        time_limit: TimeLimit,
+    ) -> Result<Shared> {
         let core = Core {
             table: Table::new(depth),
             registry: Registry::new(),
@@ -132,6 +140,8 @@ impl Shared {
             gate: Gate::new(),
             timer: Timer::new(),
             waiters: Waiters::new(),
+            limited_in_line: AtomicBool::new(false),
+            time_limit,
             pause: Pause::new(),
             expected: AtomicBool::new(false),
             rung: AtomicBool::new(false),

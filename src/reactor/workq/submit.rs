@@ -185,6 +185,12 @@ impl Shared {
         unsafe { self.waiters.enqueue_in(order, node, waker) };
     }
 
+    /// Stands in line for the timer.
+    pub(in crate::reactor) fn enqueue_timed(&self, node: Pin<&WaitNode>, waker: &Waker) {
+        // SAFETY: as in `enqueue`; a node that stood in the line for a Slot has left it.
+        unsafe { self.timer.line.enqueue(node, waker) };
+    }
+
     /// Puts a run that goes to sleep where `wake_all` finds it.
     pub(in crate::reactor) fn enqueue_run(&self, node: Pin<&WaitNode>, waker: &Waker) {
         // SAFETY: a `Line` has the node, and owns a handle of the WorkQ that it is used with, which

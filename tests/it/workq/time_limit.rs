@@ -1,0 +1,161 @@
+//! Time limits of operations: what is late goes on without its future, and nothing else is held up.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use support::*;
+use tokio_doca::error::{JobError, Reason};
+use tokio_doca::soft::Hold;
+use tokio_doca::{Buf, Dma, ErrorKind, Mode, WorkQ};
+
+const SHORT: Duration = Duration::from_millis(5);
+
+fn assert_late(result: Result<usize, JobError>) {
+    let error = result.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.reason()),
+        (ErrorKind::TimedOut, Reason::TimeLimit)
+    );
+    assert!(error.to_string().contains("await Buf::released"), "{error}");
+}
+
+fn pair(bench: &Bench) -> (Buf, Buf) {
+    (bench.filled(b"hello"), bench.empty())
+}
+
+/// A late copy goes on, and its memory can be had afterwards.
+async fn goes_on(bench: &Bench, hold: Hold, dst: &Buf) {
+    refused(dst.data(), ErrorKind::InUse);
+    assert_eq!(bench.workq.in_flight(), 1);
+    drop(hold);
+    in_time("its end", dst.released()).await;
+    assert_eq!(bytes(dst), b"hello");
+    until("the Slot is free", || bench.workq.in_flight() == 0).await;
+}
+
+#[test]
+fn a_late_copy_fails_and_goes_on() {
+    each(async |bench| {
+        let hold = bench.hold();
+        let (src, dst) = pair(bench);
+        let copy = bench.dma.copy(&src, &dst).time_limit(SHORT);
+        assert_late(in_time("the limit", copy).await);
+        goes_on(bench, hold, &dst).await;
+    });
+}
+
+#[test]
+fn what_was_started_or_is_owned_has_the_limit_too() {
+    each(async |bench| {
+        let hold = bench.hold();
+        let (src, dst) = pair(bench);
+        let copy = bench.dma.copy(&src, &dst).time_limit(SHORT);
+        assert_late(in_time("started", copy.start().unwrap()).await);
+        goes_on(bench, hold, &dst).await;
+
+        let hold = bench.hold();
+        let (src, dst) = pair(bench);
+        let copy = bench.dma.copy(&src, &dst).time_limit(SHORT).owned();
+        assert_late(in_time("owned", tokio::spawn(copy)).await.unwrap());
+        goes_on(bench, hold, &dst).await;
+    });
+}
+
+#[test]
+fn what_is_over_in_time_is_not_late() {
+    each(async |bench| {
+        let pairs: Vec<_> = (0..16).map(|_| pair(bench)).collect();
+        for _ in 0..20 {
+            let copies = pairs.iter().map(|(src, dst)| {
+                dst.reset_data_len().unwrap();
+                bench.dma.copy(src, dst).time_limit(LIMIT)
+            });
+            let copied = in_time("all of them", join_all(copies)).await;
+            assert!(copied.into_iter().all(|copied| copied == Ok(5)));
+        }
+    });
+}
+
+#[test]
+fn a_late_operation_leaves_the_line_to_those_behind_it() {
+    let depth_one: Vec<Config> = configs().iter().map(|c| c.depth(1)).collect();
+    each_of(&depth_one, async |bench| {
+        let hold = bench.hold();
+        let pairs: Vec<_> = (0..3).map(|_| pair(bench)).collect();
+        let copy = |at: usize| bench.dma.copy(&pairs[at].0, &pairs[at].1);
+        let first = copy(0).start().unwrap();
+        let mut late = Box::pin(copy(1).time_limit(4 * SHORT));
+        poll_pending(late.as_mut());
+        let mut behind = Box::pin(copy(2));
+        poll_pending(behind.as_mut());
+        assert_eq!(bench.workq.stats().waiting, 2);
+        assert_late(in_time("in line", late).await);
+        assert_eq!(bench.workq.stats().waiting, 1);
+        pairs[1].1.reset_data_len().unwrap();
+        drop(hold);
+        assert_eq!(in_time("the first", first).await, Ok(5));
+        assert_eq!(in_time("the one behind", behind).await, Ok(5));
+        assert_eq!(pairs[1].1.data_len(), 0, "it was never submitted");
+    });
+}
+
+#[test]
+fn the_limit_of_a_workq_is_for_all_that_say_no_other() {
+    each(async |bench| {
+        let mode = bench.workq.mode();
+        let workq = WorkQ::builder().mode(mode).time_limit(SHORT).build();
+        let workq = workq.unwrap();
+        let dma = Dma::builder(&bench.device).attach(&workq).unwrap();
+        let hold = bench.hold();
+        let (src, dst, other) = (bench.filled(b"hello"), bench.empty(), bench.empty());
+        let mut patient = Box::pin(dma.copy(&src, &other).time_limit(LIMIT));
+        poll_pending(patient.as_mut());
+        assert_late(in_time("the limit", dma.copy(&src, &dst)).await);
+        poll_pending(patient.as_mut());
+        drop(hold);
+        assert_eq!(in_time("the patient one", patient).await, Ok(5));
+        in_time("the late one", dst.released()).await;
+    });
+}
+
+#[test]
+fn no_runtime_is_needed() {
+    let modes = modes()
+        .into_iter()
+        .chain([Mode::Hybrid { spin: SHORT / 5 }]);
+    for mode in modes {
+        let bench = Bench::new(Config::new(true, mode));
+        bench.workq.block_on(async {
+            let hold = bench.hold();
+            let (src, dst) = pair(&bench);
+            let limits = [3, 1, 2].map(|times| {
+                let dst = bench.empty();
+                let src = bench.filled(b"hello");
+                bench.dma.copy(src, dst).time_limit(times * SHORT).owned()
+            });
+            for late in join_all(limits).await {
+                assert_late(late);
+            }
+            assert_late(bench.dma.copy(&src, &dst).time_limit(Duration::ZERO).await);
+            drop(hold);
+            dst.released().await;
+            assert_eq!(bytes(&dst), b"hello");
+        });
+    }
+}
+
+#[test]
+fn a_runtime_without_a_timer_will_do() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .unwrap();
+    let bench = Bench::new(Config::new(true, Mode::EventDriven));
+    runtime.block_on(async {
+        let hold = bench.hold();
+        let (src, dst) = pair(&bench);
+        assert_late(bench.dma.copy(&src, &dst).time_limit(SHORT).await);
+        drop(hold);
+        dst.released().await;
+    });
+}
