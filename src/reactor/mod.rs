@@ -61,6 +61,7 @@ mod waiting;
 mod workq;
 
 pub use endpoint::{RdmaState, RdmaWatch};
+pub use loops::PollThread;
 pub use mode::Mode;
 pub use tables::Received;
 pub use workq::{Shutdown, Stats, WorkQ, WorkQBuilder};

@@ -103,6 +103,7 @@ mod workq {
     mod modes;
     mod order;
     mod own_loop;
+    mod poll_thread;
     mod posted;
     mod refusals;
     mod released;

@@ -94,6 +94,7 @@ table! {
     // Handles.
     WorkQ:                  Send Sync Unpin;
     WorkQBuilder:           Send Sync Unpin;
+    PollThread:             Send Sync Unpin;
     Mode:                   Send Sync Unpin;
     Stats:                  Send Sync Unpin;
     PoolStats:              Send Sync Unpin;

@@ -1,5 +1,5 @@
 //! Running a future on this thread, without a runtime: the thread spins for its jobs, and sleeps
-//! for receives and waits.
+//! for receives and waits, at once or after a while.
 
 use std::future::Future;
 use std::io;
@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
 use crate::device::Signal;
 use crate::reactor::events::{Driven, this_thread};
@@ -81,6 +82,36 @@ impl Wake for Unpark {
     }
 }
 
+/// For how long the thread has had nothing to do.
+struct Idle {
+    spin: Duration,
+    turns: u32,
+    since: Option<Instant>,
+}
+
+/// Turns between two readings of the clock.
+const APART: u32 = 64;
+
+impl Idle {
+    fn new(spin: Duration) -> Idle {
+        Idle {
+            spin,
+            turns: 0,
+            since: None,
+        }
+    }
+
+    /// Whether to sleep. One more turn has found nothing to do.
+    fn is_over(&mut self) -> bool {
+        self.turns = self.turns.wrapping_add(1);
+        if self.spin.is_zero() || !self.turns.is_multiple_of(APART) {
+            return self.spin.is_zero();
+        }
+        let since = *self.since.get_or_insert_with(Instant::now);
+        since.elapsed() >= self.spin
+    }
+}
+
 impl WorkQ {
     /// Runs a future to its end on this thread. It needs no runtime, whatever the mode;
     /// [`Mode::BusyPoll`](crate::Mode) makes no system calls.
@@ -103,6 +134,11 @@ impl WorkQ {
     /// # Ok::<(), tokio_doca::Error>(())
     /// ```
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.run(future, Duration::ZERO)
+    }
+
+    /// Does as `block_on`, and looks for receives and waits for this long before it sleeps.
+    pub(super) fn run<F: Future>(&self, future: F, spin: Duration) -> F::Output {
         // On a thread of a runtime, in a task whose budget is spent, what a budget puts off would
         // be put off for ever: the runtime has no turn before this returns.
         let mut future = pin!(tokio::task::unconstrained(future));
@@ -116,13 +152,15 @@ impl WorkQ {
         let waker = Waker::from(Arc::clone(&unpark));
         let mut cx = Context::from_waker(&waker);
         let mut misses = 0_u32;
+        let mut idle = Idle::new(spin);
         loop {
             // Acquire: what was done before the wake is seen by the poll.
             if unpark.woken.swap(false, Ordering::Acquire) {
+                idle = Idle::new(spin);
                 if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
                     return output;
                 }
-            } else if !self.0.core.table.any_in_flight() {
+            } else if !self.0.core.table.any_in_flight() && idle.is_over() {
                 // While it polls busily, all that it waits for here wakes it.
                 if self.0.mode.load().is_busy() && !self.0.core.registry.any_asleep() {
                     // `unpark` before `park` makes `park` return at once.

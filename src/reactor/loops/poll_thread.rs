@@ -1,0 +1,145 @@
+//! A thread that polls a WorkQ all the time and runs tasks beside it.
+
+use std::future::Future;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+use tokio::task::LocalSet;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::reactor::workq::WorkQ;
+
+const SPAWN: &str = "PollThread::spawn";
+
+/// A thread to be, for the part of a service whose latency matters: it polls one [`WorkQ`] and runs
+/// the tasks that use it. [`WorkQ::poll_thread`] makes it.
+#[derive(Clone, Debug)]
+#[must_use = "no thread is started before spawn"]
+pub struct PollThread {
+    workq: WorkQ,
+    cpu: Option<usize>,
+    spin: Duration,
+}
+
+impl WorkQ {
+    /// Prepares a thread that polls this WorkQ and runs tasks, so that a job that completes or a
+    /// message that comes resumes its task without a wake-up by the kernel.
+    ///
+    /// One thread serves one WorkQ and all its connections. It looks at the device once a turn,
+    /// however many tasks wait. Leave the WorkQ in [`Mode::EventDriven`](crate::Mode), which the
+    /// tasks wait by: in busy mode each task that waits would poll too.
+    ///
+    /// ```
+    /// use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
+    ///
+    /// let device = Device::open_default()?;
+    /// let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+    /// let workq = WorkQ::builder().build()?;
+    /// let dma = Dma::builder(&device).attach(&workq)?;
+    /// let thread = workq.poll_thread().spawn(async move || {
+    ///     let task = tokio::task::spawn_local(async move {
+    ///         let (src, dst) = (pool.alloc().await, pool.alloc().await);
+    ///         src.extend_from_slice(b"hello")?;
+    ///         dma.copy(&src, &dst).await
+    ///     });
+    ///     task.await.expect("it does not panic")
+    /// })?;
+    /// assert_eq!(thread.join().expect("it does not panic")?, 5);
+    /// # Ok::<(), tokio_doca::Error>(())
+    /// ```
+    pub fn poll_thread(&self) -> PollThread {
+        PollThread {
+            workq: self.clone(),
+            cpu: None,
+            spin: Duration::from_millis(1),
+        }
+    }
+}
+
+impl PollThread {
+    /// Pins the thread to this CPU. Defaults to the CPUs of the thread that spawns it.
+    pub fn cpu(mut self, cpu: usize) -> PollThread {
+        self.cpu = Some(cpu);
+        self
+    }
+
+    /// Sets for how long the thread polls with nothing to do before it sleeps until an event.
+    /// Defaults to 1 ms; `Duration::MAX` polls for ever. While it polls in vain it offers its CPU
+    /// to other threads about every 30 us.
+    pub fn spin(mut self, spin: Duration) -> PollThread {
+        self.spin = spin;
+        self
+    }
+
+    /// Starts the thread. It calls `begin`, and runs the future that it returns to the end, with
+    /// the tasks that this and others of its tasks begin by [`tokio::task::spawn_local`]. Tasks
+    /// that are left at the end are dropped.
+    ///
+    /// The thread is no runtime: use what needs one, such as sockets, on a runtime, and
+    /// `tokio::sync` to speak with its tasks. A task that does not yield holds up the others;
+    /// operations yield by Tokio's budget.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` if the thread cannot run on that CPU, `OperatingSystem` if the system starts
+    /// no thread.
+    pub fn spawn<F>(
+        self,
+        begin: impl FnOnce() -> F + Send + 'static,
+    ) -> Result<JoinHandle<F::Output>>
+    where
+        F: Future + 'static,
+        F::Output: Send + 'static,
+    {
+        let (said, heard) = mpsc::channel();
+        let body = move || {
+            let pinned = self.pin();
+            let is_pinned = pinned.is_ok();
+            // The spawner waits for it.
+            let _ = said.send(pinned);
+            if !is_pinned {
+                std::panic::resume_unwind(Box::new("the thread could not be pinned"));
+            }
+            let tasks = LocalSet::new();
+            self.workq
+                .run(tasks.run_until(async { begin().await }), self.spin)
+        };
+        let named = thread::Builder::new().name("tokio-doca-poll".into());
+        let thread = named
+            .spawn(body)
+            .map_err(|error| Error::os(SPAWN, "the thread", error))?;
+        match heard.recv() {
+            Ok(Err(error)) => {
+                // It has ended, without a word to the panic hook.
+                let _ = thread.join();
+                Err(error)
+            }
+            _ => Ok(thread),
+        }
+    }
+
+    /// Pins the calling thread, if a CPU was named.
+    fn pin(&self) -> Result<()> {
+        let Some(cpu) = self.cpu else {
+            return Ok(());
+        };
+        let mut set = CpuSet::new();
+        let pinned = set
+            .set(cpu)
+            .and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
+        pinned.map_err(|errno| match errno {
+            Errno::EINVAL => {
+                let text = format!(
+                    "CPU {cpu} does not exist, is offline, or is not in the process's cpuset: \
+                     Cpus_allowed_list in /proc/self/status lists those that can be used"
+                );
+                Error::new(ErrorKind::InvalidValue, SPAWN, text)
+            }
+            errno => Error::os(SPAWN, "the thread's CPU", errno.into()),
+        })
+    }
+}

@@ -1,0 +1,115 @@
+//! `WorkQ::poll_thread`: a thread that polls a WorkQ and runs tasks beside it.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use nix::sched::sched_getaffinity;
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::Pid;
+use support::rdma::{Setup, Side, connect};
+use support::*;
+use tokio::sync::oneshot;
+use tokio::task::{spawn_local, yield_now};
+use tokio_doca::{ErrorKind, Mode, Rdma};
+
+/// A CPU that this process may use.
+fn a_cpu() -> usize {
+    let all = sched_getaffinity(Pid::this()).unwrap();
+    (0..1024).find(|&cpu| all.is_set(cpu).unwrap()).unwrap()
+}
+
+#[test]
+fn one_thread_serves_many_connections() {
+    const CONNECTIONS: usize = 16;
+    const MESSAGES: usize = 50;
+    for mode in modes() {
+        let setup = Setup::new(false, Mode::EventDriven);
+        let served = Side::new(Setup::new(false, mode));
+        let (mut servers, mut clients) = (Vec::new(), Vec::new());
+        for _ in 0..CONNECTIONS {
+            let client = Side::new(setup);
+            let server = Rdma::builder(&served.device).attach(&served.workq).unwrap();
+            connect(&server, &client.rdma);
+            servers.push((server, served.empty()));
+            clients.push(client);
+        }
+        let cpu = a_cpu();
+        let thread = served.workq.poll_thread().cpu(cpu);
+        let thread = thread.spawn(async move || {
+            let mine = sched_getaffinity(Pid::from_raw(0)).unwrap();
+            let cpus: Vec<usize> = (0..1024).filter(|&c| mine.is_set(c).unwrap()).collect();
+            let tasks = servers.into_iter().map(|(server, buf)| {
+                // What stays on the thread need not be Send.
+                let buf = Rc::new(buf);
+                spawn_local(async move {
+                    for _ in 0..MESSAGES {
+                        buf.reset_data_len().unwrap();
+                        server.recv(&*buf).await.unwrap();
+                        server.send(&*buf).await.unwrap();
+                    }
+                })
+            });
+            let ended = join_all(tasks).await;
+            assert!(ended.into_iter().all(|task| task.is_ok()));
+            cpus
+        });
+        let thread = thread.unwrap();
+        run(async {
+            let clients = clients.iter().map(async |client| {
+                for at in 0..MESSAGES {
+                    let answer = client.empty();
+                    client.send(&[at as u8; 100]).await.unwrap();
+                    client.rdma.recv(&answer).await.unwrap();
+                    assert_eq!(bytes(&answer), [at as u8; 100]);
+                }
+            });
+            in_time("all answers", join_all(clients)).await;
+        });
+        assert_eq!(thread.join().unwrap(), [cpu]);
+    }
+}
+
+#[test]
+fn a_thread_with_nothing_to_do_sleeps_after_a_while() {
+    let bench = Bench::new(Config::new(false, Mode::EventDriven));
+    let (wake, woken) = oneshot::channel();
+    let thread = bench.workq.poll_thread().spin(Duration::from_millis(20));
+    let thread = thread.spawn(async move || {
+        woken.await.unwrap();
+        clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap()
+    });
+    let idle = Duration::from_secs(1);
+    std::thread::sleep(idle);
+    wake.send(()).unwrap();
+    let took = thread.unwrap().join().unwrap();
+    let took = Duration::new(took.tv_sec() as u64, took.tv_nsec() as u32);
+    assert!(took < idle / 10, "{took:?} of CPU time in {idle:?}");
+}
+
+#[test]
+fn a_task_that_is_always_ready_stops_no_other() {
+    let bench = Bench::new(Config::new(true, Mode::EventDriven));
+    let (src, dst) = (bench.filled(b"hello"), bench.empty());
+    let dma = bench.dma.clone();
+    let thread = bench.workq.poll_thread().spawn(async move || {
+        spawn_local(async {
+            loop {
+                yield_now().await;
+            }
+        });
+        dma.copy(&src, &dst).await
+    });
+    assert_eq!(thread.unwrap().join().unwrap(), Ok(5));
+}
+
+#[test]
+fn a_cpu_that_there_is_not_is_refused() {
+    let bench = Bench::new(Config::new(false, Mode::EventDriven));
+    for cpu in [1_000, usize::MAX] {
+        let refused = bench.workq.poll_thread().cpu(cpu).spawn(async || ());
+        let error = refused.map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidValue);
+        assert!(error.to_string().contains("Cpus_allowed_list"), "{error}");
+    }
+}
