@@ -13,6 +13,7 @@ use futures::Stream;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
+use super::drain::Guest;
 use super::flow::{Flow, HEAD, Kind, RESERVED};
 use super::wakers::Wakers;
 use crate::device::RecvOpcode;
@@ -42,6 +43,8 @@ struct Unread {
 
 pub(super) struct Core {
     rdma: Rdma,
+    /// Counts it with the listener that has accepted it.
+    guest: Option<Guest>,
     flow: Flow,
     recv: RecvStream,
     sends: Sends,
@@ -76,6 +79,7 @@ impl Core {
         let [credits, last] = parts.control;
         let receives = parts.recv_window + RESERVED;
         let mut core = Core {
+            guest: None,
             flow: Flow::new(parts.recv_window),
             recv: rdma.recv_stream(parts.receives, receives),
             sends: Sends::new(&rdma),
@@ -105,6 +109,14 @@ impl Core {
 
     pub(super) fn rdma(&self) -> &Rdma {
         &self.rdma
+    }
+
+    pub(super) fn guest(&self) -> Option<&Guest> {
+        self.guest.as_ref()
+    }
+
+    pub(super) fn set_guest(&mut self, guest: Guest) {
+        self.guest = Some(guest);
     }
 
     pub(super) fn runtime(&self) -> &Handle {

@@ -141,6 +141,59 @@ impl RdmaListener {
         let mut arrivals = self.arrivals.lock().await;
         poll_fn(|cx| arrivals.poll(cx, &self.net, &runtime)).await
     }
+
+    /// Ends the server in order: accepts nobody any more, has the
+    /// [`draining`](RdmaStream::draining) of its streams end, and waits until all streams that it
+    /// has accepted are closed, but for `limit` at most. Returns how many are left then.
+    ///
+    /// A stream is closed once it was dropped and its end was sent, or its
+    /// [`linger`](super::StreamOptions::linger) is over. Streams that are left stay usable: drop
+    /// them, by aborting their tasks for example. Peers that have connected and were not accepted
+    /// are refused; [`Incoming::accept`](super::Incoming::accept) fails with `Shutdown`.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    /// # use tokio_doca::stream::{RdmaListener, RdmaStream};
+    /// async fn serve(mut stream: RdmaStream) -> std::io::Result<()> {
+    ///     let draining = stream.draining();
+    ///     tokio::pin!(draining);
+    ///     loop {
+    ///         let mut request = [0; 64];
+    ///         tokio::select! {
+    ///             read = stream.read_exact(&mut request) => { read?; }
+    ///             () = &mut draining => return stream.shutdown().await,
+    ///         }
+    ///         stream.write_all(&request).await?;
+    ///     }
+    /// }
+    ///
+    /// async fn server(listener: RdmaListener, stop: impl Future) -> tokio_doca::Result<()> {
+    ///     tokio::pin!(stop);
+    ///     loop {
+    ///         tokio::select! {
+    ///             incoming = listener.accept() => {
+    ///                 let stream = incoming?.accept(b"").await?;
+    ///                 tokio::spawn(serve(stream));
+    ///             }
+    ///             _ = &mut stop => break,
+    ///         }
+    ///     }
+    ///     let left = listener.drain(Duration::from_secs(10)).await;
+    ///     println!("{left} streams did not end in time");
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// The listener is gone once the future was polled; dropping it waits for no stream.
+    pub async fn drain(self, limit: Duration) -> usize {
+        let RdmaListener { net, arrivals, .. } = self;
+        // The socket, and the peers that have said nothing.
+        drop(arrivals);
+        net.guests.drain(limit).await
+    }
 }
 
 impl Arrivals {
@@ -267,7 +320,8 @@ impl Incoming {
     ///
     /// # Errors
     ///
-    /// The peer is refused then. `Full` if all memory for streams is in use; `ConnectionAborted` if
+    /// The peer is refused then. `Shutdown` once the listener
+    /// [drains](RdmaListener::drain); `Full` if all memory for streams is in use; `ConnectionAborted` if
     /// the peer has gone or could not connect; `TimedOut` after the
     /// [`timeout`](StreamOptions::timeout); `InvalidValue` for more than 16 KiB of `data`; as
     /// [`Rdma::connect`](crate::Rdma::connect).
@@ -294,6 +348,11 @@ impl Incoming {
         };
         let (options, exchange) = (self.net.options, &mut self.exchange);
         let mut side = self.net.side(GRANT, &exchange.runtime)?;
+        let Some(guest) = self.net.guests.admit() else {
+            let text = "the listener drains: nobody is accepted any more";
+            return Err(Error::new(ErrorKind::Shutdown, GRANT, text));
+        };
+        side.core.set_guest(guest);
         side.connect(GRANT, theirs, options.timeout).await?;
         exchange.say(Message::Welcome(side.offer(data))).await?;
         let answer = exchange.hear().await?;

@@ -9,6 +9,7 @@ use std::{fmt, net::SocketAddr};
 use tokio::runtime::Handle;
 
 use super::core::{Core, Parts};
+use super::drain::Guests;
 use super::flow::RESERVED;
 use super::wakers::Wakers;
 use super::wire::{FRAME_MIN, LEN_MAX, Message, Offer, Wrong};
@@ -218,6 +219,7 @@ pub(super) struct Net {
     receives: BufPool,
     sends: BufPool,
     control: BufPool,
+    pub(super) guests: Guests,
 }
 
 impl Net {
@@ -247,6 +249,7 @@ impl Net {
                 device: device.clone(),
                 workq: workq.clone(),
                 options,
+                guests: Guests::new(),
             })
         };
         build().map_err(|error: Error| error.with_call(op))

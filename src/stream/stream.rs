@@ -1,6 +1,7 @@
 //! The stream that an application holds.
 
 use std::fmt;
+use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 
 use super::core::Core;
+use super::drain::Guest;
 use super::wakers::Wakers;
 use crate::channel::Peer;
 use crate::mem::Buf;
@@ -83,6 +85,23 @@ impl RdmaStream {
     /// sent or received on it break the stream.
     pub fn rdma(&self) -> &Rdma {
         self.held().rdma()
+    }
+
+    /// Waits until the listener that has accepted this stream [drains](RdmaListener::drain): the
+    /// time to finish, and not to begin with another request. Never ends if the listener is dropped
+    /// instead, nor on the stream of a connector. The future does not borrow the stream.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub fn draining(&self) -> impl Future<Output = ()> + Send + Sync + use<> {
+        let told = self.held().guest().map(Guest::told);
+        async move {
+            match told {
+                Some(told) => told.await,
+                None => std::future::pending().await,
+            }
+        }
     }
 
     pub(super) fn held(&self) -> &Core {

@@ -80,6 +80,7 @@ mod rdma {
 }
 
 mod stream {
+    mod drain;
     mod ends;
     mod exchange;
     mod laws;
