@@ -2,6 +2,7 @@
 //! driven without a WorkQ, on fake ones.
 #![expect(unsafe_code, reason = "drives a provider as the crate does")]
 
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -67,14 +68,20 @@ impl Bench {
 
     /// A receive of no bytes.
     fn post_recv(&self, to: usize, number: u32) -> Result<(), JobError> {
-        let receive = Receive {
+        let posted = self.post_recvs(to, number..number + 1);
+        posted.refused.map_or(Ok(()), Err)
+    }
+
+    /// Receives of no bytes, in one call.
+    fn post_recvs(&self, to: usize, numbers: Range<u32>) -> Submitted {
+        let receive = |number| Receive {
             token: Token::new(1, number, 1),
             dst: Segments::none(),
             room: 0,
         };
-        // SAFETY: it names no memory.
-        let posted = unsafe { self.ends[to].post_recvs(&[receive]) };
-        posted.refused.map_or(Ok(()), Err)
+        let receives: Vec<_> = numbers.map(receive).collect();
+        // SAFETY: they name no memory.
+        unsafe { self.ends[to].post_recvs(&receives) }
     }
 
     fn reap(&self, of: usize) -> Vec<Completion> {
@@ -181,6 +188,54 @@ fn requests_that_may_have_been_taken_end() {
     assert_eq!(error.vendor_code(), Some(libc::EINVAL as u64));
     assert!(matches!(bench.ends[0].state(), EndpointState::Error(_)));
     drop(hold);
+    bench.retire();
+}
+
+/// The same of receives: whether the adapter has none or all of them, each ends once, and the
+/// connection with them.
+#[test]
+fn receives_that_may_have_been_taken_end() {
+    let world = World::new([Description::roce("fake0")]);
+    let bench = Bench::new(&world, PATIENT);
+    bench.post_recv(1, 0).unwrap();
+    world
+        .faults()
+        .fail("ibv_post_recv(doorbell)", 1, libc::EINVAL);
+    let submitted = bench.post_recvs(1, 1..4);
+    assert_eq!((submitted.accepted, submitted.refused), (3, None));
+    let EndpointState::Error(cause) = bench.ends[1].state() else {
+        panic!("it is not known what the adapter has");
+    };
+    assert_eq!(cause.vendor_code(), Some(libc::EINVAL as u64));
+    let flushed = |number| Completion::new(Token::new(1, number, 1), Err(JobError::flushed(cause)));
+    assert_eq!(bench.reap(1), [0, 1, 2, 3].map(flushed));
+    bench.ends[1].reset();
+    bench.ends[0].reset();
+    bench.connect();
+    bench.post_recv(1, 5).unwrap();
+    assert_eq!(bench.send(0, 1).accepted, 1);
+    assert_eq!(bench.reap_one(1).token, Token::new(1, 5, 1));
+    bench.retire();
+}
+
+/// A list of which the adapter refuses one in the middle: those before it are posted, and it and
+/// those behind it were never the adapter's.
+#[test]
+fn receives_before_a_refused_one_are_posted() {
+    let world = World::new([Description::roce("fake0")]);
+    let bench = Bench::new(&world, PATIENT);
+    world.faults().fail("ibv_post_recv", 3, libc::ENOMEM);
+    let submitted = bench.post_recvs(1, 0..5);
+    assert_eq!(submitted.accepted, 2);
+    let code = submitted.refused.and_then(|why| why.vendor_code());
+    assert_eq!(code, Some(libc::ENOMEM as u64));
+    assert_eq!(bench.fake.posted(), (0, 2));
+    assert_eq!(bench.ends[1].state(), EndpointState::Connected);
+    bench.post_recv(1, 2).unwrap();
+    for number in 0..3 {
+        assert_eq!(bench.send(0, number).accepted, 1);
+        assert_eq!(bench.reap_one(1).token, Token::new(1, number, 1));
+    }
     bench.retire();
 }
 

@@ -107,7 +107,8 @@ impl Faults {
     /// `ibv_modify_qp` is a way up, and those to the states Error and Reset are
     /// `ibv_modify_qp(ERR)` and `ibv_modify_qp(RESET)`. Of `ibv_post_send` and `ibv_post_recv` each
     /// work request counts, but for those of no bytes, which are looks whether the peer is there.
-    /// `ibv_post_send(doorbell)` fails with all requests queued, and blames none.
+    /// `ibv_post_send(doorbell)` and `ibv_post_recv(doorbell)` fail with all requests queued, and
+    /// blame none.
     pub fn fail(self, call: &'static str, nth: u64, errno: c_int) {
         lock().plan.fail(Some(call), nth, errno, false);
     }

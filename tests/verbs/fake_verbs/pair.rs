@@ -293,12 +293,7 @@ pub(super) unsafe extern "C" fn post_send(
             return errno;
         }
     }
-    let rung = lock().plan.failure("ibv_post_send(doorbell)");
-    if let Some(errno) = rung {
-        fill(bad, std::ptr::null_mut());
-        return errno;
-    }
-    0
+    rung("ibv_post_send(doorbell)", bad)
 }
 
 pub(super) unsafe extern "C" fn post_recv(
@@ -318,7 +313,16 @@ pub(super) unsafe extern "C" fn post_recv(
             return errno;
         }
     }
-    0
+    rung("ibv_post_recv(doorbell)", bad)
+}
+
+/// Everything is queued, and the adapter is told of it.
+fn rung<T>(call: &'static str, bad: *mut *mut T) -> c_int {
+    let Some(errno) = lock().plan.failure(call) else {
+        return 0;
+    };
+    fill(bad, std::ptr::null_mut());
+    errno
 }
 
 impl Fabric {
