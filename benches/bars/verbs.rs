@@ -326,6 +326,9 @@ const TABLE: Table = Table {
     destroy_qp,
     get_async_event,
     ack_async_event,
+    create_srq: None,
+    modify_srq: None,
+    destroy_srq: None,
 };
 
 /// In C's way: a request is filled, posted, and its completion polled.

@@ -214,6 +214,14 @@ reasons! {
         "the peer has posted no receive, or does not take what was sent, for {millis} ms \
          (rnr_timeout)"
         => "have it post its receives first";
+    /// On an adapter, of a [`RecvPool`](crate::rdma::RecvPool): the first number is the
+    /// connection's credits.
+    CreditsExceeded, ConnectionAborted,
+        "the peer has sent more messages than its credits, which nobody takes, and others have none",
+        |credits, _b|
+        "the peer has sent more messages than its {credits} credits, which nobody takes, and \
+         others have none"
+        => "poll Rdma::messages() of this connection, or have the peer send less at once";
     /// The message is longer than the receive that the peer has posted.
     MessageTooLong, InvalidValue,
         "the message is longer than the receive that the peer has posted",

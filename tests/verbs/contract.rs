@@ -29,6 +29,7 @@ fn small(description: Description) -> Description {
     Description {
         max_sge: 1,
         max_qp_wr: 31,
+        max_srq_wr: 31,
         max_cqe: 124,
         max_msg_sz: 1 << 16,
         max_inline: 0,

@@ -7,4 +7,5 @@ mod errors;
 mod fake;
 mod fake_verbs;
 mod program;
+mod shared;
 mod workq;

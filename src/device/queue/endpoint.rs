@@ -149,7 +149,8 @@ pub struct Receive {
 ///    [`JobError::memory_kept`](crate::error::JobError::memory_kept).)
 /// 4. Messages of an Endpoint with [`EndpointConfig::pooled_room`] are taken whole, once each, and
 ///    in the order in which they were sent. A peer that has left turns the state to Error once its
-///    messages were taken; a reset drops them.
+///    messages were taken; a reset drops them. Of several endpoints of a queue a peer may have more
+///    messages waiting than it was lent, if others have their credits or get them in the end.
 ///
 /// # Safety
 ///

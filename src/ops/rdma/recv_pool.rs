@@ -20,6 +20,12 @@ const CREDITS: u32 = 16;
 /// [`rnr_timeout`](super::RdmaBuilder::rnr_timeout) with
 /// [`Reason::NoReceive`](crate::error::Reason::NoReceive). The peers of other connections go on.
 ///
+/// On an adapter the receives of all connections of a WorkQ are one shared receive queue, with as
+/// many places as they have credits. A peer may have more messages waiting than its credits while
+/// others leave theirs. If none is left, and nobody takes its messages for a quarter of the
+/// connection's `rnr_timeout`, its connection fails with
+/// [`Reason::CreditsExceeded`](crate::error::Reason::CreditsExceeded).
+///
 /// **Fairness.** A stream that has a message and finds the pool empty stands in line for a Buf,
 /// with others that wait for one ([`BufPool::alloc`]), and takes one message at its turn. It waits
 /// for the end of its connection as well. A message without data takes a Buf for that moment.

@@ -219,6 +219,8 @@ fn read_events(context: &Context, watched: &Watched, closed: bool) {
 enum About {
     RcConnection(u64),
     Queue(u64),
+    /// Few receives are left of the shared queue with this number.
+    SharedReceives(u32),
     /// The port of this number has gone down.
     Port(u8),
     Device,
@@ -231,7 +233,10 @@ impl About {
     /// The event was read, and is not acknowledged yet.
     unsafe fn of(event: &ibv_async_event) -> About {
         match event.event_type {
-            IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR => {
+            IBV_EVENT_QP_FATAL
+            | IBV_EVENT_QP_REQ_ERR
+            | IBV_EVENT_QP_ACCESS_ERR
+            | IBV_EVENT_QP_LAST_WQE_REACHED => {
                 // SAFETY: events of these types have a queue pair (ibv_get_async_event(3)).
                 let qp = unsafe { event.element.qp };
                 // SAFETY: it is not destroyed before the event is acknowledged.
@@ -242,6 +247,12 @@ impl About {
                 let cq = unsafe { event.element.cq };
                 // SAFETY: as above.
                 About::Queue(unsafe { (*cq).cq_context }.addr() as u64)
+            }
+            IBV_EVENT_SRQ_LIMIT_REACHED => {
+                // SAFETY: events of this type have a shared receive queue.
+                let srq = unsafe { event.element.srq };
+                // SAFETY: as above.
+                About::SharedReceives(unsafe { (*srq).srq_context }.addr() as u32)
             }
             IBV_EVENT_PORT_ERR => {
                 // SAFETY: events of this type have the number of a port.
@@ -257,7 +268,8 @@ fn tell(context: &Context, watched: &Watched, about: About, kind: u32) {
     let device = &context.name;
     match about {
         About::RcConnection(id) => {
-            // A peer broke the rules, or the adapter did.
+            // A peer broke the rules, or the adapter did. Of a queue pair with a shared receive
+            // queue nothing is flushed: an idle one says by its last receive alone that it failed.
             let cause = match kind {
                 IBV_EVENT_QP_FATAL => JobError::device(ErrorKind::Driver, kind.into()),
                 _ => JobError::of(Reason::PeerFailed),
@@ -277,6 +289,11 @@ fn tell(context: &Context, watched: &Watched, about: About, kind: u32) {
                 core.request_reap();
             }
             log(|| error!(target: "tokio_doca::verbs", device, "a completion queue failed"));
+        }
+        About::SharedReceives(id) => {
+            for core in watched.cores() {
+                core.top_up(Some(id));
+            }
         }
         About::Port(port) => {
             if port == context.traits.port {

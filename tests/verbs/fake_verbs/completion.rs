@@ -192,6 +192,13 @@ fn poll(address: usize, max: c_int, to: *mut Wc) -> Result<c_int, Errno> {
         let place = unsafe { to.add(index) };
         // SAFETY: as above.
         unsafe { place.write(entry.wc) };
+        if let Some(srq) = entry
+            .place
+            .and_then(|place| fabric.srqs.get_mut(&place.srq))
+        {
+            srq.used -= 1;
+            continue;
+        }
         let freed = entry
             .place
             .and_then(|place| Some((place, fabric.qps.get_mut(&place.qp)?)));
@@ -221,15 +228,17 @@ impl Fabric {
             let Some(cq) = self.cqs.get_mut(&address) else {
                 continue;
             };
+            let own =
+                |entry: &super::fabric::Entry| entry.place.filter(|place| place.qp == qp_address);
+            for srq in cq.entries.iter().filter_map(own).map(|place| place.srq) {
+                if let Some(srq) = self.srqs.get_mut(&srq) {
+                    srq.used -= 1;
+                }
+            }
             if keeps {
                 // They free nothing any more.
-                let own = |entry: &&mut super::fabric::Entry| {
-                    entry.place.is_some_and(|place| place.qp == qp_address)
-                };
-                cq.entries
-                    .iter_mut()
-                    .filter(own)
-                    .for_each(|entry| entry.place = None);
+                let kept = cq.entries.iter_mut().filter(|entry| own(entry).is_some());
+                kept.for_each(|entry| entry.place = None);
                 continue;
             }
             let before = cq.entries.len();

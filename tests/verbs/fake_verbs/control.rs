@@ -9,7 +9,7 @@ use tokio_doca::verbs::ffi::Table;
 use tokio_doca::verbs::ffi::*;
 
 use super::fabric::{BELL, Bell, Context, Errno, Fabric, Mr, call, lock};
-use super::{completion, events, pair};
+use super::{completion, events, pair, shared};
 
 pub(super) const TABLE: Table = Table {
     get_device_list,
@@ -36,6 +36,9 @@ pub(super) const TABLE: Table = Table {
     destroy_qp: pair::destroy_qp,
     get_async_event: events::get_async_event,
     ack_async_event: events::ack_async_event,
+    create_srq: Some(shared::create_srq),
+    modify_srq: Some(shared::modify_srq),
+    destroy_srq: Some(shared::destroy_srq),
 };
 
 pub(super) fn set_errno(errno: Errno) {
@@ -193,6 +196,7 @@ unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
         head.ops.req_notify_cq = Some(events::req_notify_cq);
         head.ops.post_send = Some(pair::post_send);
         head.ops.post_recv = Some(pair::post_recv);
+        head.ops.post_srq_recv = Some(shared::post_srq_recv);
         let context = fabric.make(head);
         let state = Context {
             adapter,
@@ -253,6 +257,9 @@ unsafe extern "C" fn query_device(context: *mut ibv_context, to: *mut ibv_device
             } else {
                 IBV_ATOMIC_NONE
             },
+            max_srq: (description.max_srq_wr > 0).into(),
+            max_srq_wr: description.max_srq_wr as c_int,
+            max_srq_sge: (description.max_srq_wr > 0).into(),
             max_pkeys: 1,
             local_ca_ack_delay: 15,
             phys_port_cnt: 1,
@@ -360,7 +367,8 @@ unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
             return Err(fabric.unknown("ibv_dealloc_pd", address));
         };
         let used = fabric.mrs.values().any(|mr| mr.pd == address)
-            || fabric.qps.values().any(|qp| qp.pd == address);
+            || fabric.qps.values().any(|qp| qp.pd == address)
+            || fabric.srqs.values().any(|srq| srq.pd == address);
         if used {
             fabric.sin("ibv_dealloc_pd before what belongs to it");
             return Err(libc::EBUSY);
@@ -426,6 +434,14 @@ unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
             return Err(fabric.unknown("ibv_dereg_mr", address));
         };
         let (lkey, rkey, pd) = (state.lkey, state.rkey, state.pd);
+        // Messages may come there at any time.
+        let names = |srq: &shared::Srq| {
+            let mut sges = srq.receives.iter().flat_map(|it| &it.sges);
+            sges.any(|sge| sge.lkey == lkey)
+        };
+        if fabric.srqs.values().any(names) {
+            fabric.sin("ibv_dereg_mr of memory that a shared receive queue has");
+        }
         fabric.by_lkey.remove(&lkey);
         fabric.by_rkey.remove(&rkey);
         let context = fabric.pds.get(&pd).copied().unwrap_or(0);

@@ -39,6 +39,8 @@ pub struct Description {
     /// Bytes of the longest send queue, where a request takes 64 and 16 for each of its pieces
     /// (mlx5): more requests than that are fewer pieces.
     pub send_bytes: u32,
+    /// Places of a shared receive queue; 0 for an adapter that has none.
+    pub max_srq_wr: u32,
     pub max_cqe: c_int,
     /// Completion queues can be made larger.
     pub resizes: bool,
@@ -79,6 +81,7 @@ impl Description {
             max_sge: 16,
             max_qp_wr: 1 << 14,
             send_bytes: u32::MAX,
+            max_srq_wr: 1 << 14,
             max_cqe: 1 << 18,
             resizes: true,
             max_msg_sz: 1 << 20,

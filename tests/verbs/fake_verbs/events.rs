@@ -136,6 +136,9 @@ pub(super) unsafe extern "C" fn get_async_event(
             Element::Cq(cq) => ibv_async_event_element {
                 cq: cq as *mut ibv_cq,
             },
+            Element::Srq(srq) => ibv_async_event_element {
+                srq: srq as *mut ibv_srq,
+            },
             Element::Port | Element::Device => ibv_async_event_element { port_num: 1 },
         };
         let event_type = event.kind;
@@ -153,10 +156,15 @@ pub(super) unsafe extern "C" fn ack_async_event(event: *mut ibv_async_event) {
     // SAFETY: the caller's struct.
     let event = unsafe { *event };
     let element = match event.event_type {
-        IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR => {
+        IBV_EVENT_QP_FATAL
+        | IBV_EVENT_QP_REQ_ERR
+        | IBV_EVENT_QP_ACCESS_ERR
+        | IBV_EVENT_QP_LAST_WQE_REACHED => {
             // SAFETY: these kinds have one.
             Element::Qp(unsafe { event.element.qp } as usize)
         }
+        // SAFETY: as above.
+        IBV_EVENT_SRQ_LIMIT_REACHED => Element::Srq(unsafe { event.element.srq } as usize),
         // SAFETY: as above.
         IBV_EVENT_CQ_ERR => Element::Cq(unsafe { event.element.cq } as usize),
         _ => Element::Port,
@@ -172,6 +180,7 @@ impl Fabric {
         let counter = match event.element {
             Element::Qp(qp) => self.qps.get_mut(&qp).map(|qp| &mut qp.async_unacked),
             Element::Cq(cq) => self.cqs.get_mut(&cq).map(|cq| &mut cq.async_unacked),
+            Element::Srq(srq) => self.srqs.get_mut(&srq).map(|srq| &mut srq.async_unacked),
             Element::Port | Element::Device => return,
         };
         match (counter, read) {

@@ -16,6 +16,7 @@ use tokio_doca::verbs::ffi::*;
 use super::describe::Description;
 use super::faults::Plan;
 use super::pair::Qp;
+use super::shared::Srq;
 
 /// Why a call fails: an `errno`.
 pub(super) type Errno = c_int;
@@ -118,6 +119,7 @@ pub(super) struct Context {
 pub(super) enum Element {
     Qp(usize),
     Cq(usize),
+    Srq(usize),
     Port,
     Device,
 }
@@ -176,6 +178,8 @@ pub(super) struct Entry {
 pub(super) struct Place {
     pub(super) qp: usize,
     pub(super) is_receive: bool,
+    /// The shared queue whose receive it was, or 0.
+    pub(super) srq: usize,
     /// This request and all before it.
     pub(super) number: u64,
 }
@@ -192,6 +196,7 @@ pub(super) struct Fabric {
     pub(super) by_rkey: HashMap<u32, usize>,
     pub(super) channels: HashMap<usize, Channel>,
     pub(super) cqs: HashMap<usize, Cq>,
+    pub(super) srqs: HashMap<usize, Srq>,
     pub(super) qps: HashMap<usize, Qp>,
     pub(super) by_number: HashMap<u32, usize>,
     /// Of tests that have failed: somebody may still use them.
@@ -321,6 +326,7 @@ impl Fabric {
             ("memory regions", self.mrs.len()),
             ("completion channels", self.channels.len()),
             ("completion queues", self.cqs.len()),
+            ("shared receive queues", self.srqs.len()),
             ("queue pairs", self.qps.len()),
         ];
         all.into_iter().filter(|(_, count)| *count > 0).collect()

@@ -10,7 +10,7 @@ use super::fabric::{BELL, Element, Entry, Errno, Fabric, POLLS_ARE_PLANNED, lock
 use super::pair::Qp;
 
 /// The calls that set something up: [`World::fail_any`](super::World::fail_any) counts these.
-const SET_UP: [&str; 13] = [
+const SET_UP: [&str; 14] = [
     "ibv_get_device_list",
     "ibv_open_device",
     "ibv_query_device",
@@ -21,6 +21,7 @@ const SET_UP: [&str; 13] = [
     "ibv_create_comp_channel",
     "ibv_create_cq",
     "ibv_resize_cq",
+    "ibv_create_srq",
     "ibv_create_qp",
     "ibv_modify_qp",
     "ibv_req_notify_cq",
@@ -44,6 +45,9 @@ pub(super) struct Plan {
     statuses: Vec<(u64, ibv_wc_status, u32)>,
     /// Each event of a completion queue comes twice.
     pub(super) doubled: bool,
+    /// Each queue pair that is destroyed takes a receive of its shared queue with it, as one does
+    /// amid a message.
+    pub(super) loses_receives: bool,
 }
 
 impl Plan {
@@ -132,6 +136,12 @@ impl Faults {
     /// From now on each event of a completion queue comes twice, or no more.
     pub fn double_events(self, doubled: bool) {
         lock().plan.doubled = doubled;
+    }
+
+    /// From now on each queue pair that is destroyed takes a receive of its shared queue with it,
+    /// as one does amid a message.
+    pub fn lose_receives(self) {
+        lock().plan.loses_receives = true;
     }
 
     /// Nothing is planned any more. Says which calls have failed by plan.
@@ -237,6 +247,18 @@ impl Fake {
             fabric.raise(context, IBV_EVENT_CQ_ERR, Element::Cq(cq));
         }
         BELL.notify_all();
+    }
+
+    /// How many receives are posted to its shared receive queues.
+    pub fn shared_receives(self) -> usize {
+        let fabric = lock();
+        let srqs = fabric.srqs_of(self);
+        srqs.iter().map(|srq| fabric.srqs[srq].receives.len()).sum()
+    }
+
+    /// How many shared receive queues it has.
+    pub fn shared_queues(self) -> usize {
+        lock().srqs_of(self).len()
     }
 
     /// A completion that nothing was posted for, in each of its completion queues.
@@ -348,6 +370,16 @@ impl Fabric {
         qps.sort_by_key(|qp| self.qps[qp].number);
         let cqs = self.cqs.iter().filter(|(_, cq)| here(&cq.context));
         (qps, cqs.map(|(&address, _)| address).collect())
+    }
+
+    fn srqs_of(&self, fake: Fake) -> Vec<usize> {
+        let here = |context: &usize| {
+            self.contexts
+                .get(context)
+                .is_some_and(|c| c.adapter == fake.0)
+        };
+        let srqs = self.srqs.iter().filter(|(_, srq)| here(&srq.context));
+        srqs.map(|(&address, _)| address).collect()
     }
 
     /// An event for each context of the adapter.

@@ -32,6 +32,7 @@ mod faults;
 mod memory;
 mod modify;
 mod pair;
+mod shared;
 mod wire;
 
 use std::collections::VecDeque;

@@ -5,7 +5,7 @@ use tokio_doca::verbs::ffi::ibv_qp_attr_mask as mask;
 use tokio_doca::verbs::ffi::*;
 
 use super::describe::Link;
-use super::fabric::{Errno, Fabric};
+use super::fabric::{Element, Errno, Fabric};
 
 const INIT: u32 = mask::IBV_QP_PKEY_INDEX.0 | mask::IBV_QP_PORT.0 | mask::IBV_QP_ACCESS_FLAGS.0;
 const RTR: u32 = mask::IBV_QP_AV.0
@@ -144,9 +144,14 @@ impl Fabric {
     /// To the state Error: what is posted is flushed by and by.
     pub(super) fn fail_qp(&mut self, address: usize) {
         if let Some(qp) = self.qps.get_mut(&address) {
-            qp.state = IBV_QPS_ERR;
+            let was = std::mem::replace(&mut qp.state, IBV_QPS_ERR);
+            let (context, srq) = (qp.context, qp.srq);
             qp.waits_until = None;
             self.wake(address);
+            // It takes no receives any more, and has flushed none of those of the shared queue.
+            if srq != 0 && was != IBV_QPS_ERR {
+                self.raise(context, IBV_EVENT_QP_LAST_WQE_REACHED, Element::Qp(address));
+            }
         }
     }
 }

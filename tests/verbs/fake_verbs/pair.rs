@@ -21,6 +21,8 @@ pub(super) struct Qp {
     pub(super) pd: usize,
     pub(super) send_cq: usize,
     pub(super) recv_cq: usize,
+    /// 0 if it has receives of its own.
+    pub(super) srq: usize,
     pub(super) cap: ibv_qp_cap,
     pub(super) all_signaled: bool,
     pub(super) state: ibv_qp_state,
@@ -104,8 +106,14 @@ pub(super) unsafe extern "C" fn create_qp(
                 cap.max_send_wr * (64 + 16 * cap.max_send_sge),
                 description.send_bytes,
             );
-        if !fits || init.qp_type != IBV_QPT_RC || !init.srq.is_null() {
+        if !fits || init.qp_type != IBV_QPT_RC {
             return Err(libc::EINVAL);
+        }
+        let srq = init.srq as usize;
+        match fabric.srqs.get_mut(&srq) {
+            Some(srq) if srq.context == context => srq.qps += 1,
+            None if init.srq.is_null() => {}
+            _ => return Err(fabric.unknown("ibv_create_qp", srq)),
         }
         let (send_cq, recv_cq) = (init.send_cq as usize, init.recv_cq as usize);
         for cq in [send_cq, recv_cq] {
@@ -121,11 +129,11 @@ pub(super) unsafe extern "C" fn create_qp(
             pd,
             send_cq: init.send_cq,
             recv_cq: init.recv_cq,
+            srq: init.srq,
             handle: fresh(),
             qp_num: number,
             state: IBV_QPS_RESET,
             qp_type: init.qp_type,
-            ..ibv_qp::default()
         });
         let state = Qp {
             number,
@@ -134,6 +142,7 @@ pub(super) unsafe extern "C" fn create_qp(
             pd: pd as usize,
             send_cq,
             recv_cq,
+            srq,
             cap,
             all_signaled: init.sq_sig_all != 0,
             state: IBV_QPS_RESET,
@@ -166,7 +175,7 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     let done = call("ibv_destroy_qp").and_then(|mut fabric| {
         let address = qp as usize;
         let forgotten = Instant::now() + FORGOTTEN;
-        let (qp_number, adapter, context, cqs) = loop {
+        let (qp_number, adapter, context, cqs, srq) = loop {
             let Some(state) = fabric.qps.get(&address) else {
                 return Err(fabric.unknown("ibv_destroy_qp", address));
             };
@@ -176,6 +185,7 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
                     state.adapter,
                     state.context,
                     [state.send_cq, state.recv_cq],
+                    state.srq,
                 );
             }
             if Instant::now() > forgotten {
@@ -191,6 +201,12 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
             if let Some(cq) = fabric.cqs.get_mut(&cq) {
                 cq.qps -= 1;
             }
+        }
+        if let Some(srq) = fabric.srqs.get_mut(&srq) {
+            srq.qps -= 1;
+        }
+        if fabric.plan.loses_receives {
+            fabric.lose_receive(srq);
         }
         fabric.by_number.remove(&qp_number);
         fabric.drop_completions(address, qp_number, adapter, cqs);
@@ -241,7 +257,7 @@ pub(super) unsafe extern "C" fn modify_qp(
 /// # Safety
 ///
 /// Each of `next` is a request, or null at the end.
-unsafe fn requests<T: Copy>(
+pub(super) unsafe fn requests<T: Copy>(
     first: *mut T,
     next: fn(&T) -> *mut T,
 ) -> impl Iterator<Item = (*mut T, T)> {
@@ -257,7 +273,7 @@ unsafe fn requests<T: Copy>(
 /// # Safety
 ///
 /// So many elements are there.
-unsafe fn sges(list: *const ibv_sge, count: c_int) -> Vec<Sge> {
+pub(super) unsafe fn sges(list: *const ibv_sge, count: c_int) -> Vec<Sge> {
     if count <= 0 {
         return Vec::new();
     }
@@ -317,7 +333,7 @@ pub(super) unsafe extern "C" fn post_recv(
 }
 
 /// Everything is queued, and the adapter is told of it.
-fn rung<T>(call: &'static str, bad: *mut *mut T) -> c_int {
+pub(super) fn rung<T>(call: &'static str, bad: *mut *mut T) -> c_int {
     let Some(errno) = lock().plan.failure(call) else {
         return 0;
     };
@@ -414,6 +430,7 @@ impl Fabric {
             return Err(libc::EINVAL);
         }
         let fits = request.num_sge >= 0 && request.num_sge as u32 <= qp.cap.max_recv_sge;
+        let fits = fits && qp.srq == 0;
         if qp.state == IBV_QPS_RESET || !fits {
             return Err(libc::EINVAL);
         }

@@ -278,10 +278,15 @@ impl Fabric {
     ) -> Option<Outcome> {
         let there = self.qps.get_mut(&peer).expect("found by the caller");
         let timer = RNR[usize::from(there.attr.min_rnr_timer)];
-        let pd = there.pd;
-        let Some(receive) = there.receives.pop_front() else {
+        let (pd, srq) = (there.pd, there.srq);
+        let receives = match self.srqs.get_mut(&srq) {
+            Some(srq) => &mut srq.receives,
+            None => &mut there.receives,
+        };
+        let Some(receive) = receives.pop_front() else {
             return Some(NotReady(Duration::from_micros(timer)));
         };
+        self.check_limit(srq);
         let room: u64 = receive.sges.iter().map(|sge| sge.len).sum();
         if !is_write {
             let fails = match self.gathered(pd, &receive.sges, true) {
@@ -348,6 +353,7 @@ impl Fabric {
         let place = Place {
             qp: address,
             is_receive: false,
+            srq: 0,
             number: send.number,
         };
         self.complete(
@@ -366,7 +372,7 @@ impl Fabric {
         result: Result<&Send, (ibv_wc_status, u32)>,
     ) {
         let qp = &self.qps[&address];
-        let (cq, number) = (qp.recv_cq, qp.number);
+        let (cq, number, srq) = (qp.recv_cq, qp.number, qp.srq);
         let mut wc = spoilt(receive.wr_id, number, result.err());
         if let Ok(send) = result {
             let is_write = send.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
@@ -384,6 +390,7 @@ impl Fabric {
         let place = Place {
             qp: address,
             is_receive: true,
+            srq,
             number: receive.number,
         };
         self.complete(

@@ -65,8 +65,8 @@ impl Mr {
         flags: ibv_access_flags,
     ) -> Result<Mr> {
         let addr = NonNull::from(words).cast();
-        // SAFETY: the domain is the context's; the one caller, `Answers`, drops the words after
-        // this. What the adapter writes there is read as atomics.
+        // SAFETY: the domain is the context's; the callers, `Answers` and the chunks of an `Srq`,
+        // drop the words after this. What the adapter writes there is read as atomics.
         unsafe { Mr::register(context, context.pd(), addr, size_of_val(words), flags) }
     }
 

@@ -17,6 +17,9 @@ pub(in super::super) const PROBES: u32 = 8;
 /// The deepest WorkQ, and the longest queue: a test of an adapter's millions would take minutes.
 const MOST: u32 = 1 << 14;
 
+/// The longest message of a shared receive queue, each of whose receives has so much memory.
+const POOLED: usize = 256 << 10;
+
 /// What was asked of an open device.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Traits {
@@ -33,6 +36,8 @@ pub(in super::super) struct Traits {
     max_sge: u32,
     max_qp_wr: u32,
     pub(in super::super) max_cqe: u32,
+    /// The longest shared receive queue; 0 if there is none.
+    max_srq_wr: u32,
     atomics: bool,
     /// Reads and atomics that it answers, and asks, at once on a queue pair.
     pub(in super::super) rd_atomics: [u8; 2],
@@ -117,6 +122,10 @@ impl Traits {
             (sge, 0) => sge,
             (sge, of_reads) => sge.min(of_reads),
         };
+        // SAFETY: as above: the functions stand in the context since it was opened.
+        let post_srq_recv = unsafe { (*context).ops.post_srq_recv };
+        let has_srqs = attr.max_srq > 0 && attr.max_srq_sge > 0 && post_srq_recv.is_some();
+        let has_srqs = has_srqs && table.create_srq.is_some() && table.destroy_srq.is_some();
         let rd = |number: i32| number.clamp(0, 16) as u8;
         Ok(Traits {
             iwarp: transport == IBV_TRANSPORT_IWARP,
@@ -134,6 +143,7 @@ impl Traits {
             max_sge: sge.clamp(1, LIST as u32),
             max_qp_wr: count(attr.max_qp_wr),
             max_cqe: count(attr.max_cqe),
+            max_srq_wr: if has_srqs { count(attr.max_srq_wr) } else { 0 },
             atomics: attr.atomic_cap != IBV_ATOMIC_NONE,
             rd_atomics: [rd(attr.max_qp_rd_atom), rd(attr.max_qp_init_rd_atom)],
         })
@@ -150,6 +160,15 @@ impl Traits {
         wanted.min(self.max_qp_wr).min(self.max_cqe / 4)
     }
 
+    /// Places of a shared receive queue; 0 if there is none.
+    pub(in super::super) fn shared_receives(&self) -> u32 {
+        // iWARP ends a connection whose message finds no receive.
+        match self.iwarp {
+            true => 0,
+            false => self.max_srq_wr.min(self.max_cqe / 4),
+        }
+    }
+
     /// What a device is that has these.
     pub(in super::super) fn caps(&self) -> Caps {
         // One queue takes a quarter of the largest completion queue, so that one of each kind fits.
@@ -162,6 +181,10 @@ impl Traits {
         rdma.atomics = self.atomics;
         // The protocol of iWARP has no immediates with writes (RFC 5040).
         rdma.write_imm = !self.iwarp;
+        if self.shared_receives() > 0 {
+            rdma.max_pooled_room =
+                usize::try_from(self.max_message).map_or(POOLED, |max| max.min(POOLED));
+        }
         rdma.gid_table_size = self.gids;
         rdma.transport = true;
         rdma.pkey_table_size = self.pkeys;

@@ -38,7 +38,9 @@ impl RcConnection {
         if self.id() != id {
             return;
         }
-        let Some(mut inner) = self.try_inner() else {
+        // Messages that came before it are found by who reaps.
+        let inner = self.try_inner().filter(|_| !self.is_pooled());
+        let Some(mut inner) = inner else {
             *lock(&self.failed) = Some((id, cause));
             self.look_after();
             return;
@@ -85,9 +87,24 @@ impl RcConnection {
             self.look_after();
         }
         let ours = inner.peer.is_some_and(|peer| !peer.origin.is_foreign());
+        let mut again = look.again;
+        let limit = (self.config.rnr_timeout / 4).max(LEAST);
+        if let Some((soon, is_over)) = inner.pooled.as_mut().map(|it| it.look(now, limit)) {
+            again = soon.map_or(again, |soon| soon.min(again));
+            if is_over {
+                let credits = self.config.recv_queue_size.into();
+                let cause = JobError::endpoint(Reason::CreditsExceeded, credits, 0);
+                let tell = self.fail(&mut inner, cause);
+                drop(inner);
+                if tell {
+                    self.tell();
+                }
+                return None;
+            }
+        }
         if look.idle && ours && inner.probes < PROBES {
             self.probe(&mut inner);
         }
-        Some(look.again)
+        Some(again)
     }
 }

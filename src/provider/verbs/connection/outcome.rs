@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::super::ffi::*;
-use super::super::transport::{Failed, probe, status};
+use super::super::transport::{Failed, is_name, probe, status};
 use super::rc::{Posted, RcConnection, RcInner};
 use crate::device::{Arrival, Completion, EndpointState, Token, Verb};
 use crate::error::{JobError, Reason};
@@ -22,6 +22,9 @@ impl RcConnection {
             return wc.wr_id == probe(self.id()) && self.probed(inner, wc);
         }
         let token = Token::from_raw(wc.wr_id);
+        if is_name(wc.wr_id) {
+            return self.arrived(inner, wc);
+        }
         if token.table() != 0 {
             return self.received(inner, token, wc, give);
         }
@@ -72,23 +75,7 @@ impl RcConnection {
         if wc.status != IBV_WC_SUCCESS {
             return self.failed(inner, Failed::Receive(room), token, wc, give);
         }
-        let with_imm = wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
-        let immediate = if with_imm {
-            u32::from_be(wc.imm_data)
-        } else {
-            0
-        };
-        let arrival = match (wc.opcode, with_imm) {
-            (IBV_WC_RECV_RDMA_WITH_IMM, _) => Arrival::WriteImm(immediate),
-            (_, true) => Arrival::SendImm(immediate),
-            (_, false) => Arrival::Send,
-        };
-        let len = wc.byte_len as usize;
-        let len = match arrival {
-            Arrival::WriteImm(_) => len,
-            // The driver is not believed: the message is no longer than its room.
-            _ => len.min(room),
-        };
+        let (arrival, len) = arrival(wc, room);
         give(Completion::received(token, arrival, len));
         false
     }
@@ -131,9 +118,24 @@ impl RcConnection {
             inner.probes = 0;
             return false;
         }
-        match status::cause(Failed::Probe, wc.status, wc.vendor_err, &self.patience) {
-            Some(cause) => self.fail(inner, cause),
-            None => self.fail(inner, JobError::of(Reason::PeerFailed)),
-        }
+        let cause = status::cause(Failed::Probe, wc.status, wc.vendor_err, &self.patience);
+        self.fail_later(inner, cause.unwrap_or(JobError::of(Reason::PeerFailed)))
+    }
+}
+
+/// What came into a receive with so much room, and how many bytes.
+pub(super) fn arrival(wc: &Wc, room: usize) -> (Arrival, usize) {
+    let with_imm = wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+    let immediate = if with_imm {
+        u32::from_be(wc.imm_data)
+    } else {
+        0
+    };
+    let len = wc.byte_len as usize;
+    // The driver is not believed: the message is no longer than its room.
+    match (wc.opcode, with_imm) {
+        (IBV_WC_RECV_RDMA_WITH_IMM, _) => (Arrival::WriteImm(immediate), len),
+        (_, true) => (Arrival::SendImm(immediate), len.min(room)),
+        (_, false) => (Arrival::Send, len.min(room)),
     }
 }

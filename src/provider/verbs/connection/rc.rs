@@ -21,6 +21,7 @@ use super::super::adapter::{
 use super::super::ffi::*;
 use super::super::transport::{Core, PeerTimeouts, Qp, QpCaps, Retry, Sends};
 use super::local_endpoints;
+use super::pooled::Pooled;
 use super::timeouts::Timeouts;
 use crate::device::{Completion, EndpointConfig, EndpointState, RdmaJob, Token};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
@@ -66,6 +67,8 @@ pub(in super::super) struct RcInner {
     connecting: bool,
     pub(in super::super) sends: Sends<RdmaJob>,
     pub(in super::super) receives: VecDeque<Posted>,
+    /// Of a connection with a pool, while it has a queue pair.
+    pub(super) pooled: Option<Pooled>,
     pub(in super::super) timeouts: Timeouts,
     /// Looks at the peer since a completion was seen.
     pub(super) probes: u32,
@@ -103,7 +106,8 @@ impl RcConnection {
             peer: None,
             connecting: false,
             sends: Sends::new(depth),
-            receives: VecDeque::with_capacity(config.recv_queue_size as usize),
+            receives: VecDeque::with_capacity(own_receives(&config) as usize),
+            pooled: None,
             timeouts: Timeouts::default(),
             probes: 0,
             overdue: None,
@@ -164,17 +168,20 @@ impl RcConnection {
             sends: config.send_queue_size + PROBES,
             least_sends: 2 * PROBES,
             send_sges: context.traits.sges(),
-            receives: config.recv_queue_size,
+            receives: own_receives(config),
             receive_sges: config.recv_list_len,
             inline: config.transport.inline_size,
         };
+        let pooled = Pooled::join(&self.core, config)?;
+        let queues = (&self.core.cq, pooled.as_ref().map(Pooled::srq));
         let id = Qp::next_id();
         self.id.store(id, SeqCst);
         let pkey_index = config.transport.pkey_index;
-        let qp = Qp::create(&self.core.cq, context.pd(), id, caps, remote, pkey_index)?;
+        let qp = Qp::create(queues, context.pd(), id, caps, remote, pkey_index)?;
         inner.sends.set_room(qp.sends() - PROBES);
         local_endpoints::add(&inner.origin);
         inner.qp = Some(Arc::new(qp));
+        inner.pooled = pooled;
         self.set_state(inner, EndpointState::Init);
         Ok(())
     }
@@ -288,7 +295,9 @@ impl RcConnection {
         if matches!(inner.state, EndpointState::Error(_)) || inner.retired {
             return false;
         }
-        self.set_state(inner, EndpointState::Error(cause));
+        // Or it has ended before, and its messages were not taken.
+        let ending = inner.pooled.as_ref().and_then(Pooled::ending);
+        self.set_state(inner, EndpointState::Error(ending.unwrap_or(cause)));
         self.look_after();
         true
     }
@@ -305,7 +314,7 @@ impl RcConnection {
     pub(in super::super) fn check_failures(self: &Arc<Self>, inner: &mut RcInner) -> bool {
         let failed = lock(&self.failed).take();
         if let Some((_, cause)) = failed.filter(|&(id, _)| id == self.id()) {
-            return self.fail(inner, cause);
+            return self.fail_later(inner, cause);
         }
         match inner.overdue.take() {
             Some((token, cause)) if inner.sends.token(0) == Some(token) => {
@@ -338,6 +347,8 @@ impl RcConnection {
         {
             self.core.keep_for_ever(self.config.send_queue_size);
             self.core.keep_answers();
+            // The queue pair may use it.
+            std::mem::forget(inner.pooled.as_ref().map(|it| Arc::clone(it.srq())));
             inner.doubt = true;
             if !matches!(inner.state, EndpointState::Error(_)) {
                 self.set_state(inner, EndpointState::Error(JobError::memory_kept()));
@@ -365,6 +376,7 @@ impl RcConnection {
                 self.core.finish(Completion::new(token, Err(flushed)));
             }
         }
+        inner.pooled = None;
         inner.peer = None;
         inner.probes = 0;
         !inner.doubt
@@ -403,7 +415,15 @@ impl RcConnection {
 /// Completions of an endpoint that may wait at once, beside those of Jobs, which the queue's depth
 /// counts.
 fn promised(config: &EndpointConfig) -> u32 {
-    config.recv_queue_size + PROBES
+    own_receives(config) + PROBES
+}
+
+/// Places of its queue pair for receives. With a pool they are of the shared queue.
+fn own_receives(config: &EndpointConfig) -> u32 {
+    match config.pooled_room {
+        Some(_) => 0,
+        None => config.recv_queue_size,
+    }
 }
 
 impl Drop for RcConnection {

@@ -43,7 +43,11 @@ impl Watched {
 
     /// Polls each endpoint for timeouts, under the lock under which it is removed; returns when to
     /// come again.
+    /// Adds memory to shared receive queues that want it, too.
     pub(in super::super) fn tick(&self, now: Instant) -> Option<Duration> {
+        for core in self.cores() {
+            core.top_up(None);
+        }
         let conns = lock(&self.conns);
         let each = conns.iter().filter_map(Weak::upgrade);
         each.filter_map(|conn| conn.tick(now)).min()

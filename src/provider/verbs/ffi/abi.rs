@@ -54,22 +54,14 @@ fn last<T: Copy, const N: usize>(said: [T; N]) -> T {
     said[N - 1]
 }
 
-/// Types that only pointers to them are used of.
-macro_rules! opaque {
-    ($($name:ident)*) => {$(
-        #[repr(C)]
-        pub struct $name([u8; 0]);
-    )*};
-}
-
-opaque! { ibv_srq }
-
 pub type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut Wc) -> c_int;
 pub type ReqNotifyCq = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
 pub type PostSend =
     unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int;
 pub type PostRecv =
     unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
+pub type PostSrqRecv =
+    unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 
 /// A function of a table that is not called through it.
 type Unused = Option<unsafe extern "C" fn()>;
@@ -82,6 +74,7 @@ types! {
     union ibv_async_event_element = "struct ibv_async_event"."element" {
         cq: *mut ibv_cq,
         qp: *mut ibv_qp,
+        srq: *mut ibv_srq,
         port_num: c_int,
     }
     struct ibv_ah_attr = "struct ibv_ah_attr" {
@@ -110,10 +103,12 @@ types! {
         unused_1 = "_compat_query_device": [Unused; 11],
         poll_cq: Option<PollCq>,
         req_notify_cq: Option<ReqNotifyCq>,
-        unused_2 = "_compat_cq_event": [Unused; 12],
+        unused_2 = "_compat_cq_event": [Unused; 7],
+        post_srq_recv: Option<PostSrqRecv>,
+        unused_3 = "_compat_create_qp": [Unused; 4],
         post_send: Option<PostSend>,
         post_recv: Option<PostRecv>,
-        unused_3 = "_compat_create_ah": [Unused; 5],
+        unused_4 = "_compat_create_ah": [Unused; 5],
     }
     struct ibv_cq = "struct ibv_cq" {
         context: *mut ibv_context,
@@ -332,6 +327,21 @@ types! {
         addr: u64,
         length: u32,
         lkey: u32,
+    }
+    struct ibv_srq = "struct ibv_srq" {
+        context: *mut ibv_context,
+        srq_context: *mut c_void,
+        pd: *mut ibv_pd,
+        .. more
+    }
+    struct ibv_srq_attr = "struct ibv_srq_attr" {
+        max_wr: u32,
+        max_sge: u32,
+        srq_limit: u32,
+    }
+    struct ibv_srq_init_attr = "struct ibv_srq_init_attr" {
+        srq_context: *mut c_void,
+        attr: ibv_srq_attr,
     }
     /// If `status` is not `IBV_WC_SUCCESS`, only `wr_id`, `status`, `qp_num` and `vendor_err` are
     /// valid (ibv_poll_cq(3)).

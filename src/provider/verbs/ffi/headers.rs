@@ -55,7 +55,7 @@ impl Type {
 }
 
 /// The functions of `ibv_context_ops` that are called, as pointers in C.
-const OPS: [(&str, &str); 4] = [
+const OPS: [(&str, &str); 5] = [
     ("poll_cq", "int (*)(struct ibv_cq *, int, struct ibv_wc *)"),
     ("req_notify_cq", "int (*)(struct ibv_cq *, int)"),
     (
@@ -65,6 +65,10 @@ const OPS: [(&str, &str); 4] = [
     (
         "post_recv",
         "int (*)(struct ibv_qp *, struct ibv_recv_wr *, struct ibv_recv_wr **)",
+    ),
+    (
+        "post_srq_recv",
+        "int (*)(struct ibv_srq *, struct ibv_recv_wr *, struct ibv_recv_wr **)",
     ),
 ];
 

@@ -11,15 +11,18 @@ use std::fmt;
 use super::abi::*;
 
 macro_rules! table {
-    ($($(#[$doc:meta])* $name:ident = $symbol:literal, ($($arg:ty),*) $(-> $ret:ty)?;)*) => {
-        /// The functions of libibverbs that the provider calls, as their man pages have them.
+    ($($(#[$doc:meta])* $name:ident = $symbol:literal, ($($arg:ty),*) $(-> $ret:ty)?;)*
+     ; $($may:ident = $of_may:literal, ($($may_arg:ty),*) -> $may_ret:ty;)*) => {
+        /// The functions of libibverbs that the provider calls, as their man pages have them. One
+        /// that is `None` is not in the library: the device lacks what it is for.
         #[derive(Clone, Copy)]
         pub struct Table {
             $($(#[$doc])* #[allow(missing_docs)] pub $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
+            $(#[allow(missing_docs)] pub $may: Option<unsafe extern "C" fn($($may_arg),*) -> $may_ret>,)*
         }
 
         impl Table {
-            /// Opens the library of the system, and finds all functions.
+            /// Opens the library of the system, and finds its functions.
             pub(in super::super) fn load() -> Result<Table, Missing> {
                 let library = Library::open()?;
                 Ok(Table {
@@ -29,6 +32,10 @@ macro_rules! table {
                         // signature (verbs.h).
                         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) $(-> $ret)?>(found) }
                     },)*
+                    $($may: library.find($of_may).ok().map(|found| {
+                        // SAFETY: as above.
+                        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($may_arg),*) -> $may_ret>(found) }
+                    }),)*
                 })
             }
         }
@@ -36,7 +43,8 @@ macro_rules! table {
         /// Of each function its name, its arguments and what it returns, for `headers`.
         #[cfg(test)]
         pub(super) const PROTOTYPES: &[(&CStr, &[&str], &[&str])] =
-            &[$(($symbol, &[$(stringify!($arg)),*], &[$(stringify!($ret))?]),)*];
+            &[$(($symbol, &[$(stringify!($arg)),*], &[$(stringify!($ret))?]),)*
+              $(($of_may, &[$(stringify!($may_arg)),*], &[stringify!($may_ret)]),)*];
     };
 }
 
@@ -69,6 +77,11 @@ table! {
     destroy_qp = c"ibv_destroy_qp", (*mut ibv_qp) -> c_int;
     get_async_event = c"ibv_get_async_event", (*mut ibv_context, *mut ibv_async_event) -> c_int;
     ack_async_event = c"ibv_ack_async_event", (*mut ibv_async_event);
+    // Of these any may be missing.
+    ;
+    create_srq = c"ibv_create_srq", (*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
+    modify_srq = c"ibv_modify_srq", (*mut ibv_srq, *mut ibv_srq_attr, c_int) -> c_int;
+    destroy_srq = c"ibv_destroy_srq", (*mut ibv_srq) -> c_int;
 }
 
 impl fmt::Debug for Table {
@@ -88,16 +101,18 @@ pub(in super::super) mod ops {
         req_notify_cq: ReqNotifyCq,
         post_send: PostSend,
         post_recv: PostRecv,
+        post_srq_recv: Option<PostSrqRecv>,
     }
 
     impl Ops {
-        /// `None` if the driver has not all of them.
+        /// `None` if the driver has not all of them; shared receive queues may be missing.
         pub(in super::super::super) fn of(ops: &ibv_context_ops) -> Option<Ops> {
             Some(Ops {
                 poll_cq: ops.poll_cq?,
                 req_notify_cq: ops.req_notify_cq?,
                 post_send: ops.post_send?,
                 post_recv: ops.post_recv?,
+                post_srq_recv: ops.post_srq_recv,
             })
         }
 
@@ -151,6 +166,25 @@ pub(in super::super) mod ops {
         ) -> c_int {
             // SAFETY: as the caller promises.
             unsafe { (self.post_recv)(qp, first, bad) }
+        }
+
+        /// Returns `EOPNOTSUPP`, and blames the first, if the driver does not have it.
+        ///
+        /// # Safety
+        ///
+        /// As ibv_post_srq_recv(3): as for `post_send`.
+        pub(in super::super::super) unsafe fn post_srq_recv(
+            &self,
+            srq: *mut ibv_srq,
+            first: *mut ibv_recv_wr,
+            bad: &mut *mut ibv_recv_wr,
+        ) -> c_int {
+            let Some(post_srq_recv) = self.post_srq_recv else {
+                *bad = first;
+                return libc::EOPNOTSUPP;
+            };
+            // SAFETY: as the caller promises.
+            unsafe { post_srq_recv(srq, first, bad) }
         }
     }
 }

@@ -61,6 +61,8 @@ enums! {
         IBV_EVENT_DEVICE_FATAL = 8,
         IBV_EVENT_PORT_ACTIVE = 9,
         IBV_EVENT_PORT_ERR = 10,
+        IBV_EVENT_SRQ_LIMIT_REACHED = 15,
+        IBV_EVENT_QP_LAST_WQE_REACHED = 16,
         IBV_EVENT_WQ_FATAL = 19,
     }
     ibv_gid_type: u32 {
@@ -187,6 +189,10 @@ flags! {
         IBV_SEND_SIGNALED = 1 << 1,
         IBV_SEND_SOLICITED = 1 << 2,
         IBV_SEND_INLINE = 1 << 3,
+    }
+    /// What ibv_modify_srq(3) is told to set.
+    ibv_srq_attr_mask {
+        IBV_SRQ_LIMIT = 1 << 1,
     }
     ibv_wc_flags {
         IBV_WC_GRH = 1 << 0,

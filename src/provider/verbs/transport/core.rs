@@ -4,11 +4,12 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use super::super::adapter::{Context, Mr};
 use super::super::ffi::ibv_access_flags;
 use super::cq::Cq;
+use super::srq::Srq;
 use crate::device::{Completion, Signal};
 use crate::error::Result;
 use crate::sync::{lock, log};
@@ -27,6 +28,7 @@ pub(in super::super) struct Core {
     /// Something of it could not be taken from the adapter.
     doubt: AtomicBool,
     answers_kept: AtomicBool,
+    srqs: Mutex<Vec<Weak<Srq>>>,
     /// Jobs that the adapter has finished. Written under the lock under which completions are
     /// polled.
     jobs: AtomicU64,
@@ -51,6 +53,7 @@ impl Core {
             copies_failed: AtomicU64::new(0),
             doubt: AtomicBool::new(false),
             answers_kept: AtomicBool::new(false),
+            srqs: Mutex::default(),
             jobs: AtomicU64::new(0),
             signal: Arc::clone(signal),
         })
@@ -155,6 +158,43 @@ impl Core {
 
     pub(in super::super) fn is_in_doubt(&self) -> bool {
         self.doubt.load(SeqCst)
+    }
+
+    /// A shared receive queue whose receives have `room` bytes, joined by a connection with so many
+    /// credits.
+    pub(in super::super) fn srq(&self, room: usize, credits: u32) -> Result<Arc<Srq>> {
+        let mut srqs = lock(&self.srqs);
+        srqs.retain(|srq| srq.strong_count() > 0);
+        let mut open = srqs.iter().filter_map(Weak::upgrade);
+        let srq = match open.find(|srq| srq.suits(room)) {
+            Some(srq) => srq,
+            None => Arc::new(Srq::create(&self.cq, room)?),
+        };
+        srq.join(credits)?;
+        if !srqs.iter().any(|it| it.as_ptr() == Arc::as_ptr(&srq)) {
+            srqs.push(Arc::downgrade(&srq));
+        }
+        Ok(srq)
+    }
+
+    fn open_srqs(&self) -> Vec<Arc<Srq>> {
+        let srqs = lock(&self.srqs);
+        srqs.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// A receive of a shared queue has ended, of a queue pair that is gone: it is posted again.
+    pub(in super::super) fn stray(&self, wr_id: u64) {
+        for srq in self.open_srqs() {
+            srq.give_back(srq.ended(wr_id));
+        }
+    }
+
+    /// Adds memory to the shared receive queues that want it. `told` is the number of one of which
+    /// the adapter says that few receives are left.
+    pub(in super::super) fn top_up(&self, told: Option<u32>) {
+        for srq in self.open_srqs() {
+            srq.top_up(told == Some(srq.id()));
+        }
     }
 
     /// Whether the queue pair of the copies may have failed.

@@ -1,15 +1,16 @@
 //! What carries work requests: completion queues ([cq]), queue pairs ([qp]), the requests ([wr]),
-//! the Jobs of a queue pair on their way through its send queue ([sends]), and what an adapter says
-//! of those that failed ([status]).
+//! the Jobs of a queue pair on their way through its send queue ([sends]), receives of many queue
+//! pairs ([srq]), and what an adapter says of those that failed ([status]).
 //!
 //! `core` is what all queue pairs of one WorkQ and device share. These files know neither
 //! connections nor WorkQs: they import `ffi`, `adapter`, and one another downwards,
-//! `sends > qp > {cq, wr}` and `core > cq`.
+//! `sends > qp > srq > {cq, wr}` and `core > srq`.
 
 mod core;
 mod cq;
 mod qp;
 mod sends;
+mod srq;
 pub(super) mod status;
 mod wr;
 
@@ -17,5 +18,6 @@ pub(super) use core::Core;
 pub(super) use cq::{Cq, set_nonblocking};
 pub(super) use qp::{Qp, QpCaps, Retry, Route};
 pub(super) use sends::{Refused, Sends, Work};
+pub(super) use srq::{Srq, is_name};
 pub(super) use status::{Failed, PeerTimeouts};
 pub(super) use wr::{Chain, RecvChain, Remote, UNNAMED, fill_request, probe};

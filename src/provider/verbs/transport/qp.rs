@@ -9,12 +9,15 @@ use std::time::Duration;
 use super::super::adapter::{Address, check, check_ptr};
 use super::super::ffi::*;
 use super::cq::Cq;
+use super::srq::Srq;
 use super::wr::{Chain, RecvChain};
 use crate::device::{Mtu, Transport};
 use crate::error::Result;
 
 pub(in super::super) struct Qp {
     cq: Arc<Cq>,
+    /// Destroyed after it.
+    _srq: Option<Arc<Srq>>,
     raw: NonNull<ibv_qp>,
     num: u32,
     sends: u32,
@@ -117,9 +120,10 @@ impl Qp {
         NEXT.fetch_add(1, Relaxed)
     }
 
-    /// In the state INIT. `remote` is what the peer may do; `id` comes back with events.
+    /// In the state INIT. `remote` is what the peer may do; `id` comes back with events. With a
+    /// shared receive queue it has no receives of its own.
     pub(in super::super) fn create(
-        cq: &Arc<Cq>,
+        (cq, srq): (&Arc<Cq>, Option<&Arc<Srq>>),
         pd: *mut ibv_pd,
         id: u64,
         caps: QpCaps,
@@ -134,6 +138,7 @@ impl Qp {
                 qp_context: ptr::without_provenance_mut(id as usize),
                 send_cq: cq.raw(),
                 recv_cq: cq.raw(),
+                srq: srq.map_or(ptr::null_mut(), |srq| srq.raw()),
                 qp_type: IBV_QPT_RC,
                 ..ibv_qp_init_attr::default()
             };
@@ -142,8 +147,7 @@ impl Qp {
             attr.cap.max_recv_wr = wanted.receives;
             attr.cap.max_recv_sge = wanted.receive_sges;
             attr.cap.max_inline_data = wanted.inline;
-            // SAFETY: the domain is the context's, and the completion queue is held by what is
-            // made.
+            // SAFETY: the domain is the context's, and both queues are held by what is made.
             let made = check_ptr("ibv_create_qp", unsafe { create_qp(pd, &mut attr) });
             match made {
                 // It may have more, and the application may want none.
@@ -159,6 +163,7 @@ impl Qp {
         };
         let qp = Qp {
             cq: Arc::clone(cq),
+            _srq: srq.cloned(),
             raw,
             // SAFETY: just made.
             num: unsafe { (*raw.as_ptr()).qp_num },

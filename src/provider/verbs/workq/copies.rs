@@ -98,7 +98,7 @@ impl Copies {
             ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
         let id = Qp::next_id();
         self.core.set_copies(id);
-        let qp = Qp::create(&self.core.cq, pd, id, caps, remote, 0)?;
+        let qp = Qp::create((&self.core.cq, None), pd, id, caps, remote, 0)?;
         let transport = Transport::default();
         self.sends.set_room(qp.sends());
         let (port, (gid_index, gid)) = (context.port()?, context.best_gid()?);

@@ -8,9 +8,10 @@ use std::time::Instant;
 use super::super::connection::RcConnection;
 use super::shared::Shared;
 use crate::device::{
-    Endpoint, EndpointState, Job, KeepAlive, Receive, Submit, Submitted, Token, Transport,
+    Arrival, Endpoint, EndpointState, Job, KeepAlive, Receive, Segments, Submit, Submitted, Token,
+    Transport,
 };
-use crate::error::Result;
+use crate::error::{JobError, Result};
 use crate::sync::{discard, lock};
 
 /// The handle that the crate has.
@@ -42,6 +43,7 @@ impl VerbsEndpoint {
         self.queue.drain(&mut poll);
         poll.remove(&self.conn);
         let ended = self.conn.retire();
+        self.queue.collect_strays(&mut poll, &self.conn);
         Shared::tell(poll);
         ended
     }
@@ -61,7 +63,8 @@ unsafe impl Submit for VerbsEndpoint {
 // 1. Requests of a queue pair end in order (InfiniBand specification, 10.8.5), and `Sends` and the
 //    receives hold them to it.
 // 2. `RcConnection::fail`, and `RcConnection::end` by who reaps. 3. `renew`: the queue pair is
-//    destroyed before it returns.
+//    destroyed before it returns. 4. `Pooled`: a connection's completions come in order, and its
+//    messages wait in line; `RcConnection::fail_later`.
 unsafe impl Endpoint for VerbsEndpoint {
     fn state(&self) -> EndpointState {
         self.conn.state()
@@ -86,6 +89,23 @@ unsafe impl Endpoint for VerbsEndpoint {
         unsafe { self.conn.post_recvs(receives) }
     }
 
+    fn has_message(&self) -> bool {
+        self.conn.has_message()
+    }
+
+    unsafe fn take_message(
+        &self,
+        dst: &Segments,
+        room: usize,
+    ) -> Result<Option<(Arrival, usize)>, JobError> {
+        // SAFETY: as the caller promises.
+        match unsafe { self.conn.take_message(dst, room) } {
+            // SAFETY: as above.
+            Ok(None) if self.queue.look() => unsafe { self.conn.take_message(dst, room) },
+            taken => taken,
+        }
+    }
+
     fn reset(&self) {
         let mut poll = lock(&self.queue.poll);
         self.queue.drain(&mut poll);
@@ -97,6 +117,7 @@ unsafe impl Endpoint for VerbsEndpoint {
             self.conn.fail(&mut inner, why);
         }
         drop(inner);
+        self.queue.collect_strays(&mut poll, &self.conn);
         poll.add(&self.conn);
         Shared::tell(poll);
         self.conn.tell();

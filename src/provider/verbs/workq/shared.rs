@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use super::super::adapter::Context;
 use super::super::connection::{FailedConnections, RcConnection, Watched};
 use super::super::ffi::Wc;
-use super::super::transport::{Core, Cq};
+use super::super::transport::{Core, Cq, is_name};
 use super::computed::Computed;
 use super::copies::Copies;
 use crate::device::{Armed, Completion, CopyJob, EndpointState, QueueConfig, Submitted, Token};
@@ -158,6 +158,9 @@ impl Shared {
     /// What a completion says that is of the copies, or of a queue pair that is gone.
     #[inline(never)]
     fn copied(&self, wc: &Wc, give: impl FnOnce(Completion)) {
+        if is_name(wc.wr_id) {
+            return self.core.stray(wc.wr_id);
+        }
         if let Some(copies) = &self.copies {
             let mut copies = lock(copies);
             if copies.has(wc.qp_num) {
@@ -183,6 +186,25 @@ impl Shared {
                 break;
             }
         }
+    }
+
+    /// Polls what is left of a queue pair that was destroyed: the receives of a shared queue are
+    /// posted again. Before another one has its number, to which its messages would count.
+    pub(super) fn collect_strays(&self, poll: &mut Poll, conn: &RcConnection) {
+        if conn.is_pooled() {
+            self.drain(poll);
+        }
+    }
+
+    /// Polls for a caller that has found no message, unless somebody polls now. Returns whether it
+    /// has polled.
+    pub(super) fn look(&self) -> bool {
+        let Some(mut poll) = try_lock(&self.poll) else {
+            return false;
+        };
+        self.drain(&mut poll);
+        Shared::tell(poll);
+        true
     }
 
     /// Whether `handle_failures` would find something.
@@ -225,6 +247,7 @@ impl Shared {
                 conn.end(&mut inner);
                 drop(inner);
                 poll.remove(&conn);
+                self.collect_strays(poll, &conn);
             }
         }
         if let Some(copies) = &self.copies {

@@ -1,0 +1,212 @@
+//! Messages of a connection that receives from a shared queue: they wait until they are taken.
+#![expect(unsafe_code, reason = "copies messages to memory that was lent")]
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::super::ffi::{IBV_WC_SUCCESS, Wc};
+use super::super::transport::{Core, Failed, Srq, status};
+use super::outcome::arrival;
+use super::rc::{RcConnection, RcInner};
+use super::timeouts::LEAST;
+use crate::device::{Arrival, EndpointConfig, EndpointState, Segments};
+use crate::error::{JobError, Reason, Result};
+
+/// What a connection has of a shared receive queue.
+pub(in super::super) struct Pooled {
+    srq: Arc<Srq>,
+    credits: u32,
+    /// The oldest first.
+    messages: VecDeque<Message>,
+    /// Somebody has found no message, and is told of the next one; so is everybody of the first.
+    asked: bool,
+    /// The connection has ended: it fails with this once its messages were taken.
+    ending: Option<JobError>,
+    /// How many were taken.
+    taken: u64,
+    /// Since when it has had more than its credits while nobody else could have one, and how many
+    /// were taken then.
+    over: Option<(Instant, u64)>,
+}
+
+struct Message {
+    /// The receive that it lies in.
+    number: u32,
+    arrival: Arrival,
+    len: usize,
+}
+
+impl Pooled {
+    /// Of a connection with a pool.
+    pub(super) fn join(core: &Core, config: &EndpointConfig) -> Result<Option<Pooled>> {
+        let Some(room) = config.pooled_room else {
+            return Ok(None);
+        };
+        let credits = config.recv_queue_size;
+        Ok(Some(Pooled {
+            srq: core.srq(room, credits)?,
+            credits,
+            messages: VecDeque::with_capacity(credits as usize),
+            asked: true,
+            ending: None,
+            taken: 0,
+            over: None,
+        }))
+    }
+
+    pub(super) fn srq(&self) -> &Arc<Srq> {
+        &self.srq
+    }
+
+    pub(super) fn ending(&self) -> Option<JobError> {
+        self.ending
+    }
+
+    /// Whether the connection has ended, and its messages were not taken yet.
+    pub(super) fn end_later(&mut self, cause: JobError) -> bool {
+        if self.messages.is_empty() {
+            return false;
+        }
+        self.ending.get_or_insert(cause);
+        true
+    }
+
+    /// Looks whether it keeps others from their credits: it has more than its own, there is none
+    /// left, and nobody takes its messages. Says when to look again, and whether that was so for
+    /// `limit`.
+    pub(super) fn look(&mut self, now: Instant, limit: Duration) -> (Option<Duration>, bool) {
+        if self.messages.len() <= self.credits as usize || !self.srq.is_drained() {
+            self.over = None;
+            return (None, false);
+        }
+        let since = match self.over {
+            Some((since, taken)) if taken == self.taken => since,
+            _ => now,
+        };
+        self.over = Some((since, self.taken));
+        let waited = now.saturating_duration_since(since);
+        (Some((limit / 2).max(LEAST)), waited >= limit)
+    }
+}
+
+impl Drop for Pooled {
+    /// Its queue pair is gone. What was not taken is lost.
+    fn drop(&mut self) {
+        self.srq.leave(self.credits);
+        self.srq
+            .give_back(self.messages.drain(..).map(|it| it.number));
+    }
+}
+
+impl RcConnection {
+    pub(in super::super) fn is_pooled(&self) -> bool {
+        self.config.pooled_room.is_some()
+    }
+
+    pub(in super::super) fn has_message(&self) -> bool {
+        let mut inner = self.inner();
+        let is_error = matches!(inner.state, EndpointState::Error(_));
+        let Some(pooled) = inner.pooled.as_mut().filter(|_| !is_error) else {
+            return false;
+        };
+        pooled.asked = pooled.messages.is_empty();
+        !pooled.asked
+    }
+
+    /// # Safety
+    ///
+    /// As for `Endpoint::take_message`.
+    pub(in super::super) unsafe fn take_message(
+        self: &Arc<Self>,
+        dst: &Segments,
+        room: usize,
+    ) -> Result<Option<(Arrival, usize)>, JobError> {
+        let mut inner = self.inner();
+        let is_error = matches!(inner.state, EndpointState::Error(_));
+        let Some(pooled) = inner.pooled.as_mut().filter(|_| !is_error) else {
+            return Ok(None);
+        };
+        let Some(oldest) = pooled.messages.front() else {
+            return Ok(None);
+        };
+        let has_data = !matches!(oldest.arrival, Arrival::WriteImm(_));
+        if has_data && oldest.len > room {
+            let (len, room) = (oldest.len as u64, room as u64);
+            return Err(JobError::new(Reason::ReceiveTooSmall, len, room));
+        }
+        let message = pooled.messages.pop_front();
+        let srq = Arc::clone(&pooled.srq);
+        pooled.taken += 1;
+        let ended = pooled.ending.filter(|_| pooled.messages.is_empty());
+        let tell = ended.is_some_and(|cause| self.fail(&mut inner, cause));
+        // Others go on while it is copied.
+        drop(inner);
+        let taken = message.map(
+            |Message {
+                 number,
+                 arrival,
+                 len,
+             }| {
+                if has_data {
+                    // SAFETY: the receive is this function's since it left the line. Of `dst` the
+                    // caller promises it, and that it has `room` bytes.
+                    unsafe { srq.copy(number, len, dst) };
+                }
+                srq.give_back([number]);
+                (arrival, len)
+            },
+        );
+        if tell {
+            self.tell();
+        }
+        Ok(taken)
+    }
+
+    /// A receive of a shared queue has ended. True as for `completed`.
+    #[inline(never)]
+    pub(super) fn arrived(self: &Arc<Self>, inner: &mut RcInner, wc: &Wc) -> bool {
+        let is_error = matches!(inner.state, EndpointState::Error(_));
+        let Some(pooled) = inner.pooled.as_mut().filter(|it| it.srq.has(wc.wr_id)) else {
+            self.core.stray(wc.wr_id);
+            return false;
+        };
+        let Some(number) = pooled.srq.ended(wc.wr_id) else {
+            return false;
+        };
+        let room = pooled.srq.room();
+        if wc.status != IBV_WC_SUCCESS || is_error {
+            pooled.srq.give_back([number]);
+            if is_error {
+                return false;
+            }
+            return match status::cause(
+                Failed::Receive(room),
+                wc.status,
+                wc.vendor_err,
+                &self.patience,
+            ) {
+                Some(cause) => self.fail(inner, cause),
+                None => self.fail_later(inner, JobError::of(Reason::PeerFailed)),
+            };
+        }
+        let (arrival, len) = arrival(wc, room);
+        pooled.messages.push_back(Message {
+            number,
+            arrival,
+            len,
+        });
+        std::mem::take(&mut pooled.asked)
+    }
+
+    /// It has failed, and no Job of this side with it: messages that have come are taken first. All
+    /// completions were polled. True as for `fail`.
+    pub(super) fn fail_later(self: &Arc<Self>, inner: &mut RcInner, cause: JobError) -> bool {
+        let later = |pooled: &mut Pooled| pooled.end_later(cause);
+        let connected = inner.state == EndpointState::Connected;
+        match connected && inner.pooled.as_mut().is_some_and(later) {
+            true => false,
+            false => self.fail(inner, cause),
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Shared receive queues: what adapters do that the contract does not see.
+#![expect(
+    unsafe_code,
+    reason = "a provider over functions that are no libibverbs"
+)]
+
+use std::time::Duration;
+
+use futures::{FutureExt, StreamExt};
+use support::rdma::{Setup, Side, connect, context};
+use support::*;
+use tokio_doca::error::Reason;
+use tokio_doca::rdma::{RdmaState, RecvPool, RecvStream};
+use tokio_doca::verbs::Verbs;
+use tokio_doca::{BufPool, Device, ErrorKind, Mmap, Mode, Rdma, WorkQ};
+
+use crate::adapters::{open, provider};
+use crate::fake_verbs::{Description, Fake, World};
+
+const ROOM: usize = 4096;
+/// As many as are posted at first, of this length.
+const FIRST: usize = 64;
+
+/// A server with one pool, whose clients are on a WorkQ of their own.
+struct Server {
+    device: Device,
+    pool: RecvPool,
+    workq: WorkQ,
+    rdmas: Vec<Rdma>,
+    client: Side,
+    clients: Vec<Rdma>,
+    fake: Fake,
+}
+
+fn setup() -> Setup {
+    Setup::new(false, Mode::EventDriven)
+}
+
+impl Server {
+    fn new(world: &World, connections: usize, credits: u32, mode: Mode) -> Server {
+        let device = open(&provider(world), "fake0");
+        let mmap = Mmap::builder().device(&device).alloc(8 * ROOM).unwrap();
+        let pool = BufPool::builder(&mmap).element_size(ROOM).build().unwrap();
+        let workq = |mode| WorkQ::builder().depth(64).mode(mode).build().unwrap();
+        let clients = workq(Mode::EventDriven);
+        let mut server = Server {
+            pool: RecvPool::new(&pool).credits(credits),
+            workq: workq(mode),
+            rdmas: Vec::new(),
+            client: Side::on(&device, &clients, setup()),
+            clients: Vec::new(),
+            fake: world.fake("fake0"),
+            device,
+        };
+        for _ in 0..connections {
+            let rdma = Rdma::builder(&server.device).recv_pool(&server.pool);
+            server.rdmas.push(rdma.attach(&server.workq).unwrap());
+            let client = context(&server.device, &clients, setup());
+            server.clients.push(client);
+            server.connect(server.rdmas.len() - 1);
+        }
+        server
+    }
+
+    fn connect(&self, at: usize) {
+        connect(&self.rdmas[at], &self.clients[at]);
+    }
+
+    async fn send(&self, client: usize, bytes: &[u8]) {
+        let sent = self.clients[client].send(self.client.filled(bytes));
+        in_time("a send", sent).await.unwrap();
+    }
+}
+
+async fn next(stream: &mut RecvStream) -> Vec<u8> {
+    let message = in_time("a message", stream.next()).await.unwrap().unwrap();
+    message.buf.as_ref().map_or_else(Vec::new, bytes)
+}
+
+/// Nobody looks at the server's queue: the adapter tells how few receives are left.
+#[test]
+fn memory_is_added_when_the_adapter_says_that_few_receives_are_left() {
+    let world = World::new([Description::roce("fake0")]);
+    let server = Server::new(&world, 20, 16, Mode::BusyPoll);
+    assert_eq!(server.fake.shared_receives(), FIRST);
+    run(async {
+        for client in 0..20 {
+            for number in 0..16 {
+                server.send(client, &pattern(number, 100)).await;
+            }
+        }
+    });
+    assert!(server.fake.shared_receives() <= 2 * FIRST);
+    for rdma in &server.rdmas {
+        server.workq.block_on(async {
+            let mut stream = rdma.messages();
+            for number in 0..16 {
+                let message = stream.next().await.unwrap().unwrap();
+                assert_eq!(bytes(&message.buf.unwrap()), pattern(number, 100));
+            }
+        });
+    }
+    assert_eq!(server.fake.shared_receives(), 20 * 16);
+}
+
+/// A device that the application lent tells it alone of its events: completions say it as well.
+#[test]
+fn memory_is_added_when_completions_say_that_few_receives_are_left() {
+    let world = World::new([Description::roce("fake0")]);
+    world.faults().fail_always("ibv_modify_srq", libc::EINVAL);
+    let server = Server::new(&world, 20, 16, Mode::EventDriven);
+    run(async {
+        // Whoever waits for a message looks for all.
+        let mut last = server.rdmas[19].messages();
+        for client in 0..19 {
+            for number in 0..16 {
+                server.send(client, &pattern(number, 10)).await;
+                assert!(last.next().now_or_never().is_none());
+            }
+        }
+        server.send(19, b"last").await;
+        assert_eq!(next(&mut last).await, b"last");
+    });
+}
+
+/// Its messages are not taken, and it has all receives: it is ended, and the other one goes on.
+#[test]
+fn a_peer_that_has_more_than_its_credits_is_ended_when_others_have_none() {
+    let world = World::new([Description::roce("fake0")]);
+    let server = Server::new(&world, 2, 4, Mode::EventDriven);
+    run(async {
+        for number in 0..8 {
+            server.send(0, &pattern(number, 100)).await;
+        }
+        let mut other = server.rdmas[1].messages();
+        let mut watch = server.rdmas[0].watch();
+        let greedy = watch.wait_for(|state| matches!(state, RdmaState::Error(_)));
+        let (sent, got, error) = futures::join!(server.send(1, b"mine"), next(&mut other), greedy);
+        assert_eq!((sent, &*got), ((), &b"mine"[..]));
+        let Some(RdmaState::Error(error)) = error else {
+            panic!("{error:?}");
+        };
+        assert_eq!(error.reason(), Reason::CreditsExceeded);
+        assert!(error.to_string().contains("4 credits"), "{error}");
+        let mut rest = server.rdmas[0].messages();
+        assert!(rest.next().await.unwrap().is_err(), "they are dropped");
+    });
+}
+
+/// One that uses what others leave goes on, and so does one whose messages are taken slowly.
+#[test]
+fn a_peer_may_have_more_than_its_credits_while_others_need_none() {
+    let world = World::new([Description::roce("fake0")]);
+    let server = Server::new(&world, 2, 4, Mode::EventDriven);
+    run(async {
+        let mut stream = server.rdmas[0].messages();
+        for number in 0..7 {
+            server.send(0, &pattern(number, 100)).await;
+        }
+        let start = tokio::time::Instant::now();
+        let mut other = server.rdmas[1].messages();
+        while start.elapsed() < Duration::from_secs(3) {
+            let idle = tokio::time::timeout(Duration::from_millis(100), other.next());
+            assert!(idle.await.is_err());
+        }
+        for number in 0..7 {
+            assert_eq!(next(&mut stream).await, pattern(number, 100));
+        }
+        assert_eq!(server.rdmas[0].state(), RdmaState::Connected);
+    });
+}
+
+/// Connections that fail amid a message take a receive each, of which nobody tells. Those that stay
+/// have theirs, and those that come have another queue in the end.
+#[test]
+fn receives_that_are_lost_with_connections_are_replaced() {
+    let world = World::new([Description::roce("fake0")]);
+    let server = Server::new(&world, 2, 1, Mode::EventDriven);
+    world.faults().lose_receives();
+    run(async {
+        let mut stream = server.rdmas[1].messages();
+        for number in 0..50 {
+            server.rdmas[0].reset().unwrap();
+            server.clients[0].reset().unwrap();
+            server.connect(0);
+            if number % 10 == 9 {
+                server.send(1, &[number]).await;
+                assert_eq!(next(&mut stream).await, [number]);
+            }
+        }
+        assert_eq!(server.fake.shared_queues(), 1);
+        // Now nothing comes for the other one meanwhile.
+        for _ in 0..100 {
+            server.rdmas[0].reset().unwrap();
+            server.clients[0].reset().unwrap();
+            server.connect(0);
+        }
+        assert_eq!(server.fake.shared_queues(), 2);
+        server.send(1, b"there").await;
+        assert_eq!(next(&mut stream).await, b"there");
+    });
+}
+
+/// Of a queue pair with a shared queue nothing is flushed: an idle one tells by an event alone, and
+/// the messages that came before it are taken first.
+#[test]
+fn a_queue_pair_that_fails_says_so_after_its_messages() {
+    let world = World::new([Description::roce("fake0")]);
+    let server = Server::new(&world, 2, 4, Mode::EventDriven);
+    run(async {
+        for number in 0..3 {
+            server.send(0, &[number]).await;
+        }
+        let mut idle = server.rdmas[1].messages();
+        server.fake.fail_queue_pairs(true);
+        assert!(in_time("the end", idle.next()).await.unwrap().is_err());
+        let mut stream = server.rdmas[0].messages();
+        for number in 0..3 {
+            assert_eq!(next(&mut stream).await, [number]);
+        }
+        assert!(in_time("the end", stream.next()).await.unwrap().is_err());
+        for at in [0, 1] {
+            server.rdmas[at].reset().unwrap();
+            server.clients[at].reset().unwrap();
+            server.connect(at);
+            server.send(at, b"anew").await;
+            assert_eq!(next(&mut server.rdmas[at].messages()).await, b"anew");
+        }
+    });
+}
+
+/// A queue pair that stays may write to the receives of the queue at any time.
+#[test]
+fn a_queue_pair_that_stays_keeps_the_shared_queue() {
+    let mut world = World::new([Description::roce("fake0")]);
+    world.expect_leaks();
+    let server = Server::new(&world, 1, 4, Mode::EventDriven);
+    run(async { server.send(0, b"kept").await });
+    world.faults().fail("ibv_destroy_qp", 1, libc::EBUSY);
+    server.rdmas[0].reset().unwrap();
+    assert!(matches!(server.rdmas[0].state(), RdmaState::Error(_)));
+    let fake = server.fake;
+    drop(server);
+    assert_eq!((fake.shared_queues(), fake.shared_receives()), (1, 3));
+    assert_eq!(world.sins(), Vec::<String>::new());
+}
+
+/// What cannot be had is an error of attach, and leaves nothing; what is refused later is tried
+/// again.
+#[test]
+fn each_call_for_a_shared_queue_may_fail() {
+    let world = World::new([Description::roce("fake0")]);
+    let server = Server::new(&world, 0, 4, Mode::EventDriven);
+    let _first = context(&server.device, &server.workq, setup());
+    for call in ["ibv_create_srq", "ibv_reg_mr", "ibv_create_qp"] {
+        let before = world.live_objects();
+        world.faults().fail_always(call, libc::ENOMEM);
+        let rdma = Rdma::builder(&server.device).recv_pool(&server.pool);
+        let error = rdma.attach(&server.workq).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoMemory, "{call}: {error}");
+        assert_eq!(world.live_objects(), before, "{call}");
+        world.faults().clear();
+    }
+    drop(server);
+    for call in ["ibv_post_srq_recv", "ibv_post_srq_recv(doorbell)"] {
+        world.faults().fail(call, 1, libc::EIO);
+        let server = Server::new(&world, 1, 4, Mode::EventDriven);
+        run(async {
+            let mut stream = server.rdmas[0].messages();
+            for number in 0..9 {
+                server.send(0, &[number]).await;
+                assert_eq!(next(&mut stream).await, [number], "{call}");
+            }
+        });
+    }
+}
+
+/// Of hardware, or of a library that is older than they are.
+#[test]
+fn an_adapter_without_shared_queues_says_so() {
+    let none = Description {
+        max_srq_wr: 0,
+        ..Description::roce("fake0")
+    };
+    let world = World::new([none, Description::roce("fake1")]);
+    let mut table = world.table();
+    table.create_srq = None;
+    // SAFETY: the fake does what the man pages say.
+    let older = unsafe { Verbs::over(table) };
+    for device in [open(&provider(&world), "fake0"), open(&older, "fake1")] {
+        let caps = device.info().caps().rdma.clone().unwrap();
+        assert_eq!(caps.max_pooled_room, 0);
+        let mmap = Mmap::builder().device(&device).alloc(ROOM).unwrap();
+        let pool = BufPool::builder(&mmap).build().unwrap();
+        let workq = WorkQ::builder().build().unwrap();
+        let rdma = Rdma::builder(&device).recv_pool(&RecvPool::new(&pool));
+        let error = rdma.attach(&workq).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotSupported);
+    }
+}
