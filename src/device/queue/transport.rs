@@ -1,6 +1,7 @@
 //! How the packets of a connection travel.
 
 use std::net::Ipv6Addr;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -69,7 +70,7 @@ impl Default for Transport {
 
 impl Transport {
     /// The times between which `ack_timeout` is.
-    const ACK: [Duration; 2] = [Duration::from_millis(1), Duration::from_secs(17)];
+    const ACK: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(17);
 
     /// The times between which `probe_interval` is.
     const PROBE: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(60)];
@@ -89,7 +90,7 @@ impl Transport {
                 self.retry_count
             )
         } else if let Some(time) = self.ack_timeout
-            && !(Transport::ACK[0]..=Transport::ACK[1]).contains(&time)
+            && !Transport::ACK.contains(&time)
         {
             format!("an ack_timeout of {time:?}: it is 1 ms to 17 s")
         } else if let Some(time) = self.probe_interval

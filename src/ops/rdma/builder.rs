@@ -153,8 +153,7 @@ impl RdmaBuilder<'_> {
     /// [`transport`](Self::transport), or cannot ring an event-driven WorkQ; `InvalidValue` for a
     /// DPU permission, a size of 0, an address or a partition that the port does not have, a
     /// transport that no network has, or a WorkQ that is deeper than the device allows; `BadState`
-    /// if it was shut down;
-    /// `Full` beyond 8 devices or 4,094 contexts on a WorkQ.
+    /// if it was shut down; `Full` beyond 8 devices or 4,094 contexts on a WorkQ.
     #[doc(alias = "doca_ctx_start")]
     #[doc(alias = "doca_ctx_workq_add")]
     pub fn attach(self, workq: &WorkQ) -> Result<Rdma> {

@@ -13,7 +13,6 @@
 #![allow(unreachable_pub, reason = "named by what an operation is made of")]
 
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker, ready};
 
 use pin_project::{pin_project, pinned_drop};
@@ -27,7 +26,6 @@ use crate::reactor::spin::Spin;
 use crate::reactor::waiting::Waited;
 use crate::reactor::workq::{Attachment, HasAttachment, Prepared, Refused};
 use crate::sync::WaitNode;
-use crate::sync::atomic::fence;
 
 #[derive(Debug)]
 enum State {
@@ -358,15 +356,7 @@ impl Attachment {
         // Somebody must hear of the orphan's end, or its memory stays leased: this runtime, if
         // there is one (the one that polled may be gone), and else the next poll of any Op.
         let heard = shared.events.register(shared).is_ok();
-        // As in `poll_event`.
-        fence(Ordering::SeqCst);
-        if heard && shared.expected.load(Ordering::Relaxed) {
-            return;
-        }
-        self.queue.clear();
-        if shared.arm() {
-            shared.turn();
-        }
+        shared.arm_for_orphans(heard);
     }
 }
 

@@ -124,19 +124,12 @@ impl RunWaiter {
     /// next operation that waits hears of it.
     pub(crate) fn attend(at: &Attachment) {
         let shared = &at.shared;
-        // It may have been submitted from the line, by a task of another runtime than before.
-        let heard = shared.events.register(shared).is_ok();
-        // As in `poll_event`.
-        fence(Ordering::SeqCst);
         if shared.policy().is_busy() {
             shared.look(&at.queue, LOOKS);
-            // Nobody may have waited for its event.
-            if heard && !shared.expected.load(Ordering::Relaxed) {
-                at.queue.clear();
-            }
         }
-        if heard && !shared.expected.load(Ordering::Relaxed) && shared.arm() {
-            shared.turn();
+        // It may have been submitted from the line, by a task of another runtime than before.
+        if shared.events.register(shared).is_ok() {
+            shared.arm_for_orphans(true);
         }
     }
 
@@ -189,14 +182,7 @@ impl RunWaiter {
         let shared = &self.project().workq.0;
         // As for an Op that is dropped.
         let heard = shared.events.register(shared).is_ok();
-        fence(Ordering::SeqCst);
-        if heard && shared.expected.load(Ordering::Relaxed) {
-            return;
-        }
-        shared.queues().for_each(|queue| queue.clear());
-        if shared.arm() {
-            shared.turn();
-        }
+        shared.arm_for_orphans(heard);
     }
 }
 

@@ -153,8 +153,8 @@ impl Slot {
         let phase = match target {
             Some(Target::Caller(..)) => POSTED,
             Some(Target::Run(..)) => RUNNING,
-            Some(Target::Waker(_)) => WAITING,
-            None => PENDING,
+            // An Op stores its waker afterwards.
+            Some(Target::Waker(_)) | None => PENDING,
         };
         // SAFETY: as above.
         unsafe { put(&self.target, target) };
@@ -608,7 +608,8 @@ mod tests {
     #[test]
     fn an_orphan_is_freed_by_its_completion_and_a_done_one_by_the_drop() {
         let slot = Slot::new();
-        let generation = slot.fill_alone(held(), Some(Target::Waker(Waker::noop().clone())));
+        let generation = slot.fill_alone(held(), None);
+        slot.register(Waker::noop());
         assert!(!slot.abandon());
         assert!(slot.phase().any_in_flight());
         assert!(matches!(

@@ -105,6 +105,21 @@ impl Shared {
         }
     }
 
+    /// Has the next event tell of the ends of jobs that no operation waits for. `heard` says that
+    /// this runtime hears of events: an event that is expected already is enough then. Events of
+    /// before are read, since nobody may have waited for them.
+    pub(in crate::reactor) fn arm_for_orphans(&self, heard: bool) {
+        // As in `poll_event`.
+        fence(Ordering::SeqCst);
+        if heard && self.expected.load(Ordering::Relaxed) {
+            return;
+        }
+        self.queues().for_each(|queue| queue.clear());
+        if self.arm() {
+            self.turn();
+        }
+    }
+
     /// Asks every queue to ring. True if completions wait already. Nobody looks again: what comes
     /// later rings.
     pub(in crate::reactor) fn arm(&self) -> bool {

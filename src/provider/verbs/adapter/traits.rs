@@ -30,7 +30,7 @@ pub(in super::super) struct Traits {
     pub(in super::super) port: u8,
     pub(in super::super) ethernet: bool,
     pub(super) up: bool,
-    pub(in super::super) gids: u32,
+    pub(super) gids: u32,
     pkeys: u32,
     max_message: u64,
     max_sge: u32,

@@ -319,7 +319,7 @@ impl Qp {
         wr: &mut ibv_send_wr,
         sges: &mut [ibv_sge],
     ) -> std::result::Result<(), (bool, i32)> {
-        // As in `Chain::link`.
+        // As in `link`.
         wr.sg_list = match sges.is_empty() {
             true => ptr::null_mut(),
             false => sges.as_mut_ptr(),

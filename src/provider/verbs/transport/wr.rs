@@ -1,5 +1,7 @@
 //! Jobs as work requests: a list on the stack, so that nothing is allocated per Job.
 
+use std::ptr;
+
 use arrayvec::ArrayVec;
 
 use super::super::adapter::{LIST, REQUESTS, lkey, rkey};
@@ -56,29 +58,12 @@ impl Chain {
     /// Links the requests; the first.
     #[inline(always)]
     pub(in super::super) fn link(&mut self) -> *mut ibv_send_wr {
-        let mut sges = self.sges.as_mut_ptr();
-        let wrs = self.wrs.as_mut_ptr();
-        let count = self.wrs.len();
-        for (number, wr) in self.wrs.iter_mut().enumerate() {
-            // Null without pieces: irdma reads a first one all the same, but not from null.
-            wr.sg_list = match wr.num_sge {
-                0 => std::ptr::null_mut(),
-                _ => sges,
-            };
-            sges = sges.wrapping_add(wr.num_sge as usize);
-            wr.next = match number + 1 == count {
-                true => std::ptr::null_mut(),
-                false => wrs.wrapping_add(number + 1),
-            };
-        }
-        wrs
+        link(&mut self.wrs, &mut self.sges)
     }
 
     /// Which request this is, by its address, if it is one.
     pub(super) fn position(&self, wr: *const ibv_send_wr) -> Option<usize> {
-        let first = self.wrs.as_ptr();
-        let bytes = wr.addr().wrapping_sub(first.addr());
-        Some(bytes / size_of::<ibv_send_wr>()).filter(|&at| at < self.wrs.len())
+        position(&self.wrs, wr)
     }
 
     /// Appends a copy: a write to oneself for each range of the destination, and for as many pieces
@@ -215,32 +200,66 @@ impl RecvChain {
     /// Links the receives; the first.
     #[inline(always)]
     pub(super) fn link(&mut self) -> *mut ibv_recv_wr {
-        let mut sges = self.sges.as_mut_ptr();
-        let mut next = std::ptr::null_mut();
-        let wrs = self.wrs.as_mut_ptr();
-        let mut at = wrs;
-        for wr in &mut self.wrs {
-            // As in `Chain::link`.
-            wr.sg_list = match wr.num_sge {
-                0 => std::ptr::null_mut(),
-                _ => sges,
-            };
-            sges = sges.wrapping_add(wr.num_sge as usize);
-            at = at.wrapping_add(1);
-            wr.next = at;
-        }
-        if let Some(last) = self.wrs.last_mut() {
-            last.next = std::ptr::null_mut();
-            next = wrs;
-        }
-        next
+        link(&mut self.wrs, &mut self.sges)
     }
 
     /// As for `Chain::position`.
     pub(super) fn position(&self, wr: *const ibv_recv_wr) -> Option<usize> {
-        let bytes = wr.addr().wrapping_sub(self.wrs.as_ptr().addr());
-        Some(bytes / size_of::<ibv_recv_wr>()).filter(|&at| at < self.wrs.len())
+        position(&self.wrs, wr)
     }
+}
+
+/// A request or a receive, as it stands in a list.
+trait Linked {
+    /// How many pieces it has.
+    fn pieces(&self) -> usize;
+
+    fn set(&mut self, next: *mut Self, pieces: *mut ibv_sge);
+}
+
+macro_rules! linked {
+    ($($wr:ty)*) => {$(
+        impl Linked for $wr {
+            #[inline(always)]
+            fn pieces(&self) -> usize {
+                self.num_sge as usize
+            }
+
+            #[inline(always)]
+            fn set(&mut self, next: *mut Self, pieces: *mut ibv_sge) {
+                (self.next, self.sg_list) = (next, pieces);
+            }
+        }
+    )*};
+}
+
+linked!(ibv_send_wr ibv_recv_wr);
+
+/// Links a list, whose pieces lie one behind the other; the first.
+#[inline(always)]
+fn link<W: Linked>(wrs: &mut [W], sges: &mut [ibv_sge]) -> *mut W {
+    let (first, count) = (wrs.as_mut_ptr(), wrs.len());
+    let mut pieces = sges.as_mut_ptr();
+    for (number, wr) in wrs.iter_mut().enumerate() {
+        let next = match number + 1 == count {
+            true => ptr::null_mut(),
+            false => first.wrapping_add(number + 1),
+        };
+        // Null without pieces: irdma reads a first one all the same, but not from null.
+        let own = match wr.pieces() {
+            0 => ptr::null_mut(),
+            _ => pieces,
+        };
+        pieces = pieces.wrapping_add(wr.pieces());
+        wr.set(next, own);
+    }
+    first
+}
+
+/// Which one of a list this is, by its address, if it is one.
+fn position<W>(wrs: &[W], wr: *const W) -> Option<usize> {
+    let bytes = wr.addr().wrapping_sub(wrs.as_ptr().addr());
+    Some(bytes / size_of::<W>()).filter(|&at| at < wrs.len())
 }
 
 /// Makes an empty request that of an operation, where it lies; its list is appended to `sges`.
