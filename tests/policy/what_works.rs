@@ -451,7 +451,7 @@ fn queries_calls_and_the_table_say_the_same() {
     assert_eq!(table.len(), ROWS.len() + 1);
 }
 
-/// Of an adapter: soft-iWARP has neither atomics nor writes with an immediate, and no copies.
+/// Of an adapter: soft-iWARP has neither atomics nor immediates, and no copies.
 #[test]
 #[ignore = "needs DOCA_VERBS_DEVICE"]
 fn what_an_adapter_does_not_have_is_refused_before_it_is_posted() {
@@ -470,6 +470,7 @@ fn what_an_adapter_does_not_have_is_refused_before_it_is_posted() {
     };
     let atomics = expected(caps.rdma.as_ref().unwrap().atomics);
     let write_imm = expected(caps.rdma.as_ref().unwrap().write_imm);
+    let send_imm = expected(caps.rdma.as_ref().unwrap().send_imm);
     runtime().block_on(async {
         let error = rdma.fetch_add(&word, 1).await.unwrap_err();
         assert_eq!(error.reason(), atomics);
@@ -479,6 +480,8 @@ fn what_an_adapter_does_not_have_is_refused_before_it_is_posted() {
             .write_imm(filled(&device), &there.buf(..).unwrap(), 1)
             .await;
         assert_eq!(error.unwrap_err().reason(), write_imm);
+        let error = rdma.send_imm(filled(&device), 1).await.unwrap_err();
+        assert_eq!(error.reason(), send_imm);
     });
     let copies = Dma::builder(&device).attach(&workq);
     let copies = copies.map_err(|error| error.kind());

@@ -28,6 +28,7 @@ fn on_fakes(kind: impl Fn(&str) -> Description, check: impl FnOnce(&World, [&Dev
 fn small(description: Description) -> Description {
     Description {
         max_sge: 1,
+        max_sge_rd: 1,
         max_qp_wr: 31,
         max_srq_wr: 31,
         max_cqe: 124,
@@ -119,8 +120,8 @@ fn the_adapter_never_sees_a_refused_job() {
     });
 }
 
-/// iWARP has no atomics and no immediates of writes, and copies nothing; other adapters may lack
-/// atomics alone.
+/// iWARP has no atomics and no immediates, and copies nothing; other adapters may lack atomics
+/// alone.
 #[test]
 fn what_an_adapter_does_not_have_it_is_not_asked_for() {
     let without_atomics = |name: &str| Description {
@@ -133,6 +134,7 @@ fn what_an_adapter_does_not_have_it_is_not_asked_for() {
             RdmaKind::CompareSwap,
             RdmaKind::FetchAdd,
             RdmaKind::WriteImm,
+            RdmaKind::SendImm,
         ],
     );
     lacks(
@@ -164,7 +166,11 @@ fn lacks(kind: impl Fn(&str) -> Description, missing: &[RdmaKind]) {
             assert_eq!(rdma.supports(kind), !missing.contains(&kind), "{kind:?}");
         }
         // A copy is a connection to oneself, which iWARP makes by its connection manager alone.
-        assert_eq!(caps.dma.is_none(), missing.contains(&RdmaKind::WriteImm));
+        let is_iwarp = missing.contains(&RdmaKind::WriteImm);
+        assert_eq!(
+            (caps.dma.is_none(), rdma.acknowledged),
+            (is_iwarp, !is_iwarp)
+        );
         let workq = WorkQ::builder().mode(Mode::BusyPoll).build().unwrap();
         let ends = [one, other].map(|device| Rdma::builder(device).attach(&workq).unwrap());
         let blobs = [0, 1].map(|end| ends[end].export().unwrap());
@@ -196,6 +202,7 @@ fn lacks(kind: impl Fn(&str) -> Description, missing: &[RdmaKind]) {
                 match kind {
                     RdmaKind::CompareSwap => ends[0].compare_swap(&there, 0, 1).await.map(|_| ()),
                     RdmaKind::FetchAdd => ends[0].fetch_add(&there, 1).await.map(|_| ()),
+                    RdmaKind::SendImm => ends[0].send_imm(&full, 1).await.map(|_| ()),
                     _ => ends[0].write_imm(&full, &there, 1).await.map(|_| ()),
                 }
             });

@@ -57,6 +57,7 @@ fn sizes(peers: &Peers, side: usize) {
             && caps.max_send_queue_size >= 1
             && caps.max_recv_queue_size >= 1
             && caps.max_send_list_len >= 1
+            && (1..=caps.max_send_list_len).contains(&caps.max_read_list_len)
             && caps.max_recv_list_len >= 1
             && caps.gid_table_size >= 1,
         "one of each is the least, and 2 GiB the longest message: {caps:?}"
@@ -196,6 +197,13 @@ fn longest_lists(peers: &Peers, [here, there]: &[Bench; 2]) {
         let written = here.block_on(there, here.rdma.write(&data, &remote));
         expect(written, len <= limit, &what);
     }
+    let limit = peers.caps(0).max_read_list_len as usize;
+    for len in [limit, limit + 1] {
+        let what = format!("a list of {len}, and max_read_list_len is {limit}");
+        let (remote, room) = (remote.slice(..len).expect("a part"), list(&ours, len, 0));
+        let read = here.block_on(there, here.rdma.read(&remote, &room));
+        expect(read, len <= limit, &what);
+    }
     let room = list(&theirs, receives + 1, 0);
     let refused = there
         .rdma
@@ -230,6 +238,10 @@ fn unsupported(peers: &Peers, [here, there]: &[Bench; 2]) {
         let added = here.block_on(there, here.rdma.fetch_add(&remote, 1));
         let swapped = here.block_on(there, here.rdma.compare_swap(&remote, 0, 1));
         refused.extend([added.err(), swapped.err()]);
+    }
+    if !caps.send_imm {
+        let sent = here.block_on(there, here.rdma.send_imm((), 1));
+        refused.push(sent.err());
     }
     if !caps.write_imm {
         let src = filled(&pool(peers, 0, 1, 1), 1);

@@ -163,7 +163,7 @@ fn no_receive(peers: &Peers) {
     let write = plan.jobs / 3;
     for index in 0..plan.jobs {
         let verb = match index {
-            _ if index == write => Verb::Send(Some(1)),
+            _ if index == write => pair.message(1),
             _ if index < write => Verb::Write(None),
             _ => pair.verb(index as usize),
         };

@@ -109,7 +109,7 @@ pub fn receives_may_come_late(peers: impl Into<Peers>) {
         for round in 0..20 {
             for index in 0..many {
                 let verb = match (round + index) % 3 {
-                    0 => Verb::Send(Some(index)),
+                    0 => pair.message(index),
                     1 => Verb::Send(None),
                     _ => Verb::Write(None),
                 };

@@ -118,11 +118,11 @@ impl Pair {
         });
     }
 
-    /// The pieces of a cell for so many bytes, at most as many as the devices take.
+    /// The pieces of a cell for so many bytes, at most as many as the devices take for any job.
     pub(super) fn pieces(&mut self, side: usize, table: Table, len: usize) -> Vec<Range<usize>> {
         let caps = self.peers.caps(side);
         let longest = match table {
-            Table::Jobs => caps.max_send_list_len,
+            Table::Jobs => caps.max_send_list_len.min(caps.max_read_list_len),
             Table::Receives => caps.max_recv_list_len,
         };
         if len == 0 {
@@ -278,13 +278,20 @@ impl Pair {
         self.drain();
     }
 
+    /// A message, with this immediate if the devices have such.
+    pub(super) fn message(&self, immediate: u32) -> Verb {
+        let send_imm = self.peers.both(|caps| caps.send_imm);
+        Verb::Send(send_imm.then_some(immediate))
+    }
+
     /// The kinds that the devices have, by number.
     pub(super) fn verb(&mut self, number: usize) -> Verb {
+        let immediate = self.dice.below(1 << 32) as u32;
         let mut verbs = vec![
             Verb::Send(None),
             Verb::Write(None),
             Verb::Read,
-            Verb::Send(Some(self.dice.below(1 << 32) as u32)),
+            self.message(immediate),
         ];
         if self.peers.both(|caps| caps.write_imm) {
             verbs.push(Verb::Write(Some(self.dice.below(1 << 32) as u32)));

@@ -7,7 +7,7 @@ use super::end::{Plan, Table};
 use super::pair::Pair;
 use super::{Peers, watched};
 use crate::contract::rig::wait_for;
-use crate::device::{Completion, EndpointState, Verb};
+use crate::device::{Completion, EndpointState};
 use crate::error::{ErrorKind, Reason};
 
 const CELL: usize = 1024;
@@ -61,7 +61,8 @@ impl Pair {
     /// Sends messages of the Jobs with these indices.
     fn send(&mut self, side: usize, indices: Range<u32>, len: usize) {
         for index in indices.clone() {
-            self.prepare(side, index, Verb::Send(Some(index)), len);
+            let verb = self.message(index);
+            self.prepare(side, index, verb, len);
         }
         self.submit(side, &indices.collect::<Vec<_>>());
     }

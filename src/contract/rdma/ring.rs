@@ -7,7 +7,7 @@ use super::end::{End, Ended, Plan, Table};
 use super::pair::Pair;
 use super::{Peers, watched};
 use crate::contract::rig::wait_for;
-use crate::device::{Armed, Verb};
+use crate::device::Armed;
 
 const CELL: usize = 1024;
 const ROUNDS: u64 = 50;
@@ -46,7 +46,7 @@ fn each_arm_rings(peers: &Peers) {
                 pair.post(one, 0, CELL / 2);
             }
         }
-        let verb = Verb::Send(Some(round as u32));
+        let verb = pair.message(round as u32);
         pair.prepare(side, 0, verb, pair.longest());
         for one in [0, 1] {
             pair.arm_and_look(one, &mut arms);
@@ -129,7 +129,8 @@ pub fn no_message_is_slept_through(peers: impl Into<Peers>) {
                     pair.post(1 - side, index, CELL / 2);
                 }
                 let len = pair.dice.below(pair.longest() + 1);
-                pair.prepare(side, index, Verb::Send(Some(index)), len);
+                let verb = pair.message(index);
+                pair.prepare(side, index, verb, len);
                 pair.announce(side, index);
                 jobs.push((index, pair.job(side, index)));
             }

@@ -43,8 +43,11 @@ pub struct RdmaCaps {
     /// The largest [`recv_queue_size`](crate::rdma::RdmaBuilder::recv_queue_size).
     #[doc(alias = "doca_rdma_get_max_recv_queue_size")]
     pub max_recv_queue_size: u32,
-    /// The longest list of Bufs that is sent, written or read into, 1 if there are no lists.
+    /// The longest list of Bufs that is sent or written, 1 if there are no lists.
     pub max_send_list_len: u32,
+    /// The longest list of Bufs that is read into, 1 if there are no lists; at most
+    /// `max_send_list_len`.
+    pub max_read_list_len: u32,
     /// The longest list of Bufs of a receive, 1 if there are no lists.
     pub max_recv_list_len: u32,
     /// The longest message of an Rdma that receives from a
@@ -54,6 +57,12 @@ pub struct RdmaCaps {
     pub atomics: bool,
     /// Whether it has writes with an immediate.
     pub write_imm: bool,
+    /// Whether it has messages with an immediate.
+    pub send_imm: bool,
+    /// Whether a send or a write that has ended well means that the peer's device has the bytes. If
+    /// not (iWARP), the transport of this side has taken them: they may be on their way yet, and
+    /// are lost if the connection fails. The end of a read behind them says more.
+    pub acknowledged: bool,
     /// How many addresses its port has.
     #[doc(alias = "doca_rdma_get_gid_table_size")]
     pub gid_table_size: u32,
@@ -77,10 +86,13 @@ impl RdmaCaps {
             max_send_queue_size: queue_size,
             max_recv_queue_size: queue_size,
             max_send_list_len: max_list_len,
+            max_read_list_len: max_list_len,
             max_recv_list_len: max_list_len,
             max_pooled_room: 0,
             atomics: true,
             write_imm: true,
+            send_imm: true,
+            acknowledged: true,
             gid_table_size: 1,
             transport: false,
             pkey_table_size: 1,
@@ -94,6 +106,7 @@ impl RdmaCaps {
         match kind {
             RdmaKind::CompareSwap | RdmaKind::FetchAdd => self.atomics,
             RdmaKind::WriteImm => self.write_imm,
+            RdmaKind::SendImm => self.send_imm,
             _ => true,
         }
     }
@@ -104,6 +117,7 @@ impl RdmaCaps {
         match kind {
             RdmaKind::Receive => self.max_recv_list_len,
             RdmaKind::CompareSwap | RdmaKind::FetchAdd => 0,
+            RdmaKind::Read => self.max_read_list_len,
             _ => self.max_send_list_len,
         }
     }

@@ -52,7 +52,8 @@ impl<C: AsRef<Rdma>, S, D, A> HasAttachment for RdmaRequest<C, S, D, A> {
 #[inline(always)]
 fn check_kind(rdma: &Rdma, verb: Verb) -> Result<(), JobError> {
     let kind = match verb {
-        Verb::Send(_) | Verb::Write(None) | Verb::Read => return Ok(()),
+        Verb::Send(None) | Verb::Write(None) | Verb::Read => return Ok(()),
+        Verb::Send(Some(_)) => RdmaKind::SendImm,
         Verb::Write(Some(_)) => RdmaKind::WriteImm,
         Verb::CompareSwap { .. } => RdmaKind::CompareSwap,
         Verb::FetchAdd(_) => RdmaKind::FetchAdd,
@@ -91,6 +92,11 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination, A: Answer> Request
         context.attachment().check_open()?;
         check_kind(rdma, self.verb)?;
         let check = |from: Extent, to: Extent| {
+            let limit = rdma.caps().max_read_list_len as usize;
+            if self.verb == Verb::Read && to.pieces > limit {
+                let (have, limit) = (to.pieces as u64, limit as u64);
+                return Err(JobError::new(Reason::ListTooLong, have, limit));
+            }
             context.check_limits(from, to, rule.bytes(from.bytes, to.bytes))
         };
         sides.rdma(self.verb, rule, rdma.caps().max_message_size, check)

@@ -244,7 +244,7 @@ unsafe extern "C" fn query_device(context: *mut ibv_context, to: *mut ibv_device
             max_qp: 1 << 16,
             max_qp_wr: description.max_qp_wr as c_int,
             max_sge: description.max_sge as c_int,
-            max_sge_rd: description.max_sge as c_int,
+            max_sge_rd: description.max_sge_rd as c_int,
             max_cq: 1 << 16,
             max_cqe: description.max_cqe,
             max_mr: 1 << 16,

@@ -32,9 +32,11 @@ pub struct Description {
     /// `None` is a hole: `ENODATA`.
     pub gids: Vec<Option<Gid>>,
     pub atomics: bool,
-    /// iWARP has none, and what is posted is refused.
-    pub write_imm: bool,
+    /// Of writes and messages. iWARP has none, and what is posted is refused.
+    pub immediates: bool,
     pub max_sge: u32,
+    /// Pieces of a read; more are refused.
+    pub max_sge_rd: u32,
     pub max_qp_wr: u32,
     /// Bytes of the longest send queue, where a request takes 64 and 16 for each of its pieces
     /// (mlx5): more requests than that are fewer pieces.
@@ -77,8 +79,9 @@ impl Description {
             link,
             gids,
             atomics: true,
-            write_imm: true,
+            immediates: true,
             max_sge: 16,
+            max_sge_rd: 16,
             max_qp_wr: 1 << 14,
             send_bytes: u32::MAX,
             max_srq_wr: 1 << 14,
@@ -146,12 +149,13 @@ impl Description {
         Description::new(name, Link::InfiniBand(number), gids)
     }
 
-    /// No atomics, and no immediates of writes.
+    /// No atomics, and no immediates; reads of one piece.
     pub fn iwarp(name: &str) -> Description {
         Description {
             transport: IBV_TRANSPORT_IWARP,
             atomics: false,
-            write_imm: false,
+            immediates: false,
+            max_sge_rd: 1,
             ..Description::roce(name)
         }
     }

@@ -355,15 +355,19 @@ impl Fabric {
             IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD
         );
         let has = match request.opcode {
-            IBV_WR_SEND | IBV_WR_SEND_WITH_IMM | IBV_WR_RDMA_WRITE | IBV_WR_RDMA_READ => true,
-            IBV_WR_RDMA_WRITE_WITH_IMM => description.write_imm,
+            IBV_WR_SEND | IBV_WR_RDMA_WRITE | IBV_WR_RDMA_READ => true,
+            IBV_WR_SEND_WITH_IMM | IBV_WR_RDMA_WRITE_WITH_IMM => description.immediates,
             _ => is_atomic && description.atomics,
         };
         let reads = is_atomic || request.opcode == IBV_WR_RDMA_READ;
         let flag = |flag: ibv_send_flags| request.send_flags & flag.0 != 0;
         let inline = flag(ibv_send_flags::IBV_SEND_INLINE);
         let is_ready = matches!(qp.state, IBV_QPS_RTS | IBV_QPS_ERR);
-        let fits = request.num_sge >= 0 && request.num_sge as u32 <= qp.cap.max_send_sge;
+        let limit = match request.opcode {
+            IBV_WR_RDMA_READ => qp.cap.max_send_sge.min(description.max_sge_rd),
+            _ => qp.cap.max_send_sge,
+        };
+        let fits = request.num_sge >= 0 && request.num_sge as u32 <= limit;
         if request.num_sge == 0 && !request.sg_list.is_null() {
             self.sin("ibv_post_send with a list of no pieces, the first of which irdma reads");
             return Err(libc::EINVAL);

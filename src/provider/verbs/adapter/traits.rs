@@ -34,6 +34,8 @@ pub(in super::super) struct Traits {
     pkeys: u32,
     max_message: u64,
     max_sge: u32,
+    /// Of reads: at most as many.
+    max_sge_rd: u32,
     max_qp_wr: u32,
     pub(in super::super) max_cqe: u32,
     /// The longest shared receive queue; 0 if there is none.
@@ -118,10 +120,7 @@ impl Traits {
         }
         let (port, of_port, up) = chosen.unwrap_or_default();
         let count = |number: i32| u32::try_from(number).unwrap_or(0);
-        let sge = match (count(attr.max_sge), count(attr.max_sge_rd)) {
-            (sge, 0) => sge,
-            (sge, of_reads) => sge.min(of_reads),
-        };
+        let max_sge = count(attr.max_sge).clamp(1, LIST as u32);
         // SAFETY: as above: the functions stand in the context since it was opened.
         let post_srq_recv = unsafe { (*context).ops.post_srq_recv };
         let has_srqs = attr.max_srq > 0 && attr.max_srq_sge > 0 && post_srq_recv.is_some();
@@ -140,7 +139,12 @@ impl Traits {
                 0 => 1 << 31,
                 bytes => u64::from(bytes).min(1 << 31),
             },
-            max_sge: sge.clamp(1, LIST as u32),
+            max_sge,
+            // Not every driver says it.
+            max_sge_rd: match count(attr.max_sge_rd) {
+                0 => max_sge,
+                of_reads => of_reads.min(max_sge),
+            },
             max_qp_wr: count(attr.max_qp_wr),
             max_cqe: count(attr.max_cqe),
             max_srq_wr: if has_srqs { count(attr.max_srq_wr) } else { 0 },
@@ -179,8 +183,10 @@ impl Traits {
         };
         let mut rdma = RdmaCaps::new(self.max_message, queue, self.max_sge);
         rdma.atomics = self.atomics;
-        // The protocol of iWARP has no immediates with writes (RFC 5040).
-        rdma.write_imm = !self.iwarp;
+        rdma.max_read_list_len = self.max_sge_rd;
+        // The protocol of iWARP has no immediates (RFC 5040), and no acknowledgements.
+        (rdma.write_imm, rdma.send_imm) = (!self.iwarp, !self.iwarp);
+        rdma.acknowledged = !self.iwarp;
         if self.shared_receives() > 0 {
             rdma.max_pooled_room =
                 usize::try_from(self.max_message).map_or(POOLED, |max| max.min(POOLED));
