@@ -716,6 +716,67 @@ fn an_operation_that_is_refused_leaves_the_connection() {
     });
 }
 
+/// On iWARP a peer answers a read by a write: it may write there while the read is under way, and
+/// nowhere else.
+#[test]
+fn peers_may_write_where_a_read_does_for_as_long_as_it_takes() {
+    each(Description::iwarp, async |world, fake, device, mode| {
+        let (one, other) = pair(device, setup(mode));
+        let remote = one.import(&other.memory());
+        let there = remote.buf(..100).unwrap();
+        let writable = || {
+            let flag = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
+            let all = fake.regions().into_iter();
+            let lens = all.filter(|it| it.access & flag != 0).map(|it| it.len);
+            let mut lens: Vec<u64> = lens.collect();
+            lens.sort();
+            lens
+        };
+        let (before, mut during) = (writable(), writable());
+        during.push(100);
+        during.sort();
+        let hold = fake.hold();
+        let read = one.rdma.read(&there, one.empty()).start().unwrap();
+        assert_eq!(writable(), during);
+        drop(hold);
+        assert_eq!(read.await, Ok(100));
+        assert_eq!(writable(), before);
+        let hold = fake.hold();
+        let read = one.rdma.read(&there, one.empty()).start().unwrap();
+        one.rdma.reset().unwrap();
+        assert_eq!(writable(), before, "a reset ends it too");
+        drop(hold);
+        assert!(read.await.is_err());
+        again(&one, &other);
+        for call in ["ibv_reg_mr", "ibv_post_send"] {
+            world.faults().fail(call, 1, libc::ENOMEM);
+            let refused = one.rdma.read(&there, one.empty()).await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::NoMemory, "{call}");
+            assert_eq!(writable(), before, "{call}");
+        }
+        assert_eq!(one.rdma.read(&there, one.empty()).await, Ok(100));
+        one.all_back().await;
+        other.all_back().await;
+    });
+}
+
+/// A peer that may still write where a read did keeps that memory.
+#[test]
+fn memory_of_a_read_that_stays_writable_is_kept() {
+    let mut world = World::new([Description::iwarp("fake0")]);
+    world.expect_leaks();
+    let device = open(&provider(&world), "fake0");
+    let (one, other) = pair(&device, setup(Mode::EventDriven));
+    let remote = one.import(&other.memory());
+    run(async {
+        let buf = one.empty();
+        world.faults().fail("ibv_dereg_mr", 1, libc::EBUSY);
+        let read = one.rdma.read(&remote.buf(..100).unwrap(), &buf).await;
+        assert_eq!(read.unwrap_err().reason(), Reason::MemoryKept);
+        assert!(buf.data().is_err(), "it is in use for ever");
+    });
+}
+
 /// A stream posts several receives in one call. It takes the messages for those that the adapter
 /// took before it refused one, and ends with the refusal.
 #[test]

@@ -4,7 +4,6 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio_doca::verbs::ffi::IBV_WR_ATOMIC_FETCH_AND_ADD;
-use tokio_doca::verbs::ffi::ibv_access_flags;
 
 use super::fabric::Fabric;
 use super::pair::{Send, Sge};
@@ -24,12 +23,8 @@ impl Pieces {
 
 impl Fabric {
     /// The local side of a request; `None` if a piece is not registered in this protection domain,
-    /// or may not be written.
-    pub(super) fn gathered(&self, pd: usize, sges: &[Sge], is_written: bool) -> Option<Pieces> {
-        let flag = match is_written {
-            true => ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0,
-            false => 0,
-        };
+    /// or does not permit this.
+    pub(super) fn gathered(&self, pd: usize, sges: &[Sge], flag: u32) -> Option<Pieces> {
         let piece = |sge: &Sge| {
             let mr = self.mrs.get(self.by_lkey.get(&sge.lkey)?)?;
             let inside = mr.pd == pd && mr.covers(sge.addr, sge.len, flag);

@@ -13,6 +13,7 @@ use super::pair::{Qp, Receive, Send};
 
 /// What the fields of a completion hold that are not valid.
 const SPOILT: u32 = 0xdead_beef;
+const LOCAL_WRITE: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
 /// A vendor's code.
 const VENDOR: u32 = 0x88;
 
@@ -211,9 +212,14 @@ impl Fabric {
         if reads && qp.attr.max_rd_atomic == 0 {
             return Local(IBV_WC_LOC_QP_OP_ERR);
         }
+        let mut flag = if reads { LOCAL_WRITE } else { 0 };
+        if send.opcode == IBV_WR_RDMA_READ && self.adapters[qp.adapter].description.is_iwarp() {
+            // The peer answers by a write (RFC 5040).
+            flag |= ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
+        }
         let local = match &send.data {
             Some(data) => Pieces::of_bytes(data),
-            None => match self.gathered(qp.pd, &send.sges, reads) {
+            None => match self.gathered(qp.pd, &send.sges, flag) {
                 Some(pieces) => pieces,
                 None => return Local(IBV_WC_LOC_PROT_ERR),
             },
@@ -289,7 +295,7 @@ impl Fabric {
         self.check_limit(srq);
         let room: u64 = receive.sges.iter().map(|sge| sge.len).sum();
         if !is_write {
-            let fails = match self.gathered(pd, &receive.sges, true) {
+            let fails = match self.gathered(pd, &receive.sges, LOCAL_WRITE) {
                 _ if send.len() > room => Some((IBV_WC_LOC_LEN_ERR, IBV_WC_REM_INV_REQ_ERR)),
                 None => Some((IBV_WC_LOC_PROT_ERR, IBV_WC_REM_OP_ERR)),
                 Some(to) => {

@@ -25,7 +25,7 @@ use crate::sync::lock;
 pub(in super::super) struct Mr {
     context: Arc<Context>,
     raw: NonNull<ibv_mr>,
-    /// Who is told if it stays: peers reach it. Of others no request is left.
+    /// Is set if it stays: peers reach it. Of others no request is left.
     leak_flag: Option<LeakFlag>,
 }
 
@@ -68,6 +68,11 @@ impl Mr {
         // SAFETY: the domain is the context's; the callers, `Answers` and the chunks of an `Srq`,
         // drop the words after this. What the adapter writes there is read as atomics.
         unsafe { Mr::register(context, context.pd(), addr, size_of_val(words), flags) }
+    }
+
+    /// What is set if it cannot be deregistered.
+    pub(in super::super) fn tell_if_it_stays(&mut self) -> LeakFlag {
+        self.leak_flag.get_or_insert_default().clone()
     }
 
     pub(in super::super) fn lkey(&self) -> u32 {

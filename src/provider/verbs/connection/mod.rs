@@ -1,11 +1,11 @@
 //! An endpoint's reliable connection: a queue pair ([rc]) from INIT to RTS, what is posted to it
 //! ([posting]), what its completions say ([outcome]), messages that wait to be taken ([pooled]),
-//! and what it does about events and the time ([events], [timeouts]).
+//! memory that peers write when they answer reads ([sinks]), and what it does about events and the
+//! time ([events], [timeouts]).
 //!
 //! [watched] lists the connections of a device for the thread that hears of its events,
 //! [local_endpoints] the endpoints of this process. These files import `ffi`, `adapter` and
-//! `transport`; all but `local_endpoints` and `timeouts` import `rc`, which imports those two
-//! and `pooled`.
+//! `transport`; all but `local_endpoints`, `timeouts` and `sinks` import `rc`.
 
 mod events;
 mod local_endpoints;
@@ -14,6 +14,7 @@ mod pooled;
 mod posting;
 mod rc;
 mod route;
+mod sinks;
 mod timeouts;
 mod watched;
 

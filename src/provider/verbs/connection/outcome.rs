@@ -32,6 +32,10 @@ impl RcConnection {
             return false;
         };
         self.core.count();
+        if verb == Verb::Read && !inner.sinks.remove(token) {
+            give(Completion::new(token, Err(JobError::memory_kept())));
+            return self.fail(inner, JobError::memory_kept());
+        }
         if wc.status != IBV_WC_SUCCESS {
             return self.failed(inner, Failed::Job(verb, len), token, wc, give);
         }

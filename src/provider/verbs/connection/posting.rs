@@ -69,28 +69,33 @@ impl RcConnection {
             return Submitted::none(JobError::queue_broken());
         }
         let before = inner.sends.len();
-        let mut known = 1;
+        let (mut known, mut no_sink) = (1, None);
         // SAFETY: as the caller promises.
         let one = unsafe { self.post_one(&mut inner, jobs) };
         let posted = one.unwrap_or_else(|| {
-            for &(token, job) in jobs {
-                let Job::Rdma(&job) = job else { break };
-                inner.sends.push(token, job);
-            }
+            // SAFETY: as the caller promises.
+            no_sink = unsafe { self.push(&mut inner, jobs) }.err();
             known = inner.sends.len() - before;
             // SAFETY: as the caller promises.
             unsafe { self.post(&mut inner) }
         });
+        let rest = Submitted::unsupported(&jobs[known..]);
+        let refused_later = no_sink.or(rest.refused);
         let Err(refused) = posted else {
             return Submitted {
                 accepted: known,
-                ..Submitted::unsupported(&jobs[known..])
+                refused: refused_later,
             };
         };
         let cause = status::refusal(refused.errno);
         if refused.at >= before && !refused.cut {
             // It, and those behind it, nobody has seen.
             inner.sends.truncate(refused.at);
+            let unseen = &jobs[refused.at - before..];
+            for (token, _) in unseen {
+                // The peer was never told their keys.
+                let _ = inner.sinks.remove(*token);
+            }
             return Submitted {
                 accepted: refused.at - before,
                 refused: Some(cause),
@@ -105,8 +110,27 @@ impl RcConnection {
         }
         Submitted {
             accepted: known,
-            ..Submitted::unsupported(&jobs[known..])
+            refused: refused_later,
         }
+    }
+
+    /// Adds Jobs to the line, up to one whose memory cannot be had.
+    ///
+    /// # Safety
+    ///
+    /// As for `Submit::submit`.
+    #[inline(always)]
+    unsafe fn push(&self, inner: &mut RcInner, jobs: &[(Token, Job<'_>)]) -> Result<(), JobError> {
+        for &(token, job) in jobs {
+            let Job::Rdma(&job) = job else { break };
+            let job = match self.core.context.traits.iwarp && job.verb == Verb::Read {
+                // SAFETY: as the caller promises, until the Job is over.
+                true => unsafe { inner.sinks.add(&self.core.context, token, &job) }?,
+                false => job,
+            };
+            inner.sends.push(token, job);
+        }
+        Ok(())
     }
 
     /// Posts a Job that comes alone, if none waits: nothing of it is stored but what its completion
@@ -124,6 +148,9 @@ impl RcConnection {
         let (&[(token, Job::Rdma(job))], Some(qp)) = (jobs, &inner.qp) else {
             return None;
         };
+        if job.verb == Verb::Read && self.core.context.traits.iwarp {
+            return None;
+        }
         let remote = self.remote(inner, qp);
         let request = |wr: &mut _, sges: &mut _| fill_request(wr, token, job, &remote, sges);
         // SAFETY: as the caller promises.

@@ -22,6 +22,7 @@ use super::super::ffi::*;
 use super::super::transport::{Core, PeerTimeouts, Qp, QpCaps, Retry, Sends};
 use super::local_endpoints;
 use super::pooled::Pooled;
+use super::sinks::Sinks;
 use super::timeouts::Timeouts;
 use crate::device::{Completion, EndpointConfig, EndpointState, RdmaJob, Token};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
@@ -67,6 +68,8 @@ pub(in super::super) struct RcInner {
     connecting: bool,
     pub(in super::super) sends: Sends<RdmaJob>,
     pub(in super::super) receives: VecDeque<Posted>,
+    /// Where reads write to that the adapter has, on iWARP.
+    pub(super) sinks: Sinks,
     /// Of a connection with a pool, while it has a queue pair.
     pub(super) pooled: Option<Pooled>,
     pub(in super::super) timeouts: Timeouts,
@@ -107,6 +110,7 @@ impl RcConnection {
             connecting: false,
             sends: Sends::new(depth),
             receives: VecDeque::with_capacity(own_receives(&config) as usize),
+            sinks: Sinks::default(),
             pooled: None,
             timeouts: Timeouts::default(),
             probes: 0,
@@ -354,6 +358,7 @@ impl RcConnection {
                 self.set_state(inner, EndpointState::Error(JobError::memory_kept()));
             }
         }
+        inner.doubt |= !inner.sinks.clear();
         let (cause, flushed) = match inner.state {
             _ if inner.doubt => (JobError::memory_kept(), JobError::memory_kept()),
             EndpointState::Error(cause) => (cause, JobError::flushed(cause)),
