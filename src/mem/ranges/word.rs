@@ -183,21 +183,24 @@ impl LeaseWord {
 
     #[inline(always)]
     fn give_back(&self, what: u64) -> Left {
-        let left = self.0.fetch_sub(what, Ordering::Release).wrapping_sub(what);
-        if left as i32 > 0 {
+        let before = self.0.fetch_sub(what, Ordering::Release);
+        // The lower half is what it was, or one handle less.
+        if before as i32 > what as i32 {
             return Left::Counts;
         }
-        if left == 0 {
+        if before == what {
             // Pairs with the Release of every other holder that gave up before.
             self.0.load(Ordering::Acquire);
             return Left::Nothing;
         }
-        self.give_back_watched(left)
+        self.give_back_watched(before, what)
     }
 
-    /// Handles have gone or somebody waits, and `left` says what is left.
+    /// All handles have gone, or somebody waits.
     #[cold]
-    fn give_back_watched(&self, left: u64) -> Left {
+    #[inline(never)]
+    fn give_back_watched(&self, before: u64, what: u64) -> Left {
+        let left = before.wrapping_sub(what);
         if left == WATCHED {
             // As above. The future that has set the bit has gone; nobody else reaches the word.
             self.0.load(Ordering::Acquire);
