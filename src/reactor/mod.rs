@@ -47,6 +47,7 @@ pub(crate) mod budget;
 mod endpoint;
 mod events;
 mod gate;
+mod histogram;
 mod jobs;
 #[cfg(all(test, tokio_doca_loom))]
 mod loom;
@@ -57,10 +58,12 @@ mod slots;
 mod spin;
 mod sync_event;
 mod tables;
+mod timed;
 mod waiting;
 mod workq;
 
 pub use endpoint::{RdmaState, RdmaWatch};
+pub use histogram::{Histogram, Latencies};
 pub use loops::PollThread;
 pub use mode::Mode;
 pub use tables::Received;

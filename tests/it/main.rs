@@ -101,6 +101,7 @@ mod workq {
     mod contexts;
     mod gate;
     mod hybrid;
+    mod latencies;
     mod modes;
     mod order;
     mod own_loop;

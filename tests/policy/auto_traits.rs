@@ -98,6 +98,8 @@ table! {
     Mode:                   Send Sync Unpin;
     Stats:                  Send Sync Unpin;
     PoolStats:              Send Sync Unpin;
+    Histogram:              Send Sync Unpin;
+    Latencies:              Send Sync Unpin;
     Dma:                    Send Sync Unpin;
     DmaBuilder<'static>:    Send Sync Unpin;
     Accel:                  Send Sync Unpin;

@@ -18,6 +18,7 @@ use crate::reactor::mode::{Current, Misses, Policy, TimeLimit};
 use crate::reactor::slots::Table;
 use crate::reactor::spin::{Spin, Spins};
 use crate::reactor::tables::{Changed, OwnLoop, Registry};
+use crate::reactor::timed::Times;
 use crate::sync::atomic::{AtomicBool, AtomicU8};
 use crate::sync::{Mutex, Order, Waiters, lock};
 
@@ -62,6 +63,8 @@ pub(in crate::reactor) struct Shared {
     pub(in crate::reactor) own_loop: OwnLoop,
     pub(super) counts: Counts,
     pub(super) job_spans: JobSpans,
+    /// The times of its jobs, if they were asked for.
+    pub(in crate::reactor) times: Option<Arc<Times>>,
     /// The log says that a device's queue is broken.
     pub(super) broken: std::sync::atomic::AtomicBool,
     attaching: std::sync::Mutex<()>,
@@ -126,6 +129,7 @@ impl Shared {
         policy: Policy,
         depth: u32,
         time_limit: TimeLimit,
+        timed: bool,
     ) -> Result<Shared> {
         let core = Core {
             table: Table::new(depth),
@@ -154,6 +158,7 @@ impl Shared {
             own_loop: OwnLoop::new(),
             counts: Counts::default(),
             job_spans: JobSpans::default(),
+            times: timed.then(|| Arc::new(Times::new(depth))),
             broken: false.into(),
             attaching: std::sync::Mutex::new(()),
         })

@@ -1,0 +1,52 @@
+//! `WorkQ::latencies`: how long jobs took, by kind.
+
+use std::time::Duration;
+
+use support::*;
+use tokio_doca::sha::{Algorithm, Sha};
+use tokio_doca::workq::Histogram;
+use tokio_doca::{Dma, Rdma, WorkQ};
+
+fn of(workq: &WorkQ, kind: &str) -> Histogram {
+    let latencies = workq.latencies().unwrap();
+    let found = latencies.iter().find(|(name, _)| *name == kind);
+    found.unwrap().1.clone()
+}
+
+#[test]
+fn each_kind_of_job_has_its_own_histogram() {
+    each(async |bench| {
+        assert_eq!(bench.workq.latencies(), None, "they were not asked for");
+        let mode = bench.workq.mode();
+        let workq = WorkQ::builder().mode(mode).latencies(true).build().unwrap();
+        let dma = Dma::builder(&bench.device).attach(&workq).unwrap();
+        let sha = Sha::builder(&bench.device).attach(&workq).unwrap();
+        let pair = [(); 2].map(|()| Rdma::builder(&bench.device).attach(&workq).unwrap());
+        support::both_sides::connect(&pair[0], &pair[1]);
+
+        let (src, dst) = (bench.filled(b"hello"), bench.empty());
+        for _ in 0..10 {
+            dst.reset_data_len().unwrap();
+            assert_eq!(dma.copy(&src, &dst).await, Ok(5));
+        }
+        dst.reset_data_len().unwrap();
+        sha.hash(Algorithm::Sha256, &src, &dst).await.unwrap();
+        dst.reset_data_len().unwrap();
+        let sent = futures::join!(pair[0].send(&src), pair[1].recv(&dst));
+        assert_eq!((sent.0, sent.1.unwrap().len), (Ok(5), 5));
+
+        let hold = bench.hold();
+        dst.reset_data_len().unwrap();
+        let copy = dma.copy(&src, &dst).start().unwrap();
+        let held = Duration::from_millis(20);
+        tokio::time::sleep(held).await;
+        drop(hold);
+        assert_eq!(copy.await, Ok(5));
+
+        let counts = ["copy", "sha", "rdma", "crc"].map(|kind| of(&workq, kind).count());
+        assert_eq!(counts, [11, 1, 1, 0]);
+        let copies = of(&workq, "copy");
+        assert!(copies.quantile(1.0) >= held && copies.sum() >= held);
+        assert!(copies.quantile(0.5) < held);
+    });
+}
