@@ -24,7 +24,7 @@ use crate::reactor::mode::{Policy, TimeLimit};
 use crate::reactor::slots::{Outcome, Taken, Target};
 use crate::reactor::spin::Spin;
 use crate::reactor::waiting::Waited;
-use crate::reactor::workq::{Attachment, HasAttachment, Prepared, Refused};
+use crate::reactor::workq::{Attachment, HasAttachment, Prepared, Refused, Shared};
 use crate::sync::WaitNode;
 
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl<C: HasAttachment> JobFuture<C> {
         if !shared.mode.load().is_busy() {
             shared.events.register(shared)?;
         }
-        let slot = attachment.try_reserve()?;
+        let slot = attachment.try_take()?;
         let token = attachment.launch(slot, prepared, None)?;
         self.limit = shared.begin_limit(self.limit);
         self.state = State::InFlight(token, Spin::default());
@@ -176,6 +176,30 @@ impl<C: HasAttachment> JobFuture<C> {
     }
 }
 
+/// A Slot that was taken, while the device may panic in an attempt to finish its job inline. If
+/// this is dropped, the Slot is free, and those in line are told, and whoever waits for a shutdown.
+pub(crate) struct Reserved<'a> {
+    shared: &'a Shared,
+    slot: Option<Taken<'a>>,
+}
+
+impl<'a> Reserved<'a> {
+    #[inline(always)]
+    pub(in crate::reactor) fn take(mut self) -> Taken<'a> {
+        self.slot.take().expect("it is taken once")
+    }
+}
+
+impl Drop for Reserved<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            drop(slot);
+            self.shared.after_free();
+        }
+    }
+}
+
 impl Attachment {
     /// Takes a free Slot without waiting. The caller may pass the operations in line if all of them
     /// were notified and have not been polled. Those of its own connection or event it may pass
@@ -184,7 +208,7 @@ impl Attachment {
     /// # Errors
     ///
     /// `Again` if no Slot is free, or those in line may not be passed.
-    pub(crate) fn try_reserve(&self) -> Result<Taken<'_>, JobError> {
+    fn try_take(&self) -> Result<Taken<'_>, JobError> {
         let shared = &self.shared;
         let (line, table) = (&shared.waiters, &shared.core.table);
         let order = self.order.as_deref();
@@ -194,6 +218,13 @@ impl Attachment {
             .flatten();
         let slots = table.free().slots() as u64;
         free.ok_or(JobError::new(Reason::QueueFull, slots, 0))
+    }
+
+    /// The same, for a job that the device may finish inline.
+    pub(crate) fn try_reserve(&self) -> Result<Reserved<'_>, JobError> {
+        let slot = Some(self.try_take()?);
+        let shared = &self.shared;
+        Ok(Reserved { shared, slot })
     }
 
     /// Gives a Slot back that was taken or done, to whoever is in line.

@@ -6,5 +6,5 @@
 mod job_future;
 mod run;
 
-pub(crate) use job_future::JobFuture;
+pub(crate) use job_future::{JobFuture, Reserved};
 pub(crate) use run::{Completions, RunWaiter};

@@ -28,7 +28,8 @@ use tokio::task::unconstrained;
 use crate::device::AsJob;
 use crate::error::{JobError, Result};
 use crate::reactor::events::{Driven, this_thread};
-use crate::reactor::slots::{Outcome, ResultKind, Taken, Target};
+use crate::reactor::jobs::Reserved;
+use crate::reactor::slots::{Outcome, ResultKind, Target};
 use crate::reactor::tables::{End, Entry, PostedRun};
 use crate::reactor::workq::{Attachment, Prepared, Shared, WorkQ};
 
@@ -185,25 +186,29 @@ impl Attachment {
     /// `Again` if the device is full, `Shutdown`, or what the device says.
     pub(crate) fn post<J: AsJob>(
         &self,
-        slot: Taken<'_>,
+        slot: Reserved<'_>,
         prepared: Prepared<J>,
         user_data: u64,
         meaning: ResultKind,
     ) -> Result<(), JobError> {
-        self.launch(slot, prepared, Some(Target::Caller(user_data, meaning)))
-            .map(drop)
-            .map_err(JobError::from)
+        self.launch(
+            slot.take(),
+            prepared,
+            Some(Target::Caller(user_data, meaning)),
+        )
+        .map(drop)
+        .map_err(JobError::from)
     }
 
     /// The device did the Job inline: `progress` tells of it all the same.
     pub(crate) fn settle(
         &self,
-        slot: Taken<'_>,
+        slot: Reserved<'_>,
         user_data: u64,
         meaning: ResultKind,
         outcome: Outcome,
     ) {
-        let shared = &self.shared;
+        let (shared, slot) = (&self.shared, slot.take());
         assert!(slot.is_of(&shared.core.table));
         slot.settle(user_data, meaning, outcome);
         // A shutdown may have seen the Slot when it was taken.

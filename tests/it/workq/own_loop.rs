@@ -5,10 +5,12 @@
 #![expect(unsafe_code, reason = "implements Queue, to come in between")]
 
 use std::collections::BTreeSet;
+use std::future::Future;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -234,10 +236,20 @@ struct Interrupted {
 struct Interrupt {
     workq: OnceLock<WorkQ>,
     done: AtomicBool,
+    /// What is polled amid a job that is tried inline, before the provider panics.
+    beside: Mutex<Option<Beside>>,
 }
+
+type Beside = Box<dyn FnOnce() + Send>;
 
 // SAFETY: the duties are the inner queue's, to which every call goes unchanged.
 unsafe impl Submit for Interrupted {
+    unsafe fn try_inline(&self, _: Job<'_>) -> Option<Result<u64, JobError>> {
+        let beside = self.interrupt.beside.lock().unwrap().take()?;
+        beside();
+        panic!("a provider's panic");
+    }
+
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         // SAFETY: as the caller promises.
         unsafe { self.inner.submit(jobs) }
@@ -317,6 +329,37 @@ fn an_arm_while_somebody_else_is_collecting_is_heard() {
         // It refers to itself through its device.
         std::mem::forget(interrupt);
     }
+}
+
+#[tokio::test]
+async fn a_shutdown_is_told_when_the_provider_panics_while_a_job_is_posted() {
+    let interrupt = Arc::new(Interrupt::default());
+    let inner = Soft::builder().build().open("pf0").unwrap();
+    let adapter = Interrupting(inner, Arc::clone(&interrupt));
+    let device = Device::from_adapter(Arc::new(adapter));
+    let mmap = Mmap::builder().device(&device).alloc(1 << 14).unwrap();
+    let pool = BufPool::builder(&mmap).build().unwrap();
+    let workq = WorkQ::builder().build().unwrap();
+    let dma = Dma::builder(&device).attach(&workq).unwrap();
+    let (src, dst) = (pool.try_alloc().unwrap(), pool.try_alloc().unwrap());
+    src.extend_from_slice(b"abc").unwrap();
+    let shutdown = Arc::new(Mutex::new(Box::pin(workq.shutdown())));
+    let told = Count::new();
+    let poll = {
+        let (shutdown, waker) = (Arc::clone(&shutdown), told.waker());
+        move || {
+            let mut cx = Context::from_waker(&waker);
+            shutdown.lock().unwrap().as_mut().poll(&mut cx)
+        }
+    };
+    let beside = poll.clone();
+    // It sees the Slot of the job.
+    let beside = Box::new(move || assert!(beside().is_pending())) as Beside;
+    *interrupt.beside.lock().unwrap() = Some(beside);
+    let posts = AssertUnwindSafe(|| dma.copy(&src, &dst).post(1).is_ok());
+    assert!(catch_unwind(posts).is_err());
+    assert_eq!(told.wakes(), 1);
+    assert!(matches!(poll(), Poll::Ready(Ok(()))));
 }
 
 #[test]
