@@ -101,6 +101,7 @@ struct Fake {
     taken: AtomicU64,
     /// The event handle's timer expires.
     timed: bool,
+    looks_in_reap: bool,
     /// A shutdown of the WorkQ has ended. (No atomic of the model: it is looked at, and orders
     /// nothing.)
     shut: std::sync::atomic::AtomicBool,
@@ -138,6 +139,10 @@ unsafe impl Queue for Fake {
     fn ready(&self) -> bool {
         seq_cst_order();
         self.done.iter().any(|done| done.load(SeqCst) != 0)
+    }
+
+    fn looks_in_reap(&self) -> bool {
+        self.looks_in_reap
     }
 
     unsafe fn reap(&self, out: &mut [Completion]) -> usize {
@@ -281,6 +286,7 @@ impl Bed {
             room: u64::from(depth),
             taken: AtomicU64::new(0),
             timed: true,
+            looks_in_reap: false,
             shut: false.into(),
         };
         set(&mut queue);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::super::gate::Gate;
-use super::{end, held, on_a_workq};
+use super::{Bed, end, held, on_a_workq};
 use crate::reactor::slots::Slot;
 use crate::reactor::tables::Changed;
 use crate::reactor::workq::WorkQ;
@@ -67,6 +67,15 @@ impl Bench {
         }
     }
 
+    /// As `Shared::look`: it does not look where another one does, and is not owed a look.
+    fn look(&self) {
+        let mut inside = self.gate.try_enter();
+        while let Some(now) = inside {
+            self.reap();
+            inside = now.leave().err();
+        }
+    }
+
     fn arm(&self) {
         self.armed.store(true, SeqCst);
         seq_cst_order();
@@ -84,6 +93,11 @@ impl Bench {
 
 /// An Op, the device, and somebody who looks at just the wrong moment.
 fn wait_cycle(poll: fn(&Bench), turn: fn(&Bench)) {
+    wait_cycle_beside(poll, turn, turn);
+}
+
+/// The same, where that one looks in its own way.
+fn wait_cycle_beside(poll: fn(&Bench), turn: fn(&Bench), look: fn(&Bench)) {
     check(3, move || {
         let bench = Bench::new();
         let device = {
@@ -92,7 +106,7 @@ fn wait_cycle(poll: fn(&Bench), turn: fn(&Bench)) {
         };
         let looker = {
             let bench = Arc::clone(&bench);
-            spawn(move || turn(&bench))
+            spawn(move || look(&bench))
         };
         let task = Task::new();
         loop {
@@ -119,6 +133,67 @@ fn arm_then_look(bench: &Bench) {
 #[test]
 fn an_op_that_arms_and_then_looks_is_told_though_another_one_looks() {
     wait_cycle(arm_then_look, Bench::turn);
+}
+
+#[test]
+fn an_op_that_arms_and_then_looks_is_told_though_a_busy_one_looks() {
+    wait_cycle_beside(arm_then_look, Bench::turn, Bench::look);
+}
+
+#[test]
+fn mutant_of_a_busy_look_that_does_not_look_for_others_is_found() {
+    mutant("deadlock", || {
+        let look = |bench: &Bench| {
+            if let Some(inside) = bench.gate.try_enter() {
+                bench.reap();
+                inside.leave_now();
+            }
+        };
+        wait_cycle_beside(arm_then_look, Bench::turn, look);
+    });
+}
+
+#[test]
+fn mutant_that_arms_and_sleeps_after_a_look_that_nobody_owes_it_is_found() {
+    mutant("deadlock", || {
+        let poll = |bench: &Bench| {
+            bench.arm();
+            bench.look();
+        };
+        wait_cycle_beside(poll, Bench::turn, Bench::look);
+    });
+}
+
+/// The real look of a busy operation beside one that sleeps, at a queue that looks in `reap` or
+/// before.
+fn an_op_sleeps_beside_a_look(in_reap: bool, look: fn(&Bed)) {
+    on_a_workq(1, move |_| {
+        let bed = Arc::new(Bed::with(1, |queue| queue.looks_in_reap = in_reap));
+        let looker = {
+            let bed = Arc::clone(&bed);
+            spawn(move || look(&bed))
+        };
+        bed.run([bed.spawn_op(), looker]);
+    });
+}
+
+#[test]
+fn an_op_that_sleeps_is_told_though_a_busy_one_looks() {
+    for in_reap in [false, true] {
+        an_op_sleeps_beside_a_look(in_reap, |bed| {
+            bed.workq.0.look(&bed.attachment.queue, 1);
+        });
+    }
+}
+
+#[test]
+fn mutant_of_the_real_look_that_does_not_look_for_others_is_found() {
+    mutant("deadlock", || {
+        an_op_sleeps_beside_a_look(true, |bed| {
+            let inside = bed.workq.0.gate.try_enter();
+            inside.into_iter().for_each(|inside| _ = inside.leave_now());
+        });
+    });
 }
 
 #[test]

@@ -8,6 +8,7 @@ use ::loom::thread::JoinHandle;
 
 use super::{Bed, on_a_workq, prepared};
 use crate::reactor;
+use crate::reactor::Attachment;
 use crate::reactor::Run;
 use crate::reactor::RunWaiter;
 use crate::reactor::events::Driven;
@@ -94,6 +95,43 @@ impl Bed {
             }
         })
     }
+}
+
+/// A job is launched that no run waits for, beside an Op that is dropped, or a look.
+fn nobody_waits(attend: fn(&Attachment), beside: fn(&Bed) -> JoinHandle<()>) {
+    on_a_workq(1, move |_| {
+        let bed = Bed::on(2, false);
+        let attachment = Arc::clone(&bed.attachment);
+        let launcher = spawn(move || {
+            let told = Arc::new(Ends::default());
+            let now = RunWaiter::launch(&attachment, &mut false, prepared(), told, 0);
+            assert!(now.unwrap(), "there are two Slots");
+            attend(&attachment);
+        });
+        bed.run([launcher, beside(&bed)]);
+    });
+}
+
+#[test]
+fn the_end_of_a_job_that_is_attended_to_is_heard() {
+    nobody_waits(RunWaiter::attend, Bed::spawn_dropped_op);
+    nobody_waits(RunWaiter::attend, |bed| {
+        let workq = bed.workq.clone();
+        spawn(move || workq.0.turn())
+    });
+}
+
+#[test]
+fn mutant_that_leaves_a_job_that_nobody_waits_for_is_found() {
+    mutant("left: 1", || {
+        nobody_waits(
+            |_| (),
+            |bed| {
+                let workq = bed.workq.clone();
+                spawn(move || workq.0.turn())
+            },
+        );
+    });
 }
 
 #[test]
