@@ -11,7 +11,9 @@ use super::super::spin::Spin;
 use super::{Bed, on_a_workq};
 use crate::device::{Arrival, Completion, Segments};
 use crate::reactor::endpoint::Posted;
-use crate::reactor::places::{Ended, Places, Wanted};
+use crate::reactor::gate::Outside;
+use crate::reactor::places::{Ended, Ends, Places, Wanted};
+use crate::reactor::slots::{Leftovers, Notify};
 use crate::reactor::tables::{Numbered, Receipt, RecvBuf, RecvTable};
 use crate::reactor::waiting::Waited;
 use crate::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -64,9 +66,25 @@ fn posted() -> (Arc<RecvTable>, Receipt) {
 fn land(receives: &RecvTable, receipt: Receipt) -> bool {
     let token = receives.token(receipt);
     let completion = Completion::received(token, Arrival::Send, LEN);
-    let mut ended = ArrayVec::new();
-    receives.complete(&[completion], &mut ended);
-    tell(receives, ended.pop().flatten().expect("it is posted"))
+    let (mut to_notify, mut rest) = (ArrayVec::new(), Leftovers::new());
+    let mut ends = Ends {
+        to_notify: &mut to_notify,
+        rest: &mut rest,
+        freed: false,
+    };
+    receives.complete(&[completion], &mut ends);
+    let (freed, lease) = (ends.freed, None);
+    let waker = match to_notify.pop() {
+        Some(Notify::Waker(waker)) => Some(waker.open(&Outside::of_a_test())),
+        Some(_) => panic!("it is posted"),
+        None => None,
+    };
+    let ended = Ended {
+        waker,
+        lease,
+        freed,
+    };
+    tell(receives, ended)
 }
 
 fn tell(receives: &RecvTable, ended: Ended) -> bool {

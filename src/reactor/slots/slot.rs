@@ -150,14 +150,15 @@ impl Slot {
         self.owned_in(EMPTY);
         // SAFETY: Free and out of the free list: the caller's, and its cells are empty.
         unsafe { put(&self.held, Some(held)) };
-        let phase = match target {
+        let phase = match &target {
             Some(Target::Caller(..)) => POSTED,
             Some(Target::Run(..)) => RUNNING,
-            // An Op stores its waker afterwards.
             Some(Target::Waker(_)) | None => PENDING,
         };
-        // SAFETY: as above.
-        unsafe { put(&self.target, target) };
+        if target.is_some() {
+            // SAFETY: as above.
+            unsafe { put(&self.target, target) };
+        }
         self.state.store(state | phase, Ordering::Release);
         generation(state)
     }

@@ -94,9 +94,12 @@ impl Table {
         let slot = (token.table() == 0)
             .then(|| self.slots.get(token.index() as usize))
             .flatten();
-        match slot.map_or(Completed::Stale, |slot| {
-            slot.complete(token.generation(), completion.result, rest)
-        }) {
+        // No closure: it would be a call.
+        let completed = match slot {
+            Some(slot) => slot.complete(token.generation(), completion.result, rest),
+            None => Completed::Stale,
+        };
+        match completed {
             Completed::Nothing => None,
             Completed::Notify(whom) => Some(whom),
             Completed::Deliver => {

@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 
 use crate::device::Token;
 use crate::error::JobError;
-use crate::mem::Last;
+use crate::mem::{Last, Writing};
 use crate::reactor::gate::Later;
 use crate::reactor::places::Places;
 
@@ -65,6 +65,8 @@ pub(in crate::reactor) const BATCH: usize = 32;
 pub(in crate::reactor) enum Rest {
     /// Of the memory of a Job, a last count.
     Last(Last),
+    /// The memory of a receive that has failed, or that nobody waits for.
+    Lease(Writing),
     /// Of an Op that was dropped, its waker.
     Unnotified(Target),
 }

@@ -31,8 +31,8 @@ use crate::device::{Completion, Token};
 use crate::error::{ErrorKind, JobError};
 use crate::mem::Writing;
 use crate::reactor::places;
-use crate::reactor::places::{Ended, Wanted};
-use crate::reactor::slots::{BATCH, keeps_memory};
+use crate::reactor::places::{Ended, Ends, Wanted};
+use crate::reactor::slots::keeps_memory;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use crate::sync::{BriefMutex, Order, Waiters, discard, lock, wake};
 
@@ -224,16 +224,18 @@ impl RecvTable {
             return;
         }
         self.free.fetch_sub(count, Ordering::SeqCst);
-        let life = self.life();
-        let free = table.free.drain(table.free.len() - count..).rev();
-        for (room, index) in rooms.drain(..count).zip(free) {
+        // Popped from behind: most often it is one, and a drain costs more than posting it.
+        rooms.reverse();
+        let taken = std::iter::from_fn(|| rooms.pop().zip(table.free.pop()));
+        for (room, index) in taken.take(count) {
             self.over[index as usize].store(false, Ordering::Relaxed);
             let place = &mut table.places[index as usize];
             debug_assert_eq!(place.phase, Phase::Free);
             (place.phase, place.owned) = (Phase::Posted, true);
-            (place.posted, place.life) = (table.posted, life);
+            (place.posted, place.life) = (table.posted, self.life());
             table.posted += 1;
-            place.room = room;
+            // A free place has nothing, and to drop that would be a call.
+            std::mem::forget(std::mem::replace(&mut place.room, room));
             let receipt = Receipt {
                 index,
                 generation: place.generation(),
@@ -241,6 +243,7 @@ impl RecvTable {
             };
             each(receipt, &place.room);
         }
+        rooms.reverse();
     }
 
     /// The device refused it: the place is free again, and the memory the caller's.
@@ -430,12 +433,11 @@ impl places::Places for RecvTable {
         lock(&self.table).posted
     }
 
-    fn complete(&self, completions: &[Completion], ended: &mut ArrayVec<Option<Ended>, BATCH>) {
+    fn complete(&self, completions: &[Completion], ends: &mut Ends<'_>) {
         let mut table = lock(&self.table);
-        let completed = completions
-            .iter()
-            .map(|each| self.complete_one(&mut table, each));
-        ended.extend(completed);
+        for completion in completions {
+            ends.add(completion, self.complete_one(&mut table, completion));
+        }
     }
 
     fn wake_all(&self) {

@@ -7,10 +7,9 @@ use arrayvec::ArrayVec;
 
 use crate::device::Completion;
 use crate::error::{Error, ErrorKind, Result};
-use crate::mem::Writing;
 use crate::reactor::gate::Later;
-use crate::reactor::places::{Ended, Places};
-use crate::reactor::slots::{BATCH, Leftovers, Notify, Rest};
+use crate::reactor::places::{Ends, Places};
+use crate::reactor::slots::{BATCH, Leftovers, Notify};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{BriefMutex, lock};
 
@@ -145,52 +144,34 @@ impl Registry {
         self.asleep.load(Ordering::Relaxed)
     }
 
-    /// Reaper: what had these places, all of one table, is over. Calls `notify` with whom to
-    /// notify, as often as there are completions at most. The context may have gone while the
-    /// device's queue had them.
+    /// Reaper: what had these places, all of one table, is over. The context may have gone while
+    /// the device's queue had them. Adds as many to notify as there are completions, at most.
     #[inline]
     pub(in crate::reactor) fn complete(
         &self,
         completions: &[Completion],
         rest: &mut Leftovers,
-        mut notify: impl FnMut(Notify),
+        to_notify: &mut ArrayVec<Notify, BATCH>,
     ) {
-        let mut ended = ArrayVec::<Option<Ended>, BATCH>::new();
+        let mut ends = Ends {
+            to_notify,
+            rest,
+            freed: false,
+        };
         let entries = lock(&self.entries);
         let entry = completions.first().and_then(|completion| {
             let index = (completion.token.table() as usize).checked_sub(1)?;
             entries.get(index)?.of.as_ref()
         });
-        let mut line = None;
         match entry {
             Some((table, _)) => {
-                table.complete(completions, &mut ended);
-                if ended.iter().flatten().any(|ended| ended.freed) {
-                    line = Some(Notify::Line(Later::new(Arc::clone(table))));
+                table.complete(completions, &mut ends);
+                if ends.freed {
+                    to_notify.push(Notify::Line(Later::new(Arc::clone(table))));
                 }
             }
-            None => ended.extend(completions.iter().map(|_| None)),
+            None => completions.iter().for_each(|each| ends.add(each, None)),
         }
-        drop(entries);
-        for (completion, ended) in completions.iter().zip(ended.drain(..)) {
-            match ended {
-                None => notify(Notify::Nobody(completion.token)),
-                Some(Ended {
-                    waker,
-                    lease,
-                    freed,
-                }) => {
-                    debug_assert!(!freed || waker.is_none(), "no more than there is room for");
-                    let last = lease.and_then(Writing::end);
-                    rest.extend(last.map(|last| Later::new(Rest::Last(last))));
-                    // What has become free had nobody who waits.
-                    if let Some(waker) = waker {
-                        notify(Notify::Waker(Later::new(waker)));
-                    }
-                }
-            }
-        }
-        line.into_iter().for_each(notify);
     }
 
     /// Calls `f` for every table, with no lock held.

@@ -14,12 +14,10 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use arrayvec::ArrayVec;
-
 use super::registry::Numbered;
 use crate::device::{Completion, Token};
-use crate::reactor::places::{Ended, Places, Wanted};
-use crate::reactor::slots::{BATCH, Outcome};
+use crate::reactor::places::{Ended, Ends, Places, Wanted};
+use crate::reactor::slots::Outcome;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, Waiters, discard, lock, wake};
 
@@ -189,9 +187,9 @@ impl Places for WaitTable {
         lock(&self.table).posted
     }
 
-    fn complete(&self, completions: &[Completion], ended: &mut ArrayVec<Option<Ended>, BATCH>) {
+    fn complete(&self, completions: &[Completion], ends: &mut Ends<'_>) {
         let mut table = lock(&self.table);
-        ended.extend(completions.iter().map(|completion| {
+        let mut complete = |completion: &Completion| {
             let (index, generation) = (completion.token.index(), completion.token.generation());
             let place = table.places.get_mut(index as usize)?;
             if place.phase != Phase::Waiting || place.generation != generation {
@@ -204,7 +202,10 @@ impl Places for WaitTable {
                 waker,
                 ..Ended::default()
             })
-        }));
+        };
+        for completion in completions {
+            ends.add(completion, complete(completion));
+        }
     }
 
     fn wake_all(&self) {

@@ -85,10 +85,10 @@ impl Attachment {
         prepared: Prepared<J>,
         target: Option<Target>,
     ) -> Result<Token, Refused<'_>> {
-        let Prepared { job, leases } = prepared;
-        let held = JobLeases::new(leases, self.index, J::written);
+        // The job stays where it lies.
+        let held = JobLeases::new(prepared.leases, self.index, J::written);
         // SAFETY: a Prepared is a job and its Leases, which `mem` has put together.
-        unsafe { self.submit(slot, job.as_job(), held, target) }
+        unsafe { self.submit(slot, prepared.job.as_job(), held, target) }
     }
 
     /// Makes a taken Slot pending and gives its job to the device.

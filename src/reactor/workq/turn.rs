@@ -314,8 +314,7 @@ impl<'a> Turn<'a> {
             let (run, behind) = reaped_now.split_at(count);
             reaped_now = behind;
             shared.counts.ended(run);
-            let registry = &shared.core.registry;
-            registry.complete(run, rest, |whom| to_notify.push(whom));
+            shared.core.registry.complete(run, rest, to_notify);
         }
         shared.counts.completed(completions);
         self.reaped |= reaped > 0;
