@@ -63,6 +63,16 @@ unsafe impl Sync for Order {}
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Time([u8; 7]);
 
+/// How often waiters were passed that are not polled, and what is known of them.
+#[derive(Default)]
+pub(super) struct Overtaking {
+    /// Polls that found what others had been notified of, since one of the list has left it.
+    pub(super) passed: u64,
+    /// Of the nodes that were notified until then, and were overtaken: those not polled since.
+    pub(super) stale: usize,
+    until: Time,
+}
+
 /// What a waiter that is polled shall do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
@@ -134,9 +144,11 @@ impl Waiters {
         let turn = list.turn(&order, Some(this), since);
         if turn == Turn::Hold {
             let now = list.now();
-            List::links(this, |links| {
-                (links.state, links.since) = (State::Held, now);
+            let told = List::links(this, |links| {
+                links.state = State::Held;
+                std::mem::replace(&mut links.since, now)
             });
+            list.overtaking.polled(told);
         }
         turn
     }
@@ -144,17 +156,22 @@ impl Waiters {
     /// The owner of a node was polled, and found what others had been notified of. Once that has
     /// happened `limit` times for each node in the list, and none has left it meanwhile, the others
     /// are not being polled: notifies the node and all members in front of it in its order, and
-    /// returns true.
+    /// returns true. Those that were overtaken keep nobody waiting any more until they are polled.
     pub(crate) fn overtake(&self, node: Pin<&WaitNode>, limit: u32) -> bool {
         let Some(this) = self.linked(node) else {
             return false;
         };
         let mut list = lock(&self.list);
-        list.passed += 1;
-        if list.passed <= u64::from(limit) * (list.waiting + list.notified) as u64 {
+        list.overtaking.passed += 1;
+        let others = list.waiting + list.notified - list.overtaking.stale;
+        if list.overtaking.passed <= u64::from(limit) * others as u64 {
             return false;
         }
-        list.passed = 0;
+        list.overtaking = Overtaking {
+            passed: 0,
+            stale: list.notified,
+            until: list.now(),
+        };
         list.notify_one(this, |_| ());
         let Some(order) = List::links(this, |links| links.order.clone()) else {
             return true;
@@ -218,7 +235,20 @@ impl Time {
     }
 }
 
+impl Overtaking {
+    /// A node was polled, or left, that was notified at `since`.
+    fn polled(&mut self, since: Time) {
+        self.stale -= usize::from(since <= self.until);
+    }
+}
+
 impl List {
+    /// A node is not Notified any more, which it was at `since`.
+    pub(super) fn forget_notified(&mut self, since: Time) {
+        self.notified -= 1;
+        self.overtaking.polled(since);
+    }
+
     fn now(&mut self) -> Time {
         self.ticket += 1;
         Time::at(self.ticket - 1)

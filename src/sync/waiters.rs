@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use std::task::Waker;
 
 use super::atomic::{AtomicUsize, Ordering};
-use super::order::{Order, Time};
+use super::order::{Order, Overtaking, Time};
 use super::wakers::{BATCH, WakeBatch, discard};
 use super::{Mutex, UnsafeCell, lock, seq_cst_order};
 
@@ -114,8 +114,7 @@ pub(super) struct List {
     first: Option<NonNull<WaitNode>>,
     /// Where a sweep goes on, and the ticket at which it ends.
     sweep: Option<(NonNull<WaitNode>, u64)>,
-    /// Polls that found what others had been notified of, since one of the list has left it.
-    pub(super) passed: u64,
+    pub(super) overtaking: Overtaking,
     /// Nodes that were looked at to notify some.
     #[cfg(test)]
     steps: usize,
@@ -129,7 +128,7 @@ unsafe impl Send for List {}
 pub(crate) struct Notify {
     /// Nobody told them anything.
     pub(crate) waiting: usize,
-    /// Woken, and not polled since.
+    /// Woken, not polled since, and not overtaken.
     pub(crate) notified: usize,
 }
 
@@ -143,7 +142,7 @@ impl Waiters {
             ticket: 0,
             first: None,
             sweep: None,
-            passed: 0,
+            overtaking: Overtaking::default(),
             #[cfg(test)]
             steps: 0,
         };
@@ -200,12 +199,12 @@ impl Waiters {
         // Before anything is changed.
         order.inspect(|order| order.bind(&list));
         let (tail, next) = (list.tail, list.ticket);
-        let (was, ticket, old) = List::links(this, |links| {
+        let (was, since, ticket, old) = List::links(this, |links| {
             let was = std::mem::replace(&mut links.state, State::Waiting);
             if was == State::Unlinked {
                 (links.prev, links.ticket) = (tail, next);
             }
-            (was, links.ticket, links.waker.replace(waker))
+            (was, links.since, links.ticket, links.waker.replace(waker))
         });
         match was {
             State::Unlinked => {
@@ -218,7 +217,7 @@ impl Waiters {
                 order.inspect(|order| list.join(this, order));
             }
             State::Waiting => list.waiting -= 1,
-            State::Notified | State::Held => list.notified -= 1,
+            State::Notified | State::Held => list.forget_notified(since),
         }
         list.waiting += 1;
         let behind = |first| List::links(first, |links| links.ticket) < ticket;
@@ -331,7 +330,7 @@ impl Waiters {
         let mut list = lock(&self.list);
         let mut left = choose(Notify {
             waiting: list.waiting,
-            notified: list.notified,
+            notified: list.notified - list.overtaking.stale,
         });
         left = left.min(list.waiting);
         while let (Some(node), true, false) = (list.first, left > 0, batch.is_full()) {
@@ -345,10 +344,11 @@ impl Waiters {
     fn unlink(&self, node: &WaitNode) -> bool {
         let this = NonNull::from(node);
         let mut list = lock(&self.list);
-        let (state, prev, next, waker) = List::links(this, |links| {
+        let (state, since, prev, next, waker) = List::links(this, |links| {
             let state = std::mem::replace(&mut links.state, State::Unlinked);
             (
                 state,
+                links.since,
                 links.prev.take(),
                 links.next.take(),
                 links.waker.take(),
@@ -374,10 +374,10 @@ impl Waiters {
         {
             list.sweep = next.map(|next| (next, end));
         }
-        list.passed = 0;
+        list.overtaking.passed = 0;
         match state {
             State::Waiting => list.waiting -= 1,
-            _ => list.notified -= 1,
+            _ => list.forget_notified(since),
         }
         self.len
             .store(list.waiting + list.notified, Ordering::SeqCst);
@@ -587,7 +587,36 @@ mod tests {
         assert!(!line.list.overtake(line.node(1), 5));
         line.list.leave(line.node(2));
         let polls = (1..).find(|_| line.list.overtake(line.node(1), 5));
-        assert_eq!(polls, Some(11), "they begin anew when one has left");
+        assert_eq!(polls, Some(6), "they begin anew when one has left");
+    }
+
+    /// As `in_line` uses it in busy mode, with room for two.
+    #[test]
+    fn nodes_that_nobody_polls_are_overtaken_once() {
+        const IDLE: usize = 15;
+        const LIMIT: u32 = 256;
+        let line = Line::new(IDLE + 1);
+        let mut polls = 0;
+        let mut pass = || {
+            line.enqueue(IDLE, Waker::noop());
+            loop {
+                let room = |who: Notify| 2usize.saturating_sub(who.notified).min(who.waiting);
+                line.list.notify_and_wake(room);
+                let node = line.node(IDLE);
+                if line.is_notified(IDLE) || line.list.overtake(node, LIMIT) {
+                    return line.list.leave(node);
+                }
+                polls += 1;
+            }
+        };
+        (0..IDLE).for_each(|at| line.enqueue(at, Waker::noop()));
+        (0..1000).for_each(|_| pass());
+        // One of them is polled, and waits again: it counts again.
+        line.enqueue(0, Waker::noop());
+        (0..1000).for_each(|_| pass());
+        (0..IDLE).for_each(|at| line.list.leave(line.node(at)));
+        pass();
+        assert!(polls < LIMIT as usize * IDLE * IDLE, "{polls} polls");
     }
 
     #[test]
