@@ -4,6 +4,7 @@
 //! that the other one waits for. So each of these events wakes the other one ([`Wakers`]).
 
 use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -11,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Buf as _;
 use futures::Stream;
 use tokio::runtime::Handle;
-use tokio::task::AbortHandle;
+use tokio::task::JoinHandle;
 
 use super::drain::Guest;
 use super::flow::{Flow, HEAD, Kind, RESERVED};
@@ -53,7 +54,7 @@ pub(super) struct Core {
     credits: Buf,
     last: Buf,
     /// The task that sends a frame of credits for which there was no Slot.
-    late: Option<AbortHandle>,
+    late: Option<JoinHandle<Result<(), JobError>>>,
     runtime: Handle,
     /// Frames that were taken and not read.
     inbox: VecDeque<Unread>,
@@ -210,34 +211,61 @@ impl Core {
     /// Gives the peer credits, if it is time.
     fn grant(&mut self, cx: &mut Context<'_>) {
         let most = self.receives - self.inbox.len();
-        if !self.flow.shall_grant(most) || self.recv_error.is_some() || self.check().is_err() {
+        // The last one may not be back yet.
+        if self.is_late(cx) || !self.flow.shall_grant(most) {
+            return;
+        }
+        if self.recv_error.is_some() || self.check().is_err() {
             return;
         }
         let lent = self.lend(cx);
-        // The last one may not be back yet.
-        let late = self.late.as_ref().is_some_and(|late| !late.is_finished());
-        if late || !self.flow.shall_grant(lent) || self.credits.reset_data_len().is_err() {
+        if !self.flow.shall_grant(lent) || self.credits.reset_data_len().is_err() {
             return;
         }
         let head = self.flow.head(Kind::Credits, lent);
         // A failure shows in the next write, and does not keep back what came.
-        let filled = self.credits.extend_from_slice(&head);
-        match filled.and_then(|()| self.sends.try_send(&self.credits)) {
-            Ok(true) => {}
-            Ok(false) => self.grant_late(),
+        match self.credits.extend_from_slice(&head) {
+            Ok(()) => self.send_credits(cx),
             Err(error) => _ = self.fail(error),
         }
+    }
+
+    fn send_credits(&mut self, cx: &mut Context<'_>) {
+        match self.sends.try_send(&self.credits) {
+            Ok(true) => {}
+            Ok(false) => self.grant_late(cx),
+            Err(error) => _ = self.fail(error),
+        }
+    }
+
+    /// Whether a frame of credits is not sent yet. It is sent again if its task has failed, or was
+    /// dropped with its runtime: the peer may wait for it, and acknowledges no other one.
+    fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some(late) = &mut self.late else {
+            return false;
+        };
+        let Poll::Ready(ended) = Pin::new(late).poll(cx) else {
+            return true;
+        };
+        self.late = None;
+        if !matches!(ended, Ok(Ok(()))) {
+            self.send_credits(cx);
+        }
+        self.late.is_some()
     }
 
     /// Has the frame of credits sent by a task of its own, once there is a Slot: the application
     /// may not poll again for long.
     #[cold]
-    fn grant_late(&mut self) {
-        let (rdma, frame) = (self.rdma.clone(), self.credits.clone());
-        let late = async move { _ = rdma.send(frame).await };
+    fn grant_late(&mut self, cx: &mut Context<'_>) {
+        let (mut sends, frame) = (Sends::new(&self.rdma), self.credits.clone());
+        // If it is dropped before it has ended the device does not have the frame.
+        let late = poll_fn(move |cx| sends.poll_send(cx, || Ok(frame.clone())));
         // The runtime that the stream was made on may be driven by nobody any more.
         let runtime = Handle::try_current().unwrap_or_else(|_| self.runtime.clone());
-        self.late = Some(runtime.spawn(late).abort_handle());
+        self.late = Some(runtime.spawn(late));
+        // The next poll waits for the end of that task.
+        cx.waker().wake_by_ref();
     }
 
     /// Takes the next frame. While it waits for one, it gives the peer credits.

@@ -100,6 +100,25 @@ fn a_reader_gives_credits_though_its_task_does_not_poll_again() {
     });
 }
 
+/// The task that sends a frame of credits late is dropped with the runtime of the reader.
+#[test]
+fn credits_are_given_though_the_runtime_of_the_reader_ends() {
+    pairs(async |mut pairs| {
+        let (mut here, mut there) = pairs.swap_remove(0);
+        let held = Held::of(&there);
+        write(&mut here).await;
+        let reader = tokio::task::spawn_blocking(move || {
+            run(read(&mut there, WINDOW));
+            there
+        });
+        let mut there = in_time("the reader", reader).await.unwrap();
+        held.release().await;
+        for _ in 0..2 {
+            futures::future::join(write(&mut here), read(&mut there, WINDOW)).await;
+        }
+    });
+}
+
 /// And the peer gets it once, when it is sent again.
 #[test]
 fn a_buf_whose_send_was_dropped_in_line_is_as_it_was() {
