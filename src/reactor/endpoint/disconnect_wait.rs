@@ -12,8 +12,10 @@ use pin_project::pin_project;
 
 use super::endpoint_port::EndpointPort;
 use crate::error::JobError;
+use crate::reactor::mode::LOOKS;
 use crate::reactor::tables::Watching;
 use crate::sync::WaitNode;
+use crate::sync::atomic::{Ordering, fence};
 
 /// Waits for the end of the connection while it is polled, until it is stopped. The task is also
 /// woken when a message waits to be taken.
@@ -72,21 +74,21 @@ impl<P: AsRef<EndpointPort>> DisconnectWait<P> {
             life: port.receives().life(),
             _watching: shared.core.registry.watch(),
         });
-        port.enqueue_disconnect(this.node.as_ref(), cx.waker());
         let policy = shared.mode.load();
         // In Hybrid mode it does not spin: the end of a connection may take long.
         if policy.is_busy() {
-            if shared.ready() {
-                shared.turn();
+            if !shared.look(port.queue(), LOOKS) {
+                shared.misses.add();
             }
-            shared.misses.add();
             cx.waker().wake_by_ref();
         } else {
             if let Err(error) = shared.events.register(shared) {
                 return Poll::Ready(error);
             }
-            // Arm, then look.
-            if shared.arm() {
+            port.enqueue_disconnect(this.node.as_ref(), cx.waker());
+            // Arm, then look. As in `poll_event`, an event that others armed for is for this, too.
+            fence(Ordering::SeqCst);
+            if !shared.expected.load(Ordering::Relaxed) && shared.arm() {
                 shared.turn();
             }
             if !shared.mode.is_still(policy) {

@@ -13,7 +13,7 @@ use arrayvec::ArrayVec;
 
 use super::watch::{RdmaState, RdmaWatch, Watched};
 use crate::device::{
-    Endpoint, EndpointConfig, EndpointState, KeepAlive, Receive, Submit, Transport,
+    Endpoint, EndpointConfig, EndpointState, KeepAlive, Queue, Receive, Submit, Transport,
 };
 use crate::error::{ErrorKind, JobError, Reason, Result};
 use crate::mem::Grow;
@@ -165,6 +165,10 @@ impl EndpointPort {
         &self.attachment.shared
     }
 
+    pub(super) fn queue(&self) -> &Arc<dyn Queue> {
+        &self.attachment.queue
+    }
+
     /// Refuses everything once the WorkQ was shut down.
     pub(in crate::reactor) fn check_open(&self) -> Result<(), JobError> {
         self.attachment.check_open()
@@ -249,6 +253,7 @@ impl EndpointPort {
             taken.map(|(arrival, len)| Received::new(len, arrival.opcode(), arrival.immediate()));
         if let (Some(received), Some(lease)) = (&received, &room.lease) {
             lease.grow(received.landed().min(room.len));
+            self.shared().misses.reset();
         }
         Ok(received)
     }
