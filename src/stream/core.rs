@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::Buf as _;
+use bytes::{Buf as _, Bytes};
 use futures::Stream;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -20,7 +20,7 @@ use super::wakers::Wakers;
 use crate::device::RecvOpcode;
 use crate::error::{JobError, Reason};
 use crate::mem::{Buf, BufData, BufPool, BufWait};
-use crate::ops::{Message, Rdma, RecvStream, Sends};
+use crate::ops::{Message, Rdma, RecvPool, RecvStream, Sends};
 
 mod sending;
 
@@ -36,10 +36,27 @@ pub(super) struct Parts<'a> {
     pub(super) runtime: Handle,
 }
 
-/// A frame with data that was taken. The guard is shortened by what was read.
-struct Unread {
-    data: BufData<'static>,
-    buf: Buf,
+/// A frame with data that was taken, shortened by what was read.
+enum Unread {
+    Lent(BufData<'static>, Buf),
+    /// It came in the last Buf of a pool that streams share, which has gone home.
+    Copied(Bytes),
+}
+
+impl Unread {
+    fn data(&self) -> &[u8] {
+        match self {
+            Unread::Lent(data, _) => data,
+            Unread::Copied(data) => data,
+        }
+    }
+
+    fn advance(&mut self, len: usize) {
+        match self {
+            Unread::Lent(data, _) => data.advance(len),
+            Unread::Copied(data) => data.advance(len),
+        }
+    }
 }
 
 pub(super) struct Core {
@@ -51,6 +68,8 @@ pub(super) struct Core {
     sends: Sends,
     pool: BufPool,
     bufs: Pin<Box<BufWait>>,
+    /// The pool that streams share for what they receive.
+    shared: Option<Pin<Box<BufWait>>>,
     credits: Buf,
     last: Buf,
     /// The task that sends a frame of credits for which there was no Slot.
@@ -79,13 +98,19 @@ impl Core {
     pub(super) fn new(rdma: Rdma, parts: Parts<'_>, wakers: &Arc<Wakers>) -> Core {
         let [credits, last] = parts.control;
         let receives = parts.recv_window + RESERVED;
+        let recv = match rdma.recv_pool() {
+            Some(_) => rdma.messages(),
+            None => rdma.recv_stream(parts.receives, receives),
+        };
+        let shared = rdma.recv_pool().map(RecvPool::bufs);
         let mut core = Core {
             guest: None,
             flow: Flow::new(parts.recv_window),
-            recv: rdma.recv_stream(parts.receives, receives),
+            recv,
             sends: Sends::new(&rdma),
             pool: parts.sends.clone(),
             bufs: Box::pin(BufWait::new(parts.sends)),
+            shared: shared.map(|pool| Box::pin(BufWait::new(pool))),
             credits,
             last,
             late: None,
@@ -159,7 +184,12 @@ impl Core {
         let kind = self.flow.take(&data)?;
         if kind == Kind::Data {
             data.advance(HEAD);
-            self.inbox.push_back(Unread { data, buf });
+            // The last one stays for others, however long this frame is not read.
+            let is_last = self.shared.as_ref().is_some_and(|pool| pool.is_empty());
+            self.inbox.push_back(match is_last {
+                true => Unread::Copied(Bytes::copy_from_slice(&data)),
+                false => Unread::Lent(data, buf),
+            });
         }
         if kind != Kind::Credits {
             self.wakers.wake_reader();
@@ -287,15 +317,15 @@ impl Core {
 
     /// The bytes that can be read at once.
     pub(super) fn unread(&self) -> &[u8] {
-        self.inbox.front().map_or(&[], |unread| &unread.data)
+        self.inbox.front().map_or(&[], Unread::data)
     }
 
     pub(super) fn consume(&mut self, len: usize, cx: &mut Context<'_>) {
-        let Some(Unread { data, .. }) = self.inbox.front_mut() else {
+        let Some(unread) = self.inbox.front_mut() else {
             return;
         };
-        data.advance(len);
-        if data.is_empty() {
+        unread.advance(len);
+        if unread.data().is_empty() {
             // Its Buf is home then, and is lent again.
             self.inbox.pop_front();
             self.popped(cx);
@@ -304,21 +334,38 @@ impl Core {
 
     /// A frame was taken out of the inbox.
     fn popped(&mut self, cx: &mut Context<'_>) {
+        if let Some(pool) = &mut self.shared {
+            pool.as_mut().stop();
+        }
         self.recv.keep(self.receives - self.inbox.len());
         // The application may not read again for long.
         self.grant(cx);
     }
 
-    /// Takes out what is left of the oldest frame, as the data of its Buf.
-    pub(super) fn take_buf(&mut self, cx: &mut Context<'_>) -> Result<Option<Buf>, JobError> {
-        let Some(Unread { data, buf }) = self.inbox.pop_front() else {
-            return Ok(None);
-        };
+    /// Takes out what is left of the oldest frame, as the data of its Buf. One that was copied
+    /// waits for another Buf.
+    pub(super) fn poll_take_buf(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Buf>, JobError>> {
+        let mut copied = None;
+        if let (Some(Unread::Copied(data)), Some(pool)) = (self.inbox.front(), &mut self.shared) {
+            let Some(buf) = pool.as_mut().poll(cx.waker()) else {
+                return Poll::Pending;
+            };
+            buf.set_data(HEAD, 0)?;
+            buf.extend_from_slice(data)?;
+            copied = Some(buf);
+        }
+        let unread = self.inbox.pop_front();
         self.popped(cx);
-        let len = data.len();
-        drop(data);
-        buf.set_data(buf.headroom() + buf.data_len() - len, len)?;
-        Ok(Some(buf))
+        if let Some(Unread::Lent(data, buf)) = unread {
+            let len = data.len();
+            drop(data);
+            buf.set_data(buf.headroom() + buf.data_len() - len, len)?;
+            return Poll::Ready(Ok(Some(buf)));
+        }
+        Poll::Ready(Ok(copied))
     }
 
     /// Shuts a stream down that nobody reads any more.

@@ -25,6 +25,11 @@
 //! occupies no slot of the WorkQ. A stream gives credits back in the head of what it sends, or in a
 //! frame of their own once the peer has none left or would get half of a window.
 //!
+//! With [`recv_bufs`](StreamOptions::recv_bufs) all streams share buffers, and post no receives.
+//! The device keeps as many messages as a peer has credits for, and a stream takes them one by one
+//! into a shared buffer. A frame that comes in the last free buffer is copied to the heap until it
+//! is read, so that the buffer stays free for others.
+//!
 //! On a device that does not finish sends inline, as adapters do not, a frame takes a slot of the
 //! WorkQ until it was sent. A write is accepted once it has its slot, so that what was accepted
 //! goes on though no task of the stream polls again. A frame of credits that finds no slot is sent

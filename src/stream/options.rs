@@ -18,7 +18,7 @@ use crate::channel::{self, Inbox, Socket};
 use crate::device::{Access, Device};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::{BufPool, Mmap};
-use crate::ops::Rdma;
+use crate::ops::{Rdma, RecvPool};
 use crate::reactor::WorkQ;
 
 /// Bytes that may be on their way to a peer that does not read: less than what a connection of the
@@ -71,13 +71,15 @@ impl fmt::Display for StreamAddr {
 /// share.
 ///
 /// The memory is allocated at once: for each of `connections` as many frames as `recv_window` and
-/// two more to receive, and half of `send_window` to send.
+/// two more to receive, unless streams share [`recv_bufs`](Self::recv_bufs), and half of
+/// `send_window` to send.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "nothing is built before bind or connector"]
 pub struct StreamOptions {
     connections: usize,
     frame_size: usize,
     recv_window: usize,
+    recv_bufs: Option<usize>,
     send_window: usize,
     half_open: usize,
     permissions: Access,
@@ -91,6 +93,7 @@ impl Default for StreamOptions {
             connections: 64,
             frame_size: 32 << 10,
             recv_window: 8,
+            recv_bufs: None,
             send_window: 4,
             half_open: 64,
             permissions: Access::empty(),
@@ -123,6 +126,20 @@ impl StreamOptions {
     /// and at most 448 KiB in all.
     pub fn recv_window(mut self, frames: usize) -> Self {
         self.recv_window = frames.max(1);
+        self
+    }
+
+    /// Has all streams receive into this number of buffers of a frame each, at least 1. A stream
+    /// has one of them only while the application has not read the frame that came in it, and
+    /// frames that find the last one are copied, so that the peers of others go on however slowly
+    /// an application reads. An idle stream has none. The peer's window is the same.
+    /// [`RdmaMessages`](super::RdmaMessages) hand these buffers to the application: there must be
+    /// one more than it keeps.
+    ///
+    /// By default each stream has buffers of its own, which it posts as receives. Only devices with
+    /// a [`max_pooled_room`](crate::device::RdmaCaps::max_pooled_room) of a frame can share them.
+    pub fn recv_bufs(mut self, buffers: usize) -> Self {
+        self.recv_bufs = Some(buffers.max(1));
         self
     }
 
@@ -211,6 +228,21 @@ pub(super) fn runtime(op: &'static str) -> Result<Handle> {
     }
 }
 
+/// Refuses a device whose endpoints cannot share buffers of this size.
+fn check_shared(op: &'static str, frame: usize, device: &Device) -> Result<()> {
+    let caps = device.info().caps().rdma.as_ref();
+    match caps.map_or(0, |caps| caps.max_pooled_room) {
+        most if most < frame => {
+            let text = format!(
+                "the device shares buffers of at most {most} bytes between connections, and a \
+                 frame has {frame}: leave StreamOptions::recv_bufs out, or set a smaller frame_size"
+            );
+            Err(Error::new(ErrorKind::NotSupported, op, text))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What the streams of one listener or connector have in common.
 pub(super) struct Net {
     pub(super) options: StreamOptions,
@@ -232,7 +264,11 @@ impl Net {
         let frame = options.frame_size;
         options.recv_window = options.recv_window.min(IN_FLIGHT / frame);
         let all = frame * options.connections;
-        let receives = all * (options.recv_window + RESERVED);
+        let own = all * (options.recv_window + RESERVED);
+        let receives = options.recv_bufs.map_or(own, |bufs| bufs * frame);
+        if options.recv_bufs.is_some() {
+            check_shared(op, frame, device)?;
+        }
         let sends = all * options.send_window.div_ceil(2);
         let build = || {
             let control = 2 * CONTROL * options.connections;
@@ -269,10 +305,15 @@ impl Net {
         let [Ok(credits), Ok(end)] = control else {
             return Err(full());
         };
-        let rdma = Rdma::builder(&self.device)
-            .recv_queue_size((self.options.recv_window + RESERVED) as u32)
+        let receives = (self.options.recv_window + RESERVED) as u32;
+        let mut rdma = Rdma::builder(&self.device)
+            .recv_queue_size(receives)
             .send_queue_size(self.options.send_window as u32 + 2)
-            .permissions(self.options.permissions)
+            .permissions(self.options.permissions);
+        if self.options.recv_bufs.is_some() {
+            rdma = rdma.recv_pool(&RecvPool::new(&self.receives).credits(receives));
+        }
+        let rdma = rdma
             .attach(&self.workq)
             .map_err(|error| error.with_call(op))?;
         let wakers = Arc::default();

@@ -119,7 +119,7 @@ impl RdmaStream {
     pub(super) fn poll_recv_buf(&mut self, cx: &Context<'_>) -> Poll<io::Result<Option<Buf>>> {
         let (core, mut cx) = self.reader(cx);
         ready!(core.poll_fill(&mut cx))?;
-        Poll::Ready(core.take_buf(&mut cx).map_err(io::Error::from))
+        core.poll_take_buf(&mut cx).map_err(io::Error::from)
     }
 
     fn reader(&mut self, cx: &Context<'_>) -> (&mut Core, Context<'_>) {

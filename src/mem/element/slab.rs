@@ -71,6 +71,11 @@ impl Slab {
         }
     }
 
+    /// Whether no element was free a moment ago.
+    pub(in crate::mem) fn is_empty(&self) -> bool {
+        self.free.is_empty()
+    }
+
     /// How many elements are free, how many were ever out at once, and how many callers wait.
     pub(in crate::mem) fn counts(&self) -> (usize, usize, usize) {
         let count = |is: fn(&Element) -> bool| self.elements.iter().filter(|it| is(it)).count();

@@ -205,6 +205,11 @@ impl BufWait {
         Some(Buf(Handle::first(element)))
     }
 
+    /// Returns whether all Bufs of the pool were in use a moment ago.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pool.0.slab.is_empty()
+    }
+
     /// Waits no more.
     #[inline]
     pub(crate) fn stop(self: Pin<&mut Self>) {

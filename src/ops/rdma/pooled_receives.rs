@@ -25,6 +25,8 @@ pub(super) struct PooledReceives {
     rdma: Rdma,
     /// The life of the endpoint whose messages these are.
     life: u32,
+    /// How many messages a stream of bytes lets its peer send: at most the credits of the pool.
+    lent: usize,
 }
 
 impl PooledReceives {
@@ -35,7 +37,17 @@ impl PooledReceives {
             wait: Box::pin(DisconnectWait::new(Pair(rdma.clone()))),
             rdma: rdma.clone(),
             life: rdma.port().receives().life(),
+            lent: 0,
         }
+    }
+
+    pub(super) fn keep(&mut self, lent: usize) {
+        self.lent = lent;
+    }
+
+    /// Each message that is taken lends its credit anew.
+    pub(super) fn lent(&self) -> usize {
+        self.lent
     }
 
     pub(super) fn rdma(&self) -> &Rdma {

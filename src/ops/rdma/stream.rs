@@ -43,7 +43,7 @@ impl RecvStream {
     }
 }
 
-// For streams of bytes, whose receives are posted.
+// For streams of bytes.
 impl RecvStream {
     /// Keeps `receives` posted from now on, and posts what is missing as far as the pool allows.
     /// Returns how many messages the peer can send that have not been yielded.
@@ -57,8 +57,9 @@ impl RecvStream {
 
     /// Keeps `receives` posted from the next poll on.
     pub(crate) fn keep(&mut self, receives: usize) {
-        if let Receives::Posted(posted) = &mut self.receives {
-            posted.keep(receives);
+        match &mut self.receives {
+            Receives::Posted(posted) => posted.keep(receives),
+            Receives::Pooled(pooled) => pooled.keep(receives),
         }
     }
 
@@ -66,7 +67,7 @@ impl RecvStream {
     pub(crate) fn lent(&self) -> usize {
         match &self.receives {
             Receives::Posted(receives) => receives.len(),
-            Receives::Pooled(_) => 0,
+            Receives::Pooled(receives) => receives.lent(),
         }
     }
 }

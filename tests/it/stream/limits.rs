@@ -4,7 +4,7 @@
 use futures::FutureExt;
 use futures::future::{join, join_all};
 use support::device::{adapter, needs_soft, under_test};
-use support::stream::{Net, bytes, each, small};
+use support::stream::{Net, bytes, each, each_of_soft, small};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_doca::stream::{RdmaStream, StreamOptions};
@@ -177,6 +177,70 @@ fn peers_that_do_not_read_hold_up_themselves_alone() {
             in_time("all", join_all(all)).await;
         });
     }
+}
+
+/// Nobody reads at first, then all but the last have read a part of a frame, and the last goes on.
+#[test]
+fn sixty_four_streams_share_two_buffers() {
+    const STREAMS: usize = 64;
+    if needs_soft("adapters post a receive for each message") {
+        return;
+    }
+    let options = small().connections(STREAMS).recv_bufs(2);
+    each_of_soft(options, async |net| {
+        let mut pairs = Vec::new();
+        for _ in 0..STREAMS {
+            pairs.push(net.pair().await);
+        }
+        for (here, there) in &mut pairs {
+            assert_eq!(fill(here).await, 3 * 252);
+            assert_eq!(fill(there).await, 3 * 252);
+        }
+        // Each writer takes what came before the peer's credits.
+        for (here, there) in &mut pairs {
+            let (mut one, mut other) = ([0; 100], [0; 100]);
+            let both = join(here.read_exact(&mut one), there.read_exact(&mut other));
+            let (one, other) = in_time("a part", both).await;
+            one.and(other).unwrap();
+        }
+        let workqs = [&pairs[0].0, &pairs[0].1].map(|stream| stream.rdma().workq());
+        assert!(workqs.iter().all(|workq| workq.in_flight() == 0));
+        let (here, there) = &mut pairs[STREAMS - 1];
+        let mut came = vec![0; 100_000 + 3 * 252 - 100];
+        let data = bytes(3 * 252..3 * 252 + 100_000);
+        let both = join(here.write_all(&data), there.read_exact(&mut came));
+        let (written, read) = in_time("the last", both).await;
+        written.and(read.map(drop)).unwrap();
+        assert!(came == bytes(100..came.len() + 100));
+        // And then all at once, in both directions.
+        let all = pairs[..STREAMS - 1].iter_mut().map(async |(here, there)| {
+            let (mut one, mut other) = (vec![0; 5656], vec![0; 5656]);
+            let data = bytes(756..5756);
+            futures::join!(async { here.write_all(&data).await.unwrap() }, async {
+                there.read_exact(&mut other).await.unwrap()
+            },);
+            futures::join!(async { there.write_all(&data).await.unwrap() }, async {
+                here.read_exact(&mut one).await.unwrap()
+            },);
+            assert!(one == bytes(100..5756) && other == one);
+            assert_eq!(here.rdma().state(), RdmaState::Connected);
+        });
+        in_time("all", join_all(all)).await;
+    });
+}
+
+#[test]
+fn a_device_that_shares_no_buffers_says_so() {
+    let (_, device) = support::loopback::Loopback::device(false);
+    run(async {
+        let workq = tokio_doca::WorkQ::builder().build().unwrap();
+        let options = small().recv_bufs(2);
+        let refused = rejected(
+            options.connector(&device, &workq),
+            tokio_doca::ErrorKind::NotSupported,
+        );
+        mentions(&refused, &[0, 256]);
+    });
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio_doca::stream::{RdmaConnector, RdmaListener, RdmaStream, StreamOptions};
 use tokio_doca::{Device, Error, ErrorKind, Mode, WorkQ};
 
-use super::device::{defers, under_test};
+use super::device::{adapter, defers, under_test};
 use super::loopback::Loopback;
 use super::{in_time, run};
 
@@ -71,18 +71,38 @@ pub fn small() -> StreamOptions {
         .send_window(2)
 }
 
-/// Runs a story on each device, event-driven and busy.
+/// Runs a story on each software device, event-driven and busy.
+pub fn each_of_soft(options: StreamOptions, story: impl AsyncFn(&Net)) {
+    let devices: Vec<_> = defers().iter().map(|&defer| under_test(defer)).collect();
+    each_on(&devices, 64, options, &story);
+}
+
+/// Runs a story on each device, event-driven and busy; on the software device also with two
+/// buffers that all streams share.
 pub fn each(options: StreamOptions, story: impl AsyncFn(&Net)) {
     each_deep(64, options, story);
 }
 
 /// The same, with WorkQs of this depth.
 pub fn each_deep(depth: u32, options: StreamOptions, story: impl AsyncFn(&Net)) {
-    let of_soft = defers().iter().map(|&defer| under_test(defer));
-    let devices: Vec<_> = of_soft.chain([Loopback::device(false).1]).collect();
+    each_sharing(2, depth, options, story);
+}
+
+/// The same, with this number of shared buffers.
+pub fn each_sharing(bufs: usize, depth: u32, options: StreamOptions, story: impl AsyncFn(&Net)) {
+    let of_soft = || defers().iter().map(|&defer| under_test(defer));
+    let devices: Vec<_> = of_soft().chain([Loopback::device(false).1]).collect();
+    each_on(&devices, depth, options, &story);
+    if adapter().is_none() {
+        let devices: Vec<_> = of_soft().collect();
+        each_on(&devices, depth, options.recv_bufs(bufs), &story);
+    }
+}
+
+fn each_on(devices: &[Device], depth: u32, options: StreamOptions, story: &impl AsyncFn(&Net)) {
     for mode in [Mode::EventDriven, Mode::BusyPoll] {
-        for device in &devices {
-            eprintln!("{mode:?} on {}", device.info().name());
+        for device in devices {
+            eprintln!("{mode:?} on {}: {options:?}", device.info().name());
             run(async { story(&Net::deep(depth, device, mode, options).await).await });
         }
     }
