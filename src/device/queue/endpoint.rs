@@ -222,6 +222,13 @@ pub unsafe trait Endpoint: Submit {
         Ok(None)
     }
 
+    /// Sends a message of these pieces at once, as [`Submit::try_inline`] does, from memory that no
+    /// device needs to know. Nothing of it is kept. Returns `None`, as the default does, if it has
+    /// not begun.
+    fn send_bytes(&self, _pieces: &[&[u8]]) -> Option<Result<u64, JobError>> {
+        None
+    }
+
     /// Back to Init, from any state: the connection ends, what was accepted ends flushed, and what
     /// was exported is worth nothing any more. The peer's state turns to Error.
     fn reset(&self);

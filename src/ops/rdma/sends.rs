@@ -109,8 +109,7 @@ impl Sends {
         if let Some(outcome) = request.finish_inline(&begun) {
             budget::spent(begun.end(&outcome));
             outcome?;
-            self.accepted = self.accepted.wrapping_add(1);
-            self.inline = self.inline.wrapping_add(1);
+            self.finished_inline();
             return Ok(true);
         }
         let (at, run) = (self.rdma.attachment(), self.ends.clone());
@@ -119,6 +118,25 @@ impl Sends {
             self.launched();
         }
         Ok(launched)
+    }
+
+    /// Sends a message of these pieces now, inline and without a Buf; false if that cannot be done.
+    pub(crate) fn try_send_bytes(&mut self, pieces: &[&[u8]]) -> Result<bool, JobError> {
+        if self.is_in_line() {
+            return Ok(false);
+        }
+        let Some(sent) = self.rdma.port().send_bytes(pieces) else {
+            return Ok(false);
+        };
+        budget::spent(pieces.iter().map(|piece| piece.len()).sum());
+        sent?;
+        self.finished_inline();
+        Ok(true)
+    }
+
+    fn finished_inline(&mut self) {
+        self.accepted = self.accepted.wrapping_add(1);
+        self.inline = self.inline.wrapping_add(1);
     }
 
     /// Sends a message, or waits in line for a Slot. `message` makes it once it can be sent, and is

@@ -245,6 +245,16 @@ impl EndpointPort {
         self.endpoint.has_message()
     }
 
+    /// Sends a message of these pieces now, if the device can, and while no other job of the
+    /// connection waits in line.
+    pub(crate) fn send_bytes(&self, pieces: &[&[u8]]) -> Option<Result<u64, JobError>> {
+        let order = self.attachment.order.as_ref();
+        if self.attachment.is_closed() || order.is_some_and(|order| !order.is_empty()) {
+            return None;
+        }
+        self.endpoint.send_bytes(pieces)
+    }
+
     /// Takes the oldest message, if there is one.
     pub(crate) fn take_message(&self, room: RecvBuf) -> Result<Option<Received>, JobError> {
         // SAFETY: the room has the Lease of the memory until this returns.

@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::io::IoSlice;
 use std::task::{Context, Poll, ready};
 
+use arrayvec::ArrayVec;
 use bytes::BufMut;
 
 use super::Core;
@@ -14,6 +15,9 @@ use crate::error::{JobError, Reason};
 use crate::mem::Buf;
 use crate::reactor::budget;
 use crate::stream::flow::{HEAD, Kind};
+
+/// The most pieces of a frame, its head among them, that are sent without a Buf.
+const PIECES: usize = 16;
 
 impl Core {
     /// Waits for a credit, and for room to acknowledge the peer's.
@@ -118,6 +122,9 @@ impl Core {
         slices: &[IoSlice<'_>],
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), JobError>> {
+        if self.try_send_slices(slices)? {
+            return Poll::Ready(Ok(()));
+        }
         let buf = Cell::new(match self.sends.is_in_line() {
             true => None,
             false => match self.bufs.as_mut().poll(cx.waker()) {
@@ -137,6 +144,28 @@ impl Core {
             drop(data);
             Ok(frame)
         })
+    }
+
+    /// The same without a Buf, if the device can and there are not many.
+    fn try_send_slices(&mut self, slices: &[IoSlice<'_>]) -> Result<bool, JobError> {
+        let mut flow = self.flow;
+        let head = flow.head(Kind::Data, self.recv.lent());
+        let mut pieces = ArrayVec::<&[u8], PIECES>::from_iter([&head[..]]);
+        let mut room = self.frame - HEAD;
+        for slice in slices.iter().filter(|slice| !slice.is_empty()) {
+            let piece = &slice[..slice.len().min(room)];
+            room -= piece.len();
+            if !piece.is_empty() && pieces.try_push(piece).is_err() {
+                return Ok(false);
+            }
+        }
+        let sent = self.sends.try_send_bytes(&pieces)?;
+        if sent {
+            self.bufs.as_mut().stop();
+            self.flow = flow;
+            self.data_end = self.sends.accepted();
+        }
+        Ok(sent)
     }
 
     /// Gives up the turns of a write that was dropped.

@@ -229,6 +229,27 @@ fn sixty_four_streams_share_two_buffers() {
     });
 }
 
+/// With more slices than a device is handed at once, and empty ones among them.
+#[test]
+fn a_vectored_write_of_many_slices_is_one_frame() {
+    each(small(), async |net| {
+        let (mut here, mut there) = net.pair().await;
+        for slices in [1, 15, 16, 17, 80] {
+            let data = bytes(0..4 * slices);
+            let empty = std::io::IoSlice::new(&[]);
+            let parts = data.chunks(4).map(std::io::IoSlice::new);
+            let parts: Vec<_> = parts.flat_map(|part| [empty, part]).collect();
+            let sent = in_time("a write", here.write_vectored(&parts))
+                .await
+                .unwrap();
+            assert_eq!(sent, data.len().min(252));
+            let mut came = [0; 300];
+            let len = in_time("a read", there.read(&mut came)).await.unwrap();
+            assert!(came[..len] == data[..sent]);
+        }
+    });
+}
+
 #[test]
 fn a_device_that_shares_no_buffers_says_so() {
     let (_, device) = support::loopback::Loopback::device(false);

@@ -1,9 +1,12 @@
 //! An endpoint, as the crate sees it.
 #![expect(unsafe_code, reason = "does Jobs whose memory was lent")]
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
+
+use arrayvec::ArrayVec;
 
 use super::super::fault::Fault;
 use super::super::ports::Ports;
@@ -11,13 +14,15 @@ use super::remote::{self, Step};
 use super::state::{EndpointInner, IDLE, Send, Shared};
 use crate::device::{
     Access, Arrival, Endpoint, EndpointConfig, EndpointState, Job, KeepAlive, RdmaJob, Receive,
-    Segments, Submit, Submitted, Token,
+    Segment, Segments, Submit, Submitted, Token, Verb,
 };
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::sync::discard;
 
 /// One-sided operations of which one asks whether there is something to look at.
 const TURNS: u32 = 64;
+/// The most pieces of a message that is sent from memory of the caller's.
+const PIECES: usize = 16;
 
 /// The handle that the crate has.
 pub(in super::super) struct SoftEndpoint(Arc<Shared>);
@@ -190,6 +195,30 @@ unsafe impl Endpoint for SoftEndpoint {
         let taken = unsafe { self.0.pull(dst, room) };
         self.0.tell();
         taken
+    }
+
+    fn send_bytes(&self, pieces: &[&[u8]]) -> Option<Result<u64, JobError>> {
+        let mut list = ArrayVec::<Segment, PIECES>::new();
+        for piece in pieces {
+            let (addr, len) = (NonNull::from(*piece).cast(), piece.len());
+            // SAFETY: only this call uses it, which borrows the bytes, and reads them alone.
+            list.try_push(unsafe { Segment::new(addr, len, 0) }).ok()?;
+        }
+        // SAFETY: the list is not changed, and lives longer than this call, which keeps nothing.
+        let local = unsafe { Segments::list(&list) };
+        let len = local.bytes();
+        if len >= self.0.faults.inline_below() {
+            return None;
+        }
+        let job = RdmaJob {
+            verb: Verb::Send(None),
+            local,
+            remote: None,
+            len,
+        };
+        // SAFETY: the pieces are valid during the call, borrowed so that nobody writes them, and
+        // have `len` bytes together.
+        unsafe { self.0.send_now(&job) }
     }
 
     fn reset(&self) {
