@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 
 use super::core::{Core, Parts};
 use super::drain::Guests;
-use super::flow::RESERVED;
+use super::flow::{HEAD, RESERVED};
 use super::wakers::Wakers;
 use super::wire::{FRAME_MIN, LEN_MAX, Message, Offer, Wrong};
 use super::{RdmaConnector, RdmaListener};
@@ -24,6 +24,9 @@ use crate::reactor::WorkQ;
 /// Bytes that may be on their way to a peer that does not read: less than what a connection of the
 /// software device holds.
 const IN_FLIGHT: usize = 448 << 10;
+
+/// Each Buf begins with a cache line.
+const ALIGN: usize = 64;
 
 /// Bytes of a Buf for control frames.
 const CONTROL: usize = 64;
@@ -91,7 +94,7 @@ impl Default for StreamOptions {
     fn default() -> StreamOptions {
         StreamOptions {
             connections: 64,
-            frame_size: 32 << 10,
+            frame_size: (32 << 10) + HEAD,
             recv_window: 8,
             recv_bufs: None,
             send_window: 4,
@@ -115,8 +118,9 @@ impl StreamOptions {
         self
     }
 
-    /// Sets the longest message, in bytes, 4 of which are its head. Defaults to 32 KiB; 64 to 128
-    /// KiB. The smaller one of both sides holds.
+    /// Sets the longest message, in bytes, 4 of which are its head. Defaults to 32 KiB and these 4,
+    /// so that a write of 64 KiB is two messages; 64 to 128 KiB. The smaller one of both sides
+    /// holds.
     pub fn frame_size(mut self, bytes: usize) -> Self {
         self.frame_size = bytes.clamp(FRAME_MIN as usize, 128 << 10);
         self
@@ -263,9 +267,10 @@ impl Net {
     ) -> Result<Net> {
         let frame = options.frame_size;
         options.recv_window = options.recv_window.min(IN_FLIGHT / frame);
-        let all = frame * options.connections;
+        let element = frame.next_multiple_of(ALIGN);
+        let all = element * options.connections;
         let own = all * (options.recv_window + RESERVED);
-        let receives = options.recv_bufs.map_or(own, |bufs| bufs * frame);
+        let receives = options.recv_bufs.map_or(own, |bufs| bufs * element);
         if options.recv_bufs.is_some() {
             check_shared(op, frame, device)?;
         }
@@ -276,7 +281,7 @@ impl Net {
             let memory = memory.alloc(receives + sends + control)?;
             let pool = |from: usize, len, element| {
                 let pool = BufPool::builder(&memory).range(from..from + len);
-                pool.element_size(element).build()
+                pool.element_size(element).alignment(ALIGN).build()
             };
             Ok(Net {
                 receives: pool(0, receives, frame)?,
