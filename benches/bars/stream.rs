@@ -382,6 +382,7 @@ fn held() -> [f64; 2] {
 fn connections(over: Over, count: usize) -> [f64; 3] {
     const AT_ONCE: usize = 64;
     let (meets, met) = mpsc::channel();
+    let (ends, ended) = tokio::sync::oneshot::channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
             runtime().block_on(async {
@@ -399,6 +400,8 @@ fn connections(over: Over, count: usize) -> [f64; 3] {
                     });
                 }
                 tasks.join_all().await;
+                // What it holds counts.
+                ended.await.expect("the other side ends");
             });
         });
         runtime().block_on(async {
@@ -423,6 +426,7 @@ fn connections(over: Over, count: usize) -> [f64; 3] {
             let took = start.elapsed().as_nanos() as f64 / count as f64;
             tokio::time::sleep(Duration::from_millis(100)).await;
             let after = held();
+            ends.send(()).expect("the other side waits");
             [took, after[0] - before[0], after[1] - before[1]]
         })
     })
