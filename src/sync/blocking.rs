@@ -1,11 +1,11 @@
 //! A call that blocks, awaited: a thread makes it.
 //!
-//! There are [`THREADS`] at most, each of which ends when no call waits. A call that waits for a
-//! thread spends its own time limit on that; if none is left when a thread is free, it fails at
-//! once.
+//! There are [`THREADS`] at most, each of which ends when no call has waited for [`LINGER`]. A
+//! call that waits for a thread spends its own time limit on that; if none is left when a thread is
+//! free, it fails at once.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex as StdMutex};
+use std::sync::{Arc, Condvar, Mutex as StdMutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -117,6 +117,9 @@ impl<T: Send + 'static> Blocking<T> {
 /// The most calls that are made at once.
 const THREADS: usize = 64;
 
+/// How long a thread waits for the next call: to start one costs as much as a connection's socket.
+const LINGER: Duration = Duration::from_millis(10);
+
 type Run = Box<dyn FnOnce() + Send>;
 
 /// The calls of this process that wait for a thread.
@@ -124,27 +127,37 @@ struct Queue {
     /// A child of fork(2) inherits the queue, and neither threads nor calls.
     process: u32,
     threads: usize,
+    /// Of them, those that wait for a call.
+    idle: usize,
     waiting: VecDeque<Run>,
 }
 
 static QUEUE: StdMutex<Queue> = StdMutex::new(Queue {
     process: 0,
     threads: 0,
+    idle: 0,
     waiting: VecDeque::new(),
 });
+
+/// Wakes a thread that waits for a call.
+static CALLED: Condvar = Condvar::new();
 
 /// Makes a call on a thread, or puts it in the queue if there are as many threads as there may be.
 fn run_elsewhere(run: Run) -> std::io::Result<()> {
     let mut queue = lock(&QUEUE);
     if queue.process != std::process::id() {
         queue.process = std::process::id();
-        queue.threads = 0;
+        (queue.threads, queue.idle) = (0, 0);
         // Calls of the parent's: it makes them.
         std::mem::take(&mut queue.waiting)
             .into_iter()
             .for_each(std::mem::forget);
     }
     queue.waiting.push_back(run);
+    if queue.waiting.len() <= queue.idle {
+        CALLED.notify_one();
+        return Ok(());
+    }
     if queue.threads == THREADS {
         return Ok(());
     }
@@ -163,17 +176,26 @@ fn run_elsewhere(run: Run) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A thread: makes calls until none waits.
+/// A thread: makes calls until none has come for a while.
 fn run_all() {
+    let mut queue = lock(&QUEUE);
     loop {
-        let mut queue = lock(&QUEUE);
-        let Some(run) = queue.waiting.pop_front() else {
+        if let Some(run) = queue.waiting.pop_front() {
+            drop(queue);
+            // `Ending` has told of a panic.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+            queue = lock(&QUEUE);
+            continue;
+        }
+        queue.idle += 1;
+        let none = |queue: &mut Queue| queue.waiting.is_empty();
+        let waited = CALLED.wait_timeout_while(queue, LINGER, none);
+        queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+        queue.idle -= 1;
+        if queue.waiting.is_empty() {
             queue.threads -= 1;
             return;
-        };
-        drop(queue);
-        // `Ending` has told of a panic.
-        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+        }
     }
 }
 
