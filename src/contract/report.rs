@@ -17,6 +17,9 @@ use crate::sha::Sha;
 use crate::sync_event::{Location, SyncEvent};
 use crate::{Dma, Mode, Rdma, WorkQ};
 
+/// The longest [`SelfTest::deadline`].
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// Runs the contract suite on `device`, and reports instead of panicking.
 ///
 /// Returns an iterator that runs one check each time it is advanced, which blocks for as long as
@@ -77,7 +80,8 @@ pub struct Outcome {
 pub enum Verdict {
     /// The device keeps the duties that were checked.
     Passed,
-    /// The device says that it lacks what was tried, and it was refused. The text says what.
+    /// The device says that it lacks what the check is about; the text says what. The check
+    /// `attach` has tried to open a context for it, which was refused. Others were not made.
     Refused(String),
     /// The device does not keep a duty. The text begins with its number if the check is of one.
     Failed(String),
@@ -119,10 +123,11 @@ impl SelfTest {
         }
     }
 
-    /// Begins anew, and waits at most `deadline` for what must come. Defaults to [`DEADLINE`]. A
-    /// check that a call blocks fails after four times as long.
+    /// Begins anew, and waits at most `deadline` for what must come. Defaults to [`DEADLINE`]; a
+    /// day at most. A check that a call blocks fails after four times as long.
     pub fn deadline(self, deadline: Duration) -> SelfTest {
-        SelfTest::new(&self.device, deadline)
+        // The checks add to it, and multiply it.
+        SelfTest::new(&self.device, deadline.min(DAY))
     }
 }
 
@@ -184,7 +189,7 @@ fn trials(device: &Device, deadline: Duration) -> Vec<Trial> {
         trials.of(rdma::CHECKS, "rdma", peers);
         for kind in RdmaKind::ALL {
             if !rdma.supports(kind) {
-                trials.refused("rdma", "rdma_caps_are_kept", format!("no {kind:?}"));
+                trials.lacking("rdma", "rdma_caps_are_kept", format!("no {kind:?}"));
             }
         }
     }
@@ -288,13 +293,13 @@ impl Trials {
                     });
                 }
                 Fits::No => {}
-                Fits::Lacks(what) => self.refused(name, check, format!("no {what}")),
+                Fits::Lacks(what) => self.lacking(name, check, format!("no {what}")),
             }
         }
     }
 
-    /// What another check has seen refused.
-    fn refused(&mut self, subject: &str, check: &'static str, what: String) {
+    /// A check that is not made, since the device lacks what it is about.
+    fn lacking(&mut self, subject: &str, check: &'static str, what: String) {
         self.push(subject, check, move || Verdict::Refused(what));
     }
 
