@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use futures::future::{join, join_all};
 use futures::{FutureExt, SinkExt, StreamExt};
+use support::device::{assert_told, needs_soft, told_of};
 use support::rdma::{Setup, Side, connect, context, failed};
 use support::*;
 use tokio_doca::{
     Buf, BufPool, Device, ErrorKind, Mmap, Mode, Rdma, WorkQ,
     error::{JobError, Reason},
+    mem::Access,
     rdma::{RdmaState, RecvOpcode, RecvPool, RecvStream, Transport},
 };
 
@@ -45,6 +47,8 @@ impl Server {
         let mut pairs = Vec::new();
         for _ in 0..connections {
             let builder = Rdma::builder(&device).recv_pool(&pool);
+            // For immediates of writes: an adapter asks for it even if no bytes are written.
+            let builder = builder.permissions(Access::RDMA_WRITE);
             let rdma = builder.attach(&server).unwrap();
             let peer = context(&device, &clients, setup);
             connect(&rdma, &peer);
@@ -160,6 +164,9 @@ fn each_kind_of_message_is_told_as_it_came() {
 
 #[test]
 fn a_peer_without_credits_waits_and_stops_no_other() {
+    if needs_soft("a peer without credits takes the receives of others") {
+        return;
+    }
     let setup = Setup::new(false, Mode::EventDriven).rnr(Duration::from_millis(50));
     run(async {
         let server = Server::new(setup, 2, |device| {
@@ -247,7 +254,8 @@ fn a_stream_that_finds_the_pool_empty_waits_its_turn_and_for_the_end_of_its_conn
                 .unwrap()
                 .unwrap()
                 .unwrap_err();
-            assert_eq!(error.cause(), Some(Reason::PeerClosed));
+            let told = told_of(Reason::PeerClosed).map(Some);
+            assert!(told.contains(&error.cause()), "{error}");
             drop(taken);
         });
     }
@@ -268,7 +276,7 @@ fn messages_of_a_peer_that_has_left_are_taken_first() {
                 assert_eq!(next(&mut stream).await, [number; 300]);
             }
             let error = end(&mut stream).await;
-            let told = support::device::told_of(Reason::PeerClosed).map(Some);
+            let told = told_of(Reason::PeerClosed).map(Some);
             assert!(told.contains(&error.cause()), "{error}");
             assert!(matches!(server.rdmas[0].state(), RdmaState::Error(_)));
         });
@@ -293,7 +301,7 @@ fn a_job_of_an_rdma_whose_peer_has_left_waits_without_looking_again_and_again() 
         assert!(turns() - before < 50, "{}", turns() - before);
         assert_eq!(next(&mut server.rdmas[0].messages()).await, [1]);
         let ended = in_time("the job", probe).await.unwrap();
-        assert_eq!(failed(ended).0, Reason::PeerClosed);
+        assert_told(ended.unwrap_err(), Reason::PeerClosed);
     });
 }
 
@@ -441,14 +449,16 @@ fn a_message_longer_than_the_elements_fails_at_the_sender() {
         let large = tokio_doca::mem::BufInventory::with_capacity(1);
         let large = large.buf_filled(&mmap, ..).unwrap();
         let sent = server.clients[0].send(&large).await;
-        assert_eq!(failed(sent).0, Reason::MessageTooLong);
+        assert_told(sent.unwrap_err(), Reason::MessageTooLong);
         let error = server.rdmas[0]
             .messages()
             .next()
             .await
             .unwrap()
             .unwrap_err();
-        assert_eq!(error.reason(), Reason::ReceiveTooSmall);
+        let told = told_of(Reason::ReceiveTooSmall);
+        let cause = error.cause().unwrap_or(error.reason());
+        assert!(told.contains(&cause), "{error}");
     });
 }
 
@@ -586,7 +596,7 @@ fn a_job_that_outwaits_the_last_messages_says_that_the_peer_has_left() {
         server.send(0, b"last words").await.unwrap();
         server.clients.clear();
         let ended = in_time("the job", rdma.write((), ())).await;
-        assert_eq!(failed(ended).0, Reason::PeerClosed);
+        assert_told(ended.unwrap_err(), Reason::PeerClosed);
     });
 }
 
