@@ -4,9 +4,14 @@
     reason = "a provider over functions that are no libibverbs"
 )]
 
-use std::time::Duration;
+use std::pin::pin;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::task::Context;
+use std::time::{Duration, Instant};
 
-use futures::{FutureExt, StreamExt};
+use futures::{Future, FutureExt, StreamExt};
 use support::rdma::{Setup, Side, connect, context};
 use support::*;
 use tokio_doca::error::Reason;
@@ -16,6 +21,7 @@ use tokio_doca::{BufPool, Device, ErrorKind, Mmap, Mode, Rdma, WorkQ};
 
 use crate::adapters::{open, provider};
 use crate::fake_verbs::{Description, Fake, World};
+use crate::program;
 
 const ROOM: usize = 4096;
 /// As many as are posted at first, of this length.
@@ -103,7 +109,7 @@ fn memory_is_added_when_the_adapter_says_that_few_receives_are_left() {
     assert_eq!(server.fake.shared_receives(), 20 * 16);
 }
 
-/// A device that the application lent tells it alone of its events: completions say it as well.
+/// An adapter may refuse to tell: completions say it as well.
 #[test]
 fn memory_is_added_when_completions_say_that_few_receives_are_left() {
     let world = World::new([Description::roce("fake0")]);
@@ -147,7 +153,42 @@ fn a_peer_that_has_more_than_its_credits_is_ended_when_others_have_none() {
     });
 }
 
-/// One that uses what others leave goes on, and so does one whose messages are taken slowly.
+/// The waker of the application that is told of it runs outside of all locks.
+#[test]
+fn a_waker_that_is_told_of_a_greedy_peer_may_drop_other_connections() {
+    let world = World::new([Description::roce("fake0")]);
+    let mut server = Server::new(&world, 2, 4, Mode::EventDriven);
+    run(async {
+        for number in 0..8 {
+            server.send(0, &[number]).await;
+        }
+        // Once: the messages are found.
+        let mut other = server.rdmas[1].messages();
+        assert!(other.next().now_or_never().is_none());
+    });
+    let other = Arc::new(Mutex::new(server.rdmas.pop()));
+    let is_told = Arc::new(AtomicBool::new(false));
+    let waker = {
+        let (other, is_told) = (Arc::clone(&other), Arc::clone(&is_told));
+        Call::waker(move || {
+            drop(other.lock().unwrap().take());
+            is_told.store(true, SeqCst);
+        })
+    };
+    // Nobody looks at the queue: the watcher tells.
+    let mut watch = server.rdmas[0].watch();
+    let mut failed = pin!(watch.wait_for(|state| matches!(state, RdmaState::Error(_))));
+    assert!(
+        failed
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_pending()
+    );
+    block_until("the waker is told", || is_told.load(SeqCst));
+    assert!(other.lock().unwrap().is_none());
+}
+
+/// One that uses what others leave goes on.
 #[test]
 fn a_peer_may_have_more_than_its_credits_while_others_need_none() {
     let world = World::new([Description::roce("fake0")]);
@@ -174,8 +215,17 @@ fn a_peer_may_have_more_than_its_credits_while_others_need_none() {
 /// have theirs, and those that come have another queue in the end.
 #[test]
 fn receives_that_are_lost_with_connections_are_replaced() {
-    let world = World::new([Description::roce("fake0")]);
-    let server = Server::new(&world, 2, 1, Mode::EventDriven);
+    for tells in [true, false] {
+        let world = World::new([Description::roce("fake0")]);
+        if !tells {
+            world.faults().fail_always("ibv_modify_srq", libc::EINVAL);
+        }
+        lose_receives(&world);
+    }
+}
+
+fn lose_receives(world: &World) {
+    let server = Server::new(world, 2, 1, Mode::EventDriven);
     world.faults().lose_receives();
     run(async {
         let mut stream = server.rdmas[1].messages();
@@ -201,6 +251,63 @@ fn receives_that_are_lost_with_connections_are_replaced() {
     });
 }
 
+/// Half of the places of a short queue are never lost.
+#[test]
+fn receives_that_are_lost_leave_some_of_a_short_queue() {
+    let short = Description {
+        max_srq_wr: 16,
+        ..Description::roce("fake0")
+    };
+    let world = World::new([short]);
+    let server = Server::new(&world, 2, 1, Mode::EventDriven);
+    world.faults().lose_receives();
+    run(async {
+        for _ in 0..30 {
+            server.rdmas[0].reset().unwrap();
+            server.clients[0].reset().unwrap();
+            server.connect(0);
+        }
+        assert_eq!(server.fake.shared_queues(), 2);
+        let mut stream = server.rdmas[1].messages();
+        server.send(1, b"there").await;
+        assert_eq!(next(&mut stream).await, b"there");
+    });
+}
+
+/// The watcher tries again after a while, and registers nothing that could not be posted.
+#[test]
+fn an_adapter_that_refuses_receives_is_asked_once_in_a_while() {
+    let world = World::new([Description::roce("fake0")]);
+    let server = Server::new(&world, 20, 16, Mode::EventDriven);
+    run(async {
+        world
+            .faults()
+            .fail_always("ibv_post_srq_recv", libc::ENOMEM);
+        let calls = || ["ibv_post_srq_recv", "ibv_reg_mr"].map(|name| world.calls(name));
+        let before = calls();
+        let mut last = server.rdmas[19].messages();
+        // The adapter tells that few receives are left, and there is no memory for more.
+        for number in 0..FIRST - 8 {
+            server.send(number % 4, &[number as u8]).await;
+            assert!(last.next().now_or_never().is_none());
+        }
+        let mut stream = server.rdmas[0].messages();
+        assert_eq!(next(&mut stream).await, [0]);
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(300) {
+            std::thread::yield_now();
+        }
+        let [posted, registered] = calls();
+        assert!(posted - before[0] < 50, "{}", posted - before[0]);
+        assert!(registered - before[1] <= 2, "{}", registered - before[1]);
+        world.faults().clear();
+        for number in 0..FIRST {
+            server.send(19, &[number as u8]).await;
+            assert_eq!(next(&mut last).await, [number as u8]);
+        }
+    });
+}
+
 /// Of a queue pair with a shared queue nothing is flushed: an idle one tells by an event alone, and
 /// the messages that came before it are taken first.
 #[test]
@@ -213,7 +320,9 @@ fn a_queue_pair_that_fails_says_so_after_its_messages() {
         }
         let mut idle = server.rdmas[1].messages();
         server.fake.fail_queue_pairs(true);
-        assert!(in_time("the end", idle.next()).await.unwrap().is_err());
+        let error = in_time("the end", idle.next()).await.unwrap().unwrap_err();
+        // What is said later of the same failure changes nothing.
+        assert_eq!(error.cause(), Some(Reason::PeerFailed), "{error}");
         let mut stream = server.rdmas[0].messages();
         for number in 0..3 {
             assert_eq!(next(&mut stream).await, [number]);
@@ -275,19 +384,25 @@ fn each_call_for_a_shared_queue_may_fail() {
     }
 }
 
-/// Of hardware, or of a library that is older than they are.
+/// Of hardware, or of a library that is older than they are; and of a device that the application
+/// lent: the watcher must not hold what is on that.
 #[test]
 fn an_adapter_without_shared_queues_says_so() {
     let none = Description {
         max_srq_wr: 0,
         ..Description::roce("fake0")
     };
-    let world = World::new([none, Description::roce("fake1")]);
+    let lent = Description::roce("fake2");
+    let world = World::new([none, Description::roce("fake1"), lent]);
+    let program = program::Side::open(&world, "fake2", program::Settings::default());
     let mut table = world.table();
     table.create_srq = None;
     // SAFETY: the fake does what the man pages say.
     let older = unsafe { Verbs::over(table) };
-    for device in [open(&provider(&world), "fake0"), open(&older, "fake1")] {
+    let all = provider(&world);
+    // SAFETY: the domain goes after the device.
+    let lent = unsafe { all.device_from_pd(NonNull::new(program.pd).unwrap()) };
+    for device in [open(&all, "fake0"), open(&older, "fake1"), lent.unwrap()] {
         let caps = device.info().caps().rdma.clone().unwrap();
         assert_eq!(caps.max_pooled_room, 0);
         let mmap = Mmap::builder().device(&device).alloc(ROOM).unwrap();
@@ -297,4 +412,5 @@ fn an_adapter_without_shared_queues_says_so() {
         let error = rdma.attach(&workq).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotSupported);
     }
+    program.close();
 }

@@ -15,7 +15,10 @@ impl Device {
     /// The application reads the events of the adapter (ibv_get_async_event(3)), and acknowledges
     /// each before it calls this crate: libibverbs waits for that before it destroys what the event
     /// is about. This crate learns of its queue pairs' errors from their completions. Nobody tells
-    /// it that the adapter was removed: jobs that are in flight then do not end.
+    /// it that the adapter was removed: jobs that are in flight then do not end. The device has no
+    /// shared receive queues, which a thread of this crate would look after: its
+    /// [`max_pooled_room`](crate::device::RdmaCaps::max_pooled_room) is 0, and a
+    /// [`RecvPool`](crate::rdma::RecvPool) is refused.
     ///
     /// # Errors
     ///

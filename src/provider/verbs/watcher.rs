@@ -51,7 +51,7 @@ impl Device {
 
 static WATCHER: OnceLock<Watcher> = OnceLock::new();
 
-/// How long the thread waits if it could not: it must not spin.
+/// How long the thread waits before it tries again what has failed: it must not spin.
 const TROUBLE: Duration = Duration::from_secs(1);
 
 /// Watches a device, as long as it is open.
@@ -110,17 +110,19 @@ impl Watcher {
         let mut next: Option<Instant> = None;
         loop {
             let closed = self.wait(next);
+            let mut again = None;
             for (context, watched) in &self.contexts() {
-                read_events(
-                    context,
-                    watched,
-                    closed.iter().any(|it| it.as_ptr() == Arc::as_ptr(context)),
-                );
+                let is_closed = closed.iter().any(|it| it.as_ptr() == Arc::as_ptr(context));
+                read_events(context, watched, is_closed);
+                if !context.is_dead() && top_up(watched) {
+                    again = Some(TROUBLE);
+                }
             }
             self.forget_gone();
             let now = Instant::now();
             let lists = self.lists();
-            let again = lists.iter().filter_map(|watched| watched.tick(now)).min();
+            let ticks = lists.iter().filter_map(|watched| watched.tick(now));
+            again = ticks.chain(again).min();
             next = again.map(|again| now + again);
         }
     }
@@ -159,7 +161,7 @@ impl Watcher {
         closed
     }
 
-    /// Those that are open. Others are forgotten, with their descriptors.
+    /// Those of our own that are open. Others are forgotten, with their descriptors.
     fn contexts(&self) -> Vec<(Arc<Context>, Arc<Watched>)> {
         let mut devices = lock(&self.devices);
         devices.retain(Device::is_open);
@@ -182,6 +184,12 @@ impl Watcher {
             }
         }
     }
+}
+
+/// Adds memory to the shared receive queues that want it. Returns whether one still does.
+fn top_up(watched: &Watched) -> bool {
+    let each = watched.cores().into_iter().map(|core| core.top_up(None));
+    each.fold(false, |any, one| any | one)
 }
 
 /// Reads what there is, acknowledges each event, and passes it on.

@@ -101,6 +101,9 @@ impl Context {
         let name = unsafe { device_name(table, device) };
         // SAFETY: as above.
         let traits = unsafe { Traits::ask(table, device, raw.as_ptr()) }?;
+        // The watcher adds memory to these. It must not hold what is on the application's device:
+        // what it destroyed last might come after the device was closed.
+        let traits = traits.without_shared_receives();
         // SAFETY: as above; it is given back to nobody.
         unsafe { Context::new(table, raw, pd, &name, traits, true) }
     }

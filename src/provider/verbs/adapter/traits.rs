@@ -158,6 +158,14 @@ impl Traits {
         self.max_sge
     }
 
+    /// The same of a device without shared receive queues.
+    pub(super) fn without_shared_receives(self) -> Traits {
+        Traits {
+            max_srq_wr: 0,
+            ..self
+        }
+    }
+
     /// Places in the send queue of copies.
     pub(in super::super) fn copy_requests(&self, depth: u32) -> u32 {
         let wanted = depth.saturating_mul(2).max(2 * REQUESTS as u32);

@@ -41,7 +41,11 @@ impl RcConnection {
         // Messages that came before it are found by who reaps.
         let inner = self.try_inner().filter(|_| !self.is_pooled());
         let Some(mut inner) = inner else {
-            *lock(&self.failed) = Some((id, cause));
+            let mut failed = lock(&self.failed);
+            if failed.is_none_or(|(first, _)| first != id) {
+                *failed = Some((id, cause));
+            }
+            drop(failed);
             self.look_after();
             return;
         };
@@ -61,8 +65,14 @@ impl RcConnection {
         }
     }
 
-    /// Looks at the time, for the watcher; whether there is more to look at.
-    pub(in super::super) fn tick(self: &Arc<Self>, now: Instant) -> Option<Duration> {
+    /// Looks at the time, for the watcher; whether there is more to look at. If its state has
+    /// changed, `changed` gets the call that says so. (Only with a shared receive queue, which no
+    /// device has that the application lent: such a call may hold the last handle of a queue.)
+    pub(super) fn tick(
+        self: &Arc<Self>,
+        now: Instant,
+        changed: &mut Vec<Arc<dyn Fn() + Send + Sync>>,
+    ) -> Option<Duration> {
         let Some(mut inner) = self.try_inner() else {
             return Some(LEAST);
         };
@@ -94,10 +104,8 @@ impl RcConnection {
             if is_over {
                 let credits = self.config.recv_queue_size.into();
                 let cause = JobError::endpoint(Reason::CreditsExceeded, credits, 0);
-                let tell = self.fail(&mut inner, cause);
-                drop(inner);
-                if tell {
-                    self.tell();
+                if self.fail(&mut inner, cause) {
+                    changed.push(Arc::clone(&self.config.changed));
                 }
                 return None;
             }

@@ -93,9 +93,8 @@ impl Pooled {
 impl Drop for Pooled {
     /// Its queue pair is gone. What was not taken is lost.
     fn drop(&mut self) {
-        self.srq.leave(self.credits);
-        self.srq
-            .give_back(self.messages.drain(..).map(|it| it.number));
+        let untaken = self.messages.drain(..).map(|it| it.number);
+        self.srq.leave(self.credits, untaken);
     }
 }
 

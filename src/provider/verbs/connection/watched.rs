@@ -7,9 +7,9 @@ use super::super::transport::Core;
 use super::rc::RcConnection;
 use crate::sync::lock;
 
-/// The device and its queues hold this, and so does the watcher, which has nothing else of a device
-/// that the application lent: an object that the watcher destroyed late would outlive the
-/// application's own device.
+/// The device and its queues hold this, and so does the watcher, which keeps nothing else of a
+/// device that the application lent, and calls `tick` alone for it: an object that the watcher
+/// destroyed late would outlive the application's own device.
 #[derive(Default)]
 pub(in super::super) struct Watched {
     conns: Mutex<Vec<Weak<RcConnection>>>,
@@ -42,15 +42,18 @@ impl Watched {
     }
 
     /// Polls each endpoint for timeouts, under the lock under which it is removed; returns when to
-    /// come again.
-    /// Adds memory to shared receive queues that want it, too.
+    /// come again. Those whose state has changed are notified after it: a waker may drop another
+    /// endpoint.
     pub(in super::super) fn tick(&self, now: Instant) -> Option<Duration> {
-        for core in self.cores() {
-            core.top_up(None);
-        }
+        let mut changed = Vec::new();
         let conns = lock(&self.conns);
         let each = conns.iter().filter_map(Weak::upgrade);
-        each.filter_map(|conn| conn.tick(now)).min()
+        let again = each.filter_map(|conn| conn.tick(now, &mut changed)).min();
+        drop(conns);
+        for changed in changed {
+            changed();
+        }
+        again
     }
 }
 

@@ -163,17 +163,20 @@ impl Core {
     /// A shared receive queue whose receives have `room` bytes, joined by a connection with so many
     /// credits.
     pub(in super::super) fn srq(&self, room: usize, credits: u32) -> Result<Arc<Srq>> {
+        // Dropped after the lock: the last handle may wait for the watcher, which takes the lock.
+        let (open, srq): (Vec<_>, Arc<Srq>);
         let mut srqs = lock(&self.srqs);
         srqs.retain(|srq| srq.strong_count() > 0);
-        let mut open = srqs.iter().filter_map(Weak::upgrade);
-        let srq = match open.find(|srq| srq.suits(room)) {
-            Some(srq) => srq,
+        open = srqs.iter().filter_map(Weak::upgrade).collect();
+        srq = match open.iter().find(|srq| srq.suits(room)) {
+            Some(srq) => Arc::clone(srq),
             None => Arc::new(Srq::create(&self.cq, room)?),
         };
         srq.join(credits)?;
         if !srqs.iter().any(|it| it.as_ptr() == Arc::as_ptr(&srq)) {
             srqs.push(Arc::downgrade(&srq));
         }
+        drop(srqs);
         Ok(srq)
     }
 
@@ -189,12 +192,13 @@ impl Core {
         }
     }
 
-    /// Adds memory to the shared receive queues that want it. `told` is the number of one of which
-    /// the adapter says that few receives are left.
-    pub(in super::super) fn top_up(&self, told: Option<u32>) {
-        for srq in self.open_srqs() {
-            srq.top_up(told == Some(srq.id()));
-        }
+    /// Adds memory to the shared receive queues that want it; `told` is the number of one of which
+    /// the adapter says that few receives are left. Returns whether one still wants some. The
+    /// caller is the watcher.
+    pub(in super::super) fn top_up(&self, told: Option<u32>) -> bool {
+        let srqs = self.open_srqs().into_iter();
+        let each = srqs.map(|srq| srq.top_up(told == Some(srq.id())));
+        each.fold(false, |any, one| any | one)
     }
 
     /// Whether the queue pair of the copies may have failed.

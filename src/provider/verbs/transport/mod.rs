@@ -1,14 +1,15 @@
 //! What carries work requests: completion queues ([cq]), queue pairs ([qp]), the requests ([wr]),
 //! the Jobs of a queue pair on their way through its send queue ([sends]), receives of many queue
-//! pairs ([srq]), and what an adapter says of those that failed ([status]).
+//! pairs ([srq], [receives]), and what an adapter says of those that failed ([status]).
 //!
 //! `core` is what all queue pairs of one WorkQ and device share. These files know neither
 //! connections nor WorkQs: they import `ffi`, `adapter`, and one another downwards,
-//! `sends > qp > srq > {cq, wr}` and `core > srq`.
+//! `sends > qp > srq > {cq, wr, receives}` and `core > srq`.
 
 mod core;
 mod cq;
 mod qp;
+mod receives;
 mod sends;
 mod srq;
 pub(super) mod status;

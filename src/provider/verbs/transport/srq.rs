@@ -6,22 +6,18 @@
 //! are left: the adapter says so (`IBV_EVENT_SRQ_LIMIT_REACHED`), or completions do, and the thread
 //! of `watcher` adds it.
 //!
-//! A queue pair that fails, or is destroyed amid a message, may take a receive with it: the adapter
-//! never says so. Receives are used up in order. So one that is older than one that has ended, and
-//! has not, is *overtaken*: its message is on its way yet, or it is lost. It is never posted again
-//! unless it ends, and does not count. Until those that were posted before a queue pair went have
-//! ended or were overtaken, one more is posted for it. A queue that may have lost many takes no new
-//! connections, so that peers who fail on purpose take no receives from those who stay.
+//! A queue that may have lost many receives, or half of its places, takes no new connections, so
+//! that peers who fail on purpose leave receives to others.
 #![expect(unsafe_code, reason = "calls libibverbs")]
 
-use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-use super::super::adapter::{Context, Mr, check_ptr, wake};
+use super::super::adapter::{Context, Mr, check, check_ptr, wake};
 use super::super::ffi::*;
 use super::cq::Cq;
+use super::receives::{Chunk, Receives};
 use super::wr::RecvChain;
 use crate::device::{Receive, Segment, Segments, Token, volatile_copy};
 use crate::error::{Error, ErrorKind, Result};
@@ -33,7 +29,7 @@ const NAMES: u32 = 0xfff << 20;
 const NUMBERS: u32 = (1 << 20) - 1;
 /// The most that are posted at once.
 const POSTED: u32 = 1024;
-/// So many may be lost beside those whose messages may be on their way.
+/// So many may be lost beside those whose messages may be on their way, and half of the places.
 const LOST: usize = 64;
 /// Bytes of memory that is added at once, and how many receives that is.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -49,36 +45,11 @@ pub(in super::super) struct Srq {
     most: u32,
     /// Receives of a chunk of memory.
     per_chunk: u32,
-    state: Mutex<State>,
+    state: Mutex<Receives>,
     /// Held by the caller that adds memory.
     growing: Mutex<()>,
     /// Memory is wanted.
     low: AtomicBool,
-}
-
-#[derive(Default)]
-struct State {
-    chunks: Vec<Chunk>,
-    /// The oldest first.
-    posted: VecDeque<u32>,
-    overtaken: Vec<u32>,
-    spare: Vec<u32>,
-    /// Of each receive, whether the adapter has it: whether it is posted or overtaken.
-    with_adapter: Vec<bool>,
-    /// How many were ever posted.
-    posted_in_all: u64,
-    /// The same when queue pairs went, each of which may have lost one of those.
-    gone: VecDeque<u64>,
-    /// Connections, and their credits.
-    connections: u32,
-    credits: u32,
-}
-
-/// Receives side by side.
-struct Chunk {
-    /// Dropped before the words.
-    mr: Mr,
-    words: Box<[AtomicU64]>,
 }
 
 // SAFETY: libibverbs may be called from any thread on any object; it is destroyed once.
@@ -90,33 +61,6 @@ unsafe impl Sync for Srq {}
 #[inline(always)]
 pub(in super::super) fn is_name(wr_id: u64) -> bool {
     wr_id as u32 >= NAMES && wr_id as u32 != u32::MAX
-}
-
-impl State {
-    /// All but those that may be lost.
-    fn usable(&self) -> usize {
-        self.with_adapter.len() - self.overtaken.len()
-    }
-
-    /// Those whose messages connections have.
-    fn had(&self) -> usize {
-        self.usable() - self.posted.len() - self.spare.len()
-    }
-
-    fn part(&mut self, credits: u32) {
-        self.connections -= 1;
-        self.credits = self.credits.saturating_sub(credits);
-    }
-
-    /// How many shall be posted or had.
-    fn wanted(&self) -> usize {
-        self.credits as usize + self.gone.len()
-    }
-
-    /// How many of those there is no memory for.
-    fn missing(&self) -> usize {
-        self.wanted().saturating_sub(self.usable())
-    }
 }
 
 impl Srq {
@@ -174,8 +118,8 @@ impl Srq {
     /// Whether a connection with receives of this length may join.
     pub(in super::super) fn suits(&self, room: usize) -> bool {
         let state = lock(&self.state);
-        let lost = state.overtaken.len() + state.gone.len();
-        room == self.room && lost <= state.connections as usize + LOST
+        let bound = (state.connections as usize + LOST).min(self.most as usize / 2);
+        room == self.room && state.lost() <= bound
     }
 
     /// Whether this names one of its receives.
@@ -200,17 +144,26 @@ impl Srq {
             }
         }
         drop(growing);
-        self.fill();
+        self.give_back([]);
         self.ask_for_limit();
         Ok(())
     }
 
-    /// A connection's queue pair is gone.
-    pub(in super::super) fn leave(&self, credits: u32) {
+    /// A connection's queue pair is gone. Receives that it had are posted again.
+    pub(in super::super) fn leave(&self, credits: u32, numbers: impl Iterator<Item = u32>) {
+        // Before any lock: a child of fork may have inherited a locked one.
+        if self.context.is_forked() {
+            return;
+        }
         let mut state = lock(&self.state);
         state.part(credits);
         let posted = state.posted_in_all;
         state.gone.push_back(posted);
+        drop(state);
+        self.give_back(numbers);
+        if self.is_low(&lock(&self.state)) {
+            self.want_memory();
+        }
     }
 
     /// Adds memory. The caller has `growing`.
@@ -241,16 +194,17 @@ impl Srq {
     }
 
     /// Where a receive lies, and its key.
-    fn place(&self, state: &State, number: u32) -> (NonNull<u8>, u32) {
+    fn place(&self, state: &Receives, number: u32) -> (NonNull<u8>, u32) {
         let chunk = &state.chunks[(number / self.per_chunk) as usize];
         let first = (number % self.per_chunk) as usize * self.stride();
         let words = &chunk.words[first..first + self.stride()];
         (NonNull::from(words).cast(), chunk.mr.lkey())
     }
 
-    /// Posts spare receives, as many as there are credits for.
-    fn fill(&self) {
+    /// Posts spare receives, as many as there are credits for. Returns how many.
+    fn fill(&self) -> Result<usize> {
         let state = &mut *lock(&self.state);
+        let mut posted = 0;
         loop {
             let mut chain = RecvChain::new();
             let with_adapter = state.posted.len() + state.overtaken.len();
@@ -276,17 +230,15 @@ impl Srq {
                 });
             }
             if chain.len() == 0 {
-                return;
+                return Ok(posted);
             }
-            if !self.post(state, &mut chain) {
-                // The watcher tries again.
-                return self.low.store(true, SeqCst);
-            }
+            self.post(state, &mut chain)?;
+            posted += chain.len();
         }
     }
 
-    /// Posts the last spare receives, of which this is the list; false if not all.
-    fn post(&self, state: &mut State, chain: &mut RecvChain) -> bool {
+    /// Posts the last spare receives, of which this is the list.
+    fn post(&self, state: &mut Receives, chain: &mut RecvChain) -> Result<()> {
         let (all, mut bad) = (chain.len(), ptr::null_mut());
         let first = chain.link();
         // SAFETY: the queue is alive, the list is in `chain`, and its memory goes after the queue.
@@ -304,7 +256,7 @@ impl Srq {
                 state.posted_in_all += 1;
             }
         }
-        answer == 0
+        check("ibv_post_srq_recv", answer)
     }
 
     /// The adapter has ended this receive, and has a message in it or not. It is the caller's until
@@ -315,29 +267,28 @@ impl Srq {
         }
         let number = wr_id as u32 & NUMBERS;
         let state = &mut *lock(&self.state);
-        // A driver that names none of them, or one twice, is not believed.
-        let with_adapter = state.with_adapter.get_mut(number as usize)?;
-        if !std::mem::take(with_adapter) {
+        if !state.end(number) {
             return None;
         }
-        if let Some(at) = state.overtaken.iter().position(|&it| it == number) {
-            state.overtaken.swap_remove(at);
-            return Some(number);
-        }
-        while let Some(oldest) = state.posted.pop_front().filter(|&it| it != number) {
-            state.overtaken.push(oldest);
-        }
-        let oldest = state.posted_in_all - state.posted.len() as u64;
-        let past = state.gone.partition_point(|&posted| posted <= oldest);
-        state.gone.drain(..past);
-        if self.is_low(state) && !self.low.swap(true, SeqCst) {
-            wake();
+        if self.is_low(state) {
+            self.want_memory();
         }
         Some(number)
     }
 
-    fn is_low(&self, state: &State) -> bool {
-        state.posted.len() < self.limit() as usize && state.missing() > 0
+    /// Whether few receives are left, if each queue pair that went took one, and more could be
+    /// posted if there was memory.
+    fn is_low(&self, state: &Receives) -> bool {
+        let with_adapter = state.posted.len() + state.overtaken.len();
+        let few = state.left() < self.limit() as usize;
+        few && with_adapter < self.most as usize && state.missing() > 0
+    }
+
+    /// Has the watcher look after it.
+    fn want_memory(&self) {
+        if !self.low.swap(true, SeqCst) {
+            wake();
+        }
     }
 
     /// Receives that are left when memory is added.
@@ -366,7 +317,10 @@ impl Srq {
     /// Receives that the caller had are posted again.
     pub(in super::super) fn give_back(&self, numbers: impl IntoIterator<Item = u32>) {
         lock(&self.state).spare.extend(numbers);
-        self.fill();
+        if self.fill().is_err() {
+            // The watcher tries again.
+            self.want_memory();
+        }
     }
 
     /// Whether no receive is left for anybody's message.
@@ -374,32 +328,39 @@ impl Srq {
         lock(&self.state).posted.is_empty()
     }
 
-    /// Adds memory if it is wanted, or if the adapter has `told` that few receives are left. The
-    /// caller is the watcher.
-    pub(in super::super) fn top_up(&self, told: bool) {
+    /// Adds memory if it is wanted, or if the adapter has `told` that few receives are left.
+    /// Returns whether it is wanted still. The caller is the watcher.
+    pub(in super::super) fn top_up(&self, told: bool) -> bool {
         // Before the look: who sets it again wakes the watcher again.
         if !self.low.swap(false, SeqCst) && !told {
-            return;
+            return false;
         }
-        let growing = lock(&self.growing);
-        self.fill();
-        let mut told = told;
-        while {
-            let state = lock(&self.state);
-            state.missing() > 0 && (std::mem::take(&mut told) || self.is_low(&state))
-        } {
-            if let Err(error) = self.grow() {
-                // It is wanted still: the watcher's next turn asks again.
-                self.low.store(true, SeqCst);
-                drop(growing);
-                let text = "no more memory for a shared receive queue";
-                log(|| tracing::debug!(target: "tokio_doca::verbs", %error, "{text}"));
-                return;
-            }
-            self.fill();
+        if let Err(error) = self.add_memory(told) {
+            // Without a wake-up: the watcher comes again after a while.
+            self.low.store(true, SeqCst);
+            let text = "no more receives for a shared receive queue";
+            log(|| tracing::debug!(target: "tokio_doca::verbs", %error, "{text}"));
+            return true;
         }
-        drop(growing);
         self.ask_for_limit();
+        false
+    }
+
+    fn add_memory(&self, mut told: bool) -> Result<()> {
+        let _growing = lock(&self.growing);
+        self.fill()?;
+        loop {
+            let state = lock(&self.state);
+            let wanted = std::mem::take(&mut told) || self.is_low(&state);
+            if !wanted || state.missing() == 0 {
+                return Ok(());
+            }
+            drop(state);
+            self.grow()?;
+            if self.fill()? == 0 {
+                return Ok(());
+            }
+        }
     }
 
     /// Has the adapter tell when few are left, if more could be added then.
