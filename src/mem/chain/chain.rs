@@ -15,7 +15,7 @@ use super::piece::ChainPiece;
 use crate::device::{Segment, Segments};
 use crate::error::{JobError, Reason};
 use crate::mem::buf::{Extent, Span};
-use crate::mem::element::{ReadLease, WriteLease};
+use crate::mem::element::{AfterLease, ReadLease, WriteLease};
 use crate::mem::mmap::Holder;
 use crate::sync::{Mutex, MutexGuard, lock};
 
@@ -70,6 +70,8 @@ pub(super) struct State {
     pub(super) reads: Vec<ReadLease>,
     /// The lease of each piece, `None` for imported memory that takes none.
     pub(super) writes: Vec<Option<WriteLease>>,
+    /// The futures to notify of leases that were given back, once the chain is unlocked.
+    pub(super) after: Vec<AfterLease>,
     /// Room for `with_spans`.
     spans: Vec<Span>,
     /// The number of pieces that are imported.
@@ -95,6 +97,7 @@ impl BufChain {
             total: 0,
             reads: Vec::with_capacity(pieces),
             writes: Vec::with_capacity(pieces),
+            after: Vec::new(),
             spans: Vec::with_capacity(pieces),
             imported: 0,
             unleased: 0,
@@ -213,7 +216,12 @@ impl BufChain {
                 holder,
             },
             Users::Free => {
-                state.gather(holder).inspect_err(|_| state.reads.clear())?;
+                if let Err(error) = state.gather(holder) {
+                    state.end_reads();
+                    drop(guard);
+                    self.0.run_after();
+                    return Err(error);
+                }
                 Users::Read { jobs: 1, holder }
             }
         };
@@ -221,7 +229,7 @@ impl BufChain {
         // list stays where it is, and is not changed until `users` is Free again. The pieces stay
         // too, and with them the imports whose keys are in the list.
         let segments = unsafe { Segments::list(&state.segments) };
-        Ok((ChainRead(Arc::clone(&self.0)), segments, state.total))
+        Ok((ChainRead::new(&self.0), segments, state.total))
     }
 
     /// Takes the leases of a job that writes it. Returns the segments and the number of bytes, too.
@@ -240,13 +248,16 @@ impl BufChain {
             return Err(JobError::of(Reason::ChainInUse));
         }
         state.check_imports(copies)?;
-        state
-            .scatter(holder)
-            .inspect_err(|_| state.writes.clear())?;
+        if let Err(error) = state.scatter(holder) {
+            state.end_writes();
+            drop(guard);
+            self.0.run_after();
+            return Err(error);
+        }
         state.users = Users::Written;
         // SAFETY: as in `begin_read`.
         let segments = unsafe { Segments::list(&state.segments) };
-        Ok((ChainWrite(Arc::clone(&self.0)), segments, state.total))
+        Ok((ChainWrite::new(&self.0), segments, state.total))
     }
 
     /// Returns whether jobs take a lease on each of its pieces.
@@ -287,6 +298,7 @@ impl State {
         for (at, piece) in self.pieces.iter().enumerate() {
             let (lease, segment) = piece.read(holder).map_err(|error| error.in_piece(at))?;
             self.reads.extend(lease);
+            let segment = segment.map_err(|error| error.in_piece(at))?;
             self.total = self.total.saturating_add(segment.len());
             if segment.len() > 0 {
                 self.segments.push(segment);
@@ -301,6 +313,7 @@ impl State {
         for (at, piece) in self.pieces.iter().enumerate() {
             let (lease, segment) = piece.write(holder).map_err(|error| error.in_piece(at))?;
             self.writes.push(lease);
+            let segment = segment.map_err(|error| error.in_piece(at))?;
             self.total = self.total.saturating_add(segment.len());
             if segment.len() > 0 {
                 self.segments.push(segment);

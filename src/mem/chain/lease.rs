@@ -2,35 +2,84 @@
 //!
 //! The chain holds the leases of its pieces, which the first job takes and the last one gives back,
 //! under the chain's lock. The chain also holds the pieces themselves, so giving back a lease there
-//! brings no element home, and wakes no waker.
+//! brings no element home. It may notify futures that wait for the end of the leases: their wakers
+//! are called once the chain is unlocked ([`AfterChain`]).
 #![allow(unreachable_pub, reason = "named by the sealed traits of operand")]
 
 use std::sync::Arc;
 
-use super::chain::{BufChain, Inner, Users};
-use crate::device::KeepAlive;
+use super::chain::{BufChain, Inner, State, Users};
+use crate::mem::element::{ReadLease, WriteLease};
 use crate::sync::lock;
 
-/// A job's right to read a chain.
-pub struct ChainRead(pub(super) Arc<Inner>);
+/// A job has given its leases back. The drop of this notifies the futures that waited for that, and
+/// may be the last of the chain: both may run the application's code.
+pub struct AfterChain {
+    chain: Arc<Inner>,
+    /// Whether futures are to be notified.
+    notifies: bool,
+}
+
+impl Drop for AfterChain {
+    fn drop(&mut self) {
+        if self.notifies {
+            self.chain.run_after();
+        }
+    }
+}
+
+impl Inner {
+    /// Notifies the futures that waited for leases which were given back. The caller has not locked
+    /// the chain.
+    pub(super) fn run_after(&self) {
+        loop {
+            let next = lock(&self.state).after.pop();
+            if next.is_none() {
+                return;
+            }
+        }
+    }
+}
+
+impl State {
+    /// Gives the read leases back. The caller sees to `after` once the chain is unlocked.
+    pub(super) fn end_reads(&mut self) {
+        let after = self.reads.drain(..).filter_map(ReadLease::end);
+        self.after.extend(after);
+    }
+
+    /// The same for the write leases.
+    pub(super) fn end_writes(&mut self) {
+        let after = self.writes.drain(..).flatten().filter_map(WriteLease::end);
+        self.after.extend(after);
+    }
+}
+
+/// A job's right to read a chain. `None` once it was given back.
+pub struct ChainRead(Option<Arc<Inner>>);
 
 impl ChainRead {
+    pub(super) fn new(chain: &Arc<Inner>) -> ChainRead {
+        ChainRead(Some(Arc::clone(chain)))
+    }
+
     /// Returns whether others may write one of its pieces meanwhile.
     pub(in crate::mem) fn is_shared(&self) -> bool {
-        let state = lock(&self.0.state);
+        let Some(chain) = &self.0 else { return false };
+        let state = lock(&chain.state);
         // A piece that takes no lease is memory that others write.
         state.unleased > 0 || state.reads.iter().any(|lease| lease.is_shared())
     }
 
-    /// Gives the leases back, and leaves the chain, which may be the last, to the caller.
-    pub(in crate::mem) fn end(self) -> KeepAlive {
-        Arc::clone(&self.0) as KeepAlive
+    /// Gives the leases back. The caller drops what is returned where the application's code may
+    /// run.
+    pub(in crate::mem) fn end(mut self) -> Option<AfterChain> {
+        self.give_back()
     }
-}
 
-impl Drop for ChainRead {
-    fn drop(&mut self) {
-        let mut state = lock(&self.0.state);
+    fn give_back(&mut self) -> Option<AfterChain> {
+        let chain = self.0.take()?;
+        let mut state = lock(&chain.state);
         match state.users {
             Users::Read { jobs, holder } if jobs > 1 => {
                 state.users = Users::Read {
@@ -39,24 +88,38 @@ impl Drop for ChainRead {
                 }
             }
             _ => {
-                state.reads.clear();
+                state.end_reads();
                 state.users = Users::Free;
             }
         }
+        let notifies = !state.after.is_empty();
+        drop(state);
+        Some(AfterChain { chain, notifies })
     }
 }
 
-/// A job's right to write a chain.
-pub struct ChainWrite(pub(super) Arc<Inner>);
+impl Drop for ChainRead {
+    fn drop(&mut self) {
+        drop(self.give_back());
+    }
+}
+
+/// A job's right to write a chain. `None` once it was given back.
+pub struct ChainWrite(Option<Arc<Inner>>);
 
 impl ChainWrite {
+    pub(super) fn new(chain: &Arc<Inner>) -> ChainWrite {
+        ChainWrite(Some(Arc::clone(chain)))
+    }
+
     pub(in crate::mem) fn is_of(&self, chain: &BufChain) -> bool {
-        Arc::ptr_eq(&self.0, &chain.0)
+        self.0.as_ref().is_some_and(|of| Arc::ptr_eq(of, &chain.0))
     }
 
     /// Appends `by` bytes, filling one piece after the other. Imported memory has no rooms.
     pub(in crate::mem) fn grow(&self, mut by: usize) {
-        let state = lock(&self.0.state);
+        let Some(chain) = &self.0 else { return };
+        let state = lock(&chain.state);
         for (piece, lease) in state.pieces.iter().zip(&state.writes) {
             let part = by.min(piece.room());
             if let Some(lease) = lease {
@@ -66,16 +129,25 @@ impl ChainWrite {
         }
     }
 
-    /// Gives the leases back, and leaves the chain, which may be the last, to the caller.
-    pub(in crate::mem) fn end(self) -> KeepAlive {
-        Arc::clone(&self.0) as KeepAlive
+    /// Gives the leases back. The caller drops what is returned where the application's code may
+    /// run.
+    pub(in crate::mem) fn end(mut self) -> Option<AfterChain> {
+        self.give_back()
+    }
+
+    fn give_back(&mut self) -> Option<AfterChain> {
+        let chain = self.0.take()?;
+        let mut state = lock(&chain.state);
+        state.end_writes();
+        state.users = Users::Free;
+        let notifies = !state.after.is_empty();
+        drop(state);
+        Some(AfterChain { chain, notifies })
     }
 }
 
 impl Drop for ChainWrite {
     fn drop(&mut self) {
-        let mut state = lock(&self.0.state);
-        state.writes.clear();
-        state.users = Users::Free;
+        drop(self.give_back());
     }
 }

@@ -8,5 +8,5 @@ mod lease;
 mod piece;
 
 pub use chain::BufChain;
-pub(super) use lease::{ChainRead, ChainWrite};
+pub(super) use lease::{AfterChain, ChainRead, ChainWrite};
 pub use piece::ChainPiece;

@@ -9,6 +9,11 @@ use crate::mem::element::{ReadLease, WriteLease};
 use crate::mem::mmap::Holder;
 use crate::mem::remote::RemoteBuf;
 
+/// The lease of a piece, if it takes one, and its bytes as the device sees them. The lease is there
+/// even if the bytes are refused: to drop it may run the application's code, while the chain is
+/// locked.
+pub(super) type Leased<L> = (Option<L>, Result<Segment, JobError>);
+
 /// One piece of a [`BufChain`](crate::mem::BufChain): a Buf, a slice of one, or a range of imported
 /// memory.
 #[derive(Clone)]
@@ -97,12 +102,12 @@ impl ChainPiece {
     /// # Errors
     ///
     /// Those of the Buf, the slice or the range alone.
-    pub(super) fn read(&self, holder: Holder) -> Result<(Option<ReadLease>, Segment), JobError> {
+    pub(super) fn read(&self, holder: Holder) -> Result<Leased<ReadLease>, JobError> {
         let local = |buf: &Buf, part: Option<(usize, usize)>| {
             let lease = buf.0.read()?;
             let segment = match part {
-                Some((from, len)) => lease.segment(holder, from, len)?,
-                None => lease.whole(holder)?,
+                Some((from, len)) => lease.segment(holder, from, len),
+                None => lease.whole(holder),
             };
             Ok((Some(lease), segment))
         };
@@ -112,7 +117,7 @@ impl ChainPiece {
             Repr::Remote(range) => {
                 let segment = range.readable(holder)?;
                 let lease = range.own().map(|buf| buf.0.read()).transpose()?;
-                Ok((lease, segment))
+                Ok((lease, Ok(segment)))
             }
         }
     }
@@ -122,18 +127,18 @@ impl ChainPiece {
     /// # Errors
     ///
     /// As [`ChainPiece::read`], and [`Reason::SliceAsDestination`] for a slice.
-    pub(super) fn write(&self, holder: Holder) -> Result<(Option<WriteLease>, Segment), JobError> {
+    pub(super) fn write(&self, holder: Holder) -> Result<Leased<WriteLease>, JobError> {
         match &self.0 {
             Repr::Whole(buf) => {
                 let lease = buf.0.write()?;
-                let segment = lease.segment(holder)?;
+                let segment = lease.segment(holder);
                 Ok((Some(lease), segment))
             }
             Repr::Slice(_) => Err(JobError::of(Reason::SliceAsDestination)),
             Repr::Remote(range) => {
                 let segment = range.writable(holder)?;
                 let lease = range.own().map(|buf| buf.0.write()).transpose()?;
-                Ok((lease, segment))
+                Ok((lease, Ok(segment)))
             }
         }
     }

@@ -10,8 +10,7 @@
 )]
 
 use super::session::SessionLease;
-use crate::device::KeepAlive;
-use crate::mem::chain::{ChainRead, ChainWrite};
+use crate::mem::chain::{AfterChain, ChainRead, ChainWrite};
 use crate::mem::element::{AfterLease, ReadLease, WriteLease};
 use crate::mem::remote::{LastImport, RemoteMmap, RemoteRead, RemoteWrite};
 
@@ -207,8 +206,8 @@ keep! {
 pub(crate) enum Last {
     /// What the end of a Lease on an element asks for.
     Element(AfterLease),
-    /// A count of a chain, which may be the last.
-    Chain(KeepAlive),
+    /// What the end of the leases of a chain asks for, and a count of the chain.
+    Chain(AfterChain),
     /// The last count of an import.
     Import(LastImport),
 }
@@ -219,7 +218,7 @@ impl Reading {
     pub(crate) fn end(self) -> Option<Last> {
         match self {
             Reading::Buf(lease) => lease.end().map(Last::Element),
-            Reading::Chain(lease) => Some(Last::Chain(lease.end())),
+            Reading::Chain(lease) => lease.end().map(Last::Chain),
             Reading::Import(import) => import.end().map(Last::Import),
             Reading::Lasting => None,
         }
@@ -232,7 +231,7 @@ impl Writing {
     pub(crate) fn end(self) -> Option<Last> {
         match self {
             Writing::Buf(lease) => lease.end().map(Last::Element),
-            Writing::Chain(lease) => Some(Last::Chain(lease.end())),
+            Writing::Chain(lease) => lease.end().map(Last::Chain),
             Writing::Import(import) => import.end().map(Last::Import),
             Writing::Lasting => None,
         }

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use futures::future::join_all;
 use support::*;
-use tokio_doca::mem::BufInventory;
-use tokio_doca::{Buf, ErrorKind};
+use tokio_doca::mem::{BufChain, BufInventory};
+use tokio_doca::{Buf, Dma, ErrorKind};
 
 /// A copy in flight whose future was dropped.
 async fn dropped_copy(bench: &Bench) -> (Buf, Buf) {
@@ -97,6 +99,72 @@ fn guards_and_bytes_are_waited_for_and_slices_of_an_inventory_too() {
         drop(data);
         in_time("the Bytes", released).await;
         buf.reset_data_len().unwrap();
+    });
+}
+
+/// A waker that uses the chain and the WorkQ, on another thread so that a lock fails the test and
+/// does not hold it up.
+struct Uses {
+    chain: BufChain,
+    dma: Dma,
+    bufs: [Buf; 2],
+    used: mpsc::Sender<bool>,
+}
+
+impl Wake for Uses {
+    fn wake(self: Arc<Self>) {
+        let (said, heard) = mpsc::channel();
+        let by = Arc::clone(&self);
+        std::thread::spawn(move || {
+            let [src, dst] = &by.bufs;
+            let copied = by.dma.workq().block_on(by.dma.copy(src, dst)).unwrap();
+            said.send((by.chain.len(), copied))
+        });
+        let used = heard.recv_timeout(LIMIT) == Ok((2, 5));
+        self.used.send(used).unwrap();
+    }
+}
+
+#[test]
+fn a_waker_of_a_chains_piece_can_use_the_chain_and_the_workq() {
+    each(async |bench| {
+        let bufs = [(); 4].map(|()| bench.filled(b"hello"));
+        let chains = [&bufs[..2], &bufs[2..]].map(|pieces| {
+            let chain = BufChain::with_capacity(2);
+            pieces.iter().for_each(|buf| chain.push(buf).unwrap());
+            chain
+        });
+        let hold = bench.hold();
+        let mut copy = Box::pin(bench.dma.copy(&chains[0], &chains[1]));
+        poll_pending(copy.as_mut());
+        let (used, uses) = mpsc::channel();
+        let mut waits = Vec::new();
+        for (at, buf) in bufs.iter().enumerate() {
+            let waker = Waker::from(Arc::new(Uses {
+                chain: chains[at / 2].clone(),
+                dma: bench.dma.clone(),
+                bufs: [bench.filled(b"hello"), bench.empty()],
+                used: used.clone(),
+            }));
+            let mut wait = Box::pin(buf.released());
+            let polled = wait.as_mut().poll(&mut Context::from_waker(&waker));
+            assert!(polled.is_pending());
+            waits.push(wait);
+        }
+        drop(hold);
+        assert_eq!(in_time("the copy", copy).await, Ok(10));
+        let mut woken = 0;
+        until("all are woken", || {
+            let now: Vec<bool> = uses.try_iter().collect();
+            assert!(
+                now.iter().all(|&used| used),
+                "the chain or the gate is locked"
+            );
+            woken += now.len();
+            woken == bufs.len()
+        })
+        .await;
+        in_time("all are released", join_all(waits)).await;
     });
 }
 
