@@ -192,7 +192,8 @@ impl<K: Operation> Op<K> {
 
     /// Limits how long it may take, from its first poll, or from [`start`](Op::start): after that
     /// it fails with [`Reason::TimeLimit`], of kind `TimedOut`. The default is that of
-    /// [`WorkQBuilder::time_limit`](crate::workq::WorkQBuilder::time_limit), which is no limit.
+    /// [`WorkQBuilder::time_limit`](crate::workq::WorkQBuilder::time_limit), which itself defaults
+    /// to no limit. `Duration::MAX` is no limit.
     ///
     /// The wait for a Slot counts. What the device finishes inline is never late, and what is
     /// [posted](Op::post) has no limit. It needs no timer of a runtime, and holds in any mode.
@@ -205,8 +206,8 @@ impl<K: Operation> Op<K> {
     /// ([`RdmaBuilder::ack_timeout`](crate::rdma::RdmaBuilder::ack_timeout)). To have the memory
     /// back at once, [reset](crate::Rdma::reset) it.
     ///
-    /// Receives and waits have none, since nothing is lost if they are dropped: put a
-    /// `tokio::time::timeout` around them.
+    /// Receives and waits have no limit, that of the WorkQ neither, since nothing is lost if they
+    /// are dropped: put a `tokio::time::timeout` around them.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -15,7 +15,8 @@ use crate::mem::Handle;
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::{Kind, Own, Post};
 use crate::reactor::{
-    Attachment, Backoff, EventPortHandle, EventWaitFuture, HasAttachment, JobFuture, Waiter,
+    Attachment, Backoff, EventPortHandle, EventWaitFuture, HasAttachment, JobFuture, TimeLimit,
+    Waiter,
 };
 
 type Get = EventRequest<SyncEvent>;
@@ -138,9 +139,12 @@ impl<C: AsRef<SyncEvent>> Kind for WaitRequest<C> {
     }
 }
 
-/// A job that gets the value, for a device that cannot wait.
+/// A job that gets the value, for a device that cannot wait. It has no time limit, as waits have
+/// none.
 fn get(event: &impl AsRef<SyncEvent>) -> JobFuture<Get> {
-    Get::flight(Get::new(event.as_ref().clone(), EventJob::Get))
+    let mut get = Get::flight(Get::new(event.as_ref().clone(), EventJob::Get));
+    *get.limit() = TimeLimit::NEVER;
+    get
 }
 
 impl<C: AsRef<SyncEvent>> Post for WaitRequest<C> {

@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::SinkExt;
+use futures::future::{join, join_all};
+use support::events::between;
+use support::loopback::Loopback;
+use support::rdma::{Setup, Side, connect};
 use support::*;
 use tokio_doca::error::{JobError, Reason};
-use tokio_doca::soft::Hold;
+use tokio_doca::soft::{Hold, Limits, Soft};
 use tokio_doca::{Buf, Dma, ErrorKind, Mode, WorkQ};
 
 const SHORT: Duration = Duration::from_millis(5);
@@ -116,6 +120,69 @@ fn the_limit_of_a_workq_is_for_all_that_say_no_other() {
         assert_eq!(in_time("the patient one", patient).await, Ok(5));
         in_time("the late one", dst.released()).await;
     });
+}
+
+/// Jobs on a WorkQ with a limit: the second was begun after the first, and so after all before.
+async fn twice_late<T: std::fmt::Debug>(mut job: impl AsyncFnMut() -> Result<T, JobError>) {
+    for _ in 0..2 {
+        let late = in_time("the limit", job()).await.unwrap_err();
+        assert_eq!(late.reason(), Reason::TimeLimit);
+    }
+}
+
+#[test]
+fn a_wait_that_gets_values_has_no_limit_of_its_workq() {
+    for mode in modes() {
+        let soft = Soft::builder().defer(true).limits(Limits::bluefield2());
+        let bench = Bench::with_soft(Config::new(true, mode), soft.build());
+        let workq = WorkQ::builder().mode(mode).depth(1).time_limit(SHORT);
+        let workq = workq.build().unwrap();
+        let event = between(&bench.device).attach(&workq).unwrap();
+        assert_eq!(event.caps().max_wait, None);
+        let dma = Dma::builder(&bench.device).attach(&workq).unwrap();
+        run(async {
+            // It has the only Slot.
+            let hold = bench.hold();
+            let (src, dst) = pair(&bench);
+            drop(dma.copy(&src, &dst).start().unwrap());
+            let mut wait = Box::pin(event.wait_gt(0));
+            poll_pending(wait.as_mut());
+            twice_late(async || event.get().await).await;
+            poll_pending(wait.as_mut());
+            drop(hold);
+            dst.released().await;
+            assert_eq!(
+                in_time("the set", event.set(1).time_limit(LIMIT)).await,
+                Ok(())
+            );
+            assert_eq!(in_time("the wait", wait).await, Ok(1));
+        });
+    }
+}
+
+#[test]
+fn a_close_has_no_limit_of_its_workq_and_a_sink_has() {
+    for mode in modes() {
+        let (device, setup) = (Loopback::device(false).1, Setup::new(true, mode));
+        let workq = || WorkQ::builder().mode(mode);
+        let limited = workq().time_limit(SHORT).build().unwrap();
+        let here = Side::on(&device, &limited, setup);
+        let there = Side::on(&device, &workq().build().unwrap(), setup);
+        connect(&here.rdma, &there.rdma);
+        run(async {
+            // The peer has posted no receive.
+            drop(here.rdma.send(here.filled(b"first")).start().unwrap());
+            let mut close = Box::pin(here.rdma.close());
+            poll_pending(close.as_mut());
+            twice_late(async || here.rdma.send(here.filled(b"late")).await).await;
+            twice_late(async || here.rdma.send_sink(1).send(here.filled(b"late")).await).await;
+            poll_pending(close.as_mut());
+            let both = join(there.recv(), close);
+            let (received, closed) = in_time("the close", both).await;
+            assert_eq!(received.unwrap(), b"first");
+            closed.unwrap();
+        });
+    }
 }
 
 #[test]
