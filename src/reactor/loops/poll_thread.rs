@@ -1,14 +1,14 @@
 //! A thread that polls a WorkQ all the time and runs tasks beside it.
 
 use std::future::Future;
-use std::sync::mpsc;
+use std::panic::resume_unwind;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
-use tokio::task::LocalSet;
+use tokio::task::{LocalSet, spawn_local};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::workq::WorkQ;
@@ -60,6 +60,12 @@ impl WorkQ {
     }
 }
 
+fn start<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
+    let named = thread::Builder::new().name("tokio-doca-poll".into());
+    let thread = named.spawn(body);
+    thread.map_err(|error| Error::os(SPAWN, "the thread", error))
+}
+
 impl PollThread {
     /// Pins the thread to this CPU. Defaults to the CPUs of the thread that spawns it.
     pub fn cpu(mut self, cpu: usize) -> PollThread {
@@ -95,31 +101,25 @@ impl PollThread {
         F: Future + 'static,
         F::Output: Send + 'static,
     {
-        let (said, heard) = mpsc::channel();
-        let body = move || {
-            let pinned = self.pin();
-            let is_pinned = pinned.is_ok();
-            // The spawner waits for it.
-            let _ = said.send(pinned);
-            if !is_pinned {
-                std::panic::resume_unwind(Box::new("the thread could not be pinned"));
-            }
-            let tasks = LocalSet::new();
-            self.workq
-                .run(tasks.run_until(async { begin().await }), self.spin)
-        };
-        let named = thread::Builder::new().name("tokio-doca-poll".into());
-        let thread = named
-            .spawn(body)
-            .map_err(|error| Error::os(SPAWN, "the thread", error))?;
-        match heard.recv() {
-            Ok(Err(error)) => {
-                // It has ended, without a word to the panic hook.
-                let _ = thread.join();
-                Err(error)
-            }
-            _ => Ok(thread),
+        if self.cpu.is_some() {
+            // Tried by a thread that ends: the other one cannot return an error.
+            let pinned = start({
+                let this = self.clone();
+                move || this.pin()
+            });
+            pinned?
+                .join()
+                .unwrap_or_else(|panic| resume_unwind(panic))?;
         }
+        start(move || {
+            // The CPU was there a moment ago. If it is taken away the system moves the thread.
+            let _ = self.pin();
+            let tasks = LocalSet::new();
+            // A task like the others, which has a budget as they do.
+            let main = tasks.run_until(async { spawn_local(begin()).await });
+            let ended = self.workq.run(main, self.spin);
+            ended.unwrap_or_else(|error| resume_unwind(error.into_panic()))
+        })
     }
 
     /// Pins the calling thread, if a CPU was named.

@@ -104,6 +104,34 @@ fn a_task_that_is_always_ready_stops_no_other() {
 }
 
 #[test]
+fn the_first_future_stops_no_task_either() {
+    let bench = Bench::new(Config::new(false, Mode::EventDriven));
+    let (src, dst) = (bench.filled(b"hello"), bench.empty());
+    let dma = bench.dma.clone();
+    let thread = bench.workq.poll_thread().spawn(async move || {
+        let task = spawn_local(async {});
+        for _ in 0..100_000 {
+            dst.reset_data_len().unwrap();
+            dma.copy(&src, &dst).await.unwrap();
+            if task.is_finished() {
+                return true;
+            }
+        }
+        false
+    });
+    assert!(thread.unwrap().join().unwrap(), "the task was never polled");
+}
+
+#[test]
+fn a_panic_of_the_first_future_is_the_threads() {
+    let bench = Bench::new(Config::new(false, Mode::EventDriven));
+    let thread = bench.workq.poll_thread();
+    let thread = thread.spawn(async || std::panic::resume_unwind(Box::new("mine")));
+    let panic = thread.unwrap().join().unwrap_err();
+    assert_eq!(panic.downcast_ref(), Some(&"mine"));
+}
+
+#[test]
 fn a_cpu_that_there_is_not_is_refused() {
     let bench = Bench::new(Config::new(false, Mode::EventDriven));
     for cpu in [1_000, usize::MAX] {
