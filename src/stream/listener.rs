@@ -173,8 +173,9 @@ impl RdmaListener {
     ///     loop {
     ///         tokio::select! {
     ///             incoming = listener.accept() => {
-    ///                 let stream = incoming?.accept(b"").await?;
-    ///                 tokio::spawn(serve(stream));
+    ///                 let incoming = incoming?;
+    ///                 // A peer that is slow or fails holds up its own task alone.
+    ///                 tokio::spawn(async move { serve(incoming.accept(b"").await?).await });
     ///             }
     ///             _ = &mut stop => break,
     ///         }
