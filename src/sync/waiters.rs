@@ -166,8 +166,8 @@ impl Waiters {
     ///
     /// # Safety
     ///
-    /// The list must not move, and must live until the node is dropped; a node is used with one
-    /// list only.
+    /// The list neither moves nor goes before the node is dropped or has left it
+    /// ([`Waiters::leave`]). No other thread uses the node meanwhile.
     pub(crate) unsafe fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
         // SAFETY: as the caller promises; there is no order.
         unsafe { self.enqueue_in(None, node, waker) };
@@ -237,11 +237,11 @@ impl Waiters {
             return None;
         }
         let list = node.list.load(Relaxed).cast_const();
-        assert!(std::ptr::eq(list, self), "a node is used with one list");
+        assert!(std::ptr::eq(list, self), "a node is in one list");
         Some(NonNull::from(node.get_ref()))
     }
 
-    /// Takes the node out of the list, because its owner has got what it waited for.
+    /// Takes the node out of the list. Unlike a drop of it, this passes no notification on.
     pub(crate) fn leave(&self, node: Pin<&WaitNode>) {
         if self.linked(node).is_some() {
             self.unlink(node.get_ref());
@@ -439,7 +439,7 @@ impl Drop for WaitNode {
 impl WaitNode {
     #[cold]
     fn leave_for_good(&self) {
-        // SAFETY: not null, so by `enqueue`'s contract a list that lives until the node is dropped.
+        // SAFETY: not null, so by `enqueue`'s contract a list that lives until the node leaves it.
         let list = unsafe { &*self.list.load(Relaxed) };
         if list.unlink(self) {
             // What it had been told is the next one's.
