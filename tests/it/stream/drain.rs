@@ -90,6 +90,32 @@ fn streams_that_do_not_end_in_time_are_counted_and_go_on() {
 }
 
 #[test]
+fn a_listener_that_is_dropped_does_not_drain() {
+    each(async |net| {
+        let (_here, there) = net.pair().await;
+        let mut told = Box::pin(there.draining());
+        poll_pending(told.as_mut());
+        drop(net.listener);
+        poll_pending(told.as_mut());
+    });
+}
+
+#[test]
+fn a_peer_that_connects_meanwhile_is_refused() {
+    each(async |net| {
+        let (_here, there) = net.pair().await;
+        let mut drain = Box::pin(net.listener.drain(LIMIT));
+        poll_pending(drain.as_mut());
+        let connected = in_time("the connect", net.connector.connect(net.addr)).await;
+        // At once: nobody listens.
+        assert_ne!(connected.unwrap_err().kind(), ErrorKind::TimedOut);
+        poll_pending(drain.as_mut());
+        drop(there);
+        assert_eq!(in_time("the drain", drain).await, 0);
+    });
+}
+
+#[test]
 fn a_peer_that_was_not_accepted_yet_is_refused() {
     run(async {
         let net = Net::new(&under_test(false), Mode::EventDriven, small()).await;
