@@ -18,7 +18,7 @@ use tokio_doca::verbs::ffi::*;
 use tokio_doca::{
     BufPool, Device, Dma, ErrorKind, Mmap, Mode, Rdma, WorkQ,
     error::{JobError, Reason},
-    mem::{Access, BufChain, RemoteMmap},
+    mem::{Access, BufChain, BufInventory, RemoteMmap},
     rdma::{RdmaState, Transport},
 };
 
@@ -389,21 +389,25 @@ fn a_completion_queue_that_cannot_grow_has_room_for_some() {
     });
 }
 
+/// Memory, and whether it was dropped.
+struct Owner(Box<[u8]>, Arc<AtomicBool>);
+
+impl AsMut<[u8]> for Owner {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.1.store(true, SeqCst);
+    }
+}
+
 /// An export that could not be taken back may still be written by peers: its memory is given to
 /// nobody.
 #[test]
 fn memory_that_peers_may_still_reach_is_kept() {
-    struct Owner(Box<[u8]>, Arc<AtomicBool>);
-    impl AsMut<[u8]> for Owner {
-        fn as_mut(&mut self) -> &mut [u8] {
-            &mut self.0
-        }
-    }
-    impl Drop for Owner {
-        fn drop(&mut self) {
-            self.1.store(true, SeqCst);
-        }
-    }
     let errnos = [(0, false), (libc::EBUSY, true), (libc::EIO, true)];
     let cases = errnos.into_iter().flat_map(|it| [(it, false), (it, true)]);
     for ((errno, kept), stopped) in cases {
@@ -774,6 +778,77 @@ fn memory_of_a_read_that_stays_writable_is_kept() {
         let read = one.rdma.read(&remote.buf(..100).unwrap(), &buf).await;
         assert_eq!(read.unwrap_err().reason(), Reason::MemoryKept);
         assert!(buf.data().is_err(), "it is in use for ever");
+    });
+}
+
+/// Two sides on an iWARP adapter that lets the peer write where a read did, for good.
+fn stuck_sinks(story: impl AsyncFn(&World, &Side, &Side)) {
+    for mode in MODES {
+        eprintln!("{mode:?}");
+        let mut world = World::new([Description {
+            max_sge_rd: 2,
+            ..Description::iwarp("fake0")
+        }]);
+        world.expect_leaks();
+        let device = open(&provider(&world), "fake0");
+        let (one, other) = pair(&device, setup(mode));
+        run(story(&world, &one, &other));
+    }
+}
+
+/// A reset whose read stays writable keeps the memory of that read alone, and gives a queue pair.
+#[test]
+fn a_reset_keeps_the_memory_of_a_read_that_stays_writable_and_nothing_else() {
+    stuck_sinks(async |world, one, other| {
+        let remote = one.import(&other.memory());
+        let (there, elsewhere) = (remote.buf(..100).unwrap(), remote.buf(100..101).unwrap());
+        let (buf, full) = (one.empty(), one.filled(&[1]));
+        let hold = world.fake("fake0").hold();
+        let read = one.rdma.read(&there, &buf).start().unwrap();
+        let write = one.rdma.write(&full, &elsewhere).start().unwrap();
+        world.faults().fail("ibv_dereg_mr", 1, libc::EBUSY);
+        one.rdma.reset().unwrap();
+        drop(hold);
+        assert_eq!(failed(read.await), (Reason::MemoryKept, None));
+        let flushed = (Reason::Flushed, Some(Reason::Reset));
+        assert_eq!(failed(write.await), flushed);
+        assert!(buf.data().is_err(), "it is in use for ever");
+        assert_eq!(bytes(&full), [1]);
+        let refused = in_time("a send without a peer", one.send(b"x")).await;
+        assert_eq!(refused.unwrap_err().reason(), Reason::NotConnected);
+        again(one, other);
+        works(one, other).await;
+    });
+}
+
+/// The same where nobody is left to collect the read's end.
+#[test]
+fn memory_of_a_read_that_stays_writable_outlives_its_workq() {
+    stuck_sinks(async |world, one, other| {
+        let dropped = Arc::new(AtomicBool::new(false));
+        let owner = Owner(vec![0; ELEMENT].into(), Arc::clone(&dropped));
+        let mmap = Mmap::builder().device(&one.device).from_owner(owner);
+        let mmap = mmap.unwrap();
+        let buf = BufInventory::with_capacity(1).buf(&mmap, ..).unwrap();
+        let reader = Side::on(
+            &one.device,
+            &WorkQ::builder()
+                .depth(32)
+                .mode(one.workq.mode())
+                .build()
+                .unwrap(),
+            setup(one.workq.mode()),
+        );
+        other.rdma.reset().unwrap();
+        connect(&reader.rdma, &other.rdma);
+        let there = reader.import(&other.memory()).buf(..100).unwrap();
+        let _hold = world.fake("fake0").hold();
+        drop(reader.rdma.read(&there, &buf).start().unwrap());
+        drop((buf, mmap));
+        world.faults().fail("ibv_dereg_mr", 1, libc::EBUSY);
+        // First: the rest of the side has memory too.
+        drop((reader.rdma, reader.workq));
+        assert!(!dropped.load(SeqCst));
     });
 }
 

@@ -358,7 +358,10 @@ impl RcConnection {
                 self.set_state(inner, EndpointState::Error(JobError::memory_kept()));
             }
         }
-        inner.doubt |= !inner.sinks.clear();
+        let stuck = inner.sinks.clear();
+        if !stuck.is_empty() {
+            self.core.keep_jobs();
+        }
         let (cause, flushed) = match inner.state {
             _ if inner.doubt => (JobError::memory_kept(), JobError::memory_kept()),
             EndpointState::Error(cause) => (cause, JobError::flushed(cause)),
@@ -369,10 +372,10 @@ impl RcConnection {
         };
         let first_failed = inner.first_failed.take();
         for token in inner.sends.take_all() {
-            let error = if first_failed == Some(token) {
-                cause
-            } else {
-                flushed
+            let error = match token {
+                _ if stuck.contains(&token) => JobError::memory_kept(),
+                _ if first_failed == Some(token) => cause,
+                _ => flushed,
             };
             self.core.finish(Completion::new(token, Err(error)));
         }

@@ -81,9 +81,11 @@ impl Sinks {
         at.is_none_or(|at| self.0.swap_remove(at).end())
     }
 
-    /// All are over; false as for `remove`.
-    pub(super) fn clear(&mut self) -> bool {
-        let each = self.0.drain(..).map(Sink::end);
-        each.fold(true, |all, one| all & one)
+    /// All reads are over. Returns those whose peer may still write there.
+    pub(super) fn clear(&mut self) -> Vec<Token> {
+        let ended = self.0.drain(..).map(|sink| (sink.token, sink.end()));
+        ended
+            .filter_map(|(token, ended)| (!ended).then_some(token))
+            .collect()
     }
 }

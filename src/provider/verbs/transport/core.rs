@@ -138,13 +138,18 @@ impl Core {
     /// A queue pair could not be taken from the adapter with so many requests: what it may write is
     /// kept for ever, the answers here, and whatever is given to `retire`.
     pub(in super::super) fn keep_for_ever(self: &Arc<Self>, requests: u32) {
-        self.doubt.store(true, SeqCst);
+        self.keep_jobs();
         // Their completions may come beside those of the Jobs that get their Slots.
         if let Err(error) = self.cq.promise(requests) {
             let text = "a queue pair that stays may overrun the completion queue";
             log(|| tracing::error!(target: "tokio_doca::verbs", %error, "{text}"));
         }
         std::mem::forget(Arc::clone(self));
+    }
+
+    /// The memory of jobs that are over, or will be, is kept although nobody may reap their end.
+    pub(in super::super) fn keep_jobs(&self) {
+        self.doubt.store(true, SeqCst);
     }
 
     /// One of an endpoint: it may still write the answers of its atomics.
