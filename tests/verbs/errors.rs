@@ -852,6 +852,35 @@ fn memory_of_a_read_that_stays_writable_outlives_its_workq() {
     });
 }
 
+/// A read that was refused, and whose memory the peer may write, fails with its connection.
+#[test]
+fn memory_of_a_refused_read_that_stays_writable_is_kept() {
+    stuck_sinks(async |world, one, other| {
+        let remote = one.import(&other.memory());
+        let there = remote.buf(..100).unwrap();
+        // It is not posted, or the second piece of its list is not registered.
+        for (call, number) in [("ibv_post_send", 1), ("ibv_reg_mr", 2)] {
+            let (pieces, list) = ([one.empty(), one.empty()], BufChain::with_capacity(2));
+            for buf in &pieces {
+                buf.set_data(ELEMENT - 50, 0).unwrap();
+                list.push(buf).unwrap();
+            }
+            world.faults().fail(call, number, libc::ENOMEM);
+            world.faults().fail("ibv_dereg_mr", 1, libc::EBUSY);
+            let read = in_time("a read", one.rdma.read(&there, &list)).await;
+            assert_eq!(failed(read), (Reason::MemoryKept, None), "{call}");
+            drop(list);
+            assert!(
+                pieces.iter().all(|buf| buf.data().is_err()),
+                "in use for ever"
+            );
+            assert_eq!(one.failed().await.reason(), Reason::MemoryKept);
+            again(one, other);
+            works(one, other).await;
+        }
+    });
+}
+
 /// A stream posts several receives in one call. It takes the messages for those that the adapter
 /// took before it refused one, and ends with the refusal.
 #[test]

@@ -76,6 +76,10 @@ impl RcConnection {
             // SAFETY: as the caller promises.
             no_sink = unsafe { self.push(&mut inner, jobs) }.err();
             known = inner.sends.len() - before;
+            if inner.sinks.any_stuck {
+                let (at, cut, errno) = (before, false, 0);
+                return Err(Refused { at, cut, errno });
+            }
             // SAFETY: as the caller promises.
             unsafe { self.post(&mut inner) }
         });
@@ -89,21 +93,24 @@ impl RcConnection {
         };
         let cause = status::refusal(refused.errno);
         if refused.at >= before && !refused.cut {
-            // It, and those behind it, nobody has seen.
-            inner.sends.truncate(refused.at);
-            let unseen = &jobs[refused.at - before..];
-            for (token, _) in unseen {
-                // The peer was never told their keys.
-                let _ = inner.sinks.remove(*token);
+            // It, and those behind it, nobody has seen, and the peer was never told their keys.
+            let unseen = refused.at - before;
+            inner.sinks.were_refused(&jobs[unseen..]);
+            if !inner.sinks.any_stuck {
+                inner.sends.truncate(refused.at);
+                return Submitted {
+                    accepted: unseen,
+                    refused: Some(cause),
+                };
             }
-            return Submitted {
-                accepted: refused.at - before,
-                refused: Some(cause),
-            };
         }
-        // One that was accepted before, and waited for its place; or one that the adapter may have
-        // taken.
-        let tell = self.fail_of(&mut inner, refused.at, cause);
+        let tell = match inner.sinks.any_stuck {
+            // The peer may write all the same: they are accepted, and end with the connection.
+            true => self.fail(&mut inner, JobError::memory_kept()),
+            // One that was accepted before, and waited for its place; or one that the adapter may
+            // have taken.
+            false => self.fail_of(&mut inner, refused.at, cause),
+        };
         drop(inner);
         if tell {
             self.tell();
