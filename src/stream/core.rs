@@ -59,6 +59,12 @@ impl Unread {
     }
 }
 
+/// The head of a frame of credits, and the task that sends it.
+struct Late {
+    head: [u8; HEAD],
+    task: JoinHandle<Result<(), JobError>>,
+}
+
 pub(super) struct Core {
     rdma: Rdma,
     /// Counts it with the listener that has accepted it.
@@ -72,8 +78,8 @@ pub(super) struct Core {
     shared: Option<Pin<Box<BufWait>>>,
     credits: Buf,
     last: Buf,
-    /// The task that sends a frame of credits for which there was no Slot.
-    late: Option<JoinHandle<Result<(), JobError>>>,
+    /// A frame of credits that could not be sent at once.
+    late: Option<Late>,
     runtime: Handle,
     /// Frames that were taken and not read.
     inbox: VecDeque<Unread>,
@@ -249,21 +255,22 @@ impl Core {
             return;
         }
         let lent = self.lend(cx);
-        if !self.flow.shall_grant(lent) || self.credits.reset_data_len().is_err() {
-            return;
-        }
-        let head = self.flow.head(Kind::Credits, lent);
-        // A failure shows in the next write, and does not keep back what came.
-        match self.credits.extend_from_slice(&head) {
-            Ok(()) => self.send_credits(cx),
-            Err(error) => _ = self.fail(error),
+        if self.flow.shall_grant(lent) {
+            let head = self.flow.head(Kind::Credits, lent);
+            self.send_credits(head, cx);
         }
     }
 
-    fn send_credits(&mut self, cx: &mut Context<'_>) {
-        match self.sends.try_send(&self.credits) {
+    fn send_credits(&mut self, head: [u8; HEAD], cx: &mut Context<'_>) {
+        // The peer may know of the last frame before this side knows of its end.
+        if self.credits.reset_data_len().is_err() {
+            return self.grant_late(head, cx);
+        }
+        let filled = self.credits.extend_from_slice(&head);
+        match filled.and_then(|()| self.sends.try_send(&self.credits)) {
             Ok(true) => {}
-            Ok(false) => self.grant_late(cx),
+            Ok(false) => self.grant_late(head, cx),
+            // It shows in the next write, and does not keep back what came.
             Err(error) => _ = self.fail(error),
         }
     }
@@ -274,26 +281,33 @@ impl Core {
         let Some(late) = &mut self.late else {
             return false;
         };
-        let Poll::Ready(ended) = Pin::new(late).poll(cx) else {
+        let Poll::Ready(ended) = Pin::new(&mut late.task).poll(cx) else {
             return true;
         };
+        let head = late.head;
         self.late = None;
         if !matches!(ended, Ok(Ok(()))) {
-            self.send_credits(cx);
+            self.send_credits(head, cx);
         }
         self.late.is_some()
     }
 
-    /// Has the frame of credits sent by a task of its own, once there is a Slot: the application
-    /// may not poll again for long.
+    /// Has the frame of credits sent by a task of its own, once the last one has ended and there is
+    /// a Slot: the application may not poll again for long.
     #[cold]
-    fn grant_late(&mut self, cx: &mut Context<'_>) {
+    fn grant_late(&mut self, head: [u8; HEAD], cx: &mut Context<'_>) {
         let (mut sends, frame) = (Sends::new(&self.rdma), self.credits.clone());
         // If it is dropped before it has ended the device does not have the frame.
-        let late = poll_fn(move |cx| sends.poll_send(cx, || Ok(frame.clone())));
+        let late = async move {
+            frame.released().await;
+            frame.reset_data_len()?;
+            frame.extend_from_slice(&head)?;
+            poll_fn(|cx| sends.poll_send(cx, || Ok(frame.clone()))).await
+        };
         // The runtime that the stream was made on may be driven by nobody any more.
         let runtime = Handle::try_current().unwrap_or_else(|_| self.runtime.clone());
-        self.late = Some(runtime.spawn(late));
+        let task = runtime.spawn(late);
+        self.late = Some(Late { head, task });
         // The next poll waits for the end of that task.
         cx.waker().wake_by_ref();
     }
@@ -390,7 +404,7 @@ impl Core {
 impl Drop for Core {
     fn drop(&mut self) {
         if let Some(late) = &self.late {
-            late.abort();
+            late.task.abort();
         }
     }
 }

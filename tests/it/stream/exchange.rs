@@ -1,10 +1,11 @@
 //! How two sides meet: what each learns of the other, who is refused, and peers that are none.
 
 use std::io::ErrorKind::{ConnectionAborted, ConnectionReset, TimedOut};
+use std::pin::pin;
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::{join, join_all, try_join};
+use futures::future::{join, join_all, select, try_join};
 use support::device::under_test;
 use support::programs::Folder;
 use support::stream::{Net, small};
@@ -314,6 +315,35 @@ fn shutdown_waits_for_no_frame_behind_the_end() {
         assert_eq!(stream.rdma().workq().in_flight(), 1);
         stream.shutdown().now_or_never().expect("over").unwrap();
     });
+}
+
+/// The peer acknowledges a frame of credits before it takes it. So does one that has taken it while
+/// another thread has not ended the send yet.
+#[test]
+fn a_frame_of_credits_waits_for_the_end_of_the_last_one() {
+    for reads in [false, true] {
+        run(async {
+            let net = net(small().recv_window(1)).await;
+            let (raw, mut stream) = Raw::meet(&net, 9).await;
+            for acknowledges in [0, 1] {
+                raw.send(&[0, acknowledges, 0, 0, b'x']).await;
+                let read = in_time("the data", stream.read_u8()).await;
+                assert_eq!(read.unwrap(), b'x');
+            }
+            assert_eq!(stream.rdma().workq().in_flight(), 1);
+            let take = async {
+                for number in 0..2 {
+                    let buf = raw.pool.alloc().await;
+                    in_time("credits", raw.rdma.recv(&buf)).await.unwrap();
+                    assert_eq!(&buf.data().unwrap()[..], [2, 0, 0, 1], "frame {number}");
+                }
+            };
+            match reads {
+                true => _ = in_time("both", select(pin!(take), pin!(stream.read(&mut [0])))).await,
+                false => take.await,
+            }
+        });
+    }
 }
 
 #[test]
