@@ -241,7 +241,8 @@ async fn operations(peers: &Peers, here: &Bench, there: &Bench) {
     let remote = memory.remote().buf(..64).expect("a piece");
     let (len, what) = (peers.within(5), OPERATES);
     let part = |bytes: &[u8]| here.filled(&bytes[..len]);
-    for immediate in [None, Some(7)] {
+    let send_imm = peers.both(|caps| caps.send_imm);
+    for immediate in [None].into_iter().chain(send_imm.then_some(Some(7))) {
         send_and_receive(peers, here, there, immediate).await;
     }
     assert_eq!(a.write(part(b"12345"), &remote).await, Ok(len), "{what}");
