@@ -203,7 +203,7 @@ impl<K: Operation> Op<K> {
     /// [`Buf::released`](crate::Buf::released)), and may take effect. The connection of an
     /// [`Rdma`](crate::Rdma) is as it was; on an adapter the connection fails by itself once the
     /// peer has not acknowledged the job for the device's own time
-    /// ([`RdmaBuilder::ack_timeout`](crate::rdma::RdmaBuilder::ack_timeout)). To have the memory
+    /// ([`Transport::ack_timeout`](crate::rdma::Transport::ack_timeout)). To have the memory
     /// back at once, [reset](crate::Rdma::reset) it.
     ///
     /// Receives and waits have no limit, that of the WorkQ neither, since nothing is lost if they

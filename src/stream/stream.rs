@@ -87,9 +87,9 @@ impl RdmaStream {
         self.held().rdma()
     }
 
-    /// Waits until the listener that has accepted this stream [drains](RdmaListener::drain): the
-    /// time to finish, and not to begin with another request. Never ends if the listener is dropped
-    /// instead, nor on the stream of a connector. The future does not borrow the stream.
+    /// Waits until the listener that has accepted this stream [drains](super::RdmaListener::drain):
+    /// the time to finish, and not to begin with another request. Never ends if the listener is
+    /// dropped instead, nor on the stream of a connector. The future does not borrow the stream.
     ///
     /// # Cancel safety
     ///

@@ -23,6 +23,8 @@ use crate::device::{
 };
 use crate::error::JobError;
 
+const PROBE_INTERVAL: Duration = Duration::from_millis(100);
+
 /// What an end is made for.
 #[derive(Clone, Copy)]
 pub(super) struct Plan {
@@ -106,7 +108,7 @@ impl End {
                 }
             }
         };
-        let config = EndpointConfig {
+        let mut config = EndpointConfig {
             permissions: plan.permissions,
             // Fewer than Jobs: the others wait in order.
             send_queue_size: 4.min(caps.max_send_queue_size),
@@ -116,6 +118,10 @@ impl End {
             pooled_room: plan.pooled_room,
             ..EndpointConfig::new(Arc::new(changed))
         };
+        if caps.transport {
+            // A check waits until a peer has found that an endpoint is gone.
+            config.transport.probe_interval = Some(PROBE_INTERVAL);
+        }
         let endpoint = queue.open_endpoint(config);
         let endpoint = endpoint.expect("an endpoint within the capabilities opens");
         let _ = known.set(Arc::downgrade(&endpoint));
