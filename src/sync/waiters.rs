@@ -651,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic = "a node is used with one list"]
+    #[should_panic = "a node is in one list"]
     fn a_list_refuses_the_node_of_another() {
         let lines = [Line::new(1), Line::new(1)];
         lines[0].enqueue(0, Waker::noop());
