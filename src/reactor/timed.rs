@@ -19,13 +19,16 @@ use crate::error::{JobError, Result as SetUp};
 /// The times of the jobs of a WorkQ.
 pub(super) struct Times {
     since: Instant,
-    /// When the job of each Slot was submitted, and in the lowest bits of which kind it is.
+    /// When the job of each Slot was submitted, and in the lowest bits of which kind it is; `NONE`
+    /// once that has completed.
     begun: Box<[AtomicU64]>,
     kinds: [Counts; KINDS.len()],
 }
 
 /// Bits of a kind.
 const KIND: u32 = 3;
+/// A kind that there is not.
+const NONE: u64 = u64::MAX;
 
 fn kind(job: &Job<'_>) -> usize {
     match job {
@@ -42,7 +45,7 @@ impl Times {
     pub(super) fn new(depth: u32) -> Times {
         Times {
             since: Instant::now(),
-            begun: (0..depth).map(|_| AtomicU64::new(0)).collect(),
+            begun: (0..depth).map(|_| AtomicU64::new(NONE)).collect(),
             kinds: std::array::from_fn(|_| Counts::new()),
         }
     }
@@ -64,7 +67,8 @@ impl Times {
         }
     }
 
-    /// What a device says is checked: a Token that names no job in flight gives a time of nothing.
+    /// Tokens are those that the device names: of one whose Slot has no job in flight nothing is
+    /// counted.
     fn end(&self, completions: &[Completion]) {
         if completions.is_empty() {
             return;
@@ -73,7 +77,7 @@ impl Times {
         let jobs = completions.iter().filter(|each| each.token.table() == 0);
         for completion in jobs {
             let begun = self.begun.get(completion.token.index() as usize);
-            let Some(begun) = begun.map(|begun| begun.load(Relaxed)) else {
+            let Some(begun) = begun.map(|begun| begun.swap(NONE, Relaxed)) else {
                 continue;
             };
             if let Some(counts) = self.kinds.get(begun as usize & ((1 << KIND) - 1)) {
@@ -192,5 +196,32 @@ unsafe impl Queue for Timed<dyn Queue> {
     unsafe fn retire(&self, keep: KeepAlive, outstanding: usize) {
         // SAFETY: as the caller promises.
         unsafe { self.to.retire(keep, outstanding) };
+    }
+}
+
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests {
+    use super::*;
+    use crate::device::EventJob;
+
+    #[test]
+    fn completions_of_no_job_in_flight_are_not_counted() {
+        let times = Times::new(2);
+        let token = Token::new(0, 0, 0);
+        let completed = |token| times.end(&[Completion::new(token, Ok(0))]);
+        let count = || {
+            times
+                .read()
+                .iter()
+                .map(|(_, times)| times.count())
+                .sum::<u64>()
+        };
+        completed(token);
+        assert_eq!(count(), 0, "its Slot had none yet");
+        times.begin(&[(token, Job::Event(&EventJob::Get))]);
+        completed(token);
+        completed(token);
+        completed(Token::new(0, 1, 0));
+        assert_eq!(count(), 1);
     }
 }

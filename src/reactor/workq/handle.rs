@@ -134,7 +134,8 @@ impl WorkQBuilder {
     }
 
     /// Has it count how long its jobs take, for [`WorkQ::latencies`]. Defaults to `false`, which
-    /// costs nothing; if set, each job reads the clock twice, and the WorkQ takes 24 KiB.
+    /// costs nothing; if set, each job reads the clock twice, or three times if it is not finished
+    /// inline, and the WorkQ takes 24 KiB.
     pub fn latencies(mut self, count: bool) -> WorkQBuilder {
         self.timed = count;
         self
