@@ -265,7 +265,9 @@ impl Attachment {
         let shared = &self.shared;
         let enqueue = |waker: &Waker| shared.enqueue(self.order.as_ref(), node, waker);
         let take = || {
-            let Some(slot) = shared.core.table.take() else {
+            // While the line pauses the device would refuse. A ring for a time limit notifies all.
+            let may_ask = !shared.pause.is_on();
+            let Some(slot) = may_ask.then(|| shared.core.table.take()).flatten() else {
                 return Ok(None);
             };
             let (prepared, target) = match prepare() {
