@@ -294,11 +294,18 @@ impl Attachment {
         cx: &mut Context<'_>,
         prepare: &impl Fn() -> Result<Prepared<J>, JobError>,
     ) -> Poll<Outcome> {
-        let polled = self.go_on(state, begun, node, cx, prepare);
-        match polled {
-            Poll::Pending if limit != TimeLimit::NEVER => self.check_limit(state, limit, node, cx),
-            polled => polled,
+        let mut polled = self.go_on(state, begun, node, cx, prepare);
+        if limit == TimeLimit::NEVER {
+            return polled;
         }
+        if polled.is_pending() {
+            polled = self.check_limit(state, limit, node, cx);
+        }
+        if polled.is_ready() {
+            // The timer has nothing to tell it any more, and its waker is the task's.
+            self.shared.timer.line.leave(node);
+        }
+        polled
     }
 
     /// Gives a job up whose time is over: it is an orphan then, or leaves the line.

@@ -4,8 +4,8 @@
 //! The time begins when the job is submitted, or stands in line for a Slot. What is finished inline
 //! has no limit, and pays nothing for it. The future itself looks at the time whenever it is polled
 //! and finds nothing. The timer of the WorkQ has it polled once the time is over: in flight, its
-//! node stands in the timer's line; in line for a Slot, where the node is taken, the timer wakes
-//! that line.
+//! node stands in the timer's line until the job ends or is given up; in line for a Slot, where the
+//! node is taken, the timer wakes that line.
 
 use std::pin::Pin;
 use std::task::Context;

@@ -1,5 +1,8 @@
 //! Time limits of operations: what is late goes on without its future, and nothing else is held up.
 
+use std::future::Future;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::SinkExt;
@@ -62,6 +65,39 @@ fn what_was_started_or_is_owned_has_the_limit_too() {
         let copy = bench.dma.copy(&src, &dst).time_limit(SHORT).owned();
         assert_late(in_time("owned", tokio::spawn(copy)).await.unwrap());
         goes_on(bench, hold, &dst).await;
+    });
+}
+
+#[test]
+fn a_future_that_is_over_keeps_no_waker() {
+    each(async |bench| {
+        for (limit, late) in [(LIMIT, false), (SHORT, true)] {
+            let mut hold = Some(bench.hold());
+            let (src, dst) = pair(bench);
+            let count = Count::new();
+            let waker = count.waker();
+            let cx = &mut Context::from_waker(&waker);
+            let mut copy = Box::pin(bench.dma.copy(&src, &dst).time_limit(limit));
+            assert!(copy.as_mut().poll(cx).is_pending());
+            hold.take_if(|_| !late);
+            let mut ended = None;
+            until("it is over", || {
+                if let Poll::Ready(end) = copy.as_mut().poll(cx) {
+                    ended = Some(end);
+                }
+                ended.is_some()
+            })
+            .await;
+            assert_eq!(ended.unwrap().is_err(), late);
+            drop((waker, hold));
+            if late {
+                // The Slot of the job that goes on has the last waker until its end.
+                in_time("its end", dst.released()).await;
+                until("its Slot is free", || bench.workq.in_flight() == 0).await;
+            }
+            assert_eq!(Arc::strong_count(&count), 1, "it is not dropped");
+            drop(copy);
+        }
     });
 }
 
