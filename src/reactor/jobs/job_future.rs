@@ -317,8 +317,12 @@ impl Attachment {
         node: Pin<&WaitNode>,
         cx: &mut Context<'_>,
     ) -> Poll<Outcome> {
-        let in_line = matches!(state, State::Queued(_));
-        if !self.is_over(limit, in_line, node, cx) {
+        let (in_line, spins) = match state {
+            State::Queued(spin) => (true, !spin.is_ended()),
+            State::InFlight(_, spin) => (false, !spin.is_ended()),
+            _ => unreachable!("it is pending"),
+        };
+        if !self.is_over(limit, in_line, spins, node, cx) {
             return Poll::Pending;
         }
         let shared = &self.shared;

@@ -29,11 +29,13 @@ impl Shared {
 
 impl Attachment {
     /// Whether the time is over. If not, the task is woken then. The caller stands in line for a
-    /// Slot, or `node` is in no line.
+    /// Slot, or `node` is in no line. `spins` says that its spin is not over: in Hybrid mode it has
+    /// woken itself.
     pub(in crate::reactor) fn is_over(
         &self,
         limit: TimeLimit,
         is_in_line: bool,
+        spins: bool,
         node: Pin<&WaitNode>,
         cx: &mut Context<'_>,
     ) -> bool {
@@ -42,8 +44,8 @@ impl Attachment {
         if shared.now() >= end {
             return true;
         }
-        let policy = shared.mode.load();
-        if policy.is_busy() {
+        let policy = shared.policy();
+        if policy.is_busy() || spins && !policy.is_event() {
             return false;
         }
         match is_in_line {

@@ -102,6 +102,30 @@ fn a_future_that_is_over_keeps_no_waker() {
 }
 
 #[test]
+fn a_poll_that_spins_sets_no_timer() {
+    let spin = Duration::from_secs(1);
+    let bench = Bench::new(Config::new(true, Mode::Hybrid { spin }));
+    run(async {
+        let hold = bench.hold();
+        let (src, dst) = pair(&bench);
+        let count = Count::new();
+        let waker = count.waker();
+        let cx = &mut Context::from_waker(&waker);
+        let mut copy = Box::pin(bench.dma.copy(&src, &dst).time_limit(LIMIT));
+        assert!(copy.as_mut().poll(cx).is_pending());
+        assert_eq!(count.wakes(), 1, "it polls again by itself");
+        drop(waker);
+        assert_eq!(
+            Arc::strong_count(&count),
+            1,
+            "nor is it in the timer's line"
+        );
+        drop(hold);
+        assert_eq!(in_time("the copy", copy).await, Ok(5));
+    });
+}
+
+#[test]
 fn what_is_over_in_time_is_not_late() {
     each(async |bench| {
         let pairs: Vec<_> = (0..16).map(|_| pair(bench)).collect();
