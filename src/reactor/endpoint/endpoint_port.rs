@@ -246,9 +246,12 @@ impl EndpointPort {
     }
 
     /// Sends a message of these pieces now, if the device can, and while no other job of the
-    /// connection waits in line.
+    /// connection waits in line. On a WorkQ that takes the times of its jobs it must be a job.
     pub(crate) fn send_bytes(&self, pieces: &[&[u8]]) -> Option<Result<u64, JobError>> {
         let order = self.attachment.order.as_ref();
+        if self.attachment.shared.times.is_some() {
+            return None;
+        }
         if self.attachment.is_closed() || order.is_some_and(|order| !order.is_empty()) {
             return None;
         }

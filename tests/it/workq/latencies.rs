@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use futures::future::try_join;
 use support::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_doca::sha::{Algorithm, Sha};
+use tokio_doca::stream::StreamOptions;
 use tokio_doca::workq::Histogram;
 use tokio_doca::{Dma, Rdma, WorkQ};
 
@@ -50,5 +53,28 @@ fn each_kind_of_job_has_its_own_histogram() {
         let copies = of(&workq, "copy");
         assert!(copies.quantile(1.0) >= held && copies.sum() >= held);
         assert!(copies.quantile(0.5) < held);
+    });
+}
+
+#[test]
+fn a_write_to_a_stream_is_a_job() {
+    each(async |bench| {
+        let [here, there] = [(); 2].map(|()| {
+            let workq = WorkQ::builder().mode(bench.workq.mode());
+            workq.latencies(true).build().unwrap()
+        });
+        let options = StreamOptions::new().connections(1);
+        let local: std::net::SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let listener = options.bind(&bench.device, &there, local).await.unwrap();
+        let addr = listener.tcp_addr().unwrap();
+        let connector = options.connector(&bench.device, &here).unwrap();
+        let accept = async { listener.accept().await?.accept(b"").await };
+        let (mut to, mut from) = try_join(connector.connect(addr), accept).await.unwrap();
+        to.write_all(b"hello").await.unwrap();
+        let mut came = [0; 5];
+        from.read_exact(&mut came).await.unwrap();
+        assert_eq!(&came, b"hello");
+        until("it has ended", || of(&here, "rdma").count() == 1).await;
+        assert_eq!(of(&there, "rdma").count(), 0);
     });
 }
