@@ -4,7 +4,6 @@
 //! that the other one waits for. So each of these events wakes the other one ([`Wakers`]).
 
 use std::collections::VecDeque;
-use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -12,7 +11,6 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf as _, Bytes};
 use futures::Stream;
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
 
 use super::drain::Guest;
 use super::flow::{Flow, HEAD, Kind, RESERVED};
@@ -22,7 +20,10 @@ use crate::error::{JobError, Reason};
 use crate::mem::{Buf, BufData, BufPool, BufWait};
 use crate::ops::{Message, Rdma, RecvPool, RecvStream, Sends};
 
+mod late;
 mod sending;
+
+use late::Late;
 
 /// What a stream has of the memory and the limits of its side.
 pub(super) struct Parts<'a> {
@@ -59,16 +60,8 @@ impl Unread {
     }
 }
 
-/// The head of a frame of credits, and the task that sends it.
-struct Late {
-    head: [u8; HEAD],
-    task: JoinHandle<Result<(), JobError>>,
-}
-
 pub(super) struct Core {
     rdma: Rdma,
-    /// Counts it with the listener that has accepted it.
-    guest: Option<Guest>,
     flow: Flow,
     recv: RecvStream,
     sends: Sends,
@@ -97,6 +90,9 @@ pub(super) struct Core {
     end: u32,
     /// The end of the stream was submitted, or nobody waits for it.
     closed: bool,
+    /// Counts it with the listener that has accepted it. Dropped last: what the listener counts has
+    /// its memory and its connection.
+    guest: Option<Guest>,
 }
 
 impl Core {
@@ -281,33 +277,24 @@ impl Core {
         let Some(late) = &mut self.late else {
             return false;
         };
-        let Poll::Ready(ended) = Pin::new(&mut late.task).poll(cx) else {
+        let Poll::Ready(sent) = late.poll(cx) else {
             return true;
         };
         let head = late.head;
         self.late = None;
-        if !matches!(ended, Ok(Ok(()))) {
+        if !sent {
             self.send_credits(head, cx);
         }
         self.late.is_some()
     }
 
     /// Has the frame of credits sent by a task of its own, once the last one has ended and there is
-    /// a Slot: the application may not poll again for long.
+    /// a Slot.
     #[cold]
     fn grant_late(&mut self, head: [u8; HEAD], cx: &mut Context<'_>) {
-        let (mut sends, frame) = (Sends::new(&self.rdma), self.credits.clone());
-        // If it is dropped before it has ended the device does not have the frame.
-        let late = async move {
-            frame.released().await;
-            frame.reset_data_len()?;
-            frame.extend_from_slice(&head)?;
-            poll_fn(|cx| sends.poll_send(cx, || Ok(frame.clone()))).await
-        };
         // The runtime that the stream was made on may be driven by nobody any more.
         let runtime = Handle::try_current().unwrap_or_else(|_| self.runtime.clone());
-        let task = runtime.spawn(late);
-        self.late = Some(Late { head, task });
+        self.late = Some(Late::new(&self.rdma, &self.credits, head, runtime));
         // The next poll waits for the end of that task.
         cx.waker().wake_by_ref();
     }
@@ -348,9 +335,7 @@ impl Core {
 
     /// A frame was taken out of the inbox.
     fn popped(&mut self, cx: &mut Context<'_>) {
-        if let Some(pool) = &mut self.shared {
-            pool.as_mut().stop();
-        }
+        self.leave_bufs();
         self.recv.keep(self.receives - self.inbox.len());
         // The application may not read again for long.
         self.grant(cx);
@@ -382,8 +367,16 @@ impl Core {
         Poll::Ready(Ok(copied))
     }
 
+    /// Gives up the turn of a `poll_take_buf` that was dropped.
+    pub(super) fn leave_bufs(&mut self) {
+        if let Some(pool) = &mut self.shared {
+            pool.as_mut().stop();
+        }
+    }
+
     /// Shuts a stream down that nobody reads any more.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
+        self.leave_bufs();
         loop {
             self.inbox.clear();
             self.recv.keep(self.receives);
@@ -397,14 +390,6 @@ impl Core {
                     return Poll::Pending;
                 }
             }
-        }
-    }
-}
-
-impl Drop for Core {
-    fn drop(&mut self) {
-        if let Some(late) = &self.late {
-            late.task.abort();
         }
     }
 }

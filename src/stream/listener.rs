@@ -186,9 +186,14 @@ impl RdmaListener {
     /// }
     /// ```
     ///
+    /// # Panics
+    ///
+    /// If it is polled without a Tokio runtime with time.
+    ///
     /// # Cancel safety
     ///
-    /// The listener is gone once the future was polled; dropping it waits for no stream.
+    /// Dropping the future drops the listener, and waits for no stream. The streams are notified in
+    /// the first poll.
     pub async fn drain(self, limit: Duration) -> usize {
         let RdmaListener { net, arrivals, .. } = self;
         // The socket, and the peers that have said nothing.
@@ -348,11 +353,11 @@ impl Incoming {
             unreachable!("it was parsed before");
         };
         let (options, exchange) = (self.net.options, &mut self.exchange);
-        let mut side = self.net.side(GRANT, &exchange.runtime)?;
         let Some(guest) = self.net.guests.admit() else {
             let text = "the listener drains: nobody is accepted any more";
             return Err(Error::new(ErrorKind::Shutdown, GRANT, text));
         };
+        let mut side = self.net.side(GRANT, &exchange.runtime)?;
         side.core.set_guest(guest);
         side.connect(GRANT, theirs, options.timeout).await?;
         exchange.say(Message::Welcome(side.offer(data))).await?;

@@ -99,7 +99,8 @@ impl RdmaMessages {
     ///
     /// Dropping the future loses no message.
     pub async fn recv_buf(&mut self) -> io::Result<Option<Buf>> {
-        poll_fn(|cx| self.stream.poll_recv_buf(cx)).await
+        let recv = RecvBuf(&mut self.stream);
+        poll_fn(|cx| recv.0.poll_recv_buf(cx)).await
     }
 
     fn check(&self, buf: &Buf) -> io::Result<()> {
@@ -126,6 +127,15 @@ impl RdmaMessages {
             self.fed = Some(buf);
         }
         sent
+    }
+}
+
+/// A `recv_buf`, which may stand in line for a Buf.
+struct RecvBuf<'a>(&'a mut RdmaStream);
+
+impl Drop for RecvBuf<'_> {
+    fn drop(&mut self) {
+        self.0.leave_bufs();
     }
 }
 

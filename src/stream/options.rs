@@ -133,17 +133,19 @@ impl StreamOptions {
         self
     }
 
-    /// Has all streams receive into this number of buffers of a frame each, at least 1. A stream
-    /// has one of them only while the application has not read the frame that came in it, and
-    /// frames that find the last one are copied, so that the peers of others go on however slowly
-    /// an application reads. An idle stream has none. The peer's window is the same.
+    /// Has all streams receive into this number of buffers of a frame each, 1 to 65,536. A stream
+    /// has one of them only while the application has not read the frame that came in it. A frame
+    /// that comes in the last free one is copied to the heap until it is read, so that the peers of
+    /// others go on however slowly an application reads: at most
+    /// [`recv_window`](Self::recv_window) frames of each stream, while it waits to write and does
+    /// not read. An idle stream has no buffer. The peer's window is the same.
     /// [`RdmaMessages`](super::RdmaMessages) hand these buffers to the application: there must be
     /// one more than it keeps.
     ///
     /// By default each stream has buffers of its own, which it posts as receives. Only devices with
     /// a [`max_pooled_room`](crate::device::RdmaCaps::max_pooled_room) of a frame can share them.
     pub fn recv_bufs(mut self, buffers: usize) -> Self {
-        self.recv_bufs = Some(buffers.max(1));
+        self.recv_bufs = Some(buffers.clamp(1, 1 << 16));
         self
     }
 

@@ -122,6 +122,13 @@ impl RdmaStream {
         core.poll_take_buf(&mut cx).map_err(io::Error::from)
     }
 
+    /// A `poll_recv_buf` was dropped: others have its turn.
+    pub(super) fn leave_bufs(&mut self) {
+        if let Some(core) = &mut self.core {
+            core.leave_bufs();
+        }
+    }
+
     fn reader(&mut self, cx: &Context<'_>) -> (&mut Core, Context<'_>) {
         self.wakers.reader.register(cx.waker());
         self.core()

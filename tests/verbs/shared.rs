@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use futures::{Future, FutureExt, StreamExt};
 use support::rdma::{Setup, Side, connect, context};
+use support::stream::{Net, bytes as stream_bytes, small};
 use support::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_doca::error::Reason;
 use tokio_doca::rdma::{RdmaState, RecvPool, RecvStream};
 use tokio_doca::verbs::Verbs;
@@ -413,4 +415,52 @@ fn an_adapter_without_shared_queues_says_so() {
         assert_eq!(error.kind(), ErrorKind::NotSupported);
     }
     program.close();
+}
+
+/// In both directions, while one of them reads nothing and another one has read a part.
+#[test]
+fn streams_share_buffers_on_an_adapter() {
+    for mode in [Mode::EventDriven, Mode::BusyPoll] {
+        let world = World::new([Description::roce("fake0")]);
+        let device = open(&provider(&world), "fake0");
+        run(async {
+            let net = Net::new(&device, mode, small().recv_bufs(2)).await;
+            let mut pairs = Vec::new();
+            for _ in 0..4 {
+                pairs.push(net.pair().await);
+            }
+            let window = stream_bytes(0..3 * 252);
+            for (here, there) in &mut pairs {
+                let both = futures::join!(here.write_all(&window), there.write_all(&window));
+                both.0.and(both.1).unwrap();
+            }
+            let mut part = [0; 100];
+            in_time("a part", pairs[0].1.read_exact(&mut part))
+                .await
+                .unwrap();
+            assert_eq!(part, window[..100]);
+            let data = stream_bytes(0..20_000);
+            for (here, there) in &mut pairs[2..] {
+                for turned in [false, true] {
+                    let (from, to) = match turned {
+                        false => (&mut *here, &mut *there),
+                        true => (&mut *there, &mut *here),
+                    };
+                    let mut came = vec![0; window.len() + data.len()];
+                    let both =
+                        futures::future::join(from.write_all(&data), to.read_exact(&mut came));
+                    let (sent, got) = in_time("the data", both).await;
+                    sent.and(got.map(drop)).unwrap();
+                    assert!(came == [&window[..], &data].concat());
+                }
+            }
+            assert_eq!(world.fake("fake0").shared_queues(), 2);
+            let (mut here, mut there) = pairs.swap_remove(0);
+            let mut rest = Vec::new();
+            let ends = futures::future::join(here.shutdown(), there.read_to_end(&mut rest));
+            let (shut, read) = in_time("the end", ends).await;
+            shut.and(read.map(drop)).unwrap();
+            assert!(rest == window[100..]);
+        });
+    }
 }

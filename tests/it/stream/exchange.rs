@@ -502,6 +502,10 @@ fn limits_are_cut_to_what_there_can_be() {
         let (device, workq) = (under_test(false), WorkQ::builder().build().unwrap());
         let many = small().frame_size(64).connections(usize::MAX);
         many.connector(&device, &workq).unwrap();
+        if device.info().caps().rdma.as_ref().unwrap().max_pooled_room > 0 {
+            let shared = small().frame_size(64).recv_bufs(usize::MAX);
+            shared.connector(&device, &workq).unwrap();
+        }
     });
 }
 

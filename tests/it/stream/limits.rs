@@ -183,7 +183,7 @@ fn peers_that_do_not_read_hold_up_themselves_alone() {
 #[test]
 fn sixty_four_streams_share_two_buffers() {
     const STREAMS: usize = 64;
-    if needs_soft("adapters post a receive for each message") {
+    if needs_soft("64 connections take long") {
         return;
     }
     let options = small().connections(STREAMS).recv_bufs(2);

@@ -4,10 +4,10 @@ use std::io::ErrorKind;
 
 use futures::future::join;
 use futures::{FutureExt, SinkExt, StreamExt, TryStreamExt};
-use support::device::under_test;
-use support::stream::{Net, bytes, each, each_sharing, small};
+use support::device::{needs_soft, under_test};
+use support::stream::{Net, bytes, each, each_of_soft, each_sharing, small};
 use support::*;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio_doca::stream::{RdmaMessages, RdmaStream};
 use tokio_doca::{Buf, BufPool, Mmap, Mode};
 
@@ -178,6 +178,56 @@ fn a_dropped_send_has_sent_nothing() {
             let buf = in_time("a message", there.recv_buf()).await.unwrap();
             assert_eq!(data(&buf.unwrap()), [numbers; 3]);
             numbers += 1;
+        }
+    });
+}
+
+/// One that was copied to the heap waits for a shared Buf: if it is given up, or its stream is
+/// dropped, others have the Buf.
+#[test]
+fn a_dropped_recv_buf_holds_up_nobody() {
+    if needs_soft("others take longer to say that nothing came") {
+        return;
+    }
+    each_of_soft(small().recv_bufs(2), async |net| {
+        for drops in [false, true] {
+            let mut pairs = Vec::new();
+            for _ in 0..3 {
+                pairs.push(net.pair().await);
+            }
+            for (here, _) in &mut pairs {
+                here.write_all(b"message").await.unwrap();
+            }
+            let (here, theirs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+            let [first, mut second, third] = theirs.try_into().unwrap();
+            let (mut first, mut third) = (first.into_messages(), third.into_messages());
+            let kept = in_time("the first", first.recv_buf())
+                .await
+                .unwrap()
+                .unwrap();
+            assert_eq!(
+                in_time("a look", second.fill_buf()).await.unwrap(),
+                b"message"
+            );
+            let last = in_time("the third", third.recv_buf())
+                .await
+                .unwrap()
+                .unwrap();
+            let mut second = second.into_messages();
+            assert!(second.recv_buf().now_or_never().is_none(), "there is none");
+            let second = (!drops).then_some(second);
+            let mut here = here;
+            here[0].write_all(b"another").await.unwrap();
+            let mut next = Box::pin(first.recv_buf());
+            poll_pending(next.as_mut());
+            drop(last);
+            let next = in_time("the next", next).await.unwrap().unwrap();
+            assert_eq!(data(&next), b"another");
+            drop((kept, next));
+            if let Some(mut second) = second {
+                let came = in_time("the second", second.recv_buf()).await;
+                assert_eq!(data(&came.unwrap().unwrap()), b"message");
+            }
         }
     });
 }

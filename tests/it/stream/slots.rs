@@ -161,6 +161,28 @@ fn credits_are_given_though_the_runtime_of_the_reader_ends() {
     });
 }
 
+/// The task that sends a frame of credits late is on a runtime that is there, and is not driven.
+#[test]
+fn credits_are_given_though_nobody_drives_the_runtime_of_the_reader() {
+    pairs(async |mut pairs| {
+        let (mut here, mut there) = pairs.swap_remove(0);
+        let held = Held::of(&there);
+        write(&mut here).await;
+        let reader = tokio::task::spawn_blocking(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = { runtime }.enable_all().build().unwrap();
+            runtime.block_on(read(&mut there, WINDOW));
+            (there, runtime)
+        });
+        let (mut there, runtime) = in_time("the reader", reader).await.unwrap();
+        held.release().await;
+        for _ in 0..2 {
+            futures::future::join(write(&mut here), read(&mut there, WINDOW)).await;
+        }
+        runtime.shutdown_background();
+    });
+}
+
 /// And the peer gets it once, when it is sent again.
 #[test]
 fn a_buf_whose_send_was_dropped_in_line_is_as_it_was() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio_doca::stream::{RdmaConnector, RdmaListener, RdmaStream, StreamOptions};
 use tokio_doca::{Device, Error, ErrorKind, Mode, WorkQ};
 
-use super::device::{adapter, defers, under_test};
+use super::device::{defers, under_test};
 use super::loopback::Loopback;
 use super::{in_time, run};
 
@@ -77,8 +77,8 @@ pub fn each_of_soft(options: StreamOptions, story: impl AsyncFn(&Net)) {
     each_on(&devices, 64, options, &story);
 }
 
-/// Runs a story on each device, event-driven and busy; on the software device also with two
-/// buffers that all streams share.
+/// Runs a story on each device, event-driven and busy; where the device can, also with two buffers
+/// that all streams share.
 pub fn each(options: StreamOptions, story: impl AsyncFn(&Net)) {
     each_deep(64, options, story);
 }
@@ -93,10 +93,12 @@ pub fn each_sharing(bufs: usize, depth: u32, options: StreamOptions, story: impl
     let of_soft = || defers().iter().map(|&defer| under_test(defer));
     let devices: Vec<_> = of_soft().chain([Loopback::device(false).1]).collect();
     each_on(&devices, depth, options, &story);
-    if adapter().is_none() {
-        let devices: Vec<_> = of_soft().collect();
-        each_on(&devices, depth, options.recv_bufs(bufs), &story);
-    }
+    let shares = |device: &Device| {
+        let caps = device.info().caps().rdma.as_ref();
+        caps.is_some_and(|caps| caps.max_pooled_room > 0)
+    };
+    let devices: Vec<_> = devices.into_iter().filter(shares).collect();
+    each_on(&devices, depth, options.recv_bufs(bufs), &story);
 }
 
 fn each_on(devices: &[Device], depth: u32, options: StreamOptions, story: &impl AsyncFn(&Net)) {
