@@ -16,15 +16,17 @@ pub mod sins;
 pub mod stream;
 pub mod subscriber;
 
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker, ready};
 use std::time::{Duration, Instant};
 
-use futures::stream::{FuturesUnordered, StreamExt};
+use futures::future::LocalBoxFuture;
+use futures::task::AtomicWaker;
 use tokio::runtime::{Builder, Runtime};
+use tokio::time::Sleep;
 use tokio_doca::soft::{Hold, Soft};
 use tokio_doca::{
     Buf, BufPool, Device, Dma, ErrorKind, Mmap, Mode, WorkQ, error::JobError, mem::Access,
@@ -271,7 +273,14 @@ pub fn runtime_that_counts_sleeps() -> (Runtime, Arc<AtomicUsize>) {
 
 /// Runs a future on a fresh runtime of one thread; it must end in time.
 pub fn run<F: Future>(future: F) -> F::Output {
-    runtime().block_on(within(STORY, "the story", future))
+    let mut output = None;
+    run_story(Box::pin(async { output = Some(future.await) }));
+    output.expect("the story has ended")
+}
+
+/// Not generic: compiled once, and not for each test.
+fn run_story(story: LocalBoxFuture<'_, ()>) {
+    runtime().block_on(within(STORY, "the story", story));
 }
 
 /// Runs the story once per configuration, each on a runtime of its own, and says which one failed.
@@ -338,13 +347,73 @@ pub fn turns_of_another() -> impl Fn() -> usize {
     move || turns.load(Ordering::SeqCst)
 }
 
-/// It has a waker of its own, so that the timer's last poll does not rescue a future whose wake-up
-/// was lost.
 async fn within<F: Future>(limit: Duration, what: &str, future: F) -> F::Output {
-    let mut alone: FuturesUnordered<F> = std::iter::once(future).collect();
-    match tokio::time::timeout(limit * programs::slowdown(), alone.next()).await {
-        Ok(output) => output.expect("there is one"),
-        Err(_) => panic!("hangs: {what}"),
+    let mut watchdog = Watchdog::new(limit, what);
+    let mut future = pin!(future);
+    poll_fn(|cx| {
+        let mut polled = Poll::Pending;
+        ready!(watchdog.poll(cx, &mut |cx| {
+            polled = future.as_mut().poll(cx);
+            polled.is_ready()
+        }));
+        polled
+    })
+    .await
+}
+
+/// Polls a future when its own waker was woken, so that the timer's last poll does not rescue a
+/// future whose wake-up was lost. It is not generic: tests are compiled in half the time.
+struct Watchdog<'a> {
+    what: &'a str,
+    timer: Pin<Box<Sleep>>,
+    own: Arc<OwnWaker>,
+}
+
+struct OwnWaker {
+    task: AtomicWaker,
+    woken: AtomicBool,
+}
+
+impl Wake for OwnWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.woken.store(true, Ordering::SeqCst);
+        self.task.wake();
+    }
+}
+
+impl Watchdog<'_> {
+    fn new(limit: Duration, what: &str) -> Watchdog<'_> {
+        let own = OwnWaker {
+            task: AtomicWaker::new(),
+            woken: AtomicBool::new(true),
+        };
+        Watchdog {
+            what,
+            timer: Box::pin(tokio::time::sleep(limit * programs::slowdown())),
+            own: Arc::new(own),
+        }
+    }
+
+    /// `is_ready` polls the future.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        is_ready: &mut dyn FnMut(&mut Context<'_>) -> bool,
+    ) -> Poll<()> {
+        self.own.task.register(cx.waker());
+        if self.own.woken.swap(false, Ordering::SeqCst) {
+            let waker = Waker::from(Arc::clone(&self.own));
+            if is_ready(&mut Context::from_waker(&waker)) {
+                return Poll::Ready(());
+            }
+        }
+        let timer = self.timer.as_mut().poll(cx);
+        assert!(timer.is_pending(), "hangs: {}", self.what);
+        Poll::Pending
     }
 }
 
