@@ -5,8 +5,9 @@
     reason = "a device touches the memory that it is lent by address"
 )]
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,17 @@ struct World {
     taken: Option<Arc<dyn Fn() + Send + Sync>>,
     /// Called before the next endpoint is reset.
     resets: Option<Arc<dyn Fn() + Send + Sync>>,
+    /// Tells the thread that gives jobs up of another one; `None` until a job has waited. The
+    /// thread ends once this is dropped.
+    timer: Option<Sender<Wait>>,
+}
+
+/// A job that waits for a receive of its peer, and for how long.
+struct Wait {
+    end: u64,
+    token: Token,
+    timeout: Duration,
+    until: Instant,
 }
 
 struct Memory(ExportRequest);
@@ -60,8 +72,7 @@ struct End {
 #[derive(Default)]
 struct Later {
     changed: Vec<Arc<dyn Fn() + Send + Sync>>,
-    /// Jobs that wait for a receive of the peer's, and for how long.
-    waits: Vec<(u64, Token, Duration)>,
+    waits: Vec<Wait>,
 }
 
 impl Loopback {
@@ -139,22 +150,24 @@ impl Loopback {
 
     fn with<R>(&self, f: impl FnOnce(&mut World, &mut Later) -> R) -> R {
         let mut later = Later::default();
-        let result = f(&mut lock(&self.0), &mut later);
-        later.changed.iter().for_each(|changed| changed());
-        for (id, token, timeout) in later.waits {
-            let world = Arc::downgrade(&self.0);
-            std::thread::spawn(move || {
-                std::thread::sleep(timeout);
-                if let Some(world) = world.upgrade() {
-                    Loopback(world).give_up(id, token, timeout);
-                }
+        let mut world = lock(&self.0);
+        let result = f(&mut world, &mut later);
+        for wait in later.waits.drain(..) {
+            let timer = world.timer.get_or_insert_with(|| {
+                let ((timer, waits), world) = (channel(), Arc::downgrade(&self.0));
+                std::thread::spawn(move || keep_time(&world, &waits));
+                timer
             });
+            timer.send(wait).expect("the timer outlives the world");
         }
+        drop(world);
+        later.changed.iter().for_each(|changed| changed());
         result
     }
 
-    /// The time of a Job is over, if it still waits.
-    fn give_up(&self, id: u64, token: Token, timeout: Duration) {
+    /// Fails the job of a wait whose time has passed, if the job still waits.
+    fn give_up(&self, wait: &Wait) {
+        let (id, token, timeout) = (wait.end, wait.token, wait.timeout);
         self.with(|world, later| {
             let waits = |end: &End| end.sends.front().is_some_and(|(first, _)| *first == token);
             if !world.held && world.ends.get(&id).is_some_and(waits) {
@@ -163,6 +176,34 @@ impl Loopback {
                 world.fail(id, cause, true, later);
             }
         });
+    }
+}
+
+/// Gives up the jobs of a world, each when its time has passed, until the world is dropped.
+fn keep_time(world: &Weak<Mutex<World>>, waits: &Receiver<Wait>) {
+    // By time, and by number: several may have the same time.
+    let mut pending = BTreeMap::<_, Wait>::new();
+    for number in 0_u64.. {
+        while let Some(first) = pending.first_entry()
+            && first.get().until <= Instant::now()
+        {
+            let wait = first.remove();
+            let Some(world) = world.upgrade() else {
+                return;
+            };
+            Loopback(world).give_up(&wait);
+        }
+        let next = pending.first_key_value();
+        let left = next.map(|(_, wait)| wait.until.saturating_duration_since(Instant::now()));
+        let wait = match left {
+            Some(left) => waits.recv_timeout(left),
+            None => waits.recv().map_err(RecvTimeoutError::from),
+        };
+        match wait {
+            Ok(wait) => _ = pending.insert((wait.until, number), wait),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
     }
 }
 
@@ -196,7 +237,12 @@ impl World {
                 }
                 Ok(None) => {
                     let timeout = self.ends[&id].config.rnr_timeout;
-                    return later.waits.push((id, token, timeout));
+                    return later.waits.push(Wait {
+                        end: id,
+                        token,
+                        timeout,
+                        until: Instant::now() + timeout,
+                    });
                 }
                 Err(cause) => return self.fail(id, cause, true, later),
             }
