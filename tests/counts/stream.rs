@@ -1,7 +1,7 @@
 //! What streams cost.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio_doca::stream::{RdmaConnector, RdmaListener};
+use tokio_doca::stream::StreamOptions;
 
 use super::for_each_way;
 
@@ -12,9 +12,10 @@ fn a_stream_allocates_nothing_per_read_and_write() {
         let runtime = { runtime }.enable_all().build().unwrap();
         let allocated = runtime.block_on(async {
             let addr: std::net::SocketAddr = "127.0.0.1:0".parse().unwrap();
-            let listener = RdmaListener::bind(&rig.device, &rig.workq, addr).await;
+            let options = StreamOptions::new().timeout(support::LIMIT);
+            let listener = options.bind(&rig.device, &rig.workq, addr).await;
             let listener = listener.unwrap();
-            let connector = RdmaConnector::new(&rig.device, &rig.workq).unwrap();
+            let connector = options.connector(&rig.device, &rig.workq).unwrap();
             let connect = connector.connect(listener.tcp_addr().unwrap());
             let accept = async { listener.accept().await?.accept(b"").await };
             let both = futures::future::try_join(connect, accept).await;

@@ -82,8 +82,8 @@ fn a_shutdown_succeeds_if_the_peer_takes_all_data_and_goes() {
 
 #[test]
 fn what_a_dropped_stream_has_written_arrives_with_its_end() {
-    for options in [StreamOptions::new(), small().linger(LIMIT)] {
-        each(options, async |net| {
+    for options in [StreamOptions::new().timeout(LIMIT), small()] {
+        each(options.linger(LIMIT), async |net| {
             // In the emulated machine a frame takes a while.
             let len = if adapter().is_some() { 1 << 16 } else { MIB };
             let (mut here, mut there) = net.pair().await;

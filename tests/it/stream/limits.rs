@@ -50,7 +50,8 @@ fn a_reader_that_does_not_read_leaves_nothing_waiting_in_the_device() {
 /// send another one, though nobody reads.
 #[test]
 fn a_side_that_does_not_read_has_room_for_credits_and_the_end() {
-    each(StreamOptions::new().connections(1), async |net| {
+    let options = StreamOptions::new().timeout(LIMIT);
+    each(options.connections(1), async |net| {
         let (mut here, mut there) = net.pair().await;
         for _ in 0..8 {
             here.write_u8(1).await.unwrap();
@@ -70,7 +71,10 @@ fn a_side_that_does_not_read_has_room_for_credits_and_the_end() {
 /// What the largest window has on its way fits into what a connection holds.
 #[test]
 fn a_window_of_the_largest_frames_is_sent_to_a_reader_that_sleeps() {
-    let largest = StreamOptions::new().connections(1).send_window(64);
+    let largest = StreamOptions::new()
+        .timeout(LIMIT)
+        .connections(1)
+        .send_window(64);
     for options in [
         largest.frame_size(128 << 10).recv_window(99),
         largest.frame_size(4096).recv_window(999),

@@ -8,7 +8,7 @@ use tokio_doca::{Device, Error, ErrorKind, Mode, WorkQ};
 
 use super::device::{defers, under_test};
 use super::loopback::Loopback;
-use super::{in_time, run};
+use super::{LIMIT, in_time, run};
 
 /// A listener on the loopback address and a connector to it.
 pub struct Net {
@@ -62,9 +62,10 @@ impl Net {
     }
 }
 
-/// Small limits, so that all of them are met soon.
+/// Small limits, so that all of them are met soon. A side waits for a peer that has no CPU.
 pub fn small() -> StreamOptions {
     StreamOptions::new()
+        .timeout(LIMIT)
         .connections(4)
         .frame_size(256)
         .recv_window(3)
