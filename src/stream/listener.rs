@@ -327,10 +327,11 @@ impl Incoming {
     /// # Errors
     ///
     /// The peer is refused then. `Shutdown` once the listener
-    /// [drains](RdmaListener::drain); `Full` if all memory for streams is in use; `ConnectionAborted` if
-    /// the peer has gone or could not connect; `TimedOut` after the
+    /// [drains](RdmaListener::drain); `Full` if all memory for streams is in use;
+    /// `ConnectionAborted` if the peer could not connect, or gave up: its connect was dropped or
+    /// ran out of time, or its process has ended; `TimedOut` after the
     /// [`timeout`](StreamOptions::timeout); `InvalidValue` for more than 16 KiB of `data`; as
-    /// [`Rdma::connect`](crate::Rdma::connect).
+    /// [`Rdma::connect`](crate::Rdma::connect), but for its `ConnectionReset`.
     ///
     /// # Cancel safety
     ///
@@ -359,9 +360,14 @@ impl Incoming {
         };
         let mut side = self.net.side(GRANT, &exchange.runtime)?;
         side.core.set_guest(guest);
-        side.connect(GRANT, theirs, options.timeout).await?;
-        exchange.say(Message::Welcome(side.offer(data))).await?;
-        let answer = exchange.hear().await?;
+        let connected = side.connect(GRANT, theirs, options.timeout).await;
+        connected.map_err(|error| match error.kind() {
+            ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted => gave_up(&error),
+            _ => error,
+        })?;
+        let welcomed = exchange.say(Message::Welcome(side.offer(data))).await;
+        welcomed.map_err(|error| gave_up(&error))?;
+        let answer = exchange.hear().await.map_err(|error| gave_up(&error))?;
         match exchange.understand(&answer)? {
             Message::Ready => {}
             _ => {
@@ -392,6 +398,15 @@ impl Incoming {
         let refusal = self.exchange.say(Message::Refusal(reason));
         in_time(REFUSE, self.net.options.timeout, refusal).await
     }
+}
+
+/// The peer has closed its endpoint or its socket before it was connected.
+fn gave_up(error: &Error) -> Error {
+    let text = format!(
+        "the peer gave up before it was connected: {}",
+        error.message()
+    );
+    Error::new(ErrorKind::ConnectionAborted, GRANT, text)
 }
 
 impl fmt::Debug for RdmaListener {

@@ -5,8 +5,9 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::{join, join_all, select, try_join};
+use futures::future::{Either, join, join_all, select, try_join};
 use support::device::under_test;
+use support::loopback::Loopback;
 use support::programs::Folder;
 use support::stream::{Net, small};
 use support::*;
@@ -169,12 +170,15 @@ struct Raw {
 
 impl Raw {
     async fn new(net: &Net) -> Raw {
-        let device: Device = under_test(false);
+        Raw::on(&under_test(false), net).await
+    }
+
+    async fn on(device: &Device, net: &Net) -> Raw {
         let workq = WorkQ::builder().build().unwrap();
-        let memory = Mmap::builder().device(&device).alloc(1 << 16).unwrap();
+        let memory = Mmap::builder().device(device).alloc(1 << 16).unwrap();
         Raw {
             socket: TcpStream::connect(net.addr).await.unwrap(),
-            rdma: Rdma::builder(&device).attach(&workq).unwrap(),
+            rdma: Rdma::builder(device).attach(&workq).unwrap(),
             pool: BufPool::builder(&memory)
                 .element_size(1024)
                 .build()
@@ -462,7 +466,7 @@ fn a_listener_of_another_version_is_told_with_both_numbers() {
 #[test]
 fn silent_peers_are_bounded_and_do_not_keep_others_out() {
     run(async {
-        let net = net(small().half_open(3).timeout(LIMIT)).await;
+        let net = net(small().half_open(3)).await;
         let mut silent = Vec::new();
         for _ in 0..10 {
             silent.push(TcpStream::connect(net.addr).await.unwrap());
@@ -482,7 +486,7 @@ fn silent_peers_are_bounded_and_do_not_keep_others_out() {
 #[test]
 fn a_slow_peer_keeps_its_place_while_no_other_one_comes() {
     run(async {
-        let net = net(small().half_open(1).timeout(LIMIT)).await;
+        let net = net(small().half_open(1)).await;
         let mut raw = Raw::new(&net).await;
         let slow = async {
             // Longer than it would keep it if another one came.
@@ -531,10 +535,42 @@ fn a_side_that_is_silent_is_waited_for_no_longer_than_the_time_limit() {
 }
 
 #[test]
+fn a_peer_that_gives_up_while_it_is_accepted_is_named_as_one() {
+    for device in [under_test(false), Loopback::device(false).1] {
+        run(async {
+            let net = Net::new(&device, Mode::EventDriven, small()).await;
+            let gave_up = |granted| {
+                let text = rejected(granted, ErrorKind::ConnectionAborted);
+                assert!(text.contains("the peer gave up"), "{text}");
+            };
+            // Before the listener connects.
+            let mut connect = Box::pin(net.connector.connect(net.addr));
+            let mut accept = pin!(net.listener.accept());
+            let both = select(accept.as_mut(), connect.as_mut());
+            let Either::Left((incoming, _)) = in_time("the hello", both).await else {
+                panic!("it is connected, and was not accepted");
+            };
+            drop(connect);
+            gave_up(in_time("the end", incoming.unwrap().accept(b"")).await);
+            // After that.
+            let mut raw = Raw::on(&device, &net).await;
+            raw.say(&raw.hello(9)).await;
+            let leaves = async {
+                raw.hear().await;
+                drop(raw);
+            };
+            let accept = async { net.listener.accept().await?.accept(b"").await };
+            let both = in_time("the end", join(accept, leaves)).await;
+            gave_up(both.0);
+        });
+    }
+}
+
+#[test]
 fn many_connect_at_once() {
     const PEERS: usize = 100;
     run(async {
-        let net = net(small().connections(PEERS).half_open(4).timeout(LIMIT)).await;
+        let net = net(small().connections(PEERS).half_open(4)).await;
         let accepts = async {
             let mut streams = Vec::new();
             for _ in 0..PEERS {
