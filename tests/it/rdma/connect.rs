@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use futures::executor::block_on;
 use support::both_sides::*;
-use support::device::under_test;
+use support::device::{needs_soft, under_test};
 use support::loopback::Loopback;
-use support::{in_time, pattern};
+use support::{LIMIT, in_time, pattern};
 use tokio_doca::{
     Buf, BufPool, Device, ErrorKind, Mmap, Mode, Rdma, WorkQ,
     device::Caps,
@@ -739,4 +739,21 @@ fn a_device_without_endpoints_is_refused() {
     let (_loopback, device) = Loopback::of(false, caps);
     let error = Rdma::builder(&device).attach(&workq).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotSupported);
+}
+
+/// The slot of an endpoint that has gone is given to the next one.
+#[test]
+fn a_blob_of_an_rdma_that_has_gone_is_not_taken_for_its_successors_own() {
+    if needs_soft("an adapter's endpoints are known by their numbers") {
+        return;
+    }
+    let (device, workq) = (under_test(false), WorkQ::builder().build().unwrap());
+    let rdma = || Rdma::builder(&device).attach(&workq).unwrap();
+    for _ in 0..100 {
+        let blob = rdma().export().unwrap();
+        let connected = rdma().connect(&blob).timeout(LIMIT).wait();
+        let error = connected.unwrap_err();
+        let gone = [ErrorKind::ConnectionAborted, ErrorKind::ConnectionReset];
+        assert!(gone.contains(&error.kind()), "{error}");
+    }
 }

@@ -90,7 +90,9 @@ impl Shared {
         let peer = info.identity(ticket.instance, slot, proof(&ticket.key));
         // Without a ticket of its own it could not say who it is.
         let own = self.own_identity()?;
-        if own.instance == peer.instance && own.slot == peer.slot {
+        // An endpoint that has gone may have had the same slot, in an earlier generation.
+        let [mine, theirs] = [&own, &peer].map(|side| (side.instance, side.slot, side.generation));
+        if mine == theirs {
             return fail(
                 ErrorKind::InvalidValue,
                 "the blob is this Rdma's own: an Rdma is connected to another one",
