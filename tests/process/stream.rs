@@ -68,7 +68,8 @@ fn descriptors() -> usize {
 async fn echoes(net: Arc<Net>, times: usize) {
     let data = bytes(0..5000);
     for _ in 0..times {
-        let mut stream = net.connector.connect(net.addr).await.unwrap();
+        let connect = net.connector.connect(net.addr);
+        let mut stream = in_time("a connection", connect).await.unwrap();
         let (mut reads, mut writes) = tokio::io::split(&mut stream);
         let mut came = Vec::new();
         let write = async {
@@ -76,7 +77,7 @@ async fn echoes(net: Arc<Net>, times: usize) {
             writes.shutdown().await
         };
         let both = futures::future::try_join(write, reads.read_to_end(&mut came));
-        both.await.unwrap();
+        in_time("an echo", both).await.unwrap();
         assert!(came == data);
     }
 }
@@ -92,7 +93,7 @@ fn connections_that_come_and_go_leave_nothing_behind() {
     }
     workers().block_on(async {
         // An end is on its way while the next connection is made.
-        let options = small().connections(2 * AT_ONCE).timeout(LIMIT);
+        let options = small().connections(2 * AT_ONCE);
         let net = Net::new(&under_test(false), Mode::EventDriven, options).await;
         let net = Arc::new(net);
         let served = Arc::clone(&net);
@@ -111,9 +112,9 @@ fn connections_that_come_and_go_leave_nothing_behind() {
             let tasks = (0..AT_ONCE).map(|_| tokio::spawn(echoes(Arc::clone(&net), TIMES)));
             futures::future::try_join_all(tasks)
         };
-        in_time("the first burst", burst()).await.unwrap();
+        burst().await.unwrap();
         let before = descriptors();
-        in_time("the second burst", burst()).await.unwrap();
+        burst().await.unwrap();
         until("all descriptors are closed", || descriptors() <= before).await;
     });
 }

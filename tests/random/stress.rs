@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use support::LIMIT;
 use tokio::time::timeout;
 use tokio_doca::soft::{Fault, Soft};
 use tokio_doca::{Buf, BufPool, Dma, ErrorKind, Mmap, Mode, WorkQ, error::JobError, mem::BufChain};
@@ -20,8 +21,6 @@ const SIZE: usize = 512;
 const BLANK: u8 = 0xEE;
 /// Words of a source: each is the number of the copy and the place of the word.
 const WORD: usize = size_of::<u64>();
-/// What takes longer hangs.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// A small generator of random numbers (splitmix64): its seed is all there is to repeat.
 struct Random(u64);

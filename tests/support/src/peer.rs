@@ -69,7 +69,7 @@ impl Peer {
     #[track_caller]
     pub fn hear(&mut self) -> String {
         self.lines
-            .recv_timeout(LIMIT)
+            .recv_timeout(LIMIT * programs::slowdown())
             .expect("the other process says something")
     }
 
