@@ -6,14 +6,13 @@ use futures::{SinkExt, StreamExt};
 use support::runtime_that_counts_sleeps;
 use tokio_doca::{BufPool, Mmap, Mode, Rdma, WorkQ};
 
-use super::{
-    LEN, Rig, assert_none_but, for_each_way, mark, of, on_runtime, trace, wait_for_others,
-};
+use super::needs_strace::{mark, wait_for_others};
+use super::{LEN, Rig, for_each_way, on_runtime};
 
 /// Messages in a burst.
 const BURST: usize = 32;
 /// Bursts that are counted.
-const BURSTS: usize = 40;
+pub(super) const BURSTS: usize = 40;
 
 /// Two connected contexts, of which the first is on a WorkQ of its own, and a pool for the second.
 fn pair(rig: &Rig, mode: Mode) -> ([Rdma; 2], BufPool) {
@@ -87,17 +86,4 @@ pub(super) fn bursts(rig: &Rig) {
         sleeps.load(Ordering::Relaxed) - before
     });
     println!("sleeps={sleeps};");
-}
-
-#[test]
-fn a_burst_costs_each_side_one_system_call_and_tokios() {
-    let Some(trace) = trace("event-bursts") else {
-        return;
-    };
-    assert_none_but(&trace.all, &["epoll_wait", "write"]);
-    // The sender rings once. So may the peer, whose reaper leaves a part for another turn.
-    let writes = of(&trace.all, "write");
-    let bursts = BURSTS as u64;
-    assert!((bursts..=2 * bursts).contains(&writes), "{trace:?}");
-    assert!(of(&trace.all, "epoll_wait") <= 2 * bursts, "{trace:?}");
 }

@@ -127,64 +127,69 @@ fn a_service_that_was_killed_is_told_to_its_clients_and_comes_back_under_its_nam
     });
 }
 
-#[test]
-fn another_user_reaches_no_service_and_is_none() {
-    const TEST: &str = test_name!(another_user_reaches_no_service_and_is_none);
-    match role().as_deref() {
-        Some("stranger") => {
-            // By its own means, and by the name of the other user's socket, which is no secret.
-            let (name, user) = (hear().unwrap(), hear().unwrap());
-            run(async {
-                let pf0 = function("pf0");
-                let error = Channel::builder().connect(&pf0, &name).await.unwrap_err();
-                assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");
-            });
-            let vuid = representor("hpf0").info().vuid().to_owned();
-            let path = format!("tokio-doca/{user}/{vuid}/{name}");
-            let mut raw = Raw::at(&path).unwrap();
-            // Hung up, perhaps before it could be greeted.
-            let _ = std::io::Write::write_all(&mut raw.0, &hello(&name, 100));
-            assert!(raw.is_over());
-            let squatted = format!("tokio-doca/{user}/{vuid}/{name} squatted");
-            let _squatter = listen_at(&squatted);
-            say("turned away");
-            hear();
-            return;
+/// Only root starts a process of another user.
+mod needs_root {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs root"]
+    fn another_user_reaches_no_service_and_is_none() {
+        const TEST: &str = test_name!(another_user_reaches_no_service_and_is_none);
+        match role().as_deref() {
+            Some("stranger") => {
+                // By its own means, and by the name of the other user's socket, which is no secret.
+                let (name, user) = (hear().unwrap(), hear().unwrap());
+                run(async {
+                    let pf0 = function("pf0");
+                    let error = Channel::builder().connect(&pf0, &name).await.unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");
+                });
+                let vuid = representor("hpf0").info().vuid().to_owned();
+                let path = format!("tokio-doca/{user}/{vuid}/{name}");
+                let mut raw = Raw::at(&path).unwrap();
+                // Hung up, perhaps before it could be greeted.
+                let _ = std::io::Write::write_all(&mut raw.0, &hello(&name, 100));
+                assert!(raw.is_over());
+                let squatted = format!("tokio-doca/{user}/{vuid}/{name} squatted");
+                let _squatter = listen_at(&squatted);
+                say("turned away");
+                hear();
+                return;
+            }
+            Some(other) => panic!("{other}"),
+            None => {}
         }
-        Some(other) => panic!("{other}"),
-        None => {}
-    }
-    if !nix::unistd::geteuid().is_root() {
-        return eprintln!("not run: only root starts a process of another user");
-    }
-    let name = unique("user");
-    run(async {
-        let service = service(Channel::builder(), &name);
-        let mut stranger = Peer::start_with(TEST, "stranger", |command| {
-            command.uid(65534).gid(65534);
+        programs::assert_root();
+        let name = unique("user");
+        run(async {
+            let service = service(Channel::builder(), &name);
+            let mut stranger = Peer::start_with(TEST, "stranger", |command| {
+                command.uid(65534).gid(65534);
+            });
+            stranger.say(&name);
+            stranger.say(&nix::unistd::geteuid().to_string());
+            let accepts =
+                tokio::spawn(async move { service.accept().await.unwrap().peer().clone() });
+            let said = tokio::task::spawn_blocking(move || {
+                assert_eq!(stranger.hear(), "turned away");
+                stranger
+            });
+            let mut stranger = said.await.unwrap();
+            assert!(!accepts.is_finished());
+            // Whoever takes a service's name is not taken for it.
+            let squatted = format!("{name} squatted");
+            let pf0 = function("pf0");
+            let refused = Channel::builder()
+                .connect(&pf0, &squatted)
+                .await
+                .unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::NotPermitted, "{refused}");
+            stranger.say("end");
+            stranger.ends();
+            let proper = Channel::builder().connect(&pf0, &name).await.unwrap();
+            let us = Some(std::process::id() as i32);
+            assert_eq!(proper.peer().process_id(), us);
+            assert_eq!(accepts.await.unwrap().process_id(), us);
         });
-        stranger.say(&name);
-        stranger.say(&nix::unistd::geteuid().to_string());
-        let accepts = tokio::spawn(async move { service.accept().await.unwrap().peer().clone() });
-        let said = tokio::task::spawn_blocking(move || {
-            assert_eq!(stranger.hear(), "turned away");
-            stranger
-        });
-        let mut stranger = said.await.unwrap();
-        assert!(!accepts.is_finished());
-        // Whoever takes a service's name is not taken for it.
-        let squatted = format!("{name} squatted");
-        let pf0 = function("pf0");
-        let refused = Channel::builder()
-            .connect(&pf0, &squatted)
-            .await
-            .unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::NotPermitted, "{refused}");
-        stranger.say("end");
-        stranger.ends();
-        let proper = Channel::builder().connect(&pf0, &name).await.unwrap();
-        let us = Some(std::process::id() as i32);
-        assert_eq!(proper.peer().process_id(), us);
-        assert_eq!(accepts.await.unwrap().process_id(), us);
-    });
+    }
 }

@@ -516,59 +516,63 @@ fn the_kernel_refuses_another_user_who_holds_what_it_may_only_read() {
     peer.ends();
 }
 
-/// In a network namespace of its own an abstract name means nothing, and a path does.
-#[test]
-#[expect(
-    unsafe_code,
-    reason = "leaves the network namespace before the child runs"
-)]
-fn another_network_namespace_needs_a_path() {
-    const TEST: &str = test_name!(another_network_namespace_needs_a_path);
-    match role().as_deref() {
-        Some("exporter") => return exporter(DPU),
-        Some("importer") => {
-            let device = dpu().device;
-            while let Some(blob) = hear() {
-                let import = RemoteMmap::from_export(&device, &unhex(&blob)).timeout(LIMIT);
-                match import.wait() {
-                    Ok(remote) => say(&format!("imported {}", remote.len())),
-                    Err(error) => say(&format!("{:?}: {error}", error.kind())),
+/// Only root makes a network namespace.
+mod needs_root {
+    use super::*;
+
+    /// In a network namespace of its own an abstract name means nothing, and a path does.
+    #[test]
+    #[ignore = "needs root"]
+    #[expect(
+        unsafe_code,
+        reason = "leaves the network namespace before the child runs"
+    )]
+    fn another_network_namespace_needs_a_path() {
+        const TEST: &str = test_name!(another_network_namespace_needs_a_path);
+        match role().as_deref() {
+            Some("exporter") => return exporter(DPU),
+            Some("importer") => {
+                let device = dpu().device;
+                while let Some(blob) = hear() {
+                    let import = RemoteMmap::from_export(&device, &unhex(&blob)).timeout(LIMIT);
+                    match import.wait() {
+                        Ok(remote) => say(&format!("imported {}", remote.len())),
+                        Err(error) => say(&format!("{:?}: {error}", error.kind())),
+                    }
                 }
+                return;
             }
-            return;
+            _ => {}
         }
-        _ => {}
+        programs::assert_root();
+        let mut importer = Peer::start_with(TEST, "importer", |command| {
+            let leave =
+                || nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).map_err(Into::into);
+            // SAFETY: one system call, which is allowed between fork and exec.
+            unsafe { command.pre_exec(leave) };
+        });
+        let (abstractly, blob) = start_exporter(TEST);
+        importer.say(&hex(&blob));
+        let said = importer.hear();
+        assert!(
+            said.starts_with("NotSupported") && said.contains("TOKIO_DOCA_SOFT_SOCKET"),
+            "{said}"
+        );
+        abstractly.ends();
+        let folder = programs::Folder::new();
+        let mut by_path = Peer::start_with(TEST, "exporter", |command| {
+            command.env("TOKIO_DOCA_SOFT_SOCKET", &folder.0);
+        });
+        let blob = by_path.hear();
+        importer.say(&blob);
+        assert_eq!(importer.hear(), format!("imported {LEN}"));
+        by_path.say("drop");
+        by_path.hear();
+        by_path.ends();
+        let mut left = std::fs::read_dir(&folder.0).unwrap();
+        assert!(left.next().is_none(), "it is removed");
+        importer.ends();
     }
-    if !nix::unistd::geteuid().is_root() {
-        return eprintln!("not run: only root makes a network namespace");
-    }
-    let mut importer = Peer::start_with(TEST, "importer", |command| {
-        let leave =
-            || nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).map_err(Into::into);
-        // SAFETY: one system call, which is allowed between fork and exec.
-        unsafe { command.pre_exec(leave) };
-    });
-    let (abstractly, blob) = start_exporter(TEST);
-    importer.say(&hex(&blob));
-    let said = importer.hear();
-    assert!(
-        said.starts_with("NotSupported") && said.contains("TOKIO_DOCA_SOFT_SOCKET"),
-        "{said}"
-    );
-    abstractly.ends();
-    let folder = programs::Folder::new();
-    let mut by_path = Peer::start_with(TEST, "exporter", |command| {
-        command.env("TOKIO_DOCA_SOFT_SOCKET", &folder.0);
-    });
-    let blob = by_path.hear();
-    importer.say(&blob);
-    assert_eq!(importer.hear(), format!("imported {LEN}"));
-    by_path.say("drop");
-    by_path.hear();
-    by_path.ends();
-    let mut left = std::fs::read_dir(&folder.0).unwrap();
-    assert!(left.next().is_none(), "it is removed");
-    importer.ends();
 }
 
 /// mprotect(2) of a mapping of ours to writable, which the kernel must refuse.

@@ -51,17 +51,14 @@ fn is_answered(socket: &OwnedFd) {
     assert_eq!(poll(&mut polled, limit), Ok(1), "an answer");
 }
 
-/// What a user does, on a thread of its own; `None` if this process cannot be several users.
-fn as_user<T: Send + 'static>(uid: u32, does: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    if !nix::unistd::geteuid().is_root() {
-        eprintln!("not run: only root can be several users");
-        return None;
-    }
+/// What a user does, on a thread of its own.
+fn as_user<T: Send + 'static>(uid: u32, does: impl FnOnce() -> T + Send + 'static) -> T {
+    programs::assert_root();
     let user = std::thread::spawn(move || {
         become_a_stranger(uid);
         does()
     });
-    Some(user.join().unwrap())
+    user.join().unwrap()
 }
 
 /// How many of these were granted; the others were told why not.
@@ -77,100 +74,138 @@ fn granted(asked: &[OwnedFd]) -> usize {
     asked.iter().filter(one).count()
 }
 
-#[test]
-fn a_user_who_reads_no_answers_uses_up_no_more_than_a_share() {
-    if !nix::unistd::geteuid().is_root() {
-        return eprintln!("not run: only root can be several users");
-    }
-    let device = Soft::builder().build().open("pf0").unwrap();
-    let builder = Mmap::builder().device(&device);
-    let mmap = builder.access(Access::DPU_READ_ONLY).alloc(4096).unwrap();
-    let bytes = mmap.export_dpu(&device).unwrap();
-    let blob = Blob::parse(&bytes);
-    let unread = asks(&blob, 64_001, 100);
-    // Others have shares of their own, and this user's own processes need none.
-    assert_eq!(granted(&asks(&blob, 64_002, 1)), 1);
-    assert_eq!(granted(&asks(&blob, 0, SHARE + 10)), SHARE + 10);
-    assert_eq!(granted(&unread), SHARE);
-    // Once they are read, the share is free again.
-    block_until("there is room again", || {
-        granted(&asks(&blob, 64_001, 1)) == 1
-    });
-    // All users together have a share as well, which ends with their connections.
-    let many: Vec<_> = (0..10)
-        .map(|user| asks(&blob, 64_010 + user, SHARE))
-        .collect();
-    let all: usize = many.iter().map(|asked| granted(asked)).sum();
-    // An answer that was just read may still be counted.
-    assert!((3 * SHARE..=4 * SHARE).contains(&all), "{all}");
-    drop((unread, many));
-    block_until("strangers are answered again", || {
-        granted(&asks(&blob, 64_030, 1)) == 1
-    });
-}
+/// Only root can be several users.
+mod needs_root {
+    use super::*;
 
-/// Until its answer was read, the connection of another user's importer waits. Meanwhile the event
-/// may have got another importer.
-#[test]
-fn an_importer_that_reads_its_answer_late_disturbs_no_successor() {
-    const TEST: &str = test_name!(an_importer_that_reads_its_answer_late_disturbs_no_successor);
-    let setup = Setup::new(false, Mode::EventDriven);
-    if role().is_some() {
-        let event = setup.importer(&blob());
-        say("imported");
-        return run(in_time("the owner", async {
-            assert_eq!(event.wait_gt(0).await, Ok(1));
-            event.set(2).await.unwrap();
-            hear();
+    #[test]
+    #[ignore = "needs root"]
+    fn a_user_who_reads_no_answers_uses_up_no_more_than_a_share() {
+        programs::assert_root();
+        let device = Soft::builder().build().open("pf0").unwrap();
+        let builder = Mmap::builder().device(&device);
+        let mmap = builder.access(Access::DPU_READ_ONLY).alloc(4096).unwrap();
+        let bytes = mmap.export_dpu(&device).unwrap();
+        let blob = Blob::parse(&bytes);
+        let unread = asks(&blob, 64_001, 100);
+        // Others have shares of their own, and this user's own processes need none.
+        assert_eq!(granted(&asks(&blob, 64_002, 1)), 1);
+        assert_eq!(granted(&asks(&blob, 0, SHARE + 10)), SHARE + 10);
+        assert_eq!(granted(&unread), SHARE);
+        // Once they are read, the share is free again.
+        block_until("there is room again", || {
+            granted(&asks(&blob, 64_001, 1)) == 1
+        });
+        // All users together have a share as well, which ends with their connections.
+        let many: Vec<_> = (0..10)
+            .map(|user| asks(&blob, 64_010 + user, SHARE))
+            .collect();
+        let all: usize = many.iter().map(|asked| granted(asked)).sum();
+        // An answer that was just read may still be counted.
+        assert!((3 * SHARE..=4 * SHARE).contains(&all), "{all}");
+        drop((unread, many));
+        block_until("strangers are answered again", || {
+            granted(&asks(&blob, 64_030, 1)) == 1
+        });
+    }
+
+    /// Until its answer is read, the connection of another user's importer waits. Meanwhile the
+    /// event may have got another importer.
+    #[test]
+    #[ignore = "needs root"]
+    fn an_importer_that_reads_its_answer_late_disturbs_no_successor() {
+        const TEST: &str = test_name!(an_importer_that_reads_its_answer_late_disturbs_no_successor);
+        let setup = Setup::new(false, Mode::EventDriven);
+        if role().is_some() {
+            let event = setup.importer(&blob());
+            say("imported");
+            return run(in_time("the owner", async {
+                assert_eq!(event.wait_gt(0).await, Ok(1));
+                event.set(2).await.unwrap();
+                hear();
+            }));
+        }
+        // Others of this process use up the shares of strangers.
+        if !alone(TEST) {
+            return;
+        }
+        let owner = setup.owner();
+        let blob = owner.export_dpu(owner.device()).unwrap();
+        let late = as_user(64_040, move || event::knock(&blob));
+        is_answered(&late);
+        let mut peer = Peer::start(TEST, "importer");
+        give(&mut peer, &owner);
+        assert_eq!(peer.hear(), "imported");
+        let _memory = event::welcomed(&late);
+        block_until("it is turned away", || is_hung_up(&late));
+        drop(late);
+        run(in_time("both sides", async {
+            owner.set(1).await.unwrap();
+            assert_eq!(owner.wait_gt(1).await, Ok(2));
         }));
+        peer.ends();
     }
-    // Others of this process use up the shares of strangers.
-    if !alone(TEST) {
-        return;
-    }
-    let owner = setup.owner();
-    let blob = owner.export_dpu(owner.device()).unwrap();
-    let Some(late) = as_user(64_040, move || event::knock(&blob)) else {
-        return;
-    };
-    is_answered(&late);
-    let mut peer = Peer::start(TEST, "importer");
-    give(&mut peer, &owner);
-    assert_eq!(peer.hear(), "imported");
-    let _memory = event::welcomed(&late);
-    block_until("it is turned away", || is_hung_up(&late));
-    drop(late);
-    run(in_time("both sides", async {
-        owner.set(1).await.unwrap();
-        assert_eq!(owner.wait_gt(1).await, Ok(2));
-    }));
-    peer.ends();
-}
 
-/// What an answer that nobody reads keeps: its connection, and nothing of the Rdma that it is of.
-#[test]
-fn a_guest_that_does_not_read_its_answer_keeps_nothing_of_its_host() {
-    const TEST: &str = test_name!(a_guest_that_does_not_read_its_answer_keeps_nothing_of_its_host);
-    if !alone(TEST) {
-        return;
+    /// An answer that nobody reads keeps its connection, and nothing of the Rdma that it is of.
+    #[test]
+    #[ignore = "needs root"]
+    fn a_guest_that_does_not_read_its_answer_keeps_nothing_of_its_host() {
+        const TEST: &str =
+            test_name!(a_guest_that_does_not_read_its_answer_keeps_nothing_of_its_host);
+        if !alone(TEST) {
+            return;
+        }
+        let device = Soft::builder().build().open("pf0").unwrap();
+        let before = descriptors();
+        let workq = WorkQ::builder().build().unwrap();
+        let builder = Rdma::builder(&device).recv_queue_size(RECEIVES);
+        let rdma = builder.attach(&workq).unwrap();
+        let host = Endpoint::parse(&rdma.export().unwrap());
+        let guest = Endpoint::hostile(false, 1);
+        let unread = as_user(64_041, move || {
+            guest.knock(&host, &guest.question(RECEIVES, 0))
+        });
+        is_answered(&unread);
+        drop((rdma, workq));
+        // But for the guest's own end.
+        block_until("its host has gone", || descriptors() <= before + 1);
+        drop(unread);
     }
-    let device = Soft::builder().build().open("pf0").unwrap();
-    let before = descriptors();
-    let workq = WorkQ::builder().build().unwrap();
-    let builder = Rdma::builder(&device).recv_queue_size(RECEIVES);
-    let rdma = builder.attach(&workq).unwrap();
-    let host = Endpoint::parse(&rdma.export().unwrap());
-    let guest = Endpoint::hostile(false, 1);
-    let Some(unread) = as_user(64_041, move || {
-        guest.knock(&host, &guest.question(RECEIVES, 0))
-    }) else {
-        return;
-    };
-    is_answered(&unread);
-    drop((rdma, workq));
-    // But for the guest's own end.
-    block_until("its host has gone", || descriptors() <= before + 1);
-    drop(unread);
+
+    /// A service turns a bounded number of strangers away in one turn, also for a task that Tokio
+    /// gives no budget.
+    #[test]
+    #[ignore = "needs root"]
+    fn strangers_in_line_take_one_turn_at_a_time() {
+        const STRANGERS: usize = 300;
+        const TEST: &str = test_name!(strangers_in_line_take_one_turn_at_a_time);
+        if !alone(TEST) {
+            return;
+        }
+        run(async {
+            let name = unique("turns");
+            let service = service(Channel::builder(), &name);
+            let vuid = representor("hpf0").info().vuid().to_owned();
+            let at = format!("tokio-doca/{}/{vuid}/{name}", nix::unistd::geteuid());
+            let connect =
+                move || -> Vec<_> { (0..STRANGERS).map(|_| Raw::at(&at).unwrap()).collect() };
+            let strangers = as_user(64_321, connect);
+            let away = || strangers.iter().filter(|raw| is_hung_up(&raw.0)).count();
+            let mut accept = Box::pin(tokio::task::unconstrained(service.accept()));
+            let mut before = 0;
+            until("all are turned away", || {
+                poll_pending(accept.as_mut());
+                let after = away();
+                assert!(
+                    after <= before + 64,
+                    "{before} before a turn, {after} after"
+                );
+                before = after;
+                after == STRANGERS
+            })
+            .await;
+        });
+    }
 }
 
 #[test]
@@ -266,41 +301,6 @@ fn a_client_stands_in_line_while_strangers_fill_it() {
         let (clients, servers) = in_time("all are accepted", both).await;
         assert!(clients.iter().all(Result::is_ok), "{clients:?}");
         assert_eq!(servers.len(), 10);
-    });
-}
-
-/// A service turns a bounded number of strangers away in one turn, also for a task that Tokio gives
-/// no budget.
-#[test]
-fn strangers_in_line_take_one_turn_at_a_time() {
-    const STRANGERS: usize = 300;
-    const TEST: &str = test_name!(strangers_in_line_take_one_turn_at_a_time);
-    if !alone(TEST) {
-        return;
-    }
-    run(async {
-        let name = unique("turns");
-        let service = service(Channel::builder(), &name);
-        let vuid = representor("hpf0").info().vuid().to_owned();
-        let at = format!("tokio-doca/{}/{vuid}/{name}", nix::unistd::geteuid());
-        let connect = move || -> Vec<_> { (0..STRANGERS).map(|_| Raw::at(&at).unwrap()).collect() };
-        let Some(strangers) = as_user(64_321, connect) else {
-            return;
-        };
-        let away = || strangers.iter().filter(|raw| is_hung_up(&raw.0)).count();
-        let mut accept = Box::pin(tokio::task::unconstrained(service.accept()));
-        let mut before = 0;
-        until("all are turned away", || {
-            poll_pending(accept.as_mut());
-            let after = away();
-            assert!(
-                after <= before + 64,
-                "{before} before a turn, {after} after"
-            );
-            before = after;
-            after == STRANGERS
-        })
-        .await;
     });
 }
 

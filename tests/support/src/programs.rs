@@ -72,6 +72,13 @@ pub fn is_emulated(what: &str) -> bool {
     runner.is_some()
 }
 
+/// Fails unless root runs the test. Tests that need root are in modules named `needs_root`, and are
+/// ignored unless they are asked for.
+pub fn assert_root() {
+    let is_root = nix::unistd::geteuid().is_root();
+    assert!(is_root, "this test needs root");
+}
+
 /// Whether every thread of this process but the calling one sleeps. A thread that is about to run
 /// and has no CPU yet does not.
 pub fn others_sleep() -> bool {
@@ -190,7 +197,7 @@ impl Running {
     #[track_caller]
     pub fn line(&self) -> String {
         self.lines
-            .recv_timeout(super::LIMIT)
+            .recv_timeout(super::LIMIT * slowdown())
             .expect("it says something")
     }
 

@@ -1,0 +1,335 @@
+//! System calls of jobs, which strace counts in a child. These tests are ignored unless they are
+//! asked for: `cargo test --test counts -- --ignored needs_strace`.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+use support::{runtime_that_counts_sleeps, test_name};
+use tokio_doca::Mode;
+use tokio_doca::soft::{Fault, Soft};
+
+use super::{FILLING, LEN, Rig, engine, sink};
+
+const CHILD: &str = "TOKIO_DOCA_COUNTS";
+
+/// How many jobs run before the counted ones: by then all threads and stacks are there.
+const FEW: usize = FILLING;
+const MORE: usize = 2 * FILLING;
+
+/// How often a loop of one's own looks, and finds nothing.
+const LOOKS: usize = 4096;
+
+/// Begins, and ends, what is counted of a child: a system call that nothing else here makes.
+pub(super) fn mark() {
+    let _ = std::os::unix::process::parent_id();
+}
+
+/// Until the harness's thread, and an engine without work, have gone to sleep.
+pub(super) fn wait_for_others() {
+    while !support::programs::others_sleep() {
+        std::thread::yield_now();
+    }
+}
+
+/// Puts this thread and the engine on a CPU each, if this process may use two: the engine never
+/// spins on its submitter's CPU, and sleeps there. Returns whether it did.
+fn part_from(engine: i32) -> bool {
+    let this = Pid::from_raw(0);
+    let allowed = sched_getaffinity(this).unwrap();
+    let mut cpus = (0..CpuSet::count()).filter(|&cpu| allowed.is_set(cpu).unwrap());
+    let (Some(one), Some(other)) = (cpus.next(), cpus.next()) else {
+        return false;
+    };
+    for (thread, cpu) in [(this, one), (Pid::from_raw(engine), other)] {
+        let mut cpus = CpuSet::new();
+        cpus.set(cpu).unwrap();
+        sched_setaffinity(thread, &cpus).unwrap();
+    }
+    true
+}
+
+/// Does nothing, unless it is the child of a test below.
+#[test]
+fn child_under_strace() {
+    let Ok(scenario) = std::env::var(CHILD) else {
+        return;
+    };
+    // Longer than any pause between two jobs, on a machine with much else to do as well.
+    let builder = Soft::builder().engine_spin(Duration::from_secs(20));
+    let (mode, soft) = match scenario.as_str() {
+        "busy-inline" | "busy-own-loop" => (Mode::BusyPoll, builder.build()),
+        "busy-engine" => (Mode::BusyPoll, builder.defer(true).build()),
+        "event-inline" | "event-bursts" => (Mode::EventDriven, builder.build()),
+        _ => (Mode::EventDriven, builder.defer(true).build()),
+    };
+    let rig = Rig::new(mode, soft, 8);
+    let engine = engine();
+    println!("engine={engine}; apart={};", u8::from(part_from(engine)));
+    if scenario.ends_with("own-loop") {
+        let looks = |times: usize| {
+            for _ in 0..times {
+                if scenario == "event-own-loop" {
+                    rig.workq.arm();
+                }
+                assert_eq!(rig.workq.progress(|_, _| ()), 0);
+            }
+        };
+        looks(FEW);
+        wait_for_others();
+        mark();
+        looks(LOOKS);
+        return mark();
+    }
+    if scenario == "event-bursts" {
+        return sink::bursts(&rig);
+    }
+    let (src, dst) = rig.pair();
+    let copies = async |jobs: usize| {
+        for at in 1..=jobs {
+            rig.dma.copy(&src, &dst).await.unwrap();
+            if at % FILLING == 0 {
+                dst.reset_data_len().unwrap();
+            }
+        }
+    };
+    if mode == Mode::BusyPoll {
+        return rig.workq.block_on(async {
+            copies(FEW).await;
+            if scenario == "busy-inline" {
+                wait_for_others();
+            }
+            mark();
+            copies(MORE).await;
+            mark();
+        });
+    }
+    let unwaited = async |jobs: usize| {
+        for _ in 0..jobs {
+            let done = rig.device.jobs().unwrap() + 1;
+            let op = rig.dma.copy(&src, &dst).start().unwrap();
+            while rig.device.jobs() != Some(done) {
+                std::hint::spin_loop();
+            }
+            // Counted before it is handed over: a few moments more.
+            let end = Instant::now() + Duration::from_micros(20);
+            while Instant::now() < end {}
+            op.await.unwrap();
+            if dst.tailroom() < LEN {
+                dst.reset_data_len().unwrap();
+            }
+        }
+    };
+    let (runtime, sleeps) = runtime_that_counts_sleeps();
+    if scenario == "event-waits" {
+        // Late enough that whoever waits does sleep.
+        let late = Fault::Delay(Duration::from_micros(300));
+        (0..FEW + MORE).for_each(|_| rig.soft.faults().push(late));
+    }
+    let jobs = async |jobs| match scenario.as_str() {
+        "event-unwaited" => unwaited(jobs).await,
+        _ => copies(jobs).await,
+    };
+    let sleeps = runtime.block_on(async {
+        jobs(FEW).await;
+        if scenario == "event-inline" {
+            wait_for_others();
+        }
+        let before = sleeps.load(Ordering::Relaxed);
+        mark();
+        jobs(MORE).await;
+        mark();
+        sleeps.load(Ordering::Relaxed) - before
+    });
+    println!("sleeps={sleeps};");
+}
+
+type Calls = BTreeMap<String, u64>;
+
+/// The system calls of a child in [`MORE`] jobs, by name.
+#[derive(Debug, Default)]
+struct Trace {
+    /// Those of all its threads.
+    all: Calls,
+    /// Those of the engine's thread.
+    engine: Calls,
+    /// How often its runtime went to sleep.
+    sleeps: u64,
+    /// The engine had a CPU to itself.
+    apart: bool,
+}
+
+/// Runs a child in strace.
+#[track_caller]
+fn trace(scenario: &str) -> Trace {
+    let file = std::env::temp_dir().join(format!("counts-{}-{scenario}", std::process::id()));
+    let output = Command::new("strace")
+        .args(["-f", "-qq", "-o"])
+        .arg(&file)
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", test_name!(child_under_strace), "--nocapture"])
+        .arg("--test-threads=1")
+        .env(CHILD, scenario)
+        .output()
+        .expect("strace starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let lines = std::fs::read_to_string(&file);
+    let _ = std::fs::remove_file(&file);
+    let why = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{scenario}: {said} {why}");
+    let number = |name: &str| {
+        let (_, rest) = said.split_once(name)?;
+        rest.split_once(';')?.0.parse::<u64>().ok()
+    };
+    let engine = number("engine=").expect("it says which thread is the engine");
+    let engine = engine.to_string();
+    let mut trace = Trace {
+        sleeps: number("sleeps=").unwrap_or(0),
+        apart: number("apart=") == Some(1),
+        ..Trace::default()
+    };
+    let mut marks = 0;
+    for line in lines.unwrap().lines() {
+        // `1234 write(7, ...) = 8`; the rest of an interrupted call is `1234 <... write resumed>`.
+        let (thread, call) = line.split_once(' ').unwrap_or_default();
+        let name = call
+            .trim_start()
+            .split_once('(')
+            .map_or("", |(name, _)| name);
+        if name == "getppid" {
+            marks += 1;
+        } else if marks == 1
+            && !name.is_empty()
+            && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+        {
+            *trace.all.entry(name.to_owned()).or_default() += 1;
+            if thread == engine {
+                *trace.engine.entry(name.to_owned()).or_default() += 1;
+            }
+        }
+    }
+    assert_eq!(marks, 2, "{scenario} was marked: {said}");
+    trace
+}
+
+fn of(calls: &Calls, name: &str) -> u64 {
+    calls.get(name).copied().unwrap_or(0)
+}
+
+/// No job calls the system, but for `allowed`.
+#[track_caller]
+fn assert_none_but(calls: &Calls, allowed: &[&str]) {
+    let mut calls = calls.clone();
+    calls.retain(|name, _| !allowed.contains(&name.as_str()));
+    assert!(calls.is_empty(), "{MORE} jobs: {calls:?}");
+}
+
+/// The engine spins from each job to the next, and does not call the system. With one CPU it sleeps
+/// meanwhile, so that the submitter has it.
+#[track_caller]
+fn assert_engine_spins(trace: &Trace) {
+    let allowed: &[&str] = if trace.apart { &[] } else { &["futex"] };
+    assert_none_but(&trace.engine, allowed);
+}
+
+#[test]
+#[ignore = "needs strace"]
+fn a_loop_of_ones_own_that_finds_nothing_gives_the_cpu_up_after_a_budget() {
+    let trace = trace("busy-own-loop");
+    // Once in 64 looks, after the first 256.
+    assert_none_but(&trace.all, &["sched_yield"]);
+    let yields = of(&trace.all, "sched_yield");
+    assert!((48..=96).contains(&yields), "{LOOKS} looks: {yields}");
+}
+
+#[test]
+#[ignore = "needs strace"]
+fn a_loop_of_ones_own_that_is_armed_does_not_yield() {
+    let trace = trace("event-own-loop");
+    assert_eq!(of(&trace.all, "sched_yield"), 0, "{:?}", trace.all);
+}
+
+#[test]
+#[ignore = "needs strace"]
+fn busy_poll_inline_makes_no_system_call() {
+    let trace = trace("busy-inline");
+    assert_none_but(&trace.all, &[]);
+}
+
+#[test]
+#[ignore = "needs strace"]
+fn busy_poll_through_a_spinning_engine_makes_no_system_call() {
+    let trace = trace("busy-engine");
+    assert_engine_spins(&trace);
+    // The submitter gives the CPU up after a budget, and wakes the engine if that sleeps.
+    match trace.apart {
+        true => assert_none_but(&trace.all, &["sched_yield"]),
+        false => assert_none_but(&trace.all, &["futex", "sched_yield"]),
+    }
+}
+
+#[test]
+#[ignore = "needs strace"]
+fn event_mode_inline_makes_no_system_call_but_tokios() {
+    let trace = trace("event-inline");
+    assert_none_but(&trace.all, &["epoll_wait"]);
+    assert_none_but(&trace.engine, &[]);
+}
+
+#[test]
+#[ignore = "needs strace"]
+fn event_mode_writes_once_per_sleep_and_reads_never() {
+    let mut seen = Trace::default();
+    // A waiter that loses the CPU on its way to sleep finds its Job over, and has been rung for:
+    // one of several tries.
+    for _ in 0..3 {
+        let trace = trace("event-waits");
+        assert_eq!(of(&trace.all, "read"), 0, "{trace:?}");
+        // The engine alone rings, at most once for each job, and sleeps at the end of each delay.
+        assert_none_but(&trace.engine, &["futex", "write"]);
+        if trace.apart {
+            assert!(of(&trace.engine, "futex") <= MORE as u64, "{trace:?}");
+        }
+        let rings = of(&trace.engine, "write");
+        assert_eq!(rings, of(&trace.all, "write"), "{trace:?}");
+        assert!(rings <= MORE as u64, "{trace:?}");
+        // The jobs were waited for.
+        let waited = trace.sleeps >= MORE as u64 / 2;
+        if waited && of(&trace.all, "write") <= trace.sleeps {
+            return;
+        }
+        seen = trace;
+    }
+    panic!("more writes than sleeps, or few sleeps: {seen:?}");
+}
+
+#[test]
+#[ignore = "needs strace"]
+fn nothing_is_written_while_nobody_waits() {
+    let mut seen = Trace::default();
+    // An engine that loses the CPU between the count and the completion is waited for: one of
+    // several tries.
+    for _ in 0..3 {
+        let trace = trace("event-unwaited");
+        if of(&trace.all, "write") == 0 {
+            return assert_engine_spins(&trace);
+        }
+        seen = trace;
+    }
+    panic!("{MORE} jobs that nobody waited for: {seen:?}");
+}
+
+#[test]
+#[ignore = "needs strace"]
+fn a_burst_costs_each_side_one_system_call_and_tokios() {
+    let trace = trace("event-bursts");
+    assert_none_but(&trace.all, &["epoll_wait", "write"]);
+    // The sender rings once. So may the peer, whose reaper leaves a part for another turn.
+    let writes = of(&trace.all, "write");
+    let bursts = sink::BURSTS as u64;
+    assert!((bursts..=2 * bursts).contains(&writes), "{trace:?}");
+    assert!(of(&trace.all, "epoll_wait") <= 2 * bursts, "{trace:?}");
+}
