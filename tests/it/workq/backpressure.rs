@@ -31,7 +31,7 @@ fn copying(bench: &Bench) -> Copying<'static> {
 
 #[test]
 fn a_thousand_tasks_pass_through_a_shallow_queue() {
-    for depth in 1..=8 {
+    for depth in [1, 2, 3, 8] {
         for config in deep(depth) {
             let bench = Bench::new(config);
             let mmap = bench.mmap(2000 * 64);
@@ -422,7 +422,8 @@ fn slots_freed_on_another_thread_reach_who_waits() {
 
 #[test]
 fn a_device_that_says_full_is_asked_again() {
-    for times in [1, 2, 50] {
+    // The last is enough for two of the longest pauses, of 100 ms.
+    for times in [1, 2, 12] {
         each_of(&deep(4), async |bench| {
             for _ in 0..times {
                 bench.soft.faults().push(Fault::QueueFull);
