@@ -205,7 +205,8 @@ fn clients_that_say_something_else_harm_nobody() {
     ] {
         let mut stream = service.meet();
         stream.write_all(bytes).unwrap();
-        stream.shutdown(Shutdown::Write).unwrap();
+        // The server may have left by now.
+        _ = stream.shutdown(Shutdown::Write);
         // The server says nothing but the half of a handshake, and leaves.
         let mut said = Vec::new();
         let ended = stream.read_to_end(&mut said);
