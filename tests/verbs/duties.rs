@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::adapters::{open, provider};
 use crate::fake_verbs::{Description, Fake, LIMIT, World};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use support::block_until;
 use tokio_doca::device::{
     Armed, Completion, Device, Endpoint, EndpointConfig, EndpointState, Liveness, Queue,
     QueueConfig, RdmaJob, Receive, Segments, Signal, Submitted, Token, Verb,
@@ -92,14 +93,12 @@ impl Bench {
     }
 
     fn reap_one(&self, of: usize) -> Completion {
-        let end = Instant::now() + LIMIT;
-        loop {
-            if let Some(&completion) = self.reap(of).first() {
-                return completion;
-            }
-            assert!(Instant::now() < end, "nothing completed");
-            std::thread::yield_now();
-        }
+        let mut reaped = None;
+        block_until("a completion", || {
+            reaped = self.reap(of).first().copied();
+            reaped.is_some()
+        });
+        reaped.unwrap()
     }
 
     /// Retires all, and says what of that was given to each is kept: queues, endpoints.
@@ -249,11 +248,7 @@ fn completions_behind_strangers_are_ready() {
     }
     bench.post_recv(1, 1).unwrap();
     bench.send(0, 1);
-    let end = Instant::now() + LIMIT;
-    while world.carried_out() == 0 {
-        assert!(Instant::now() < end, "the message was not sent");
-        std::thread::yield_now();
-    }
+    block_until("the message is sent", || world.carried_out() > 0);
     assert_eq!(bench.queues[0].arm(), Armed::Ready);
     assert_eq!(bench.reap_one(0).result, Ok(0));
     bench.retire();
@@ -292,7 +287,7 @@ fn what_a_look_has_kept_is_handed_out_once_and_in_order() {
     let world = World::new([Description::roce("fake0")]);
     let bench = Bench::new(&world, PATIENT);
     let queue = &bench.queues[0];
-    let (mut next, end) = (1, Instant::now() + LIMIT);
+    let mut next = 1;
     for arms in [false, true] {
         for most in [1, 2, 8] {
             let first = next;
@@ -301,38 +296,34 @@ fn what_a_look_has_kept_is_handed_out_once_and_in_order() {
                 assert_eq!(bench.send(0, next).accepted, 1);
                 next += 1;
             }
-            while !queue.ready() {
-                assert!(Instant::now() < end, "nothing completed");
-            }
+            block_until("a completion", || queue.ready());
             if arms {
                 assert_eq!(queue.arm(), Armed::Ready, "what was kept is there");
             }
             let mut tokens = Vec::new();
-            while tokens.len() < 3 {
+            block_until("the rest of the completions", || {
                 let mut out = vec![Completion::new(Token::new(0, 0, 0), Ok(0)); most];
                 // SAFETY: this thread alone does.
                 let reaped = unsafe { queue.reap(&mut out) };
                 tokens.extend(out[..reaped].iter().map(|completion| completion.token));
-                assert!(Instant::now() < end, "a completion is lost: {tokens:?}");
-            }
+                tokens.len() >= 3
+            });
             let sent: Vec<_> = (first..next)
                 .map(|number| Token::new(0, number, 1))
                 .collect();
             assert_eq!(tokens, sent);
             let mut received = 0;
-            while received < 3 {
+            block_until("the messages", || {
                 received += bench.reap(1).len();
-                assert!(Instant::now() < end, "a message is lost");
-            }
+                received >= 3
+            });
             assert_eq!(bench.reap(0), []);
         }
     }
     // Kept, and then its endpoint is reset: it is handed out, and of the old life.
     bench.post_recv(1, next).unwrap();
     bench.send(0, next);
-    while !queue.ready() {
-        assert!(Instant::now() < end, "nothing completed");
-    }
+    block_until("a completion", || queue.ready());
     bench.ends[0].reset();
     let ended = bench.reap_one(0);
     assert_eq!(ended.token, Token::new(0, next, 1));
@@ -371,11 +362,9 @@ fn a_device_that_is_gone_is_left_alone() {
     let device = open(&verbs, "fake0");
     let fake = world.fake("fake0");
     fake.remove();
-    let end = Instant::now() + LIMIT;
-    while device.liveness() == Liveness::Alive {
-        assert!(Instant::now() < end, "nobody heard of it");
-        std::thread::yield_now();
-    }
+    block_until("its loss is noticed", || {
+        device.liveness() != Liveness::Alive
+    });
     // Nothing wakes the thread: it looks once more at most, for what it did when it heard of it.
     let (before, start) = (world.calls("ibv_get_async_event"), Instant::now());
     while start.elapsed() < Duration::from_millis(300) {

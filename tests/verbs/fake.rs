@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::fake_verbs::{Description, LIMIT, World};
 use crate::program::{INLINE, LEN, Request, SIGNALED, Settings, Side, call};
+use support::block_until;
 use tokio_doca::verbs::ffi::*;
 
 /// For what must not come.
@@ -563,11 +564,7 @@ fn a_place_is_free_once_a_later_completion_was_polled() {
         let last = Request::new(IBV_WR_RDMA_WRITE, 4, 0, 8, 0);
         let list = [silent(1), silent(2), silent(3), last.clone(), last.clone()];
         assert_eq!(a.post(b, &list), (libc::ENOMEM, Some(4)));
-        let end = Instant::now() + LIMIT;
-        while world.carried_out() < 4 {
-            assert!(Instant::now() < end);
-            std::thread::yield_now();
-        }
+        block_until("all is carried out", || world.carried_out() >= 4);
         assert_eq!(
             a.post(b, &[silent(5)]),
             (libc::ENOMEM, Some(0)),
@@ -616,11 +613,7 @@ fn a_completion_queue_rings_once_for_each_request_and_only_for_what_comes_later(
     connected(Description::roce, Settings::default(), |world, a, b| {
         let write = |wr_id| Request::new(IBV_WR_RDMA_WRITE, wr_id, 0, 8, 0);
         let done = |count| {
-            let end = Instant::now() + LIMIT;
-            while world.carried_out() < count {
-                assert!(Instant::now() < end);
-                std::thread::yield_now();
-            }
+            block_until("all is carried out", || world.carried_out() >= count);
         };
         a.post_one(b, write(1));
         done(1);
@@ -690,11 +683,7 @@ fn completions_outlive_their_queue_pair_on_some_adapters() {
         b.connect(&a);
         let write = |wr_id| Request::new(IBV_WR_RDMA_WRITE, wr_id, 0, 8, 0);
         a.post(&b, &[write(1), write(2)]);
-        let end = Instant::now() + LIMIT;
-        while world.carried_out() < 2 {
-            assert!(Instant::now() < end);
-            std::thread::yield_now();
-        }
+        block_until("all is carried out", || world.carried_out() >= 2);
         let qp = std::mem::replace(&mut a.qp, ptr::null_mut());
         assert_eq!(call!(a.table, destroy_qp, qp), 0);
         assert_eq!(a.poll().0, left);

@@ -3,12 +3,13 @@
 
 use std::ffi::c_int;
 use std::ptr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use support::block_until;
 use tokio_doca::verbs::ffi::ibv_qp_attr_mask as mask;
 use tokio_doca::verbs::ffi::*;
 
-use crate::fake_verbs::{LIMIT, World};
+use crate::fake_verbs::World;
 
 pub(crate) const ALL: u32 = 15;
 pub(crate) const LEN: usize = 16384;
@@ -424,15 +425,13 @@ impl Side {
     }
 
     pub(crate) fn poll_all(&self, count: usize) -> Vec<Wc> {
-        let end = Instant::now() + LIMIT;
         let mut all = Vec::new();
-        while all.len() < count {
-            assert!(Instant::now() < end, "{all:?} of {count}");
+        block_until("all completions", || {
             let (polled, wcs) = self.poll();
             assert!(polled >= 0, "the completion queue has failed");
             all.extend(wcs);
-            std::thread::yield_now();
-        }
+            all.len() >= count
+        });
         assert_eq!(all.len(), count);
         all
     }

@@ -37,13 +37,20 @@ pub(in crate::contract) fn wait_for(
     what: &str,
     mut came: impl FnMut() -> bool,
 ) {
-    let start = Instant::now();
+    /// Checks before the thread sleeps between them.
+    const YIELDS: u32 = 32;
+    let (start, mut checks) = (Instant::now(), 0);
     while !came() {
         assert!(
             start.elapsed() < deadline,
             "{what}: not within {deadline:?}"
         );
-        // Engines of a software device need the CPU too.
-        thread::yield_now();
+        // The device's own threads need the CPU too. Beside a load, a thread that only yields waits
+        // for its whole turn at each hand-over; one that sleeps is scheduled at once.
+        match checks < YIELDS {
+            true => thread::yield_now(),
+            false => thread::sleep(Duration::from_micros(100)),
+        }
+        checks += 1;
     }
 }

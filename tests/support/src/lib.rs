@@ -324,7 +324,7 @@ pub fn block_until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + LIMIT * programs::slowdown();
     while !done() {
         assert!(Instant::now() < end, "never came true: {what}");
-        std::thread::sleep(Duration::from_millis(1));
+        std::thread::sleep(Duration::from_micros(200));
     }
 }
 

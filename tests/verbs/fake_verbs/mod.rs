@@ -42,6 +42,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub use support::LIMIT;
+use support::block_until;
 use tokio_doca::verbs::ffi::Table;
 
 pub use describe::{Description, Gid, Link};
@@ -143,11 +144,7 @@ impl World {
 
     /// Waits until all that is posted to a device has been carried out, or waits for the peer.
     pub fn wait_until_posted(&self, fake: Fake, sends: usize) {
-        let end = Instant::now() + LIMIT;
-        while fake.posted().0 < sends {
-            assert!(Instant::now() < end, "{sends} requests were not posted");
-            std::thread::yield_now();
-        }
+        block_until("all requests are posted", || fake.posted().0 >= sends);
     }
 
     /// What is left when nothing is, or after so long.
