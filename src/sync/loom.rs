@@ -29,8 +29,9 @@ pub(crate) fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static
     });
 }
 
-/// `preemptions`, and one more where `TOKIO_DOCA_LOOM_DEEP` is set: `.ci/soak` sets it. It is for
-/// models that would take most of a minute of every landing.
+/// Returns `preemptions`, and one more where `TOKIO_DOCA_LOOM_DEEP` is set: `.ci/soak` sets it. It
+/// is for models that would take most of a minute of every landing. A model that takes that long
+/// anyway is `#[ignore = "deep: .ci/soak loom"]`, and so is a mutant that only the deep one finds.
 pub(crate) fn deep(preemptions: usize) -> usize {
     preemptions + usize::from(std::env::var_os("TOKIO_DOCA_LOOM_DEEP").is_some())
 }
@@ -54,7 +55,13 @@ pub(crate) fn mutant<M: FnOnce()>(message: &str, model: M) {
         .trim_start_matches("tokio_doca::")
         .trim_end_matches("::{{closure}}");
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "--nocapture", "--test-threads=1", test])
+        .args([
+            "--exact",
+            "--include-ignored",
+            "--nocapture",
+            "--test-threads=1",
+            test,
+        ])
         .env(CHILD, "1")
         .env("RUST_BACKTRACE", "0")
         .output()

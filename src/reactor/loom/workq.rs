@@ -24,6 +24,7 @@ fn of_two_ops_on_one_slot_both_are_told() {
 }
 
 #[test]
+#[ignore = "deep: .ci/soak loom"]
 fn of_two_ops_in_flight_both_are_told_though_only_one_of_them_armed() {
     on_a_workq(1, |_| {
         let bed = Bed::on(2, false);
