@@ -244,7 +244,6 @@ fn rdma_pingpong_does_not_wait_for_ever() {
     }
     let scripts = [
         ("lost", LATE),
-        ("pass*3 lost", LATE),
         ("error:IoFailed", Bad("")),
         ("pass*3 queue", Bad("")),
         ("pass*5 queue-full", Good),

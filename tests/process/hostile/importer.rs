@@ -196,7 +196,7 @@ fn strangers_who_connect_without_end_do_not_keep_importers_out() {
         for _ in 0..4 {
             scope.spawn(flood);
         }
-        let honest = AssertUnwindSafe(|| (0..50).for_each(|_| victim.honest()));
+        let honest = AssertUnwindSafe(|| (0..12).for_each(|_| victim.honest()));
         let result = catch_unwind(honest);
         over.store(true, Relaxed);
         result.unwrap();
