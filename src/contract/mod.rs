@@ -59,11 +59,12 @@ pub use checks::{
     sleeps_and_wakes,
 };
 pub use rdma::{
-    Peers, a_refused_operation_was_never_seen, a_reset_ends_all, armed_messages_ring_once,
-    exported_memory_is_reached, failures_flush_what_is_behind_them, no_message_is_slept_through,
-    permissions_are_kept, pooled_messages_are_taken_in_order, rdma, rdma_busy_polls,
-    rdma_caps_are_kept, rdma_sleeps_and_wakes, receives_may_come_late,
-    remote_operations_complete_in_order, retired_receives_are_left_alone,
+    Peers, a_listener_is_connected_by_its_peer, a_refused_operation_was_never_seen,
+    a_reset_ends_all, armed_messages_ring_once, exported_memory_is_reached,
+    failures_flush_what_is_behind_them, no_message_is_slept_through, permissions_are_kept,
+    pooled_messages_are_taken_in_order, rdma, rdma_busy_polls, rdma_caps_are_kept,
+    rdma_sleeps_and_wakes, receives_may_come_late, remote_operations_complete_in_order,
+    retired_receives_are_left_alone,
 };
 pub use report::{Outcome, SelfTest, Verdict, selftest};
 pub use rig::{DEADLINE, Sample, Subject};

@@ -85,6 +85,7 @@
 //! | 7 | all of them: each runs under a deadline |
 //! | endpoint duty 2 | `failures_flush_what_is_behind_them`, `permissions_are_kept` |
 //! | endpoint duty 3 | `a_reset_ends_all` |
+//! | endpoint duty 5 | `a_listener_is_connected_by_its_peer` |
 //! | what [`RdmaCaps`] say | `rdma_caps_are_kept` |
 //! | registrar duties 3 and 4 | `exported_memory_is_reached` |
 //! | all together | `rdma_busy_polls`, `rdma_sleeps_and_wakes` |

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::RdmaStream;
 use super::options::{Exchange, Net, StreamAddr, StreamOptions, runtime};
-use super::wire::{DATA_MAX, Message};
+use super::wire::{CANNOT_CONNECT, DATA_MAX, Message};
 use crate::channel::Socket;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
@@ -85,7 +85,7 @@ impl RdmaConnector {
             };
             let side = self.0.side(CONNECT, &runtime)?;
             let mut exchange = Exchange::new(CONNECT, socket, runtime);
-            exchange.say(Message::Hello(side.offer(data))).await?;
+            exchange.say(Message::Hello(side.hello(data))).await?;
             let answer = exchange.hear().await?;
             Ok((side, exchange, answer))
         };
@@ -95,9 +95,9 @@ impl RdmaConnector {
                 let text = "the listener answers with something else than an offer";
                 return Err(exchange.error(ErrorKind::ConnectionAborted, text));
             };
-            let connected = side.connect(CONNECT, offer, options.timeout).await;
+            let connected = side.dial(CONNECT, offer, options.timeout).await;
             if let Err(error) = connected {
-                _ = exchange.say(Message::Refusal(&error.to_string())).await;
+                _ = exchange.say(Message::Refusal(CANNOT_CONNECT)).await;
                 return Err(error);
             }
             exchange.say(Message::Ready).await?;

@@ -151,7 +151,31 @@ impl Core {
         &self.runtime
     }
 
-    /// Returns the first credits of the peer; none if there is no memory for another stream.
+    /// Returns whether there is memory for what the peer sends.
+    pub(super) fn has_receives(&self) -> bool {
+        self.flow.shall_grant(self.recv.lent())
+    }
+
+    /// Sends the connector's first frame, which gives the listener its first credits. Nothing may
+    /// be sent before it: waits until the device has it.
+    pub(super) fn poll_introduce(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
+        self.grant(cx);
+        match self.late {
+            Some(_) => Poll::Pending,
+            None => Poll::Ready(self.check()),
+        }
+    }
+
+    /// Waits for that frame. A peer that sends another one first breaks the protocol.
+    pub(super) fn poll_introduction(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
+        ready!(self.poll_frame(cx))?;
+        match self.flow.may_send() {
+            true => Poll::Ready(Ok(())),
+            false => Poll::Ready(Err(JobError::of(Reason::PeerNonsense))),
+        }
+    }
+
+    /// Returns the first credits of the peer.
     pub(super) fn first_credits(&mut self) -> u16 {
         let lent = self.recv.lent();
         self.flow.grant(lent)

@@ -39,6 +39,7 @@ impl Exchange {
         let offer = Offer {
             frame: 4096,
             credits: 7,
+            flags: 0,
             blob: b"a blob",
             data: b"data",
         };

@@ -16,7 +16,7 @@ use tokio::time::{Instant, Sleep};
 use super::RdmaStream;
 use super::connector::{check_data, in_time};
 use super::options::{Exchange, Net, StreamAddr, StreamOptions, runtime};
-use super::wire::{Message, Wrong};
+use super::wire::{CANNOT_CONNECT, Message, Wrong};
 use crate::channel::{Listener, Peer, Socket, is_full};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
@@ -342,7 +342,7 @@ impl Incoming {
         let granted = in_time(GRANT, limit, self.grant(data)).await;
         if let Err(error) = &granted {
             // A short message: the socket takes it at once, or the peer does not read.
-            let refusal = Message::Refusal(error.message()).bytes();
+            let refusal = Message::Refusal(refusal(error.kind())).bytes();
             let refuse = self.exchange.socket.write_frame(&refusal);
             _ = futures::FutureExt::now_or_never(refuse);
         }
@@ -360,12 +360,12 @@ impl Incoming {
         };
         let mut side = self.net.side(GRANT, &exchange.runtime)?;
         side.core.set_guest(guest);
-        let connected = side.connect(GRANT, theirs, options.timeout).await;
-        connected.map_err(|error| match error.kind() {
-            ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted => gave_up(&error),
-            _ => error,
-        })?;
-        let welcomed = exchange.say(Message::Welcome(side.offer(data))).await;
+        side.listen(GRANT, theirs)
+            .map_err(|error| match error.kind() {
+                ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted => gave_up(&error),
+                _ => error,
+            })?;
+        let welcomed = exchange.say(Message::Welcome(side.welcome(data))).await;
         welcomed.map_err(|error| gave_up(&error))?;
         let answer = exchange.hear().await.map_err(|error| gave_up(&error))?;
         match exchange.understand(&answer)? {
@@ -375,6 +375,8 @@ impl Incoming {
                 return Err(exchange.error(ErrorKind::ConnectionAborted, text));
             }
         }
+        let came = side.introduction(GRANT).await;
+        came.map_err(|error| gave_up(&error))?;
         let (core, wakers) = (side.core, side.wakers);
         Ok(RdmaStream::new(
             core,
@@ -397,6 +399,15 @@ impl Incoming {
         self.exchange.op = REFUSE;
         let refusal = self.exchange.say(Message::Refusal(reason));
         in_time(REFUSE, self.net.options.timeout, refusal).await
+    }
+}
+
+/// What a peer is told that cannot be accepted: a stranger learns nothing of this host.
+fn refusal(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::Full => "all streams are in use",
+        ErrorKind::Shutdown => "the listener drains",
+        _ => CANNOT_CONNECT,
     }
 }
 

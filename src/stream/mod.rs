@@ -67,6 +67,7 @@ pub mod fuzzing;
 mod listener;
 mod messages;
 mod options;
+mod side;
 mod stream;
 mod wakers;
 mod wire;

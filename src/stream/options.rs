@@ -11,8 +11,8 @@ use tokio::runtime::Handle;
 use super::core::{Core, Parts};
 use super::drain::Guests;
 use super::flow::{HEAD, RESERVED};
-use super::wakers::Wakers;
-use super::wire::{FRAME_MIN, LEN_MAX, Message, Offer, Wrong};
+use super::side::Side;
+use super::wire::{FRAME_MIN, LEN_MAX, Message, Wrong};
 use super::{RdmaConnector, RdmaListener};
 use crate::channel::{self, Inbox, Socket};
 use crate::device::{Access, Device};
@@ -332,51 +332,16 @@ impl Net {
             send_window: self.options.send_window,
             runtime: runtime.clone(),
         };
-        let mut core = Box::new(Core::new(rdma, parts, &wakers));
-        let credits = core.first_credits();
-        if credits == 0 {
+        let core = Box::new(Core::new(rdma, parts, &wakers));
+        if !core.has_receives() {
             return Err(full());
         }
         Ok(Side {
             blob: core.rdma().export().map_err(|error| error.with_call(op))?,
             frame: self.options.frame_size as u32,
-            credits,
             core,
             wakers,
         })
-    }
-}
-
-/// One side of a connection that is to be made.
-pub(super) struct Side {
-    pub(super) core: Box<Core>,
-    pub(super) wakers: Arc<Wakers>,
-    blob: Vec<u8>,
-    frame: u32,
-    credits: u16,
-}
-
-impl Side {
-    pub(super) fn offer<'a>(&'a self, data: &'a [u8]) -> Offer<'a> {
-        Offer {
-            frame: self.frame,
-            credits: self.credits,
-            blob: &self.blob,
-            data,
-        }
-    }
-
-    /// Connects with what the other side offers.
-    pub(super) async fn connect(
-        &mut self,
-        op: &'static str,
-        offer: Offer<'_>,
-        timeout: Duration,
-    ) -> Result<()> {
-        let connect = self.core.rdma().connect(offer.blob).timeout(timeout);
-        connect.await.map_err(|error| error.with_call(op))?;
-        let begun = self.core.begin(offer.frame as usize, offer.credits);
-        begun.map_err(|error| Error::from(error).with_call(op))
     }
 }
 

@@ -6,7 +6,7 @@ use std::fmt;
 const MAGIC: [u8; 4] = *b"TDST";
 
 /// The version of the exchange and of the frames of a stream.
-pub(super) const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 2;
 
 /// The most bytes that the application may add.
 pub(super) const DATA_MAX: usize = 16 << 10;
@@ -17,16 +17,21 @@ const REASON_MAX: usize = 512;
 /// The least that a side may take as its longest frame: each frame with data costs both sides.
 pub(super) const FRAME_MIN: u32 = 64;
 
+/// What a side tells a peer with which it cannot connect. Its own error has the reason.
+pub(super) const CANNOT_CONNECT: &str = "cannot connect";
+
 /// The longest message: an offer with all bytes of the application's.
-pub(super) const LEN_MAX: usize = 14 + 1024 + DATA_MAX;
+pub(super) const LEN_MAX: usize = 16 + 1024 + DATA_MAX;
 
 /// What a side offers to connect with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Offer<'a> {
     /// The longest frame that it takes, with its head.
     pub(super) frame: u32,
-    /// Frames with data that it takes at first.
+    /// Frames with data that it takes at first. The connector's are in its first frame.
     pub(super) credits: u16,
+    /// Reserved: 0, and not looked at.
+    pub(super) flags: u16,
     /// What the other side's `Rdma` connects with.
     pub(super) blob: &'a [u8],
     /// Bytes of the application's.
@@ -78,6 +83,7 @@ impl Message<'_> {
         if let Some(offer) = offer {
             bytes.extend(offer.frame.to_be_bytes());
             bytes.extend(offer.credits.to_be_bytes());
+            bytes.extend(offer.flags.to_be_bytes());
             bytes.extend((offer.blob.len() as u16).to_be_bytes());
             bytes.extend(offer.blob);
             bytes.extend(offer.data);
@@ -111,11 +117,13 @@ impl Offer<'_> {
     fn parse(bytes: &[u8]) -> Option<Offer<'_>> {
         let (frame, rest) = bytes.split_first_chunk()?;
         let (credits, rest) = rest.split_first_chunk()?;
+        let (flags, rest) = rest.split_first_chunk()?;
         let (len, rest) = rest.split_first_chunk()?;
         let (blob, data) = rest.split_at_checked(u16::from_be_bytes(*len).into())?;
         let offer = Offer {
             frame: u32::from_be_bytes(*frame),
             credits: u16::from_be_bytes(*credits),
+            flags: u16::from_be_bytes(*flags),
             blob,
             data,
         };
@@ -133,11 +141,11 @@ mod tests {
     proptest! {
         #[test]
         fn offers_are_read_as_they_were_written(
-            (frame, credits) in (FRAME_MIN.., any::<u16>()),
+            (frame, credits, flags) in (FRAME_MIN.., any::<u16>(), any::<u16>()),
             blob in prop::collection::vec(any::<u8>(), 0..1024),
             data in prop::collection::vec(any::<u8>(), 0..100),
         ) {
-            let offer = Offer { frame, credits, blob: &blob, data: &data };
+            let offer = Offer { frame, credits, flags, blob: &blob, data: &data };
             for message in [Message::Hello(offer), Message::Welcome(offer)] {
                 let bytes = message.bytes();
                 prop_assert_eq!(Message::parse(&bytes), Ok(message));
@@ -146,7 +154,7 @@ mod tests {
 
         #[test]
         fn garbage_is_refused_or_has_one_form(
-            head in prop::sample::select(vec![&b""[..], b"TDST", b"TDST\x01", b"TDST\x01\x00"]),
+            head in prop::sample::select(vec![&b""[..], b"TDST", b"TDST\x02", b"TDST\x02\x00"]),
             tail in prop::collection::vec(any::<u8>(), 0..100),
         ) {
             let bytes = [head, &tail].concat();
@@ -158,8 +166,8 @@ mod tests {
 
     #[test]
     fn another_version_is_told_from_nonsense_and_reasons_are_cut() {
-        assert_eq!(Message::parse(b"TDST\x02?"), Err(Wrong::Version(2)));
-        assert_eq!(Message::parse(b"TDSX\x01\x02"), Err(Wrong::Nonsense));
+        assert_eq!(Message::parse(b"TDST\x01?"), Err(Wrong::Version(1)));
+        assert_eq!(Message::parse(b"TDSX\x02\x02"), Err(Wrong::Nonsense));
         assert_eq!(Message::parse(&Message::Ready.bytes()), Ok(Message::Ready));
         let long = "ä".repeat(REASON_MAX);
         let bytes = Message::Refusal(&long).bytes();

@@ -58,6 +58,7 @@ mod hostile {
     mod importer;
     mod meets;
     mod rdma;
+    mod streams;
     mod texts;
 }
 

@@ -30,6 +30,7 @@ pub use caps::rdma_caps_are_kept;
 pub use exports::exported_memory_is_reached;
 pub use fail::{failures_flush_what_is_behind_them, permissions_are_kept};
 pub use order::{receives_may_come_late, remote_operations_complete_in_order};
+pub use pair::a_listener_is_connected_by_its_peer;
 pub use pooled::pooled_messages_are_taken_in_order;
 pub use refuse::a_refused_operation_was_never_seen;
 pub use reset::a_reset_ends_all;
@@ -132,7 +133,8 @@ pub(super) const CHECKS: &[Check<Peers>] = checks![
         receives_may_come_late,
         failures_flush_what_is_behind_them,
         permissions_are_kept,
-        a_reset_ends_all;
+        a_reset_ends_all,
+        a_listener_is_connected_by_its_peer;
     pools => pooled_messages_are_taken_in_order;
     |_| Fits::Yes => retired_receives_are_left_alone;
     rings => armed_messages_ring_once, no_message_is_slept_through;

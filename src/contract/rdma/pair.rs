@@ -5,10 +5,10 @@ use std::mem;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use super::Peers;
 use super::end::{End, Ended, Plan, Table};
 use super::memory::{ALL, Memory, REMOTE};
 use super::model::{Effect, Message};
+use super::{Peers, watched};
 use crate::contract::rig::{Dice, pieces, wait_for};
 use crate::device::{Completion, EndpointState, Verb};
 use crate::error::{ErrorKind, JobError};
@@ -46,6 +46,25 @@ impl Plan {
     }
 }
 
+/// Endpoint duty 5: an endpoint that listens contacts nobody, and does not wait: it is connected by
+/// the peer, which dials. A device that cannot see whether the peer has come says that it is
+/// connected at once.
+///
+/// # Panics
+///
+/// If one of the two is not connected then, nobody is told, or operations do not work.
+pub fn a_listener_is_connected_by_its_peer(peers: impl Into<Peers>) {
+    watched("a_listener_is_connected_by_its_peer", peers, |peers| {
+        for dials in [0, 1] {
+            let mut pair = Pair::apart(peers, Plan::new(peers, 1024));
+            pair.dial(dials);
+            pair.accept_all();
+            pair.works(0..pair.plan.jobs);
+            pair.finish();
+        }
+    });
+}
+
 impl Pair {
     pub(super) fn new(peers: &Peers, plan: Plan) -> Pair {
         let mut pair = Pair::apart(peers, plan);
@@ -75,9 +94,9 @@ impl Pair {
         self.peers.deadline
     }
 
-    /// Connects both, in the state Init.
-    pub(super) fn connect(&mut self) {
-        let blobs = [0, 1].map(|side| {
+    /// What both export, in the state Init.
+    pub(super) fn exports(&self) -> [Vec<u8>; 2] {
+        [0, 1].map(|side| {
             let endpoint = self.ends[side].endpoint();
             let blob = endpoint
                 .export()
@@ -89,7 +108,12 @@ impl Pair {
                 "a blob stays the same until the next reset"
             );
             blob
-        });
+        })
+    }
+
+    /// Connects both, in the state Init.
+    pub(super) fn connect(&mut self) {
+        let blobs = self.exports();
         for side in [0, 1] {
             let end = &self.ends[side];
             assert_eq!(end.state(), EndpointState::Init);
@@ -97,6 +121,25 @@ impl Pair {
             let connected = end.endpoint().connect(&blobs[1 - side], deadline);
             connected.expect("two endpoints of the device connect");
             assert_eq!(end.state(), EndpointState::Connected);
+            self.wait_until_told(side);
+        }
+    }
+
+    /// One side dials, and the other one listens.
+    fn dial(&mut self, dials: usize) {
+        let listens = 1 - dials;
+        let blobs = self.exports();
+        let deadline = Instant::now() + self.deadline();
+        let listening = self.ends[listens].endpoint().listen(&blobs[dials]);
+        listening.expect("an endpoint of the device listens for another one");
+        let dialed = self.ends[dials].endpoint().dial(&blobs[listens], deadline);
+        dialed.expect("an endpoint of the device dials one that listens");
+        assert_eq!(self.ends[dials].state(), EndpointState::Connected);
+        self.wait(
+            "endpoint duty 5: one that listens is connected once its peer has come",
+            |pair| pair.ends[listens].state() == EndpointState::Connected,
+        );
+        for side in [0, 1] {
             self.wait_until_told(side);
         }
     }

@@ -151,6 +151,8 @@ pub struct Receive {
 ///    in the order in which they were sent. A peer that has left turns the state to Error once its
 ///    messages were taken; a reset drops them. Of several endpoints of a queue a peer may have more
 ///    messages waiting than it was lent, if others have their credits or get them in the end.
+/// 5. What a blob says is not believed before its maker has proved it: `listen` contacts nobody,
+///    and `dial` no process but the blob's own.
 ///
 /// # Safety
 ///
@@ -182,6 +184,27 @@ pub unsafe trait Endpoint: Submit {
     /// has gone; `NotSupported` if it cannot be reached from here; `TimedOut`. The state is Init
     /// then, or Error if there is no way back but a reset.
     fn connect(&self, blob: &[u8], deadline: Instant) -> Result<()>;
+
+    /// Takes the Endpoint that was exported so as its peer, and contacts nobody: a stranger may
+    /// have made the blob. The peer [`dial`](Endpoint::dial)s. It does not block. The state turns
+    /// to Connected once the peer has come, and [`EndpointConfig::changed`] is called then; a
+    /// device that cannot see that, such as an adapter, is Connected at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Endpoint::connect), but for what only the peer can tell.
+    fn listen(&self, blob: &[u8]) -> Result<()>;
+
+    /// Connects to an Endpoint that [`listen`](Endpoint::listen)s for this one. It may block, until
+    /// the deadline at most. The peer may be hostile: its blob leads to an Endpoint of the process
+    /// that made it, and nowhere else. By default it connects.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Endpoint::connect); `NotPermitted` if the blob leads elsewhere.
+    fn dial(&self, blob: &[u8], deadline: Instant) -> Result<()> {
+        self.connect(blob, deadline)
+    }
 
     /// Posts receives, up to `recv_queue_size` of them, in order, until one is refused. They are
     /// taken in the states Init and Connected, and refused with [`JobError::flushed`] in the state

@@ -18,19 +18,24 @@ use crate::sync::{Blocking, deadline, log};
 
 const OP: &str = "Rdma::connect";
 
+/// How an endpoint is connected to the one of a blob.
+type How = fn(&dyn Endpoint, &[u8], Instant) -> Result<()>;
+
 /// The future of [`Rdma::connect`].
 #[must_use = "futures do nothing unless polled"]
 pub struct Connect {
     rdma: Rdma,
+    how: How,
     blob: Vec<u8>,
     timeout: Duration,
     call: Blocking<()>,
 }
 
 impl Connect {
-    pub(super) fn new(rdma: &Rdma, blob: &[u8], timeout: Duration) -> Connect {
+    pub(super) fn new(rdma: &Rdma, how: How, blob: &[u8], timeout: Duration) -> Connect {
         Connect {
             rdma: rdma.clone(),
+            how,
             blob: blob.to_vec(),
             timeout,
             call: Blocking::new(),
@@ -55,18 +60,16 @@ impl Connect {
         }
         self.rdma.check_open(OP)?;
         let port = self.rdma.port();
-        connect(
-            &**port.endpoint(),
-            port.id(),
-            &self.blob,
-            deadline(self.timeout),
-        )
+        let until = deadline(self.timeout);
+        logged(port.id(), || {
+            (self.how)(&**port.endpoint(), &self.blob, until)
+        })
     }
 }
 
-fn connect(endpoint: &dyn Endpoint, rdma: u64, blob: &[u8], deadline: Instant) -> Result<()> {
+pub(super) fn logged(rdma: u64, connect: impl FnOnce() -> Result<()>) -> Result<()> {
     log(|| debug!(target: "tokio_doca::rdma", rdma, "connect"));
-    let connected = endpoint.connect(blob, deadline);
+    let connected = connect();
     log(|| match &connected {
         Ok(()) => debug!(target: "tokio_doca::rdma", rdma, "connected"),
         Err(error) => warn!(target: "tokio_doca::rdma", rdma, %error, "connect refused"),
@@ -84,8 +87,9 @@ impl Future for Connect {
             // The endpoint alone: the thread keeps no context.
             let port = this.rdma.port();
             let (endpoint, rdma) = (Arc::clone(port.endpoint()), port.id());
-            let (blob, deadline) = (std::mem::take(&mut this.blob), deadline(this.timeout));
-            let run = move || connect(&*endpoint, rdma, &blob, deadline);
+            let (blob, how) = (std::mem::take(&mut this.blob), this.how);
+            let until = deadline(this.timeout);
+            let run = move || logged(rdma, || how(&*endpoint, &blob, until));
             this.call.begin(OP, run)?;
         }
         this.call.poll(OP, cx)

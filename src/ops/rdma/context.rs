@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::{Connect, RdmaBuilder, RecvPool};
-use crate::device::{Access, Caps, Device, Mtu, RdmaCaps, Transport};
+use super::{Connect, RdmaBuilder, RecvPool, connect};
+use crate::device::{Access, Caps, Device, Endpoint, Mtu, RdmaCaps, Transport};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::context::{Context, Kind, contexts};
 use crate::reactor::{EndpointPort, RdmaState, RdmaWatch};
@@ -231,7 +231,24 @@ impl Rdma {
     /// connect: look at the [`state`](Rdma::state), or [`reset`](Rdma::reset).
     #[doc(alias = "doca_rdma_connect")]
     pub fn connect(&self, blob: &[u8]) -> Connect {
-        Connect::new(self, blob, self.0.extra().connect_timeout)
+        let how = |endpoint: &dyn Endpoint, blob: &[u8], until| endpoint.connect(blob, until);
+        Connect::new(self, how, blob, self.0.extra().connect_timeout)
+    }
+
+    /// Connects to a context that [`listen`](Rdma::listen)s for this one; its process may be
+    /// hostile.
+    pub(crate) fn dial(&self, blob: &[u8]) -> Connect {
+        let how = |endpoint: &dyn Endpoint, blob: &[u8], until| endpoint.dial(blob, until);
+        Connect::new(self, how, blob, self.0.extra().connect_timeout)
+    }
+
+    /// Takes the context that was exported so as its peer, which [`dial`](Rdma::dial)s; contacts
+    /// nobody, and does not wait.
+    pub(crate) fn listen(&self, blob: &[u8]) -> Result<()> {
+        const OP: &str = "Rdma::connect";
+        self.check_open(OP)?;
+        let port = self.port();
+        connect::logged(port.id(), || port.endpoint().listen(blob))
     }
 
     /// Exports, exchanges the blobs over a stream, and connects; the peer does the same at the

@@ -157,7 +157,7 @@ fn a_listener_without_memory_says_so() {
         let (granted, connected) = in_time("the second", join(accept(), connect())).await;
         rejected(granted, ErrorKind::Full);
         let text = rejected(connected, ErrorKind::ConnectionAborted);
-        assert!(text.contains("StreamOptions::connections"), "{text}");
+        assert!(text.contains("all streams are in use"), "{text}");
     });
 }
 
@@ -200,11 +200,12 @@ impl Raw {
         message
     }
 
-    fn hello(&self, credits: u8) -> Vec<u8> {
+    fn hello(&self) -> Vec<u8> {
         let blob = self.rdma.export().unwrap();
-        let mut hello = b"TDST\x01\x00".to_vec();
+        let mut hello = b"TDST\x02\x00".to_vec();
         hello.extend(1024_u32.to_be_bytes());
-        hello.extend([0, credits]);
+        // No credits, and no flags.
+        hello.extend([0; 4]);
         hello.extend((blob.len() as u16).to_be_bytes());
         hello.extend(blob);
         hello
@@ -213,14 +214,15 @@ impl Raw {
     /// Meets the listener, as docs/wire.md says.
     async fn meet(net: &Net, credits: u8) -> (Raw, RdmaStream) {
         let mut raw = Raw::new(net).await;
-        raw.say(&raw.hello(credits)).await;
+        raw.say(&raw.hello()).await;
         let meet = async {
             let welcome = raw.hear().await;
-            assert_eq!(&welcome[..6], b"TDST\x01\x01");
-            let len = u16::from_be_bytes([welcome[12], welcome[13]]);
-            let blob = &welcome[14..][..len.into()];
+            assert_eq!(&welcome[..6], b"TDST\x02\x01");
+            let len = u16::from_be_bytes([welcome[14], welcome[15]]);
+            let blob = &welcome[16..][..len.into()];
             raw.rdma.connect(blob).await.unwrap();
-            raw.say(b"TDST\x01\x02").await;
+            raw.send(&[2, 0, 0, credits]).await;
+            raw.say(b"TDST\x02\x02").await;
         };
         let accept = async { net.listener.accept().await?.accept(b"").await };
         let (stream, ()) = in_time("the exchange", join(accept, meet)).await;
@@ -248,8 +250,8 @@ fn a_stream_speaks_as_docs_wire_says() {
         let buf = raw.pool.alloc().await;
         let both = join(raw.rdma.recv(&buf), stream.write_all(b"you"));
         in_time("the answer", both).await.0.unwrap();
-        // With the credit that came back.
-        assert_eq!(&buf.data().unwrap()[..], b"\x00\x00\x00\x01you");
+        // It acknowledges the introduction, and gives the credit that came back.
+        assert_eq!(&buf.data().unwrap()[..], b"\x00\x01\x00\x01you");
         raw.send(b"\x01\x00\x00\x00").await;
         assert_eq!(stream.read(&mut hello).await.unwrap(), 0);
     });
@@ -339,7 +341,9 @@ fn a_frame_of_credits_waits_for_the_end_of_the_last_one() {
                 for number in 0..2 {
                     let buf = raw.pool.alloc().await;
                     in_time("credits", raw.rdma.recv(&buf)).await.unwrap();
-                    assert_eq!(&buf.data().unwrap()[..], [2, 0, 0, 1], "frame {number}");
+                    // The first one acknowledges the introduction.
+                    let head = [2, 1 - number, 0, 1];
+                    assert_eq!(&buf.data().unwrap()[..], head, "frame {number}");
                 }
             };
             match reads {
@@ -373,7 +377,7 @@ fn the_first_failure_is_what_a_write_fails_with() {
 fn a_peer_that_sends_more_than_it_has_credits_for_loses_its_stream() {
     run(async {
         let net = net(small()).await;
-        let (raw, mut stream) = Raw::meet(&net, 0).await;
+        let (raw, mut stream) = Raw::meet(&net, 1).await;
         for _ in 0..4 {
             raw.send(b"\x00\x00\x00\x00x").await;
         }
@@ -404,8 +408,8 @@ fn messages_that_are_none_are_not_answered_and_other_versions_are_told() {
                 &b"GET / HTTP/1.1"[..],
                 b"",
                 b"TDST",
-                b"TDST\x01\x01",
-                b"TDST\x01\x00x",
+                b"TDST\x02\x01",
+                b"TDST\x02\x00x",
             ] {
                 let mut raw = Raw::new(&net).await;
                 raw.say(message).await;
@@ -419,11 +423,11 @@ fn messages_that_are_none_are_not_answered_and_other_versions_are_told() {
                 assert!(matches!(read, Ok(0)) || read.unwrap_err().kind() == ConnectionReset);
             }
             let mut newer = Raw::new(&net).await;
-            newer.say(b"TDST\x02\x00whatever it says").await;
+            newer.say(b"TDST\x03\x00whatever it says").await;
             let answer = in_time("the answer", newer.hear()).await;
-            assert_eq!(&answer[..6], b"TDST\x01\x03");
+            assert_eq!(&answer[..6], b"TDST\x02\x03");
             let text = String::from_utf8_lossy(&answer[6..]).into_owned();
-            mentions(&text, &[1, 2]);
+            mentions(&text, &[2, 3]);
             net.connector.connect(net.addr).await.map(drop)
         };
         let accept = async { net.listener.accept().await?.accept(b"").await };
@@ -449,14 +453,14 @@ fn a_listener_of_another_version_is_told_with_both_numbers() {
         let addr = listener.local_addr().unwrap();
         for (says, kind) in [
             (&b"TDST\x09\x03text"[..], ErrorKind::UnsupportedVersion),
-            (b"TDST\x01\x02", ErrorKind::ConnectionAborted),
+            (b"TDST\x02\x02", ErrorKind::ConnectionAborted),
             (b"", ErrorKind::ConnectionAborted),
         ] {
             let both = join(net.connector.connect(addr), answer(says));
             let (connected, ()) = in_time("the answer", both).await;
             let text = rejected(connected, kind);
             if kind == ErrorKind::UnsupportedVersion {
-                mentions(&text, &[1, 9]);
+                mentions(&text, &[2, 9]);
             }
         }
     });
@@ -491,7 +495,7 @@ fn a_slow_peer_keeps_its_place_while_no_other_one_comes() {
         let slow = async {
             // Longer than it would keep it if another one came.
             tokio::time::sleep(Duration::from_millis(200)).await;
-            raw.say(&raw.hello(9)).await;
+            raw.say(&raw.hello()).await;
         };
         let both = join(net.listener.accept(), slow);
         drop(in_time("the hello", both).await.0.unwrap());
@@ -521,7 +525,7 @@ fn a_side_that_is_silent_is_waited_for_no_longer_than_the_time_limit() {
         let connected = in_time("the connect", net.connector.connect(net.addr)).await;
         rejected(connected, ErrorKind::TimedOut);
         let mut raw = Raw::new(&net).await;
-        raw.say(&raw.hello(9)).await;
+        raw.say(&raw.hello()).await;
         let incoming = loop {
             let incoming = in_time("the hello", net.listener.accept()).await.unwrap();
             if incoming.peer().tcp_addr() == raw.socket.local_addr().ok() {
@@ -554,7 +558,7 @@ fn a_peer_that_gives_up_while_it_is_accepted_is_named_as_one() {
             gave_up(in_time("the end", incoming.unwrap().accept(b"")).await);
             // After that.
             let mut raw = Raw::on(&device, &net).await;
-            raw.say(&raw.hello(9)).await;
+            raw.say(&raw.hello()).await;
             let leaves = async {
                 raw.hear().await;
                 drop(raw);

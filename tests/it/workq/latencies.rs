@@ -83,7 +83,8 @@ fn a_write_to_a_stream_is_a_job() {
         let mut came = [0; 5];
         from.read_exact(&mut came).await.unwrap();
         assert_eq!(&came, b"hello");
-        until("it has ended", || of(&here, "rdma").count() == 1).await;
+        // The connector's introduction is one as well.
+        until("both have ended", || of(&here, "rdma").count() == 2).await;
         assert_eq!(of(&there, "rdma").count(), 0);
     });
 }

@@ -597,6 +597,14 @@ unsafe impl Endpoint for SinfulEndpoint {
         Ok(blob)
     }
 
+    fn listen(&self, blob: &[u8]) -> Result<()> {
+        self.endpoint.listen(blob)
+    }
+
+    fn dial(&self, blob: &[u8], deadline: Instant) -> Result<()> {
+        self.endpoint.dial(blob, deadline)
+    }
+
     fn connect(&self, blob: &[u8], deadline: Instant) -> Result<()> {
         let connected = self.endpoint.connect(blob, deadline);
         match self.shared.sin {

@@ -312,8 +312,8 @@ fn an_exporter_that_answers_with_a_bomb_and_many_more_uses_up_few_descriptors() 
                 let mut raw = [null.as_raw_fd(); 253];
                 raw[2] = lit.as_raw_fd();
                 send(&socket, &blob.grant(&request, 0), &raw).unwrap();
-                // Unless the importer was faster, it has the last descriptor from now on. If it was,
-                // this close lingers until the bomb is dropped.
+                // Unless the importer was faster, it has the last descriptor from now on. If it
+                // was, this close lingers until the bomb is dropped.
                 std::thread::spawn(move || drop(lit));
                 (null, listener, socket)
             }

@@ -48,6 +48,15 @@ fn name(instance: &Id) -> String {
     format!("tokio-doca-{}", place::hex(instance))
 }
 
+/// Returns whether the fabric of this instance may listen there.
+pub(super) fn is_of(address: &Address, instance: &Id) -> bool {
+    let name = name(instance);
+    match address {
+        Address::Abstract(at) => *at == name.as_bytes(),
+        Address::Path(path) => path.file_name().is_some_and(|at| *at == *name),
+    }
+}
+
 /// A listener for the fabric of this instance.
 pub(super) fn open(instance: &Id) -> Result<(Guarded, Address)> {
     let chosen = lock(&CHOSEN).clone();

@@ -1,7 +1,8 @@
 //! How two endpoints come to share a message ring.
 //!
-//! Each side has the other's ticket, and connects when it likes. Between processes the one with the
-//! smaller instance is the *server*: it makes a doorbell page and a message ring when the *client*
+//! Each side has the other's ticket, and connects when it likes. Between processes one is the
+//! *server*: the side that listens, if one does ([`Role`]), or else that with the smaller instance.
+//! It makes a doorbell page and a message ring when the *client*
 //! asks for them, which may be before the server has connected itself (the client is a *visitor*
 //! then) or after. Within a process ([`super::connect_local`]) the side that connects first makes
 //! both, and is the other's visitor.
@@ -18,25 +19,35 @@
 #![expect(unsafe_code, reason = "promises who reaches shared memory")]
 
 use std::any::Any;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use nix::errno::Errno;
 
 use super::super::fabric::{
-    self, Arena, Client, Grant, Id, Mapping, Process, Published, Refusal, Service, Ticket,
+    self, Arena, Client, Grant, Mapping, Published, Refusal, Service, Ticket,
 };
+use super::connect_page::Offer;
 use super::connection::Connection;
-use super::doorbell::{Bell, DoorbellPage, PAGE};
+use super::doorbell::DoorbellPage;
 use super::messages::{Memory, MessageRing, Presence, Shape, Side};
 use super::payload::{ConnectReply, ConnectRequest, EndpointInfo, Identity, proof};
 use super::state::{EndpointInner, Shared};
 use crate::device::EndpointState;
 use crate::error::{Error, ErrorKind, Result};
-use crate::process::{Guarded, hang_up};
-use crate::sync::log;
+
+/// Which of two sides contacts the other one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Between processes, that with the larger instance. What the blob says is done: the
+    /// application has it from a peer that it trusts.
+    ByInstance,
+    /// This one. The blob may lead to the process that made it alone.
+    Dials,
+    /// The peer: nothing of the blob is believed before it has come.
+    Listens,
+}
 
 pub(super) fn fail<T>(kind: ErrorKind, text: impl Into<String>) -> Result<T> {
     Err(Error::new(kind, None, text.into()))
@@ -58,14 +69,6 @@ pub(super) fn memory(mapping: Mapping, len: usize) -> Arc<Memory> {
     Arc::new(unsafe { Memory::new(mapping, len) })
 }
 
-/// The doorbell page that a client gets.
-struct Offer {
-    number: u64,
-    doorbell: Arc<DoorbellPage>,
-    /// The descriptor of a page that the client does not have yet.
-    fresh: Option<Arc<OwnedFd>>,
-}
-
 impl Shared {
     fn info(&self) -> EndpointInfo {
         EndpointInfo {
@@ -82,8 +85,14 @@ impl Shared {
         fabric::publish(&fabric::ENDPOINT, info, this as Weak<dyn Service>)
     }
 
-    /// Connects to the endpoint whose ticket the blob is.
-    pub(super) fn connect(self: &Arc<Self>, blob: &[u8], deadline: Instant) -> Result<()> {
+    /// Connects to the endpoint whose ticket the blob is, or waits for it.
+    pub(super) fn meet(self: &Arc<Self>, blob: &[u8], role: Role, deadline: Instant) -> Result<()> {
+        let met = self.connect(blob, role, deadline);
+        self.tell();
+        met
+    }
+
+    fn connect(self: &Arc<Self>, blob: &[u8], role: Role, deadline: Instant) -> Result<()> {
         let ticket = Ticket::parse(&fabric::ENDPOINT, blob)?;
         let info = ticket.info(EndpointInfo::parse)?;
         let slot = (ticket.slot, ticket.generation);
@@ -98,6 +107,10 @@ impl Shared {
                 "the blob is this Rdma's own: an Rdma is connected to another one",
             );
         }
+        if role == Role::Listens {
+            ticket.is_of_this_host()?;
+            return self.expect(own, peer, role);
+        }
         match ticket.local() {
             Some(service) => {
                 let service = service?.as_any().downcast::<Shared>();
@@ -109,15 +122,20 @@ impl Shared {
                 };
                 self.pair(&other, own, peer, info)
             }
-            None if ticket.is_ours_to_serve()? => {
+            None if role == Role::ByInstance && ticket.is_ours_to_serve()? => {
                 let known =
                     |inner: &EndpointInner| inner.visitor.as_ref().is_some_and(|v| v.0 == peer);
                 if !known(&self.inner()) {
                     ticket.probe(deadline)?;
                 }
-                self.expect(own, peer)
+                self.expect(own, peer, role)
             }
-            None => self.join_server(&ticket, own, peer, info, deadline),
+            None => {
+                if role == Role::Dials {
+                    ticket.leads_to_its_process()?;
+                }
+                self.join_server(&ticket, own, peer, info, deadline)
+            }
         }
     }
 
@@ -141,6 +159,9 @@ impl Shared {
         let text = match inner.state {
             _ if inner.retired => return gone(),
             EndpointState::Init if !inner.is(own) => "it was reset meanwhile".to_owned(),
+            EndpointState::Init if inner.expected.is_some() => {
+                "it waits for a peer already: reset it first".to_owned()
+            }
             EndpointState::Init => return Ok(()),
             EndpointState::Connected => "it is connected already: reset it first".to_owned(),
             EndpointState::Error(cause) => format!("it has failed ({cause}): reset it first"),
@@ -148,8 +169,9 @@ impl Shared {
         fail(ErrorKind::BadState, text)
     }
 
-    /// The server's side: the client comes, or has come.
-    fn expect(&self, own: Identity, peer: Identity) -> Result<()> {
+    /// The server's side: the client comes, or has come. A side that listens is connected once it
+    /// has come.
+    fn expect(&self, own: Identity, peer: Identity, role: Role) -> Result<()> {
         let mut inner = self.inner();
         Self::check_init(&inner, &own)?;
         match inner.visitor.take() {
@@ -162,7 +184,10 @@ impl Shared {
                 if let Some((_, connection)) = other {
                     connection.leave(Presence::Closed, self.number);
                 }
-                self.connected(&mut inner, peer);
+                match role {
+                    Role::Listens => (inner.expected, inner.listens) = (Some(peer), true),
+                    _ => self.connected(&mut inner, peer),
+                }
             }
         }
         Ok(())
@@ -180,7 +205,7 @@ impl Shared {
         Self::check_init(&self.inner(), &own)?;
         let queue = (peer.instance, info.queue.get());
         // It stays until the reply is here, whoever leaves it meanwhile.
-        let known = self.ports.reaper().doorbells.latest(queue);
+        let known = self.ports.reaper().doorbells.latest_joined(queue);
         let request = ConnectRequest {
             info: self.info(),
             slot: own.slot.into(),
@@ -212,7 +237,7 @@ impl Shared {
         let known = known
             .filter(|(known, doorbell)| *known == number && is_its(doorbell))
             .map(|(_, doorbell)| doorbell)
-            .or_else(|| self.find_page(queue, number, &granted.process));
+            .or_else(|| self.find_page(queue, number, &granted.process, Side::Guest));
         let (doorbell, stays) = match known {
             Some(doorbell) => (doorbell, Some(granted.socket).filter(|_| granted.stays)),
             None => (self.join_page(page, granted.socket, granted.process)?, None),
@@ -235,85 +260,6 @@ impl Shared {
         Ok(())
     }
 
-    /// The doorbell page of this number that is shared with the queue already.
-    fn find_page(
-        &self,
-        queue: (Id, u64),
-        number: u64,
-        process: &Arc<Process>,
-    ) -> Option<Arc<DoorbellPage>> {
-        self.ports.reaper().doorbells.find(queue, number, process)
-    }
-
-    /// The client's side of a doorbell page that the server has made.
-    fn join_page(
-        &self,
-        page: &OwnedFd,
-        socket: Guarded,
-        process: Arc<Process>,
-    ) -> Result<Arc<DoorbellPage>> {
-        let mapping = Arena::received(page, PAGE)?;
-        let bell = Bell::Socket(OnceLock::from(Arc::new(socket)));
-        let doorbell = self.new_page(mapping, Side::Guest, bell, process);
-        self.ports.add_bell(&doorbell)?;
-        doorbell.watch_process();
-        Ok(doorbell)
-    }
-
-    /// The server's side: the page that the client has already (`known`), or a new one.
-    fn offer_page(
-        &self,
-        process: Arc<Process>,
-        queue: (Id, u64),
-        known: u64,
-    ) -> Result<Offer, Refusal> {
-        // A client can say that it is another one. It gets no bell of that one's.
-        if known != 0
-            && let Some(doorbell) = self.find_page(queue, known, &process)
-        {
-            return Ok(Offer {
-                number: known,
-                doorbell,
-                fresh: None,
-            });
-        }
-        let (fd, mapping) = Arena::create(PAGE).map_err(|_| Errno::ENOMEM)?;
-        let bell = Bell::Socket(OnceLock::new());
-        let doorbell = self.new_page(mapping, Side::Host, bell, process);
-        Ok(Offer {
-            number: new_doorbell(),
-            doorbell,
-            fresh: Some(fd),
-        })
-    }
-
-    fn new_page(
-        &self,
-        mapping: Mapping,
-        side: Side,
-        bell: Bell,
-        process: Arc<Process>,
-    ) -> Arc<DoorbellPage> {
-        let (page, owner) = (memory(mapping, PAGE), Arc::downgrade(&self.ports) as _);
-        Arc::new(DoorbellPage::new(page, side, bell, Some(process), owner))
-    }
-
-    /// Takes the connection that a new page's client hangs its bell on.
-    fn keep_bell(&self, doorbell: &Arc<DoorbellPage>) -> Box<dyn FnOnce(Guarded) + Send> {
-        doorbell.watch_process();
-        // A client that never reads the reply keeps neither of them.
-        let (ports, doorbell) = (Arc::downgrade(&self.ports), Arc::downgrade(doorbell));
-        Box::new(move |socket| {
-            let (Some(ports), Some(doorbell)) = (ports.upgrade(), doorbell.upgrade()) else {
-                return hang_up(&socket);
-            };
-            doorbell.hang_bell(socket);
-            if let Err(error) = ports.add_bell(&doorbell) {
-                log(|| tracing::error!(%error, "a peer of an Rdma cannot wake this process"));
-            }
-        })
-    }
-
     /// Lets a visitor in that may still come.
     fn admit(&self, visitor: Identity, connection: Connection) -> Result<(), Refusal> {
         let mut inner = self.inner();
@@ -331,6 +277,7 @@ impl Shared {
         }
         let before = self.receive_visitor(&mut inner, visitor, connection);
         drop(inner);
+        self.tell();
         if let Some(before) = before {
             before.leave(Presence::Closed, self.number);
         }
@@ -346,6 +293,9 @@ impl Shared {
         connection: Connection,
     ) -> Option<Connection> {
         if inner.expected.is_some() {
+            if inner.state == EndpointState::Init {
+                self.connected(inner, visitor);
+            }
             self.join(inner, connection);
             return None;
         }
@@ -359,7 +309,11 @@ impl Shared {
         let is_its = |its: &Connection| Arc::ptr_eq(&its.doorbell, doorbell) && its.index == index;
         let visitor = inner.visitor.take_if(|(_, visitor)| is_its(visitor));
         let connection = inner.connection.take_if(|connection| is_its(connection));
+        if connection.is_some() && inner.listens {
+            self.set_state(&mut inner, EndpointState::Init);
+        }
         drop(inner);
+        self.tell();
         let connection = connection.map(|connection| *connection);
         let visitor = visitor.map(|(_, connection)| connection);
         for connection in connection.into_iter().chain(visitor) {

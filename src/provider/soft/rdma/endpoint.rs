@@ -10,6 +10,7 @@ use arrayvec::ArrayVec;
 
 use super::super::fault::Fault;
 use super::super::ports::Ports;
+use super::connect::Role;
 use super::remote::{self, Step};
 use super::state::{EndpointInner, IDLE, Send, Shared};
 use crate::device::{
@@ -148,9 +149,15 @@ unsafe impl Endpoint for SoftEndpoint {
     }
 
     fn connect(&self, blob: &[u8], deadline: Instant) -> Result<()> {
-        let result = self.0.connect(blob, deadline);
-        self.0.tell();
-        result
+        self.0.meet(blob, Role::ByInstance, deadline)
+    }
+
+    fn listen(&self, blob: &[u8]) -> Result<()> {
+        self.0.meet(blob, Role::Listens, Instant::now())
+    }
+
+    fn dial(&self, blob: &[u8], deadline: Instant) -> Result<()> {
+        self.0.meet(blob, Role::Dials, deadline)
     }
 
     unsafe fn post_recvs(&self, receives: &[Receive]) -> Submitted {

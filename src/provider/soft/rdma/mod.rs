@@ -40,6 +40,7 @@
 
 mod connect;
 mod connect_local;
+mod connect_page;
 mod connection;
 mod doorbell;
 mod endpoint;

@@ -50,8 +50,10 @@ pub(super) const IDLE: u64 = 1 << 32;
 
 pub(super) struct EndpointInner {
     pub(super) state: EndpointState,
-    /// Whom it was connected to.
+    /// The peer that it is connected to, or, in the state Init, that it listens for.
     pub(super) expected: Option<Identity>,
+    /// It is connected only once that peer has come.
+    pub(super) listens: bool,
     /// The peer that came before this side connected.
     pub(super) visitor: Option<(Identity, Connection)>,
     /// Apart, so that whoever looks can take it out.
@@ -86,6 +88,7 @@ impl Shared {
             inner: Mutex::new(EndpointInner {
                 state: EndpointState::Init,
                 expected: None,
+                listens: false,
                 visitor: None,
                 connection: None,
                 published: None,
@@ -120,7 +123,7 @@ impl Shared {
     }
 
     /// The state changes: whoever asked is told, once no lock is held.
-    fn set_state(&self, inner: &mut EndpointInner, state: EndpointState) {
+    pub(super) fn set_state(&self, inner: &mut EndpointInner, state: EndpointState) {
         inner.state = state;
         self.set_changed();
         self.reopen(inner);
@@ -180,7 +183,7 @@ impl Shared {
     pub(super) fn end(&self, inner: &mut EndpointInner) -> Option<Published> {
         inner.flush(JobError::flushed(JobError::of(Reason::Reset)));
         inner.leave(Presence::Closed, self.number);
-        inner.expected = None;
+        (inner.expected, inner.listens) = (None, false);
         self.set_state(inner, EndpointState::Init);
         self.ports.mark_ready(self.number);
         inner.published.take()

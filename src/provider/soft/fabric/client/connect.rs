@@ -8,7 +8,6 @@ use arrayvec::ArrayVec;
 use nix::errno::Errno;
 use zerocopy::IntoBytes;
 
-use super::super::current;
 use super::super::protocol::message::{Bad, VERSION};
 use super::super::protocol::{
     Address, DESCRIPTORS, Id, PAYLOAD, Payload, Place, REPLY_LEN, Reply, Request, Status, Ticket,
@@ -17,6 +16,7 @@ use super::super::protocol::{
 use super::super::publish::instance;
 use super::super::service::Service;
 use super::super::watch::Process;
+use super::super::{current, listener};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::{Guarded, hang_up, refuse};
 use crate::sync::lock;
@@ -177,17 +177,43 @@ impl Ticket {
         once()
     }
 
+    /// Checks whether it was exported on this host, since its last start.
+    pub(in super::super::super) fn is_of_this_host(&self) -> Result<()> {
+        self.same_boot(&Place::here()?)
+    }
+
+    fn same_boot(&self, here: &Place) -> Result<()> {
+        if here.boot == self.place.boot {
+            return Ok(());
+        }
+        let text = format!(
+            "the {} was exported on another host, or before a restart of this one (boot id {}, and here {}): software devices \
+             share memory within a host",
+            self.kind.what,
+            place::hex(&self.place.boot),
+            place::hex(&here.boot)
+        );
+        Err(Error::new(ErrorKind::NotSupported, None, text))
+    }
+
+    /// Checks whether it names the socket of the process that has made it, and not one of somebody
+    /// else's: whoever has forged it may want this process to connect there.
+    pub(in super::super::super) fn leads_to_its_process(&self) -> Result<()> {
+        if listener::is_of(&self.address, &self.instance) {
+            return Ok(());
+        }
+        let text = format!(
+            "the {}'s blob leads to {}, and its own process listens at another socket: the blob is forged",
+            self.kind.who, self.address
+        );
+        Err(Error::new(ErrorKind::NotPermitted, None, text))
+    }
+
     /// Checks whether the server can be reached from here at all.
     pub(in super::super) fn reachable(&self, here: &Place) -> Result<()> {
-        let (who, what) = (self.kind.who, self.kind.what);
-        let text = if here.boot != self.place.boot {
-            format!(
-                "the {what} was exported on another host, or before a restart of this one (boot id {}, and here {}): software devices \
-                 share memory within a host",
-                place::hex(&self.place.boot),
-                place::hex(&here.boot)
-            )
-        } else if here.net != self.place.net && matches!(self.address, Address::Abstract(_)) {
+        self.same_boot(here)?;
+        let who = self.kind.who;
+        let text = if here.net != self.place.net && matches!(self.address, Address::Abstract(_)) {
             format!(
                 "the {who} is in another network namespace (inode {}, and here {}), and listens at an abstract name: have it listen \
                  at a path that both see, with soft::set_socket_path or TOKIO_DOCA_SOFT_SOCKET",

@@ -105,6 +105,11 @@ impl DoorbellPage {
         self.memory.word(block + at)
     }
 
+    /// Returns whether this side has made it (`Host`), or joined it.
+    pub(super) fn side(&self) -> Side {
+        self.side
+    }
+
     pub(in super::super) fn bell(&self) -> &Bell {
         &self.bell
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::super::super::fabric::{Id, Process};
+use super::super::messages::Side;
 use super::page::DoorbellPage;
 
 /// The doorbell pages that a queue looks at.
@@ -25,23 +26,32 @@ impl DoorbellPages {
     }
 
     /// The doorbell page with this number to this queue of the peer, which is this process and none
-    /// that says so.
+    /// that says so. The side that has made a page has numbered it: of two queues that each have
+    /// made one both may have the same number.
     pub(in super::super) fn find(
         &self,
         peer: (Id, u64),
         number: u64,
         process: &Arc<Process>,
+        side: Side,
     ) -> Option<Arc<DoorbellPage>> {
         let of = |entry: &&Entry| {
-            entry.peer == peer && entry.number == number && entry.doorbell.is_of(process)
+            entry.peer == peer
+                && entry.number == number
+                && entry.doorbell.side() == side
+                && entry.doorbell.is_of(process)
         };
         let entry = self.0.iter().find(of)?;
         Some(Arc::clone(&entry.doorbell))
     }
 
-    /// The latest doorbell page to this queue of the peer, and its number.
-    pub(in super::super) fn latest(&self, peer: (Id, u64)) -> Option<(u64, Arc<DoorbellPage>)> {
-        let entry = self.0.iter().rfind(|entry| entry.peer == peer)?;
+    /// The latest doorbell page that this queue of the peer has made, and its number.
+    pub(in super::super) fn latest_joined(
+        &self,
+        peer: (Id, u64),
+    ) -> Option<(u64, Arc<DoorbellPage>)> {
+        let joined = |entry: &&Entry| entry.peer == peer && entry.doorbell.side() == Side::Guest;
+        let entry = self.0.iter().rfind(joined)?;
         Some((entry.number, Arc::clone(&entry.doorbell)))
     }
 

@@ -1,0 +1,111 @@
+//! The doorbell page of a connection to another process: one that both queues have already, or a
+//! new one of the server's.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+
+use nix::errno::Errno;
+
+use super::super::fabric::{Arena, Id, Mapping, Process, Refusal};
+use super::connect::{memory, new_doorbell};
+use super::doorbell::{Bell, DoorbellPage, PAGE};
+use super::messages::Side;
+use super::state::Shared;
+use crate::error::Result;
+use crate::process::{Guarded, hang_up};
+use crate::sync::log;
+
+/// The doorbell page that a client gets.
+pub(super) struct Offer {
+    pub(super) number: u64,
+    pub(super) doorbell: Arc<DoorbellPage>,
+    /// The descriptor of a page that the client does not have yet.
+    pub(super) fresh: Option<Arc<OwnedFd>>,
+}
+
+impl Shared {
+    /// The doorbell page of this number that is shared with the queue already, and that this side
+    /// has made (`Host`) or joined (`Guest`).
+    pub(super) fn find_page(
+        &self,
+        queue: (Id, u64),
+        number: u64,
+        process: &Arc<Process>,
+        side: Side,
+    ) -> Option<Arc<DoorbellPage>> {
+        let reaper = self.ports.reaper();
+        reaper.doorbells.find(queue, number, process, side)
+    }
+
+    /// The client's side of a doorbell page that the server has made.
+    pub(super) fn join_page(
+        &self,
+        page: &OwnedFd,
+        socket: Guarded,
+        process: Arc<Process>,
+    ) -> Result<Arc<DoorbellPage>> {
+        let mapping = Arena::received(page, PAGE)?;
+        let bell = Bell::Socket(OnceLock::from(Arc::new(socket)));
+        let doorbell = self.new_page(mapping, Side::Guest, bell, process);
+        self.ports.add_bell(&doorbell)?;
+        doorbell.watch_process();
+        Ok(doorbell)
+    }
+
+    /// The server's side: the page that the client has already (`known`), or a new one.
+    pub(super) fn offer_page(
+        &self,
+        process: Arc<Process>,
+        queue: (Id, u64),
+        known: u64,
+    ) -> Result<Offer, Refusal> {
+        // A client can say that it is another one. It gets no bell of that one's.
+        if known != 0
+            && let Some(doorbell) = self.find_page(queue, known, &process, Side::Host)
+        {
+            return Ok(Offer {
+                number: known,
+                doorbell,
+                fresh: None,
+            });
+        }
+        let (fd, mapping) = Arena::create(PAGE).map_err(|_| Errno::ENOMEM)?;
+        let bell = Bell::Socket(OnceLock::new());
+        let doorbell = self.new_page(mapping, Side::Host, bell, process);
+        Ok(Offer {
+            number: new_doorbell(),
+            doorbell,
+            fresh: Some(fd),
+        })
+    }
+
+    fn new_page(
+        &self,
+        mapping: Mapping,
+        side: Side,
+        bell: Bell,
+        process: Arc<Process>,
+    ) -> Arc<DoorbellPage> {
+        let (page, owner) = (memory(mapping, PAGE), Arc::downgrade(&self.ports) as _);
+        Arc::new(DoorbellPage::new(page, side, bell, Some(process), owner))
+    }
+
+    /// Takes the connection that a new page's client hangs its bell on.
+    pub(super) fn keep_bell(
+        &self,
+        doorbell: &Arc<DoorbellPage>,
+    ) -> Box<dyn FnOnce(Guarded) + Send> {
+        doorbell.watch_process();
+        // A client that never reads the reply keeps neither of them.
+        let (ports, doorbell) = (Arc::downgrade(&self.ports), Arc::downgrade(doorbell));
+        Box::new(move |socket| {
+            let (Some(ports), Some(doorbell)) = (ports.upgrade(), doorbell.upgrade()) else {
+                return hang_up(&socket);
+            };
+            doorbell.hang_bell(socket);
+            if let Err(error) = ports.add_bell(&doorbell) {
+                log(|| tracing::error!(%error, "a peer of an Rdma cannot wake this process"));
+            }
+        })
+    }
+}

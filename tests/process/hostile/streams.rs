@@ -1,0 +1,213 @@
+//! Strangers who reach the address of a listener of streams, and listeners that are hostile: what
+//! they say leads this process nowhere, and takes no stream from others.
+
+use std::io::ErrorKind as Io;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
+
+use futures::future::{join, try_join, try_join_all};
+use support::device::needs_soft;
+use support::programs::Folder;
+use support::stream::{Net, bytes, small};
+use support::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_doca::soft::Soft;
+use tokio_doca::{ErrorKind, Mode, WorkQ};
+
+use crate::forged::rdma::Endpoint;
+
+const HELLO: u8 = 0;
+const WELCOME: u8 = 1;
+const READY: u8 = 2;
+const REFUSAL: u8 = 3;
+/// How many streams a listener of these tests has.
+const PLACES: usize = 4;
+/// For an exchange that must fail: nothing comes of it.
+const SHORT: Duration = Duration::from_millis(200);
+
+/// A message of the exchange (docs/wire.md), with its length.
+fn message(kind: u8, rest: &[u8]) -> Vec<u8> {
+    let body = [&b"TDST\x02"[..], &[kind], rest].concat();
+    [&(body.len() as u32).to_be_bytes()[..], &body].concat()
+}
+
+fn offer(blob: &[u8]) -> Vec<u8> {
+    let mut offer = 1024_u32.to_be_bytes().to_vec();
+    offer.extend([0, 8, 0, 0]);
+    offer.extend((blob.len() as u16).to_be_bytes());
+    offer.extend(blob);
+    offer
+}
+
+async fn heard(socket: &mut TcpStream) -> (u8, Vec<u8>) {
+    let len = socket.read_u32().await.unwrap() as usize;
+    let mut body = vec![0; len];
+    socket.read_exact(&mut body).await.unwrap();
+    (body[5], body[6..].to_vec())
+}
+
+/// Blobs of endpoints that nobody has, made up in each way that matters.
+fn forged(instance: u8, change: impl FnOnce(&mut Endpoint)) -> Vec<u8> {
+    let mut endpoint = Endpoint::hostile(false, 1);
+    endpoint.instance = [instance; 16];
+    change(&mut endpoint);
+    endpoint.format()
+}
+
+/// Says hello with this blob, and that it is connected if it is welcome. Returns what it was told.
+async fn ghost(addr: SocketAddr, blob: &[u8]) -> (u8, Vec<u8>) {
+    let mut socket = TcpStream::connect(addr).await.unwrap();
+    let hello = message(HELLO, &offer(blob));
+    socket.write_all(&hello).await.unwrap();
+    let answer = heard(&mut socket).await;
+    if answer.0 == WELCOME {
+        socket.write_all(&message(READY, b"")).await.unwrap();
+    }
+    answer
+}
+
+/// Accepts whoever comes, and keeps their streams; counts those that were refused.
+async fn serve(net: &Net, peers: usize) -> usize {
+    let mut tasks = Vec::new();
+    for _ in 0..peers {
+        let incoming = net.listener.accept().await.unwrap();
+        tasks.push(tokio::spawn(async move { incoming.accept(b"").await }));
+    }
+    let accepted = try_join_all(tasks).await.unwrap();
+    accepted.iter().filter(|accepted| accepted.is_err()).count()
+}
+
+/// An honest peer has all places at once, and its bytes go there and back.
+async fn all_places_are_free(net: &Net) {
+    let pair = async || loop {
+        let accept = async { net.listener.accept().await?.accept(b"").await };
+        // The time limit of the exchange is short, and this machine may be slow.
+        if let Ok(pair) = try_join(net.connector.connect(net.addr), accept).await {
+            break pair;
+        }
+    };
+    let mut pairs = Vec::new();
+    for _ in 0..PLACES {
+        pairs.push(in_time("a place", pair()).await);
+    }
+    for (here, there) in &mut pairs {
+        let sent = bytes(0..1000);
+        let mut came = vec![0; 1000];
+        let (wrote, read) = join(here.write_all(&sent), there.read_exact(&mut came)).await;
+        wrote.and(read.map(drop)).unwrap();
+        assert_eq!(came, sent);
+    }
+}
+
+#[test]
+fn ghosts_take_no_streams() {
+    if needs_soft("an adapter cannot see whether its peer is there") {
+        return;
+    }
+    run(async {
+        let device = Soft::builder().build().open("pf0").unwrap();
+        let options = small().connections(PLACES).timeout(SHORT);
+        let net = Net::new(&device, Mode::EventDriven, options).await;
+        // With either order of the instances, which is made up as well.
+        for instance in [0x00, 0xff] {
+            let blob = forged(instance, |_| ());
+            let ghosts = try_join_all((0..2 * PLACES).map(|_| {
+                let (addr, blob) = (net.addr, blob.clone());
+                tokio::spawn(async move { ghost(addr, &blob).await })
+            }));
+            let (refused, ghosts) = join(serve(&net, 2 * PLACES), ghosts).await;
+            assert_eq!(refused, 2 * PLACES, "nobody has come");
+            let welcome = |told: &&(u8, Vec<u8>)| told.0 == WELCOME;
+            let welcome = ghosts.unwrap().iter().filter(welcome).count();
+            assert!(welcome > 0, "those that there was a place for");
+        }
+        all_places_are_free(&net).await;
+    });
+}
+
+/// Whatever socket a stranger names, the listener connects to none.
+#[test]
+fn a_listener_contacts_nobody() {
+    if needs_soft("an adapter contacts nobody at all") {
+        return;
+    }
+    run(async {
+        let folder = Folder::new();
+        let path = folder.path("socket");
+        let socket = UnixListener::bind(&path).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let device = Soft::builder().build().open("pf0").unwrap();
+        let options = small().connections(PLACES).timeout(SHORT);
+        let net = Net::new(&device, Mode::EventDriven, options).await;
+        for instance in [0x00, 0xff] {
+            let blob = forged(instance, |endpoint| {
+                endpoint.kind = 1;
+                endpoint.name = path.to_str().unwrap().as_bytes().to_vec();
+            });
+            let (refused, told) = join(serve(&net, 1), ghost(net.addr, &blob)).await;
+            assert_eq!((refused, told.0), (1, WELCOME));
+            assert_eq!(socket.accept().unwrap_err().kind(), Io::WouldBlock);
+        }
+    });
+}
+
+/// A refusal has nothing of this host: no boot id, no namespace, no path.
+#[test]
+fn a_stranger_is_told_nothing_of_this_host() {
+    if needs_soft("blobs of adapters say nothing of a host") {
+        return;
+    }
+    run(async {
+        let device = Soft::builder().build().open("pf0").unwrap();
+        let options = small().connections(PLACES).timeout(SHORT);
+        let net = Net::new(&device, Mode::EventDriven, options).await;
+        let other_boot = forged(0, |endpoint| endpoint.place[0] ^= 1);
+        for blob in [other_boot, b"no blob".to_vec(), Vec::new()] {
+            let (refused, told) = join(serve(&net, 1), ghost(net.addr, &blob)).await;
+            assert_eq!(refused, 1);
+            assert_eq!(told, (REFUSAL, b"cannot connect".to_vec()));
+        }
+        all_places_are_free(&net).await;
+    });
+}
+
+/// Nor does a connector go where a listener sends it.
+#[test]
+fn a_connector_goes_to_the_process_of_the_listener_alone() {
+    if needs_soft("an adapter contacts nobody at all") {
+        return;
+    }
+    run(async {
+        let folder = Folder::new();
+        let path = folder.path("socket");
+        let trap = UnixListener::bind(&path).unwrap();
+        trap.set_nonblocking(true).unwrap();
+        let device = Soft::builder().build().open("pf0").unwrap();
+        let workq = WorkQ::builder().build().unwrap();
+        let connector = small().connector(&device, &workq).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let answer = async |blob: Vec<u8>| {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            assert_eq!(heard(&mut socket).await.0, HELLO);
+            let welcome = message(WELCOME, &offer(&blob));
+            socket.write_all(&welcome).await.unwrap();
+            heard(&mut socket).await
+        };
+        for instance in [0x00, 0xff] {
+            let elsewhere = forged(instance, |endpoint| {
+                endpoint.kind = 1;
+                endpoint.name = path.to_str().unwrap().as_bytes().to_vec();
+            });
+            let abstract_name = forged(instance, |endpoint| endpoint.name = b"somebody".to_vec());
+            for blob in [elsewhere, abstract_name] {
+                let (connected, told) = join(connector.connect(addr), answer(blob)).await;
+                rejected(connected, ErrorKind::NotPermitted);
+                assert_eq!(told, (REFUSAL, b"cannot connect".to_vec()));
+            }
+        }
+        assert_eq!(trap.accept().unwrap_err().kind(), Io::WouldBlock);
+    });
+}
