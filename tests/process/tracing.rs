@@ -47,7 +47,9 @@ fn a_device_a_context_and_a_shutdown_are_told() {
     run(async {
         let (src, dst) = (bench.filled(b"abc"), bench.empty());
         let mut copy = Box::pin(bench.dma.copy(&src, &dst));
+        let hold = bench.hold();
         poll_pending(copy.as_mut());
+        drop(hold);
         // It has its Slot until the result is fetched.
         until("it is over", || bench.workq.stats().unfetched == 1).await;
         bench.workq.shutdown().await.unwrap();
