@@ -169,7 +169,8 @@ impl Core {
     /// Waits for that frame. A peer that sends another one first breaks the protocol.
     pub(super) fn poll_introduction(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         ready!(self.poll_frame(cx))?;
-        match self.flow.may_send() {
+        let is_credits = self.flow.may_send() && self.inbox.is_empty() && !self.flow.is_ended();
+        match is_credits {
             true => Poll::Ready(Ok(())),
             false => Poll::Ready(Err(JobError::of(Reason::PeerNonsense))),
         }

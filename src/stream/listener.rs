@@ -360,11 +360,11 @@ impl Incoming {
         };
         let mut side = self.net.side(GRANT, &exchange.runtime)?;
         side.core.set_guest(guest);
-        side.listen(GRANT, theirs)
-            .map_err(|error| match error.kind() {
-                ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted => gave_up(&error),
-                _ => error,
-            })?;
+        let listens = side.listen(GRANT, theirs, options.timeout).await;
+        listens.map_err(|error| match error.kind() {
+            ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted => gave_up(&error),
+            _ => error,
+        })?;
         let welcomed = exchange.say(Message::Welcome(side.welcome(data))).await;
         welcomed.map_err(|error| gave_up(&error))?;
         let answer = exchange.hear().await.map_err(|error| gave_up(&error))?;

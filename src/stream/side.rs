@@ -54,9 +54,19 @@ impl Side {
     }
 
     /// Takes the connector as the peer, and contacts nobody.
-    pub(super) fn listen(&mut self, op: &'static str, offer: Offer<'_>) -> Result<()> {
-        let listens = self.core.rdma().listen(offer.blob);
-        listens.map_err(|error| error.with_call(op))?;
+    pub(super) async fn listen(
+        &mut self,
+        op: &'static str,
+        offer: Offer<'_>,
+        timeout: Duration,
+    ) -> Result<()> {
+        let listen = self.core.rdma().listen(offer.blob).timeout(timeout);
+        listen.await.map_err(|error| error.with_call(op))?;
+        // Its first frame gives credits, and nothing that comes before it.
+        let offer = Offer {
+            credits: 0,
+            ..offer
+        };
         self.begin(op, offer)
     }
 

@@ -186,9 +186,10 @@ pub unsafe trait Endpoint: Submit {
     fn connect(&self, blob: &[u8], deadline: Instant) -> Result<()>;
 
     /// Takes the Endpoint that was exported so as its peer, and contacts nobody: a stranger may
-    /// have made the blob. The peer [`dial`](Endpoint::dial)s. It does not block. The state turns
-    /// to Connected once the peer has come, and [`EndpointConfig::changed`] is called then; a
-    /// device that cannot see that, such as an adapter, is Connected at once.
+    /// have made the blob. The peer [`dial`](Endpoint::dial)s. It does not wait for that; it may
+    /// block as long as its own device does. The state turns to Connected once the peer has come,
+    /// and [`EndpointConfig::changed`] is called then; a device that cannot see that, such as an
+    /// adapter, is Connected at once.
     ///
     /// # Errors
     ///

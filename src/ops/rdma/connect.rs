@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tracing::{debug, warn};
 
 use super::Rdma;
-use crate::device::Endpoint;
+use crate::device::{Endpoint, EndpointState};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{Blocking, deadline, log};
 
@@ -61,18 +61,25 @@ impl Connect {
         self.rdma.check_open(OP)?;
         let port = self.rdma.port();
         let until = deadline(self.timeout);
-        logged(port.id(), || {
-            (self.how)(&**port.endpoint(), &self.blob, until)
-        })
+        connect(&**port.endpoint(), self.how, port.id(), &self.blob, until)
     }
 }
 
-pub(super) fn logged(rdma: u64, connect: impl FnOnce() -> Result<()>) -> Result<()> {
+fn connect(
+    endpoint: &dyn Endpoint,
+    how: How,
+    rdma: u64,
+    blob: &[u8],
+    deadline: Instant,
+) -> Result<()> {
     log(|| debug!(target: "tokio_doca::rdma", rdma, "connect"));
-    let connected = connect();
-    log(|| match &connected {
-        Ok(()) => debug!(target: "tokio_doca::rdma", rdma, "connected"),
-        Err(error) => warn!(target: "tokio_doca::rdma", rdma, %error, "connect refused"),
+    let connected = how(endpoint, blob, deadline);
+    log(|| match (&connected, endpoint.state()) {
+        (Ok(()), EndpointState::Init) => {
+            debug!(target: "tokio_doca::rdma", rdma, "waits for its peer");
+        }
+        (Ok(()), _) => debug!(target: "tokio_doca::rdma", rdma, "connected"),
+        (Err(error), _) => warn!(target: "tokio_doca::rdma", rdma, %error, "connect refused"),
     });
     connected.map_err(|error| error.with_call(OP))
 }
@@ -89,7 +96,7 @@ impl Future for Connect {
             let (endpoint, rdma) = (Arc::clone(port.endpoint()), port.id());
             let (blob, how) = (std::mem::take(&mut this.blob), this.how);
             let until = deadline(this.timeout);
-            let run = move || logged(rdma, || how(&*endpoint, &blob, until));
+            let run = move || connect(&*endpoint, how, rdma, &blob, until);
             this.call.begin(OP, run)?;
         }
         this.call.poll(OP, cx)

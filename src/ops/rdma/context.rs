@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::{Connect, RdmaBuilder, RecvPool, connect};
+use super::{Connect, RdmaBuilder, RecvPool};
 use crate::device::{Access, Caps, Device, Endpoint, Mtu, RdmaCaps, Transport};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::context::{Context, Kind, contexts};
@@ -242,13 +242,11 @@ impl Rdma {
         Connect::new(self, how, blob, self.0.extra().connect_timeout)
     }
 
-    /// Takes the context that was exported so as its peer, which [`dial`](Rdma::dial)s; contacts
-    /// nobody, and does not wait.
-    pub(crate) fn listen(&self, blob: &[u8]) -> Result<()> {
-        const OP: &str = "Rdma::connect";
-        self.check_open(OP)?;
-        let port = self.port();
-        connect::logged(port.id(), || port.endpoint().listen(blob))
+    /// Takes the context that was exported so as its peer, which [`dial`](Rdma::dial)s, and does
+    /// not wait for it.
+    pub(crate) fn listen(&self, blob: &[u8]) -> Connect {
+        let how = |endpoint: &dyn Endpoint, blob: &[u8], _| endpoint.listen(blob);
+        Connect::new(self, how, blob, self.0.extra().connect_timeout)
     }
 
     /// Exports, exchanges the blobs over a stream, and connects; the peer does the same at the

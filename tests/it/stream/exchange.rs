@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio_doca::mem::{Access, BufInventory, RemoteMmap};
 use tokio_doca::rdma::RdmaState;
 use tokio_doca::stream::{RdmaStream, StreamOptions};
-use tokio_doca::{BufPool, Device, ErrorKind, Mmap, Mode, Rdma, WorkQ};
+use tokio_doca::{BufPool, Device, Error, ErrorKind, Mmap, Mode, Rdma, WorkQ};
 
 async fn net(options: StreamOptions) -> Net {
     Net::new(&under_test(false), Mode::EventDriven, options).await
@@ -213,6 +213,12 @@ impl Raw {
 
     /// Meets the listener, as docs/wire.md says.
     async fn meet(net: &Net, credits: u8) -> (Raw, RdmaStream) {
+        let (raw, stream) = Raw::meet_with(net, &[2, 0, 0, credits]).await;
+        (raw, stream.unwrap())
+    }
+
+    /// The same, with this frame as the first one.
+    async fn meet_with(net: &Net, first: &[u8]) -> (Raw, Result<RdmaStream, Error>) {
         let mut raw = Raw::new(net).await;
         raw.say(&raw.hello()).await;
         let meet = async {
@@ -221,12 +227,12 @@ impl Raw {
             let len = u16::from_be_bytes([welcome[14], welcome[15]]);
             let blob = &welcome[16..][..len.into()];
             raw.rdma.connect(blob).await.unwrap();
-            raw.send(&[2, 0, 0, credits]).await;
+            raw.send(first).await;
             raw.say(b"TDST\x02\x02").await;
         };
         let accept = async { net.listener.accept().await?.accept(b"").await };
         let (stream, ()) = in_time("the exchange", join(accept, meet)).await;
-        (raw, stream.unwrap())
+        (raw, stream)
     }
 
     async fn send(&self, frame: &[u8]) {
@@ -254,6 +260,23 @@ fn a_stream_speaks_as_docs_wire_says() {
         assert_eq!(&buf.data().unwrap()[..], b"\x00\x01\x00\x01you");
         raw.send(b"\x01\x00\x00\x00").await;
         assert_eq!(stream.read(&mut hello).await.unwrap(), 0);
+    });
+}
+
+#[test]
+fn a_connector_that_does_not_introduce_itself_gets_no_stream() {
+    run(async {
+        let net = net(small()).await;
+        let frames: [&[u8]; 3] = [
+            b"\x00\x00\x00\x09data",
+            b"\x01\x00\x00\x09",
+            b"\x02\x01\x00\x09",
+        ];
+        for first in frames {
+            let (_raw, stream) = Raw::meet_with(&net, first).await;
+            rejected(stream, ErrorKind::ConnectionAborted);
+        }
+        net.pair().await;
     });
 }
 

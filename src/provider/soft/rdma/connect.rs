@@ -174,6 +174,7 @@ impl Shared {
     fn expect(&self, own: Identity, peer: Identity, role: Role) -> Result<()> {
         let mut inner = self.inner();
         Self::check_init(&inner, &own)?;
+        inner.listens = role == Role::Listens;
         match inner.visitor.take() {
             Some((visitor, connection)) if visitor == peer => {
                 self.connected(&mut inner, peer);
@@ -185,7 +186,7 @@ impl Shared {
                     connection.leave(Presence::Closed, self.number);
                 }
                 match role {
-                    Role::Listens => (inner.expected, inner.listens) = (Some(peer), true),
+                    Role::Listens => inner.expected = Some(peer),
                     _ => self.connected(&mut inner, peer),
                 }
             }
@@ -277,7 +278,6 @@ impl Shared {
         }
         let before = self.receive_visitor(&mut inner, visitor, connection);
         drop(inner);
-        self.tell();
         if let Some(before) = before {
             before.leave(Presence::Closed, self.number);
         }
@@ -309,11 +309,13 @@ impl Shared {
         let is_its = |its: &Connection| Arc::ptr_eq(&its.doorbell, doorbell) && its.index == index;
         let visitor = inner.visitor.take_if(|(_, visitor)| is_its(visitor));
         let connection = inner.connection.take_if(|connection| is_its(connection));
-        if connection.is_some() && inner.listens {
+        // What was submitted meanwhile waits for a peer that comes again, as after `connect`.
+        if connection.is_some() && inner.listens && inner.sends.is_empty() {
             self.set_state(&mut inner, EndpointState::Init);
+            // A poll tells of the change: this thread runs no code of the application's.
+            self.ports.mark_ready(self.number);
         }
         drop(inner);
-        self.tell();
         let connection = connection.map(|connection| *connection);
         let visitor = visitor.map(|(_, connection)| connection);
         for connection in connection.into_iter().chain(visitor) {

@@ -79,7 +79,7 @@ unsafe impl Endpoint for VerbsEndpoint {
     }
 
     fn listen(&self, blob: &[u8]) -> Result<()> {
-        // Connecting contacts nobody, and does not wait.
+        // Connecting sends the peer nothing. For RoCE the kernel resolves its address.
         self.connect(blob, Instant::now())
     }
 
