@@ -9,7 +9,7 @@ use support::peer::{Peer, hear, role, say};
 use support::stream::{Net, bytes, small};
 use support::{test_name, *};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio_doca::stream::{RdmaConnector, RdmaListener, RdmaStream};
+use tokio_doca::stream::RdmaStream;
 use tokio_doca::{Mode, WorkQ};
 
 const LEN: usize = 700;
@@ -66,14 +66,11 @@ const ROUNDS: usize = 4;
 
 /// A side of them: its listener and its connector have one WorkQ, so that the same two queues are
 /// connected in both directions. Returns the streams of the last round.
-async fn meets(
-    (listener, connector): (&RdmaListener, &RdmaConnector),
-    peer: SocketAddr,
-) -> Vec<RdmaStream> {
+async fn meets(net: &Net, peer: SocketAddr) -> Vec<RdmaStream> {
     let mut last = Vec::new();
     for round in 0..ROUNDS {
-        let accept = async { listener.accept().await?.accept(b"").await };
-        let both = futures::future::try_join(accept, connector.connect(peer));
+        let accept = async { net.listener.accept().await?.accept(b"").await };
+        let both = futures::future::try_join(accept, net.connector.connect(peer));
         let (came, went) = in_time("both connections", both).await.unwrap();
         // Those of the round before end here, so that a page of either side's is in use all along.
         last = vec![came, went];
@@ -91,34 +88,38 @@ async fn meets(
     last
 }
 
-async fn both_ends() -> (RdmaListener, RdmaConnector) {
+async fn on_one_workq() -> Net {
     let (device, workq) = (under_test(false), WorkQ::builder().build().unwrap());
     let local: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let options = small().connections(8);
     let listener = options.bind(&device, &workq, local).await.unwrap();
-    (listener, options.connector(&device, &workq).unwrap())
+    Net {
+        connector: options.connector(&device, &workq).unwrap(),
+        addr: listener.tcp_addr().unwrap(),
+        listener,
+    }
 }
 
 #[test]
 fn the_same_two_queues_are_connected_in_both_directions() {
     if role().is_some() {
         return run(async {
-            let (listener, connector) = both_ends().await;
-            say(&listener.tcp_addr().unwrap().to_string());
+            let net = on_one_workq().await;
+            say(&net.addr.to_string());
             let addr = hear().unwrap().parse().unwrap();
-            let _streams = meets((&listener, &connector), addr).await;
+            let _streams = meets(&net, addr).await;
             say("met");
             hear();
         });
     }
     let test = test_name!(the_same_two_queues_are_connected_in_both_directions);
     run(async {
-        let (listener, connector) = both_ends().await;
+        let net = on_one_workq().await;
         for _ in 0..3 {
             let mut peer = Peer::start(test, "peer");
             let addr = peer.hear().parse().unwrap();
-            peer.say(&listener.tcp_addr().unwrap().to_string());
-            let streams = meets((&listener, &connector), addr).await;
+            peer.say(&net.addr.to_string());
+            let streams = meets(&net, addr).await;
             assert_eq!(peer.hear(), "met");
             peer.kill();
             for mut stream in streams {

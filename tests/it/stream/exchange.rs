@@ -9,7 +9,7 @@ use futures::future::{Either, join, join_all, select, try_join};
 use support::device::under_test;
 use support::loopback::Loopback;
 use support::programs::Folder;
-use support::stream::{Net, small};
+use support::stream::{Net, hear, offer, say, small};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -187,28 +187,16 @@ impl Raw {
     }
 
     async fn say(&mut self, message: &[u8]) {
-        let len = message.len() as u32;
         // The listener may have hung up.
-        _ = self.socket.write_all(&len.to_be_bytes()).await;
-        _ = self.socket.write_all(message).await;
+        _ = say(&mut self.socket, message).await;
     }
 
     async fn hear(&mut self) -> Vec<u8> {
-        let len = self.socket.read_u32().await.unwrap();
-        let mut message = vec![0; len as usize];
-        self.socket.read_exact(&mut message).await.unwrap();
-        message
+        hear(&mut self.socket).await
     }
 
     fn hello(&self) -> Vec<u8> {
-        let blob = self.rdma.export().unwrap();
-        let mut hello = b"TDST\x02\x00".to_vec();
-        hello.extend(1024_u32.to_be_bytes());
-        // No credits, and no flags.
-        hello.extend([0; 4]);
-        hello.extend((blob.len() as u16).to_be_bytes());
-        hello.extend(blob);
-        hello
+        offer(0, 0, &self.rdma.export().unwrap())
     }
 
     /// Meets the listener, as docs/wire.md says.

@@ -1,8 +1,11 @@
 //! What the tests of streams share: connected pairs, and bytes that say where they are.
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio_doca::stream::{RdmaConnector, RdmaListener, RdmaStream, StreamOptions};
 use tokio_doca::{Device, Error, ErrorKind, Mode, WorkQ};
 
@@ -109,6 +112,31 @@ fn each_on(devices: &[Device], depth: u32, options: StreamOptions, story: &impl 
             run(async { story(&Net::deep(depth, device, mode, options).await).await });
         }
     }
+}
+
+/// A hello (0) or a welcome (1) of the exchange, as docs/wire.md has it: an offer without data.
+pub fn offer(kind: u8, credits: u8, blob: &[u8]) -> Vec<u8> {
+    let mut offer = [&b"TDST\x02"[..], &[kind]].concat();
+    offer.extend(1024_u32.to_be_bytes());
+    // The flags are zero.
+    offer.extend([0, credits, 0, 0]);
+    offer.extend((blob.len() as u16).to_be_bytes());
+    offer.extend(blob);
+    offer
+}
+
+/// Sends a message of the exchange.
+pub async fn say(socket: &mut TcpStream, message: &[u8]) -> io::Result<()> {
+    socket.write_u32(message.len() as u32).await?;
+    socket.write_all(message).await
+}
+
+/// Receives a message of the exchange.
+pub async fn hear(socket: &mut TcpStream) -> Vec<u8> {
+    let len = socket.read_u32().await.unwrap();
+    let mut message = vec![0; len as usize];
+    socket.read_exact(&mut message).await.unwrap();
+    message
 }
 
 /// The byte at this place of a stream.
