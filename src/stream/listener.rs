@@ -402,7 +402,7 @@ impl Incoming {
     }
 }
 
-/// What a peer is told that cannot be accepted: a stranger learns nothing of this host.
+/// Returns what is sent to a peer that cannot be accepted. A stranger learns nothing of this host.
 fn refusal(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Full => "all streams are in use",

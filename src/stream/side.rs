@@ -70,7 +70,8 @@ impl Side {
         self.begin(op, offer)
     }
 
-    /// Waits until the connector has come: anybody may say that they are connected.
+    /// Waits for the connector's first frame: a stranger can say on the socket that it is
+    /// connected, and cannot send one.
     pub(super) async fn introduction(&mut self, op: &'static str) -> Result<()> {
         let came = poll_fn(|cx| self.core.poll_introduction(cx)).await;
         came.map_err(|error| Error::from(error).with_call(op))

@@ -2,10 +2,9 @@
 //!
 //! Each side has the other's ticket, and connects when it likes. Between processes one is the
 //! *server*: the side that listens, if one does ([`Role`]), or else that with the smaller instance.
-//! It makes a doorbell page and a message ring when the *client*
-//! asks for them, which may be before the server has connected itself (the client is a *visitor*
-//! then) or after. Within a process ([`super::connect_local`]) the side that connects first makes
-//! both, and is the other's visitor.
+//! It makes a doorbell page and a message ring when the *client* asks for them, which may be before
+//! the server has connected itself (the client is a *visitor* then) or after. Within a process
+//! ([`super::connect_local`]) the side that connects first makes both, and is the other's visitor.
 //!
 //! ```text
 //!   client                                           server

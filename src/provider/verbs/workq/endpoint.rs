@@ -64,7 +64,8 @@ unsafe impl Submit for VerbsEndpoint {
 //    receives hold them to it.
 // 2. `RcConnection::fail`, and `RcConnection::end` by who reaps. 3. `renew`: the queue pair is
 //    destroyed before it returns. 4. `Pooled`: a connection's completions come in order, and its
-//    messages wait in line; `RcConnection::fail_later`.
+//    messages wait in line; `RcConnection::fail_later`. 5. A queue pair is set up by calls of this
+//    host's driver, and sends nothing before a job.
 unsafe impl Endpoint for VerbsEndpoint {
     fn state(&self) -> EndpointState {
         self.conn.state()

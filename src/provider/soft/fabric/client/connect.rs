@@ -177,7 +177,7 @@ impl Ticket {
         once()
     }
 
-    /// Checks whether it was exported on this host, since its last start.
+    /// Checks whether the ticket was made on this host, since its last start.
     pub(in super::super::super) fn is_of_this_host(&self) -> Result<()> {
         self.same_boot(&Place::here()?)
     }
@@ -196,8 +196,8 @@ impl Ticket {
         Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 
-    /// Checks whether it names the socket of the process that has made it, and not one of somebody
-    /// else's: whoever has forged it may want this process to connect there.
+    /// Checks whether the ticket names the socket of its own instance. A forged one may name
+    /// another socket, so that this process connects there.
     pub(in super::super::super) fn leads_to_its_process(&self) -> Result<()> {
         if listener::is_of(&self.address, &self.instance) {
             return Ok(());
