@@ -250,6 +250,41 @@ async fn echo(side: &Side, peer: &mut Peer) {
     assert_eq!(bytes(&room), b"again");
 }
 
+/// Whichever of the two is the one that the other one comes to.
+#[test]
+fn a_peer_that_is_killed_before_it_connects_is_gone() {
+    const TEST: &str = test_name!(a_peer_that_is_killed_before_it_connects_is_gone);
+    if needs_soft("an adapter does not hear of the end of its peer") {
+        return;
+    }
+    if role().is_some() {
+        let side = Side::new(Setup::new(false, Mode::EventDriven));
+        say(&hex(&side.rdma.export().unwrap()));
+        hear();
+        return;
+    }
+    let side = Side::new(Setup::new(false, Mode::EventDriven));
+    for round in 0..16 {
+        let mut peer = Peer::start(TEST, "peer");
+        let blob = unhex(&peer.hear());
+        // What it is asked with.
+        side.rdma.export().unwrap();
+        if side.rdma.connect(&blob).wait().is_ok() {
+            run(async {
+                let message = side.rdma.recv(()).start().unwrap();
+                // One that comes to the other process waits for nobody: the peer has it.
+                kill(Pid::from_raw(peer.pid()), Signal::SIGKILL).unwrap();
+                let error = in_time("its end", message).await.unwrap_err();
+                let gone = (Reason::Flushed, Some(Reason::PeerGone));
+                assert_eq!((error.reason(), error.cause()), gone, "round {round}");
+                assert!(error.is_disconnect());
+            });
+            peer.dies();
+        }
+        side.rdma.reset().unwrap();
+    }
+}
+
 #[test]
 fn a_peer_that_is_stopped_is_a_timeout_and_both_begin_anew() {
     const TEST: &str = test_name!(a_peer_that_is_stopped_is_a_timeout_and_both_begin_anew);

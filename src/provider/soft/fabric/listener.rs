@@ -53,7 +53,9 @@ pub(super) fn is_of(address: &Address, instance: &Id) -> bool {
     let name = name(instance);
     match address {
         Address::Abstract(at) => *at == name.as_bytes(),
-        Address::Path(path) => path.file_name().is_some_and(|at| *at == *name),
+        Address::Path(path) | Address::NoLink(path) => {
+            path.file_name().is_some_and(|at| *at == *name)
+        }
     }
 }
 

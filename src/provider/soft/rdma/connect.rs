@@ -25,7 +25,7 @@ use std::time::Instant;
 use nix::errno::Errno;
 
 use super::super::fabric::{
-    self, Arena, Client, Grant, Mapping, Published, Refusal, Service, Ticket,
+    self, Arena, Client, Grant, Mapping, Process, Published, Refusal, Service, Ticket,
 };
 use super::connect_page::Offer;
 use super::connection::Connection;
@@ -92,7 +92,7 @@ impl Shared {
     }
 
     fn connect(self: &Arc<Self>, blob: &[u8], role: Role, deadline: Instant) -> Result<()> {
-        let ticket = Ticket::parse(&fabric::ENDPOINT, blob)?;
+        let mut ticket = Ticket::parse(&fabric::ENDPOINT, blob)?;
         let info = ticket.info(EndpointInfo::parse)?;
         let slot = (ticket.slot, ticket.generation);
         let peer = info.identity(ticket.instance, slot, proof(&ticket.key));
@@ -108,7 +108,7 @@ impl Shared {
         }
         if role == Role::Listens {
             ticket.is_of_this_host()?;
-            return self.expect(own, peer, role);
+            return self.expect(own, peer, role, None);
         }
         match ticket.local() {
             Some(service) => {
@@ -124,14 +124,15 @@ impl Shared {
             None if role == Role::ByInstance && ticket.is_ours_to_serve()? => {
                 let known =
                     |inner: &EndpointInner| inner.visitor.as_ref().is_some_and(|v| v.0 == peer);
-                if !known(&self.inner()) {
-                    ticket.probe(deadline)?;
-                }
-                self.expect(own, peer, role)
+                let process = match known(&self.inner()) {
+                    true => None,
+                    false => ticket.probe(deadline)?,
+                };
+                self.expect(own, peer, role, process)
             }
             None => {
                 if role == Role::Dials {
-                    ticket.leads_to_its_process()?;
+                    ticket.lead_to_its_process()?;
                 }
                 self.join_server(&ticket, own, peer, info, deadline)
             }
@@ -169,10 +170,17 @@ impl Shared {
     }
 
     /// The server's side: the client comes, or has come. A side that listens is connected once it
-    /// has come.
-    fn expect(&self, own: Identity, peer: Identity, role: Role) -> Result<()> {
+    /// has come. If the client's process is known and ends before, it never will.
+    fn expect(
+        &self,
+        own: Identity,
+        peer: Identity,
+        role: Role,
+        process: Option<Arc<Process>>,
+    ) -> Result<()> {
         let mut inner = self.inner();
         Self::check_init(&inner, &own)?;
+        inner.awaited = process.clone();
         inner.listens = role == Role::Listens;
         match inner.visitor.take() {
             Some((visitor, connection)) if visitor == peer => {
@@ -189,6 +197,10 @@ impl Shared {
                     _ => self.connected(&mut inner, peer),
                 }
             }
+        }
+        drop(inner);
+        if let Some(process) = process {
+            process.on_end(Weak::clone(&self.me) as _);
         }
         Ok(())
     }

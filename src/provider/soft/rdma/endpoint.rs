@@ -235,10 +235,10 @@ unsafe impl Endpoint for SoftEndpoint {
         // Before the old one goes: if that was all that held the fabric, the process would have
         // another instance from then on, and an old blob would be one of a process that has gone.
         let fresh = inner.published.as_ref().and_then(|_| self.0.publish().ok());
-        let published = self.0.end(&mut inner);
+        let kept = self.0.end(&mut inner);
         inner.published = fresh;
         drop(inner);
-        drop(published);
+        drop(kept);
         self.0.tell();
     }
 
@@ -383,9 +383,9 @@ impl Shared {
         inner.retired = true;
         // Nobody waits for receives any more.
         inner.posted.clear();
-        let published = self.end(&mut inner);
+        let kept = self.end(&mut inner);
         drop(inner);
-        drop(published);
+        drop(kept);
         self.changed.store(false, Ordering::Relaxed);
     }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Instant;
 
 use super::super::counter::Counter;
-use super::super::fabric::{Published, words_of};
+use super::super::fabric::{Ended, Process, Published, words_of};
 use super::super::fault::{Fault, Faults};
 use super::super::ports::Ports;
 use super::connection::Connection;
@@ -59,6 +59,8 @@ pub(super) struct EndpointInner {
     /// Apart, so that whoever looks can take it out.
     pub(super) connection: Option<Box<Connection>>,
     pub(super) published: Option<Published>,
+    /// The process of a client that had not come when this side connected.
+    pub(super) awaited: Option<Arc<Process>>,
     pub(super) sends: VecDeque<Send>,
     /// Of the first of them.
     pub(super) copied: usize,
@@ -68,6 +70,9 @@ pub(super) struct EndpointInner {
     pub(super) done: VecDeque<Completion>,
     pub(super) retired: bool,
 }
+
+/// What a connection kept of the fabric's.
+pub(super) type Kept = (Option<Published>, Option<Arc<Process>>);
 
 #[derive(Clone, Copy)]
 pub(super) struct Send {
@@ -92,6 +97,7 @@ impl Shared {
                 visitor: None,
                 connection: None,
                 published: None,
+                awaited: None,
                 sends: VecDeque::new(),
                 copied: 0,
                 due: None,
@@ -178,15 +184,15 @@ impl Shared {
         self.ports.mark_ready(self.number);
     }
 
-    /// Ends what is there, and is as new. Nothing is touched any more when it returns. What was
-    /// exported is for the caller to drop, without the lock: that takes locks of the fabric's.
-    pub(super) fn end(&self, inner: &mut EndpointInner) -> Option<Published> {
+    /// Ends what is there, and is as new. Nothing is touched any more when it returns. What it
+    /// returns is for the caller to drop, without the lock: that takes locks of the fabric's.
+    pub(super) fn end(&self, inner: &mut EndpointInner) -> Kept {
         inner.flush(JobError::flushed(JobError::of(Reason::Reset)));
         inner.leave(Presence::Closed, self.number);
         (inner.expected, inner.listens) = (None, false);
         self.set_state(inner, EndpointState::Init);
         self.ports.mark_ready(self.number);
-        inner.published.take()
+        (inner.published.take(), inner.awaited.take())
     }
 
     /// The blob for the peer, which stays the same until a reset.
@@ -212,7 +218,22 @@ impl Shared {
     }
 }
 
+impl Ended for Shared {
+    /// The process that was to come: the next poll looks at it.
+    fn ended(&self) {
+        self.ports.mark_ready(self.number);
+    }
+}
+
 impl EndpointInner {
+    /// Fails if the client has not come, and never will.
+    pub(super) fn check_awaited(&self) -> Result<(), JobError> {
+        match &self.awaited {
+            Some(process) if process.is_dead() => Err(JobError::of(Reason::PeerGone)),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns whether its ticket is still the one of this identity.
     pub(super) fn is(&self, identity: &Identity) -> bool {
         let ticket = self.published.as_ref().map(|published| &published.ticket);

@@ -88,6 +88,7 @@ impl Shared {
     ) -> Result<(), JobError> {
         let Some(mut connection) = inner.connection.take() else {
             // The guest has not come yet.
+            inner.check_awaited()?;
             return self.wait(inner).map_err(|error| inner.fail_first(error));
         };
         // First: what it published before it left is still taken.

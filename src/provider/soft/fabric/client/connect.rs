@@ -1,5 +1,6 @@
 //! How this process connects to what a ticket is of: one connection, one request, one reply.
 
+use std::mem;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -127,6 +128,8 @@ impl Ticket {
     /// Checks whether a client's process has ended, or its ticket is stale because it was reset or
     /// dropped since.
     ///
+    /// Returns the process, which is watched from now on, if the kernel says which one it is.
+    ///
     /// It asks with a payload that no endpoint writes and that is therefore refused. A stale ticket
     /// is refused for its slot, generation and key. A client that cannot be reached from here may
     /// still come.
@@ -134,21 +137,31 @@ impl Ticket {
     /// # Errors
     ///
     /// `ConnectionReset` if the client's process has ended, `ConnectionAborted` if the ticket is
-    /// stale, `TimedOut`.
-    pub(in super::super::super) fn probe(&self, deadline: Instant) -> Result<()> {
+    /// stale, `NotSupported` if it is of another host, `TimedOut`.
+    pub(in super::super::super) fn probe(&self, deadline: Instant) -> Result<Option<Arc<Process>>> {
         let fabric = current::fabric()?;
+        self.is_of_this_host()?;
         let asked = self.ask(fabric.instance, &[0; PAYLOAD], deadline);
         let is_path = matches!(self.address, Address::Path(_));
         match asked.map_err(|error| (error.kind(), error)) {
-            Ok((_, _, answer)) => match Reply::parse(&answer.bytes[..answer.len]) {
+            Ok((dialed, _, answer)) => match Reply::parse(&answer.bytes[..answer.len]) {
                 Ok(reply) if reply.status == Status::Unknown => Err(self.unknown()),
-                _ => Ok(()),
+                _ => {
+                    let Dialed { socket, pidfd, .. } = dialed;
+                    // Without a pidfd the end of this connection would count as the process's.
+                    let watch = |pidfd| {
+                        let shared = self.kind.shares_watch;
+                        Process::across(&fabric, self.instance, &socket, Some(pidfd), shared)
+                    };
+                    let process = pidfd.map(watch).transpose();
+                    process.map_err(|errno| self.os("to watch", errno))
+                }
             },
             // A path may not be visible here.
-            Err((ErrorKind::ConnectionReset, _)) if is_path => Ok(()),
+            Err((ErrorKind::ConnectionReset, _)) if is_path => Ok(None),
             Err((ErrorKind::ConnectionReset | ErrorKind::TimedOut, error)) => Err(error),
             // It cannot be asked from here.
-            Err(_) => Ok(()),
+            Err(_) => Ok(None),
         }
     }
 
@@ -196,17 +209,24 @@ impl Ticket {
         Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 
-    /// Checks whether the ticket names the socket of its own instance. A forged one may name
-    /// another socket, so that this process connects there.
-    pub(in super::super::super) fn leads_to_its_process(&self) -> Result<()> {
-        if listener::is_of(&self.address, &self.instance) {
-            return Ok(());
+    /// Checks whether the ticket names the socket of its own instance, and has it dialled without
+    /// following a link. A forged one may name another socket, so that this process connects there.
+    pub(in super::super::super) fn lead_to_its_process(&mut self) -> Result<()> {
+        if !listener::is_of(&self.address, &self.instance) {
+            return Err(self.forged("and its own process listens at another socket"));
         }
+        if let Address::Path(path) = &mut self.address {
+            self.address = Address::NoLink(mem::take(path));
+        }
+        Ok(())
+    }
+
+    fn forged(&self, why: &str) -> Error {
         let text = format!(
-            "the {}'s blob leads to {}, and its own process listens at another socket: the blob is forged",
+            "the {}'s blob leads to {}, {why}: the blob is forged",
             self.kind.who, self.address
         );
-        Err(Error::new(ErrorKind::NotPermitted, None, text))
+        Error::new(ErrorKind::NotPermitted, None, text)
     }
 
     /// Checks whether the server can be reached from here at all.
@@ -230,6 +250,7 @@ impl Ticket {
             Ok(socket) => socket,
             Err(Errno::ECONNREFUSED | Errno::ENOENT | Errno::ESRCH) => return Err(self.gone()),
             Err(Errno::EAGAIN) => return Err(self.late()),
+            Err(Errno::ENOTSOCK) => return Err(self.forged("which is no socket")),
             Err(errno) => {
                 let what = format!("connect to the {} at {}", self.kind.who, self.address);
                 return Err(Error::os(None, what, errno.into()));

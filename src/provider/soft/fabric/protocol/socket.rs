@@ -11,8 +11,10 @@ use std::time::Instant;
 
 use arrayvec::ArrayVec;
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{self, ControlMessage, MsgFlags, SockType, UnixAddr, sockopt};
+use nix::sys::stat::{Mode, SFlag, fstat};
 
 use crate::process::{self, Guarded};
 
@@ -30,13 +32,15 @@ pub(in super::super) enum Address {
     Abstract(Vec<u8>),
     /// A path.
     Path(PathBuf),
+    /// The path of a socket, and of no link to one.
+    NoLink(PathBuf),
 }
 
 impl Address {
     pub(in super::super) fn resolve(&self) -> nix::Result<UnixAddr> {
         match self {
             Address::Abstract(name) => UnixAddr::new_abstract(name),
-            Address::Path(path) => UnixAddr::new(path),
+            Address::Path(path) | Address::NoLink(path) => UnixAddr::new(path),
         }
     }
 }
@@ -45,7 +49,7 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Address::Abstract(name) => write!(f, "@{}", name.escape_ascii()),
-            Address::Path(path) => write!(f, "{}", path.display()),
+            Address::Path(path) | Address::NoLink(path) => write!(f, "{}", path.display()),
         }
     }
 }
@@ -58,13 +62,22 @@ pub(in super::super) fn listen(address: &Address) -> nix::Result<Guarded> {
 /// Connects. Where others stand in line as well it waits until the deadline: `EAGAIN` then.
 ///
 /// It takes descriptors until the answer has come: [`process::refuse`] comes then.
+///
+/// `ENOTSOCK` for an address that is to be a socket itself, and is a link to something.
 pub(in super::super) fn connect(address: &Address, deadline: Instant) -> nix::Result<Guarded> {
-    process::connect(
-        SockType::SeqPacket,
-        &address.resolve()?,
-        true,
-        Some(deadline),
-    )
+    let connect = |to: &UnixAddr| process::connect(SockType::SeqPacket, to, true, Some(deadline));
+    let Address::NoLink(path) = address else {
+        return connect(&address.resolve()?);
+    };
+    // What is opened so is what is looked at, and what is connected to.
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let place = open(path, flags, Mode::empty())?;
+    let kind = SFlag::from_bits_truncate(fstat(&place)?.st_mode) & SFlag::S_IFMT;
+    if kind != SFlag::S_IFSOCK {
+        return Err(Errno::ENOTSOCK);
+    }
+    let place_path = format!("/proc/thread-self/fd/{}", place.as_raw_fd());
+    connect(&UnixAddr::new(&*place_path)?)
 }
 
 /// Waits until one of the descriptors has something, and says for each whether it has: none at the

@@ -142,7 +142,7 @@ impl Ticket {
     pub(in super::super) fn format(&self) -> Vec<u8> {
         let (socket, name) = match &self.address {
             Address::Abstract(name) => (0, &name[..]),
-            Address::Path(path) => (1, path.as_os_str().as_bytes()),
+            Address::Path(path) | Address::NoLink(path) => (1, path.as_os_str().as_bytes()),
         };
         let fields = Fields {
             socket,
