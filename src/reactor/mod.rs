@@ -73,7 +73,7 @@ pub(crate) use endpoint::{
     DisconnectWait, EndpointPort, RDMA_BATCH, Receiver, RecvBatch, RecvFuture, abandon,
     poll_posted, settle,
 };
-pub(crate) use jobs::{Completions, JobFuture, RunWaiter};
+pub(crate) use jobs::{Completions, JobFuture, RunWaiter, StreamSlotWaiter};
 pub(crate) use mode::TimeLimit;
 pub(crate) use places::Wanted;
 pub(crate) use slots::{Outcome, ResultKind, Run};

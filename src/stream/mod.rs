@@ -44,11 +44,16 @@
 //!
 //! A peer that does not read or write holds up its own stream alone. A hostile one can do more: if
 //! it gives credits and posts no receives, each frame that is sent to it holds a slot of the WorkQ
-//! and a buffer of the memory for sends, which streams share, until the device gives up on it after
-//! the [`rnr_timeout`](crate::rdma::RdmaBuilder::rnr_timeout), 2 s. A stream has at most
-//! [`send_window`](StreamOptions::send_window) frames and two on their way; but half of the peers
-//! can hold up the writes of all others so. Use one listener and one WorkQ for each group of peers
-//! that must not hold up others.
+//! and a buffer of the memory for sends, which streams share. On the software device its stream
+//! ends with `TimedOut` after 100 ms: an honest peer has posted what it gives credits for. On an
+//! adapter it does after the [`rnr_timeout`](crate::rdma::RdmaBuilder::rnr_timeout), 2 s. All
+//! streams of a WorkQ together have at most half of its slots, in the order in which they come, so
+//! that the other half is for the copies and all else of the application. On the software device a
+//! stream has at most 4 of them, and two for credits and its end; an honest stream needs none there
+//! while the device finishes its frames at once.
+//!
+//! On an adapter, half of the peers can hold up the writes of all others for these 2 s. Use one
+//! listener and one WorkQ for each group of peers that must not hold up others.
 //!
 //! # The files
 //!

@@ -25,6 +25,12 @@ use crate::reactor::WorkQ;
 /// software device holds.
 const IN_FLIGHT: usize = 448 << 10;
 
+/// How long a frame waits for a receive of a peer that has said that it is posted.
+const LIAR: Duration = Duration::from_millis(100);
+
+/// The most frames of a stream that wait so.
+const WAITING: usize = 4;
+
 /// Each Buf begins with a cache line.
 const ALIGN: usize = 64;
 
@@ -150,7 +156,8 @@ impl StreamOptions {
     }
 
     /// Sets how many frames of a stream are on their way at once, each of which holds a buffer of
-    /// the memory for sends. Defaults to 4; 1 to 512.
+    /// the memory for sends. Defaults to 4; 1 to 512. Over the software device at most 4 frames
+    /// wait: those that it finishes at once do not count.
     pub fn send_window(mut self, frames: usize) -> Self {
         self.send_window = frames.clamp(1, 512);
         self
@@ -313,10 +320,18 @@ impl Net {
             return Err(full());
         };
         let receives = (self.options.recv_window + RESERVED) as u32;
+        let mut send_window = self.options.send_window;
         let mut rdma = Rdma::builder(&self.device)
             .recv_queue_size(receives)
-            .send_queue_size(self.options.send_window as u32 + 2)
+            .send_queue_size(send_window as u32 + 2)
             .permissions(self.options.permissions);
+        let caps = self.device.info().caps().rdma.as_ref();
+        if caps.is_some_and(|caps| !caps.transport) {
+            // Credits are for receives that are posted. Without a network between them, a frame
+            // waits for one only if the peer has lied.
+            rdma = rdma.rnr_timeout(LIAR);
+            send_window = send_window.min(WAITING);
+        }
         if self.options.recv_bufs.is_some() {
             rdma = rdma.recv_pool(&RecvPool::new(&self.receives).credits(receives));
         }
@@ -329,7 +344,7 @@ impl Net {
             sends: &self.sends,
             control: [credits, end],
             recv_window: self.options.recv_window,
-            send_window: self.options.send_window,
+            send_window,
             runtime: runtime.clone(),
         };
         let core = Box::new(Core::new(rdma, parts, &wakers));

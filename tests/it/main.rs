@@ -84,6 +84,7 @@ mod stream {
     mod ends;
     mod exchange;
     mod laws;
+    mod liars;
     mod limits;
     mod messages;
     mod slots;

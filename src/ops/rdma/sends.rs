@@ -4,24 +4,27 @@
 //! reaps frees its Slot and counts it as ended. So whatever a stream has accepted goes on, and
 //! holds up nobody, although the tasks of the stream do something else.
 
+use std::cell::Cell;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use futures::task::AtomicWaker;
 
 use super::Rdma;
 use super::request::RdmaRequest;
 use crate::device::Verb;
-use crate::error::JobError;
+use crate::error::{JobError, Reason};
 use crate::mem::Buf;
 use crate::ops::op::{Request, prepare};
-use crate::reactor::{Completions, Outcome, Prepared, Run, RunWaiter, budget};
+use crate::reactor::{Completions, Outcome, Prepared, Run, RunWaiter, StreamSlotWaiter, budget};
 use crate::sync::wake;
 
 /// The sends of one stream.
 pub(crate) struct Sends {
+    /// For one of the Slots that streams may hold, and then for a free one.
+    share: Pin<Box<StreamSlotWaiter>>,
     line: Pin<Box<RunWaiter>>,
     ends: Arc<Ends>,
     rdma: Rdma,
@@ -51,6 +54,10 @@ impl Run for Ends {
         self.ended.fetch_add(1, Ordering::Release);
         self.waker.take().into_iter().for_each(wake);
     }
+
+    fn is_stream(&self) -> bool {
+        true
+    }
 }
 
 impl Completions for Ends {
@@ -70,6 +77,7 @@ fn request<'a>(rdma: &'a Rdma, message: &'a Buf) -> RdmaRequest<&'a Rdma, &'a Bu
 impl Sends {
     pub(crate) fn new(rdma: &Rdma) -> Sends {
         Sends {
+            share: Box::pin(StreamSlotWaiter::new(rdma.workq())),
             line: Box::pin(RunWaiter::new(rdma.workq())),
             ends: Arc::default(),
             rdma: rdma.clone(),
@@ -113,11 +121,15 @@ impl Sends {
             return Ok(true);
         }
         let (at, run) = (self.rdma.attachment(), self.ends.clone());
-        let launched = RunWaiter::launch(at, &mut false, Prepared::new(begun), run, 0)?;
-        if launched {
-            self.launched();
+        if !at.take_stream_slot(false) {
+            return Ok(false);
         }
-        Ok(launched)
+        let launched = RunWaiter::launch(at, &mut false, Prepared::new(begun), run, 0);
+        match launched {
+            Ok(true) => self.launched(),
+            _ => at.give_stream_slot_back(),
+        }
+        launched
     }
 
     /// Sends a message of these pieces now, inline and without a Buf; false if that cannot be done.
@@ -151,12 +163,29 @@ impl Sends {
         }
         let run: Arc<dyn Run> = self.ends.clone();
         let (rdma, at) = (&self.rdma, self.rdma.attachment());
-        let prepare = || prepare(&request(rdma, &message()?));
-        let sent = self.line.as_mut().poll_launch(cx, at, &run, 0, &prepare);
-        if let Poll::Ready(Ok(())) = sent {
-            self.launched();
+        let (taken, late) = (Cell::new(false), Cell::new(false));
+        let prepare = || {
+            if !taken.replace(true) && !at.take_stream_slot(true) {
+                (taken.set(false), late.set(true));
+                return Err(JobError::of(Reason::PoolEmpty));
+            }
+            prepare(&request(rdma, &message()?))
+        };
+        loop {
+            if !self.line.is_in_line() {
+                ready!(self.share.as_mut().poll(cx, at))?;
+            }
+            let sent = self.line.as_mut().poll_launch(cx, at, &run, 0, &prepare);
+            match sent {
+                Poll::Ready(Ok(())) => self.launched(),
+                // Nobody holds one without a job: it may not be polled for long.
+                _ if taken.replace(false) => at.give_stream_slot_back(),
+                // Another stream was faster, while this one stood in line for a free Slot.
+                _ if late.replace(false) => continue,
+                _ => {}
+            }
+            return sent;
         }
-        sent
     }
 
     /// One was submitted: its end must be heard of, whoever polls.
@@ -174,11 +203,12 @@ impl Sends {
 
     /// Returns whether a send stands in line.
     pub(crate) fn is_in_line(&self) -> bool {
-        self.line.is_in_line()
+        self.line.is_in_line() || self.share.is_in_line()
     }
 
     /// Gives up the place in line of a send that was not accepted.
     pub(crate) fn leave(&mut self) {
+        self.share.as_mut().leave();
         self.line.as_mut().leave();
     }
 }

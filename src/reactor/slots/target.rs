@@ -14,10 +14,16 @@ use crate::reactor::places::Places;
 /// How a Job ended.
 pub(crate) type Outcome = Result<u64, JobError>;
 
-/// What is notified of completions, in place of a waker: a run of a graph.
+/// What is notified of completions, in place of a waker: a run of a graph, or the sends of a
+/// stream.
 pub(crate) trait Run: Send + Sync {
     /// The Job of this node is over.
     fn completed(&self, node: u32, outcome: Outcome);
+
+    /// Whether it is a stream, whose Slots are of those that streams may hold.
+    fn is_stream(&self) -> bool {
+        false
+    }
 }
 
 /// Who is notified that a Job is over.

@@ -6,6 +6,8 @@
 //! `received` is what a receive brings. `entries` is a container that polls what was woken, and
 //! `posted` what stands in it.
 //!
+//! `stream_slots` counts the Slots that streams have of those of the WorkQ.
+//!
 //! Of the rooms of the reactor these files import `slots` (for how a job ends) and `events`.
 
 mod entries;
@@ -14,6 +16,7 @@ mod posted;
 mod received;
 mod receives;
 mod registry;
+mod stream_slots;
 mod waits;
 
 pub(crate) use posted::{End, PostedRun};
@@ -24,4 +27,5 @@ pub(crate) use receives::{Receipt, RecvTable};
 #[cfg(all(test, tokio_doca_loom))]
 pub(in crate::reactor) use registry::Numbered;
 pub(in crate::reactor) use registry::{Changed, Registry, Watching};
+pub(in crate::reactor) use stream_slots::StreamSlots;
 pub(in crate::reactor) use waits::{Ticket, WaitTable};

@@ -92,7 +92,8 @@ impl Shared {
             return false;
         }
         // Whoever is in line sleeps too, and any Job's end may be what it waits for.
-        let in_line = || !self.waiters.is_empty() || !self.drained.is_empty();
+        let lines = [&self.waiters, &self.stream_slots.line, &self.drained];
+        let in_line = || lines.iter().any(|line| !line.is_empty());
         (phases.any_op() && policy.is_event()) || in_line()
     }
 

@@ -55,6 +55,12 @@ impl Shared {
         }
     }
 
+    /// A stream has no Slot any more: another one may take one.
+    pub(in crate::reactor) fn give_stream_slot_back(&self) {
+        self.stream_slots.give_back();
+        self.notify_line(&self.stream_slots, false);
+    }
+
     /// Whether `notify_line` has rung for a turn that nobody has done.
     #[inline]
     pub(super) fn is_rung(&self) -> bool {
@@ -73,6 +79,7 @@ impl Shared {
     #[cold]
     fn overtake(&self) {
         self.notify_line(self, true);
+        self.notify_line(&self.stream_slots, true);
         let overtake = |places: &dyn Places, _: Option<&_>| self.notify_line(places, true);
         self.core.registry.each(overtake);
     }
@@ -158,6 +165,9 @@ pub(super) fn notify(shared: &Shared, whom: Notify, outside: &Outside) {
         }
         Notify::Run(target, outcome) => {
             if let Target::Run(run, node) = target.open(outside) {
+                if run.is_stream() {
+                    shared.give_stream_slot_back();
+                }
                 run.completed(node, outcome);
                 // The last handle may drop a waker of the application's.
                 discard(run);

@@ -17,7 +17,7 @@ use crate::reactor::gate::Gate;
 use crate::reactor::mode::{Current, Misses, Policy, TimeLimit};
 use crate::reactor::slots::Table;
 use crate::reactor::spin::{Spin, Spins};
-use crate::reactor::tables::{Changed, OwnLoop, Registry};
+use crate::reactor::tables::{Changed, OwnLoop, Registry, StreamSlots};
 use crate::reactor::timed::Times;
 use crate::sync::atomic::{AtomicBool, AtomicU8};
 use crate::sync::{Mutex, Order, Waiters, lock};
@@ -34,6 +34,7 @@ pub(in crate::reactor) struct Shared {
     pub(in crate::reactor) timer: Timer,
     /// Who waits for a free Slot.
     pub(in crate::reactor) waiters: Waiters,
+    pub(in crate::reactor) stream_slots: StreamSlots,
     /// One of them has a time limit: the timer wakes them.
     pub(in crate::reactor) limited_in_line: AtomicBool,
     /// How long a job may take that says no other.
@@ -144,6 +145,7 @@ impl Shared {
             gate: Gate::new(),
             timer: Timer::new(),
             waiters: Waiters::new(),
+            stream_slots: StreamSlots::new(depth),
             limited_in_line: AtomicBool::new(false),
             time_limit,
             pause: Pause::new(),

@@ -55,6 +55,7 @@ impl Future for Shutdown {
             fence(Ordering::SeqCst);
             // Who is in line for a Slot will not get one.
             shared.waiters.wake_all();
+            shared.stream_slots.line.wake_all();
             // Nor will who waits for a message be given one: its receive stays posted.
             shared.core.registry.each(|places, changed| {
                 places.wake_all();

@@ -78,7 +78,7 @@ impl WorkQ {
             flushed: counts.flushes(),
             in_flight,
             unfetched,
-            waiting: shared.waiters.waiting() as u64,
+            waiting: (shared.waiters.waiting() + shared.stream_slots.line.waiting()) as u64,
             polls: counts.polls(),
             empty_polls: counts.empty_polls(),
             arms: counts.arms(),

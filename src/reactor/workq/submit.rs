@@ -185,6 +185,13 @@ impl Shared {
         unsafe { self.waiters.enqueue_in(order, node, waker) };
     }
 
+    /// Stands in line for one of the Slots that streams may hold.
+    pub(in crate::reactor) fn enqueue_stream(&self, node: Pin<&WaitNode>, waker: &Waker) {
+        // SAFETY: a `StreamSlotWaiter` has the node, and owns a handle of the WorkQ that it is used
+        // with, which is dropped after the node. The node stands in no other line.
+        unsafe { self.stream_slots.line.enqueue(node, waker) };
+    }
+
     /// Stands in line for the timer.
     pub(in crate::reactor) fn enqueue_timed(&self, node: Pin<&WaitNode>, waker: &Waker) {
         // SAFETY: as in `enqueue`; a node that stood in the line for a Slot has left it.

@@ -371,6 +371,7 @@ impl<'a> Turn<'a> {
             sleepers.for_each(|sleeper| wake(sleeper.open(outside)));
             shared.core.registry.wake_all();
             shared.waiters.wake_all();
+            shared.stream_slots.line.wake_all();
             shared.drained.wake_all();
             shared.runs.wake_all();
             shared.timer.line.wake_all();

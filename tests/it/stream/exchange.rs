@@ -162,7 +162,7 @@ fn a_listener_without_memory_says_so() {
 }
 
 /// One side of an exchange, byte by byte.
-struct Raw {
+pub(super) struct Raw {
     socket: TcpStream,
     rdma: Rdma,
     pool: BufPool,
@@ -200,7 +200,7 @@ impl Raw {
     }
 
     /// Meets the listener, as docs/wire.md says.
-    async fn meet(net: &Net, credits: u8) -> (Raw, RdmaStream) {
+    pub(super) async fn meet(net: &Net, credits: u8) -> (Raw, RdmaStream) {
         let (raw, stream) = Raw::meet_with(net, &[2, 0, 0, credits]).await;
         (raw, stream.unwrap())
     }

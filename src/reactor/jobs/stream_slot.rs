@@ -1,0 +1,81 @@
+//! A stream's place in line for one of the Slots that streams may hold.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use pin_project::pin_project;
+
+use crate::error::JobError;
+use crate::reactor::places::Wanted;
+use crate::reactor::spin::Spin;
+use crate::reactor::workq::{Attachment, WorkQ};
+use crate::sync::WaitNode;
+
+/// A stream's place in line. Pinned in what the stream sends with.
+#[pin_project]
+pub(crate) struct StreamSlotWaiter {
+    // The list lies in the WorkQ, whose handle is dropped after the node.
+    #[pin]
+    node: WaitNode,
+    workq: WorkQ,
+    spin: Spin,
+}
+
+impl StreamSlotWaiter {
+    pub(crate) fn new(workq: WorkQ) -> StreamSlotWaiter {
+        StreamSlotWaiter {
+            node: WaitNode::new(),
+            workq,
+            spin: Spin::default(),
+        }
+    }
+
+    /// Waits until streams may take another Slot. It is not taken yet.
+    pub(crate) fn poll(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        at: &Attachment,
+    ) -> Poll<Result<(), JobError>> {
+        let this = self.project();
+        assert!(at.is_on(this.workq), "the context is on the stream's WorkQ");
+        let (shared, node) = (&this.workq.0, this.node.as_ref());
+        let slots = &shared.stream_slots;
+        let enqueue = |waker: &Waker| shared.enqueue_stream(node, waker);
+        let take = || Ok((slots.available() > 0).then_some(()));
+        let polled = at.poll_in_line(slots, node, this.spin, cx, enqueue, take);
+        if polled.is_ready() {
+            *this.spin = Spin::default();
+        }
+        polled
+    }
+
+    /// Returns whether it stands in line.
+    pub(crate) fn is_in_line(&self) -> bool {
+        self.node.is_linked()
+    }
+
+    /// The stream wants no Slot any more: if it was notified, the next in line is instead.
+    pub(crate) fn leave(self: Pin<&mut Self>) {
+        let this = self.project();
+        let node = this.node.as_ref();
+        if node.is_linked() {
+            let shared = &*this.workq.0;
+            shared.stream_slots.line.leave(node);
+            shared.notify_line(&shared.stream_slots, false);
+        }
+    }
+}
+
+impl Attachment {
+    /// Takes one of the Slots that streams may hold, for a job that is submitted next; false if
+    /// there is none, or if others stand in line for it. The end of the job gives it back.
+    pub(crate) fn take_stream_slot(&self, from_line: bool) -> bool {
+        let slots = &self.shared.stream_slots;
+        (from_line || slots.line.is_empty()) && slots.take()
+    }
+
+    /// The job was not submitted.
+    pub(crate) fn give_stream_slot_back(&self) {
+        self.shared.give_stream_slot_back();
+    }
+}

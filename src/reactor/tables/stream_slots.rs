@@ -1,0 +1,46 @@
+//! The Slots that streams may hold: half of those of a WorkQ, so that peers that take nothing
+//! leave Slots for all other jobs. Streams share these in the order in which they come.
+
+use crate::reactor::places::Wanted;
+use crate::sync::Waiters;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+
+pub(in crate::reactor) struct StreamSlots {
+    most: usize,
+    taken: AtomicUsize,
+    pub(in crate::reactor) line: Waiters,
+}
+
+impl StreamSlots {
+    pub(in crate::reactor) fn new(depth: u32) -> StreamSlots {
+        StreamSlots {
+            most: (depth as usize / 2).max(1),
+            taken: AtomicUsize::new(0),
+            line: Waiters::new(),
+        }
+    }
+
+    /// Takes one, if there is one. It is given back once its job is over.
+    pub(in crate::reactor) fn take(&self) -> bool {
+        let more = |taken| (taken < self.most).then_some(taken + 1);
+        let taken = self
+            .taken
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, more);
+        taken.is_ok()
+    }
+
+    /// The caller notifies those in line.
+    pub(in crate::reactor) fn give_back(&self) {
+        self.taken.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Wanted for StreamSlots {
+    fn line(&self) -> &Waiters {
+        &self.line
+    }
+
+    fn available(&self) -> usize {
+        self.most.saturating_sub(self.taken.load(Ordering::SeqCst))
+    }
+}
