@@ -18,10 +18,10 @@ const MAY: [(&str, &[&str]); 11] = [
     ("channel", &["device", "error", "process", "sync"]),
     ("ops", &["reactor", "mem", "device", "error", "sync"]),
     ("reactor", &["mem", "device", "error", "sync"]),
-    ("mem", &["device", "error", "sync"]),
+    ("mem", &["device", "error", "process", "sync"]),
     ("device", &["error", "sync"]),
     ("provider", &["device", "error", "process", "sync"]),
-    ("process", &["sync"]),
+    ("process", &["error", "sync"]),
     ("sync", &["error"]),
     ("error", &[]),
     // It drives a provider through everything that is public.

@@ -5,13 +5,14 @@ use std::fs::File;
 use std::time::Duration;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use support::peer::{again, role};
 use support::{test_name, *};
 use tokio_doca::soft::Soft;
 use tokio_doca::{
     Device, Dma, ErrorKind, Mmap, Mode, WorkQ,
-    mem::{BufInventory, HugePages},
+    mem::{Access, BufInventory, HugePages},
 };
 
 /// What the machine has in shared memory, in KiB.
@@ -30,6 +31,45 @@ fn ask_for_more_memory_than_there_is() {
         let text = rejected(builder.alloc(len), ErrorKind::NoMemory);
         mentions(&text, &[len as u64]);
     }
+}
+
+/// What `what` says while no file of this process may be longer than this.
+fn limited<T>(most: u64, what: impl FnOnce() -> T) -> T {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_FSIZE).unwrap();
+    setrlimit(Resource::RLIMIT_FSIZE, most, hard).unwrap();
+    let said = what();
+    setrlimit(Resource::RLIMIT_FSIZE, soft, hard).unwrap();
+    said
+}
+
+#[test]
+fn a_limit_of_files_is_an_error_and_not_sigxfsz() {
+    if !alone(test_name!(a_limit_of_files_is_an_error_and_not_sigxfsz)) {
+        return;
+    }
+    let device = Soft::builder().build().open("pf0").unwrap();
+    let memory = || {
+        Mmap::builder()
+            .device(&device)
+            .access(Access::LOCAL_READ_WRITE | Access::RDMA_READ)
+    };
+    const MOST: u64 = 1 << 20;
+    for pages in [None, Some(HugePages::Transparent)] {
+        let alloc = |len| match pages {
+            Some(huge) => memory().huge_pages(huge).alloc(len),
+            None => memory().alloc(len),
+        };
+        let text = rejected(limited(MOST, || alloc(2 << 20)), ErrorKind::NoMemory);
+        mentions(&text, &[2 << 20, MOST]);
+        assert!(text.contains("ulimit -f"), "{text}");
+        limited(MOST, || alloc(MOST as usize)).unwrap();
+    }
+    // What processes share is in files as well.
+    let memory = memory().alloc(4096).unwrap();
+    let exported = limited(100, || memory.export_rdma(&device));
+    let text = rejected(exported, ErrorKind::NoMemory);
+    assert!(text.contains("ulimit -f"), "{text}");
+    memory.export_rdma(&device).unwrap();
 }
 
 // A memfd is not accounted for when it is made longer: the length is compared with what there is

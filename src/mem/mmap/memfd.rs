@@ -20,6 +20,7 @@ use super::huge::{self, HugePages};
 use super::memory::{Mapping, Memory};
 use super::mmap::MmapInner;
 use crate::error::{Error, ErrorKind, Result};
+use crate::process::lengthen;
 
 const ALLOC: &str = "MmapBuilder::alloc";
 const FROM_MEMFD: &str = "MmapBuilder::from_memfd";
@@ -57,12 +58,8 @@ fn create(flags: MFdFlags) -> nix::Result<OwnedFd> {
 /// A memfd of that size. Its pages are not there yet.
 fn file(len: usize) -> Result<OwnedFd> {
     let file = create(MFdFlags::empty()).map_err(fail("memfd_create", len))?;
-    lengthen(&file, len).map_err(fail("ftruncate", len))?;
+    lengthen(&file, len).map_err(|error| error.with_call(ALLOC))?;
     Ok(file)
-}
-
-fn lengthen(file: &OwnedFd, len: usize) -> nix::Result<()> {
-    nix::unistd::ftruncate(file, i64::try_from(len).map_err(|_| Errno::EFBIG)?)
 }
 
 /// In pages of the usual size.
@@ -73,7 +70,7 @@ fn usual(len: NonZeroUsize) -> Result<Mapping> {
     // Takes the pages now: too few are an error here, and not a signal at the first touch.
     fallocate(&file, FallocateFlags::empty(), 0, size as i64).map_err(fail("fallocate", size))?;
     let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
-    map(file, 0, len, writable(), flags).map_err(fail("mmap", size))
+    map(file, 0, len, writable(), flags).map_err(|(call, errno)| fail(call, size)(errno))
 }
 
 /// In huge pages where the kernel finds some. The advice is the mapping's, so that the pages are
@@ -82,8 +79,8 @@ fn transparent(len: NonZeroUsize) -> Result<Mapping> {
     let size = len.get();
     affordable(ALLOC, size)?;
     let file = file(size)?;
-    let mapping =
-        map(file, 0, len, writable(), MapFlags::MAP_SHARED).map_err(fail("mmap", size))?;
+    let mapping = map(file, 0, len, writable(), MapFlags::MAP_SHARED);
+    let mapping = mapping.map_err(|(call, errno)| fail(call, size)(errno))?;
     // EINVAL is a kernel without them: usual pages do.
     match advise(&mapping, MmapAdvise::MADV_HUGEPAGE) {
         Ok(()) | Err(Errno::EINVAL) => {}
@@ -115,15 +112,16 @@ fn from_pool(len: NonZeroUsize, huge: HugePages, page: usize) -> Result<Mapping>
         Errno::EINVAL | Errno::ENODEV | Errno::ENOENT => short(ErrorKind::NotSupported),
         errno => fail("memfd_create", size)(errno),
     })?;
-    lengthen(&file, whole.get()).map_err(fail("ftruncate", size))?;
-    let mapping = fallocate(&file, FallocateFlags::empty(), 0, whole.get() as i64).and_then(|()| {
+    lengthen(&file, whole.get()).map_err(|error| error.with_call(ALLOC))?;
+    let taken = fallocate(&file, FallocateFlags::empty(), 0, whole.get() as i64);
+    let mapping = taken.map_err(|errno| ("fallocate", errno)).and_then(|()| {
         let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
         map(file, 0, whole, writable(), flags)
     });
     // The pages that it did get are back by now, so that the numbers are right.
-    mapping.map_err(|errno| match errno {
+    mapping.map_err(|(call, errno)| match errno {
         Errno::ENOSPC | Errno::ENOMEM => short(ErrorKind::NoMemory),
-        errno => fail("fallocate and mmap", size)(errno),
+        errno => fail(call, size)(errno),
     })
 }
 
@@ -172,7 +170,8 @@ pub(super) fn adopt(
         Error::os(FROM_MEMFD, text, errno.into())
     };
     let flags = sharing | MapFlags::MAP_POPULATE;
-    let mapping = map(file, within.start, whole, protection, flags).map_err(|e| fail("mmap", e))?;
+    let mapping = map(file, within.start, whole, protection, flags);
+    let mapping = mapping.map_err(|(call, errno)| fail(call, errno))?;
     let populate = match write {
         true => MmapAdvise::MADV_POPULATE_WRITE,
         false => MmapAdvise::MADV_POPULATE_READ,
@@ -250,19 +249,23 @@ fn writable() -> ProtFlags {
     ProtFlags::PROT_READ | ProtFlags::PROT_WRITE
 }
 
+/// Maps a part of a file, so that a child of fork(2) does not have it. The error also has the call
+/// that failed.
 fn map(
     file: OwnedFd,
     from: usize,
     len: NonZeroUsize,
     protection: ProtFlags,
     flags: MapFlags,
-) -> nix::Result<Mapping> {
-    let offset = i64::try_from(from).map_err(|_| Errno::EFBIG)?;
+) -> Result<Mapping, (&'static str, Errno)> {
+    let offset = i64::try_from(from).map_err(|_| ("mmap", Errno::EFBIG))?;
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-    let base = unsafe { mmap(None, len, protection, flags, &file, offset) }?;
+    let base = unsafe { mmap(None, len, protection, flags, &file, offset) };
+    let base = base.map_err(|errno| ("mmap", errno))?;
     // SAFETY: it was just made, and is nobody's.
     let mapping = unsafe { Mapping::new(base.cast(), len.get(), file, from as u64) };
-    advise(&mapping, MmapAdvise::MADV_DONTFORK)?;
+    let kept = advise(&mapping, MmapAdvise::MADV_DONTFORK);
+    kept.map_err(|errno| ("madvise(MADV_DONTFORK)", errno))?;
     Ok(mapping)
 }
 

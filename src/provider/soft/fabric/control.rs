@@ -26,11 +26,12 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::MapFlags;
 use nix::sys::stat::fstat;
 use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
-use nix::unistd::ftruncate;
 
 use super::memory::Mapping;
 use super::memory::pages;
 use super::protocol::SLOTS;
+use crate::error::{Error, Result};
+use crate::process::lengthen;
 
 mod owner;
 
@@ -70,15 +71,17 @@ fn seals() -> SealFlag {
 }
 
 impl Control {
-    pub(super) fn new() -> nix::Result<Control> {
+    pub(super) fn new() -> Result<Control> {
+        let os = |errno: Errno| Error::os(None, "the control page", errno.into());
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        let memfd = memfd_create(c"tokio-doca-control", flags)?;
-        ftruncate(&memfd, BYTES.get() as i64)?;
-        fallocate(&memfd, FallocateFlags::empty(), 0, BYTES.get() as i64)?;
+        let memfd = memfd_create(c"tokio-doca-control", flags).map_err(os)?;
+        lengthen(&memfd, BYTES.get())?;
+        fallocate(&memfd, FallocateFlags::empty(), 0, BYTES.get() as i64).map_err(os)?;
         let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
-        let words = Words(Arc::new(Mapping::new(&memfd, BYTES, true, flags)?));
+        let mapping = Mapping::new(&memfd, BYTES, true, flags).map_err(os)?;
+        let words = Words(Arc::new(mapping));
         // From here on nobody gets a writable mapping any more, whoever has the descriptor.
-        fcntl(&memfd, FcntlArg::F_ADD_SEALS(seals()))?;
+        fcntl(&memfd, FcntlArg::F_ADD_SEALS(seals())).map_err(os)?;
         let memfd = Arc::new(memfd);
         Ok(Control { memfd, words })
     }
@@ -170,6 +173,8 @@ impl Word {
 #[cfg(test)]
 mod tests {
     use super::super::memory::pages::tests::more_than;
+    use nix::unistd::ftruncate;
+
     use super::*;
 
     #[test]

@@ -83,8 +83,7 @@ impl Fabric {
             return Ok(server);
         }
         let place = Place::here()?;
-        let control =
-            Control::new().map_err(|errno| Error::os(None, "the control page", errno.into()))?;
+        let control = Control::new()?;
         let (listener, address) = listener::open(&self.instance)?;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, LISTENER);
         if let Err(errno) = self.epoll.add(&listener, event) {

@@ -14,6 +14,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 use super::super::ffi::*;
 use super::blob::{self, MemoryBlob};
 use super::context::Context;
+use super::traits::not_had;
 use crate::device::{
     Access, Audience, ExportRequest, Exported, ImportOrigin, Imported, LeakFlag, Region,
     Registration, RegistrationUse,
@@ -98,22 +99,11 @@ impl Drop for Mr {
     }
 }
 
-/// What errno says, and, if there is one, the limit that was in the way.
 fn not_registered(device: &str, len: usize) -> Error {
-    use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
     let source = std::io::Error::last_os_error();
     let what = format!("ibv_reg_mr of {len} bytes on {device}");
-    let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(RLIM_INFINITY, |(soft, _)| soft);
-    let limited = matches!(source.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN));
-    if limited && limit != RLIM_INFINITY {
-        let text = format!(
-            "{what}: {source}; memory of an adapter is locked, and the limit of this process is {} KiB: raise it with ulimit -l \
-             (LimitMEMLOCK= of a service), or register for one use (MmapBuilder::only_for)",
-            limit / 1024
-        );
-        return Error::new(ErrorKind::NoMemory, None, text);
-    }
-    Error::os(None, what, source)
+    let way_out = ", or register for one use (MmapBuilder::only_for)";
+    not_had(what, way_out, source)
 }
 
 /// Registers a range for a use; the key that Segments carry.

@@ -3,9 +3,11 @@
 
 use std::io;
 
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+
 use super::super::ffi::*;
 use crate::device::{Caps, Mtu, RdmaCaps};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// The most Segments on either side of a job.
 pub(in super::super) const LIST: usize = 16;
@@ -234,7 +236,24 @@ pub(in super::super) fn check_ptr<T>(
     call: &'static str,
     answer: *mut T,
 ) -> Result<std::ptr::NonNull<T>> {
-    std::ptr::NonNull::new(answer).ok_or_else(|| Error::os(None, call, io::Error::last_os_error()))
+    std::ptr::NonNull::new(answer)
+        .ok_or_else(|| not_had(call.to_owned(), "", io::Error::last_os_error()))
+}
+
+/// What could not be had, and, if there is one, the limit that may have been in the way: adapters
+/// lock the memory of registrations and of queues. `way_out` is another one, beside a higher limit.
+pub(super) fn not_had(what: String, way_out: &str, source: io::Error) -> Error {
+    let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(RLIM_INFINITY, |(soft, _)| soft);
+    let limited = matches!(source.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN));
+    if !limited || limit == RLIM_INFINITY {
+        return Error::os(None, what, source);
+    }
+    let text = format!(
+        "{what}: {source}; memory of an adapter is locked, and the limit of this process is {} KiB: raise it with ulimit -l \
+         (LimitMEMLOCK= of a service){way_out}",
+        limit / 1024
+    );
+    Error::new(ErrorKind::NoMemory, None, text)
 }
 
 pub(in super::super) fn failed(call: &'static str, answer: i32) -> Error {

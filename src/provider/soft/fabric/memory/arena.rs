@@ -15,11 +15,11 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::MapFlags;
 use nix::sys::stat::fstat;
 use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
-use nix::unistd::ftruncate;
 
 use super::mapping::Mapping;
 use super::pages;
 use crate::error::{Error, ErrorKind, Result};
+use crate::process::lengthen;
 
 /// Bytes of the largest.
 const MAX: usize = 64 << 20;
@@ -48,8 +48,7 @@ impl Arena {
     pub(in super::super::super) fn create(len: usize) -> Result<(Arc<OwnedFd>, Mapping)> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let memfd = memfd_create(c"tokio-doca-arena", flags).map_err(os("memfd_create"))?;
-        // Nobody can want more than an i64 has of what is at most MAX.
-        ftruncate(&memfd, len.try_into().unwrap_or(i64::MAX)).map_err(os("ftruncate"))?;
+        lengthen(&memfd, len)?;
         fcntl(&memfd, FcntlArg::F_ADD_SEALS(seals())).map_err(os("fcntl(F_ADD_SEALS)"))?;
         let mapping = Arena::received(&memfd, len)?;
         Ok((Arc::new(memfd), mapping))
@@ -100,6 +99,8 @@ impl Arena {
 
 #[cfg(test)]
 mod tests {
+    use nix::unistd::ftruncate;
+
     use super::super::pages::tests::more_than;
     use super::*;
 

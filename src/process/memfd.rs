@@ -1,0 +1,29 @@
+//! The size of new memory.
+
+use std::os::fd::OwnedFd;
+
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit};
+use nix::unistd::ftruncate;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Gives a memfd its size.
+///
+/// # Errors
+///
+/// `NoMemory` beyond the limit of this process for a file, where the kernel would send SIGXFSZ,
+/// which ends the process (setrlimit(2)); what ftruncate(2) says.
+pub(crate) fn lengthen(memfd: &OwnedFd, len: usize) -> Result<()> {
+    let fail = |errno: Errno| Error::os(None, format!("ftruncate to {len} bytes"), errno.into());
+    let size = i64::try_from(len).map_err(|_| fail(Errno::EFBIG))?;
+    let (limit, _) = getrlimit(Resource::RLIMIT_FSIZE).map_err(fail)?;
+    if len as u64 > limit {
+        let text = format!(
+            "{len} bytes of memory are a file (memfd_create(2)), and one of this process may have {limit}: raise the limit with \
+             ulimit -f (LimitFSIZE= of a service)"
+        );
+        return Err(Error::new(ErrorKind::NoMemory, None, text));
+    }
+    ftruncate(memfd, size).map_err(fail)
+}
