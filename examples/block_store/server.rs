@@ -78,7 +78,7 @@ impl Server {
         let store = &self.store;
         let builder = Rdma::builder(&store.device).recv_queue_size(MESSAGES as u32);
         let rdma = builder.attach(&store.workq)?;
-        let met = timeout(MEETING, rdma.handshake(&mut stream)).await;
+        let met = timeout(MEETING, rdma.handshake_accept(&mut stream)).await;
         met.map_err(|_| "it did not connect in time")??;
         drop(stream);
         let mut requests = rdma.recv_stream(&self.requests, MESSAGES);

@@ -137,7 +137,7 @@ impl Server {
             false => builder.recv_queue_size(MESSAGES as u32),
         };
         let rdma = builder.attach(&self.workq)?;
-        rdma.handshake(stream).await?;
+        rdma.handshake_accept(stream).await?;
         stream.write_u32_le(self.blob.len() as u32).await?;
         stream.write_all(&self.blob).await?;
         stream.write_u64_le(self.boot).await?;

@@ -55,6 +55,7 @@ mod hostile {
     mod descriptors;
     mod ends;
     mod exporter;
+    pub(crate) mod handshakes;
     mod importer;
     mod meets;
     mod rdma;

@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 use crate::adapters::{open, provider, try_open};
 use crate::fake_verbs::{Description, Fake, Link, World};
 use futures::{FutureExt, StreamExt};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use support::rdma::{REMOTE, Setup, Side, connect, failed};
 use support::{test_name, *};
+use tokio::io::AsyncWriteExt;
 use tokio_doca::device::{Liveness, Provider};
-use tokio_doca::verbs::ffi::*;
+use tokio_doca::verbs::{Address, ffi::*};
 use tokio_doca::{
     BufPool, Device, Dma, ErrorKind, Mmap, Mode, Rdma, WorkQ,
     error::{JobError, Reason},
@@ -210,6 +212,21 @@ fn each_step_of_the_set_up_may_fail() {
     }
 }
 
+/// Adapters lock memory: the limit for that may be what is in the way.
+#[test]
+fn what_there_is_no_memory_for_names_the_limit_of_locked_memory() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_MEMLOCK).unwrap();
+    // The fake locks nothing. Other tests of this process set none.
+    setrlimit(Resource::RLIMIT_MEMLOCK, hard.min(1 << 40), hard).unwrap();
+    for call in ["ibv_reg_mr", "ibv_create_cq", "ibv_create_qp"] {
+        let world = World::new([Description::roce("fake0")]);
+        let verbs = provider(&world);
+        world.faults().fail_always(call, libc::ENOMEM);
+        let text = rejected(everything(&verbs), ErrorKind::NoMemory);
+        assert!(text.contains(call) && text.contains("ulimit -l"), "{text}");
+    }
+}
+
 #[test]
 fn no_devices_have_a_reason() {
     let world = World::new([]);
@@ -247,6 +264,32 @@ fn a_device_that_does_not_open_hides_no_other() {
         device,
         "opened twice it is the same"
     );
+}
+
+/// Nobody would notice its end while it is idle: it is taken for a peer only by those who trust it.
+#[test]
+fn a_stranger_does_not_pass_for_a_program_without_this_library() {
+    let world = World::new([Description::roce("fake0")]);
+    let device = open(&provider(&world), "fake0");
+    let setup = Setup::new(false, Mode::EventDriven);
+    let (here, there) = sides(&device, setup);
+    let address = Address::of(&there.rdma.export().unwrap()).unwrap();
+    let blob = address.to_blob().unwrap();
+    for flag in [0, 1 << 31] {
+        let (mut stream, mut stranger) = tokio::io::duplex(4096);
+        let len = (blob.len() as u32 | flag).to_be_bytes();
+        let said = [&len[..], &blob, &[1]].concat();
+        let shaken = run(async {
+            stranger.write_all(&said).await.unwrap();
+            match flag {
+                0 => here.rdma.handshake_accept(&mut stream).await,
+                _ => here.rdma.handshake(&mut stream).await,
+            }
+        });
+        let text = rejected(shaken, ErrorKind::InvalidValue);
+        assert!(text.contains("Rdma::connect"), "{text}");
+    }
+    here.rdma.connect(&blob).wait().unwrap();
 }
 
 /// Of the two steps of a connection the first may fail and be done again; after the second there is

@@ -151,7 +151,7 @@ async fn traffic(peers: &Peers, pair: Arc<[Bench; 2]>) {
     let (mut one, mut other) = tokio::io::duplex(4096);
     let shaken = join(
         here.rdma.handshake(&mut one),
-        there.rdma.handshake(&mut other),
+        there.rdma.handshake_accept(&mut other),
     )
     .await;
     assert_eq!(

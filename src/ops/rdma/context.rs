@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-
 use super::{Connect, RdmaBuilder, RecvPool};
 use crate::device::{Access, Caps, Device, Endpoint, Mtu, RdmaCaps, Transport};
 use crate::error::{Error, ErrorKind, Result};
@@ -11,14 +9,15 @@ use crate::ops::context::{Context, Kind, contexts};
 use crate::reactor::{EndpointPort, RdmaState, RdmaWatch};
 
 /// The longest blob.
-const BLOB: usize = 1024;
+pub(super) const BLOB: usize = 1024;
 
 /// An RDMA context: messages and one-sided operations with a peer that it is connected to (RDMA
 /// guide; `doca_rdma`).
 ///
 /// It is attached to one [`WorkQ`](crate::WorkQ); clones are the same context. Each side exports a
 /// blob ([`export`](Rdma::export)), gets it to the other somehow, and connects with the one that it
-/// got ([`connect`](Rdma::connect)); over a stream [`handshake`](Rdma::handshake) does all of it.
+/// got ([`connect`](Rdma::connect)). Over a stream, [`handshake`](Rdma::handshake) does all of it,
+/// and [`handshake_accept`](Rdma::handshake_accept) does in a server.
 ///
 /// ```
 /// # use tokio_doca::{error::JobError, BufPool, Device, ErrorKind, Mmap, Rdma, WorkQ};
@@ -249,76 +248,6 @@ impl Rdma {
         Connect::new(self, how, blob, self.0.extra().connect_timeout)
     }
 
-    /// Exports, exchanges the blobs over a stream, and connects; the peer does the same at the
-    /// other end. Both sides are connected when it answers. The stream can be used for something
-    /// else afterwards: no byte too much is read.
-    ///
-    /// Its time limit is for the connection alone: a peer that says nothing is waited for
-    /// (`tokio::time::timeout`).
-    ///
-    /// # Errors
-    ///
-    /// As [`Rdma::export`] and [`Rdma::connect`]; `IoFailed` if the stream fails or ends;
-    /// `InvalidValue` for what is no blob; `ConnectionAborted` if the peer could not connect. It
-    /// was reset then, if it had connected.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping it leaves the stream amid the exchange: drop it too, and [`reset`](Rdma::reset) the
-    /// context.
-    pub async fn handshake<S>(&self, stream: &mut S) -> Result<()>
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
-        const OP: &str = "Rdma::handshake";
-        let io = |error: std::io::Error| {
-            Error::new(ErrorKind::IoFailed, OP, format!("the stream: {error}"))
-        };
-        let blob = self.export().map_err(|error| error.with_call(OP))?;
-        let (mut reader, mut writer) = tokio::io::split(stream);
-        let give = async {
-            writer.write_u32(blob.len() as u32).await.map_err(io)?;
-            writer.write_all(&blob).await.map_err(io)?;
-            writer.flush().await.map_err(io)
-        };
-        let get = async {
-            let len = reader.read_u32().await.map_err(io)? as usize;
-            if len > BLOB {
-                let text = format!(
-                    "the peer announces a blob of {len} bytes, and none has more than {BLOB}"
-                );
-                return Err(Error::new(ErrorKind::InvalidValue, OP, text));
-            }
-            let mut theirs = vec![0; len];
-            reader.read_exact(&mut theirs).await.map_err(io)?;
-            Ok(theirs)
-        };
-        let (_, theirs) = futures::future::try_join(give, get).await?;
-        let connected = self.connect(&theirs).await;
-        // Each side says whether it is connected, so that neither begins with one that is not.
-        let say = async {
-            writer
-                .write_u8(connected.is_ok().into())
-                .await
-                .map_err(io)?;
-            writer.flush().await.map_err(io)
-        };
-        let hear = async { reader.read_u8().await.map_err(io) };
-        let heard = futures::future::try_join(say, hear).await;
-        connected.map_err(|error| error.with_call(OP))?;
-        let error = match heard {
-            Ok(((), 1)) => return Ok(()),
-            Ok(_) => Error::new(
-                ErrorKind::ConnectionAborted,
-                OP,
-                "the peer could not connect",
-            ),
-            Err(error) => error,
-        };
-        self.port().reset();
-        Err(error)
-    }
-
     /// Back to Init, from any state: the connection ends, and the peer's state turns to Error. Jobs
     /// in flight and receives end with [`Reason::Flushed`](crate::error::Reason::Flushed), for
     /// [`Reason::Reset`](crate::error::Reason::Reset); messages that nobody took are dropped, and
@@ -364,6 +293,17 @@ impl Rdma {
         self.reset().map_err(|error| error.with_call(OP))
     }
 
+    /// Returns what it has done so far. Always on; jobs and receives pay nothing for it.
+    pub fn stats(&self) -> RdmaStats {
+        let (port, mut stats) = (self.port(), RdmaStats::default());
+        let receives = port.receives();
+        (stats.connects, stats.errors) = port.transitions();
+        (stats.receives_posted, stats.receives_in_use) = receives.posted_and_in_use();
+        stats.receives_dropped = receives.dropped();
+        stats.receives_waiting = receives.line.waiting() as u64;
+        stats
+    }
+
     #[inline(always)]
     pub(super) fn port(&self) -> &EndpointPort {
         &self.0.extra().port
@@ -376,4 +316,26 @@ impl Rdma {
             .check_open()
             .map_err(|_| Error::new(ErrorKind::BadState, op, "the WorkQ was shut down"))
     }
+}
+
+/// What an Rdma has done since it was attached: the answer of [`Rdma::stats`].
+///
+/// The numbers are exact while nothing happens. Jobs are counted by their
+/// [`WorkQ`](crate::WorkQ::stats).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RdmaStats {
+    /// How often it was connected, as far as was noticed: a change of the state counts if a turn of
+    /// the WorkQ, or a call of `stats`, comes before the next one.
+    pub connects: u64,
+    /// How often its state turned to Error, as far as was noticed.
+    pub errors: u64,
+    /// Receives that were posted. A receive that takes over a dropped one posts none.
+    pub receives_posted: u64,
+    /// Places of receives that are taken: posted receives, and messages that nobody has fetched.
+    pub receives_in_use: u64,
+    /// Those of `receives_in_use` that were dropped, and wait for a receive that takes them over.
+    pub receives_dropped: u64,
+    /// Receives that wait in line for a place.
+    pub receives_waiting: u64,
 }

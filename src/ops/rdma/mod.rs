@@ -3,6 +3,7 @@
 mod builder;
 mod connect;
 mod context;
+mod handshake;
 mod nodes;
 mod operations;
 mod pooled_receives;
@@ -12,12 +13,11 @@ mod recv_pool;
 mod request;
 mod sends;
 mod sink;
-mod stats;
 mod stream;
 
 pub use builder::RdmaBuilder;
 pub use connect::Connect;
-pub use context::Rdma;
+pub use context::{Rdma, RdmaStats};
 pub use nodes::{
     CompareSwapData, CompareSwapNode, FetchAddData, FetchAddNode, ReadData, ReadNode, SendData,
     SendImmData, SendImmNode, SendNode, WriteData, WriteImmData, WriteImmNode, WriteNode,
@@ -28,5 +28,4 @@ pub use request::RdmaOp;
 use request::RdmaRequest;
 pub(crate) use sends::Sends;
 pub use sink::SendSink;
-pub use stats::RdmaStats;
 pub use stream::RecvStream;

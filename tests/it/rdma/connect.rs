@@ -7,8 +7,9 @@ use support::both_sides::*;
 use support::device::{needs_soft, under_test};
 use support::loopback::Loopback;
 use support::{LIMIT, in_time, pattern};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio_doca::{
-    Buf, BufPool, Device, ErrorKind, Mmap, Mode, Rdma, WorkQ,
+    Buf, BufPool, Device, ErrorKind, Mmap, Mode, Rdma, Result, WorkQ,
     device::Caps,
     error::{JobError, Reason},
     mem::{Access, BufChain, BufInventory, RemoteMmap},
@@ -597,59 +598,82 @@ async fn owned_operations_can_be_spawned() {
     assert_eq!(within(read).await.unwrap(), Ok(64));
 }
 
+async fn shake(rdma: &Rdma, accepts: bool, stream: &mut DuplexStream) -> Result<()> {
+    match accepts {
+        true => rdma.handshake_accept(stream).await,
+        false => rdma.handshake(stream).await,
+    }
+}
+
 #[tokio::test]
 async fn a_handshake_connects_over_a_stream_and_leaves_the_rest_of_it() {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let (_loopback, device) = Loopback::device(false);
-    let (here, there) = (
-        Side::new(&device, Mode::EventDriven),
-        Side::new(&device, Mode::EventDriven),
+    let side = || Side::new(&device, Mode::EventDriven);
+    for accepts in [[false, false], [false, true], [true, false]] {
+        let (here, there) = (side(), side());
+        // Narrower than a blob.
+        let (mut one, mut other) = duplex(3);
+        let both = async {
+            let (a, b) = tokio::join!(
+                shake(&here.rdma, accepts[0], &mut one),
+                shake(&there.rdma, accepts[1], &mut other)
+            );
+            a.unwrap();
+            b.unwrap();
+            let states = [here.rdma.state(), there.rdma.state()];
+            assert_eq!(states, [RdmaState::Connected; 2]);
+            let (wrote, read) = tokio::join!(one.write_all(b"!"), other.read_u8());
+            wrote.unwrap();
+            assert_eq!(read.unwrap(), b'!');
+        };
+        within(both).await;
+    }
+    // Two servers that wait for each other.
+    let (here, there) = (side(), side());
+    let (mut one, mut other) = duplex(4096);
+    let shaken = tokio::join!(
+        shake(&here.rdma, true, &mut one),
+        shake(&there.rdma, true, &mut other)
     );
-    // Narrower than a blob.
-    let (mut one, mut other) = tokio::io::duplex(3);
-    let both = async {
-        let (a, b) = tokio::join!(
-            here.rdma.handshake(&mut one),
-            there.rdma.handshake(&mut other)
-        );
-        a.unwrap();
-        b.unwrap();
-        assert_eq!(
-            [here.rdma.state(), there.rdma.state()],
-            [RdmaState::Connected; 2]
-        );
-        let (wrote, read) = tokio::join!(one.write_all(b"!"), other.read_u8());
-        wrote.unwrap();
-        assert_eq!(read.unwrap(), b'!');
-    };
-    within(both).await;
-    // A stranger: too long, no blob, gone.
-    for (answer, kind) in [
-        (&[0, 1, 0, 0][..], ErrorKind::InvalidValue),
-        (&[0, 0, 0, 1, 7, 1], ErrorKind::InvalidValue),
-        (&[0, 0], ErrorKind::IoFailed),
-    ] {
-        let (mut stream, mut stranger) = tokio::io::duplex(4096);
-        stranger.write_all(answer).await.unwrap();
-        stranger.shutdown().await.unwrap();
-        let side = Side::new(&device, Mode::EventDriven);
-        let error = within(side.rdma.handshake(&mut stream)).await.unwrap_err();
-        assert_eq!(error.kind(), kind, "{error}");
+    for (shaken, side) in [(shaken.0, here), (shaken.1, there)] {
+        let error = shaken.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
+        assert!(error.to_string().contains("`handshake`"), "{error}");
         assert_eq!(side.rdma.state(), RdmaState::Init);
     }
-    // A peer that cannot connect: this side is as it was.
-    let (mut stream, mut stranger) = tokio::io::duplex(4096);
-    let (side, blob) = (
-        Side::new(&device, Mode::EventDriven),
-        Side::new(&device, Mode::EventDriven),
-    );
-    let theirs = blob.rdma.export().unwrap();
-    stranger.write_u32(theirs.len() as u32).await.unwrap();
-    stranger.write_all(&theirs).await.unwrap();
-    stranger.write_u8(0).await.unwrap();
-    let error = within(side.rdma.handshake(&mut stream)).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
-    assert_eq!(side.rdma.state(), RdmaState::Init);
+}
+
+#[tokio::test]
+async fn a_handshake_with_a_stranger_leaves_the_context_as_it_was() {
+    let (_loopback, device) = Loopback::device(false);
+    let side = || Side::new(&device, Mode::EventDriven);
+    for accepts in [false, true] {
+        // Too long, no blob, gone.
+        for (answer, kind) in [
+            (&[0, 1, 0, 0][..], ErrorKind::InvalidValue),
+            (&[0, 0, 0, 1, 7, 1], ErrorKind::InvalidValue),
+            (&[0, 0], ErrorKind::IoFailed),
+        ] {
+            let (mut stream, mut stranger) = duplex(4096);
+            stranger.write_all(answer).await.unwrap();
+            stranger.shutdown().await.unwrap();
+            let side = side();
+            let error = within(shake(&side.rdma, accepts, &mut stream)).await;
+            let error = error.unwrap_err();
+            assert_eq!(error.kind(), kind, "{error}");
+            assert_eq!(side.rdma.state(), RdmaState::Init);
+        }
+        // It cannot connect.
+        let (mut stream, mut stranger) = duplex(4096);
+        let (side, blob) = (side(), side());
+        let theirs = blob.rdma.export().unwrap();
+        stranger.write_u32(theirs.len() as u32).await.unwrap();
+        stranger.write_all(&theirs).await.unwrap();
+        stranger.write_u8(0).await.unwrap();
+        let error = within(shake(&side.rdma, accepts, &mut stream)).await;
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::ConnectionAborted);
+        assert_eq!(side.rdma.state(), RdmaState::Init);
+    }
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::path::Path;
 use support::programs::*;
 
 use super::chaos::Pair;
+use crate::hostile::handshakes::{ghost, nobodies};
 
 const STARTS: &str = "start what a program starts itself";
 
@@ -46,6 +47,21 @@ fn a_file_is_read_as_it_was_written_whichever_side_was_killed_since() {
     pair.start_replica();
     pair.kill_primary();
     reads(&pair, &second);
+}
+
+/// More of them than it has places.
+#[test]
+fn clients_that_connect_to_nobody_take_no_place() {
+    if is_emulated(STARTS) {
+        return;
+    }
+    let (folder, pair) = (Folder::new(), Pair::start());
+    for blob in nobodies().iter().cycle().take(100) {
+        assert_eq!(ghost(pair.addrs[0], b"", blob).unwrap(), 0);
+    }
+    let (file, written) = folder.file("one", 1000);
+    writes(&pair, &file);
+    reads(&pair, &written);
 }
 
 #[test]

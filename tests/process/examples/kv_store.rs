@@ -13,6 +13,7 @@ use tokio_doca::error::ErrorKind;
 use tokio_doca::mem::{Access, BufInventory, RemoteMmap};
 use tokio_doca::{Device, Mmap, Rdma, WorkQ};
 
+use crate::hostile::handshakes::{ghost, nobodies};
 use crate::kv_store::service::{Service, on_device};
 
 impl Service {
@@ -217,6 +218,21 @@ fn clients_that_say_something_else_harm_nobody() {
     drop(silent);
     let server = service.server;
     kill(server, None).expect("it is the same server");
+}
+
+/// More of them than it has places.
+#[test]
+fn clients_that_connect_to_nobody_take_no_place() {
+    if is_emulated(STARTS) || adapter().is_some() {
+        return;
+    }
+    let service = Service::start(&[]);
+    service.does(&["put", "colour", "green"], "");
+    let addr = service.address.parse().unwrap();
+    for blob in nobodies().iter().cycle().take(100) {
+        assert_eq!(ghost(addr, b"R", blob).unwrap(), 0);
+    }
+    service.does(&["get", "colour"], "green");
 }
 
 #[test]

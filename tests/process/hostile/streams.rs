@@ -12,6 +12,7 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept, bind, listen, socket,
 };
 use support::device::needs_soft;
+use support::peer::hex;
 use support::programs::Folder;
 use support::stream::{Net, bytes, hear, offer, say, small};
 use support::*;
@@ -45,10 +46,10 @@ async fn victim() -> Net {
 }
 
 /// A socket of the kind that the fabric connects to, where nobody has any business.
-struct Trap(OwnedFd);
+pub(super) struct Trap(OwnedFd);
 
 impl Trap {
-    fn new(path: &Path) -> Trap {
+    pub(super) fn new(path: &Path) -> Trap {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let trap = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
         bind(trap.as_raw_fd(), &UnixAddr::new(path).unwrap()).unwrap();
@@ -57,21 +58,29 @@ impl Trap {
     }
 
     #[track_caller]
-    fn is_untouched(&self) {
+    pub(super) fn is_untouched(&self) {
         assert_eq!(accept(self.0.as_raw_fd()), Err(Errno::EAGAIN));
     }
 }
 
 /// A forged blob that names the socket at this path.
-fn leads_to(instance: u8, path: &Path) -> Vec<u8> {
+pub(super) fn leads_to(instance: u8, path: &Path) -> Vec<u8> {
     forged(instance, |endpoint| {
         endpoint.kind = 1;
         endpoint.name = path.to_str().unwrap().as_bytes().to_vec();
     })
 }
 
+/// A forged blob that names a socket as its process would, by a link to the one at this path.
+pub(super) fn links_to(instance: u8, folder: &Folder, path: &Path) -> Vec<u8> {
+    let link = folder.path(&format!("tokio-doca-{}", hex(&[instance; 16])));
+    _ = std::fs::remove_file(&link);
+    std::os::unix::fs::symlink(path, &link).unwrap();
+    leads_to(instance, &link)
+}
+
 /// Blobs of endpoints that nobody has, made up in each way that matters.
-fn forged(instance: u8, change: impl FnOnce(&mut Endpoint)) -> Vec<u8> {
+pub(super) fn forged(instance: u8, change: impl FnOnce(&mut Endpoint)) -> Vec<u8> {
     let mut endpoint = Endpoint::hostile(false, 1);
     endpoint.instance = [instance; 16];
     change(&mut endpoint);
@@ -208,8 +217,9 @@ fn a_connector_goes_to_the_process_of_the_listener_alone() {
         };
         for instance in [0x00, 0xff] {
             let elsewhere = leads_to(instance, &path);
+            let link = links_to(instance, &folder, &path);
             let abstract_name = forged(instance, |endpoint| endpoint.name = b"somebody".to_vec());
-            for blob in [elsewhere, abstract_name] {
+            for blob in [elsewhere, link, abstract_name] {
                 let (connected, told) = join(connector.connect(addr), answer(blob)).await;
                 trap.is_untouched();
                 rejected(connected, ErrorKind::NotPermitted);

@@ -225,6 +225,22 @@ impl EndpointBlob {
     }
 }
 
+impl EndpointBlob {
+    /// A stranger may say that it has another library, so that it is not looked after while it is
+    /// idle: its end would be noticed by nobody.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` if the blob says so.
+    pub(in super::super) fn is_of_this_library(&self) -> Result<()> {
+        if !self.origin.is_foreign() {
+            return Ok(());
+        }
+        let text = "the blob is of a program without this library: connect to it with Rdma::connect, which trusts it";
+        Err(Error::new(ErrorKind::InvalidValue, None, text))
+    }
+}
+
 impl Address {
     /// Of what an Rdma on an adapter has exported.
     ///

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
 
+use super::super::adapter::EndpointBlob;
 use super::super::connection::RcConnection;
 use super::shared::Shared;
 use crate::device::{
@@ -81,7 +82,12 @@ unsafe impl Endpoint for VerbsEndpoint {
 
     fn listen(&self, blob: &[u8]) -> Result<()> {
         // Connecting sends the peer nothing. For RoCE the kernel resolves its address.
-        self.connect(blob, Instant::now())
+        self.dial(blob, Instant::now())
+    }
+
+    fn dial(&self, blob: &[u8], deadline: Instant) -> Result<()> {
+        EndpointBlob::parse(blob)?.is_of_this_library()?;
+        self.connect(blob, deadline)
     }
 
     fn connect(&self, blob: &[u8], _deadline: Instant) -> Result<()> {

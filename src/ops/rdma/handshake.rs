@@ -1,0 +1,177 @@
+//! How two contexts come to be connected over a stream (docs/wire.md, *Handshake*).
+
+use std::io;
+
+use futures::future::try_join;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::Rdma;
+use super::context::BLOB;
+use crate::error::{Error, ErrorKind, Result};
+use crate::reactor::RdmaState;
+
+const SHAKE: &str = "Rdma::handshake";
+const ACCEPT: &str = "Rdma::handshake_accept";
+
+/// In the length of a blob: the side that has made it listens, and the other one dials.
+const LISTENS: u32 = 1 << 31;
+
+impl Rdma {
+    /// Exports, exchanges the blobs over a stream, and connects; the peer calls this or
+    /// [`handshake_accept`](Rdma::handshake_accept) at the other end. Both sides are connected when
+    /// it answers. The stream can be used for something else afterwards: no byte too much is read.
+    ///
+    /// A peer that accepts chooses nothing but whether they are connected: this side goes to the
+    /// process that has made the blob. A peer that calls this as well is trusted. Its blob says
+    /// where this side goes, and that it is connected is believed: a server that strangers reach
+    /// calls `handshake_accept`.
+    ///
+    /// Its time limit is for the connection alone: a peer that says nothing is waited for
+    /// (`tokio::time::timeout`).
+    ///
+    /// # Errors
+    ///
+    /// As [`Rdma::export`] and [`Rdma::connect`]; `IoFailed` if the stream fails or ends;
+    /// `InvalidValue` for what is no blob; `NotPermitted` for the blob of a peer that accepts and
+    /// names a socket of another process; `ConnectionAborted` if the peer could not connect. It was
+    /// reset then, if it had connected.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it leaves the stream amid the exchange: drop it too, and [`reset`](Rdma::reset) the
+    /// context.
+    pub async fn handshake<S>(&self, stream: &mut S) -> Result<()>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        let (theirs, dials) = self.exchange(SHAKE, &mut reader, &mut writer, 0).await?;
+        let connect = match dials {
+            true => self.dial(&theirs),
+            false => self.connect(&theirs),
+        };
+        let connected = connect.await;
+        // Each side says whether it is connected, so that neither begins with one that is not.
+        let say = say(SHAKE, &mut writer, connected.is_ok());
+        let heard = try_join(say, hear(SHAKE, &mut reader)).await;
+        connected.map_err(|error| error.with_call(SHAKE))?;
+        let heard = heard.and_then(|((), is_connected)| is_connected);
+        heard.inspect_err(|_| self.port().reset())
+    }
+
+    /// The side of a server in a [`handshake`](Rdma::handshake), which the client calls. The
+    /// client may be hostile: this side contacts nobody, and is connected once the client has come
+    /// with the key of the blob that it was given.
+    ///
+    /// An adapter cannot see whether its client has come: there it is connected if the client says
+    /// so, and a client that lied is found out by the first message that it does not take.
+    ///
+    /// There is no time limit: a client that says nothing is waited for. Set one, so that it holds
+    /// its place no longer:
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tokio::net::TcpStream;
+    /// # use tokio_doca::Rdma;
+    /// # async fn meet(rdma: &Rdma, mut client: TcpStream) -> Result<(), Box<dyn std::error::Error>> {
+    /// let limit = Duration::from_secs(5);
+    /// tokio::time::timeout(limit, rdma.handshake_accept(&mut client)).await??;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Rdma::handshake`]; `ConnectionAborted` also if the client says that it is connected and
+    /// has not come, and if it accepts as well.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Rdma::handshake`].
+    pub async fn handshake_accept<S>(&self, stream: &mut S) -> Result<()>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        let met = self.exchange(ACCEPT, &mut reader, &mut writer, LISTENS);
+        let (theirs, listens) = met.await?;
+        let accept = async {
+            if listens {
+                return aborted(ACCEPT, "both sides accept: one of them calls `handshake`");
+            }
+            let listening = self.listen(&theirs).await;
+            listening.map_err(|error| error.with_call(ACCEPT))?;
+            hear(ACCEPT, &mut reader).await??;
+            match self.state() {
+                RdmaState::Connected => Ok(()),
+                RdmaState::Init => {
+                    let text = "the peer says that it is connected, and has not come";
+                    aborted(ACCEPT, text)
+                }
+                _ => aborted(ACCEPT, "the peer has come, and the connection has ended"),
+            }
+        };
+        let mut accepted = accept.await;
+        let said = say(ACCEPT, &mut writer, accepted.is_ok()).await;
+        accepted = accepted.and(said);
+        accepted.inspect_err(|_| self.port().reset())
+    }
+
+    /// Exchanges the blobs. Returns the peer's, and whether it listens.
+    async fn exchange<S: AsyncRead + AsyncWrite>(
+        &self,
+        op: &'static str,
+        reader: &mut tokio::io::ReadHalf<S>,
+        writer: &mut tokio::io::WriteHalf<S>,
+        listens: u32,
+    ) -> Result<(Vec<u8>, bool)> {
+        let blob = self.export().map_err(|error| error.with_call(op))?;
+        let give = async {
+            let len = blob.len() as u32 | listens;
+            writer.write_u32(len).await.map_err(io(op))?;
+            writer.write_all(&blob).await.map_err(io(op))?;
+            writer.flush().await.map_err(io(op))
+        };
+        let get = async {
+            let said = reader.read_u32().await.map_err(io(op))?;
+            let len = (said & !LISTENS) as usize;
+            if len > BLOB {
+                let text = format!(
+                    "the peer announces a blob of {len} bytes, and none has more than {BLOB}"
+                );
+                return Err(Error::new(ErrorKind::InvalidValue, op, text));
+            }
+            let mut theirs = vec![0; len];
+            reader.read_exact(&mut theirs).await.map_err(io(op))?;
+            Ok((theirs, said & LISTENS != 0))
+        };
+        let ((), theirs) = try_join(give, get).await?;
+        Ok(theirs)
+    }
+}
+
+fn io(op: &'static str) -> impl Fn(io::Error) -> Error {
+    move |error| Error::new(ErrorKind::IoFailed, op, format!("the stream: {error}"))
+}
+
+fn aborted<T>(op: &'static str, text: &'static str) -> Result<T> {
+    Err(Error::new(ErrorKind::ConnectionAborted, op, text))
+}
+
+/// Says whether this side is connected.
+async fn say(
+    op: &'static str,
+    writer: &mut (impl AsyncWrite + Unpin),
+    is_connected: bool,
+) -> Result<()> {
+    writer.write_u8(is_connected.into()).await.map_err(io(op))?;
+    writer.flush().await.map_err(io(op))
+}
+
+/// Hears whether the peer is connected.
+async fn hear(op: &'static str, reader: &mut (impl AsyncRead + Unpin)) -> Result<Result<()>> {
+    match reader.read_u8().await.map_err(io(op))? {
+        1 => Ok(Ok(())),
+        _ => Ok(aborted(op, "the peer could not connect")),
+    }
+}

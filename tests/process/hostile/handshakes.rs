@@ -1,0 +1,173 @@
+//! Strangers who reach a server that calls `Rdma::handshake_accept`: they take no place of a
+//! client, and lead it nowhere.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use support::device::needs_soft;
+use support::programs::Folder;
+use support::*;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_doca::soft::Soft;
+use tokio_doca::{Device, ErrorKind, Rdma, WorkQ};
+
+use super::streams::{Trap, forged, leads_to, links_to};
+
+/// Clients that the server of these tests has at once.
+const PLACES: usize = 4;
+/// How often an honest client comes.
+const VISITS: usize = 20;
+/// In the length that a side says of its blob: it accepts.
+const ACCEPTS: u32 = 1 << 31;
+
+/// Says that it is the maker of this blob, and connected, and comes to nobody. Returns what the
+/// server says of itself. `first` is what the service wants to hear before.
+pub(crate) fn ghost(addr: SocketAddr, first: &[u8], blob: &[u8]) -> io::Result<u8> {
+    let mut socket = TcpStream::connect(addr)?;
+    let len = (blob.len() as u32).to_be_bytes();
+    socket.write_all(&[first, &len, blob, &[1]].concat())?;
+    let mut len = [0; 4];
+    socket.read_exact(&mut len)?;
+    let len = u32::from_be_bytes(len);
+    assert_eq!(len & ACCEPTS, ACCEPTS, "a server accepts");
+    let mut rest = vec![0; (len & !ACCEPTS) as usize + 1];
+    socket.read_exact(&mut rest)?;
+    Ok(rest.pop().expect("a byte"))
+}
+
+/// Blobs of endpoints that nobody has, with either order of the instances.
+pub(crate) fn nobodies() -> [Vec<u8>; 2] {
+    [0x00, 0xff].map(|instance| forged(instance, |_| ()))
+}
+
+struct Server {
+    device: Device,
+    workq: WorkQ,
+    listener: TcpListener,
+}
+
+impl Server {
+    async fn new() -> (Arc<Server>, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let device = Soft::builder().build().open("pf0").unwrap();
+        let workq = WorkQ::builder().build().unwrap();
+        let server = Server {
+            device,
+            workq,
+            listener,
+        };
+        (Arc::new(server), addr)
+    }
+
+    /// Has a client in each of its places until it leaves, as a service has.
+    async fn serve(self: Arc<Server>) {
+        let places = Arc::new(Semaphore::new(PLACES));
+        loop {
+            let place = Arc::clone(&places).acquire_owned().await.unwrap();
+            let (mut stream, _) = self.listener.accept().await.unwrap();
+            let rdma = Rdma::builder(&self.device).attach(&self.workq).unwrap();
+            tokio::spawn(async move {
+                match rdma.handshake_accept(&mut stream).await {
+                    Ok(()) => drop(rdma.recv(()).await.unwrap_err()),
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}"),
+                }
+                drop(place);
+            });
+        }
+    }
+}
+
+/// The longest visit of an honest client.
+async fn visits(addr: SocketAddr, device: &Device) -> Duration {
+    let workq = WorkQ::builder().build().unwrap();
+    let mut longest = Duration::ZERO;
+    for _ in 0..VISITS {
+        let begun = Instant::now();
+        let visit = async {
+            let mut stream = tokio::net::TcpStream::connect(addr).await.unwrap();
+            let rdma = Rdma::builder(device).attach(&workq).unwrap();
+            rdma.handshake(&mut stream).await.unwrap();
+        };
+        in_time("a visit", visit).await;
+        longest = longest.max(begun.elapsed());
+    }
+    longest
+}
+
+#[test]
+fn ghosts_take_no_place_of_a_client() {
+    if needs_soft("an adapter cannot see whether its peer is there") {
+        return;
+    }
+    run(async {
+        let (server, addr) = Server::new().await;
+        let device = server.device.clone();
+        let serving = tokio::spawn(server.serve());
+        let alone = visits(addr, &device).await;
+        let ghosts = std::thread::spawn(move || {
+            for blob in nobodies().iter().cycle().take(16 * PLACES) {
+                assert_eq!(ghost(addr, b"", blob).unwrap(), 0, "it has not come");
+            }
+        });
+        let beside = visits(addr, &device).await;
+        until("all ghosts were told", || ghosts.is_finished()).await;
+        ghosts.join().unwrap();
+        visits(addr, &device).await;
+        // A ghost that had a place would have it for ever.
+        println!("the longest visit: {alone:?} without ghosts, {beside:?} beside them");
+        assert_quick(
+            "a visit beside ghosts",
+            beside,
+            20 * alone.max(Duration::from_millis(100)),
+        );
+        serving.abort();
+    });
+}
+
+/// Whatever socket a stranger names, the server connects to none; nor does a client that an
+/// accepting server sends elsewhere.
+#[test]
+fn neither_side_of_a_handshake_goes_where_a_stranger_says() {
+    if needs_soft("an adapter contacts nobody at all") {
+        return;
+    }
+    run(async {
+        let folder = Folder::new();
+        let path = folder.path("socket");
+        let trap = Trap::new(&path);
+        let device = Soft::builder().build().open("pf0").unwrap();
+        let workq = WorkQ::builder().build().unwrap();
+        for instance in [0x00, 0xff] {
+            let elsewhere = leads_to(instance, &path);
+            let link = links_to(instance, &folder, &path);
+            for (accepts, blob) in [
+                (true, &elsewhere),
+                (true, &link),
+                (false, &elsewhere),
+                (false, &link),
+            ] {
+                let (mut here, mut stranger) = tokio::io::duplex(4096);
+                let rdma = Rdma::builder(&device).attach(&workq).unwrap();
+                let flag = if accepts { 0 } else { ACCEPTS };
+                let len = (blob.len() as u32 | flag).to_be_bytes();
+                let words = [&len[..], blob, &[1]].concat();
+                tokio::io::AsyncWriteExt::write_all(&mut stranger, &words)
+                    .await
+                    .unwrap();
+                let (shaken, kind) = match accepts {
+                    true => (
+                        rdma.handshake_accept(&mut here).await,
+                        ErrorKind::ConnectionAborted,
+                    ),
+                    false => (rdma.handshake(&mut here).await, ErrorKind::NotPermitted),
+                };
+                trap.is_untouched();
+                rejected(shaken, kind);
+            }
+        }
+    });
+}
