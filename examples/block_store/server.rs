@@ -33,6 +33,8 @@ struct Server {
     store: Arc<Store>,
     requests: BufPool,
     answers: BufPool,
+    /// What clients have asked for and not taken.
+    copies: BufPool,
 }
 
 pub(crate) async fn serve(addr: SocketAddr, store: Arc<Store>) -> Result<()> {
@@ -44,6 +46,7 @@ pub(crate) async fn serve(addr: SocketAddr, store: Arc<Store>) -> Result<()> {
         // One more than is posted: the one that is worked on.
         requests: pool((ASK + BLOCK).next_multiple_of(64), (MESSAGES + 1) * CLIENTS)?,
         answers: pool(ANSWER, CLIENTS)?,
+        copies: pool(BLOCK, CLIENTS)?,
         store,
     });
     let listener = TcpListener::bind(addr).await?;
@@ -108,14 +111,14 @@ impl Server {
         }
         match verb {
             Verb::Get => {
-                // Locked until it is sent: the second write after this would change it.
-                let current = self.store.blocks[block].lock().await;
-                let version = current.map_or(0, |entry| entry.version());
+                // The client may take as long as it likes: it holds up nobody but itself.
+                let copy = self.copies.alloc().await;
+                let version = self.store.copy(block, &copy).await?;
                 head.extend_from_slice(Reply::new(Status::Done, id, version).as_bytes())?;
                 let answer = BufChain::with_capacity(2);
                 answer.push(head)?;
-                if let Some(entry) = &*current {
-                    answer.push(self.store.data(block, entry)?)?;
+                if copy.data_len() > 0 {
+                    answer.push(copy)?;
                 }
                 rdma.send(&answer).await?;
                 Ok(())

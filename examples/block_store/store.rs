@@ -43,7 +43,7 @@ pub(crate) struct Store {
     ranges: BufInventory,
     small: BufPool,
     alone: Path,
-    /// The latest version of each block, locked while the block is written or sent.
+    /// The latest version of each block, locked while the block is written or copied.
     pub(crate) blocks: Vec<Mutex<Option<Entry>>>,
     /// The latest write that each client has asked for.
     latest: std::sync::Mutex<HashMap<u64, u64>>,
@@ -183,6 +183,18 @@ impl Store {
     pub(crate) fn data(&self, block: usize, entry: &Entry) -> Result<Buf> {
         let at = self.layout.data(block, entry.version()).start;
         self.range(at..at + entry.len(), true)
+    }
+
+    /// Copies the latest version of a block, and returns its number: 0, and nothing, if there is
+    /// none.
+    pub(crate) async fn copy(&self, block: usize, to: &Buf) -> Result<u64> {
+        // Locked meanwhile: the second write after this would change it.
+        let current = self.blocks[block].lock().await;
+        let Some(entry) = &*current else {
+            return Ok(0);
+        };
+        self.dma.copy(&self.data(block, entry)?, to).await?;
+        Ok(entry.version())
     }
 
     /// Writes a block for a client's request, and returns the version.

@@ -1,6 +1,6 @@
 //! Keeps the memory while servers come and go.
 //!
-//! What was put is lost once neither the keeper nor a server lives.
+//! The server ends with the keeper, and then what was put is lost.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -11,7 +11,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::unistd::ftruncate;
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use nix::unistd::{ftruncate, getppid};
 use tokio::net::TcpSocket;
 
 use super::Result;
@@ -67,6 +69,17 @@ pub(crate) fn keep(address: &str, memory: usize, flags: &[String]) -> Result<Exi
 /// Starts a server, and waits until it has ended.
 fn serve(memfd: &File, address: &str, flags: &[String]) -> Result<ExitStatus> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["server", address]).args(flags);
+    let keeper = std::process::id().to_string();
+    command.args(["server", address, &keeper]).args(flags);
     Ok(command.stdin(memfd.try_clone()?).status()?)
+}
+
+/// Has this process, a server, end with its keeper, whatever ends that.
+pub(crate) fn end_with(keeper: i32) -> Result<()> {
+    prctl::set_pdeathsig(Signal::SIGTERM)?;
+    match getppid().as_raw() == keeper {
+        true => Ok(()),
+        // It did before.
+        false => Err("the keeper has ended".into()),
+    }
 }

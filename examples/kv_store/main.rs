@@ -161,7 +161,10 @@ fn run(args: &Args) -> Result<ExitCode> {
         let client = |address| Client::new(address, &device, &workq, patience);
         match words[..] {
             // Started by the keeper.
-            ["server", address] => server::serve(address, &device).await?,
+            ["server", address, keeper] => {
+                keeper::end_with(keeper.parse()?)?;
+                server::serve(address, &device).await?;
+            }
             ["load", address] => load::run(address, &device, args.load()?).await?,
             ["get", address, key] => match client(address)?.get(key.as_bytes()).await? {
                 Some(value) => io::stdout().write_all(&value.data)?,

@@ -8,13 +8,31 @@ use std::fs::File;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::ptr::NonNull;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, posix_fallocate};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use tokio_doca::mem::Access;
 use tokio_doca::{Device, Mmap};
 
 use super::Result;
+
+/// How long it waits for the lock: a process that was killed has it until its memory was freed.
+const DYING: Duration = Duration::from_secs(2);
+
+fn lock(mut file: File) -> Result<Flock<File>, Errno> {
+    let end = Instant::now() + DYING;
+    loop {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(locked) => return Ok(locked),
+            Err((again, Errno::EAGAIN)) if Instant::now() < end => file = again,
+            Err((_, errno)) => return Err(errno),
+        }
+        sleep(Duration::from_millis(10));
+    }
+}
 
 /// Opens the file, or creates one of `size` bytes, locks it and maps it. Other programs must leave
 /// the file alone as long as it is locked (flock(2)).
@@ -30,8 +48,8 @@ pub(crate) fn open(
 ) -> Result<(Mmap, Flock<File>)> {
     let (write, mut options) = (!read_only, File::options());
     let file = options.read(true).write(write).create(write).open(path)?;
-    let file = Flock::lock(file, FlockArg::LockExclusiveNonblock)
-        .map_err(|(_, errno)| format!("{}: another process has it: {errno}", path.display()))?;
+    let file = lock(file)
+        .map_err(|errno| format!("{}: another process has it: {errno}", path.display()))?;
     let had = file.metadata()?.len();
     let len = match had {
         0 if write => size,

@@ -339,7 +339,7 @@ impl Listener {
                 .map(|(stream, _)| Some(Socket::tcp(stream))),
         };
         Poll::Ready(match accepted {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => Ok(None),
+            Err(error) if is_of_the_peer(&error) => Ok(None),
             accepted => accepted,
         })
     }
@@ -351,6 +351,26 @@ impl Listener {
             Listener::Tcp(listener) => listener.local_addr().ok(),
         }
     }
+}
+
+/// Whether an error of accept(2) is of the connection that it would have returned, and not of the
+/// listening socket: "treat them like EAGAIN" (its manual page); EPERM is of a firewall.
+fn is_of_the_peer(error: &io::Error) -> bool {
+    const OF_THE_PEER: [i32; 11] = [
+        libc::ECONNABORTED,
+        libc::ENETDOWN,
+        libc::EPROTO,
+        libc::ENOPROTOOPT,
+        libc::EHOSTDOWN,
+        libc::ENONET,
+        libc::EHOSTUNREACH,
+        libc::EOPNOTSUPP,
+        libc::ENETUNREACH,
+        libc::EPERM,
+        libc::ETIMEDOUT,
+    ];
+    let errno = error.raw_os_error();
+    errno.is_some_and(|errno| OF_THE_PEER.contains(&errno))
 }
 
 fn listen(address: nix::Result<UnixAddr>) -> io::Result<ClosedElsewhere<UnixListener>> {

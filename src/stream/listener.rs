@@ -2,16 +2,18 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
+use std::{io, mem};
 
 use tokio::runtime::Handle;
-use tokio::sync::Mutex;
+use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
+use tracing::warn;
 
 use super::RdmaStream;
 use super::connector::{check_data, in_time};
@@ -21,6 +23,7 @@ use crate::channel::{Listener, Peer, Socket, is_full};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::WorkQ;
+use crate::sync::{Mutex, lock, log};
 
 const BIND: &str = "RdmaListener::bind";
 const ACCEPT: &str = "RdmaListener::accept";
@@ -32,6 +35,9 @@ const SILENCE: Duration = Duration::from_millis(100);
 
 /// How many peers come in one turn.
 const TURN: usize = 64;
+
+/// Between tries to accept while this process has no descriptor or memory for a peer.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Listens for streams at a TCP address or a Unix socket.
 ///
@@ -55,20 +61,40 @@ const TURN: usize = 64;
 /// # }
 /// ```
 ///
-/// Peers are heard while somebody awaits [`accept`](RdmaListener::accept), and wait until then. The
-/// streams that it has accepted outlive a listener. The path of a Unix socket stays when the
+/// Peers are heard while somebody awaits [`accept`](RdmaListener::accept), and wait until then.
+/// Several tasks may await it: one that is polled gets the next peer. The streams that it has accepted outlive a listener. The path of a Unix socket stays when the
 /// listener is dropped: remove it before you bind it again.
 pub struct RdmaListener {
     net: Arc<Net>,
     addr: StreamAddr,
     arrivals: Mutex<Arrivals>,
+    accepting: Arc<Accepting>,
+}
+
+/// The tasks in `accept`. As a waker it wakes all of them, since one alone may not be polled.
+#[derive(Default)]
+struct Accepting(Notify);
+
+impl Wake for Accepting {
+    fn wake(self: Arc<Self>) {
+        self.0.notify_waiters();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.notify_waiters();
+    }
 }
 
 struct Arrivals {
     listener: Listener,
+    /// The last peer was not accepted, since there was no descriptor or memory for it.
+    short: bool,
+    /// Why, if the log does not say it yet.
+    unlogged: Option<io::Error>,
     /// Peers that have not said what they want, the oldest first, and since when.
     silent: VecDeque<(Instant, Greeting)>,
-    /// When the oldest of them may lose its place.
+    /// When the oldest of them may lose its place, or when the next is accepted if there are none
+    /// and it is `short`.
     patience: Pin<Box<Sleep>>,
 }
 
@@ -106,9 +132,12 @@ impl RdmaListener {
             addr: listener.local_addr().map_or(addr, StreamAddr::Tcp),
             arrivals: Mutex::new(Arrivals {
                 listener,
+                short: false,
+                unlogged: None,
                 silent: VecDeque::new(),
                 patience: Box::pin(tokio::time::sleep(Duration::ZERO)),
             }),
+            accepting: Arc::default(),
         })
     }
 
@@ -126,20 +155,43 @@ impl RdmaListener {
     }
 
     /// Waits for the next peer that asks for a stream. Nothing is granted yet: see
-    /// [`Incoming::accept`] and [`Incoming::refuse`].
+    /// [`Incoming::accept`] and [`Incoming::refuse`], which a task of each peer calls, so that one
+    /// that is slow holds up no other.
+    ///
+    /// What goes wrong with one peer is no error of this call. While this process has no descriptor
+    /// or memory for a peer, it waits, tries again every 100 ms, and tells `tracing`.
     ///
     /// # Errors
     ///
-    /// `NoMemory` if this process has no descriptor or memory left for a peer, which waits on; what
-    /// the system says.
+    /// `IoFailed` if the listening socket has failed: the next call does too. `BadState` without a
+    /// Tokio runtime with I/O and time.
     ///
     /// # Cancel safety
     ///
     /// No peer is lost: the next call returns it.
     pub async fn accept(&self) -> Result<Incoming> {
         let runtime = runtime(ACCEPT)?;
-        let mut arrivals = self.arrivals.lock().await;
-        poll_fn(|cx| arrivals.poll(cx, &self.net, &runtime)).await
+        let waker = Waker::from(Arc::clone(&self.accepting));
+        loop {
+            // First: what comes after the look is heard of.
+            let mut woken = pin!(self.accepting.0.notified());
+            woken.as_mut().enable();
+            if let Poll::Ready(came) = self.look(&waker, &runtime) {
+                return came;
+            }
+            woken.await;
+        }
+    }
+
+    fn look(&self, waker: &Waker, runtime: &Handle) -> Poll<Result<Incoming>> {
+        let mut arrivals = lock(&self.arrivals);
+        let came = arrivals.poll(&mut Context::from_waker(waker), &self.net, runtime);
+        let unlogged = arrivals.unlogged.take();
+        drop(arrivals);
+        if let Some(error) = unlogged {
+            log(|| warn!(target: "tokio_doca::stream", %error, "peers wait"));
+        }
+        came
     }
 
     /// Ends the server in order: accepts nobody any more, has the
@@ -213,6 +265,10 @@ impl Arrivals {
             if let Some(incoming) = self.greeted(cx) {
                 return Poll::Ready(Ok(incoming));
             }
+            if self.short && self.silent.is_empty() && self.patience.as_mut().poll(cx).is_pending()
+            {
+                return Poll::Pending;
+            }
             let no_room = self.silent.len() >= net.options.silent();
             if no_room && !self.is_silent(cx) {
                 return Poll::Pending;
@@ -221,6 +277,7 @@ impl Arrivals {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(None)) => {}
                 Poll::Ready(Ok(Some(socket))) => {
+                    self.short = false;
                     if no_room {
                         self.silent.pop_front();
                     }
@@ -231,13 +288,15 @@ impl Arrivals {
                 Poll::Ready(Err(error)) if is_full(&error) && !self.silent.is_empty() => {
                     self.silent.pop_front();
                 }
+                Poll::Ready(Err(error)) if is_full(&error) => {
+                    if !mem::replace(&mut self.short, true) {
+                        self.unlogged = Some(error);
+                    }
+                    self.patience.as_mut().reset(Instant::now() + PAUSE);
+                }
                 Poll::Ready(Err(error)) => {
-                    let kind = match is_full(&error) {
-                        true => ErrorKind::NoMemory,
-                        false => ErrorKind::IoFailed,
-                    };
                     let text = format!("the listening socket: {error}");
-                    return Poll::Ready(Err(Error::new(kind, ACCEPT, text)));
+                    return Poll::Ready(Err(Error::new(ErrorKind::IoFailed, ACCEPT, text)));
                 }
             }
         }

@@ -2,13 +2,17 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
+use std::time::Duration;
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use support::device::under_test;
 use support::peer::{Peer, hear, role, say};
-use support::stream::{Net, bytes, small};
+use support::stream::{Net, bytes, offer, small};
 use support::{test_name, *};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio_doca::stream::RdmaStream;
 use tokio_doca::{Mode, WorkQ};
 
@@ -127,6 +131,41 @@ fn the_same_two_queues_are_connected_in_both_directions() {
                 assert_eq!(read.unwrap_err().kind(), ErrorKind::ConnectionReset);
             }
         }
+    });
+}
+
+/// No more descriptors than there are.
+fn descriptors_are_short() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    let next = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, next.as_raw_fd() as u64, hard).unwrap();
+}
+
+/// `listener.accept().await?` is a loop of a server that does not end.
+#[test]
+fn a_listener_without_descriptors_waits_until_it_has_some() {
+    if !alone(test_name!(
+        a_listener_without_descriptors_waits_until_it_has_some
+    )) {
+        return;
+    }
+    run(async {
+        let net = Net::new(&under_test(false), Mode::EventDriven, small()).await;
+        let limits = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        // It stands in the line of the socket.
+        let client = std::net::TcpStream::connect(net.addr).unwrap();
+        client.set_nonblocking(true).unwrap();
+        let mut client = TcpStream::from_std(client).unwrap();
+        support::stream::say(&mut client, &offer(0, 0, b"blob"))
+            .await
+            .unwrap();
+        descriptors_are_short();
+        let soon = Duration::from_millis(250);
+        let accepted = tokio::time::timeout(soon, net.listener.accept()).await;
+        assert!(accepted.is_err(), "it waits, and is no error: {accepted:?}");
+        setrlimit(Resource::RLIMIT_NOFILE, limits.0, limits.1).unwrap();
+        let incoming = in_time("the peer", net.listener.accept()).await.unwrap();
+        assert_eq!(incoming.peer().tcp_addr(), client.local_addr().ok());
     });
 }
 

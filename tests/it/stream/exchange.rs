@@ -513,6 +513,32 @@ fn a_slow_peer_keeps_its_place_while_no_other_one_comes() {
     });
 }
 
+/// As with a `TcpListener`.
+#[test]
+fn of_two_tasks_in_accept_one_that_is_polled_gets_the_peer() {
+    run(async {
+        let net = net(small()).await;
+        for first_is_dropped in [false, true] {
+            let mut first = Box::pin(net.listener.accept());
+            assert!(futures::poll!(&mut first).is_pending());
+            let second = async { net.listener.accept().await?.accept(b"").await };
+            let mut second = Box::pin(second);
+            assert!(futures::poll!(&mut second).is_pending());
+            if first_is_dropped {
+                drop(first);
+            }
+            let both = try_join(net.connector.connect(net.addr), second);
+            in_time("the connection", both).await.unwrap();
+        }
+        // Each of them gets one.
+        let accept = async || net.listener.accept().await?.accept(b"").await;
+        let connect = async || net.connector.connect(net.addr).await;
+        let accepts = try_join(accept(), accept());
+        let both = try_join(accepts, try_join(connect(), connect()));
+        in_time("two connections", both).await.unwrap();
+    });
+}
+
 #[test]
 fn limits_are_cut_to_what_there_can_be() {
     run(async {

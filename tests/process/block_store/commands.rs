@@ -1,10 +1,19 @@
 //! The commands of `block_store`.
 
+use std::net::SocketAddr;
 use std::path::Path;
 
+use bytes::Bytes;
 use support::programs::*;
+use support::{LIMIT, run as run_future};
+use tokio::net::TcpStream;
+use tokio_doca::rdma::RdmaState;
+use tokio_doca::{BufPool, Device, Mmap, Rdma, WorkQ};
+use zerocopy::IntoBytes;
 
 use super::chaos::Pair;
+use super::client::Client;
+use super::layout::{Ask, Verb};
 use crate::hostile::handshakes::{ghost, nobodies};
 
 const STARTS: &str = "start what a program starts itself";
@@ -61,6 +70,51 @@ fn clients_that_connect_to_nobody_take_no_place() {
     }
     let (file, written) = folder.file("one", 1000);
     writes(&pair, &file);
+    reads(&pair, &written);
+}
+
+/// Asks for block 0, and takes no answer.
+async fn asks(addr: SocketAddr, device: &Device, workq: &WorkQ, pool: &BufPool) -> Rdma {
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    let rdma = Rdma::builder(device).attach(workq).unwrap();
+    rdma.handshake(&mut stream).await.unwrap();
+    let request = pool.alloc().await;
+    let ask = Ask::new(Verb::Get, 0, 7, 1);
+    request.extend_from_slice(ask.as_bytes()).unwrap();
+    rdma.send(&request).await.unwrap();
+    rdma
+}
+
+/// Their answers wait for 2 s, and the block does not.
+#[test]
+fn clients_that_take_no_answer_keep_no_block_from_being_written() {
+    const CLIENTS: usize = 20;
+    if is_emulated(STARTS) {
+        return;
+    }
+    let (folder, pair) = (Folder::new(), Pair::start());
+    let (file, written) = folder.file("one", 60_000);
+    writes(&pair, &file);
+    run_future(async {
+        let device = Device::open_default().unwrap();
+        let workq = WorkQ::builder().build().unwrap();
+        let memory = Mmap::builder().device(&device).alloc(64 * CLIENTS).unwrap();
+        let pool = BufPool::builder(&memory).element_size(64).build().unwrap();
+        let addr = pair.addrs[0];
+        let mut client = Client::new(addr, &device, &workq, LIMIT).unwrap();
+        for version in 2.. {
+            let clients = (0..CLIENTS).map(|_| asks(addr, &device, &workq, &pool));
+            let clients = futures::future::join_all(clients).await;
+            let put = client.put(0, &Bytes::from(written.clone())).await;
+            assert_eq!(put.unwrap(), version);
+            let waits = |rdma: &Rdma| rdma.state() == RdmaState::Connected;
+            // On a loaded machine they may have ended before the block was to be written.
+            if clients.iter().all(waits) {
+                break;
+            }
+            assert!(version < 20, "the block is written once a client has ended");
+        }
+    });
     reads(&pair, &written);
 }
 

@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::device::adapter;
 use support::programs::*;
-use support::run as run_future;
+use support::{block_until, run as run_future};
 use tokio_doca::error::ErrorKind;
 use tokio_doca::mem::{Access, BufInventory, RemoteMmap};
 use tokio_doca::{Device, Mmap, Rdma, WorkQ};
@@ -75,6 +75,23 @@ fn values_are_put_read_and_deleted_and_outlive_their_server() {
     service.kill_server();
     assert_eq!(service.says(&["get", "colour"]), (String::new(), 3));
     service.does(&["get", "empty"], "");
+}
+
+#[test]
+fn a_server_ends_with_its_keeper() {
+    if is_emulated(STARTS) {
+        return;
+    }
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        let mut service = Service::start(&[]);
+        service.does(&["put", "colour", "green"], "");
+        let keeper = Pid::from_raw(service.keeper.child.id() as i32);
+        kill(keeper, signal).unwrap();
+        service.keeper.child.wait().unwrap();
+        block_until("nobody listens there any more", || {
+            TcpListener::bind(&service.address).is_ok()
+        });
+    }
 }
 
 /// Another program listens at the port, which is why the next servers end.

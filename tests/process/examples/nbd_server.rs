@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 
+use nix::fcntl::{Flock, FlockArg};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use support::block_until;
 use support::programs::*;
 
 const SIZE: usize = 8 << 20;
@@ -397,6 +399,27 @@ fn a_disk_that_is_a_file_survives_a_kill_and_is_nobody_elses() {
     assert_eq!(client.does(WRITE, 0, 0, 4, b"evil"), 1);
     assert_eq!(client.does(TRIM, 0, 0, 4, &[]), 1);
     assert_eq!(client.read(4096, data.len()), data);
+}
+
+/// It has the lock until its memory was freed.
+#[test]
+fn a_server_waits_for_one_that_is_dying() {
+    let folder = Folder::new();
+    let path = folder.path("file");
+    let file = fs::File::create_new(&path).unwrap();
+    let dying = Flock::lock(file, FlockArg::LockExclusive).unwrap();
+    let mut command = example("nbd_server");
+    command.arg("--socket").arg(folder.path("nbd"));
+    command.arg("--file").arg(&path);
+    let server = Running::start(command);
+    let descriptors = format!("/proc/{}/fd", server.child.id());
+    block_until("it has the file open", || {
+        let open = fs::read_dir(&descriptors).into_iter().flatten();
+        let mut names = open.filter_map(|open| fs::read_link(open.ok()?.path()).ok());
+        names.any(|name| name == path)
+    });
+    drop(dying);
+    assert!(server.line().starts_with("Listening on "));
 }
 
 /// Whether a program that is not ours is installed; a test that needs it says so otherwise.

@@ -1,5 +1,8 @@
 //! Brings clients that know TCP alone to a server over RDMA.
 //!
+//! A client has a stream to the server once it has said something, and loses it when nothing was
+//! said for a minute: there are not as many streams as there may be idle clients.
+//!
 //! ```text
 //! $ cargo run --bin http_over_rdma serve 127.0.0.1:8000
 //! $ cargo run --bin tcp_proxy 127.0.0.1:8080 127.0.0.1:8000
@@ -9,16 +12,21 @@
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use services::{Result, open, options};
 use tokio::io::copy_bidirectional_with_sizes;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_doca::stream::RdmaConnector;
+use tokio_util::io::InspectReader;
 
 /// Bytes of a buffer: a frame of a stream.
 const BUFFER: usize = 32 << 10;
+/// How long a client may say nothing at first, and both sides later.
+const FIRST: Duration = Duration::from_secs(10);
+const IDLE: Duration = Duration::from_secs(60);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -53,10 +61,33 @@ async fn program(args: &[&str]) -> Result {
     }
 }
 
-/// Copies both ways, until both sides have ended.
-async fn carry(mut client: TcpStream, connector: &RdmaConnector, server: SocketAddr) -> Result {
+/// Copies both ways, until both sides have ended or are idle.
+async fn carry(client: TcpStream, connector: &RdmaConnector, server: SocketAddr) -> Result {
     client.set_nodelay(true)?;
-    let mut stream = connector.connect(server).await?;
-    copy_bidirectional_with_sizes(&mut client, &mut stream, BUFFER, BUFFER).await?;
-    Ok(())
+    let said = timeout(FIRST, client.peek(&mut [0])).await;
+    if said.map_err(|_| "it says nothing")?? == 0 {
+        return Ok(());
+    }
+    let stream = connector.connect(server).await?;
+    // Milliseconds until something was said.
+    let (begun, said) = (Instant::now(), AtomicU64::new(0));
+    let now = |_: &[u8]| said.store(begun.elapsed().as_millis() as u64, Ordering::Relaxed);
+    let mut client = InspectReader::new(client, now);
+    let mut stream = InspectReader::new(stream, now);
+    let idle = async {
+        loop {
+            let until = begun + Duration::from_millis(said.load(Ordering::Relaxed)) + IDLE;
+            if until <= Instant::now() {
+                break;
+            }
+            sleep_until(until).await;
+        }
+    };
+    tokio::select! {
+        copied = copy_bidirectional_with_sizes(&mut client, &mut stream, BUFFER, BUFFER) => {
+            copied?;
+            Ok(())
+        }
+        () = idle => Err("nothing was said for a minute".into()),
+    }
 }

@@ -1,8 +1,8 @@
 //! The programs, and clients of theirs that are not ours.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -183,6 +183,24 @@ fn curl_reads_and_writes_through_the_proxy() {
         let missing = run(self::curl().unwrap().args([version, &proxy.uri("/no")]));
         assert_eq!(missing.status.code(), Some(22), "an error of HTTP");
     }
+}
+
+/// More of them than there are streams.
+#[test]
+fn clients_that_say_nothing_have_no_stream_behind_the_proxy() {
+    let server = Server::start("http_over_rdma", &["serve", "127.0.0.1:0"]);
+    let proxy = Server::start("tcp_proxy", &["127.0.0.1:0", &server.addr.to_string()]);
+    let connect = |_| TcpStream::connect(proxy.addr).unwrap();
+    let _idle: Vec<TcpStream> = (0..140).map(connect).collect();
+    let mut get = services("http_over_rdma");
+    assert_eq!(said(get.args(["get", &server.addr.to_string(), "/"])), "hello\n");
+    let mut client = connect(0);
+    client
+        .write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+        .unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert!(answer.ends_with("hello\n"), "{answer}");
 }
 
 #[test]
