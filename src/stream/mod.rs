@@ -57,10 +57,10 @@
 //!
 //! # The files
 //!
-//! `listener`, `connector` and `options` set connections up, and speak `wire`; `drain` ends a
-//! listener. `stream` is what a
-//! user holds, and `messages` the same with Bufs; it stands on `core`, which has both directions
-//! (`core/sending` has one of them), and that on `flow`, which counts credits, and `wakers`.
+//! `listener`, `incoming`, `connector` and `options` set connections up, and speak `wire`; `drain`
+//! ends a listener. `stream` is what a user holds, and `messages` the same with Bufs; it stands on
+//! `core`, which has both directions (`core/sending` has one of them), and that on `flow`, which
+//! counts credits, and `wakers`.
 
 mod connector;
 mod core;
@@ -69,6 +69,7 @@ mod flow;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
+mod incoming;
 mod listener;
 mod messages;
 mod options;
@@ -78,7 +79,8 @@ mod wakers;
 mod wire;
 
 pub use connector::RdmaConnector;
-pub use listener::{Incoming, RdmaListener};
+pub use incoming::Incoming;
+pub use listener::RdmaListener;
 pub use messages::RdmaMessages;
 pub use options::{StreamAddr, StreamOptions};
 pub use stream::RdmaStream;
