@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::RdmaStream;
+use super::exchange::Connecting;
 use super::options::{Exchange, Net, StreamAddr, StreamOptions, runtime};
-use super::wire::{CANNOT_CONNECT, DATA_MAX, Message};
+use super::wire::{DATA_MAX, Message};
 use crate::channel::Socket;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
@@ -27,16 +28,7 @@ impl RdmaConnector {
     ///
     /// `NoMemory` if the memory of the streams cannot be had.
     pub fn new(device: &Device, workq: &WorkQ) -> Result<RdmaConnector> {
-        RdmaConnector::with_options(StreamOptions::new(), device, workq)
-    }
-
-    pub(super) fn with_options(
-        options: StreamOptions,
-        device: &Device,
-        workq: &WorkQ,
-    ) -> Result<RdmaConnector> {
-        let net = Net::new(NEW, options, device, workq)?;
-        Ok(RdmaConnector(Arc::new(net)))
+        StreamOptions::new().connector(device, workq)
     }
 
     /// Connects to the listener at this address.
@@ -91,22 +83,31 @@ impl RdmaConnector {
         };
         let (mut side, exchange, answer) = in_time(CONNECT, options.timeout, greet).await?;
         let connect = async {
-            let Message::Welcome(offer) = exchange.understand(&answer)? else {
-                let text = "the listener answers with something else than an offer";
-                return Err(exchange.error(ErrorKind::ConnectionAborted, text));
-            };
+            let mut state = Connecting::default();
+            let offer = state.hear(&answer).map_err(|over| exchange.over(over))?;
             let connected = side.dial(CONNECT, offer, options.timeout).await;
-            if let Err(error) = connected {
-                _ = exchange.say(Message::Refusal(CANNOT_CONNECT)).await;
-                return Err(error);
+            if let Some(message) = state.dialled(connected.is_ok()) {
+                let said = exchange.say(message).await;
+                connected.and(said)?;
             }
-            exchange.say(Message::Ready).await?;
             let peer = exchange.socket.peer();
             let (core, wakers) = (side.core, side.wakers);
             let stream = RdmaStream::new(core, wakers, peer, options.linger);
             Ok((stream, offer.data.to_vec()))
         };
         in_time(CONNECT, options.timeout, connect).await
+    }
+}
+
+impl StreamOptions {
+    /// Makes a connector of streams on this device and WorkQ.
+    ///
+    /// # Errors
+    ///
+    /// As [`RdmaConnector::new`].
+    pub fn connector(self, device: &Device, workq: &WorkQ) -> Result<RdmaConnector> {
+        let net = Net::new(NEW, self, device, workq)?;
+        Ok(RdmaConnector(Arc::new(net)))
     }
 }
 

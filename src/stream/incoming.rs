@@ -7,6 +7,7 @@ use tokio::runtime::Handle;
 
 use super::RdmaStream;
 use super::connector::{check_data, in_time};
+use super::exchange::{Listening, Over};
 use super::options::{Exchange, Net};
 use super::wire::{CANNOT_CONNECT, Message, Wrong};
 use crate::channel::{Peer, Socket};
@@ -20,22 +21,23 @@ pub(super) async fn hear(socket: Socket, net: Arc<Net>, runtime: Handle) -> Opti
     let limit = net.options.timeout;
     let mut exchange = Exchange::new(GRANT, socket, runtime);
     let greeting = async {
-        let hello = exchange.hear().await?;
-        match Message::parse(&hello) {
-            Ok(Message::Hello(_)) => return Ok(Some(hello)),
-            Err(wrong @ Wrong::Version(_)) => {
+        let (hello, mut state) = (exchange.hear().await?, Listening::default());
+        match state.asked(&hello) {
+            Ok(_) => return Ok(Some((hello, state))),
+            Err(Over::Wrong(wrong @ Wrong::Version(_))) => {
                 // A peer of another version reads the version of this answer.
                 exchange.say(Message::Refusal(&wrong.to_string())).await?;
             }
-            _ => {}
+            Err(_) => {}
         }
         Ok(None)
     };
-    let hello = in_time(GRANT, limit, greeting).await.ok()??;
+    let (hello, state) = in_time(GRANT, limit, greeting).await.ok()??;
     Some(Incoming {
         peer: exchange.socket.peer(),
         hello,
         exchange,
+        state,
         net,
     })
 }
@@ -44,6 +46,7 @@ pub(super) async fn hear(socket: Socket, net: Arc<Net>, runtime: Handle) -> Opti
 #[must_use = "the peer waits for an answer"]
 pub struct Incoming {
     exchange: Exchange,
+    state: Listening,
     /// The peer's hello, which was parsed before.
     hello: bytes::Bytes,
     peer: Peer,
@@ -82,10 +85,11 @@ impl Incoming {
         check_data(GRANT, data)?;
         let limit = self.net.options.timeout;
         let granted = in_time(GRANT, limit, self.grant(data)).await;
-        if let Err(error) = &granted {
+        if let Err(error) = &granted
+            && let Some(refusal) = self.state.refuse(refusal(error.kind()))
+        {
             // A short message: the socket takes it at once, or the peer does not read.
-            let refusal = Message::Refusal(refusal(error.kind())).bytes();
-            let refuse = self.exchange.socket.write_frame(&refusal);
+            let refuse = self.exchange.say(refusal);
             _ = futures::FutureExt::now_or_never(refuse);
         }
         granted
@@ -103,22 +107,18 @@ impl Incoming {
         let mut side = self.net.side(GRANT, &exchange.runtime)?;
         side.core.set_guest(guest);
         let listens = side.listen(GRANT, theirs, options.timeout).await;
-        listens.map_err(|error| match error.kind() {
-            ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted => gave_up(&error),
-            _ => error,
-        })?;
-        let welcomed = exchange.say(Message::Welcome(side.welcome(data))).await;
-        welcomed.map_err(|error| gave_up(&error))?;
-        let answer = exchange.hear().await.map_err(|error| gave_up(&error))?;
-        match exchange.understand(&answer)? {
-            Message::Ready => {}
-            _ => {
-                let text = "the peer does not say whether it is connected";
-                return Err(exchange.error(ErrorKind::ConnectionAborted, text));
-            }
+        listens.map_err(gave_up)?;
+        if let Some(welcome) = self.state.welcome(side.welcome(data)) {
+            exchange.say(welcome).await.map_err(gave_up)?;
         }
-        let came = side.introduction(GRANT).await;
-        came.map_err(|error| gave_up(&error))?;
+        let answer = exchange.hear().await.map_err(gave_up)?;
+        let heard = self.state.hear(&answer);
+        heard.map_err(|over| exchange.over(over))?;
+        side.introduction(GRANT).await.map_err(gave_up)?;
+        self.state.came();
+        if !self.state.is_done() {
+            return Err(exchange.over(Over::Already));
+        }
         let (core, wakers) = (side.core, side.wakers);
         Ok(RdmaStream::new(
             core,
@@ -139,7 +139,10 @@ impl Incoming {
     /// Dropping the future refuses the peer without a reason.
     pub async fn refuse(mut self, reason: &str) -> Result<()> {
         self.exchange.op = REFUSE;
-        let refusal = self.exchange.say(Message::Refusal(reason));
+        let Some(refusal) = self.state.refuse(reason) else {
+            return Ok(());
+        };
+        let refusal = self.exchange.say(refusal);
         in_time(REFUSE, self.net.options.timeout, refusal).await
     }
 }
@@ -153,8 +156,16 @@ fn refusal(kind: ErrorKind) -> &'static str {
     }
 }
 
-/// The peer has closed its endpoint or its socket before it was connected.
-fn gave_up(error: &Error) -> Error {
+/// The peer has closed its endpoint or its socket before it was connected. What is wrong on this
+/// side is said as it is.
+fn gave_up(error: Error) -> Error {
+    let is_the_peers = matches!(
+        error.kind(),
+        ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted
+    );
+    if !is_the_peers {
+        return error;
+    }
     let text = format!(
         "the peer gave up before it was connected: {}",
         error.message()

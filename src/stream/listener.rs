@@ -109,33 +109,7 @@ impl RdmaListener {
         workq: &WorkQ,
         addr: impl Into<StreamAddr>,
     ) -> Result<RdmaListener> {
-        RdmaListener::with_options(StreamOptions::new(), device, workq, addr.into()).await
-    }
-
-    pub(super) async fn with_options(
-        options: StreamOptions,
-        device: &Device,
-        workq: &WorkQ,
-        addr: StreamAddr,
-    ) -> Result<RdmaListener> {
-        runtime(BIND)?;
-        let net = Net::new(BIND, options, device, workq)?;
-        let listener = match &addr {
-            StreamAddr::Tcp(addr) => Listener::tcp(BIND, *addr).await?,
-            StreamAddr::Unix(path) => Listener::path(BIND, path)?,
-        };
-        Ok(RdmaListener {
-            net: Arc::new(net),
-            addr: listener.local_addr().map_or(addr, StreamAddr::Tcp),
-            arrivals: Mutex::new(Arrivals {
-                listener,
-                short: false,
-                unlogged: None,
-                silent: VecDeque::new(),
-                patience: Box::pin(tokio::time::sleep(Duration::ZERO)),
-            }),
-            accepting: Arc::default(),
-        })
+        StreamOptions::new().bind(device, workq, addr).await
     }
 
     /// Returns where it listens, with the port that the system has chosen.
@@ -248,6 +222,40 @@ impl RdmaListener {
         // The socket, and the peers that have said nothing.
         drop(arrivals);
         net.guests.drain(limit).await
+    }
+}
+
+impl StreamOptions {
+    /// Listens at an address, for streams on this device and WorkQ.
+    ///
+    /// # Errors
+    ///
+    /// As [`RdmaListener::bind`].
+    pub async fn bind(
+        self,
+        device: &Device,
+        workq: &WorkQ,
+        addr: impl Into<StreamAddr>,
+    ) -> Result<RdmaListener> {
+        let addr = addr.into();
+        runtime(BIND)?;
+        let net = Net::new(BIND, self, device, workq)?;
+        let listener = match &addr {
+            StreamAddr::Tcp(addr) => Listener::tcp(BIND, *addr).await?,
+            StreamAddr::Unix(path) => Listener::path(BIND, path)?,
+        };
+        Ok(RdmaListener {
+            net: Arc::new(net),
+            addr: listener.local_addr().map_or(addr, StreamAddr::Tcp),
+            arrivals: Mutex::new(Arrivals {
+                listener,
+                short: false,
+                unlogged: None,
+                silent: VecDeque::new(),
+                patience: Box::pin(tokio::time::sleep(Duration::ZERO)),
+            }),
+            accepting: Arc::default(),
+        })
     }
 }
 

@@ -57,14 +57,15 @@
 //!
 //! # The files
 //!
-//! `listener`, `incoming`, `connector` and `options` set connections up, and speak `wire`; `drain`
-//! ends a listener. `stream` is what a user holds, and `messages` the same with Bufs; it stands on
-//! `core`, which has both directions (`core/sending` has one of them), and that on `flow`, which
-//! counts credits, and `wakers`.
+//! `listener`, `incoming`, `connector` and `options` set connections up, as `exchange` says, and
+//! speak `wire`; `drain` ends a listener. `stream` is what a user holds, and `messages` the same
+//! with Bufs; it stands on `core`, which has both directions (`core/sending` has one of them), and
+//! that on `flow`, which counts credits, and `wakers`.
 
 mod connector;
 mod core;
 mod drain;
+mod exchange;
 mod flow;
 #[cfg(fuzzing)]
 #[doc(hidden)]

@@ -10,10 +10,10 @@ use tokio::runtime::Handle;
 
 use super::core::{Core, Parts};
 use super::drain::Guests;
+use super::exchange::Over;
 use super::flow::{HEAD, RESERVED};
 use super::side::Side;
 use super::wire::{FRAME_MIN, LEN_MAX, Message, Wrong};
-use super::{RdmaConnector, RdmaListener};
 use crate::channel::{self, Inbox, Socket};
 use crate::device::{Access, Device};
 use crate::error::{Error, ErrorKind, Result};
@@ -195,29 +195,6 @@ impl StreamOptions {
         self
     }
 
-    /// Listens at an address, for streams on this device and WorkQ.
-    ///
-    /// # Errors
-    ///
-    /// As [`RdmaListener::bind`].
-    pub async fn bind(
-        self,
-        device: &Device,
-        workq: &WorkQ,
-        addr: impl Into<StreamAddr>,
-    ) -> Result<RdmaListener> {
-        RdmaListener::with_options(self, device, workq, addr.into()).await
-    }
-
-    /// Makes a connector of streams on this device and WorkQ.
-    ///
-    /// # Errors
-    ///
-    /// As [`RdmaConnector::new`].
-    pub fn connector(self, device: &Device, workq: &WorkQ) -> Result<RdmaConnector> {
-        RdmaConnector::with_options(self, device, workq)
-    }
-
     pub(super) fn silent(&self) -> usize {
         self.half_open
     }
@@ -378,7 +355,7 @@ impl Exchange {
         }
     }
 
-    pub(super) fn error(&self, kind: ErrorKind, text: impl Into<String>) -> Error {
+    fn error(&self, kind: ErrorKind, text: impl Into<String>) -> Error {
         Error::new(kind, self.op, text.into())
     }
 
@@ -401,18 +378,12 @@ impl Exchange {
         read.map_err(|error| self.io(error))
     }
 
-    /// Parses a message; a refusal is an error with its reason.
-    pub(super) fn understand<'a>(&self, bytes: &'a [u8]) -> Result<Message<'a>> {
-        match Message::parse(bytes) {
-            Ok(Message::Refusal(reason)) => {
-                let text = format!("the peer refuses: {reason}");
-                Err(self.error(ErrorKind::ConnectionAborted, text))
-            }
-            Ok(message) => Ok(message),
-            Err(wrong @ Wrong::Version(_)) => {
-                Err(self.error(ErrorKind::UnsupportedVersion, wrong.to_string()))
-            }
-            Err(wrong) => Err(self.error(ErrorKind::ConnectionAborted, wrong.to_string())),
-        }
+    /// Why the exchange is over, as an error.
+    pub(super) fn over(&self, over: Over<'_>) -> Error {
+        let kind = match over {
+            Over::Wrong(Wrong::Version(_)) => ErrorKind::UnsupportedVersion,
+            _ => ErrorKind::ConnectionAborted,
+        };
+        self.error(kind, over.to_string())
     }
 }
