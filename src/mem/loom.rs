@@ -213,6 +213,7 @@ fn leases<W: Word>(word: fn() -> W) {
 }
 
 #[test]
+#[ignore = "deep: .ci/soak loom"]
 fn many_read_or_one_writes_and_one_brings_home() {
     leases(real);
     leases(|| Toy::new(Wrong::Nothing));

@@ -166,7 +166,8 @@ impl Sends {
         let (taken, late) = (Cell::new(false), Cell::new(false));
         let prepare = || {
             if !taken.replace(true) && !at.take_stream_slot(true) {
-                (taken.set(false), late.set(true));
+                taken.set(false);
+                late.set(true);
                 return Err(JobError::of(Reason::PoolEmpty));
             }
             prepare(&request(rdma, &message()?))

@@ -144,6 +144,7 @@ fn a_run_is_told_by_the_real_wait_cycle_though_another_one_looks() {
 }
 
 #[test]
+#[ignore = "deep: .ci/soak loom"]
 fn a_run_and_an_op_on_one_slot_are_both_told() {
     on_a_workq(1, |bed| bed.run([bed.spawn_run(false), bed.spawn_op()]));
 }

@@ -43,6 +43,7 @@ fn two_nap(nap: fn(&WorkQ, u64), other: fn(&WorkQ, u64)) {
 }
 
 #[test]
+#[ignore = "deep: .ci/soak loom"]
 fn two_that_nap_are_woken_in_their_time() {
     two_nap(nap, nap);
 }

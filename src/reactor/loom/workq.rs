@@ -19,6 +19,7 @@ fn an_op_is_told_by_the_real_wait_cycle_though_another_one_looks() {
 }
 
 #[test]
+#[ignore = "deep: .ci/soak loom"]
 fn of_two_ops_on_one_slot_both_are_told() {
     on_a_workq(1, |bed| bed.run([bed.spawn_op(), bed.spawn_op()]));
 }
@@ -67,6 +68,7 @@ fn an_op_that_sleeps_goes_on_as_the_new_mode_says() {
 }
 
 #[test]
+#[ignore = "deep: .ci/soak loom"]
 fn ops_and_jobs_of_the_callers_loop_share_a_workq() {
     on_a_workq(1, |bed| {
         let (attachment, workq) = (Arc::clone(&bed.attachment), bed.workq.clone());
