@@ -377,12 +377,13 @@ impl JobError {
     }
 
     /// Returns whether the connection has ended because the peer has: it has closed, reset or
-    /// dropped its Rdma, its process has ended, or it does not answer. Flushed jobs are judged by
-    /// their [`cause`](JobError::cause).
+    /// dropped its Rdma, its process has ended, or it does not answer. That a process has ended may
+    /// be noticed by its memory ([`Reason::ExporterGone`]) before it is by its Rdma. Flushed jobs
+    /// are judged by their [`cause`](JobError::cause).
     pub fn is_disconnect(&self) -> bool {
         let reason = self.cause().unwrap_or(self.reason());
-        use Reason::{PeerClosed, PeerGone, PeerSilent};
-        matches!(reason, PeerClosed | PeerGone | PeerSilent)
+        use Reason::{ExporterGone, PeerClosed, PeerGone, PeerSilent};
+        matches!(reason, PeerClosed | PeerGone | PeerSilent | ExporterGone)
     }
 
     /// What exactly it was.

@@ -15,10 +15,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{Mutex, watch};
-use tokio_doca::error::{Error as DocaError, Reason};
-use tokio_doca::graph::{CopyNode, DataNode, Graph, HashNode, Instance, Node, WriteNode};
+use tokio::time::timeout;
+use tokio_doca::error::{Error as DocaError, ErrorKind, JobError, Reason};
+use tokio_doca::graph::{CopyNode, DataNode, Graph, HashNode, Instance, Node, RunError, WriteNode};
 use tokio_doca::mem::{BufInventory, BufSlice, RemoteMmap};
 use tokio_doca::rdma::RdmaState;
 use tokio_doca::sha::{Algorithm, Sha};
@@ -30,6 +32,8 @@ use super::{Error, Result};
 
 /// Clients and the replica's follower have two small Bufs each.
 const SMALL_BUFS: usize = 512;
+/// How long it may take until a connection says that it has ended.
+const NOTICED: Duration = Duration::from_secs(5);
 /// How many clients' latest requests are remembered.
 const REMEMBERED: usize = 1 << 16;
 
@@ -127,6 +131,27 @@ impl Link {
             memory,
         })
     }
+
+    /// Whether the connection has ended, after a write that failed so. If the process has ended,
+    /// its memory may be gone a moment before the connection is.
+    async fn is_lost(&self, error: &Error) -> bool {
+        let failed = error.downcast_ref::<RunError>().map(RunError::kind);
+        if failed == Some(ErrorKind::ConnectionReset) {
+            let mut watch = self.rdma.watch();
+            let ended = async {
+                while self.rdma.state() == RdmaState::Connected {
+                    watch.changed().await;
+                }
+            };
+            _ = timeout(NOTICED, ended).await;
+        }
+        self.rdma.state() != RdmaState::Connected
+    }
+}
+
+/// Whether the replica's process has, whatever has noticed that first: its Rdma, or its memory.
+fn has_ended(error: JobError) -> bool {
+    error.is_disconnect() && matches!(error.reason(), Reason::PeerGone | Reason::ExporterGone)
 }
 
 /// What one write at a time needs.
@@ -210,29 +235,33 @@ impl Store {
         data: BufSlice,
         (client, id): (u64, u64),
     ) -> Result<u64> {
-        let mut current = self.blocks[block].lock().await;
+        const LATE: &str = "a later request was first";
         if self.is_late(client, id) {
-            return Err("a later request was first".into());
+            return Err(LATE.into());
         }
-        let version = current.map_or(1, |entry| entry.version() + 1);
         let mut replicas = self.replica.subscribe();
         loop {
+            // Not locked meanwhile: the block can be read.
             let reachable = replicas.wait_for(|known| !matches!(known, Replica::CutOff));
-            let known = reachable.await?.clone();
-            let link = match known {
+            let link = match reachable.await?.clone() {
                 Replica::Linked(link) => Some(link),
                 _ => None,
             };
-            let written = lane.write(self, link.as_ref(), block, &data, version).await;
-            match (written, link) {
-                (Ok(entry), _) => {
+            let mut current = self.blocks[block].lock().await;
+            if !self.is_latest(client, id) {
+                return Err(LATE.into());
+            }
+            let version = current.map_or(1, |entry| entry.version() + 1);
+            let error = match lane.write(self, link.as_ref(), block, &data, version).await {
+                Ok(entry) => {
                     *current = Some(entry);
                     return Ok(version);
                 }
-                (Err(_), Some(link)) if link.rdma.state() != RdmaState::Connected => {
-                    self.lose(&link);
-                }
-                (Err(error), _) => return Err(error),
+                Err(error) => error,
+            };
+            match link {
+                Some(link) if link.is_lost(&error).await => self.lose(&link),
+                _ => return Err(error),
             }
         }
     }
@@ -240,7 +269,7 @@ impl Store {
     /// The connection has failed.
     pub(crate) fn lose(&self, link: &Arc<Link>) {
         let known = match link.rdma.state() {
-            RdmaState::Error(error) if error.reason() == Reason::PeerGone => Replica::None,
+            RdmaState::Error(error) if has_ended(error) => Replica::None,
             _ => Replica::CutOff,
         };
         self.replica.send_if_modified(|replica| {
@@ -250,6 +279,12 @@ impl Store {
             }
             is_this
         });
+    }
+
+    /// Whether the client has asked for nothing since.
+    fn is_latest(&self, client: u64, id: u64) -> bool {
+        let latest = self.latest.lock().expect("nobody panics with it");
+        latest.get(&client).is_none_or(|latest| *latest == id)
     }
 
     fn is_late(&self, client: u64, id: u64) -> bool {

@@ -4,8 +4,8 @@
 //! `TOKIO_DOCA_CHAOS_SECONDS` says for how long (2), `TOKIO_DOCA_CHAOS_SEED` repeats the choices of
 //! a run.
 
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -50,11 +50,20 @@ fn primary(addr: &str, replica: SocketAddr) -> Running {
     Running::start(command)
 }
 
+/// An address of this host for each pair: a port that is free while a program is dead may be taken
+/// by any socket of the others, a client's too.
+fn host() -> Ipv4Addr {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, high | 1, low, NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
 impl Pair {
     pub(super) fn start() -> Pair {
-        let replica = replica("127.0.0.1:0");
+        let here = format!("{}:0", host());
+        let replica = replica(&here);
         let there = listens(&replica);
-        let primary = primary("127.0.0.1:0", there);
+        let primary = primary(&here, there);
         let pair = Pair {
             addrs: [listens(&primary), there],
             primary: Some(primary),

@@ -58,6 +58,24 @@ fn a_file_is_read_as_it_was_written_whichever_side_was_killed_since() {
     reads(&pair, &second);
 }
 
+/// The memory of the replica may be gone before its connection is.
+#[test]
+fn writes_and_reads_go_on_when_the_replica_is_killed_between_two_writes() {
+    if is_emulated(STARTS) {
+        return;
+    }
+    let (folder, mut pair) = (Folder::new(), Pair::start());
+    for round in 0..8 {
+        let (before, _) = folder.file(&format!("before{round}"), 60_000);
+        let (after, written) = folder.file(&format!("after{round}"), 60_000 + round);
+        writes(&pair, &before);
+        pair.kill_replica();
+        writes(&pair, &after);
+        reads(&pair, &written);
+        pair.start_replica();
+    }
+}
+
 /// More of them than it has places.
 #[test]
 fn clients_that_connect_to_nobody_take_no_place() {

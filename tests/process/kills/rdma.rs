@@ -130,6 +130,8 @@ fn peer_dies(test: &str, random: &mut Random, side: &Side) -> Duration {
             // Of a process that ends the memory of a receive may go before its queue pair, too.
             || (sends && adapter().is_some() && cause == Reason::PeerReceiveExceeded);
         assert!(gone, "{mine:?} {theirs:?}: {error}");
+        // Whatever has noticed it first: the memory or the connection.
+        assert!(adapter().is_some() || error.is_disconnect(), "{error}");
         let kind = match cause {
             Reason::RemoteAccess => ErrorKind::NotPermitted,
             Reason::PeerReceiveExceeded => ErrorKind::InvalidValue,
