@@ -63,7 +63,11 @@ fn a_loop_of_ones_own_waits_for_a_completion_channel() {
                 workq.progress(|word, result| told.push((word, result.unwrap().bytes())));
             }
             assert_eq!(told, [(word, Some(1000))]);
-            assert!(!fires(5), "it is not quiet");
+            // The event of a completion that `arm` has found may be written after that: one.
+            if fires(5) {
+                workq.clear();
+                assert!(!fires(5), "it is not quiet");
+            }
             assert_eq!(dst.data().unwrap()[..], [7; 1000]);
         }
         drop((dma, pool));
@@ -150,18 +154,20 @@ fn a_copy_that_sleeps_makes_one_turn() {
         let dma = Dma::builder(device).attach(&workq).unwrap();
         let pool = pool(&[device]);
         run(async {
-            // The first one hears of the channel that was attached, too.
-            let mut turns = None;
-            for _ in 0..20 {
+            const COPIES: u64 = 20;
+            let before = workq.stats().polls;
+            for _ in 0..COPIES {
                 let (src, dst) = pair(&pool);
                 let hold = fake.hold();
                 let mut copy = Box::pin(dma.copy(&src, &dst));
                 poll_pending(copy.as_mut());
                 drop(hold);
                 assert_eq!(in_time("the copy", copy).await, Ok(1000));
-                let before = turns.replace(workq.stats().polls);
-                assert_eq!(turns, before.map(|turns| turns + 1).or(turns));
             }
+            // One of them hears of the channel that was attached, too: which one is up to the
+            // kernel, and so is whether an event comes behind a look that found its copy.
+            let turns = workq.stats().polls - before;
+            assert!((COPIES..=COPIES + 2).contains(&turns), "{turns} turns");
         });
     });
 }
