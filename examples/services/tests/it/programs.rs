@@ -193,7 +193,10 @@ fn clients_that_say_nothing_have_no_stream_behind_the_proxy() {
     let connect = |_| TcpStream::connect(proxy.addr).unwrap();
     let _idle: Vec<TcpStream> = (0..140).map(connect).collect();
     let mut get = services("http_over_rdma");
-    assert_eq!(said(get.args(["get", &server.addr.to_string(), "/"])), "hello\n");
+    assert_eq!(
+        said(get.args(["get", &server.addr.to_string(), "/"])),
+        "hello\n"
+    );
     let mut client = connect(0);
     client
         .write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
