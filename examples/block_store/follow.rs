@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_doca::mem::RemoteMmap;
 use tokio_doca::rdma::RdmaState;
 use tokio_doca::sha::Algorithm;
@@ -18,6 +18,9 @@ use super::{Result, say};
 
 /// Between tries to connect.
 const PAUSE: Duration = Duration::from_millis(20);
+/// How long a replica may take to lend its memory, and the longest blob.
+const LENDING: Duration = Duration::from_secs(5);
+const BLOB: u32 = 1024;
 
 /// Follows one replica.
 pub(crate) struct Follower {
@@ -98,8 +101,14 @@ impl Follower {
     }
 
     async fn try_connect(&self) -> Result<(RdmaStream, Arc<Link>)> {
-        let connect = self.connector.connect_with(self.addr.clone(), b"");
-        let (stream, blob) = connect.await?;
+        let mut stream = self.connector.connect(self.addr.clone()).await?;
+        // Once this primary has the replica's only place.
+        let blob = timeout(LENDING, async {
+            let mut blob = vec![0; stream.read_u32().await?.min(BLOB) as usize];
+            stream.read_exact(&mut blob).await?;
+            Ok::<_, std::io::Error>(blob)
+        });
+        let blob = blob.await??;
         let memory = RemoteMmap::from_export(&self.store.device, &blob).await?;
         let link = Link::new(&self.store, stream.rdma(), memory)?;
         Ok((stream, Arc::new(link)))

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 use tokio_doca::mem::Access;
 use tokio_doca::stream::{Incoming, StreamAddr, StreamOptions};
@@ -49,8 +49,11 @@ async fn lend(incoming: Incoming, place: &Semaphore, blob: &[u8]) -> Result<()> 
         return Ok(incoming.refuse(TAKEN).await?);
     }
     // First: who has not come has no place.
-    let mut stream = incoming.accept(blob).await?;
+    let mut stream = incoming.accept(b"").await?;
     let _place = place.try_acquire().map_err(|_| TAKEN)?;
+    // And who has no place cannot write: the blob has the key.
+    stream.write_u32(blob.len() as u32).await?;
+    stream.write_all(blob).await?;
     let _ = stream.read(&mut [0]).await;
     Ok(())
 }

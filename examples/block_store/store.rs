@@ -259,6 +259,7 @@ impl Store {
                 }
                 Err(error) => error,
             };
+            drop(current);
             match link {
                 Some(link) if link.is_lost(&error).await => self.lose(&link),
                 _ => return Err(error),

@@ -72,10 +72,10 @@ impl Incoming {
     /// # Errors
     ///
     /// The peer is refused then. `Shutdown` once the listener
-    /// [drains](RdmaListener::drain); `Full` if all memory for streams is in use;
+    /// [drains](super::RdmaListener::drain); `Full` if all memory for streams is in use;
     /// `ConnectionAborted` if the peer could not connect, or gave up: its connect was dropped or
     /// ran out of time, or its process has ended; `TimedOut` after the
-    /// [`timeout`](StreamOptions::timeout); `InvalidValue` for more than 16 KiB of `data`; as
+    /// [`timeout`](super::StreamOptions::timeout); `InvalidValue` for more than 16 KiB of `data`; as
     /// [`Rdma::connect`](crate::Rdma::connect), but for its `ConnectionReset`.
     ///
     /// # Cancel safety

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use std::{io, mem};
@@ -70,15 +71,31 @@ pub struct RdmaListener {
 
 /// The tasks in `accept`. As a waker it wakes all of them, since one alone may not be polled.
 #[derive(Default)]
-struct Accepting(Notify);
+struct Accepting {
+    tasks: Notify,
+    /// One of them has the lock of `arrivals`: wakers of the application's run once it was dropped.
+    looks: AtomicBool,
+    woken: AtomicBool,
+}
 
 impl Wake for Accepting {
     fn wake(self: Arc<Self>) {
-        self.0.notify_waiters();
+        self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.0.notify_waiters();
+        self.woken.store(true, SeqCst);
+        if !self.looks.load(SeqCst) {
+            self.tell();
+        }
+    }
+}
+
+impl Accepting {
+    fn tell(&self) {
+        if self.woken.swap(false, SeqCst) {
+            self.tasks.notify_waiters();
+        }
     }
 }
 
@@ -145,20 +162,29 @@ impl RdmaListener {
         let waker = Waker::from(Arc::clone(&self.accepting));
         loop {
             // First: what comes after the look is heard of.
-            let mut woken = pin!(self.accepting.0.notified());
+            let mut woken = pin!(self.accepting.tasks.notified());
             woken.as_mut().enable();
             if let Poll::Ready(came) = self.look(&waker, &runtime) {
                 return came;
             }
-            woken.await;
+            // If the look itself has woken it, other tasks of this thread are first, and so is the
+            // runtime, which may have had this one stop (tokio::task::coop).
+            let at_once = poll_fn(|cx| Poll::Ready(woken.as_mut().poll(cx).is_ready()));
+            match at_once.await {
+                true => tokio::task::yield_now().await,
+                false => woken.await,
+            }
         }
     }
 
     fn look(&self, waker: &Waker, runtime: &Handle) -> Poll<Result<Incoming>> {
         let mut arrivals = lock(&self.arrivals);
+        self.accepting.looks.store(true, SeqCst);
         let came = arrivals.poll(&mut Context::from_waker(waker), &self.net, runtime);
         let unlogged = arrivals.unlogged.take();
+        self.accepting.looks.store(false, SeqCst);
         drop(arrivals);
+        self.accepting.tell();
         if let Some(error) = unlogged {
             log(|| warn!(target: "tokio_doca::stream", %error, "peers wait"));
         }
@@ -166,7 +192,7 @@ impl RdmaListener {
     }
 
     /// Ends the server in order: accepts nobody any more, has the
-    /// [`draining`](RdmaStream::draining) of its streams end, and waits until all streams that it
+    /// [`draining`](super::RdmaStream::draining) of its streams end, and waits until all streams that it
     /// has accepted are closed, but for `limit` at most. Returns how many are left then.
     ///
     /// A stream is closed once it was dropped and its end was sent, or its

@@ -76,8 +76,8 @@ impl fmt::Display for StreamAddr {
     }
 }
 
-/// The limits of the streams of one [`RdmaListener`] or [`RdmaConnector`], and the memory that they
-/// share.
+/// The limits of the streams of one [`RdmaListener`](super::RdmaListener) or
+/// [`RdmaConnector`](super::RdmaConnector), and the memory that they share.
 ///
 /// The memory is allocated at once: for each of `connections` as many frames as `recv_window` and
 /// two more to receive, unless streams share [`recv_bufs`](Self::recv_bufs), and half of
@@ -164,7 +164,7 @@ impl StreamOptions {
     }
 
     /// Sets how many peers may have connected to a listener's socket and not been returned by
-    /// [`accept`](RdmaListener::accept). Defaults to 64; at least 1. If another one connects, the
+    /// [`accept`](super::RdmaListener::accept). Defaults to 64; at least 1. If another one connects, the
     /// oldest of them loses its place once it has been silent for 100 ms. An
     /// [`Incoming`](super::Incoming) does not count any more.
     pub fn half_open(mut self, peers: usize) -> Self {

@@ -60,7 +60,7 @@ impl Side {
         offer: Offer<'_>,
         timeout: Duration,
     ) -> Result<()> {
-        let listen = self.core.rdma().listen(offer.blob).timeout(timeout);
+        let listen = self.core.rdma().listen(offer.blob, timeout);
         listen.await.map_err(|error| error.with_call(op))?;
         // Its first frame gives credits, and nothing that comes before it.
         let offer = Offer {

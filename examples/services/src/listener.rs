@@ -43,7 +43,7 @@ impl Listener {
                 incoming = self.rdma.accept(), if has_room => match incoming {
                     Ok(peer) => drop(self.granting.spawn(async { peer.accept(b"").await })),
                     Err(error) => {
-                        // No descriptor or no memory: it may have some later.
+                        // The listening socket: other streams go on.
                         eprintln!("no peer is accepted for a second: {error}");
                         tokio::time::sleep(Duration::from_secs(1)).await;
                     }

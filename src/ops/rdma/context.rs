@@ -242,10 +242,15 @@ impl Rdma {
     }
 
     /// Takes the context that was exported so as its peer, which [`dial`](Rdma::dial)s, and does
-    /// not wait for it.
-    pub(crate) fn listen(&self, blob: &[u8]) -> Connect {
+    /// not wait for it. An adapter may block in its driver; without a network nothing does, and
+    /// none of the threads that wait for peers is needed.
+    pub(crate) async fn listen(&self, blob: &[u8], timeout: Duration) -> Result<()> {
         let how = |endpoint: &dyn Endpoint, blob: &[u8], _| endpoint.listen(blob);
-        Connect::new(self, how, blob, self.0.extra().connect_timeout)
+        let listen = Connect::new(self, how, blob, timeout);
+        match self.caps().transport {
+            true => listen.await,
+            false => listen.wait(),
+        }
     }
 
     /// Back to Init, from any state: the connection ends, and the peer's state turns to Error. Jobs

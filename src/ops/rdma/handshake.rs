@@ -22,9 +22,9 @@ impl Rdma {
     /// it answers. The stream can be used for something else afterwards: no byte too much is read.
     ///
     /// A peer that accepts chooses nothing but whether they are connected: this side goes to the
-    /// process that has made the blob. A peer that calls this as well is trusted. Its blob says
-    /// where this side goes, and that it is connected is believed: a server that strangers reach
-    /// calls `handshake_accept`.
+    /// process that has made the blob. A peer that calls this as well is trusted: this side goes
+    /// where its blob says, and believes that it is connected. A server that strangers reach calls
+    /// `handshake_accept`.
     ///
     /// Its time limit is for the connection alone: a peer that says nothing is waited for
     /// (`tokio::time::timeout`).
@@ -64,7 +64,7 @@ impl Rdma {
     /// with the key of the blob that it was given.
     ///
     /// An adapter cannot see whether its client has come: there it is connected if the client says
-    /// so, and a client that lied is found out by the first message that it does not take.
+    /// so, and the first message to a client that has lied fails.
     ///
     /// There is no time limit: a client that says nothing is waited for. Set one, so that it holds
     /// its place no longer:
@@ -82,8 +82,11 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// As [`Rdma::handshake`]; `ConnectionAborted` also if the client says that it is connected and
-    /// has not come, and if it accepts as well.
+    /// As [`Rdma::export`]; `IoFailed` if the stream fails or ends; `InvalidValue` for what is no
+    /// blob, and over an adapter for the blob of a program without this library; `NotSupported` for
+    /// the blob of another host's software device; `ConnectionAborted` if the client could not
+    /// connect, says that it is connected and has not come, or accepts as well. The context is in
+    /// the state Init then. A client whose blob did not come is told nothing: drop the stream.
     ///
     /// # Cancel safety
     ///
@@ -99,7 +102,7 @@ impl Rdma {
             if listens {
                 return aborted(ACCEPT, "both sides accept: one of them calls `handshake`");
             }
-            let listening = self.listen(&theirs).await;
+            let listening = self.listen(&theirs, self.0.extra().connect_timeout).await;
             listening.map_err(|error| error.with_call(ACCEPT))?;
             hear(ACCEPT, &mut reader).await??;
             match self.state() {

@@ -121,15 +121,15 @@ impl Sends {
             return Ok(true);
         }
         let (at, run) = (self.rdma.attachment(), self.ends.clone());
-        if !at.take_stream_slot(false) {
+        let Some(slot) = at.take_stream_slot(false) else {
             return Ok(false);
+        };
+        let launched = RunWaiter::launch(at, &mut false, Prepared::new(begun), run, 0)?;
+        if launched {
+            slot.submitted();
+            self.launched();
         }
-        let launched = RunWaiter::launch(at, &mut false, Prepared::new(begun), run, 0);
-        match launched {
-            Ok(true) => self.launched(),
-            _ => at.give_stream_slot_back(),
-        }
-        launched
+        Ok(launched)
     }
 
     /// Sends a message of these pieces now, inline and without a Buf; false if that cannot be done.
@@ -163,13 +163,14 @@ impl Sends {
         }
         let run: Arc<dyn Run> = self.ends.clone();
         let (rdma, at) = (&self.rdma, self.rdma.attachment());
-        let (taken, late) = (Cell::new(false), Cell::new(false));
+        // Nobody has one without a job for longer than this call: it may not be polled for long.
+        let (slot, late) = (Cell::new(None), Cell::new(false));
         let prepare = || {
-            if !taken.replace(true) && !at.take_stream_slot(true) {
-                taken.set(false);
+            let Some(taken) = slot.take().or_else(|| at.take_stream_slot(true)) else {
                 late.set(true);
                 return Err(JobError::of(Reason::PoolEmpty));
-            }
+            };
+            slot.set(Some(taken));
             prepare(&request(rdma, &message()?))
         };
         loop {
@@ -177,16 +178,19 @@ impl Sends {
                 ready!(self.share.as_mut().poll(cx, at))?;
             }
             let sent = self.line.as_mut().poll_launch(cx, at, &run, 0, &prepare);
-            match sent {
-                Poll::Ready(Ok(())) => self.launched(),
-                // Nobody holds one without a job: it may not be polled for long.
-                _ if taken.replace(false) => at.give_stream_slot_back(),
-                // Another stream was faster, while this one stood in line for a free Slot.
-                _ if late.replace(false) => continue,
-                _ => {}
+            // Another stream was faster, while this one stood in line for a free Slot.
+            if late.replace(false) {
+                continue;
+            }
+            if let (Poll::Ready(Ok(())), Some(slot)) = (&sent, slot.take()) {
+                slot.submitted();
+                break;
             }
             return sent;
         }
+        drop(slot);
+        self.launched();
+        Poll::Ready(Ok(()))
     }
 
     /// One was submitted: its end must be heard of, whoever polls.

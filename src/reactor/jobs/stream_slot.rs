@@ -1,5 +1,6 @@
 //! A stream's place in line for one of the Slots that streams may hold.
 
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
@@ -67,15 +68,28 @@ impl StreamSlotWaiter {
 }
 
 impl Attachment {
-    /// Takes one of the Slots that streams may hold, for a job that is submitted next; false if
-    /// there is none, or if others stand in line for it. The end of the job gives it back.
-    pub(crate) fn take_stream_slot(&self, from_line: bool) -> bool {
+    /// Takes one of the Slots that streams may hold, for a job that is submitted next; `None` if
+    /// there is none, or if others stand in line for it.
+    pub(crate) fn take_stream_slot(&self, from_line: bool) -> Option<StreamSlot<'_>> {
         let slots = &self.shared.stream_slots;
-        (from_line || slots.line.is_empty()) && slots.take()
+        let taken = (from_line || slots.line.is_empty()) && slots.take();
+        taken.then(|| StreamSlot(self))
     }
+}
 
-    /// The job was not submitted.
-    pub(crate) fn give_stream_slot_back(&self) {
-        self.shared.give_stream_slot_back();
+/// One of the Slots that streams may hold. It is given back if its job is not submitted, also by a
+/// panic.
+pub(crate) struct StreamSlot<'a>(&'a Attachment);
+
+impl StreamSlot<'_> {
+    /// The job was submitted: its end gives it back.
+    pub(crate) fn submitted(self) {
+        mem::forget(self);
+    }
+}
+
+impl Drop for StreamSlot<'_> {
+    fn drop(&mut self) {
+        self.0.shared.give_stream_slot_back();
     }
 }

@@ -530,12 +530,32 @@ fn of_two_tasks_in_accept_one_that_is_polled_gets_the_peer() {
             let both = try_join(net.connector.connect(net.addr), second);
             in_time("the connection", both).await.unwrap();
         }
-        // Each of them gets one.
-        let accept = async || net.listener.accept().await?.accept(b"").await;
-        let connect = async || net.connector.connect(net.addr).await;
-        let accepts = try_join(accept(), accept());
-        let both = try_join(accepts, try_join(connect(), connect()));
-        in_time("two connections", both).await.unwrap();
+    });
+}
+
+/// By the main task of a runtime with threads: tokio has it stop amid them, which it is told by its
+/// own waker alone (tokio::task::coop).
+#[test]
+fn all_of_a_burst_of_peers_are_accepted() {
+    // As many as fit into the line of the socket.
+    const PEERS: usize = 100;
+    workers().block_on(async {
+        let net = net(small()).await;
+        let hello = offer(0, 0, b"blob");
+        let hello = [&(hello.len() as u32).to_be_bytes(), &hello[..]].concat();
+        let clients: Vec<_> = (0..PEERS)
+            .map(|_| {
+                let mut client = std::net::TcpStream::connect(net.addr).unwrap();
+                std::io::Write::write_all(&mut client, &hello).unwrap();
+                client
+            })
+            .collect();
+        let accept = async {
+            for _ in &clients {
+                drop(net.listener.accept().await.unwrap());
+            }
+        };
+        in_time("the burst", accept).await;
     });
 }
 

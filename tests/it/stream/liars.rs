@@ -1,13 +1,13 @@
 //! Peers that give credits for receives that they do not post: what they hold, and for how long.
 
 use std::pin::pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::join;
 use futures::{FutureExt, poll};
 use support::device::{defers, needs_soft, under_test};
 use support::stream::{Net, bytes, small};
-use support::*;
+use support::{in_time, run, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_doca::error::{JobError, Reason};
 use tokio_doca::mem::BufInventory;
@@ -20,11 +20,12 @@ use super::exchange::Raw;
 const DEPTH: u32 = 16;
 const LIARS: usize = 4;
 
-/// Writes until the stream would wait.
+/// How long a stream of a liar lasts.
+const LIMIT: Duration = Duration::from_millis(100);
+
+/// Writes until the stream would wait, or has ended.
 fn fill(stream: &mut RdmaStream) {
-    while let Some(written) = stream.write(&[7; 200]).now_or_never() {
-        written.unwrap();
-    }
+    while let Some(Ok(_)) = stream.write(&[7; 200]).now_or_never() {}
 }
 
 /// Writes until the stream ends.
@@ -55,6 +56,17 @@ fn peers_that_post_no_receives_hold_half_of_the_slots_for_a_moment() {
 }
 
 async fn liars(mode: Mode, defer: bool) {
+    // A machine that gives this test no CPU for so long has them end before they are looked at.
+    for _ in 0..100 {
+        if is_seen_in_time(mode, defer).await {
+            return;
+        }
+    }
+    panic!("no liar was looked at in time");
+}
+
+/// Whether the liars were looked at before the first one could have ended.
+async fn is_seen_in_time(mode: Mode, defer: bool) -> bool {
     let device = under_test(defer);
     let options = small().connections(LIARS + 1).send_window(64);
     let net = Net::deep(DEPTH, &device, mode, options).await;
@@ -64,11 +76,12 @@ async fn liars(mode: Mode, defer: bool) {
         liars.push(Raw::meet(&net, 255).await);
     }
     let workq = there.rdma().workq();
+    let begun = Instant::now();
     for (_, stream) in &mut liars {
-        assert_eq!(stream.rdma().rnr_timeout(), Duration::from_millis(100));
+        assert_eq!(stream.rdma().rnr_timeout(), LIMIT);
         fill(stream);
     }
-    assert_eq!(workq.in_flight(), DEPTH as usize / 2, "{mode:?}");
+    let in_flight = workq.in_flight();
     // There is a Slot for everybody else.
     let memory = Mmap::builder().device(&device).alloc(128).unwrap();
     let inventory = BufInventory::with_capacity(2);
@@ -80,20 +93,31 @@ async fn liars(mode: Mode, defer: bool) {
     let dma = Dma::builder(&device).attach(&workq).unwrap();
     let mut copy = pin!(dma.copy(&src, &dst).into_future());
     let copied = poll!(copy.as_mut());
-    assert_eq!(workq.stats().waiting, LIARS as u64 - 2, "{mode:?}");
+    let waiting = workq.stats().waiting;
+    let in_time_for_it = begun.elapsed() < LIMIT / 2;
+    if in_time_for_it {
+        assert_eq!(in_flight, DEPTH as usize / 2, "{mode:?}");
+        assert_eq!(waiting, LIARS as u64 - 2, "{mode:?}");
+    }
     if copied.is_pending() {
         in_time("a copy", copy).await.unwrap();
     }
+    // Nor does an honest stream wait for them, which needs no Slot while its peer reads.
+    honest(&mut there, &mut here).await;
     // Their writes wait in turn, and fail.
     for (_, stream) in &mut liars {
         assert_eq!(end(stream).await, Reason::NoReceive);
     }
-    // An honest stream goes on.
+    honest(&mut there, &mut here).await;
+    until("their Slots are free", || workq.in_flight() == 0).await;
+    in_time_for_it
+}
+
+async fn honest(there: &mut RdmaStream, here: &mut RdmaStream) {
     let sent = bytes(0..1000);
     let mut came = vec![0; 1000];
     let both = join(there.write_all(&sent), here.read_exact(&mut came));
     let (wrote, read) = in_time("honest data", both).await;
     wrote.and(read.map(drop)).unwrap();
     assert_eq!(came, sent);
-    until("their Slots are free", || workq.in_flight() == 0).await;
 }

@@ -11,6 +11,7 @@ use support::programs::Folder;
 use support::*;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio_doca::soft::Soft;
 use tokio_doca::{Device, ErrorKind, Rdma, WorkQ};
 
@@ -66,17 +67,21 @@ impl Server {
     /// Has a client in each of its places until it leaves, as a service has.
     async fn serve(self: Arc<Server>) {
         let places = Arc::new(Semaphore::new(PLACES));
+        let mut clients = JoinSet::new();
         loop {
             let place = Arc::clone(&places).acquire_owned().await.unwrap();
             let (mut stream, _) = self.listener.accept().await.unwrap();
             let rdma = Rdma::builder(&self.device).attach(&self.workq).unwrap();
-            tokio::spawn(async move {
+            clients.spawn(async move {
                 match rdma.handshake_accept(&mut stream).await {
                     Ok(()) => drop(rdma.recv(()).await.unwrap_err()),
                     Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}"),
                 }
                 drop(place);
             });
+            while let Some(ended) = clients.try_join_next() {
+                ended.expect("a client was refused as it should be");
+            }
         }
     }
 }
@@ -124,6 +129,7 @@ fn ghosts_take_no_place_of_a_client() {
             beside,
             20 * alone.max(Duration::from_millis(100)),
         );
+        assert!(!serving.is_finished(), "the server serves");
         serving.abort();
     });
 }

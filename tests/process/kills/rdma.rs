@@ -271,18 +271,16 @@ fn a_peer_that_is_killed_before_it_connects_is_gone() {
         let blob = unhex(&peer.hear());
         // What it is asked with.
         side.rdma.export().unwrap();
-        if side.rdma.connect(&blob).wait().is_ok() {
-            run(async {
-                let message = side.rdma.recv(()).start().unwrap();
-                // One that comes to the other process waits for nobody: the peer has it.
-                kill(Pid::from_raw(peer.pid()), Signal::SIGKILL).unwrap();
-                let error = in_time("its end", message).await.unwrap_err();
-                let gone = (Reason::Flushed, Some(Reason::PeerGone));
-                assert_eq!((error.reason(), error.cause()), gone, "round {round}");
-                assert!(error.is_disconnect());
-            });
-            peer.dies();
-        }
+        side.rdma.connect(&blob).wait().unwrap();
+        run(async {
+            let message = side.rdma.recv(()).start().unwrap();
+            kill(Pid::from_raw(peer.pid()), Signal::SIGKILL).unwrap();
+            let error = in_time("its end", message).await.unwrap_err();
+            let gone = (Reason::Flushed, Some(Reason::PeerGone));
+            assert_eq!((error.reason(), error.cause()), gone, "round {round}");
+            assert!(error.is_disconnect());
+        });
+        peer.dies();
         side.rdma.reset().unwrap();
     }
 }

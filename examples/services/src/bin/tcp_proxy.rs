@@ -1,7 +1,9 @@
 //! Brings clients that know TCP alone to a server over RDMA.
 //!
-//! A client has a stream to the server once it has said something, and loses it when nothing was
-//! said for a minute: there are not as many streams as there may be idle clients.
+//! A client must say something within 10 s: then it has a stream to the server, which it loses when
+//! neither side says anything for a minute. There are not as many streams as there may be idle
+//! clients; clients that say a byte once in a while can still take all of them. Protocols in which
+//! the server speaks first need another proxy.
 //!
 //! ```text
 //! $ cargo run --bin http_over_rdma serve 127.0.0.1:8000

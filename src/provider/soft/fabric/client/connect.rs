@@ -137,7 +137,8 @@ impl Ticket {
     /// # Errors
     ///
     /// `ConnectionReset` if the client's process has ended, `ConnectionAborted` if the ticket is
-    /// stale, `NotSupported` if it is of another host, `TimedOut`.
+    /// stale, `NotSupported` if it is of another host, `TimedOut`; `OperatingSystem` if the process
+    /// cannot be watched.
     pub(in super::super::super) fn probe(&self, deadline: Instant) -> Result<Option<Arc<Process>>> {
         let fabric = current::fabric()?;
         self.is_of_this_host()?;

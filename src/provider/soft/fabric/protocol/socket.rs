@@ -63,7 +63,8 @@ pub(in super::super) fn listen(address: &Address) -> nix::Result<Guarded> {
 ///
 /// It takes descriptors until the answer has come: [`process::refuse`] comes then.
 ///
-/// `ENOTSOCK` for an address that is to be a socket itself, and is a link to something.
+/// `ENOTSOCK` for an address that is to be a socket itself, and is a link to something. That needs
+/// /proc: `ENOSYS` without it.
 pub(in super::super) fn connect(address: &Address, deadline: Instant) -> nix::Result<Guarded> {
     let connect = |to: &UnixAddr| process::connect(SockType::SeqPacket, to, true, Some(deadline));
     let Address::NoLink(path) = address else {
@@ -77,7 +78,11 @@ pub(in super::super) fn connect(address: &Address, deadline: Instant) -> nix::Re
         return Err(Errno::ENOTSOCK);
     }
     let place_path = format!("/proc/thread-self/fd/{}", place.as_raw_fd());
-    connect(&UnixAddr::new(&*place_path)?)
+    connect(&UnixAddr::new(&*place_path)?).map_err(|errno| match errno {
+        // The socket is there: its descriptor is not, where /proc is not mounted.
+        Errno::ENOENT => Errno::ENOSYS,
+        errno => errno,
+    })
 }
 
 /// Waits until one of the descriptors has something, and says for each whether it has: none at the
