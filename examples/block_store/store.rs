@@ -138,11 +138,7 @@ impl Link {
         let failed = error.downcast_ref::<RunError>().map(RunError::kind);
         if failed == Some(ErrorKind::ConnectionReset) {
             let mut watch = self.rdma.watch();
-            let ended = async {
-                while self.rdma.state() == RdmaState::Connected {
-                    watch.changed().await;
-                }
-            };
+            let ended = watch.wait_for(|state| state != RdmaState::Connected);
             _ = timeout(NOTICED, ended).await;
         }
         self.rdma.state() != RdmaState::Connected
@@ -151,7 +147,7 @@ impl Link {
 
 /// Whether the replica's process has, whatever has noticed that first: its Rdma, or its memory.
 fn has_ended(error: JobError) -> bool {
-    error.is_disconnect() && matches!(error.reason(), Reason::PeerGone | Reason::ExporterGone)
+    matches!(error.reason(), Reason::PeerGone | Reason::ExporterGone)
 }
 
 /// What one write at a time needs.

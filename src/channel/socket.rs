@@ -356,21 +356,22 @@ impl Listener {
 /// Whether an error of accept(2) is of the connection that it would have returned, and not of the
 /// listening socket: "treat them like EAGAIN" (its manual page); EPERM is of a firewall.
 fn is_of_the_peer(error: &io::Error) -> bool {
-    const OF_THE_PEER: [i32; 11] = [
-        libc::ECONNABORTED,
-        libc::ENETDOWN,
-        libc::EPROTO,
-        libc::ENOPROTOOPT,
-        libc::EHOSTDOWN,
-        libc::ENONET,
-        libc::EHOSTUNREACH,
-        libc::EOPNOTSUPP,
-        libc::ENETUNREACH,
-        libc::EPERM,
-        libc::ETIMEDOUT,
-    ];
-    let errno = error.raw_os_error();
-    errno.is_some_and(|errno| OF_THE_PEER.contains(&errno))
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::ECONNABORTED
+                | libc::ENETDOWN
+                | libc::EPROTO
+                | libc::ENOPROTOOPT
+                | libc::EHOSTDOWN
+                | libc::ENONET
+                | libc::EHOSTUNREACH
+                | libc::EOPNOTSUPP
+                | libc::ENETUNREACH
+                | libc::EPERM
+                | libc::ETIMEDOUT
+        )
+    )
 }
 
 fn listen(address: nix::Result<UnixAddr>) -> io::Result<ClosedElsewhere<UnixListener>> {

@@ -106,7 +106,7 @@ impl Incoming {
         };
         let mut side = self.net.side(GRANT, &exchange.runtime)?;
         side.core.set_guest(guest);
-        let listens = side.listen(GRANT, theirs, options.timeout).await;
+        let listens = side.listen(GRANT, theirs).await;
         listens.map_err(gave_up)?;
         if let Some(welcome) = self.state.welcome(side.welcome(data)) {
             exchange.say(welcome).await.map_err(gave_up)?;

@@ -54,13 +54,8 @@ impl Side {
     }
 
     /// Takes the connector as the peer, and contacts nobody.
-    pub(super) async fn listen(
-        &mut self,
-        op: &'static str,
-        offer: Offer<'_>,
-        timeout: Duration,
-    ) -> Result<()> {
-        let listen = self.core.rdma().listen(offer.blob, timeout);
+    pub(super) async fn listen(&mut self, op: &'static str, offer: Offer<'_>) -> Result<()> {
+        let listen = self.core.rdma().listen(offer.blob);
         listen.await.map_err(|error| error.with_call(op))?;
         // Its first frame gives credits, and nothing that comes before it.
         let offer = Offer {

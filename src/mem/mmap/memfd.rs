@@ -44,6 +44,11 @@ fn fail(call: &str, len: usize) -> impl Fn(Errno) -> Error {
     move |errno| Error::os(ALLOC, &what, errno.into())
 }
 
+/// Of [`map`].
+fn unmapped(len: usize) -> impl Fn((&'static str, Errno)) -> Error {
+    move |(call, errno)| fail(call, len)(errno)
+}
+
 fn create(flags: MFdFlags) -> nix::Result<OwnedFd> {
     let flags = flags | MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     let file = memfd_create(c"tokio-doca", flags)?;
@@ -70,7 +75,7 @@ fn usual(len: NonZeroUsize) -> Result<Mapping> {
     // Takes the pages now: too few are an error here, and not a signal at the first touch.
     fallocate(&file, FallocateFlags::empty(), 0, size as i64).map_err(fail("fallocate", size))?;
     let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
-    map(file, 0, len, writable(), flags).map_err(|(call, errno)| fail(call, size)(errno))
+    map(file, 0, len, writable(), flags).map_err(unmapped(size))
 }
 
 /// In huge pages where the kernel finds some. The advice is the mapping's, so that the pages are
@@ -80,7 +85,7 @@ fn transparent(len: NonZeroUsize) -> Result<Mapping> {
     affordable(ALLOC, size)?;
     let file = file(size)?;
     let mapping = map(file, 0, len, writable(), MapFlags::MAP_SHARED);
-    let mapping = mapping.map_err(|(call, errno)| fail(call, size)(errno))?;
+    let mapping = mapping.map_err(unmapped(size))?;
     // EINVAL is a kernel without them: usual pages do.
     match advise(&mapping, MmapAdvise::MADV_HUGEPAGE) {
         Ok(()) | Err(Errno::EINVAL) => {}
@@ -121,7 +126,7 @@ fn from_pool(len: NonZeroUsize, huge: HugePages, page: usize) -> Result<Mapping>
     // The pages that it did get are back by now, so that the numbers are right.
     mapping.map_err(|(call, errno)| match errno {
         Errno::ENOSPC | Errno::ENOMEM => short(ErrorKind::NoMemory),
-        errno => fail(call, size)(errno),
+        errno => unmapped(size)((call, errno)),
     })
 }
 

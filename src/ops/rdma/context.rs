@@ -242,11 +242,11 @@ impl Rdma {
     }
 
     /// Takes the context that was exported so as its peer, which [`dial`](Rdma::dial)s, and does
-    /// not wait for it. An adapter may block in its driver; without a network nothing does, and
-    /// none of the threads that wait for peers is needed.
-    pub(crate) async fn listen(&self, blob: &[u8], timeout: Duration) -> Result<()> {
+    /// not wait for it, so that it has no time limit. An adapter may block in its driver; without a
+    /// network nothing does, and none of the threads that wait for peers is needed.
+    pub(crate) async fn listen(&self, blob: &[u8]) -> Result<()> {
         let how = |endpoint: &dyn Endpoint, blob: &[u8], _| endpoint.listen(blob);
-        let listen = Connect::new(self, how, blob, timeout);
+        let listen = Connect::new(self, how, blob, Duration::ZERO);
         match self.caps().transport {
             true => listen.await,
             false => listen.wait(),

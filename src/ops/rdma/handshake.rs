@@ -102,7 +102,7 @@ impl Rdma {
             if listens {
                 return aborted(ACCEPT, "both sides accept: one of them calls `handshake`");
             }
-            let listening = self.listen(&theirs, self.0.extra().connect_timeout).await;
+            let listening = self.listen(&theirs).await;
             listening.map_err(|error| error.with_call(ACCEPT))?;
             hear(ACCEPT, &mut reader).await??;
             match self.state() {

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use support::device::needs_soft;
-use support::programs::Folder;
 use support::*;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -15,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio_doca::soft::Soft;
 use tokio_doca::{Device, ErrorKind, Rdma, WorkQ};
 
-use super::streams::{Trap, forged, leads_to, links_to};
+use super::streams::{Trap, forged};
 
 /// Clients that the server of these tests has at once.
 const PLACES: usize = 4;
@@ -142,14 +141,12 @@ fn neither_side_of_a_handshake_goes_where_a_stranger_says() {
         return;
     }
     run(async {
-        let folder = Folder::new();
-        let path = folder.path("socket");
-        let trap = Trap::new(&path);
+        let trap = Trap::new();
         let device = Soft::builder().build().open("pf0").unwrap();
         let workq = WorkQ::builder().build().unwrap();
         for instance in [0x00, 0xff] {
-            let elsewhere = leads_to(instance, &path);
-            let link = links_to(instance, &folder, &path);
+            let elsewhere = trap.blob(instance);
+            let link = trap.linked_blob(instance);
             for (accepts, blob) in [
                 (true, &elsewhere),
                 (true, &link),

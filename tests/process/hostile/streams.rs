@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,9 +15,8 @@ use nix::sys::socket::{
 use support::device::needs_soft;
 use support::peer::hex;
 use support::programs::Folder;
-use support::stream::{Net, bytes, hear, offer, say, small};
+use support::stream::{Net, crosses, hear, offer, say, small};
 use support::*;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_doca::soft::Soft;
 use tokio_doca::{ErrorKind, Mode, WorkQ};
@@ -46,37 +46,49 @@ async fn victim() -> Net {
 }
 
 /// A socket of the kind that the fabric connects to, where nobody has any business.
-pub(super) struct Trap(OwnedFd);
+pub(super) struct Trap {
+    socket: OwnedFd,
+    folder: Folder,
+}
 
 impl Trap {
-    pub(super) fn new(path: &Path) -> Trap {
+    pub(super) fn new() -> Trap {
+        let folder = Folder::new();
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let trap = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
-        bind(trap.as_raw_fd(), &UnixAddr::new(path).unwrap()).unwrap();
+        let path = UnixAddr::new(&folder.path("socket")).unwrap();
+        bind(trap.as_raw_fd(), &path).unwrap();
         listen(&trap, Backlog::new(8).unwrap()).unwrap();
-        Trap(trap)
+        Trap {
+            socket: trap,
+            folder,
+        }
+    }
+
+    /// A forged blob that names the socket.
+    pub(super) fn blob(&self, instance: u8) -> Vec<u8> {
+        leads_to(instance, &self.folder.path("socket"))
+    }
+
+    /// A forged blob that names a socket as its process would, by a link to this one.
+    pub(super) fn linked_blob(&self, instance: u8) -> Vec<u8> {
+        let name = format!("tokio-doca-{}", hex(&[instance; 16]));
+        let link = self.folder.path(&name);
+        symlink(self.folder.path("socket"), &link).unwrap();
+        leads_to(instance, &link)
     }
 
     #[track_caller]
     pub(super) fn is_untouched(&self) {
-        assert_eq!(accept(self.0.as_raw_fd()), Err(Errno::EAGAIN));
+        assert_eq!(accept(self.socket.as_raw_fd()), Err(Errno::EAGAIN));
     }
 }
 
-/// A forged blob that names the socket at this path.
-pub(super) fn leads_to(instance: u8, path: &Path) -> Vec<u8> {
+fn leads_to(instance: u8, path: &Path) -> Vec<u8> {
     forged(instance, |endpoint| {
         endpoint.kind = 1;
         endpoint.name = path.to_str().unwrap().as_bytes().to_vec();
     })
-}
-
-/// A forged blob that names a socket as its process would, by a link to the one at this path.
-pub(super) fn links_to(instance: u8, folder: &Folder, path: &Path) -> Vec<u8> {
-    let link = folder.path(&format!("tokio-doca-{}", hex(&[instance; 16])));
-    _ = std::fs::remove_file(&link);
-    std::os::unix::fs::symlink(path, &link).unwrap();
-    leads_to(instance, &link)
 }
 
 /// Blobs of endpoints that nobody has, made up in each way that matters.
@@ -124,11 +136,7 @@ async fn all_places_are_free(net: &Net) {
         pairs.push(in_time("a place", pair()).await);
     }
     for (here, there) in &mut pairs {
-        let sent = bytes(0..1000);
-        let mut came = vec![0; 1000];
-        let (wrote, read) = join(here.write_all(&sent), there.read_exact(&mut came)).await;
-        wrote.and(read.map(drop)).unwrap();
-        assert_eq!(came, sent);
+        crosses(here, there).await;
     }
 }
 
@@ -163,12 +171,10 @@ fn a_listener_contacts_nobody() {
         return;
     }
     run(async {
-        let folder = Folder::new();
-        let path = folder.path("socket");
-        let trap = Trap::new(&path);
+        let trap = Trap::new();
         let net = victim().await;
         for instance in [0x00, 0xff] {
-            let blob = leads_to(instance, &path);
+            let blob = trap.blob(instance);
             let (refused, told) = join(serve(&net, 1), ghost(net.addr, &blob)).await;
             trap.is_untouched();
             assert_eq!((refused, told.0), (1, WELCOME));
@@ -201,9 +207,7 @@ fn a_connector_goes_to_the_process_of_the_listener_alone() {
         return;
     }
     run(async {
-        let folder = Folder::new();
-        let path = folder.path("socket");
-        let trap = Trap::new(&path);
+        let trap = Trap::new();
         let device = Soft::builder().build().open("pf0").unwrap();
         let workq = WorkQ::builder().build().unwrap();
         let connector = small().connector(&device, &workq).unwrap();
@@ -216,8 +220,8 @@ fn a_connector_goes_to_the_process_of_the_listener_alone() {
             heard(&mut socket).await
         };
         for instance in [0x00, 0xff] {
-            let elsewhere = leads_to(instance, &path);
-            let link = links_to(instance, &folder, &path);
+            let elsewhere = trap.blob(instance);
+            let link = trap.linked_blob(instance);
             let abstract_name = forged(instance, |endpoint| endpoint.name = b"somebody".to_vec());
             for blob in [elsewhere, link, abstract_name] {
                 let (connected, told) = join(connector.connect(addr), answer(blob)).await;

@@ -139,6 +139,16 @@ pub async fn hear(socket: &mut TcpStream) -> Vec<u8> {
     message
 }
 
+/// A thousand bytes go from the one end to the other.
+pub async fn crosses(from: &mut RdmaStream, to: &mut RdmaStream) {
+    let sent = bytes(0..1000);
+    let mut came = vec![0; 1000];
+    let both = futures::future::join(from.write_all(&sent), to.read_exact(&mut came));
+    let (wrote, read) = in_time("a thousand bytes", both).await;
+    wrote.and(read.map(drop)).unwrap();
+    assert_eq!(came, sent);
+}
+
 /// The byte at this place of a stream.
 pub fn byte(at: usize) -> u8 {
     ((at * 31) ^ (at >> 8)) as u8
