@@ -18,13 +18,17 @@ use super::element::Element;
 use super::free_list::{FreeList, Pushed};
 use crate::device::ImportOrigin;
 use crate::mem::mmap::Mmap;
-use crate::sync::{WaitNode, Waiters};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Line, WaitNode, Waiters, pass_over_soon};
 
 pub(in crate::mem) struct Slab {
     elements: Box<[Element]>,
     free: FreeList,
     /// Who waits for an element.
     waiters: Waiters,
+    /// Others will be told if those who were told take nothing.
+    rung: AtomicBool,
+    this: Weak<Slab>,
     base: Base,
 }
 
@@ -52,6 +56,8 @@ impl Slab {
                 elements,
                 free: FreeList::new(len),
                 waiters: Waiters::new(),
+                rung: AtomicBool::new(false),
+                this: Weak::clone(weak),
                 base,
             }
         });
@@ -123,17 +129,12 @@ impl Slab {
     }
 
     /// Wakes who may take what is free. `freed` elements were just brought home.
-    ///
-    /// One more than there is to take: the first may be a future that nobody polls. If nothing is
-    /// out, everybody: no later return could make good for such futures.
     pub(super) fn wake_next(&self, mut freed: usize) {
         loop {
-            let all_home = self.elements.iter().all(Element::is_free);
             let any_free = !self.free.is_empty();
-            self.waiters.notify_and_wake(|who| match all_home {
-                true => who.waiting,
-                false if freed > 0 => freed + 1,
-                false => usize::from(any_free && who.notified == 0),
+            self.tell(|told| match freed {
+                0 => usize::from(any_free && told == 0),
+                _ => freed,
             });
             if !self.waiters.is_empty() {
                 return;
@@ -146,6 +147,26 @@ impl Slab {
             // woke nobody.
             self.free.set_waited(true);
             freed = 0;
+        }
+    }
+
+    /// Tells as many in line of what is free as `choose` says for those who were told before. Who
+    /// is told owns nothing, and may be a future that nobody polls: if something is free and others
+    /// are left, some of them are told soon (ADR 0004).
+    fn tell(&self, choose: impl FnOnce(usize) -> usize) {
+        let mut left = 0;
+        self.waiters.notify_and_wake(|who| {
+            let now = choose(who.notified).min(who.waiting);
+            left = who.waiting - now;
+            now
+        });
+        let stuck = left > 0 && !self.free.is_empty();
+        if stuck && !self.rung.swap(true, Ordering::SeqCst) {
+            let this: Weak<dyn Line> = self.this.clone();
+            if !pass_over_soon(this) {
+                self.rung.store(false, Ordering::SeqCst);
+                self.waiters.notify_and_wake(|who| who.waiting);
+            }
         }
     }
 
@@ -201,6 +222,16 @@ impl Slab {
     unsafe fn end(slab: NonNull<Slab>) {
         // SAFETY: `build` left this count to whoever is told.
         unsafe { Arc::decrement_strong_count(slab.as_ptr()) };
+    }
+}
+
+impl Line for Slab {
+    /// Doubles the number of those who were told, so that a long line is told in a few steps.
+    fn pass_over(&self) {
+        self.rung.store(false, Ordering::SeqCst);
+        if !self.free.is_empty() {
+            self.tell(|told| told.max(1));
+        }
     }
 }
 

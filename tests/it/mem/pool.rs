@@ -175,20 +175,31 @@ fn a_waiter_that_nobody_polls_stops_nobody() {
     }
 }
 
-// An element is free, the only one that was told of it is a future that nobody polls, and another
-// element is out for good.
+/// Another element is out for good: no later return makes good for those that nobody polls.
 #[test]
-fn a_waiter_that_nobody_polls_stops_nobody_while_another_buf_is_out_for_good() {
-    run(async {
-        let pool = pool(2);
-        let _kept = pool.try_alloc().unwrap();
-        let buf = pool.try_alloc().unwrap();
-        let mut dead = Box::pin(pool.alloc());
-        assert!(poll(dead.as_mut()).is_pending());
-        drop(buf);
-        in_time("one Buf is free", pool.alloc()).await;
-        drop(dead);
-    });
+fn waiters_that_nobody_polls_stop_nobody_while_another_buf_is_out_for_good() {
+    for idle in [1, 2, 3, 100] {
+        run(async {
+            let pool = pool(2);
+            let _kept = pool.try_alloc().unwrap();
+            let buf = pool.try_alloc().unwrap();
+            let mut waiting: Vec<_> = (0..idle).map(|_| Box::pin(pool.alloc())).collect();
+            for future in &mut waiting {
+                assert!(poll(future.as_mut()).is_pending());
+            }
+            let before = tokio::spawn({
+                let pool = pool.clone();
+                async move { drop(pool.alloc().await) }
+            });
+            tokio::task::yield_now().await;
+            drop(buf);
+            in_time("behind those that nobody polls", before)
+                .await
+                .unwrap();
+            in_time("one that came later", pool.alloc()).await;
+            drop(waiting);
+        });
+    }
 }
 
 #[test]
