@@ -1,7 +1,9 @@
 //! Both directions of a stream: frames that came, frames on their way, and credits.
 //!
 //! Reader and writer may be different tasks, and either may take a frame or see the end of a send
-//! that the other one waits for. So each of these events wakes the other one ([`Wakers`]).
+//! that the other one waits for. So each of these events wakes the other one ([`Wakers`]). They
+//! register one waker, which wakes both: a registration of one is the other's as well. So it ends
+//! only by that wake, never because one of them had what it waited for.
 
 use std::collections::VecDeque;
 use std::pin::Pin;

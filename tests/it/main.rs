@@ -83,6 +83,7 @@ mod stream {
     mod drain;
     mod ends;
     mod exchange;
+    mod halves;
     mod laws;
     mod liars;
     mod limits;

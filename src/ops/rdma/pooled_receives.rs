@@ -78,7 +78,8 @@ impl PooledReceives {
             let Some(buf) = bufs.as_mut().poll(cx.waker()) else {
                 return self.wait.as_mut().poll(cx).map(Err);
             };
-            self.wait.as_mut().stop();
+            // The wait goes on: a stream of bytes has two tasks with one waker, and the other one
+            // may sleep. Only what wakes both ends what either has registered.
             if let Some(message) = take(&self.rdma, buf)? {
                 return Poll::Ready(Ok(message));
             }

@@ -43,7 +43,7 @@ impl<P: AsRef<EndpointPort>> DisconnectWait<P> {
         }
     }
 
-    /// Ends the wait: the stream has a receive posted, or has taken a message.
+    /// Ends the wait: the stream has a receive posted, or is over.
     #[inline]
     pub(crate) fn stop(self: Pin<&mut Self>) {
         let this = self.project();

@@ -2,14 +2,15 @@
 //! and futures that are dropped, on a stream and on Tokio's pipe in memory.
 
 use std::io::IoSlice;
+use std::iter;
 use std::pin::pin;
 use std::task::Poll;
 
-use futures::future::{join, join3};
+use futures::future::{join, join3, try_join4};
 use futures::{SinkExt, StreamExt};
 use proptest::prelude::*;
-use support::device::{adapter, under_test};
-use support::stream::{Net, byte, bytes, each, small};
+use support::device::under_test;
+use support::stream::{Net, byte, bytes, each, shares, small};
 use support::*;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::io::{AsyncWriteExt, BufReader};
@@ -116,25 +117,24 @@ async fn read(from: &mut (impl AsyncBufRead + Unpin), steps: &[Step]) -> usize {
     at
 }
 
-/// Both directions at once, each of which ends by itself.
+/// Both directions at once, each of which ends by itself: a task for each half.
 async fn program<A, B>(here: A, there: B, steps: [Vec<Step>; 4])
 where
-    A: AsyncBufRead + AsyncRead + AsyncWrite,
-    B: AsyncBufRead + AsyncRead + AsyncWrite,
+    A: AsyncRead + AsyncWrite + Send + 'static,
+    B: AsyncRead + AsyncWrite + Send + 'static,
 {
     let [to, from, back_to, back_from] = steps;
     let (here_reads, mut here_writes) = tokio::io::split(here);
     let (there_reads, mut there_writes) = tokio::io::split(there);
     // A half has no `AsyncBufRead`.
-    let (mut here_reads, mut there_reads) = (BufReader::with_capacity(7, here_reads), {
-        BufReader::with_capacity(1000, there_reads)
-    });
-    let forth = join(write(&mut here_writes, &to), read(&mut there_reads, &from));
-    let back = join(
-        write(&mut there_writes, &back_to),
-        read(&mut here_reads, &back_from),
-    );
-    let ((sent, came), (sent_back, came_back)) = in_time("the program", join(forth, back)).await;
+    let mut here_reads = BufReader::with_capacity(7, here_reads);
+    let mut there_reads = BufReader::with_capacity(1000, there_reads);
+    let sent = tokio::spawn(async move { write(&mut here_writes, &to).await });
+    let came = tokio::spawn(async move { read(&mut there_reads, &from).await });
+    let sent_back = tokio::spawn(async move { write(&mut there_writes, &back_to).await });
+    let came_back = tokio::spawn(async move { read(&mut here_reads, &back_from).await });
+    let all = try_join4(sent, came, sent_back, came_back);
+    let (sent, came, sent_back, came_back) = in_time("the program", all).await.unwrap();
     assert_eq!((sent, sent_back), (came, came_back));
 }
 
@@ -153,12 +153,16 @@ proptest! {
     fn a_stream_is_a_pipe(steps in [steps(), steps(), steps(), steps()]) {
         runtime().block_on(async {
             let pipe = tokio::io::duplex(300);
-            program(BufReader::new(pipe.0), BufReader::new(pipe.1), steps.clone()).await;
+            program(pipe.0, pipe.1, steps.clone()).await;
             for mode in [Mode::EventDriven, Mode::BusyPoll] {
                 for defer in [false, true] {
-                    let net = Net::new(&under_test(defer), mode, small()).await;
-                    let (here, there) = net.pair().await;
-                    program(here, there, steps.clone()).await;
+                    let device = under_test(defer);
+                    let pooled = shares(&device).then(|| small().recv_bufs(2));
+                    for options in iter::once(small()).chain(pooled) {
+                        let net = Net::new(&device, mode, options).await;
+                        let (here, there) = net.pair().await;
+                        program(here, there, steps.clone()).await;
+                    }
                 }
             }
         });
@@ -204,38 +208,4 @@ fn codecs_work_on_streams() {
         };
         in_time("the echo", join3(sends, answers, echo)).await;
     });
-}
-
-/// Two tasks of a runtime with several threads use the halves of a stream.
-#[test]
-fn halves_are_for_two_tasks() {
-    let len = if adapter().is_some() {
-        1 << 16
-    } else {
-        1 << 20
-    };
-    let story = async move {
-        let net = Net::new(&under_test(false), Mode::EventDriven, small()).await;
-        let (here, there) = net.pair().await;
-        let mut tasks = Vec::new();
-        for stream in [here, there] {
-            let (mut reads, mut writes) = tokio::io::split(stream);
-            tasks.push(tokio::spawn(async move {
-                for at in (0..len).step_by(1000) {
-                    let data = bytes(at..len.min(at + 1000));
-                    writes.write_all(&data).await.unwrap();
-                }
-                writes.shutdown().await.unwrap();
-            }));
-            tasks.push(tokio::spawn(async move {
-                let mut came = Vec::new();
-                reads.read_to_end(&mut came).await.unwrap();
-                assert!(came == bytes(0..len));
-            }));
-        }
-        for task in tasks {
-            in_time("a half", task).await.unwrap();
-        }
-    };
-    workers().block_on(async { tokio::spawn(story).await.unwrap() });
 }

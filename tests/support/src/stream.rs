@@ -97,12 +97,14 @@ pub fn each_sharing(bufs: usize, depth: u32, options: StreamOptions, story: impl
     let of_soft = || defers().iter().map(|&defer| under_test(defer));
     let devices: Vec<_> = of_soft().chain([Loopback::device(false).1]).collect();
     each_on(&devices, depth, options, &story);
-    let shares = |device: &Device| {
-        let caps = device.info().caps().rdma.as_ref();
-        caps.is_some_and(|caps| caps.max_pooled_room > 0)
-    };
     let devices: Vec<_> = devices.into_iter().filter(shares).collect();
     each_on(&devices, depth, options.recv_bufs(bufs), &story);
+}
+
+/// Returns whether streams on this device can share what they receive into.
+pub fn shares(device: &Device) -> bool {
+    let caps = device.info().caps().rdma.as_ref();
+    caps.is_some_and(|caps| caps.max_pooled_room > 0)
 }
 
 fn each_on(devices: &[Device], depth: u32, options: StreamOptions, story: &impl AsyncFn(&Net)) {
