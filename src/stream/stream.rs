@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
+use tokio::runtime::{Handle, TryCurrentError};
 
 use super::core::Core;
 use super::drain::Guest;
@@ -34,10 +35,12 @@ use crate::ops::Rdma;
 /// # Ends
 ///
 /// After `shutdown` the peer reads to the end of the data; it may still write. If the peer has
-/// ended its stream and gone, `shutdown` succeeds once the peer has had all data. Dropping a stream
-/// without it sends what was written, and its end, in the background, for at most
-/// [`linger`](super::StreamOptions::linger). That needs the runtime on which the stream was made;
-/// if the runtime ends first, the peer's reads fail.
+/// gone, in order or not, `shutdown` and `flush` succeed if all that writes have accepted has
+/// arrived at its memory, and fail if something has not; what a write refused they do not say
+/// again. Frames that have come can still be read. Dropping a stream without it sends what was
+/// written, and its end, in the background, for at most [`linger`](super::StreamOptions::linger).
+/// That needs the runtime on which the stream was made; if the runtime ends first, the peer's
+/// reads fail.
 ///
 /// # Errors
 ///
@@ -223,18 +226,22 @@ impl Drop for RdmaStream {
             return;
         }
         let runtime = core.runtime().clone();
-        let _entered = runtime.enter();
-        // Its tasks wait for nothing any more.
-        let mut idle = Context::from_waker(Waker::noop());
-        if core.poll_close(&mut idle).is_ready() {
-            return;
+        // The thread may be ending, and Tokio's part of it may be gone: the task does all then.
+        let ends = |error: TryCurrentError| error.is_thread_local_destroyed();
+        if !Handle::try_current().is_err_and(ends) {
+            let _entered = runtime.enter();
+            // Its tasks wait for nothing any more.
+            let mut idle = Context::from_waker(Waker::noop());
+            if core.poll_close(&mut idle).is_ready() {
+                return;
+            }
         }
-        let (wakers, waker) = (Arc::clone(&self.wakers), self.waker.clone());
+        let (wakers, waker, linger) = (Arc::clone(&self.wakers), self.waker.clone(), self.linger);
         let close = std::future::poll_fn(move |cx| {
             wakers.writer.register(cx.waker());
             core.poll_close(&mut Context::from_waker(&waker))
         });
-        runtime.spawn(tokio::time::timeout(self.linger, close));
+        runtime.spawn(async move { tokio::time::timeout(linger, close).await });
     }
 }
 

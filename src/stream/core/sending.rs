@@ -174,23 +174,40 @@ impl Core {
         self.sends.leave();
     }
 
-    /// Says whether all is well: what was written is the device's.
+    /// Says whether all is well: what was written is the device's, or the peer's.
     pub(in crate::stream) fn flush(&mut self) -> Result<(), JobError> {
         self.leave();
-        self.check()
+        self.check().or_else(|error| self.after(error))
     }
 
-    /// Sends the end of the stream, and waits until the peer has all of it. A peer that has ended
-    /// its own stream and gone needs no end if it has all data: TCP reports no error then either.
+    /// What an error means for those who end: a peer that has gone, and has all that was written,
+    /// has missed nothing. TCP reports no error then either.
+    fn after(&self, error: JobError) -> Result<(), JobError> {
+        match error.is_disconnect() && self.sends.has_delivered(self.data_end) {
+            true => Ok(()),
+            false => Err(error),
+        }
+    }
+
+    /// Sends the end of the stream, and waits until the peer has all of it. If the peer is gone it
+    /// waits until it is known what of the data has arrived.
     pub(in crate::stream) fn poll_shutdown(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), JobError>> {
-        let ended = ready!(self.poll_end(cx));
-        if ended.is_err() && self.flow.is_ended() && self.sends.has_delivered(self.data_end) {
-            self.closed = true;
-            return Poll::Ready(Ok(()));
+        let ended = self.poll_end(cx);
+        if ended.is_pending() && self.shared.is_some() {
+            // The end of the peer is told behind its frames. They stay for the reader.
+            while !self.flow.is_ended() && matches!(self.poll_frame(cx), Poll::Ready(Ok(()))) {}
         }
+        let Err(error) = ready!(ended) else {
+            return Poll::Ready(Ok(()));
+        };
+        while !self.sends.has_delivered(self.data_end) && self.sends.in_flight() > 0 {
+            ready!(self.sends.poll_end(cx))?;
+        }
+        let ended = self.after(error);
+        self.closed |= ended.is_ok();
         Poll::Ready(ended)
     }
 

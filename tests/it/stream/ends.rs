@@ -1,14 +1,16 @@
 //! How streams end: in order, by a drop, and otherwise.
 
+use std::cell::RefCell;
 use std::io::ErrorKind;
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::join;
-use support::device::adapter;
-use support::stream::{bytes, each, small};
+use support::device::{adapter, needs_soft, under_test};
+use support::stream::{Net, bytes, each, small};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_doca::Mode;
 use tokio_doca::error::JobError;
 use tokio_doca::rdma::RdmaState;
 use tokio_doca::stream::{RdmaStream, StreamOptions};
@@ -154,17 +156,93 @@ fn without_linger_a_drop_resets() {
         // It stays, and a writer hears of it as well.
         let again = there.read(&mut [0; 9]).await.unwrap_err();
         assert_eq!(again.kind(), ErrorKind::ConnectionReset);
+        let mut accepted = 0;
         let write = async {
             loop {
-                if let Err(error) = there.write(&[0; 100]).await {
-                    break error.kind();
+                match there.write(&[0; 100]).await {
+                    Ok(len) => accepted += len,
+                    Err(error) => break error.kind(),
                 }
             }
         };
         let kind = in_time("the error", write).await;
         assert_eq!(kind, ErrorKind::ConnectionReset);
-        let shutdown = there.shutdown().await.unwrap_err();
-        assert_eq!(shutdown.kind(), ErrorKind::ConnectionReset);
+        let shutdown = in_time("the shutdown", there.shutdown()).await;
+        match accepted {
+            // The write has said it, and nothing that was accepted is lost.
+            0 => shutdown.unwrap(),
+            _ => assert_eq!(shutdown.unwrap_err().kind(), ErrorKind::ConnectionReset),
+        }
+    });
+}
+
+/// As hyper's client does it: the server has ended in order, and that was not read.
+#[test]
+fn a_shutdown_succeeds_though_the_end_of_the_peer_was_not_read() {
+    for ends in [false, true] {
+        each(small().linger(LIMIT), async |net| {
+            let (mut here, mut there) = net.pair().await;
+            here.write_all(b"request").await.unwrap();
+            there.read_exact(&mut [0; 7]).await.unwrap();
+            there.write_all(b"response").await.unwrap();
+            here.read_exact(&mut [0; 8]).await.unwrap();
+            there.write_all(b"more").await.unwrap();
+            if ends {
+                there.shutdown().await.unwrap();
+            }
+            drop(there);
+            // Other streams of the service hear of it as well.
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            for _ in 0..2 {
+                in_time("the end", here.shutdown()).await.unwrap();
+                here.flush().await.unwrap();
+            }
+            // What had come stays.
+            assert_eq!(read_all(&mut here).await, b"more");
+        });
+    }
+}
+
+/// A write that was accepted is lost, which no other call has said.
+#[test]
+fn a_shutdown_fails_if_what_was_accepted_did_not_arrive() {
+    if needs_soft("an adapter sends by itself") {
+        return;
+    }
+    run(async {
+        let net = Net::new(&under_test(true), Mode::EventDriven, small()).await;
+        let (mut here, there) = net.pair().await;
+        until("all is quiet", || here.rdma().workq().in_flight() == 0).await;
+        // Whoever polls the WorkQ sends it.
+        here.write_all(b"lost").now_or_never().unwrap().unwrap();
+        assert_eq!(here.rdma().workq().in_flight(), 1);
+        there.rdma().reset().unwrap();
+        for _ in 0..2 {
+            let shutdown = in_time("the end", here.shutdown()).await;
+            assert_eq!(shutdown.unwrap_err().kind(), ErrorKind::ConnectionReset);
+        }
+    });
+}
+
+/// As the destructor of another thread-local does it, when Tokio's are gone.
+#[test]
+fn a_stream_may_be_dropped_by_a_thread_that_ends() {
+    thread_local!(static HELD: RefCell<Vec<RdmaStream>> = const { RefCell::new(Vec::new()) });
+    run(async {
+        let net = Net::new(&under_test(true), Mode::EventDriven, small().linger(LIMIT)).await;
+        let (mut here, mut there) = net.pair().await;
+        here.write_all(b"all").await.unwrap();
+        let runtime = tokio::runtime::Handle::current();
+        let thread = std::thread::spawn(move || {
+            // Before Tokio's, so that it is dropped after them.
+            HELD.with(|held| held.borrow_mut().reserve(1));
+            let _entered = runtime.enter();
+            HELD.with(|held| held.borrow_mut().push(here));
+        });
+        assert_eq!(read_all(&mut there).await, b"all");
+        thread.join().unwrap();
     });
 }
 

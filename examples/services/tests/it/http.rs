@@ -12,7 +12,9 @@ use futures::stream;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
+use hyper::client::conn::http1::handshake;
 use hyper::client::conn::http2;
+use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -65,6 +67,36 @@ fn a_client_that_closes_first_is_no_error_for_the_server() {
                 .as_ref()
                 .map_or_else(|error| lost(&**error), |()| true);
             assert!(in_order, "http2 {http2}: {served:?}");
+        }
+    });
+}
+
+/// It ends in order, and the client may hear of that before it reads of it.
+#[test]
+fn a_server_that_closes_first_is_no_error_for_the_client() {
+    workers().block_on(async {
+        let (net, mut listener) = Net::new(options()).await;
+        for _ in 0..20 {
+            let served = async {
+                let stream = TokioIo::new(listener.accept().await);
+                let answer = async |_| {
+                    let answer = Response::builder().header("connection", "close");
+                    Ok::<_, Infallible>(answer.body(whole("hello")).unwrap())
+                };
+                let http = http1::Builder::new();
+                http.serve_connection(stream, service_fn(answer)).await
+            };
+            let asked = async {
+                let stream = net.connector.connect(net.addr).await.unwrap();
+                let (mut sender, connection) = handshake(TokioIo::new(stream)).await.unwrap();
+                let connection = tokio::spawn(connection);
+                let answer = sender.send_request(Request::new(whole(""))).await.unwrap();
+                assert_eq!(answer.collect().await.unwrap().to_bytes(), "hello");
+                connection.await.unwrap()
+            };
+            let (served, asked) = in_time("the end", join(served, asked)).await;
+            served.unwrap();
+            asked.unwrap();
         }
     });
 }
