@@ -12,9 +12,11 @@ use crate::process::{Guarded, hang_up, receive};
 const READS: usize = 64;
 
 /// Rings. If the socket is full the peer has not read what rang before, and is awake or hostile.
-pub(super) fn ring(socket: &Guarded) {
+/// Returns false if nobody is at the other end any more.
+pub(super) fn ring(socket: &Guarded) -> bool {
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-    let _ = send(socket.as_raw_fd(), &[1], flags);
+    let rung = send(socket.as_raw_fd(), &[1], flags);
+    !matches!(rung, Err(Errno::EPIPE | Errno::ECONNRESET))
 }
 
 /// Reads what rang, so that there is room for more. What a flooding peer leaves there costs it its

@@ -62,6 +62,38 @@ fn the_peer_of_a_close_gets_an_error_that_is_a_disconnect() {
     });
 }
 
+/// However the peer has left, and though it had receives posted for the message.
+#[test]
+fn a_message_that_begins_after_the_peer_has_left_is_not_sent() {
+    if needs_soft("a peer that has gone is noticed by what is sent alone") {
+        return;
+    }
+    for how in ["drop", "reset", "close"] {
+        each(async |here, there| {
+            eprintln!(
+                "{how} {:?} {}",
+                here.workq.mode(),
+                here.device.info().name()
+            );
+            let posted = [(); 6].map(|()| there.rdma.recv(there.empty()).start().unwrap());
+            match how {
+                "drop" => {
+                    drop(posted);
+                    drop(there);
+                }
+                "reset" => there.rdma.reset().unwrap(),
+                _ => in_time("a close", there.rdma.close()).await.unwrap(),
+            }
+            for _ in 0..3 {
+                let sent = in_time("a message", here.send(b"late")).await;
+                let error = sent.unwrap_err();
+                assert!(error.is_disconnect(), "{error}");
+            }
+            here.all_back().await;
+        });
+    }
+}
+
 #[test]
 fn an_error_that_is_no_end_of_the_peer_is_no_disconnect() {
     each(async |here, there| {

@@ -285,6 +285,52 @@ fn a_peer_that_is_killed_before_it_connects_is_gone() {
     }
 }
 
+/// It had receives posted for a second of messages. Those that are sent before its end was noticed
+/// may be lost.
+#[test]
+fn a_message_to_a_peer_that_was_killed_is_not_sent() {
+    const TEST: &str = test_name!(a_message_to_a_peer_that_was_killed_is_not_sent);
+    const RECEIVES: u32 = 1000;
+    if needs_soft("an adapter does not hear of the end of its peer") {
+        return;
+    }
+    let with_receives = |setup| Setup {
+        receives: 1024,
+        ..setup
+    };
+    if role().is_some() {
+        let side = Side::new(with_receives(Setup::new(false, Mode::EventDriven)));
+        side.meet_parent(true);
+        for _ in 0..RECEIVES {
+            side.rdma.recv(()).post(0).unwrap();
+        }
+        say("posted");
+        hear();
+        return;
+    }
+    for setup in Setup::all() {
+        let mut peer = Peer::start(TEST, "peer");
+        let side = Side::new(with_receives(setup));
+        side.meet_child(&mut peer, true);
+        assert_eq!(peer.hear(), "posted");
+        kill(Pid::from_raw(peer.pid()), Signal::SIGKILL).unwrap();
+        peer.dies();
+        run(async {
+            let mut sent = 0;
+            while side.rdma.send(()).await.is_ok() {
+                sent += 1;
+                assert!(sent < RECEIVES / 2, "{sent} messages were sent to nobody");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            for _ in 0..3 {
+                let error = side.rdma.send(()).await.unwrap_err();
+                assert!(error.is_disconnect(), "{error}");
+            }
+            side.all_back().await;
+        });
+    }
+}
+
 #[test]
 fn a_peer_that_is_stopped_is_a_timeout_and_both_begin_anew() {
     const TEST: &str = test_name!(a_peer_that_is_stopped_is_a_timeout_and_both_begin_anew);

@@ -84,15 +84,16 @@ impl Connection {
         Ok(pulled)
     }
 
-    /// Something was published: the peer hears of it, if it does not look by itself.
+    /// Something was published: the peer hears of it, if it does not look by itself. Returns false
+    /// if it was found to have died.
     #[inline]
-    pub(super) fn notify_message(&self) {
+    pub(super) fn notify_message(&self) -> bool {
         // Pairs with the fences of those who set `parked` or arm, and look then.
         fence(Ordering::SeqCst);
         if self.messages.peer_is_parked() {
             self.doorbell.hint_peer(self.index);
         }
-        self.doorbell.wake_peer();
+        self.doorbell.wake_peer()
     }
 
     /// A receive was posted, or bytes were taken: the peer hears of it if it waits for that.
@@ -161,6 +162,7 @@ impl Connection {
         // A child of fork(2) has nothing of it.
         if self.messages.is_ours() {
             self.messages.say(presence);
+            self.receiving.withdraw(&self.messages);
             self.notify_all();
             self.doorbell.leave(self.index, endpoint);
         }
@@ -173,7 +175,7 @@ impl Connection {
             Verb::Send(_) => job.len,
             _ => 0,
         };
-        self.sending.has_room(&self.messages, len)
+        !self.doorbell.is_dead() && self.sending.has_room(&self.messages, len)
     }
 
     /// Does a part of a Job, of which so many bytes were done.

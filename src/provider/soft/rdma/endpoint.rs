@@ -97,8 +97,10 @@ unsafe impl Submit for SoftEndpoint {
         }
         if finished > 0
             && let Some(connection) = &inner.connection
+            && !connection.notify_message()
         {
-            connection.notify_message();
+            // They are for the queue, where they fail.
+            return 0;
         }
         finished
     }
@@ -267,8 +269,11 @@ impl Shared {
         let mut inner = self.inner();
         // SAFETY: as the caller promises.
         let outcome = unsafe { self.publish_now(&mut inner, job) };
-        if let (Some(Ok(_)), Some(connection)) = (outcome, &inner.connection) {
-            connection.notify_message();
+        if let (Some(Ok(_)), Some(connection)) = (outcome, &inner.connection)
+            && !connection.notify_message()
+        {
+            // It is for the queue, where it fails after everything that came before.
+            return None;
         }
         outcome
     }

@@ -15,6 +15,17 @@ use crate::sync::deadline;
 /// Bytes that are copied at one look.
 const LOOK: usize = 256 << 10;
 
+/// Notifies the peer of what these have sent. Returns false if nobody has it: the next look takes
+/// what came before, and fails.
+fn notify(connection: &Connection, sent: &mut [Completion]) -> bool {
+    let notified = connection.notify_message();
+    if !notified {
+        let error = JobError::flushed(JobError::of(Reason::PeerGone));
+        sent.iter_mut().for_each(|it| it.result = Err(error));
+    }
+    notified
+}
+
 /// What a look at an endpoint came to.
 #[derive(Default)]
 pub(super) struct Look {
@@ -92,17 +103,17 @@ impl Shared {
             return self.wait(inner).map_err(|error| inner.fail_first(error));
         };
         // First: what it published before it left is still taken.
-        let there = connection.presence();
+        let gone = connection.presence().err();
         let received = match self.config.pooled_room {
             Some(_) => self.note(&mut connection, look),
             // SAFETY: as the caller promises.
             None => unsafe { self.receive(inner, &mut connection, out, look) },
         };
         // SAFETY: as above.
-        let sent = received.and_then(|()| unsafe { self.send(inner, &mut connection, out, look) });
-        let left = there
-            .err()
-            .filter(|_| !look.more && !connection.receiving.has_more(&connection.messages));
+        let sent =
+            received.and_then(|()| unsafe { self.send(inner, &mut connection, gone, out, look) });
+        let left =
+            gone.filter(|_| !look.more && !connection.receiving.has_more(&connection.messages));
         inner.connection = Some(connection);
         sent.and(left.map_or(Ok(()), Err))
     }
@@ -176,6 +187,8 @@ impl Shared {
         result
     }
 
+    /// `gone`: how the peer has left, if it had before this look.
+    ///
     /// # Safety
     ///
     /// As for `look`.
@@ -183,6 +196,7 @@ impl Shared {
         &self,
         inner: &mut EndpointInner,
         connection: &mut Connection,
+        gone: Option<JobError>,
         out: &mut [Completion],
         look: &mut Look,
     ) -> Result<(), JobError> {
@@ -190,7 +204,7 @@ impl Shared {
             return Ok(());
         }
         let mut left = LOOK;
-        let mut published = false;
+        let (mut published, first) = (false, look.filled);
         let result = loop {
             let Some(send) = inner.sends.front().copied() else {
                 break Ok(());
@@ -208,8 +222,12 @@ impl Shared {
                 continue;
             }
             let before = inner.copied;
-            // SAFETY: the Job's memory is valid and leased, as the caller promises.
-            let step = unsafe { connection.step(&job, &mut inner.copied, left) };
+            let step = match gone.is_some() && job.verb.is_told() {
+                // It fails once all that came before was taken.
+                true => Ok(Step::Waits),
+                // SAFETY: the Job's memory is valid and leased, as the caller promises.
+                false => unsafe { connection.step(&job, &mut inner.copied, left) },
+            };
             published |= job.verb.is_told();
             let moved = match step {
                 Ok(Step::Done(_)) => job.len - before,
@@ -233,8 +251,7 @@ impl Shared {
                     }
                     if connection.wants {
                         // Of a peer that has left, messages were not taken in time.
-                        let left = connection.presence().err();
-                        break self.wait(inner).map_err(|error| left.unwrap_or(error));
+                        break self.wait(inner).map_err(|error| gone.unwrap_or(error));
                     }
                     // Look once more: the peer must see that this side waits, or have posted
                     // before.
@@ -243,9 +260,7 @@ impl Shared {
                 Err(error) => break Err(error),
             }
         };
-        if published {
-            connection.notify_message();
-        }
+        look.more |= published && !notify(connection, &mut out[first..look.filled]);
         if inner.sends.is_empty() {
             self.reopen(inner);
         }

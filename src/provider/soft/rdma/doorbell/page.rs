@@ -13,7 +13,7 @@
 //! of it: what it takes away or adds concerns its own messages alone, and nothing but looks come of
 //! it.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use super::super::super::bell;
@@ -45,6 +45,8 @@ pub(in super::super) struct DoorbellPage {
     pub(in super::super) process: Option<Arc<Process>>,
     /// The end of the bell's socket: the peer's process may go on without it (execve(2)).
     line: OnceLock<Arc<Process>>,
+    /// A ring found nobody there: that may be before the thread that watches does.
+    hung_up: AtomicBool,
     /// Message rings that are open at this end.
     rings: AtomicU32,
     members: Mutex<Members>,
@@ -91,6 +93,7 @@ impl DoorbellPage {
             bell,
             process,
             line: OnceLock::new(),
+            hung_up: AtomicBool::new(false),
             rings: AtomicU32::new(0),
             members: Mutex::default(),
             owner,
@@ -122,9 +125,17 @@ impl DoorbellPage {
     }
 
     /// Whether the peer's process has ended, or has let go of its end of the bell's socket.
+    #[inline]
     pub(in super::super) fn is_dead(&self) -> bool {
         let dead = |process: &Arc<Process>| process.is_dead();
-        self.process.as_ref().is_some_and(dead) || self.line.get().is_some_and(dead)
+        self.process.as_ref().is_some_and(|process| {
+            process.is_dead() || self.line.get().is_some_and(dead) || self.has_hung_up()
+        })
+    }
+
+    /// Whether a ring found nobody at the other end of the bell's socket.
+    fn has_hung_up(&self) -> bool {
+        self.hung_up.load(Ordering::Relaxed)
     }
 
     /// The same, and the kernel is asked whether the process has ended.
@@ -223,29 +234,34 @@ impl DoorbellPage {
         self.word(self.side, ARMED).store(1, Ordering::SeqCst);
     }
 
-    /// Wakes the peer if it sleeps. After what was published, and a fence.
+    /// Wakes the peer if it sleeps. After what was published, and a fence. Returns false if it was
+    /// found to have died.
     #[inline]
-    pub(in super::super) fn wake_peer(&self) {
+    pub(in super::super) fn wake_peer(&self) -> bool {
         let armed = self.word(self.side.peer(), ARMED);
         if armed.load(Ordering::SeqCst) == 0 {
-            return;
+            return true;
         }
         let socket = match &self.bell {
             Bell::Signal(_) => None,
             Bell::Socket(socket) => match socket.get() {
                 Some(socket) => Some(socket),
                 // It stays armed: `hang_bell` rings.
-                None => return,
+                None => return true,
             },
         };
         if armed.swap(0, Ordering::SeqCst) == 0 {
-            return;
+            return true;
         }
         match (&self.bell, socket) {
             (Bell::Signal(signal), _) => signal.ring(),
-            (_, Some(socket)) => bell::ring(socket),
-            (_, None) => {}
+            (_, Some(socket)) if !bell::ring(socket) => {
+                self.hung_up.store(true, Ordering::Relaxed);
+                return false;
+            }
+            _ => {}
         }
+        true
     }
 
     /// The peer has its end of the socket. It may sleep already, and have been told of something

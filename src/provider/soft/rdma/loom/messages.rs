@@ -1,7 +1,14 @@
 //! Messages, their payload and the stream, and the last one of a peer that leaves.
 
+use std::sync::Arc;
+
+use super::super::connection::Connection;
 use super::super::messages::{Got, INLINE, Presence, STREAM, Sent};
 use super::{End, SHORT, ends, head, is_hinted, publish_and_notify};
+use crate::sync::atomic::{
+    AtomicBool,
+    Ordering::{Acquire, Release},
+};
 use crate::sync::loom::{check, mutant, spawn};
 
 /// Two messages through one entry, the second one behind the receive that says that the first was
@@ -124,6 +131,56 @@ fn mutant_that_says_what_it_consumed_before_it_was_taken_is_found() {
     }
     mutant("Causality violation", || {
         check(2, streams(send_more, consume_too_early));
+    });
+}
+
+/// A peer leaves that has a receive posted. A message that begins afterwards finds none, and who
+/// finds none sees that the peer has left.
+fn is_not_sent(leave: fn(Connection)) -> impl Fn() + Send + Sync {
+    move || {
+        let [mut sender, mut receiver] = ends();
+        receiver.post(SHORT);
+        let has_left = Arc::new(AtomicBool::new(false));
+        let leaver = {
+            let has_left = Arc::clone(&has_left);
+            spawn(move || {
+                leave(receiver.connection);
+                has_left.store(true, Release);
+            })
+        };
+        let begins_after = has_left.load(Acquire);
+        let sent = sender.send(SHORT, 1);
+        assert!(!begins_after || sent == Sent::NoReceive, "sent to nobody");
+        if sent == Sent::NoReceive {
+            let peer = sender.messages().peer();
+            assert_eq!(peer, Presence::Closed, "waits for nobody");
+        }
+        leaver.join().unwrap();
+    }
+}
+
+#[test]
+fn a_message_that_begins_after_the_peer_has_left_is_not_sent() {
+    check(3, is_not_sent(|end| end.leave(Presence::Closed, 7)));
+}
+
+#[test]
+fn mutant_that_leaves_its_receives_is_found() {
+    mutant("sent to nobody", || {
+        check(3, is_not_sent(|end| end.messages.say(Presence::Closed)));
+    });
+}
+
+#[test]
+fn mutant_that_withdraws_its_receives_before_it_says_that_it_leaves_is_found() {
+    mutant("waits for nobody", || {
+        check(
+            3,
+            is_not_sent(|end| {
+                end.receiving.withdraw(&end.messages);
+                end.leave(Presence::Closed, 7);
+            }),
+        );
     });
 }
 

@@ -247,6 +247,11 @@ impl Receiving {
         self.posted += 1;
     }
 
+    /// Takes all receives back: a message that begins to be sent from now on finds none.
+    pub(in super::super) fn withdraw(&self, messages: &MessageRing) {
+        (self.number..self.posted).for_each(|number| messages.withdraw(number));
+    }
+
     /// Whether there is something to take.
     #[inline]
     pub(in super::super) fn has_more(&self, messages: &MessageRing) -> bool {

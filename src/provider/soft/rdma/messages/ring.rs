@@ -279,6 +279,15 @@ impl MessageRing {
             .store(numbered(number, room), Ordering::Release);
     }
 
+    /// Takes this side's receive of this number back, which may have a message already: its word
+    /// says what it said a turn before.
+    pub(in super::super) fn withdraw(&self, number: u64) {
+        let before = number.wrapping_sub(self.own.mask as u64 + 1);
+        // Release: who sees it sees what this side said before.
+        self.receive(&self.own, number)
+            .store(numbered(before, 0), Ordering::Release);
+    }
+
     /// The room of the peer's receive of this number, if it is posted.
     #[inline]
     pub(in super::super) fn room(&self, number: u64) -> Option<u32> {
