@@ -287,9 +287,9 @@ impl Rdma {
     /// on as a dropped [`Rdma::send`] does. What was only fed is not sent, nor is what waits in
     /// line for a Slot of the WorkQ, which has no lease meanwhile.
     ///
-    /// A sink that is not polled submits nothing. It holds each source until a poll has found that
-    /// its message was sent: flush before you wait for a Buf of a pool that the sink may have
-    /// emptied.
+    /// A sink that is not polled submits nothing, and holds what was fed: flush before you wait for
+    /// a Buf of a pool that the sink may have emptied. What was submitted needs no poll: it gives
+    /// its Slot and its source back once it was sent.
     #[doc(alias = "ibv_post_send")]
     pub fn send_sink<S: MaybeSource>(&self, depth: usize) -> SendSink<S> {
         let most = self.workq().depth() as usize;

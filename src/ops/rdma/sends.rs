@@ -1,4 +1,5 @@
-//! Sends of a stream of bytes, which need no poll once they were accepted.
+//! Sends that need no poll once they were accepted: of a stream of bytes, and of a sink
+//! ([`super::sink`], which has its own rules for what it accepts).
 //!
 //! Invariant: a send that was accepted is the device's. It stands in no line, and the thread that
 //! reaps frees its Slot and counts it as ended. So whatever a stream has accepted goes on, and
@@ -35,14 +36,42 @@ pub(crate) struct Sends {
     inline: u32,
 }
 
-/// What has ended of the sends.
-#[derive(Default)]
-struct Ends {
+/// What has ended of the sends of one task.
+pub(super) struct Ends {
+    /// Since they were taken last.
     ended: AtomicU32,
+    /// In all, modulo 2^32.
     succeeded: AtomicU32,
     /// Why the first one failed that did.
     error: OnceLock<JobError>,
     waker: AtomicWaker,
+    is_stream: bool,
+}
+
+impl Ends {
+    /// `is_stream`: each of the sends has one of the Slots that streams of bytes may hold.
+    pub(super) fn new(is_stream: bool) -> Arc<Ends> {
+        Arc::new(Ends {
+            ended: AtomicU32::new(0),
+            succeeded: AtomicU32::new(0),
+            error: OnceLock::new(),
+            waker: AtomicWaker::new(),
+            is_stream,
+        })
+    }
+
+    /// Returns how many have ended since the last call.
+    pub(super) fn take(&self) -> usize {
+        self.ended.swap(0, Ordering::Acquire) as usize
+    }
+
+    pub(super) fn succeeded(&self) -> u32 {
+        self.succeeded.load(Ordering::Acquire)
+    }
+
+    pub(super) fn error(&self) -> Option<JobError> {
+        self.error.get().copied()
+    }
 }
 
 impl Run for Ends {
@@ -56,7 +85,7 @@ impl Run for Ends {
     }
 
     fn is_stream(&self) -> bool {
-        true
+        self.is_stream
     }
 }
 
@@ -79,7 +108,7 @@ impl Sends {
         Sends {
             share: Box::pin(StreamSlotWaiter::new(rdma.workq())),
             line: Box::pin(RunWaiter::new(rdma.workq())),
-            ends: Arc::default(),
+            ends: Ends::new(true),
             rdma: rdma.clone(),
             in_flight: 0,
             accepted: 0,
@@ -89,7 +118,7 @@ impl Sends {
 
     /// Returns how many are on their way.
     pub(crate) fn in_flight(&mut self) -> usize {
-        self.in_flight -= self.ends.ended.swap(0, Ordering::Acquire) as usize;
+        self.in_flight -= self.ends.take();
         self.in_flight
     }
 
@@ -101,13 +130,16 @@ impl Sends {
     /// Whether the peer has the first so many of them. They end in order, so that those that
     /// succeed are the first ones.
     pub(crate) fn has_delivered(&self, first: u32) -> bool {
-        let succeeded = self.ends.succeeded.load(Ordering::Acquire);
-        succeeded.wrapping_add(self.inline).wrapping_sub(first) as i32 >= 0
+        self.ends
+            .succeeded()
+            .wrapping_add(self.inline)
+            .wrapping_sub(first) as i32
+            >= 0
     }
 
     /// Returns why one of them failed.
     pub(crate) fn error(&self) -> Option<JobError> {
-        self.ends.error.get().copied()
+        self.ends.error()
     }
 
     /// Sends a message now, inline or by a free Slot; false if there is none.

@@ -1,11 +1,12 @@
 //! Messages that are sent in batches: fed one by one, and submitted together.
 //!
-//! Invariant: `flights` are in the order in which their messages were fed, and everything in `fed`
-//! came after them.
+//! Invariant: `waiting` and `fed` are in the order in which their messages were fed, and everything
+//! in `fed` came after what waits. What was submitted needs no poll: see [`super::sends`].
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use arrayvec::ArrayVec;
@@ -13,50 +14,48 @@ use futures::Sink;
 
 use super::Rdma;
 use super::request::RdmaRequest;
+use super::sends::Ends;
 use crate::device::Verb;
 use crate::error::{JobError, Reason};
 use crate::mem::MaybeSource;
 use crate::ops::op::{LeasedJob, Request, prepare};
-use crate::reactor::{JobFuture, Outcome, Prepared, RDMA_BATCH, budget};
+use crate::reactor::{Prepared, RDMA_BATCH, Run, RunWaiter, budget};
 
 /// The sink of [`Rdma::send_sink`].
 #[must_use = "sinks do nothing unless polled"]
 pub struct SendSink<S: MaybeSource> {
     /// Messages that were fed and not submitted, with their leases.
     fed: ArrayVec<(S, LeasedSend<S>), RDMA_BATCH>,
-    flights: Flights<S>,
+    /// Those before them that wait for a Slot, each in its place in line.
+    waiting: VecDeque<(Queued<S>, Pin<Box<RunWaiter>>)>,
+    /// Places that were used before, so that no message allocates.
+    spare: Vec<Pin<Box<RunWaiter>>>,
+    /// For the ends of those that a device has.
+    waiter: Pin<Box<RunWaiter>>,
+    ends: Arc<Ends>,
+    /// Sends that a device has, or whose ends were not taken.
+    in_flight: usize,
+    /// Why a message was not sent. It is told once those before it have ended.
+    refused: Option<JobError>,
     rdma: Rdma,
     /// The most messages that are fed or on their way.
     depth: usize,
     failed: bool,
 }
 
-type LeasedSend<S> = LeasedJob<RdmaRequest<Rdma, S, ()>>;
-type Flight<S> = JobFuture<RdmaRequest<Rdma, S, ()>>;
-
-/// Sends that the device did not finish inline, the oldest first.
-struct Flights<S: MaybeSource> {
-    /// Places for them. The first `launched + in_line` ones are in use, and all are used again, so
-    /// that no message allocates.
-    places: VecDeque<Pin<Box<Option<Flight<S>>>>>,
-    /// The number of those that the device has, or that are over.
-    launched: usize,
-    /// The number of those behind them, which stand in line for a Slot.
-    in_line: usize,
-    /// The last of them was refused: nothing is submitted behind it.
-    refused: bool,
-}
+type Queued<S> = RdmaRequest<Rdma, S, ()>;
+type LeasedSend<S> = LeasedJob<Queued<S>>;
 
 impl<S: MaybeSource> SendSink<S> {
     pub(super) fn new(rdma: &Rdma, depth: usize) -> SendSink<S> {
         SendSink {
             fed: ArrayVec::new(),
-            flights: Flights {
-                places: VecDeque::new(),
-                launched: 0,
-                in_line: 0,
-                refused: false,
-            },
+            waiting: VecDeque::new(),
+            spare: Vec::new(),
+            waiter: Box::pin(RunWaiter::new(rdma.workq())),
+            ends: Ends::new(false),
+            in_flight: 0,
+            refused: None,
             rdma: rdma.clone(),
             depth,
             failed: false,
@@ -70,23 +69,45 @@ impl<S: MaybeSource> SendSink<S> {
         }
     }
 
-    /// Ends it with an error: what was fed or stands in line is not sent.
+    /// Ends it with an error: what was fed or waits for a Slot is not sent.
     fn fail(&mut self, error: JobError) -> JobError {
         self.failed = true;
-        self.fed.clear();
-        self.flights.clear();
+        self.drop_unsent();
         error
     }
 
-    /// Submits what was fed, and then polls what is on its way.
+    fn drop_unsent(&mut self) {
+        self.fed.clear();
+        for (_, mut place) in self.waiting.drain(..) {
+            place.as_mut().leave();
+            self.spare.push(place);
+        }
+    }
+
+    /// How many messages are submitted, or wait for that.
+    fn on_their_way(&self) -> usize {
+        self.waiting.len() + self.in_flight
+    }
+
+    /// Submits what was fed, as far as there are Slots, and takes what has ended.
     fn advance(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         // A submission that panics ends it as well.
         self.failed = true;
-        let submitted = self.submit(cx);
-        // Those on their way came first, and so does their error.
-        let advanced = self.flights.poll(cx).and(submitted);
+        let (mut jobs, mut bytes) = (0, 0);
+        if self.refused.is_none() {
+            let submitted = self.submit(cx, &mut jobs, &mut bytes);
+            if let Err(error) = submitted {
+                self.drop_unsent();
+                self.refused = Some(error);
+            }
+        }
+        self.in_flight -= self.ends.take();
         self.failed = false;
-        let (jobs, bytes) = advanced.map_err(|error| self.fail(error))?;
+        // Those on their way came first, and so does their error.
+        let refused = self.refused.filter(|_| self.in_flight == 0);
+        if let Some(error) = self.ends.error().or(refused) {
+            return Poll::Ready(Err(self.fail(error)));
+        }
         // Afterwards: the budget must not delay a submission, which has its place in the order.
         if jobs > 0 {
             ready!(budget::finished_all(cx, jobs, bytes));
@@ -94,107 +115,74 @@ impl<S: MaybeSource> SendSink<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Submits what was fed, in order: inline as far as the device can, and the rest by Slots.
-    /// Returns how many messages were finished inline, and their bytes.
-    fn submit(&mut self, cx: &mut Context<'_>) -> Result<(usize, usize), JobError> {
-        if self.flights.refused {
-            self.fed.clear();
-        }
-        if self.fed.is_empty() {
-            return Ok((0, 0));
-        }
-        let jobs = self.fed.iter().map(|(_, begun)| begun);
-        let outcomes: ArrayVec<_, RDMA_BATCH> = self.rdma.attachment().finish_inline_all(jobs);
-        let (finished, mut bytes) = (outcomes.len(), 0);
-        for ((_, begun), outcome) in self.fed.drain(..finished).zip(outcomes) {
-            bytes += begun.end(&outcome);
-            outcome?;
-        }
-        for (src, begun) in self.fed.drain(..) {
-            let request = RdmaRequest::new(self.rdma.clone(), Verb::Send(None), src, ());
-            self.flights.start(cx, request, begun);
-            if self.flights.refused {
-                break;
-            }
-        }
-        Ok((finished, bytes))
-    }
-}
-
-impl<S: MaybeSource> Flights<S> {
-    fn len(&self) -> usize {
-        self.launched + self.in_line
-    }
-
-    fn at(&mut self, index: usize) -> Pin<&mut Flight<S>> {
-        let flight = self.places[index].as_mut().as_pin_mut();
-        flight.expect("the place is in use")
-    }
-
-    /// Submits a send by a Slot, or stands in line for one.
-    fn start(
+    /// Submits in order: inline as far as the device can, and the rest by Slots. Counts those that
+    /// were finished inline, and their bytes.
+    fn submit(
         &mut self,
         cx: &mut Context<'_>,
-        request: RdmaRequest<Rdma, S, ()>,
-        begun: LeasedSend<S>,
-    ) {
-        let last = self.len();
-        if last == self.places.len() {
-            self.places.push_back(Box::pin(None));
-        }
-        self.places[last].set(Some(JobFuture::new(request)));
-        let started = self.at(last).start(cx, Prepared::new(begun), prepare);
-        self.keep(last, started);
-        // What was refused at once stays behind those in line.
-        match self.in_line > 0 || self.at(last).is_in_line() {
-            true => self.in_line += 1,
-            false => self.launched += 1,
-        }
-    }
-
-    /// Keeps the outcome of a flight, if there is one: those before it are told first. Nothing is
-    /// submitted behind a flight that failed so.
-    fn keep(&mut self, index: usize, polled: Poll<Outcome>) {
-        if let Poll::Ready(outcome) = polled {
-            self.refused |= outcome.is_err();
-            _ = self.at(index).keep(outcome);
-        }
-    }
-
-    /// Polls those that stand in line, in order, and those whose end is next.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Result<(), JobError> {
-        while self.in_line > 0 {
-            let first = self.launched;
-            let polled = self.at(first).go_on(cx, prepare);
-            let failed = matches!(polled, Poll::Ready(Err(_)));
-            self.keep(first, polled);
-            if self.at(first).is_in_line() {
-                break;
-            }
-            self.in_line -= 1;
-            self.launched += 1;
-            if failed {
-                let behind = self.places.range_mut(self.launched..);
-                behind.for_each(|place| place.set(None));
-                self.in_line = 0;
+        jobs: &mut usize,
+        bytes: &mut usize,
+    ) -> Result<(), JobError> {
+        let at = self.rdma.attachment();
+        let run: Arc<dyn Run> = self.ends.clone();
+        let before = self.in_flight;
+        if self.waiting.is_empty() && !self.fed.is_empty() {
+            let begun = self.fed.iter().map(|(_, begun)| begun);
+            let outcomes: ArrayVec<_, RDMA_BATCH> = at.finish_inline_all(begun);
+            *jobs = outcomes.len();
+            for ((_, begun), outcome) in self.fed.drain(..*jobs).zip(outcomes) {
+                *bytes += begun.end(&outcome);
+                outcome?;
             }
         }
-        while self.launched > 0
-            && let Poll::Ready(outcome) = self.at(0).go_on(cx, prepare)
-        {
-            outcome?;
-            let mut place = self.places.pop_front().expect("it is in use");
-            self.launched -= 1;
-            place.set(None);
-            self.places.push_back(place);
+        let mut heard = false;
+        for (src, begun) in self.fed.drain(..) {
+            let prepared = Prepared::new(begun);
+            if self.waiting.is_empty()
+                && RunWaiter::launch(at, &mut heard, prepared, Arc::clone(&run), 0)?
+            {
+                self.in_flight += 1;
+                continue;
+            }
+            let send = RdmaRequest::new(self.rdma.clone(), Verb::Send(None), src, ());
+            let new = || Box::pin(RunWaiter::new(self.rdma.workq()));
+            let place = self.spare.pop().unwrap_or_else(new);
+            self.waiting.push_back((send, place));
+        }
+        // The first may have its turn; those behind it that are new get into the line.
+        let mut next = 0;
+        while let Some((send, place)) = self.waiting.get_mut(next) {
+            let stays = next > 0 && place.is_in_line();
+            let prepare = || prepare(send);
+            if stays
+                || place
+                    .as_mut()
+                    .poll_launch(cx, at, &run, 0, &prepare)?
+                    .is_pending()
+            {
+                next += 1;
+                continue;
+            }
+            let sent = self.waiting.remove(next);
+            self.spare.extend(sent.map(|(_, place)| place));
+            self.in_flight += 1;
+        }
+        if self.in_flight > before {
+            // It may not be polled again for long.
+            RunWaiter::attend(at);
         }
         Ok(())
     }
 
-    /// Drops all of them: those in line are not sent.
-    fn clear(&mut self) {
-        (self.launched, self.in_line) = (0, 0);
-        self.places.clear();
+    /// Waits until one of those that a device has is over, or for the Slot of the next one.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
+        match self.in_flight {
+            0 => Poll::Pending,
+            _ => {
+                let waiter = self.waiter.as_mut();
+                waiter.poll_ends(cx, &mut false, &*self.ends)
+            }
+        }
     }
 }
 
@@ -207,12 +195,15 @@ impl<S: MaybeSource> Sink<S> for SendSink<S> {
     fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         let this = &mut *self;
         this.check()?;
-        if this.fed.is_full() || this.fed.len() + this.flights.len() >= this.depth {
-            ready!(this.advance(cx))?;
+        if !this.fed.is_full() && this.fed.len() + this.on_their_way() < this.depth {
+            return Poll::Ready(Ok(()));
         }
-        match this.flights.len() < this.depth {
-            true => Poll::Ready(Ok(())),
-            false => Poll::Pending,
+        loop {
+            ready!(this.advance(cx))?;
+            if this.on_their_way() < this.depth && this.refused.is_none() {
+                return Poll::Ready(Ok(()));
+            }
+            ready!(this.poll_end(cx))?;
         }
     }
 
@@ -232,15 +223,25 @@ impl<S: MaybeSource> Sink<S> for SendSink<S> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         let this = &mut *self;
         this.check()?;
-        ready!(this.advance(cx))?;
-        match this.flights.len() {
-            0 => Poll::Ready(Ok(())),
-            _ => Poll::Pending,
+        loop {
+            ready!(this.advance(cx))?;
+            if this.on_their_way() == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            ready!(this.poll_end(cx))?;
         }
     }
 
     fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         self.poll_flush(cx)
+    }
+}
+
+impl<S: MaybeSource> Drop for SendSink<S> {
+    fn drop(&mut self) {
+        if self.in_flight > 0 {
+            self.waiter.as_mut().abandon();
+        }
     }
 }
 

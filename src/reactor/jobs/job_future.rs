@@ -64,11 +64,6 @@ impl<C: HasAttachment> JobFuture<C> {
         matches!(self.state, State::Idle)
     }
 
-    /// Returns whether it stands in line for a Slot.
-    pub(crate) fn is_in_line(&self) -> bool {
-        matches!(self.state, State::Queued(..))
-    }
-
     /// How long it may take, before it was begun.
     pub(crate) fn limit(&mut self) -> &mut TimeLimit {
         &mut self.limit

@@ -125,9 +125,9 @@ impl WorkQBuilder {
     /// Limits how long each operation may take that is awaited or [started](crate::Op::start), as
     /// [`Op::time_limit`](crate::Op::time_limit) does for one. Defaults to no limit.
     ///
-    /// The messages of [`Rdma::send_sink`](crate::Rdma::send_sink) have the limit as well, and a
-    /// late one ends the sink. No limit holds for receives, waits, [posted](crate::Op::post)
-    /// operations, runs of graphs, streams of bytes, and [`Rdma::close`](crate::Rdma::close).
+    /// No limit holds for receives, waits, [posted](crate::Op::post) operations, runs of graphs,
+    /// streams of bytes, messages of an [`Rdma::send_sink`](crate::Rdma::send_sink), and
+    /// [`Rdma::close`](crate::Rdma::close).
     pub fn time_limit(mut self, limit: Duration) -> WorkQBuilder {
         self.time_limit = TimeLimit::of(limit);
         self

@@ -335,6 +335,23 @@ fn a_dropped_sink_sends_what_was_submitted_and_nothing_else() {
     });
 }
 
+/// The task of the sink may do something else: it keeps neither Slots nor Bufs of what was sent.
+#[test]
+fn sends_that_are_over_hold_up_nobody_though_nobody_polls_the_sink() {
+    each(&[4], async |here, there| {
+        let mut sink = here.rdma.send_sink(4);
+        feed(&here, &mut sink, 0..4).await.unwrap();
+        assert!(sink.flush().now_or_never().is_none());
+        expect(&there, 0..4).await;
+        // It needs a Slot.
+        let holder = here.rdma.send(here.filled(&message(4)));
+        let (sent, ()) = join(holder, expect(&there, 4..5)).await;
+        sent.unwrap();
+        here.all_back().await;
+        in_time("the flush", sink.flush()).await.unwrap();
+    });
+}
+
 #[test]
 fn a_shutdown_ends_a_sink() {
     each(&[2, 32], async |here, there| {

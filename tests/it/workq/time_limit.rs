@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures::SinkExt;
 use futures::future::{join, join_all};
 use support::events::between;
 use support::loopback::Loopback;
@@ -221,7 +220,7 @@ fn a_wait_that_gets_values_has_no_limit_of_its_workq() {
 }
 
 #[test]
-fn a_close_has_no_limit_of_its_workq_and_a_sink_has() {
+fn a_close_has_no_limit_of_its_workq() {
     for mode in modes() {
         let (device, setup) = (Loopback::device(false).1, Setup::new(true, mode));
         let workq = || WorkQ::builder().mode(mode);
@@ -235,7 +234,6 @@ fn a_close_has_no_limit_of_its_workq_and_a_sink_has() {
             let mut close = Box::pin(here.rdma.close());
             poll_pending(close.as_mut());
             twice_late(async || here.rdma.send(here.filled(b"late")).await).await;
-            twice_late(async || here.rdma.send_sink(1).send(here.filled(b"late")).await).await;
             poll_pending(close.as_mut());
             let both = join(there.recv(), close);
             let (received, closed) = in_time("the close", both).await;
