@@ -265,6 +265,24 @@ pub struct JobError {
 
 const NUMBER: u64 = (1 << 56) - 1;
 
+/// A number of an error, as its text has it.
+struct Number(u64);
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            NUMBER => f.write_str("2^56 or more"),
+            number => fmt::Display::fmt(&number, f),
+        }
+    }
+}
+
+impl fmt::LowerHex for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::LowerHex::fmt(&self.0, f)
+    }
+}
+
 /// The second number of an error whose first one is a piece of a chain.
 const IN_PIECE: u64 = u64::MAX;
 

@@ -10,7 +10,10 @@ macro_rules! fact {
         }
     };
     ($f:ident, $error:ident, $fact:literal, |$a:ident, $b:ident| $numbers:literal) => {{
-        let ($a, $b) = ($error.first(), $error.second());
+        let ($a, $b) = (
+            super::Number($error.first()),
+            super::Number($error.second()),
+        );
         write!($f, $numbers)
     }};
 }

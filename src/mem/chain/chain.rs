@@ -56,6 +56,9 @@ use crate::sync::{Mutex, MutexGuard, lock};
 #[doc(alias = "doca_buf_list_chain")]
 pub struct BufChain(pub(super) Arc<Inner>);
 
+/// The most pieces that memory is taken for when a chain is made.
+const AT_ONCE: usize = 4096;
+
 pub(super) struct Inner {
     capacity: usize,
     pub(super) state: Mutex<State>,
@@ -88,17 +91,19 @@ pub(super) enum Users {
 }
 
 impl BufChain {
-    /// Makes an empty chain with room for `pieces`.
+    /// Makes an empty chain with room for `pieces`. Memory for more than 4,096 of them is taken as
+    /// they come.
     pub fn with_capacity(pieces: usize) -> BufChain {
+        let at_once = pieces.min(AT_ONCE);
         let state = State {
-            pieces: Vec::with_capacity(pieces),
+            pieces: Vec::with_capacity(at_once),
             users: Users::Free,
-            segments: Vec::with_capacity(pieces),
+            segments: Vec::with_capacity(at_once),
             total: 0,
-            reads: Vec::with_capacity(pieces),
-            writes: Vec::with_capacity(pieces),
+            reads: Vec::with_capacity(at_once),
+            writes: Vec::with_capacity(at_once),
             after: Vec::new(),
-            spans: Vec::with_capacity(pieces),
+            spans: Vec::with_capacity(at_once),
             imported: 0,
             unleased: 0,
         };

@@ -9,6 +9,7 @@
 //! in the list. An address may belong to another element by then: a future that is woken in vain
 //! looks, and waits on.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use std::task::{Poll, Waker};
 
@@ -19,16 +20,12 @@ use crate::sync::{Mutex, discard, lock, wake};
 /// Those that wait.
 pub(in crate::mem) struct Watches(Mutex<List>);
 
+#[derive(Default)]
 struct List {
-    entries: Vec<Entry>,
+    /// By the element and the number of the future.
+    wakers: BTreeMap<(usize, u64), Waker>,
     /// The number of the last future that came.
     last: u64,
-}
-
-struct Entry {
-    element: usize,
-    future: u64,
-    waker: Waker,
 }
 
 static WATCHES: LazyLock<Watches> = LazyLock::new(Watches::new);
@@ -41,8 +38,7 @@ pub(super) fn released(element: usize) {
 
 impl Watches {
     pub(in crate::mem) fn new() -> Watches {
-        let (entries, last) = (Vec::new(), 0);
-        Watches(Mutex::new(List { entries, last }))
+        Watches(Mutex::new(List::default()))
     }
 
     /// Whether no Lease is out. If one is, the waker is woken at the end of the last. `future` is 0
@@ -74,12 +70,7 @@ impl Watches {
             list.last += 1;
             *future = list.last;
         }
-        let before = list.remove(*future);
-        list.entries.push(Entry {
-            element,
-            future: *future,
-            waker,
-        });
+        let before = list.wakers.insert((element, *future), waker);
         drop(list);
         discard(before);
     }
@@ -90,8 +81,8 @@ impl Watches {
             return;
         }
         let mut list = lock(&self.0);
-        let gone = list.remove(future);
-        if list.entries.iter().all(|entry| entry.element != element) {
+        let gone = list.wakers.remove(&(element, future));
+        if list.of(element).is_none() {
             word.unwatch();
         }
         drop(list);
@@ -99,19 +90,22 @@ impl Watches {
     }
 
     pub(in crate::mem) fn released(&self, element: usize) {
-        let woken: Vec<Entry> = {
-            let mut list = lock(&self.0);
-            let of_it = |entry: &mut Entry| entry.element == element;
-            list.entries.extract_if(.., of_it).collect()
-        };
-        woken.into_iter().for_each(|entry| wake(entry.waker));
+        let mut woken = Vec::new();
+        let mut list = lock(&self.0);
+        while let Some(future) = list.of(element) {
+            woken.extend(list.wakers.remove(&future));
+        }
+        drop(list);
+        woken.into_iter().for_each(wake);
     }
 }
 
 impl List {
-    fn remove(&mut self, future: u64) -> Option<Waker> {
-        let at = self.entries.iter().position(|it| it.future == future)?;
-        Some(self.entries.swap_remove(at).waker)
+    /// Returns a future that waits for this element.
+    fn of(&self, element: usize) -> Option<(usize, u64)> {
+        let of_it = (element, 0)..=(element, u64::MAX);
+        let (&future, _) = self.wakers.range(of_it).next()?;
+        Some(future)
     }
 }
 

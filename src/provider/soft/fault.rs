@@ -20,7 +20,8 @@ pub enum Fault {
     /// nobody who would keep the time, and does it at once.
     Delay(Duration),
     /// It is done after this many more jobs of its WorkQ, so that completions come in another
-    /// order. Until then no job of the provider's devices is done inline.
+    /// order. Until then no job of the provider's devices is done inline. If jobs that wait so have
+    /// all slots of the WorkQ, no other one can come: the first of them is done then.
     Behind(u32),
     /// It is done no more, and its completion never comes, as if the device had lost it. Its Bufs
     /// stay in use until the WorkQ is gone: [`shutdown`](crate::WorkQ::shutdown) waits in vain.

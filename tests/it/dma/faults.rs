@@ -249,6 +249,31 @@ fn a_job_behind_others_completes_after_them() {
     });
 }
 
+/// No other job can come: the WorkQ has no slot for one.
+#[test]
+fn of_jobs_behind_others_that_have_all_slots_the_first_is_done() {
+    let story = async |bench: Bench| {
+        let pairs = pairs(&bench, 4);
+        let never = Fault::Delay(Duration::MAX);
+        let faults = [Fault::Behind(9), Fault::Behind(9), Fault::Lost, never];
+        let mut copies = in_flight(&bench, &pairs, &faults).await;
+        let first = in_time("behind others", copies.remove(0)).await;
+        assert_eq!(first, Ok(100));
+        // There is a slot again: the second waits on, and is the first of those that wait.
+        let (src, dst) = (bench.filled(b"abc"), bench.empty());
+        bench.soft.faults().push(Fault::Behind(9));
+        let third = bench.dma.copy(&src, &dst).start().unwrap();
+        let second = in_time("behind others", copies.remove(0)).await;
+        assert_eq!(second, Ok(100));
+        drop(third);
+    };
+    for mode in modes() {
+        for defer in [false, true] {
+            run(story(Bench::new(Config::new(defer, mode).depth(4))));
+        }
+    }
+}
+
 #[test]
 fn a_lost_completion_keeps_its_bufs_until_the_workq_is_gone() {
     let story = async |bench: Bench| {

@@ -36,6 +36,8 @@ pub(in super::super) struct QueueWorker {
     faults: Faults,
     /// Jobs that the script put aside, oldest first.
     deferred: Vec<(Until, Work)>,
+    /// How many Jobs the script has lost.
+    lost: usize,
     /// A Job that is done in parts, and how far it is.
     begun: Option<(Work, usize)>,
     /// How far the CPU is with a job that it computes in parts.
@@ -57,6 +59,7 @@ impl QueueWorker {
             consumer,
             faults,
             deferred: Vec::new(),
+            lost: 0,
             begun: None,
             cpu: CpuState::default(),
         }
@@ -184,7 +187,10 @@ impl QueueWorker {
                 let until = Until::Over(self.consumer.over().saturating_add(jobs.into()));
                 self.deferred.push((until, work));
             }
-            Fault::Lost => self.consumer.lose(work),
+            Fault::Lost => {
+                self.lost += 1;
+                self.consumer.lose(work);
+            }
             Fault::Queue => {
                 self.consumer.break_down(&self.faults);
                 fail(&mut self.consumer, driver, work, JobError::queue_failed());
@@ -218,11 +224,12 @@ impl QueueWorker {
         } else {
             self.consumer.over()
         };
-        let due = self
-            .deferred
-            .iter()
-            .enumerate()
-            .filter(|(_, (until, _))| until.is_due(now, over));
+        // No other Job can come for which those that are put aside wait.
+        let is_full = self.deferred.len() + self.lost == self.consumer.depth();
+        let stuck = is_full && self.due().is_none();
+        let due = self.deferred.iter().enumerate().filter(|(_, (until, _))| {
+            until.is_due(now, over) || stuck && matches!(until, Until::Over(_))
+        });
         due.min_by_key(|(_, (until, _))| until.time())
             .map(|(at, _)| at)
     }

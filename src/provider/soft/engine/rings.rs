@@ -142,6 +142,7 @@ impl Rings {
         });
         let consumer = Consumer {
             rings: Arc::clone(&rings),
+            depth,
             begun: 0,
             finished: 0,
             over: 0,
@@ -321,6 +322,7 @@ impl Work {
 /// The other side of the rings, which one owner has: it does the Jobs.
 pub(in super::super) struct Consumer {
     rings: Arc<Rings>,
+    depth: usize,
     /// The next position of `jobs` to be got.
     begun: u64,
     /// The next position of `done` to be put.
@@ -376,6 +378,11 @@ impl Consumer {
     /// A Job is over, and nobody will hear of it.
     pub(super) fn lose(&mut self, _: Work) {
         self.over += 1;
+    }
+
+    /// The most Jobs that can be in flight.
+    pub(super) fn depth(&self) -> usize {
+        self.depth
     }
 
     /// How many Jobs are over.
