@@ -206,7 +206,8 @@ impl Events {
         {
             return Ok(());
         }
-        if this_thread::is_in_own_loop(&**driven) {
+        // A thread that looks by itself may have entered a runtime, for its timers.
+        if this_thread::is_in_own_loop(&**driven) || this_thread::is_in_block_on(&**driven) {
             return Ok(());
         }
         let spanned = self.nest.get().filter(|_| inner.several);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::{LocalSet, spawn_local};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -85,9 +86,32 @@ impl PollThread {
     /// the tasks that this and others of its tasks begin by [`tokio::task::spawn_local`]. Tasks
     /// that are left at the end are dropped.
     ///
-    /// The thread is no runtime: use what needs one, such as sockets, on a runtime, and
-    /// `tokio::sync` to speak with its tasks. A task that does not yield holds up the others;
-    /// operations yield by Tokio's budget.
+    /// Operations of this WorkQ wait by the thread. All else that sleeps, such as timers and
+    /// sockets, waits by a runtime that other threads drive: the one that `spawn` is called on, if
+    /// it has worker threads. Such a task is resumed by a wake-up of the thread. Elsewhere enter a
+    /// runtime in `begin` ([`Handle::enter`](tokio::runtime::Handle::enter)): without one Tokio's
+    /// timers panic, and with a runtime of one thread that nobody drives they never end.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tokio::{io::AsyncReadExt, net::TcpListener, time::timeout};
+    /// # use tokio_doca::WorkQ;
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let workq = WorkQ::builder().build()?;
+    /// let thread = workq.poll_thread().spawn(async || {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").await?;
+    ///     tokio::time::sleep(Duration::from_millis(1)).await;
+    ///     // Nobody connects.
+    ///     let accepted = timeout(Duration::from_millis(10), listener.accept()).await;
+    ///     Ok::<bool, std::io::Error>(accepted.is_err())
+    /// })?;
+    /// assert!(thread.join().expect("it does not panic")?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A task that does not yield holds up the others; operations yield by Tokio's budget.
     ///
     /// # Errors
     ///
@@ -111,7 +135,10 @@ impl PollThread {
                 .join()
                 .unwrap_or_else(|panic| resume_unwind(panic))?;
         }
+        let workers = |runtime: &Handle| runtime.runtime_flavor() != RuntimeFlavor::CurrentThread;
+        let runtime = Handle::try_current().ok().filter(workers);
         start(move || {
+            let _entered = runtime.as_ref().map(Handle::enter);
             // The CPU was there a moment ago. If it is taken away the system moves the thread.
             let _ = self.pin();
             let tasks = LocalSet::new();

@@ -1,6 +1,9 @@
 //! `WorkQ::poll_thread`: a thread that polls a WorkQ and runs tasks beside it.
 
+use std::future::pending;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -9,8 +12,10 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use support::rdma::{Setup, Side, connect};
 use support::*;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::{spawn_local, yield_now};
+use tokio::time::{sleep, timeout};
 use tokio_doca::{ErrorKind, Mode, Rdma};
 
 /// A CPU that this process may use.
@@ -120,6 +125,76 @@ fn the_first_future_stops_no_task_either() {
         false
     });
     assert!(thread.unwrap().join().unwrap(), "the task was never polled");
+}
+
+/// A runtime with one thread, and how often that has gone to sleep.
+fn a_worker() -> (Runtime, Arc<AtomicUsize>) {
+    let sleeps = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&sleeps);
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .on_thread_park(move || _ = counted.fetch_add(1, Ordering::SeqCst))
+        .build()
+        .unwrap();
+    (runtime, sleeps)
+}
+
+/// Timers are the runtime's, and operations the thread's: the runtime hears of none.
+#[test]
+fn a_poll_thread_of_a_runtime_has_timers_and_polls_by_itself() {
+    const ROUNDS: usize = 500;
+    let setup = Setup::new(false, Mode::EventDriven);
+    let (served, client) = (Side::new(setup), Side::new(setup));
+    connect(&served.rdma, &client.rdma);
+    let (runtime, sleeps) = a_worker();
+    let _entered = runtime.enter();
+    let counted = Arc::clone(&sleeps);
+    let thread = served.workq.poll_thread().spawn(async move || {
+        let never = pending::<()>();
+        assert!(timeout(Duration::from_millis(1), never).await.is_err());
+        let before = counted.load(Ordering::SeqCst);
+        for _ in 0..ROUNDS {
+            let message = served.recv().await.unwrap();
+            served.send(&message).await.unwrap();
+        }
+        counted.load(Ordering::SeqCst) - before
+    });
+    client.workq.block_on(async {
+        for at in 0..ROUNDS {
+            client.send(&[at as u8; 9]).await.unwrap();
+            assert_eq!(client.recv().await, Ok(vec![at as u8; 9]));
+        }
+    });
+    let slept = thread.unwrap().join().unwrap();
+    assert!(slept < ROUNDS / 10, "{slept} of {ROUNDS}");
+}
+
+/// Nobody drives it, as long as nobody is in its `block_on`.
+#[test]
+fn a_runtime_of_one_thread_gives_timers_while_somebody_drives_it() {
+    let bench = Bench::new(Config::new(false, Mode::EventDriven));
+    let runtime = runtime();
+    let (ended, end) = oneshot::channel();
+    let thread = bench.workq.poll_thread();
+    let handle = runtime.handle().clone();
+    let thread = thread.spawn(async move || {
+        let _entered = handle.enter();
+        sleep(Duration::from_millis(1)).await;
+        ended.send(()).unwrap();
+    });
+    std::thread::sleep(Duration::from_millis(20));
+    let thread = thread.unwrap();
+    assert!(!thread.is_finished());
+    runtime.block_on(in_time("the timer", end)).unwrap();
+    thread.join().unwrap();
+    // The one that it is spawned on is not entered.
+    let _entered = runtime.enter();
+    let thread = bench.workq.poll_thread().spawn(async || {
+        let timer = std::panic::catch_unwind(|| sleep(Duration::ZERO));
+        timer.is_err()
+    });
+    assert!(thread.unwrap().join().unwrap());
 }
 
 #[test]
