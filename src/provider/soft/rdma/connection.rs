@@ -175,7 +175,7 @@ impl Connection {
             Verb::Send(_) => job.len,
             _ => 0,
         };
-        !self.doorbell.is_dead() && self.sending.has_room(&self.messages, len)
+        !self.doorbell.is_gone() && self.sending.has_room(&self.messages, len)
     }
 
     /// Does a part of a Job, of which so many bytes were done.

@@ -45,8 +45,9 @@ pub(in super::super) struct DoorbellPage {
     pub(in super::super) process: Option<Arc<Process>>,
     /// The end of the bell's socket: the peer's process may go on without it (execve(2)).
     line: OnceLock<Arc<Process>>,
-    /// A ring found nobody there: that may be before the thread that watches does.
-    hung_up: AtomicBool,
+    /// The peer's process has ended, or a ring found nobody there: that may be before the thread
+    /// that watches does.
+    gone: AtomicBool,
     /// Message rings that are open at this end.
     rings: AtomicU32,
     members: Mutex<Members>,
@@ -93,7 +94,7 @@ impl DoorbellPage {
             bell,
             process,
             line: OnceLock::new(),
-            hung_up: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
             rings: AtomicU32::new(0),
             members: Mutex::default(),
             owner,
@@ -125,17 +126,16 @@ impl DoorbellPage {
     }
 
     /// Whether the peer's process has ended, or has let go of its end of the bell's socket.
-    #[inline]
     pub(in super::super) fn is_dead(&self) -> bool {
         let dead = |process: &Arc<Process>| process.is_dead();
-        self.process.as_ref().is_some_and(|process| {
-            process.is_dead() || self.line.get().is_some_and(dead) || self.has_hung_up()
-        })
+        let process = self.process.as_ref();
+        process.is_some_and(dead) || self.line.get().is_some_and(dead) || self.is_gone()
     }
 
-    /// Whether a ring found nobody at the other end of the bell's socket.
-    fn has_hung_up(&self) -> bool {
-        self.hung_up.load(Ordering::Relaxed)
+    /// The same, as far as it was noticed here.
+    #[inline(always)]
+    pub(in super::super) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
     }
 
     /// The same, and the kernel is asked whether the process has ended.
@@ -256,7 +256,7 @@ impl DoorbellPage {
         match (&self.bell, socket) {
             (Bell::Signal(signal), _) => signal.ring(),
             (_, Some(socket)) if !bell::ring(socket) => {
-                self.hung_up.store(true, Ordering::Relaxed);
+                self.gone.store(true, Ordering::Relaxed);
                 return false;
             }
             _ => {}
@@ -322,6 +322,7 @@ impl DoorbellPage {
 impl Ended for DoorbellPage {
     /// Whoever has a message ring to that process looks at it.
     fn ended(&self) {
+        self.gone.store(true, Ordering::Relaxed);
         let Some(owner) = self.owner.upgrade() else {
             return;
         };
