@@ -103,17 +103,20 @@ impl Shared {
             return self.wait(inner).map_err(|error| inner.fail_first(error));
         };
         // First: what it published before it left is still taken.
-        let gone = connection.presence().err();
+        let there = connection.presence();
         let received = match self.config.pooled_room {
             Some(_) => self.note(&mut connection, look),
             // SAFETY: as the caller promises.
             None => unsafe { self.receive(inner, &mut connection, out, look) },
         };
-        // SAFETY: as above.
-        let sent =
-            received.and_then(|()| unsafe { self.send(inner, &mut connection, gone, out, look) });
-        let left =
-            gone.filter(|_| !look.more && !connection.receiving.has_more(&connection.messages));
+        let sent = received.and_then(|()| match inner.sends.is_empty() {
+            true => Ok(()),
+            // SAFETY: as above.
+            false => unsafe { self.send(inner, &mut connection, out, look) },
+        });
+        let left = there
+            .err()
+            .filter(|_| !look.more && !connection.receiving.has_more(&connection.messages));
         inner.connection = Some(connection);
         sent.and(left.map_or(Ok(()), Err))
     }
@@ -187,23 +190,19 @@ impl Shared {
         result
     }
 
-    /// `gone`: how the peer has left, if it had before this look.
-    ///
     /// # Safety
     ///
     /// As for `look`.
+    #[inline(never)]
     unsafe fn send(
         &self,
         inner: &mut EndpointInner,
         connection: &mut Connection,
-        gone: Option<JobError>,
         out: &mut [Completion],
         look: &mut Look,
     ) -> Result<(), JobError> {
-        if inner.sends.is_empty() {
-            return Ok(());
-        }
         let mut left = LOOK;
+        let gone = connection.presence().is_err();
         let (mut published, first) = (false, look.filled);
         let result = loop {
             let Some(send) = inner.sends.front().copied() else {
@@ -222,7 +221,7 @@ impl Shared {
                 continue;
             }
             let before = inner.copied;
-            let step = match gone.is_some() && job.verb.is_told() {
+            let step = match gone && job.verb.is_told() {
                 // It fails once all that came before was taken.
                 true => Ok(Step::Waits),
                 // SAFETY: the Job's memory is valid and leased, as the caller promises.
@@ -251,7 +250,8 @@ impl Shared {
                     }
                     if connection.wants {
                         // Of a peer that has left, messages were not taken in time.
-                        break self.wait(inner).map_err(|error| gone.unwrap_or(error));
+                        let left = connection.presence().err();
+                        break self.wait(inner).map_err(|error| left.unwrap_or(error));
                     }
                     // Look once more: the peer must see that this side waits, or have posted
                     // before.

@@ -129,7 +129,7 @@ impl DoorbellPage {
     pub(in super::super) fn is_dead(&self) -> bool {
         let dead = |process: &Arc<Process>| process.is_dead();
         let process = self.process.as_ref();
-        process.is_some_and(dead) || self.line.get().is_some_and(dead) || self.is_gone()
+        process.is_some_and(|it| dead(it) || self.is_gone() || self.line.get().is_some_and(dead))
     }
 
     /// The same, as far as it was noticed here.
@@ -236,12 +236,14 @@ impl DoorbellPage {
 
     /// Wakes the peer if it sleeps. After what was published, and a fence. Returns false if it was
     /// found to have died.
-    #[inline]
+    #[inline(always)]
     pub(in super::super) fn wake_peer(&self) -> bool {
         let armed = self.word(self.side.peer(), ARMED);
-        if armed.load(Ordering::SeqCst) == 0 {
-            return true;
-        }
+        armed.load(Ordering::SeqCst) == 0 || self.ring_peer(armed)
+    }
+
+    #[cold]
+    fn ring_peer(&self, armed: &Word) -> bool {
         let socket = match &self.bell {
             Bell::Signal(_) => None,
             Bell::Socket(socket) => match socket.get() {
