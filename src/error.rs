@@ -271,7 +271,7 @@ struct Number(u64);
 impl fmt::Display for Number {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            NUMBER => f.write_str("2^56 or more"),
+            NUMBER => f.write_str("2^56-1 or more"),
             number => fmt::Display::fmt(&number, f),
         }
     }

@@ -123,6 +123,15 @@ impl Waiters {
         list.waiting + list.notified
     }
 
+    /// As [`Waiters::turn`], also for a node that may not be in line yet: it takes if nobody is.
+    pub(crate) fn turn_of(&self, node: Pin<&WaitNode>) -> Turn {
+        match node.is_linked() {
+            true => self.turn(node),
+            false if self.is_empty() => Turn::Take,
+            false => Turn::Wait,
+        }
+    }
+
     /// Returns what the owner of a node shall do when it is polled: it takes if it was notified,
     /// and nobody is in front of it in its order.
     pub(crate) fn turn(&self, node: Pin<&WaitNode>) -> Turn {

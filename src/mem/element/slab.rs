@@ -18,16 +18,18 @@ use super::element::Element;
 use super::free_list::{FreeList, Pushed};
 use crate::device::ImportOrigin;
 use crate::mem::mmap::Mmap;
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Line, WaitNode, Waiters, pass_over_soon};
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{Line, Order, Process, Turn, WaitNode, Waiters, pass_over_soon};
 
 pub(in crate::mem) struct Slab {
     elements: Box<[Element]>,
     free: FreeList,
-    /// Who waits for an element.
+    /// Who waits for an element, and takes one in order.
     waiters: Waiters,
-    /// Others will be told if those who were told take nothing.
-    rung: AtomicBool,
+    order: Arc<Order>,
+    /// The process in which others will be told if those who were told take nothing, or 0. A child
+    /// of fork(2) has no thread of its parent's.
+    rung: AtomicU32,
     this: Weak<Slab>,
     base: Base,
 }
@@ -56,7 +58,8 @@ impl Slab {
                 elements,
                 free: FreeList::new(len),
                 waiters: Waiters::new(),
-                rung: AtomicBool::new(false),
+                order: Order::new(),
+                rung: AtomicU32::new(0),
                 this: Weak::clone(weak),
                 base,
             }
@@ -160,11 +163,14 @@ impl Slab {
             left = who.waiting - now;
             now
         });
-        let stuck = left > 0 && !self.free.is_empty();
-        if stuck && !self.rung.swap(true, Ordering::SeqCst) {
+        if left == 0 || self.free.is_empty() {
+            return;
+        }
+        let here = Process::current().id();
+        if self.rung.swap(here, Ordering::SeqCst) != here {
             let this: Weak<dyn Line> = self.this.clone();
             if !pass_over_soon(this) {
-                self.rung.store(false, Ordering::SeqCst);
+                self.rung.store(0, Ordering::SeqCst);
                 self.waiters.notify_and_wake(|who| who.waiting);
             }
         }
@@ -178,11 +184,14 @@ impl Slab {
         waker: &Waker,
     ) -> Option<&Element> {
         loop {
-            let first = match node.is_linked() {
-                true => self.waiters.is_notified(node),
-                false => self.waiters.is_empty(),
-            };
-            if let Some(element) = first.then(|| self.take()).flatten() {
+            let turn = self.waiters.turn_of(node);
+            if turn == Turn::Hold {
+                // One that was told before it may be polled in time.
+                waker.wake_by_ref();
+                return None;
+            }
+            let taken = (turn == Turn::Take).then(|| self.take());
+            if let Some(element) = taken.flatten() {
                 if node.is_linked() {
                     self.waiters.leave(node);
                     self.wake_next(0);
@@ -190,7 +199,7 @@ impl Slab {
                 return Some(element);
             }
             // SAFETY: the futures that have nodes hold the pool, which holds the slab, in an Arc.
-            unsafe { self.waiters.enqueue(node, waker) };
+            unsafe { self.waiters.enqueue_in(Some(&self.order), node, waker) };
             self.free.set_waited(true);
             if self.free.is_empty() {
                 return None;
@@ -228,7 +237,8 @@ impl Slab {
 impl Line for Slab {
     /// Doubles the number of those who were told, so that a long line is told in a few steps.
     fn pass_over(&self) {
-        self.rung.store(false, Ordering::SeqCst);
+        // A swap: what was brought home before somebody found that it had rung is seen here.
+        self.rung.swap(0, Ordering::SeqCst);
         if !self.free.is_empty() {
             self.tell(|told| told.max(1));
         }

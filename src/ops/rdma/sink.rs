@@ -95,7 +95,12 @@ impl<S: MaybeSource> SendSink<S> {
         self.failed = true;
         let (mut jobs, mut bytes) = (0, 0);
         if self.refused.is_none() {
+            let before = self.in_flight;
             let submitted = self.submit(cx, &mut jobs, &mut bytes);
+            if self.in_flight > before {
+                // It may not be polled again for long.
+                RunWaiter::attend(self.rdma.attachment());
+            }
             if let Err(error) = submitted {
                 self.drop_unsent();
                 self.refused = Some(error);
@@ -125,7 +130,6 @@ impl<S: MaybeSource> SendSink<S> {
     ) -> Result<(), JobError> {
         let at = self.rdma.attachment();
         let run: Arc<dyn Run> = self.ends.clone();
-        let before = self.in_flight;
         if self.waiting.is_empty() && !self.fed.is_empty() {
             let begun = self.fed.iter().map(|(_, begun)| begun);
             let outcomes: ArrayVec<_, RDMA_BATCH> = at.finish_inline_all(begun);
@@ -167,10 +171,6 @@ impl<S: MaybeSource> SendSink<S> {
             self.spare.extend(sent.map(|(_, place)| place));
             self.in_flight += 1;
         }
-        if self.in_flight > before {
-            // It may not be polled again for long.
-            RunWaiter::attend(at);
-        }
         Ok(())
     }
 
@@ -180,7 +180,8 @@ impl<S: MaybeSource> SendSink<S> {
             0 => Poll::Pending,
             _ => {
                 let waiter = self.waiter.as_mut();
-                waiter.poll_ends(cx, &mut false, &*self.ends)
+                let ended = waiter.poll_ends(cx, &mut false, &*self.ends);
+                ended.map_err(|error| self.fail(error))
             }
         }
     }

@@ -10,6 +10,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use tokio::runtime::Handle;
+
 use crate::device::Signal;
 use crate::reactor::events::{Driven, this_thread};
 use crate::reactor::workq::{Shared, WorkQ};
@@ -118,7 +120,8 @@ impl WorkQ {
     ///
     /// While jobs are in flight, the thread spins, without a system call per job, and gives the CPU
     /// up after a budget. While none are, it sleeps: until the future is woken, or until a receive
-    /// or a wait that sleeps has an event.
+    /// or a wait that sleeps has an event. What is polled inside waits by this thread alone: do not
+    /// block there on a runtime that awaits operations of this WorkQ.
     ///
     /// ```
     /// use tokio_doca::{BufPool, Device, Dma, Mmap, Mode, WorkQ};
@@ -137,12 +140,22 @@ impl WorkQ {
         self.run(future, Duration::ZERO)
     }
 
+    /// This thread looks no more. If it is one of a runtime, that hears of what it leaves behind.
+    fn hand_over(&self) {
+        let shared = &self.0;
+        let any_left = shared.core.table.any_in_flight() || shared.core.registry.any_asleep();
+        if any_left && Handle::try_current().is_ok() {
+            let heard = shared.events.register(shared).is_ok();
+            shared.arm_for_orphans(heard);
+        }
+    }
+
     /// Does as `block_on`, and looks for receives and waits for this long before it sleeps.
     pub(super) fn run<F: Future>(&self, future: F, spin: Duration) -> F::Output {
         // On a thread of a runtime, in a task whose budget is spent, what a budget puts off would
         // be put off for ever: the runtime has no turn before this returns.
         let mut future = pin!(tokio::task::unconstrained(future));
-        let _doing = this_thread::enter_block_on(&*self.0);
+        let doing = this_thread::enter_block_on(&*self.0);
         let unpark = Arc::new(Unpark {
             thread: thread::current(),
             woken: AtomicBool::new(true),
@@ -158,6 +171,8 @@ impl WorkQ {
             if unpark.woken.swap(false, Ordering::Acquire) {
                 idle = Idle::new(spin);
                 if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+                    drop(doing);
+                    self.hand_over();
                     return output;
                 }
             } else if !self.0.core.table.any_in_flight() && idle.is_over() {

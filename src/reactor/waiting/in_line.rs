@@ -24,7 +24,7 @@ use crate::reactor::places::Wanted;
 use crate::reactor::spin::Spin;
 use crate::reactor::workq::{Attachment, Refused};
 use crate::sync::atomic::{Ordering, fence};
-use crate::sync::{Turn, WaitNode, Waiters};
+use crate::sync::{Turn, WaitNode};
 
 impl Attachment {
     /// Waits in line and takes what `wanted` has. `enqueue` stands in that line; `take` takes, and
@@ -51,7 +51,7 @@ impl Attachment {
             if let Err(error) = self.check_open() {
                 return end(Err(error));
             }
-            let taken = match turn_of(line, node) {
+            let taken = match line.turn_of(node) {
                 Turn::Take => take(),
                 Turn::Wait => Ok(None),
                 Turn::Hold => {
@@ -123,14 +123,5 @@ impl Attachment {
             cx.waker().wake_by_ref();
         }
         Ok(())
-    }
-}
-
-/// What a waiter that is polled may do.
-fn turn_of(line: &Waiters, node: Pin<&WaitNode>) -> Turn {
-    match node.is_linked() {
-        true => line.turn(node),
-        false if line.is_empty() => Turn::Take,
-        false => Turn::Wait,
     }
 }

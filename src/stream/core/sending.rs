@@ -13,7 +13,7 @@ use bytes::BufMut;
 use super::Core;
 use crate::error::{JobError, Reason};
 use crate::mem::Buf;
-use crate::reactor::budget;
+use crate::reactor::{RdmaState, budget};
 use crate::stream::flow::{HEAD, Kind};
 
 /// The most pieces of a frame, its head among them, that are sent without a Buf.
@@ -174,16 +174,21 @@ impl Core {
         self.sends.leave();
     }
 
-    /// Says whether all is well: what was written is the device's, or the peer's.
+    /// Says whether all is well: what was written is the device's, or the peer's. While something
+    /// is on its way nobody knows what an error means.
     pub(in crate::stream) fn flush(&mut self) -> Result<(), JobError> {
         self.leave();
-        self.check().or_else(|error| self.after(error))
+        match self.check() {
+            Err(error) if self.sends.in_flight() == 0 => self.after(error),
+            _ => Ok(()),
+        }
     }
 
-    /// What an error means for those who end: a peer that has gone, and has all that was written,
-    /// has missed nothing. TCP reports no error then either.
+    /// What an error means for those who end. Without a connection it is all that counts whether
+    /// something that was accepted is lost: TCP reports no error then either.
     fn after(&self, error: JobError) -> Result<(), JobError> {
-        match error.is_disconnect() && self.sends.has_delivered(self.data_end) {
+        let is_over = error.is_disconnect() || self.rdma.state() != RdmaState::Connected;
+        match is_over && self.sends.has_delivered(self.data_end) {
             true => Ok(()),
             false => Err(error),
         }
@@ -195,12 +200,10 @@ impl Core {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), JobError>> {
-        let ended = self.poll_end(cx);
-        if ended.is_pending() && self.shared.is_some() {
-            // The end of the peer is told behind its frames. They stay for the reader.
-            while !self.flow.is_ended() && matches!(self.poll_frame(cx), Poll::Ready(Ok(()))) {}
+        if self.closed && self.sends.has_delivered(self.end) {
+            return Poll::Ready(Ok(()));
         }
-        let Err(error) = ready!(ended) else {
+        let Err(error) = ready!(self.poll_end(cx)) else {
             return Poll::Ready(Ok(()));
         };
         while !self.sends.has_delivered(self.data_end) && self.sends.in_flight() > 0 {

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::io::ErrorKind;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::join;
@@ -203,6 +203,43 @@ fn a_shutdown_succeeds_though_the_end_of_the_peer_was_not_read() {
             assert_eq!(read_all(&mut here).await, b"more");
         });
     }
+}
+
+/// It has written since, which fails at once, and takes its time to read.
+#[test]
+fn what_a_peer_had_sent_stays_for_a_reader_that_has_written_to_nobody() {
+    each(small().linger(LIMIT), async |net| {
+        let (mut here, mut there) = net.pair().await;
+        there.write_all(&bytes(0..600)).await.unwrap();
+        there.shutdown().await.unwrap();
+        drop(there);
+        here.read_exact(&mut [0; 252]).await.unwrap();
+        // Adapters and deferred devices accept it.
+        let write = async { while here.write(&[7; 9]).await.is_ok() {} };
+        in_time("a write to nobody", write).await;
+        // Longer than a frame waits for a receive.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(read_all(&mut here).await, bytes(252..600));
+    });
+}
+
+/// The peer has read the answer, and gives credits behind its end.
+#[test]
+fn a_shutdown_does_not_wait_for_what_a_peer_that_has_gone_said_behind_its_end() {
+    each(small().linger(LIMIT), async |net| {
+        let (mut here, mut there) = net.pair().await;
+        there.write_all(b"request").await.unwrap();
+        there.shutdown().await.unwrap();
+        assert_eq!(read_all(&mut here).await, b"request");
+        for _ in 0..2 {
+            here.write_all(&bytes(0..252)).await.unwrap();
+            there.read_exact(&mut [0; 252]).await.unwrap();
+        }
+        drop(there);
+        let begun = Instant::now();
+        in_time("the end", here.shutdown()).await.unwrap();
+        assert_quick("a shutdown", begun.elapsed(), Duration::from_millis(500));
+    });
 }
 
 /// A write that was accepted is lost, which no other call has said.

@@ -101,3 +101,21 @@ fn two_threads_that_sleep_on_one_workq_are_both_woken() {
         }
     });
 }
+
+/// A job goes on whose future was dropped in a `block_on` on a thread of a runtime, which hears of
+/// its end.
+#[test]
+fn what_is_left_behind_on_a_thread_of_a_runtime_is_heard_of() {
+    let bench = Bench::new(Config::new(true, Mode::EventDriven));
+    run(async {
+        let hold = bench.hold();
+        let (src, dst) = (bench.filled(b"hello"), bench.empty());
+        bench.workq.block_on(async {
+            let mut copy = Box::pin(bench.dma.copy(&src, &dst));
+            poll_pending(copy.as_mut());
+        });
+        drop(hold);
+        in_time("its end", dst.released()).await;
+        assert_eq!(bytes(&dst), b"hello");
+    });
+}

@@ -136,6 +136,11 @@ impl Connection {
         Err(JobError::of(gone))
     }
 
+    /// Whether messages wait to be pulled.
+    pub(super) fn has_to_be_pulled(&self) -> bool {
+        self.receiving.is_pulled() && self.receiving.has_more(&self.messages)
+    }
+
     /// Asks whether the peer is there: a Job that moves nothing.
     ///
     /// # Errors

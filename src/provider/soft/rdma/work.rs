@@ -15,15 +15,26 @@ use crate::sync::deadline;
 /// Bytes that are copied at one look.
 const LOOK: usize = 256 << 10;
 
-/// Notifies the peer of what these have sent. Returns false if nobody has it: the next look takes
-/// what came before, and fails.
-fn notify(connection: &Connection, sent: &mut [Completion]) -> bool {
+/// Notifies the peer of messages. Returns false if nobody has them: the next look takes what came
+/// before, and fails. `told` says which of the completions are of messages, a bit for each of the
+/// first 64.
+fn notify(connection: &Connection, done: &mut [Completion], told: u64) -> bool {
     let notified = connection.notify_message();
     if !notified {
-        let error = JobError::flushed(JobError::of(Reason::PeerGone));
-        sent.iter_mut().for_each(|it| it.result = Err(error));
+        let error = gone(connection);
+        let of_message = |at: &usize| told.checked_shr(*at as u32).is_some_and(|it| it & 1 == 1);
+        for at in (0..done.len()).filter(of_message) {
+            done[at].result = Err(error);
+        }
     }
     notified
+}
+
+/// What a message to a peer that has left ends with.
+#[cold]
+fn gone(connection: &Connection) -> JobError {
+    let left = connection.presence().err();
+    JobError::flushed(left.unwrap_or(JobError::of(Reason::PeerGone)))
 }
 
 /// What a look at an endpoint came to.
@@ -202,8 +213,8 @@ impl Shared {
         look: &mut Look,
     ) -> Result<(), JobError> {
         let mut left = LOOK;
-        let gone = connection.presence().is_err();
-        let (mut published, first) = (false, look.filled);
+        let has_left = connection.presence().is_err();
+        let (mut published, mut told, first) = (false, 0_u64, look.filled);
         let result = loop {
             let Some(send) = inner.sends.front().copied() else {
                 break Ok(());
@@ -221,13 +232,20 @@ impl Shared {
                 continue;
             }
             let before = inner.copied;
-            let step = match gone && job.verb.is_told() {
-                // It fails once all that came before was taken.
+            let to_nobody = has_left && job.verb.is_told();
+            if to_nobody && connection.has_to_be_pulled() {
+                // The connection stays until all that came was taken.
+                self.complete(inner, connection);
+                look.put(out, Completion::new(token, Err(gone(connection))));
+                continue;
+            }
+            let step = match to_nobody {
+                // It fails with the connection, once all that came before was taken.
                 true => Ok(Step::Waits),
                 // SAFETY: the Job's memory is valid and leased, as the caller promises.
                 false => unsafe { connection.step(&job, &mut inner.copied, left) },
             };
-            published |= job.verb.is_told();
+            published |= job.verb.is_told() && !to_nobody;
             let moved = match step {
                 Ok(Step::Done(_)) => job.len - before,
                 _ => inner.copied - before,
@@ -237,6 +255,8 @@ impl Shared {
             match step {
                 Ok(Step::Done(answer)) => {
                     self.complete(inner, connection);
+                    let bit = 1_u64.checked_shl((look.filled - first) as u32);
+                    told |= bit.filter(|_| job.verb.is_told()).unwrap_or(0);
                     look.put(out, Completion::new(token, Ok(answer)));
                 }
                 Ok(Step::More) => {
@@ -260,7 +280,7 @@ impl Shared {
                 Err(error) => break Err(error),
             }
         };
-        look.more |= published && !notify(connection, &mut out[first..look.filled]);
+        look.more |= published && !notify(connection, &mut out[first..look.filled], told);
         if inner.sends.is_empty() {
             self.reopen(inner);
         }
