@@ -264,19 +264,10 @@ impl Shared {
                     look.more = true;
                     break Ok(());
                 }
-                Ok(Step::Waits) => {
-                    if inner.copied != before {
-                        inner.due = None;
-                    }
-                    if connection.wants {
-                        // Of a peer that has left, messages were not taken in time.
-                        let left = connection.presence().err();
-                        break self.wait(inner).map_err(|error| left.unwrap_or(error));
-                    }
-                    // Look once more: the peer must see that this side waits, or have posted
-                    // before.
-                    connection.want(true);
-                }
+                Ok(Step::Waits) => match self.waits(inner, connection, before) {
+                    Ok(true) => {}
+                    waited => break waited.map(drop),
+                },
                 Err(error) => break Err(error),
             }
         };
@@ -285,6 +276,27 @@ impl Shared {
             self.reopen(inner);
         }
         result.map_err(|error| inner.fail_first(error))
+    }
+
+    /// The first Job waits for the peer, and had `before` bytes sent. Returns whether to look once
+    /// more: the peer must see that this side waits, or have posted before.
+    fn waits(
+        &self,
+        inner: &mut EndpointInner,
+        connection: &mut Connection,
+        before: usize,
+    ) -> Result<bool, JobError> {
+        if inner.copied != before {
+            inner.due = None;
+        }
+        if !connection.wants {
+            connection.want(true);
+            return Ok(true);
+        }
+        // Of a peer that has left, messages were not taken in time.
+        let left = connection.presence().err();
+        let waited = self.wait(inner).map_err(|error| left.unwrap_or(error));
+        waited.map(|()| false)
     }
 
     /// Completes the first Job.
