@@ -107,7 +107,7 @@ impl<T: Send + 'static> Blocking<T> {
             };
             ending.result = Some(call());
         };
-        run_elsewhere(Box::new(run))
+        elsewhere(Box::new(run))
             .map_err(|error| Error::os(op, "a thread could not be started", error))?;
         self.0 = Some(state);
         Ok(())
@@ -143,7 +143,11 @@ static QUEUE: StdMutex<Queue> = StdMutex::new(Queue {
 static CALLED: Condvar = Condvar::new();
 
 /// Makes a call on a thread, or puts it in the queue if there are as many threads as there may be.
-fn run_elsewhere(run: Run) -> std::io::Result<()> {
+///
+/// # Errors
+///
+/// The system's, if no thread can be started and none runs.
+pub(crate) fn elsewhere(run: Run) -> std::io::Result<()> {
     let mut queue = lock(&QUEUE);
     if queue.process != std::process::id() {
         queue.process = std::process::id();

@@ -3,8 +3,7 @@
 //! std's is given back by a locked instruction, which tells whether a thread sleeps. Here nobody
 //! sleeps until it is given back: a thread that finds it taken looks again, and after a while every
 //! 50 us, later every millisecond. So it is for what most often one thread takes, several times for
-//! each job. An adapter's queue has one, which is also held while a queue pair is made or
-//! destroyed: that takes the driver milliseconds.
+//! each job, and holds for no call of a driver that may take long.
 #![expect(unsafe_code, reason = "the lock says who reaches the content")]
 
 use std::cell::UnsafeCell;

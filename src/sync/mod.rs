@@ -14,6 +14,8 @@ mod stalled;
 mod waiters;
 mod wakers;
 
+#[cfg(feature = "verbs")]
+pub(crate) use blocking::elsewhere;
 pub(crate) use blocking::{Blocking, deadline};
 #[cfg(feature = "verbs")]
 pub(crate) use brief::BriefGuard;

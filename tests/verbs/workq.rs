@@ -10,6 +10,7 @@ use support::random::{Random, setting};
 use support::rdma::{REMOTE, Setup, Side, connect};
 use support::*;
 use tokio_doca::soft::Soft;
+use tokio_doca::verbs::ffi::IBV_WC_REM_OP_ERR;
 use tokio_doca::{
     Buf, BufPool, Device, Dma, Mmap, Mode, Rdma, WorkQ,
     mem::{Access, RemoteMmap},
@@ -73,6 +74,106 @@ fn a_loop_of_ones_own_waits_for_a_completion_channel() {
         drop((dma, pool));
         workq.block_on(workq.shutdown()).unwrap();
     });
+}
+
+/// Two connected contexts on a WorkQ.
+fn connected(device: &Device, workq: &WorkQ, mode: Mode) -> [Side; 2] {
+    let sides = [(); 2].map(|()| Side::on(device, workq, Setup::new(false, mode)));
+    connect(&sides[0].rdma, &sides[1].rdma);
+    sides
+}
+
+/// A message that is answered.
+async fn ping([one, other]: &[Side; 2]) {
+    let there = async {
+        let came = other.recv().await.unwrap();
+        other.send(&came).await.unwrap();
+    };
+    let here = async {
+        one.send(b"ping").await.unwrap();
+        assert_eq!(one.recv().await.unwrap(), b"ping");
+    };
+    in_time("a ping", futures::future::join(here, there)).await;
+}
+
+/// However the connection ends: by a drop or a reset on another thread, or by its own failure,
+/// which this thread finds.
+#[test]
+fn a_driver_that_takes_long_to_destroy_a_queue_pair_holds_up_nobody() {
+    for mode in [Mode::EventDriven, Mode::BusyPoll] {
+        for how in ["drop", "reset", "failure"] {
+            let world = World::new([Description::roce("fake0")]);
+            let device = open(&provider(&world), "fake0");
+            let workq = WorkQ::builder().mode(mode).build().unwrap();
+            let (stays, ends) = (
+                connected(&device, &workq, mode),
+                connected(&device, &workq, mode),
+            );
+            let held = world.faults().hold_destroys();
+            let [one, other] = ends;
+            let begun = || world.calls("ibv_destroy_qp") > 0;
+            let thread = match how {
+                "failure" => {
+                    run(async {
+                        world.faults().end_with(1, IBV_WC_REM_OP_ERR, 0);
+                        let sent = in_time("a failure", one.send(b"to nobody")).await;
+                        sent.unwrap_err();
+                    });
+                    std::thread::spawn(move || drop(one))
+                }
+                "reset" => std::thread::spawn(move || one.rdma.reset().unwrap()),
+                _ => std::thread::spawn(move || drop(one)),
+            };
+            block_until("the driver is at it", begun);
+            run(async {
+                for _ in 0..10 {
+                    ping(&stays).await;
+                }
+            });
+            assert!(!thread.is_finished(), "{how}");
+            drop(held);
+            thread.join().unwrap();
+            run(ping(&stays));
+            drop((stays, other));
+        }
+    }
+}
+
+/// The adapter gives its number again at once: the new one waits until the old one is gone, so that
+/// no completion counts for the other.
+#[test]
+fn a_queue_pair_with_the_number_of_one_that_is_dying_waits() {
+    let world = World::new([Description {
+        keeps_completions: true,
+        ..Description::roce("fake0")
+    }]);
+    let device = open(&provider(&world), "fake0");
+    let mode = Mode::EventDriven;
+    let workq = WorkQ::builder().mode(mode).build().unwrap();
+    let [one, other] = connected(&device, &workq, mode);
+    let before = world.fake("fake0").queue_pairs();
+    world.faults().repeat_numbers();
+    let held = world.faults().hold_destroys();
+    let dying = std::thread::spawn(move || drop(one));
+    let gone = || world.fake("fake0").queue_pairs().len() < before.len();
+    block_until("the driver is at it", gone);
+    let new = {
+        let (device, workq) = (device.clone(), workq.clone());
+        std::thread::spawn(move || Side::on(&device, &workq, Setup::new(false, mode)))
+    };
+    block_until("another one has its number", || {
+        world.fake("fake0").queue_pairs() == before
+    });
+    // It is not handed out yet.
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert!(!new.is_finished() && !dying.is_finished());
+    drop(held);
+    dying.join().unwrap();
+    let new = new.join().unwrap();
+    drop(other);
+    let third = Side::on(&device, &workq, Setup::new(false, mode));
+    connect(&new.rdma, &third.rdma);
+    run(ping(&[new, third]));
 }
 
 #[test]

@@ -48,6 +48,12 @@ pub(super) struct Plan {
     /// Each queue pair that is destroyed takes a receive of its shared queue with it, as one does
     /// amid a message.
     pub(super) loses_receives: bool,
+    /// Each queue pair gets the number of the last one that was destroyed, if there is one.
+    pub(super) repeats_numbers: bool,
+    /// The number of the queue pair that was destroyed last.
+    pub(super) free_number: Option<u32>,
+    /// `ibv_destroy_qp` does not return, so many times.
+    pub(super) destroys_held: usize,
 }
 
 impl Plan {
@@ -144,10 +150,33 @@ impl Faults {
         lock().plan.loses_receives = true;
     }
 
+    /// From now on a queue pair gets the number of the last one that was destroyed.
+    pub fn repeat_numbers(self) {
+        lock().plan.repeats_numbers = true;
+    }
+
+    /// Each queue pair that is destroyed from now on is gone, and the call does not return before
+    /// this is dropped.
+    pub fn hold_destroys(self) -> HeldDestroys {
+        lock().plan.destroys_held += 1;
+        HeldDestroys(())
+    }
+
     /// Nothing is planned any more. Says which calls have failed by plan.
     pub fn clear(self) -> Vec<&'static str> {
         POLLS_ARE_PLANNED.store(false, Ordering::SeqCst);
         std::mem::take(&mut lock().plan).fired
+    }
+}
+
+/// Calls of `ibv_destroy_qp` do not return.
+#[must_use]
+pub struct HeldDestroys(());
+
+impl Drop for HeldDestroys {
+    fn drop(&mut self) {
+        lock().plan.destroys_held -= 1;
+        BELL.notify_all();
     }
 }
 

@@ -122,7 +122,9 @@ pub(super) unsafe extern "C" fn create_qp(
                 _ => return Err(fabric.unknown("ibv_create_qp", cq)),
             }
         }
-        let number = fresh_number();
+        let again = fabric.plan.free_number.take();
+        let again = again.filter(|_| fabric.plan.repeats_numbers);
+        let number = again.unwrap_or_else(fresh_number);
         let qp = fabric.make(ibv_qp {
             context: context as *mut ibv_context,
             qp_context: init.qp_context,
@@ -212,7 +214,10 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         fabric.drop_completions(address, qp_number, adapter, cqs);
         fabric.give_up(context, address, |fabric| &mut fabric.qps)?;
         fabric.qps.remove(&address);
+        fabric.plan.free_number = Some(qp_number);
         BELL.notify_all();
+        let held = |fabric: &mut Fabric| fabric.plan.destroys_held > 0;
+        drop(BELL.wait_while(fabric, held));
         Ok(())
     });
     number(done)

@@ -1,12 +1,13 @@
 //! An endpoint's reliable connection: a queue pair ([rc]) from INIT to RTS, what is posted to it
 //! ([posting]), what its completions say ([outcome]), messages that wait to be taken ([pooled]),
-//! memory that peers write when they answer reads ([sinks]), and what it does about events and the
-//! time ([events], [timeouts]).
+//! memory that peers write when they answer reads ([sinks]), what it does about events and the time
+//! ([events], [timeouts]), and how it ends ([ending]).
 //!
 //! [watched] lists the connections of a device for the thread that hears of its events,
 //! [local_endpoints] the endpoints of this process. These files import `ffi`, `adapter` and
 //! `transport`; all but `local_endpoints`, `timeouts` and `sinks` import `rc`.
 
+mod ending;
 mod events;
 mod local_endpoints;
 mod outcome;
@@ -18,5 +19,6 @@ mod sinks;
 mod timeouts;
 mod watched;
 
-pub(super) use rc::{FailedConnections, RcConnection};
+pub(super) use ending::Dying;
+pub(super) use rc::{FailedConnections, RcConnection, RcInner};
 pub(super) use watched::Watched;

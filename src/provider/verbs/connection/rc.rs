@@ -7,10 +7,9 @@
 //! ```
 //!
 //! Whoever finds that it has failed says so at once (`fail`): nothing is taken any more. Taking
-//! back what the adapter has is left to whoever reaps, under the one lock under which completions
-//! are polled: first all completions that there are, then the queue pair is destroyed, which is
-//! when its memory is nobody's, and the rest ends flushed. So flushes are not waited for: an
-//! adapter may delay them.
+//! back what the adapter has is begun by whoever reaps ([`super::ending`]): first all completions
+//! that there are, then the queue pair is destroyed, which is when its memory is nobody's, and the
+//! rest ends flushed. So flushes are not waited for: an adapter may delay them.
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -24,7 +23,7 @@ use super::local_endpoints;
 use super::pooled::Pooled;
 use super::sinks::Sinks;
 use super::timeouts::Timeouts;
-use crate::device::{Completion, EndpointConfig, EndpointState, RdmaJob, Token};
+use crate::device::{EndpointConfig, EndpointState, RdmaJob, Token};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::sync::{BriefGuard, BriefMutex, lock, log};
 
@@ -53,7 +52,7 @@ pub(in super::super) struct RcConnection {
     pub(in super::super) failed: Mutex<Option<(u64, JobError)>>,
     /// What events of the queue pair come back with: those of one before it may come late. None, if
     /// there is none.
-    id: AtomicU64,
+    pub(super) id: AtomicU64,
     /// That of `inner`, for those who may not wait for it.
     state: Mutex<EndpointState>,
 }
@@ -61,7 +60,7 @@ pub(in super::super) struct RcConnection {
 pub(in super::super) struct RcInner {
     pub(in super::super) state: EndpointState,
     pub(in super::super) qp: Option<Arc<Qp>>,
-    origin: BlobOrigin,
+    pub(super) origin: BlobOrigin,
     pub(super) psn: u32,
     pub(super) gid: (u32, [u8; 16]),
     pub(in super::super) peer: Option<EndpointBlob>,
@@ -83,7 +82,9 @@ pub(in super::super) struct RcInner {
     /// The handle is gone: nobody waits for receives.
     pub(in super::super) retired: bool,
     /// It could not be taken from the adapter.
-    doubt: bool,
+    pub(super) doubt: bool,
+    /// Its queue pair is being taken from the adapter.
+    pub(super) dying: bool,
 }
 
 pub(in super::super) struct Posted {
@@ -118,6 +119,7 @@ impl RcConnection {
             first_failed: None,
             retired: false,
             doubt: false,
+            dying: false,
         };
         let conn = Arc::new(RcConnection {
             core: Arc::clone(core),
@@ -145,7 +147,7 @@ impl RcConnection {
         *lock(&self.state)
     }
 
-    fn set_state(&self, inner: &mut RcInner, state: EndpointState) {
+    pub(super) fn set_state(&self, inner: &mut RcInner, state: EndpointState) {
         inner.state = state;
         *lock(&self.state) = state;
     }
@@ -342,57 +344,9 @@ impl RcConnection {
         news
     }
 
-    /// Takes everything from the adapter, and ends what is left; false if in doubt. The caller has
-    /// the lock under which completions are polled, and has polled all.
-    pub(in super::super) fn end(&self, inner: &mut RcInner) -> bool {
-        local_endpoints::remove(&inner.origin);
-        if let Some(qp) = inner.qp.take()
-            && !qp.quiesce()
-        {
-            self.core.keep_for_ever(self.config.send_queue_size);
-            self.core.keep_answers();
-            // The queue pair may use it.
-            std::mem::forget(inner.pooled.as_ref().map(|it| Arc::clone(it.srq())));
-            inner.doubt = true;
-            if !matches!(inner.state, EndpointState::Error(_)) {
-                self.set_state(inner, EndpointState::Error(JobError::memory_kept()));
-            }
-        }
-        let stuck = inner.sinks.clear();
-        if !stuck.is_empty() {
-            self.core.keep_jobs();
-        }
-        let (cause, flushed) = match inner.state {
-            _ if inner.doubt => (JobError::memory_kept(), JobError::memory_kept()),
-            EndpointState::Error(cause) => (cause, JobError::flushed(cause)),
-            _ => {
-                let cause = JobError::of(Reason::Reset);
-                (cause, JobError::flushed(cause))
-            }
-        };
-        let first_failed = inner.first_failed.take();
-        for token in inner.sends.take_all() {
-            let error = match token {
-                _ if stuck.contains(&token) => JobError::memory_kept(),
-                _ if first_failed == Some(token) => cause,
-                _ => flushed,
-            };
-            self.core.finish(Completion::new(token, Err(error)));
-        }
-        for Posted { token, .. } in inner.receives.drain(..) {
-            if !inner.retired {
-                self.core.finish(Completion::new(token, Err(flushed)));
-            }
-        }
-        inner.pooled = None;
-        inner.peer = None;
-        inner.probes = 0;
-        !inner.doubt
-    }
-
-    /// Back to Init. As for `end`.
+    /// Back to Init, once it has ended.
     pub(in super::super) fn renew(&self, inner: &mut RcInner) {
-        if !self.end(inner) || inner.retired {
+        if inner.doubt || inner.retired {
             return;
         }
         inner.origin = BlobOrigin::new();
@@ -407,16 +361,6 @@ impl RcConnection {
             };
             self.set_state(inner, EndpointState::Error(cause));
         }
-    }
-
-    /// The handle is gone. As for `end`.
-    pub(in super::super) fn retire(&self) -> bool {
-        let inner = &mut *self.inner();
-        inner.retired = true;
-        self.id.store(0, SeqCst);
-        let ended = self.end(inner);
-        self.set_state(inner, EndpointState::Error(JobError::of(Reason::Reset)));
-        ended
     }
 }
 

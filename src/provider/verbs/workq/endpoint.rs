@@ -13,7 +13,7 @@ use crate::device::{
     Transport,
 };
 use crate::error::{JobError, Result};
-use crate::sync::{discard, lock};
+use crate::sync::discard;
 
 /// The handle that the crate has.
 pub(super) struct VerbsEndpoint {
@@ -40,13 +40,8 @@ impl VerbsEndpoint {
             return true;
         }
         self.queue.watched.remove_conn(&self.conn);
-        let mut poll = lock(&self.queue.poll);
-        self.queue.drain(&mut poll);
-        poll.remove(&self.conn);
-        let ended = self.conn.retire();
-        self.queue.collect_strays(&mut poll, &self.conn);
-        Shared::tell(poll);
-        ended
+        self.queue.take_down(&self.conn, RcConnection::retire);
+        self.conn.has_ended()
     }
 }
 
@@ -119,19 +114,9 @@ unsafe impl Endpoint for VerbsEndpoint {
     }
 
     fn reset(&self) {
-        let mut poll = lock(&self.queue.poll);
-        self.queue.drain(&mut poll);
-        poll.remove(&self.conn);
-        let mut inner = self.conn.inner();
-        self.conn.renew(&mut inner);
-        if let Some(why) = self.queue.refuses() {
-            // What is connected on a queue that hears of nothing would never end.
-            self.conn.fail(&mut inner, why);
-        }
-        drop(inner);
-        self.queue.collect_strays(&mut poll, &self.conn);
-        poll.add(&self.conn);
-        Shared::tell(poll);
+        self.queue.take_down(&self.conn, RcConnection::begin_end);
+        self.conn.renew(&mut self.conn.inner());
+        self.queue.enter(&self.conn);
         self.conn.tell();
     }
 

@@ -4,6 +4,7 @@
 //!
 //! These files import all the other rooms.
 
+mod burials;
 mod computed;
 mod copies;
 mod endpoint;

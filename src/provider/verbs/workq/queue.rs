@@ -25,8 +25,7 @@ impl VerbsQueue {
         watched: &Arc<Watched>,
         config: &QueueConfig,
     ) -> SetUp<VerbsQueue> {
-        let shared = Shared::open(context, watched, config)?;
-        Ok(VerbsQueue(Arc::new(shared)))
+        Shared::open(context, watched, config).map(VerbsQueue)
     }
 }
 
@@ -95,13 +94,7 @@ unsafe impl Queue for VerbsQueue {
         }
         let conn = RcConnection::open(&self.0.core, &self.0.failed, config, self.0.depth)?;
         self.0.watched.add_conn(&conn);
-        let mut poll = lock(&self.0.poll);
-        poll.add(&conn);
-        if let Some(why) = self.0.refuses() {
-            // It has failed meanwhile, and whoever saw to its endpoints did not see this one.
-            conn.fail(&mut conn.inner(), why);
-        }
-        drop(poll);
+        self.0.enter(&conn);
         let queue = Arc::clone(&self.0);
         Ok(Arc::new(VerbsEndpoint::new(queue, conn)))
     }

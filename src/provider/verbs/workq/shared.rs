@@ -1,18 +1,23 @@
 //! What the handles of a queue share: who looks, and who is looked after.
 //!
-//! Locks, in the order in which they are taken: [`Poll`], under which completions are polled and
-//! queue pairs destroyed; a pair's, or that of the copies; what was finished. Whoever is notified
+//! Locks, in the order in which they are taken: that of the [`Burials`]; [`Poll`], under which
+//! completions are polled; a pair's, or that of the copies; what was finished. Whoever is notified
 //! of a change is notified outside of all.
+//!
+//! A queue pair is destroyed outside of all too, but for that of the copies: the driver may take
+//! long. Completions are assigned by its number. So it stays among the owners until it is destroyed
+//! and the completion queue was drained, and no other one enters under its number before.
 #![expect(unsafe_code, reason = "does jobs whose memory was lent")]
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use super::super::adapter::Context;
 use super::super::connection::{FailedConnections, RcConnection, Watched};
 use super::super::ffi::Wc;
 use super::super::transport::{Core, Cq, is_name};
+use super::burials::Burials;
 use super::computed::Computed;
 use super::copies::Copies;
 use crate::device::{Armed, Completion, CopyJob, EndpointState, QueueConfig, Submitted, Token};
@@ -34,6 +39,8 @@ pub(in super::super) struct Shared {
     /// The completion queue has failed, or the device is gone.
     broken: AtomicBool,
     retired: AtomicBool,
+    pub(super) burials: Arc<Burials>,
+    pub(super) me: Weak<Shared>,
 }
 
 /// What belongs to whoever polls.
@@ -43,7 +50,7 @@ pub(in super::super) struct Poll {
     /// Those of `wcs` that `ready` has polled and nobody has taken yet.
     kept: Range<usize>,
     /// By the number of the queue pair.
-    owners: Vec<(u32, Arc<RcConnection>)>,
+    pub(super) owners: Vec<(u32, Arc<RcConnection>)>,
     /// Whose completion was the last one: most often the next one's too.
     last: usize,
     /// Who shall be told, outside of the lock.
@@ -76,19 +83,22 @@ impl Poll {
         Some(self.last)
     }
 
-    pub(in super::super) fn add(&mut self, conn: &Arc<RcConnection>) {
+    /// Returns false if one that is dying had its number. An adapter may give that again as soon as
+    /// the queue pair is gone.
+    pub(super) fn add(&mut self, conn: &Arc<RcConnection>) -> bool {
         let Some(number) = conn.number() else {
-            return;
+            return true;
         };
         let entry = (number, Arc::clone(conn));
         match self.owners.binary_search_by_key(&number, |(num, _)| *num) {
-            // An adapter may give a number again.
+            Ok(at) if self.owners[at].1.is_dying() => return false,
             Ok(at) => self.owners[at] = entry,
             Err(at) => self.owners.insert(at, entry),
         }
+        true
     }
 
-    pub(in super::super) fn remove(&mut self, conn: &Arc<RcConnection>) {
+    pub(super) fn remove(&mut self, conn: &Arc<RcConnection>) {
         self.owners.retain(|(_, owner)| !Arc::ptr_eq(owner, conn));
     }
 }
@@ -98,7 +108,7 @@ impl Shared {
         context: &Arc<Context>,
         watched: &Arc<Watched>,
         config: &QueueConfig,
-    ) -> SetUp<Shared> {
+    ) -> SetUp<Arc<Shared>> {
         let depth = config.depth;
         let traits = &context.traits;
         // Each Job ends once; all requests of copies end if they are flushed.
@@ -110,7 +120,7 @@ impl Shared {
             Some(_) => Some(Mutex::new(Copies::open(&core, depth)?)),
             None => None,
         };
-        Ok(Shared {
+        Ok(Arc::new_cyclic(|me| Shared {
             watched: Arc::clone(watched),
             core,
             poll: BriefMutex::new(Poll::default()),
@@ -120,7 +130,9 @@ impl Shared {
             depth,
             broken: AtomicBool::new(false),
             retired: AtomicBool::new(false),
-        })
+            burials: Arc::default(),
+            me: Weak::clone(me),
+        }))
     }
 
     /// Takes copies.
@@ -188,14 +200,6 @@ impl Shared {
         }
     }
 
-    /// Polls what is left of a queue pair that was destroyed: the receives of a shared queue are
-    /// posted again. Before another one has its number, to which its messages would count.
-    pub(super) fn collect_strays(&self, poll: &mut Poll, conn: &RcConnection) {
-        if conn.is_pooled() {
-            self.drain(poll);
-        }
-    }
-
     /// Polls for a caller that has found no message, unless somebody polls now. Returns whether it
     /// has polled.
     pub(super) fn look(&self) -> bool {
@@ -243,11 +247,11 @@ impl Shared {
             if conn.check_failures(&mut inner) {
                 poll.tell.push(Arc::clone(&conn));
             }
-            if matches!(inner.state, EndpointState::Error(_)) {
-                conn.end(&mut inner);
-                drop(inner);
-                poll.remove(&conn);
-                self.collect_strays(poll, &conn);
+            let failed = matches!(inner.state, EndpointState::Error(_));
+            let dying = failed.then(|| conn.begin_end(&mut inner)).flatten();
+            drop(inner);
+            if let Some(dying) = dying {
+                self.bury_elsewhere(poll, conn, dying);
             }
         }
         if let Some(copies) = &self.copies {
@@ -431,13 +435,7 @@ impl Shared {
         if self.retired.swap(true, SeqCst) {
             return true;
         }
-        let mut poll = lock(&self.poll);
-        for (_, conn) in std::mem::take(&mut poll.owners) {
-            conn.retire();
-        }
-        for conn in self.failed.take() {
-            conn.retire();
-        }
+        self.end_all();
         if let Some(copies) = &self.copies {
             lock(copies).quiesce();
         }

@@ -1,0 +1,104 @@
+//! How a connection ends: in two parts, between which its queue pair is taken from the adapter.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use super::super::transport::Qp;
+use super::local_endpoints;
+use super::rc::{Posted, RcConnection, RcInner};
+use crate::device::{Completion, EndpointState};
+use crate::error::{JobError, Reason};
+
+/// What is left of a connection that has begun to end: its queue pair, if there is one, for the
+/// caller to take from the adapter. The driver may take long: no lock is held meanwhile.
+#[must_use]
+pub(in super::super) struct Dying(Option<Arc<Qp>>);
+
+impl Dying {
+    /// Returns whether there is something to take.
+    pub(in super::super) fn is_some(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Takes it; false if in doubt.
+    pub(in super::super) fn quiesce(self) -> bool {
+        self.0.is_none_or(Qp::quiesce)
+    }
+}
+
+impl RcConnection {
+    /// Begins to end: nothing is posted any more, and what is left ends by
+    /// [`finish_end`](RcConnection::finish_end), once what this returns was quiesced. Until then
+    /// completions are this one's. `None` while it ends already. The caller has polled all.
+    pub(in super::super) fn begin_end(&self, inner: &mut RcInner) -> Option<Dying> {
+        if inner.dying {
+            return None;
+        }
+        inner.dying = true;
+        local_endpoints::remove(&inner.origin);
+        if !matches!(inner.state, EndpointState::Error(_)) {
+            self.set_state(inner, EndpointState::Error(JobError::of(Reason::Reset)));
+        }
+        Some(Dying(inner.qp.take()))
+    }
+
+    /// Whether it has begun to end, and has not ended.
+    pub(in super::super) fn is_dying(&self) -> bool {
+        self.inner().dying
+    }
+
+    /// Ends what is left, of a queue pair that was `quiesced` or is in doubt. The caller has the
+    /// lock under which completions are polled, and has polled all.
+    pub(in super::super) fn finish_end(&self, inner: &mut RcInner, quiesced: bool) {
+        inner.dying = false;
+        if !quiesced {
+            self.core.keep_for_ever(self.config.send_queue_size);
+            self.core.keep_answers();
+            // The queue pair may use it.
+            std::mem::forget(inner.pooled.as_ref().map(|it| Arc::clone(it.srq())));
+            inner.doubt = true;
+            if inner.state == EndpointState::Error(JobError::of(Reason::Reset)) {
+                self.set_state(inner, EndpointState::Error(JobError::memory_kept()));
+            }
+        }
+        let stuck = inner.sinks.clear();
+        if !stuck.is_empty() {
+            self.core.keep_jobs();
+        }
+        let (cause, flushed) = match inner.state {
+            _ if inner.doubt => (JobError::memory_kept(), JobError::memory_kept()),
+            EndpointState::Error(cause) => (cause, JobError::flushed(cause)),
+            _ => unreachable!("it was set when this began"),
+        };
+        let first_failed = inner.first_failed.take();
+        for token in inner.sends.take_all() {
+            let error = match token {
+                _ if stuck.contains(&token) => JobError::memory_kept(),
+                _ if first_failed == Some(token) => cause,
+                _ => flushed,
+            };
+            self.core.finish(Completion::new(token, Err(error)));
+        }
+        for Posted { token, .. } in inner.receives.drain(..) {
+            if !inner.retired {
+                self.core.finish(Completion::new(token, Err(flushed)));
+            }
+        }
+        inner.pooled = None;
+        inner.peer = None;
+        inner.probes = 0;
+    }
+
+    /// The handle is gone. As for `begin_end`.
+    pub(in super::super) fn retire(&self, inner: &mut RcInner) -> Option<Dying> {
+        let dying = self.begin_end(inner)?;
+        inner.retired = true;
+        self.id.store(0, SeqCst);
+        Some(dying)
+    }
+
+    /// Returns whether nothing of it can be touched by the adapter: it has ended.
+    pub(in super::super) fn has_ended(&self) -> bool {
+        !self.inner().doubt
+    }
+}
