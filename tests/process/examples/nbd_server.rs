@@ -422,15 +422,6 @@ fn a_server_waits_for_one_that_is_dying() {
     assert!(server.line().starts_with("Listening on "));
 }
 
-/// Whether a program that is not ours is installed; a test that needs it says so otherwise.
-fn has(program: &str) -> bool {
-    let found = Command::new(program).arg("--version").output().is_ok();
-    if !found {
-        println!("not run: {program} is not installed (`.ci/run tools`)");
-    }
-    found
-}
-
 #[track_caller]
 fn succeeds(program: &str, args: &[&str]) -> String {
     let output = run(Command::new(program).args(args));
@@ -449,106 +440,105 @@ fn same(path: &Path, bytes: &[u8]) {
     assert!(fs::read(path).unwrap() == bytes, "{}", path.display());
 }
 
-#[test]
-fn libnbd_sees_the_export_and_copies_there_and_back() {
-    if !has("nbdinfo") || !has("nbdcopy") {
-        return;
+/// `.ci/run tools` lists them.
+mod needs_programs {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs nbdinfo and nbdcopy"]
+    fn libnbd_sees_the_export_and_copies_there_and_back() {
+        let server = Server::start(&["--checksums"]);
+        let uri = server.uri();
+        let info = succeeds("nbdinfo", &[&uri]);
+        let size = format!("export-size: {SIZE}");
+        let can = [
+            "can_multi_conn: true",
+            "can_trim: true",
+            "can_zero: true",
+            "can_fua: true",
+        ];
+        for part in can.iter().chain(&[&size[..], "structured"]) {
+            assert!(info.contains(part), "no {part:?} in {info}");
+        }
+        succeeds("nbdinfo", &["--list", &uri]);
+        let (path, bytes) = server.folder.file("source", SIZE);
+        let (there, back) = (path.display().to_string(), server.folder.path("back"));
+        for connections in ["--connections=1", "--connections=4"] {
+            succeeds("nbdcopy", &[connections, "--flush", &there, &uri]);
+            let _ = fs::remove_file(&back);
+            succeeds("nbdcopy", &[connections, &uri, &back.display().to_string()]);
+            same(&back, &bytes);
+        }
+        let crc = format!("crc32c {:08x}", support::crc::bitwise(0, &bytes));
+        while server.line() != crc {}
     }
-    let server = Server::start(&["--checksums"]);
-    let uri = server.uri();
-    let info = succeeds("nbdinfo", &[&uri]);
-    let size = format!("export-size: {SIZE}");
-    let can = [
-        "can_multi_conn: true",
-        "can_trim: true",
-        "can_zero: true",
-        "can_fua: true",
-    ];
-    for part in can.iter().chain(&[&size[..], "structured"]) {
-        assert!(info.contains(part), "no {part:?} in {info}");
-    }
-    succeeds("nbdinfo", &["--list", &uri]);
-    let (path, bytes) = server.folder.file("source", SIZE);
-    let (there, back) = (path.display().to_string(), server.folder.path("back"));
-    for connections in ["--connections=1", "--connections=4"] {
-        succeeds("nbdcopy", &[connections, "--flush", &there, &uri]);
-        let _ = fs::remove_file(&back);
-        succeeds("nbdcopy", &[connections, &uri, &back.display().to_string()]);
+
+    #[test]
+    #[ignore = "needs qemu-img and qemu-io"]
+    fn qemu_reads_and_writes_the_disk() {
+        let server = Server::start(&[]);
+        let uri = format!("nbd+unix:///disk?socket={}", server.socket.display());
+        let (path, bytes) = server.folder.file("source", SIZE);
+        let (there, back) = (path.display().to_string(), server.folder.path("back"));
+        succeeds(
+            "qemu-img",
+            &["convert", "-n", "-f", "raw", "-O", "raw", &there, &uri],
+        );
+        succeeds(
+            "qemu-img",
+            &["compare", "-f", "raw", "-F", "raw", &there, &uri],
+        );
+        let copy = back.display().to_string();
+        succeeds(
+            "qemu-img",
+            &["convert", "-f", "raw", "-O", "raw", &uri, &copy],
+        );
         same(&back, &bytes);
+        let said = succeeds(
+            "qemu-io",
+            &[
+                "-f",
+                "raw",
+                "-c",
+                "write -P 0x5a 1000 70000",
+                "-c",
+                "write -z 2000 500",
+                "-c",
+                "discard 10000 4096",
+                "-c",
+                "flush",
+                "-c",
+                "read -P 0x5a 1000 1000",
+                "-c",
+                "read -P 0 2000 500",
+                "-c",
+                "read -P 0x5a 2500 5000",
+                &uri,
+            ],
+        );
+        assert!(!said.contains("failed"), "{said}");
     }
-    let crc = format!("crc32c {:08x}", support::crc::bitwise(0, &bytes));
-    while server.line() != crc {}
-}
 
-#[test]
-fn qemu_reads_and_writes_the_disk() {
-    if !has("qemu-img") || !has("qemu-io") {
-        return;
+    #[test]
+    #[ignore = "needs fio with nbd"]
+    fn fio_verifies_what_it_writes() {
+        let server = Server::start(&["--checksums"]);
+        let uri = format!("--uri={}", server.uri());
+        let folder = format!("--aux-path={}", server.folder.0.display());
+        let job = [
+            "--name=verify",
+            "--ioengine=nbd",
+            "--rw=randrw",
+            "--bs=4k",
+            "--iodepth=32",
+            "--size=4m",
+            "--verify=crc32c",
+            "--verify_state_save=0",
+            "--do_verify=1",
+            "--loops=2",
+        ];
+        let args = [&job[..], &[&uri, &folder]].concat();
+        let said = succeeds("fio", &args);
+        assert!(said.contains("err= 0"), "{said}");
     }
-    let server = Server::start(&[]);
-    let uri = format!("nbd+unix:///disk?socket={}", server.socket.display());
-    let (path, bytes) = server.folder.file("source", SIZE);
-    let (there, back) = (path.display().to_string(), server.folder.path("back"));
-    succeeds(
-        "qemu-img",
-        &["convert", "-n", "-f", "raw", "-O", "raw", &there, &uri],
-    );
-    succeeds(
-        "qemu-img",
-        &["compare", "-f", "raw", "-F", "raw", &there, &uri],
-    );
-    let copy = back.display().to_string();
-    succeeds(
-        "qemu-img",
-        &["convert", "-f", "raw", "-O", "raw", &uri, &copy],
-    );
-    same(&back, &bytes);
-    let said = succeeds(
-        "qemu-io",
-        &[
-            "-f",
-            "raw",
-            "-c",
-            "write -P 0x5a 1000 70000",
-            "-c",
-            "write -z 2000 500",
-            "-c",
-            "discard 10000 4096",
-            "-c",
-            "flush",
-            "-c",
-            "read -P 0x5a 1000 1000",
-            "-c",
-            "read -P 0 2000 500",
-            "-c",
-            "read -P 0x5a 2500 5000",
-            &uri,
-        ],
-    );
-    assert!(!said.contains("failed"), "{said}");
-}
-
-#[test]
-fn fio_verifies_what_it_writes() {
-    if !has("fio") || !succeeds("fio", &["--enghelp"]).contains("nbd") {
-        return;
-    }
-    let server = Server::start(&["--checksums"]);
-    let uri = format!("--uri={}", server.uri());
-    let folder = format!("--aux-path={}", server.folder.0.display());
-    let job = [
-        "--name=verify",
-        "--ioengine=nbd",
-        "--rw=randrw",
-        "--bs=4k",
-        "--iodepth=32",
-        "--size=4m",
-        "--verify=crc32c",
-        "--verify_state_save=0",
-        "--do_verify=1",
-        "--loops=2",
-    ];
-    let args = [&job[..], &[&uri, &folder]].concat();
-    let said = succeeds("fio", &args);
-    assert!(said.contains("err= 0"), "{said}");
 }

@@ -9,7 +9,7 @@ use support::programs::text;
 use support::{in_time, workers};
 
 use super::Net;
-use super::programs::{Server, curl, said};
+use super::programs::Server;
 
 /// The figures of a page: names and values.
 fn figures(page: &str) -> Vec<(&str, f64)> {
@@ -75,8 +75,13 @@ fn the_metrics_page_has_figures_that_move_over_tcp_and_over_rdma() {
             let line = format!("\ntokio_doca_{name} ");
             assert!(text.contains(&line), "{name}");
         }
-        let Some(mut curl) = curl() else { return };
-        let by_tcp = said(curl.arg(format!("http://{tcp}/metrics")));
-        assert_eq!(figures(&by_tcp).len(), figures(&text).len());
+        let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
+        let uri = format!("http://{tcp}/metrics").parse().unwrap();
+        let body = client.get(uri).await.unwrap().into_body();
+        let by_tcp = body.collect().await.unwrap().to_bytes();
+        assert_eq!(
+            figures(support::programs::text(&by_tcp)).len(),
+            figures(&text).len()
+        );
     });
 }
