@@ -14,6 +14,15 @@ fn chain(bufs: &[&Buf]) -> BufChain {
 }
 
 #[test]
+fn a_chain_takes_no_memory_for_pieces_that_may_never_come() {
+    let bench = Bench::new(Config::new(false, tokio_doca::Mode::BusyPoll));
+    for capacity in [1 << 40, usize::MAX] {
+        let chain = BufChain::with_capacity(capacity);
+        chain.push(bench.filled(b"piece")).unwrap();
+    }
+}
+
+#[test]
 fn lists_of_every_cut_copy_like_one_piece() {
     each_on_any(&configs(), async |bench| {
         let cuts: [&[usize]; 5] = [&[60], &[1, 59], &[20, 20, 20], &[7, 0, 53], &[59, 1]];

@@ -305,6 +305,34 @@ fn a_job_of_an_rdma_whose_peer_has_left_waits_without_looking_again_and_again() 
     });
 }
 
+/// Their messages have come, and a Buf comes home while another one stays out.
+#[test]
+fn streams_that_nobody_polls_hold_up_no_other() {
+    for idle in [1, 2, 5] {
+        run(async {
+            let server = server(Mode::EventDriven, idle + 1, 2);
+            let bufs = server.pool.bufs();
+            let (buf, _kept) = (bufs.try_alloc().unwrap(), bufs.try_alloc().unwrap());
+            for client in 0..=idle {
+                server.send(client, b"come").await.unwrap();
+            }
+            let mut streams: Vec<_> = server.rdmas.iter().map(Rdma::messages).collect();
+            let mut last = streams.pop().unwrap();
+            // An adapter's messages come a moment later.
+            until("all messages have come", || {
+                let mut polled = streams.iter_mut().map(|it| it.next().now_or_never());
+                assert!(polled.all(|message| message.is_none()));
+                bufs.stats().waiting == idle
+            })
+            .await;
+            let message = tokio::spawn(async move { next(&mut last).await });
+            tokio::task::yield_now().await;
+            drop(buf);
+            assert_eq!(in_time("the last", message).await.unwrap(), b"come");
+        });
+    }
+}
+
 #[test]
 fn a_stream_ends_with_a_reset_and_with_a_shutdown_and_the_next_goes_on() {
     for mode in all_modes() {
