@@ -14,7 +14,7 @@ use nix::sys::signal::SigSet;
 use super::{Process, lock};
 
 /// How long those who were told have to be polled: some turns of a runtime.
-const PAUSE: Duration = Duration::from_millis(1);
+const PAUSE: Duration = Duration::from_millis(10);
 
 const LINGER: Duration = Duration::from_secs(1);
 

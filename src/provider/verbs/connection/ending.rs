@@ -3,28 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use super::super::transport::Qp;
 use super::local_endpoints;
-use super::rc::{Posted, RcConnection, RcInner};
+use super::rc::{Dying, Posted, RcConnection, RcInner};
 use crate::device::{Completion, EndpointState};
 use crate::error::{JobError, Reason};
-
-/// What is left of a connection that has begun to end: its queue pair, if there is one, for the
-/// caller to take from the adapter. The driver may take long: no lock is held meanwhile.
-#[must_use]
-pub(in super::super) struct Dying(Option<Arc<Qp>>);
-
-impl Dying {
-    /// Returns whether there is something to take.
-    pub(in super::super) fn is_some(&self) -> bool {
-        self.0.is_some()
-    }
-
-    /// Takes it; false if in doubt.
-    pub(in super::super) fn quiesce(self) -> bool {
-        self.0.is_none_or(Qp::quiesce)
-    }
-}
 
 impl RcConnection {
     /// Begins to end: nothing is posted any more, and what is left ends by
@@ -42,6 +24,19 @@ impl RcConnection {
         Some(Dying(inner.qp.take()))
     }
 
+    /// It was reset: from now on it is for others, in the state Init if it has a queue pair.
+    pub(in super::super) fn begin_anew(&self, inner: &mut RcInner) {
+        if std::mem::take(&mut inner.dying) && inner.qp.is_some() {
+            self.set_state(inner, EndpointState::Init);
+        }
+    }
+
+    /// It is over, for whoever has a copy of what is another process's.
+    pub(in super::super) fn give_up(&self) {
+        let kept = EndpointState::Error(JobError::memory_kept());
+        self.set_state(&mut self.inner(), kept);
+    }
+
     /// Whether it has begun to end, and has not ended.
     pub(in super::super) fn is_dying(&self) -> bool {
         self.inner().dying
@@ -50,7 +45,6 @@ impl RcConnection {
     /// Ends what is left, of a queue pair that was `quiesced` or is in doubt. The caller has the
     /// lock under which completions are polled, and has polled all.
     pub(in super::super) fn finish_end(&self, inner: &mut RcInner, quiesced: bool) {
-        inner.dying = false;
         if !quiesced {
             self.core.keep_for_ever(self.config.send_queue_size);
             self.core.keep_answers();
@@ -68,7 +62,11 @@ impl RcConnection {
         let (cause, flushed) = match inner.state {
             _ if inner.doubt => (JobError::memory_kept(), JobError::memory_kept()),
             EndpointState::Error(cause) => (cause, JobError::flushed(cause)),
-            _ => unreachable!("it was set when this began"),
+            // It was set when this began.
+            _ => (
+                JobError::of(Reason::Reset),
+                JobError::flushed(JobError::of(Reason::Reset)),
+            ),
         };
         let first_failed = inner.first_failed.take();
         for token in inner.sends.take_all() {

@@ -19,6 +19,5 @@ mod sinks;
 mod timeouts;
 mod watched;
 
-pub(super) use ending::Dying;
-pub(super) use rc::{FailedConnections, RcConnection, RcInner};
+pub(super) use rc::{Dying, FailedConnections, RcConnection, RcInner};
 pub(super) use watched::Watched;

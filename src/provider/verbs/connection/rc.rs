@@ -83,8 +83,28 @@ pub(in super::super) struct RcInner {
     pub(in super::super) retired: bool,
     /// It could not be taken from the adapter.
     pub(super) doubt: bool,
-    /// Its queue pair is being taken from the adapter.
-    pub(super) dying: bool,
+    /// Its queue pair is being taken from the adapter, or another one is made: it is the caller's
+    /// alone who does that.
+    pub(in super::super) dying: bool,
+    /// What a thread shall take from the adapter, which has not begun.
+    pub(in super::super) left: Option<Dying>,
+}
+
+/// What is left of a connection that has begun to end: its queue pair, if there is one, for the
+/// caller to take from the adapter. The driver may take long: no lock is held meanwhile.
+#[must_use]
+pub(in super::super) struct Dying(pub(super) Option<Arc<Qp>>);
+
+impl Dying {
+    /// Returns whether there is something to take.
+    pub(in super::super) fn is_some(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Takes it; false if in doubt.
+    pub(in super::super) fn quiesce(self) -> bool {
+        self.0.is_none_or(Qp::quiesce)
+    }
 }
 
 pub(in super::super) struct Posted {
@@ -120,6 +140,7 @@ impl RcConnection {
             retired: false,
             doubt: false,
             dying: false,
+            left: None,
         };
         let conn = Arc::new(RcConnection {
             core: Arc::clone(core),
@@ -161,7 +182,7 @@ impl RcConnection {
         (self.config.changed)();
     }
 
-    /// A new queue pair, in the state Init, that no blob of before names.
+    /// A new queue pair that no blob of before names.
     fn begin(&self, inner: &mut RcInner) -> Result<()> {
         let context = &self.core.context;
         let config = &self.config;
@@ -188,7 +209,6 @@ impl RcConnection {
         local_endpoints::add(&inner.origin);
         inner.qp = Some(Arc::new(qp));
         inner.pooled = pooled;
-        self.set_state(inner, EndpointState::Init);
         Ok(())
     }
 
@@ -344,7 +364,8 @@ impl RcConnection {
         news
     }
 
-    /// Back to Init, once it has ended.
+    /// Makes another queue pair, once it has ended. [`begin_anew`](RcConnection::begin_anew) lets
+    /// others use it.
     pub(in super::super) fn renew(&self, inner: &mut RcInner) {
         if inner.doubt || inner.retired {
             return;

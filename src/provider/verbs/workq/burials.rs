@@ -51,22 +51,51 @@ impl Drop for UnderWay {
 }
 
 impl Shared {
-    /// Enters a connection that is new. While another one that had its number is dying, this waits.
+    /// Enters a connection that is new, or that was reset, and is not for others before. While
+    /// another one that had its number is dying, this waits.
     pub(super) fn enter(&self, conn: &Arc<RcConnection>) {
-        self.burials.wait_while(|| !lock(&self.poll).add(conn));
+        self.burials.wait_while(|| {
+            let mut poll = lock(&self.poll);
+            let entered = poll.add(conn);
+            if entered {
+                conn.begin_anew(&mut conn.inner());
+            }
+            !entered
+        });
+        self.burials.tell();
         if let Some(why) = self.refuses() {
             // It has failed meanwhile, and whoever saw to its endpoints did not see this one.
             conn.fail(&mut conn.inner(), why);
         }
     }
 
-    /// Ends a connection, as `begin` begins it. If another thread does that already, this waits,
-    /// and begins anew.
-    pub(super) fn take_down(
+    /// Ends a connection for good, as `begin` begins it.
+    pub(super) fn retire(&self, conn: &Arc<RcConnection>) {
+        self.take_down(conn, RcConnection::retire);
+        conn.inner().dying = false;
+        self.burials.tell();
+        Shared::tell(lock(&self.poll));
+    }
+
+    /// Ends a connection, and makes another one of it.
+    pub(super) fn reset(&self, conn: &Arc<RcConnection>) {
+        self.take_down(conn, RcConnection::begin_end);
+        conn.renew(&mut conn.inner());
+        self.enter(conn);
+        Shared::tell(lock(&self.poll));
+    }
+
+    /// Takes a connection from the adapter, and ends what is left of it, as `begin` begins it. The
+    /// connection is dying still when this returns: it is the caller's alone.
+    ///
+    /// If a thread shall do that, and has not begun, this does it first; if one does it, or resets
+    /// the connection, this waits. Nobody is told of changes meanwhile, who might come here again.
+    fn take_down(
         &self,
         conn: &Arc<RcConnection>,
         begin: fn(&RcConnection, &mut RcInner) -> Option<Dying>,
     ) {
+        self.bury_if_left(conn);
         let mut dying = None;
         self.burials.wait_while(|| {
             let mut poll = lock(&self.poll);
@@ -74,9 +103,7 @@ impl Shared {
             dying = begin(conn, &mut conn.inner());
             dying.is_none()
         });
-        Shared::tell(lock(&self.poll));
-        let quiesced = dying.is_none_or(Dying::quiesce);
-        self.bury(conn, quiesced);
+        self.bury(conn, dying.is_none_or(Dying::quiesce));
     }
 
     /// The queue pair is gone, or in doubt.
@@ -86,40 +113,62 @@ impl Shared {
         self.drain(&mut poll);
         conn.finish_end(&mut conn.inner(), quiesced);
         poll.remove(conn);
-        Shared::tell(poll);
+    }
+
+    /// Ends a connection that was left to a thread, if that has not begun.
+    fn bury_if_left(&self, conn: &Arc<RcConnection>) {
+        let left = conn.inner().left.take();
+        let Some(dying) = left else { return };
+        self.bury(conn, dying.quiesce());
+        conn.inner().dying = false;
+        // Whoever reaps tells of what has changed, and no thread that holds a queue does.
+        self.core.request_reap();
         self.burials.tell();
     }
 
     /// Has a thread end a connection that has begun to end: who reaps has other tasks. If there is
     /// nothing to wait for, or no thread to be had, this does it.
-    pub(super) fn bury_elsewhere(&self, poll: &mut Poll, conn: Arc<RcConnection>, dying: Dying) {
-        let has_pair = dying.is_some();
-        let dying = Arc::new(Mutex::new(Some(dying)));
-        if let Some(this) = self.me.upgrade().filter(|_| has_pair) {
-            let (conn, dying) = (Arc::clone(&conn), Arc::clone(&dying));
+    pub(super) fn bury_elsewhere(
+        &self,
+        poll: &mut Poll,
+        conn: Arc<RcConnection>,
+        mut dying: Dying,
+    ) {
+        if dying.is_some()
+            && let Some(this) = self.me.upgrade()
+        {
+            conn.inner().left = Some(dying);
+            let of_thread = Arc::clone(&conn);
             let run = move || {
                 // Dropped last: a queue that has ended has let go of the device.
                 let _under_way = this.burials.begin();
-                let (this, conn) = (this, conn);
-                let dying = lock(&*dying).take();
-                this.bury(&conn, dying.is_none_or(Dying::quiesce));
+                let (this, conn) = (this, of_thread);
+                this.bury_if_left(&conn);
             };
             if elsewhere(Box::new(run)).is_ok() {
                 return;
             }
+            // Or another thread, which waits for it, has begun.
+            let Some(left) = conn.inner().left.take() else {
+                return;
+            };
+            dying = left;
         }
-        let dying = lock(&*dying).take();
-        let quiesced = dying.is_none_or(Dying::quiesce);
+        let quiesced = dying.quiesce();
         self.drain(poll);
-        conn.finish_end(&mut conn.inner(), quiesced);
+        let mut inner = conn.inner();
+        conn.finish_end(&mut inner, quiesced);
+        inner.dying = false;
+        drop(inner);
         poll.remove(&conn);
     }
 
     /// Ends all connections of a queue that nobody polls any more, once threads have let go of
     /// theirs.
     pub(super) fn end_all(&self) {
-        let is_dying = |(_, conn): &(u32, Arc<RcConnection>)| conn.is_dying();
-        let any_dies = || lock(&self.poll).owners.iter().any(is_dying);
+        let all = || lock(&self.poll).owners.clone();
+        all().iter().for_each(|(_, conn)| self.bury_if_left(conn));
+        let any_dies = || all().iter().any(|(_, conn)| conn.is_dying());
         self.burials.wait_while(|| any_dies() || self.burials.any());
         let mut poll = lock(&self.poll);
         let owners = std::mem::take(&mut poll.owners).into_iter();
@@ -127,6 +176,7 @@ impl Shared {
             let mut inner = conn.inner();
             if let Some(dying) = conn.retire(&mut inner) {
                 conn.finish_end(&mut inner, dying.quiesce());
+                inner.dying = false;
             }
         }
     }

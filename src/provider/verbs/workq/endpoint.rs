@@ -40,7 +40,7 @@ impl VerbsEndpoint {
             return true;
         }
         self.queue.watched.remove_conn(&self.conn);
-        self.queue.take_down(&self.conn, RcConnection::retire);
+        self.queue.retire(&self.conn);
         self.conn.has_ended()
     }
 }
@@ -58,7 +58,7 @@ unsafe impl Submit for VerbsEndpoint {
 // SAFETY: the duties of `Endpoint`:
 // 1. Requests of a queue pair end in order (InfiniBand specification, 10.8.5), and `Sends` and the
 //    receives hold them to it.
-// 2. `RcConnection::fail`, and `RcConnection::end` by who reaps. 3. `renew`: the queue pair is
+// 2. `RcConnection::fail`, and `Shared::bury`. 3. `renew`: the queue pair is
 //    destroyed before it returns. 4. `Pooled`: a connection's completions come in order, and its
 //    messages wait in line; `RcConnection::fail_later`. 5. A queue pair is set up by calls of this
 //    host's driver, and sends nothing before a job.
@@ -114,9 +114,11 @@ unsafe impl Endpoint for VerbsEndpoint {
     }
 
     fn reset(&self) {
-        self.queue.take_down(&self.conn, RcConnection::begin_end);
-        self.conn.renew(&mut self.conn.inner());
-        self.queue.enter(&self.conn);
+        // A child of fork(2) has neither the queue pair nor the threads.
+        match self.queue.core.context.is_forked() {
+            true => self.conn.give_up(),
+            false => self.queue.reset(&self.conn),
+        }
         self.conn.tell();
     }
 
