@@ -275,6 +275,7 @@ fn every_example_names_what_it_cannot_read_in_a_script() {
         "hybrid",
         "epoll_rdma",
         "own_epoll_loop",
+        "pinned_echo",
         "rdma_pingpong",
         "rdma_read",
         "rdma_send_receive",
