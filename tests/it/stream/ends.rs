@@ -208,13 +208,16 @@ fn a_shutdown_succeeds_though_the_end_of_the_peer_was_not_read() {
 /// It has written since, which fails at once, and takes its time to read.
 #[test]
 fn what_a_peer_had_sent_stays_for_a_reader_that_has_written_to_nobody() {
+    if needs_soft("a connection ends with the first message that fails") {
+        return;
+    }
     each(small().linger(LIMIT), async |net| {
         let (mut here, mut there) = net.pair().await;
         there.write_all(&bytes(0..600)).await.unwrap();
         there.shutdown().await.unwrap();
         drop(there);
         here.read_exact(&mut [0; 252]).await.unwrap();
-        // Adapters and deferred devices accept it.
+        // A deferred device accepts it.
         let write = async { while here.write(&[7; 9]).await.is_ok() {} };
         in_time("a write to nobody", write).await;
         // Longer than a frame waits for a receive.
