@@ -19,6 +19,8 @@ use tokio_doca::{Device, WorkQ};
 
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
+type Tasks = JoinSet<Result<()>>;
+
 /// A stream that says nothing for so long is ended.
 const IDLE: Duration = Duration::from_secs(30);
 
@@ -61,10 +63,13 @@ async fn run() -> Result<()> {
     };
     let serving = match thread {
         Some(thread) => {
-            let thread = thread.spawn(async move || serve_here(streams).await)?;
+            let local = |tasks: &mut Tasks, stream| _ = tasks.spawn_local(echo(stream));
+            let thread = thread.spawn(async move || serve(streams, local).await)?;
             tokio::task::spawn_blocking(move || thread.join().expect("it does not panic"))
         }
-        None => tokio::spawn(serve(streams)),
+        None => tokio::spawn(serve(streams, |tasks, stream| {
+            tasks.spawn(echo(stream));
+        })),
     };
 
     let connector = options.connector(&device, &clients)?;
@@ -103,20 +108,11 @@ async fn accept(listener: RdmaListener, hand_over: UnboundedSender<RdmaStream>) 
     }
 }
 
-/// Serves streams on this thread.
-async fn serve_here(mut streams: UnboundedReceiver<RdmaStream>) {
-    let mut tasks = JoinSet::new();
+/// Serves streams by tasks, which `begin` begins.
+async fn serve(mut streams: UnboundedReceiver<RdmaStream>, begin: fn(&mut Tasks, RdmaStream)) {
+    let mut tasks = Tasks::new();
     while let Some(stream) = streams.recv().await {
-        tasks.spawn_local(echo(stream));
-    }
-    while tasks.join_next().await.is_some() {}
-}
-
-/// Serves streams on the runtime's threads.
-async fn serve(mut streams: UnboundedReceiver<RdmaStream>) {
-    let mut tasks = JoinSet::new();
-    while let Some(stream) = streams.recv().await {
-        tasks.spawn(echo(stream));
+        begin(&mut tasks, stream);
     }
     while tasks.join_next().await.is_some() {}
 }

@@ -130,11 +130,8 @@ impl Sends {
     /// Whether the peer has the first so many of them. They end in order, so that those that
     /// succeed are the first ones.
     pub(crate) fn has_delivered(&self, first: u32) -> bool {
-        self.ends
-            .succeeded()
-            .wrapping_add(self.inline)
-            .wrapping_sub(first) as i32
-            >= 0
+        let succeeded = self.ends.succeeded();
+        succeeded.wrapping_add(self.inline).wrapping_sub(first) as i32 >= 0
     }
 
     /// Returns why one of them failed.

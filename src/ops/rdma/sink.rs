@@ -96,14 +96,17 @@ impl<S: MaybeSource> SendSink<S> {
         let (mut jobs, mut bytes) = (0, 0);
         if self.refused.is_none() {
             let before = self.in_flight;
-            let submitted = self.submit(cx, &mut jobs, &mut bytes);
+            let submitted = self.submit(cx);
             if self.in_flight > before {
                 // It may not be polled again for long.
                 RunWaiter::attend(self.rdma.attachment());
             }
-            if let Err(error) = submitted {
-                self.drop_unsent();
-                self.refused = Some(error);
+            match submitted {
+                Ok(finished) => (jobs, bytes) = finished,
+                Err(error) => {
+                    self.drop_unsent();
+                    self.refused = Some(error);
+                }
             }
         }
         self.in_flight -= self.ends.take();
@@ -120,22 +123,18 @@ impl<S: MaybeSource> SendSink<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Submits in order: inline as far as the device can, and the rest by Slots. Counts those that
-    /// were finished inline, and their bytes.
-    fn submit(
-        &mut self,
-        cx: &mut Context<'_>,
-        jobs: &mut usize,
-        bytes: &mut usize,
-    ) -> Result<(), JobError> {
+    /// Submits in order: inline as far as the device can, and the rest by Slots. Returns how many
+    /// messages were finished inline, and their bytes.
+    fn submit(&mut self, cx: &mut Context<'_>) -> Result<(usize, usize), JobError> {
+        let (mut jobs, mut bytes) = (0, 0);
         let at = self.rdma.attachment();
         let run: Arc<dyn Run> = self.ends.clone();
         if self.waiting.is_empty() && !self.fed.is_empty() {
             let begun = self.fed.iter().map(|(_, begun)| begun);
             let outcomes: ArrayVec<_, RDMA_BATCH> = at.finish_inline_all(begun);
-            *jobs = outcomes.len();
-            for ((_, begun), outcome) in self.fed.drain(..*jobs).zip(outcomes) {
-                *bytes += begun.end(&outcome);
+            jobs = outcomes.len();
+            for ((_, begun), outcome) in self.fed.drain(..jobs).zip(outcomes) {
+                bytes += begun.end(&outcome);
                 outcome?;
             }
         }
@@ -171,7 +170,7 @@ impl<S: MaybeSource> SendSink<S> {
             self.spare.extend(sent.map(|(_, place)| place));
             self.in_flight += 1;
         }
-        Ok(())
+        Ok((jobs, bytes))
     }
 
     /// Waits until one of those that a device has is over, or for the Slot of the next one.

@@ -3,12 +3,15 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::task::Context;
 
 use futures::stream::{self, StreamExt};
 use support::*;
+use tokio::task::JoinHandle;
+use tokio_doca::mem::Alloc;
 use tokio_doca::soft::Soft;
 use tokio_doca::{BufPool, Device, ErrorKind, Mmap, Mode};
 
@@ -150,6 +153,21 @@ fn a_woken_waiter_that_is_dropped_passes_it_on() {
     });
 }
 
+/// So many futures that nobody polls again, and a task that waits behind them.
+async fn behind_idle_ones(
+    pool: &BufPool,
+    count: usize,
+) -> (Vec<Pin<Box<Alloc<'_>>>>, JoinHandle<()>) {
+    let mut waiting: Vec<_> = (0..count).map(|_| Box::pin(pool.alloc())).collect();
+    for future in &mut waiting {
+        assert!(poll(future.as_mut()).is_pending());
+    }
+    let live = pool.clone();
+    let live = tokio::spawn(async move { drop(live.alloc().await) });
+    tokio::task::yield_now().await;
+    (waiting, live)
+}
+
 #[test]
 fn a_waiter_that_nobody_polls_stops_nobody() {
     for elements in [1, 2, 5] {
@@ -157,15 +175,7 @@ fn a_waiter_that_nobody_polls_stops_nobody() {
             run(async {
                 let pool = pool(elements);
                 let bufs: Vec<_> = (0..elements).map(|_| pool.try_alloc().unwrap()).collect();
-                let mut waiting: Vec<_> = (0..dead).map(|_| Box::pin(pool.alloc())).collect();
-                for future in &mut waiting {
-                    assert!(poll(future.as_mut()).is_pending());
-                }
-                let live = tokio::spawn({
-                    let pool = pool.clone();
-                    async move { drop(pool.alloc().await) }
-                });
-                tokio::task::yield_now().await;
+                let (waiting, live) = behind_idle_ones(&pool, dead).await;
                 drop(bufs);
                 in_time("behind those that nobody polls", live)
                     .await
@@ -186,17 +196,9 @@ fn waiters_that_nobody_polls_stop_nobody_while_another_buf_is_out_for_good() {
             let pool = pool(2);
             let _kept = pool.try_alloc().unwrap();
             let buf = pool.try_alloc().unwrap();
-            let mut waiting: Vec<_> = (0..idle).map(|_| Box::pin(pool.alloc())).collect();
-            for future in &mut waiting {
-                assert!(poll(future.as_mut()).is_pending());
-            }
-            let before = tokio::spawn({
-                let pool = pool.clone();
-                async move { drop(pool.alloc().await) }
-            });
-            tokio::task::yield_now().await;
+            let (waiting, live) = behind_idle_ones(&pool, idle).await;
             drop(buf);
-            in_time("behind those that nobody polls", before)
+            in_time("behind those that nobody polls", live)
                 .await
                 .unwrap();
             in_time("one that came later", pool.alloc()).await;

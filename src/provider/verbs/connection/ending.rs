@@ -11,10 +11,11 @@ use crate::error::{JobError, Reason};
 impl RcConnection {
     /// Begins to end: nothing is posted any more, and what is left ends by
     /// [`finish_end`](RcConnection::finish_end), once what this returns was quiesced. Until then
-    /// completions are this one's. `None` while it ends already. The caller has polled all.
+    /// completions are this one's. While it ends already: what was left to a thread that has not
+    /// begun, or `None`. The caller has polled all.
     pub(in super::super) fn begin_end(&self, inner: &mut RcInner) -> Option<Dying> {
         if inner.dying {
-            return None;
+            return inner.left.take();
         }
         inner.dying = true;
         local_endpoints::remove(&inner.origin);
@@ -62,11 +63,10 @@ impl RcConnection {
         let (cause, flushed) = match inner.state {
             _ if inner.doubt => (JobError::memory_kept(), JobError::memory_kept()),
             EndpointState::Error(cause) => (cause, JobError::flushed(cause)),
-            // It was set when this began.
-            _ => (
-                JobError::of(Reason::Reset),
-                JobError::flushed(JobError::of(Reason::Reset)),
-            ),
+            _ => {
+                let cause = JobError::of(Reason::Reset);
+                (cause, JobError::flushed(cause))
+            }
         };
         let first_failed = inner.first_failed.take();
         for token in inner.sends.take_all() {

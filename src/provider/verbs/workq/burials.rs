@@ -69,33 +69,28 @@ impl Shared {
         }
     }
 
-    /// Ends a connection for good, as `begin` begins it.
+    /// Ends a connection for good. The caller tells of changes.
     pub(super) fn retire(&self, conn: &Arc<RcConnection>) {
         self.take_down(conn, RcConnection::retire);
-        conn.inner().dying = false;
-        self.burials.tell();
-        Shared::tell(lock(&self.poll));
+        self.let_go(conn);
     }
 
-    /// Ends a connection, and makes another one of it.
+    /// Ends a connection, and makes another one of it. The caller tells of changes.
     pub(super) fn reset(&self, conn: &Arc<RcConnection>) {
         self.take_down(conn, RcConnection::begin_end);
         conn.renew(&mut conn.inner());
         self.enter(conn);
-        Shared::tell(lock(&self.poll));
     }
 
     /// Takes a connection from the adapter, and ends what is left of it, as `begin` begins it. The
-    /// connection is dying still when this returns: it is the caller's alone.
-    ///
-    /// If a thread shall do that, and has not begun, this does it first; if one does it, or resets
-    /// the connection, this waits. Nobody is told of changes meanwhile, who might come here again.
+    /// connection is dying still when this returns: it is the caller's alone. While another thread
+    /// does that, or resets the connection, this waits. Nobody is told of changes meanwhile, who
+    /// might come here again.
     fn take_down(
         &self,
         conn: &Arc<RcConnection>,
         begin: fn(&RcConnection, &mut RcInner) -> Option<Dying>,
     ) {
-        self.bury_if_left(conn);
         let mut dying = None;
         self.burials.wait_while(|| {
             let mut poll = lock(&self.poll);
@@ -103,26 +98,21 @@ impl Shared {
             dying = begin(conn, &mut conn.inner());
             dying.is_none()
         });
-        self.bury(conn, dying.is_none_or(Dying::quiesce));
+        let quiesced = dying.is_none_or(Dying::quiesce);
+        self.bury(&mut lock(&self.poll), conn, quiesced);
     }
 
     /// The queue pair is gone, or in doubt.
-    fn bury(&self, conn: &Arc<RcConnection>, quiesced: bool) {
-        let mut poll = lock(&self.poll);
+    fn bury(&self, poll: &mut Poll, conn: &Arc<RcConnection>, quiesced: bool) {
         // What it had completed is its own still; its receives of a shared queue are posted again.
-        self.drain(&mut poll);
+        self.drain(poll);
         conn.finish_end(&mut conn.inner(), quiesced);
         poll.remove(conn);
     }
 
-    /// Ends a connection that was left to a thread, if that has not begun.
-    fn bury_if_left(&self, conn: &Arc<RcConnection>) {
-        let left = conn.inner().left.take();
-        let Some(dying) = left else { return };
-        self.bury(conn, dying.quiesce());
+    /// The connection is not this thread's alone any more.
+    fn let_go(&self, conn: &RcConnection) {
         conn.inner().dying = false;
-        // Whoever reaps tells of what has changed, and no thread that holds a queue does.
-        self.core.request_reap();
         self.burials.tell();
     }
 
@@ -131,53 +121,48 @@ impl Shared {
     pub(super) fn bury_elsewhere(
         &self,
         poll: &mut Poll,
-        conn: Arc<RcConnection>,
+        conn: &Arc<RcConnection>,
         mut dying: Dying,
     ) {
         if dying.is_some()
             && let Some(this) = self.me.upgrade()
         {
             conn.inner().left = Some(dying);
-            let of_thread = Arc::clone(&conn);
+            let of_thread = Arc::clone(conn);
             let run = move || {
                 // Dropped last: a queue that has ended has let go of the device.
                 let _under_way = this.burials.begin();
                 let (this, conn) = (this, of_thread);
-                this.bury_if_left(&conn);
+                let left = conn.inner().left.take();
+                // Or another thread, which waits for it, has begun.
+                let Some(dying) = left else { return };
+                let quiesced = dying.quiesce();
+                this.bury(&mut lock(&this.poll), &conn, quiesced);
+                this.let_go(&conn);
+                // Whoever reaps tells of what has changed, and no thread that holds a queue does.
+                this.core.request_reap();
             };
             if elsewhere(Box::new(run)).is_ok() {
                 return;
             }
-            // Or another thread, which waits for it, has begun.
             let Some(left) = conn.inner().left.take() else {
                 return;
             };
             dying = left;
         }
-        let quiesced = dying.quiesce();
-        self.drain(poll);
-        let mut inner = conn.inner();
-        conn.finish_end(&mut inner, quiesced);
-        inner.dying = false;
-        drop(inner);
-        poll.remove(&conn);
+        self.bury(poll, conn, dying.quiesce());
+        // Under the lock of `poll` nobody has seen that it was dying.
+        conn.inner().dying = false;
     }
 
     /// Ends all connections of a queue that nobody polls any more, once threads have let go of
     /// theirs.
     pub(super) fn end_all(&self) {
-        let all = || lock(&self.poll).owners.clone();
-        all().iter().for_each(|(_, conn)| self.bury_if_left(conn));
-        let any_dies = || all().iter().any(|(_, conn)| conn.is_dying());
-        self.burials.wait_while(|| any_dies() || self.burials.any());
-        let mut poll = lock(&self.poll);
-        let owners = std::mem::take(&mut poll.owners).into_iter();
-        for conn in owners.map(|(_, conn)| conn).chain(self.failed.take()) {
-            let mut inner = conn.inner();
-            if let Some(dying) = conn.retire(&mut inner) {
-                conn.finish_end(&mut inner, dying.quiesce());
-                inner.dying = false;
-            }
-        }
+        let owners = lock(&self.poll).owners.clone();
+        owners.iter().for_each(|(_, conn)| self.retire(conn));
+        // Afterwards: the end of one may have found that another one has failed, and those that
+        // are retired do not get into this list, which would keep them.
+        self.failed.take().iter().for_each(|conn| self.retire(conn));
+        self.burials.wait_while(|| self.burials.any());
     }
 }

@@ -13,7 +13,7 @@ use crate::device::{
     Transport,
 };
 use crate::error::{JobError, Result};
-use crate::sync::discard;
+use crate::sync::{discard, lock};
 
 /// The handle that the crate has.
 pub(super) struct VerbsEndpoint {
@@ -41,6 +41,7 @@ impl VerbsEndpoint {
         }
         self.queue.watched.remove_conn(&self.conn);
         self.queue.retire(&self.conn);
+        Shared::tell(lock(&self.queue.poll));
         self.conn.has_ended()
     }
 }
@@ -117,7 +118,10 @@ unsafe impl Endpoint for VerbsEndpoint {
         // A child of fork(2) has neither the queue pair nor the threads.
         match self.queue.core.context.is_forked() {
             true => self.conn.give_up(),
-            false => self.queue.reset(&self.conn),
+            false => {
+                self.queue.reset(&self.conn);
+                Shared::tell(lock(&self.queue.poll));
+            }
         }
         self.conn.tell();
     }

@@ -251,7 +251,7 @@ impl Shared {
             let dying = failed.then(|| conn.begin_end(&mut inner)).flatten();
             drop(inner);
             if let Some(dying) = dying {
-                self.bury_elsewhere(poll, conn, dying);
+                self.bury_elsewhere(poll, &conn, dying);
             }
         }
         if let Some(copies) = &self.copies {
