@@ -1,9 +1,8 @@
-//! A graph that is described once and run many times: `graph [--dot] [--trace FILE]`.
+//! A graph that is described once and run many times: `graph [--dot]`.
 //!
 //! A block is copied and hashed at the same time; a user node then compares source and destination
 //! and prints the digest. Ten instances run at once on one WorkQ. `--dot` prints the graph for
-//! Graphviz and runs nothing; `--trace` writes when each node of the first instance ran, for
-//! Chrome's trace viewer.
+//! Graphviz and runs nothing.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -25,26 +24,14 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
-#[derive(Default)]
-struct Args {
-    dot: bool,
-    trace: Option<String>,
-}
-
 fn main() -> ExitCode {
-    let mut args = Args::default();
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        match (word.as_str(), words.size_hint().0) {
-            ("--dot", _) => args.dot = true,
-            ("--trace", 1..) => args.trace = words.next(),
-            _ => {
-                let _ = writeln!(io::stderr(), "usage: graph [--dot] [--trace FILE]");
-                return ExitCode::from(2);
-            }
-        }
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let dot = words == ["--dot"];
+    if !dot && !words.is_empty() {
+        let _ = writeln!(io::stderr(), "usage: graph [--dot]");
+        return ExitCode::from(2);
     }
-    match run(&args) {
+    match run(dot) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(io::stderr(), "graph: {error}");
@@ -96,7 +83,7 @@ fn describe(dma: &Dma, sha: &Sha) -> Result<CopyAndHash> {
     })
 }
 
-fn run(args: &Args) -> Result<()> {
+fn run(dot: bool) -> Result<()> {
     let device = Device::open_default()?;
     let mmap = Mmap::builder()
         .device(&device)
@@ -106,7 +93,7 @@ fn run(args: &Args) -> Result<()> {
     let dma = Dma::builder(&device).attach(&workq)?;
     let sha = Sha::builder(&device).attach(&workq)?;
     let described = describe(&dma, &sha)?;
-    if args.dot {
+    if dot {
         write!(io::stdout(), "{}", described.graph.to_dot())?;
         return Ok(());
     }
@@ -123,7 +110,6 @@ fn run(args: &Args) -> Result<()> {
             digest,
         };
         instance.set(described.report, block)?;
-        instance.set_tracing(args.trace.is_some());
         Ok(instance)
     };
     let instances: Result<Vec<Instance>> = (0..INSTANCES).map(instance).collect();
@@ -136,9 +122,6 @@ fn run(args: &Args) -> Result<()> {
     runtime
         .block_on(async { timeout(LIMIT, runs).await })
         .map_err(late)??;
-    if let Some(file) = &args.trace {
-        std::fs::write(file, instances[0].trace())?;
-    }
     writeln!(io::stdout(), "{INSTANCES} instances verified")?;
     Ok(())
 }

@@ -1,5 +1,5 @@
 //! The write path of a store as a graph:
-//! `graph_pipeline [--dot] [--trace JSON] [--corrupt N] [FILE [LEFT RIGHT]]`.
+//! `graph_pipeline [--dot] [--corrupt N] [FILE [LEFT RIGHT]]`.
 //!
 //! ```text
 //!            +--> digest -------------------+
@@ -13,8 +13,7 @@
 //! the next block when it is done with the last: more is never in flight. What was verified is
 //! written to LEFT and RIGHT, which must not exist.
 //!
-//! `--corrupt N` tears a write: the right replica of block N loses its last byte. `--trace` writes
-//! when each node of the first instance's last run ran, for Chrome's trace viewer. `--dot` prints
+//! `--corrupt N` tears a write: the right replica of block N loses its last byte. `--dot` prints
 //! the graph for Graphviz, and runs nothing.
 
 use std::cell::{Cell, RefCell};
@@ -41,8 +40,7 @@ const BLOCK: usize = 64 << 10;
 /// A device that takes longer for a block is stuck.
 const LIMIT: Duration = Duration::from_secs(5);
 
-const USAGE: &str =
-    "usage: graph_pipeline [--dot] [--trace JSON] [--corrupt N] [FILE [LEFT RIGHT]]";
+const USAGE: &str = "usage: graph_pipeline [--dot] [--corrupt N] [FILE [LEFT RIGHT]]";
 
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
@@ -221,7 +219,6 @@ fn run(args: &Args) -> Result<()> {
         next: Cell::new(0),
         failures: RefCell::default(),
     };
-    lanes[0].instance.set_tracing(args.trace.is_some());
 
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -236,10 +233,6 @@ fn run(args: &Args) -> Result<()> {
     }
     let took = start.elapsed();
 
-    if let Some(file) = &args.trace {
-        let written = fs::write(file, lanes[0].instance.trace());
-        written.map_err(|error| cannot("write", file, error))?;
-    }
     let (size, failures) = (meta.len(), transfer.failures.into_inner());
     let rate = size as f64 / 1e6 / took.as_secs_f64();
     writeln!(
@@ -256,7 +249,6 @@ fn run(args: &Args) -> Result<()> {
 #[derive(Default)]
 struct Args {
     dot: bool,
-    trace: Option<PathBuf>,
     corrupt: Option<u64>,
     files: Vec<PathBuf>,
 }
@@ -267,7 +259,6 @@ impl Args {
         while let Some(word) = words.next() {
             match word.to_str() {
                 Some("--dot") => args.dot = true,
-                Some("--trace") => args.trace = Some(words.next()?.into()),
                 Some("--corrupt") => args.corrupt = Some(words.next()?.to_str()?.parse().ok()?),
                 Some(option) if option.starts_with("--") => return None,
                 _ => args.files.push(word.into()),

@@ -237,9 +237,7 @@ pub mod op {
 
 /// Work queues: where jobs go in and completions come out.
 pub mod workq {
-    pub use crate::reactor::{
-        Histogram, Latencies, Mode, PollThread, Shutdown, Stats, WorkQ, WorkQBuilder,
-    };
+    pub use crate::reactor::{Mode, PollThread, Shutdown, Stats, WorkQ, WorkQBuilder};
 }
 
 /// The examples of the documents are compiled, and those with a `main` run.

@@ -5,7 +5,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -180,17 +179,17 @@ impl Socket {
     }
 }
 
-/// The runtime that polls, which must have I/O.
+/// Returns the runtime that polls.
+///
+/// # Panics
+///
+/// As Tokio does, if it has no I/O: before anything is begun.
 pub(crate) fn runtime(op: &'static str) -> Result<Handle> {
-    // Tokio panics if the runtime was built without I/O.
-    let has_io = || catch_unwind(AssertUnwindSafe(UnixStream::pair)).is_ok();
-    match Handle::try_current() {
-        Ok(handle) if has_io() => Ok(handle),
-        _ => {
-            let text = "a Channel or a stream needs a Tokio runtime with I/O: call it there";
-            Err(Error::new(ErrorKind::BadState, op, text))
-        }
-    }
+    let text = "a Channel or a stream needs a Tokio runtime with I/O: call it there";
+    let runtime = Handle::try_current();
+    let runtime = runtime.map_err(|_| Error::new(ErrorKind::BadState, op, text))?;
+    drop(UnixStream::pair());
+    Ok(runtime)
 }
 
 /// The name of a service's socket, for the processes of this user.

@@ -383,7 +383,7 @@ reasons! {
     QueueBroken, BadState, "the device's queue of this WorkQ is broken" => "build a new WorkQ";
     /// The WorkQ was shut down.
     Shutdown, Shutdown, "the WorkQ was shut down, and takes no more jobs" => "build a new WorkQ";
-    /// An event-driven WorkQ was polled without a runtime, or on one without I/O.
+    /// An event-driven WorkQ was polled without a runtime.
     NoRuntime, BadState,
         "an event-driven WorkQ needs a Tokio runtime with enable_io()"
         => "poll it there, or use Mode::BusyPoll";
@@ -393,10 +393,6 @@ reasons! {
         "the job goes on, and the destination may be written, but it was polled without a \
          runtime that can wait for it"
         => "poll it on a Tokio runtime with enable_io()";
-    /// The operation was not over within its time limit.
-    TimeLimit, TimedOut,
-        "the operation was not over within its time limit"
-        => "if it was submitted it goes on, and has its memory until then: await Buf::released";
     /// More runtimes than a WorkQ can be registered with.
     TooManyRuntimes, BadState,
         "the WorkQ is awaited on as many runtimes as it can be",

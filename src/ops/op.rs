@@ -8,11 +8,11 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use super::operation::sealed::{Kind, Limited, Post};
+use super::operation::sealed::{Kind, Post};
 use crate::device::AsJob;
 use crate::error::JobError;
 use crate::mem::{Leased, OfJob};
-use crate::reactor::{HasAttachment, JobFuture, Outcome, Prepared, ResultKind, TimeLimit, budget};
+use crate::reactor::{HasAttachment, JobFuture, Outcome, Prepared, ResultKind, budget};
 
 /// A job to be, and how it reaches its context.
 pub(crate) trait Request: Answers + HasAttachment + Sized {
@@ -107,10 +107,6 @@ impl<R: Request> Kind for R {
         poll(flight, cx).map(|outcome| outcome.map(sealed::Of::of))
     }
 
-    fn limit(flight: &mut JobFuture<R>) -> Option<&mut TimeLimit> {
-        Some(flight.limit())
-    }
-
     fn start(flight: &mut JobFuture<R>) -> Result<(), JobError> {
         let request = flight.context();
         let begun = request.begin()?;
@@ -127,8 +123,6 @@ impl<R: Request> Kind for R {
         }
     }
 }
-
-impl<R: Request> Limited for R {}
 
 impl<R: Request> Post for R {
     fn post(flight: &mut JobFuture<R>, user_data: u64) -> Result<(), JobError> {

@@ -14,13 +14,11 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use pin_project::pin_project;
 
 use crate::error::{Error, ErrorKind, JobError, Reason};
-use crate::reactor::TimeLimit;
-use sealed::{Kind, Limited, Own, Post};
+use sealed::{Kind, Own, Post};
 
 /// What an [`Op`] does: the contexts have one type for each kind of operation.
 ///
@@ -34,7 +32,6 @@ pub(super) mod sealed {
     use std::task::{Context, Poll};
 
     use crate::error::JobError;
-    use crate::reactor::TimeLimit;
 
     /// A kind of operation: a context and operands.
     pub trait Kind: Sized {
@@ -48,17 +45,9 @@ pub(super) mod sealed {
 
         fn poll(flight: Pin<&mut Self::JobFuture>, cx: &mut Context<'_>) -> Poll<Self::Output>;
 
-        /// How long it may take, unless this kind has no limit. Nothing was begun.
-        fn limit(_: &mut Self::JobFuture) -> Option<&mut TimeLimit> {
-            None
-        }
-
         /// Submits it now, or says why not. It was not polled.
         fn start(flight: &mut Self::JobFuture) -> Result<(), JobError>;
     }
-
-    /// A kind that has a time limit.
-    pub trait Limited: Kind {}
 
     /// A kind that can do without borrowing.
     pub trait Own: Kind {
@@ -178,56 +167,11 @@ impl<K: Operation> Op<K> {
     /// let _ = dma.copy(NoOperand, buf).owned();
     /// # }
     /// ```
-    pub fn owned(mut self) -> Op<K::Owned>
+    pub fn owned(self) -> Op<K::Owned>
     where
         K: Own,
     {
-        let mut owned = Op::new(K::own(&self.flight));
-        let limit = K::limit(&mut self.flight);
-        if let (Some(from), Some(to)) = (limit, K::Owned::limit(&mut owned.flight)) {
-            *to = *from;
-        }
-        owned
-    }
-
-    /// Limits how long it may take, from its first poll, or from [`start`](Op::start): after that
-    /// it fails with [`Reason::TimeLimit`], of kind `TimedOut`. The default is that of
-    /// [`WorkQBuilder::time_limit`](crate::workq::WorkQBuilder::time_limit), which itself defaults
-    /// to no limit. `Duration::MAX` is no limit.
-    ///
-    /// The wait for a Slot counts. What the device finishes inline is never late, and what is
-    /// [posted](Op::post) has no limit. It needs no timer of a runtime, and holds in any mode.
-    ///
-    /// What becomes of a job that is late is what becomes of one whose future is dropped: the
-    /// device cannot take it back. It goes on, has its memory until it is over (see
-    /// [`Buf::released`](crate::Buf::released)), and may take effect. The connection of an
-    /// [`Rdma`](crate::Rdma) is as it was; on an adapter the connection fails by itself once the
-    /// peer has not acknowledged the job for the device's own time
-    /// ([`Transport::ack_timeout`](crate::rdma::Transport::ack_timeout)). To have the memory
-    /// back at once, [reset](crate::Rdma::reset) it.
-    ///
-    /// Receives and waits have no limit, that of the WorkQ neither, since nothing is lost if they
-    /// are dropped: put a `tokio::time::timeout` around them.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tokio_doca::{Buf, Dma, Error, ErrorKind};
-    /// # async fn copy(dma: &Dma, src: &Buf, dst: &Buf) -> Result<(), Error> {
-    /// match dma.copy(src, dst).time_limit(Duration::from_millis(50)).await {
-    ///     Err(error) if error.kind() == ErrorKind::TimedOut => dst.released().await,
-    ///     copied => println!("{} bytes", copied?),
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn time_limit(mut self, limit: Duration) -> Op<K>
-    where
-        K: Limited,
-    {
-        if let Some(of) = K::limit(&mut self.flight) {
-            *of = TimeLimit::of(limit);
-        }
-        self
+        Op::new(K::own(&self.flight))
     }
 }
 

@@ -47,7 +47,6 @@ pub(crate) mod budget;
 mod endpoint;
 mod events;
 mod gate;
-mod histogram;
 mod jobs;
 #[cfg(all(test, tokio_doca_loom))]
 mod loom;
@@ -58,12 +57,10 @@ mod slots;
 mod spin;
 mod sync_event;
 mod tables;
-mod timed;
 mod waiting;
 mod workq;
 
 pub use endpoint::{RdmaState, RdmaWatch};
-pub use histogram::{Histogram, Latencies};
 pub use loops::PollThread;
 pub use mode::Mode;
 pub use tables::Received;
@@ -74,7 +71,6 @@ pub(crate) use endpoint::{
     poll_posted, settle,
 };
 pub(crate) use jobs::{Completions, JobFuture, RunWaiter, StreamSlotWaiter};
-pub(crate) use mode::TimeLimit;
 pub(crate) use places::Wanted;
 pub(crate) use slots::{Outcome, ResultKind, Run};
 pub(crate) use spin::Spin;

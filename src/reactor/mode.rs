@@ -25,12 +25,14 @@ pub enum Mode {
     /// every 8.4 ms on a device that cannot wait, and while other waits have all places of its
     /// event.
     ///
-    /// In a runtime without I/O an operation fails with `BadState`. Tokio has no query for that,
-    /// and panics; the panic is caught. So that it writes nothing, the first operation of a process
-    /// that waits by event wraps the panic hook, which goes on being called for all other panics.
-    /// Set a hook of your own before that, or later, but not at the same moment. In a program that
-    /// is built with `panic = "abort"` nothing can be caught: such an operation ends the process,
-    /// with Tokio's message.
+    /// # Panics
+    ///
+    /// In a runtime without I/O an operation panics when it is polled and would wait, and so do
+    /// `start`, `bind` and `accept`, as all of Tokio's types for sockets do: build the runtime with
+    /// [`enable_io`](tokio::runtime::Builder::enable_io). Nothing is begun by then, and the WorkQ
+    /// can be used on. Where an operation in flight is dropped in such a runtime, the panic is
+    /// caught, and the next operation that is polled hears of the end of the job: the panic hook
+    /// may write a line, and with `panic = "abort"` the process ends.
     #[default]
     EventDriven,
     /// The task polls until the Job is over: no system call per Job, no runtime needed. For
@@ -112,36 +114,6 @@ impl Policy {
     /// Nanoseconds of polling before the sleep.
     pub(super) fn spin(self) -> u64 {
         self.0.saturating_sub(1)
-    }
-}
-
-/// How long a job may take: in nanoseconds, and once the time has begun, its end on the clock of
-/// the WorkQ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TimeLimit(u64);
-
-impl TimeLimit {
-    /// As long as the WorkQ says.
-    pub(crate) const OF_WORKQ: TimeLimit = TimeLimit(0);
-    pub(crate) const NEVER: TimeLimit = TimeLimit(u64::MAX);
-
-    pub(crate) fn of(limit: Duration) -> TimeLimit {
-        let nanos = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
-        TimeLimit(nanos.max(1))
-    }
-
-    /// The time begins.
-    #[inline(always)]
-    pub(super) fn begin(self, now: impl FnOnce() -> u64) -> TimeLimit {
-        match self {
-            TimeLimit::NEVER => self,
-            TimeLimit(nanos) => TimeLimit(now().saturating_add(nanos)),
-        }
-    }
-
-    /// When it ends, once it has begun.
-    pub(super) fn end(self) -> u64 {
-        self.0
     }
 }
 

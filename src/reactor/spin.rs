@@ -58,11 +58,6 @@ impl Spin {
         is_over
     }
 
-    /// Whether it is over, as `is_over` has said.
-    pub(super) fn is_ended(&self) -> bool {
-        self.next == OVER
-    }
-
     /// How many times to look in this turn: once in the first, in which others may begin as well.
     pub(super) fn looks(&self) -> usize {
         if self.turns > 1 { LOOKS } else { 1 }

@@ -120,7 +120,11 @@ impl RdmaListener {
     /// # Errors
     ///
     /// `AlreadyExist` if the address is in use; `NoMemory` if the memory of the streams cannot be
-    /// had; `BadState` without a Tokio runtime with I/O and time; what the system says.
+    /// had; `BadState` without a Tokio runtime; what the system says.
+    ///
+    /// # Panics
+    ///
+    /// In a runtime without I/O or time.
     pub async fn bind(
         device: &Device,
         workq: &WorkQ,
@@ -152,7 +156,11 @@ impl RdmaListener {
     /// # Errors
     ///
     /// `IoFailed` if the listening socket has failed: the next call does too. `BadState` without a
-    /// Tokio runtime with I/O and time.
+    /// Tokio runtime.
+    ///
+    /// # Panics
+    ///
+    /// In a runtime without I/O or time.
     ///
     /// # Cancel safety
     ///

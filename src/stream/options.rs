@@ -1,6 +1,5 @@
 //! The limits of streams, and the memory that those of one listener or connector share.
 
-use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -204,18 +203,15 @@ impl StreamOptions {
 ///
 /// # Errors
 ///
-/// `BadState` if there is none, or if it has no I/O or no time.
+/// `BadState` if there is none.
+///
+/// # Panics
+///
+/// As Tokio does, if it has no I/O or no time: before anything is begun.
 pub(super) fn runtime(op: &'static str) -> Result<Handle> {
     let runtime = channel::runtime(op)?;
-    // Tokio panics if the runtime was built without time.
-    let has_time = catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok();
-    match has_time {
-        true => Ok(runtime),
-        false => {
-            let text = "a stream needs a Tokio runtime with time: enable_time()";
-            Err(Error::new(ErrorKind::BadState, op, text))
-        }
-    }
+    drop(tokio::time::sleep(Duration::ZERO));
+    Ok(runtime)
 }
 
 /// Refuses a device whose endpoints cannot share buffers of this size.

@@ -62,18 +62,6 @@ impl Process {
     }
 }
 
-/// Between two looks at what another thread is about to finish: now and then the CPU is given up,
-/// which it may need.
-#[inline]
-pub(crate) fn look_again(looks: &mut u32) {
-    #[cfg(tokio_doca_loom)]
-    ::loom::thread::yield_now();
-    *looks = looks.wrapping_add(1);
-    if looks.is_multiple_of(1024) {
-        std::thread::yield_now();
-    }
-}
-
 /// A small number of the calling thread, to spread what threads would fight over. It may stand for
 /// several.
 #[inline]

@@ -175,7 +175,6 @@ fn an_error_names_the_public_call_also_where_the_device_is_what_failed() {
             Representor::open_info(host, hpf0.info()),
         );
         names("Topology::new", Topology::new([]));
-        names("Topology::from_str", "card = 7".parse::<Topology>());
         let channel = Channel::builder;
         names(
             "ChannelBuilder::connect",

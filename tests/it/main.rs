@@ -103,7 +103,6 @@ mod workq {
     mod contexts;
     mod gate;
     mod hybrid;
-    mod latencies;
     mod modes;
     mod order;
     mod own_loop;
@@ -113,6 +112,5 @@ mod workq {
     mod released;
     mod runtimes;
     mod shutdown;
-    mod time_limit;
     mod wakers;
 }

@@ -98,8 +98,6 @@ table! {
     Mode:                   Send Sync Unpin;
     Stats:                  Send Sync Unpin;
     PoolStats:              Send Sync Unpin;
-    Histogram:              Send Sync Unpin;
-    Latencies:              Send Sync Unpin;
     Dma:                    Send Sync Unpin;
     DmaBuilder<'static>:    Send Sync Unpin;
     Accel:                  Send Sync Unpin;
@@ -179,7 +177,6 @@ table! {
     RunError:               Send Sync Unpin;
     Scope<'static>:         Send Sync Unpin;
     AnyNode:                Send Sync Unpin;
-    RemoteCopyNode:         Send Sync Unpin;
     AnyCopySource:          Send Sync Unpin;
     SendNode:               Send Sync Unpin;
     SendData:               Send Sync Unpin;

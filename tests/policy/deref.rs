@@ -3,14 +3,13 @@
 use super::layering::{code, sources, without_tests};
 
 /// What may have `Deref`, by file and type, and what it is.
-const POINTERS: [(&str, &str); 11] = [
+const POINTERS: [(&str, &str); 10] = [
     // Of buffers: guards of their data, counts of their elements, and Leases, which are guards too.
     ("mem/buf/guard.rs", "BufData"),
     ("mem/buf/guard.rs", "BufDataMut"),
     ("mem/element/element.rs", "Count"),
     ("mem/element/element.rs", "Handle"),
-    ("mem/element/lease.rs", "ReadLease"),
-    ("mem/element/lease.rs", "WriteLease"),
+    ("mem/element/lease.rs", "Lease"),
     ("mem/element/slab.rs", "SlabHandle"),
     // Of a mutex: its guard.
     ("sync/brief.rs", "BriefGuard"),

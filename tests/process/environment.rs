@@ -5,7 +5,7 @@ use std::sync::Arc;
 use support::peer::{Peer, role, say};
 use support::{test_name, *};
 use tokio_doca::device::Provider;
-use tokio_doca::soft::{Limits, Soft, Topology};
+use tokio_doca::soft::{Limits, Soft};
 use tokio_doca::{
     Device, Error, ErrorKind, add_provider,
     device::{DevInfo, PciAddr, PciFunction, RepFilter},
@@ -114,14 +114,6 @@ fn a_provider_of_the_applications_is_listed_after_the_software_devices() {
     assert_eq!(Device::open_default().unwrap().info().name(), "pf0");
 }
 
-const FILE: &str = r#"
-    card = "TEST1"
-    [[port]]
-    name = "q0"
-    address = "04:00.0"
-    function = [{ name = "eth7", kind = "pf", address = "0e:00.0", representor = "rep7" }]
-"#;
-
 #[test]
 fn a_process_has_the_side_and_the_card_of_its_environment() {
     const TEST: &str = test_name!(a_process_has_the_side_and_the_card_of_its_environment);
@@ -131,62 +123,58 @@ fn a_process_has_the_side_and_the_card_of_its_environment() {
                 for info in list {
                     let device = Device::open(info.name()).unwrap();
                     let behind = device.representors(RepFilter::All).unwrap_or_default();
-                    let behind: Vec<&str> = behind.iter().map(|info| info.name()).collect();
-                    say(&format!("{} {}", info.name(), behind.join(" ")));
+                    let names: Vec<&str> = behind.iter().map(|info| info.name()).collect();
+                    say(&format!("{} {}", info.name(), names.join(" ")));
+                    behind
+                        .iter()
+                        .for_each(|info| say(&format!("vuid {}", info.vuid())));
                 }
                 say("end");
             }
             Err(error) => say(&format!("{:?} {error}", error.kind())),
         };
     }
-    let folder = programs::Folder::new();
-    let file = folder.path("card.toml");
-    std::fs::write(&file, FILE).unwrap();
-    let ask = |view: &str, file: &std::path::Path| {
+    let ask = |view: &str, variable: &str, value: &str| {
         let mut peer = Peer::start_with(TEST, "lister", |command| {
-            command.env("TOKIO_DOCA_SOFT", view);
-            command.env("TOKIO_DOCA_SOFT_TOPOLOGY", file);
+            command.env("TOKIO_DOCA_SOFT", view).env(variable, value);
         });
         let mut lines = vec![peer.hear()];
-        while lines.last().unwrap() != "end" && !lines[0].starts_with("InvalidValue") {
+        while lines.last().unwrap() != "end" && !lines[0].contains("cannot be taken") {
             lines.push(peer.hear());
         }
         peer.ends();
         lines
     };
-    assert_eq!(ask("host", &file), ["eth7 ", "end"]);
-    assert_eq!(ask("dpu", &file), ["q0 rep7", "end"]);
-    std::fs::write(&file, "card = 7").unwrap();
-    for (view, file, part) in [
+    const CARD: &str = "TOKIO_DOCA_SOFT_CARD";
+    let lists = [
+        ("host", "pf0 ", ""),
+        ("dpu", "p0 hpf0 hpf0vf0", "vuid TEST1P1S0"),
+    ];
+    for (view, device, vuid) in lists {
+        let said = ask(view, CARD, "TEST1");
+        assert!(said[0].starts_with(device), "{said:?}");
+        assert!(
+            view == "host" || said.iter().any(|line| line == vuid),
+            "{said:?}"
+        );
+    }
+    const GONE: &str = "TOKIO_DOCA_SOFT_TOPOLOGY";
+    for (view, variable, value, part) in [
+        ("dpu", CARD, "a b", "the serial number \"a b\""),
         (
             "dpu",
-            &file,
-            "line 1: invalid type: integer `7`, expected a string",
+            GONE,
+            "card.toml",
+            "rename the default card with TOKIO_DOCA_SOFT_CARD",
         ),
-        ("dpu", &folder.path("none"), "No such file"),
-        ("hosts", &file, "cannot be taken"),
+        ("hosts", CARD, "TEST1", "\"hosts\" is no view"),
     ] {
-        let said = ask(view, file).remove(0);
+        let said = ask(view, variable, value).remove(0);
         assert!(
             said.contains("TOKIO_DOCA_SOFT") && said.contains(part),
             "{said}"
         );
     }
-    let host = Soft::builder().topology(FILE.parse().unwrap()).build();
-    assert_eq!(host.topology().card(), "TEST1");
-    assert_eq!(host.open("0e:00.0").unwrap().info().name(), "eth7");
-}
-
-#[test]
-fn a_topology_in_a_fifo_is_refused_without_waiting_for_its_writer() {
-    let folder = programs::Folder::new();
-    let fifo = folder.path("topology");
-    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let (say, hear) = std::sync::mpsc::channel();
-    std::thread::spawn(move || say.send(Topology::load(fifo)).unwrap());
-    let loaded = hear.recv_timeout(LIMIT).expect("it does not wait");
-    rejected(loaded, ErrorKind::InvalidValue);
-    rejected(Topology::load("/dev/null"), ErrorKind::InvalidValue);
 }
 
 /// Only root gives a program another user.

@@ -1,11 +1,13 @@
-//! A runtime without an I/O driver, which only a panic of Tokio's tells of: it is caught, it writes
-//! nothing, and the panic hook stays the application's. And a runtime that cannot be registered
-//! again.
+//! A runtime without an I/O driver, of which only a panic of Tokio's tells. And a runtime that
+//! cannot be registered again.
 
 use std::fs::File;
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
+use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use support::events::Setup;
@@ -13,52 +15,96 @@ use support::subscriber::OnEvent;
 use support::{Bench, Config, LIMIT, alone, run, test_name};
 use tokio::runtime::Builder;
 use tokio_doca::soft::Limits;
-use tokio_doca::{ErrorKind, Mode, WorkQ, error::Reason};
+use tokio_doca::stream::{RdmaListener, StreamOptions};
+use tokio_doca::{Mode, WorkQ};
 
-/// What the application's hook was told.
+/// How often the subscriber was told of an error.
 static TOLD: AtomicUsize = AtomicUsize::new(0);
 
 fn told() -> usize {
     TOLD.load(Ordering::SeqCst)
 }
 
-fn try_without_io(bench: &Bench) {
-    let plain = Builder::new_current_thread().enable_time().build().unwrap();
-    let (src, dst) = (bench.filled(b"abc"), bench.empty());
-    let refused = plain.block_on(bench.dma.copy(&src, &dst)).unwrap_err();
-    assert_eq!(
-        (refused.kind(), refused.reason()),
-        (ErrorKind::BadState, Reason::NoRuntime)
-    );
+/// Runs it where Tokio panics, which says why with these words.
+fn panics(why: &str, f: impl FnOnce()) {
+    let caught = catch_unwind(AssertUnwindSafe(f)).unwrap_err();
+    let text = caught.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| caught.downcast_ref::<&str>().copied());
+    assert!(text.is_some_and(|text| text.contains(why)), "{text:?}");
 }
 
-fn panics() {
-    let panics = std::thread::spawn(|| panic!("the application's"));
-    assert!(panics.join().is_err());
+/// Nothing is left behind: the WorkQ works on another runtime.
+#[test]
+fn a_runtime_without_io_panics_before_anything_is_begun() {
+    const WHY: &str = "IO is disabled";
+    let builders = [Builder::new_current_thread(), Builder::new_multi_thread()];
+    let spin = Duration::from_micros(1);
+    for (mut plain, mode) in builders
+        .into_iter()
+        .zip([Mode::EventDriven, Mode::Hybrid { spin }])
+    {
+        let plain = plain.enable_time().build().unwrap();
+        let bench = Bench::new(Config::new(true, mode));
+        let (src, dst) = (bench.filled(b"abc"), bench.empty());
+        panics(WHY, || _ = plain.block_on(bench.dma.copy(&src, &dst)));
+        panics(WHY, || {
+            plain.block_on(async { _ = bench.dma.copy(&src, &dst).start() })
+        });
+        assert_eq!(bench.workq.in_flight(), 0);
+        run(bench.works());
+        let hold = bench.hold();
+        let copy = run(async { bench.dma.copy(&src, &dst).start().unwrap() });
+        panics(WHY, || _ = plain.block_on(bench.workq.shutdown()));
+        drop(hold);
+        assert_eq!(run(copy), Ok(3));
+        run(bench.workq.shutdown()).unwrap();
+    }
 }
 
 #[test]
-fn the_panic_hook_hears_nothing_of_it_and_all_else() {
-    if !alone(test_name!(the_panic_hook_hears_nothing_of_it_and_all_else)) {
-        return;
+fn a_stream_needs_a_runtime_with_io_and_time() {
+    let bench = Bench::new(Config::new(false, Mode::EventDriven));
+    let addr: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let bind = || RdmaListener::bind(&bench.device, &bench.workq, addr);
+    let io = Builder::new_current_thread().enable_io().build().unwrap();
+    let time = Builder::new_current_thread().enable_time().build().unwrap();
+    let home = Builder::new_current_thread().enable_all().build().unwrap();
+    let listener = home.block_on(bind()).unwrap();
+    let there = listener.tcp_addr().unwrap();
+    for (runtime, why) in [(&io, "enable_time"), (&time, "IO is disabled")] {
+        panics(why, || _ = runtime.block_on(bind()));
+        panics(why, || _ = runtime.block_on(listener.accept()));
+        let connector = StreamOptions::default()
+            .connector(&bench.device, &bench.workq)
+            .unwrap();
+        panics(why, || _ = runtime.block_on(connector.connect(there)));
     }
-    let count = |_: &std::panic::PanicHookInfo<'_>| _ = TOLD.fetch_add(1, Ordering::SeqCst);
-    std::panic::set_hook(Box::new(count));
-    let bench = Bench::new(Config::new(true, Mode::EventDriven));
-    for _ in 0..2 {
-        try_without_io(&bench);
-    }
-    let other = Bench::new(Config::new(true, Mode::EventDriven));
-    try_without_io(&other);
-    assert_eq!(told(), 0, "it was silent");
-    panics();
-    assert_eq!(told(), 1, "the hook that was there is called");
-    std::panic::set_hook(Box::new(move |info| {
-        count(info);
-        count(info);
-    }));
-    panics();
-    assert_eq!(told(), 3, "a hook that comes later is called");
+    home.block_on(async {
+        let connector = StreamOptions::default()
+            .connector(&bench.device, &bench.workq)
+            .unwrap();
+        let accepts = async { listener.accept().await.unwrap().accept(b"").await };
+        let (connected, accepted) = tokio::join!(connector.connect(there), accepts);
+        assert!(connected.is_ok() && accepted.is_ok());
+    });
+}
+
+/// A service in busy-polling needs no I/O, and may drop what is in flight.
+#[test]
+fn an_op_may_be_dropped_in_a_runtime_without_io() {
+    let plain = Builder::new_current_thread().build().unwrap();
+    let bench = Bench::new(Config::new(true, Mode::BusyPoll));
+    plain.block_on(async {
+        for _ in 0..2 {
+            let hold = bench.hold();
+            let (src, dst) = (bench.filled(b"abc"), bench.empty());
+            drop(bench.dma.copy(&src, &dst).start().unwrap());
+            drop(hold);
+            drop((src, dst));
+            bench.works().await;
+        }
+        bench.all_back().await;
+    });
 }
 
 /// An Op that is dropped has its runtime hear of the orphan. A thread that panics may not change

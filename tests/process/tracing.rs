@@ -2,20 +2,13 @@
 //! other threads write only if it is the whole process's, so that each test is `alone`, or in a
 //! process of its own.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
 use support::channel::pair;
 use support::peer::{Peer, hear, hex, role, say, unhex};
 use support::rdma::{Setup, Side, connect};
 use support::subscriber::Lines;
 use support::{test_name, *};
 use tokio_doca::soft::Fault;
-use tokio_doca::{Device, Dma, ErrorKind, Mode, WorkQ, error::JobError, mem::RemoteMmap};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tokio_doca::{Device, Dma, Mode, WorkQ, mem::RemoteMmap};
 
 const RDMA: &str = "tokio_doca::rdma";
 
@@ -57,130 +50,6 @@ fn a_device_a_context_and_a_shutdown_are_told() {
     assert_eq!(lines.with(&shutdown).len(), 2);
     Dma::builder(&device).attach(&workq).unwrap_err();
     lines.has(&["WARN tokio_doca::workq context refused", call, "shut down"]);
-}
-
-#[test]
-fn a_job_that_the_device_has_is_a_span_from_its_submission_to_its_end() {
-    if !alone(test_name!(
-        a_job_that_the_device_has_is_a_span_from_its_submission_to_its_end
-    )) {
-        return;
-    }
-    let lines = Lines::everywhere();
-    let opened = [
-        "TRACE opens tokio_doca::workq job",
-        "kind=\"copy\"",
-        "device=\"pf0\"",
-    ];
-    for config in configs() {
-        let bench = Bench::new(config);
-        run(async {
-            let count = |parts: &[&str]| lines.with(parts).len();
-            let (opens, closes) = (count(&opened), count(&["closes"]));
-            let done = count(&["closes", "job", "result=3"]);
-            let failed = count(&["closes", "job", "error="]);
-            let hold = bench.hold();
-            let (src, dst) = (bench.filled(b"abc"), bench.empty());
-            let mut copy = Box::pin(bench.dma.copy(&src, &dst));
-            poll_pending(copy.as_mut());
-            assert_eq!(lines.with(&opened).len(), opens + 1, "it was submitted");
-            assert_eq!(lines.with(&["closes"]).len(), closes, "it is not over");
-            drop(hold);
-            assert_eq!(copy.await, Ok(3));
-            assert_eq!(count(&["closes", "job", "result=3"]), done + 1);
-            bench.soft.faults().push(Fault::QueueFull);
-            let (src, dst) = (bench.filled(b"abc"), bench.empty());
-            bench.dma.copy(&src, &dst).start().map(drop).unwrap_err();
-            assert_eq!(count(&["closes", "job"]), closes + 2, "it was refused");
-            let failed_now = count(&["closes", "job", "error="]);
-            assert_eq!(failed_now, failed, "there was no room for it");
-            let fault = Fault::Error(ErrorKind::IoFailed, 1);
-            bench.soft.faults().push(fault);
-            bench.dma.copy(&src, &dst).await.unwrap_err();
-            assert_eq!(count(&["closes", "job", "error="]), failed + 1);
-        });
-    }
-    let (opens, closes) = (lines.with(&opened).len(), lines.with(&["closes"]).len());
-    assert_eq!(opens, closes, "none is left open");
-}
-
-/// Panics when a span opens, or when one is recorded and when one closes.
-struct Panics {
-    opening: bool,
-    panics: [Arc<AtomicUsize>; 3],
-}
-
-impl Panics {
-    fn at(&self, place: usize) {
-        self.panics[place].fetch_add(1, Relaxed);
-        panic!("a subscriber of the application's");
-    }
-}
-
-impl Subscriber for Panics {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "tokio_doca::workq" && metadata.is_span()
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        if self.opening {
-            self.at(0);
-        }
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {
-        self.at(1);
-    }
-
-    fn try_close(&self, _: Id) -> bool {
-        self.at(2);
-        true
-    }
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, _: &Event<'_>) {}
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
-}
-
-fn begin(bench: &Bench) -> Pin<Box<impl Future<Output = Result<usize, JobError>> + use<>>> {
-    let (src, dst) = (bench.filled(b"abc"), bench.empty());
-    let mut copy = Box::pin(bench.dma.copy(src, dst).owned());
-    poll_pending(copy.as_mut());
-    copy
-}
-
-#[test]
-fn a_subscriber_that_panics_in_spans_stops_no_job() {
-    if !alone(test_name!(a_subscriber_that_panics_in_spans_stops_no_job)) {
-        return;
-    }
-    for (opening, expected) in [(true, [12, 0, 0]), (false, [0, 8, 12])] {
-        let panics: [Arc<AtomicUsize>; 3] = Default::default();
-        let counts = panics.clone();
-        let subscriber = Panics { opening, panics };
-        let _guard = tracing::subscriber::set_default(subscriber);
-        for config in configs() {
-            let bench = Bench::new(config);
-            run(async {
-                let hold = bench.hold();
-                let copies = [begin(&bench), begin(&bench)];
-                drop(hold);
-                for copy in copies {
-                    assert_eq!(in_time("a copy", copy).await, Ok(3));
-                }
-                // The WorkQ goes before this one.
-                let _hold = bench.hold();
-                drop(begin(&bench));
-                drop(bench);
-            });
-        }
-        assert_eq!(counts.map(|count| count.load(Relaxed)), expected);
-    }
 }
 
 #[test]

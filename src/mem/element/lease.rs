@@ -61,7 +61,7 @@ impl Handle {
         // operation.
         let element = self.0.again();
         match element.read() {
-            Ok(()) => Ok(ReadLease(element)),
+            Ok(()) => Ok(Lease(element)),
             Err(Refused::Held) => Err(JobError::of(Reason::SourceInUse)),
             Err(Refused::Limit) => Err(JobError::new(Reason::LeaseLimit, MAX_READERS, 0)),
         }
@@ -79,14 +79,77 @@ impl Handle {
     pub(in crate::mem) fn exclusive(&self) -> Result<WriteLease, JobError> {
         let element = self.0.again();
         match element.write() {
-            Ok(()) => Ok(WriteLease(element)),
+            Ok(()) => Ok(Lease(element)),
             Err(_) => Err(JobError::of(Reason::DestinationInUse)),
         }
     }
 }
 
+/// The right to touch an element: to read its data, or to write its bytes and its rooms.
+pub struct Lease<const WRITES: bool>(Count);
+
 /// The right to read the data of an element.
-pub struct ReadLease(Count);
+pub type ReadLease = Lease<false>;
+
+/// The right to write the bytes and the rooms of an element.
+pub type WriteLease = Lease<true>;
+
+impl<const WRITES: bool> Lease<WRITES> {
+    /// Returns the address of the first byte of the data.
+    #[inline(always)]
+    pub(in crate::mem) fn data_start(&self) -> NonNull<u8> {
+        // SAFETY: the data lies in the element, and only a write Lease, which is alone, changes its
+        // rooms.
+        unsafe { self.byte(self.data()) }
+    }
+
+    /// Gives it back, and leaves what is to be done afterwards to the caller.
+    #[inline(always)]
+    pub(in crate::mem) fn end(self) -> Option<AfterLease> {
+        let lease = ManuallyDrop::new(self);
+        AfterLease::of(lease.give_back(), lease.0.again())
+    }
+
+    #[inline(always)]
+    fn give_back(&self) -> Left {
+        match (self.ranged, WRITES) {
+            (true, _) => self.end_ranged(),
+            (false, true) => self.word.end_write(),
+            (false, false) => self.word.end_read(),
+        }
+    }
+
+    #[inline(never)]
+    fn end_ranged(&self) -> Left {
+        // Once the Lease is given back somebody else may bring the element home, and the Mmap with
+        // it: not before its lock is open again.
+        let mmap = self.keep_mmap();
+        let mut ranges = mmap.ranges();
+        let (node, word) = (self.node(), &self.word);
+        match WRITES {
+            // SAFETY: it is entered while it is held, and this is such a Lease.
+            true => unsafe { ranges.end_write(node, word) },
+            // SAFETY: as above.
+            false => unsafe { ranges.end_read(node, word) },
+        }
+    }
+}
+
+impl<const WRITES: bool> Deref for Lease<WRITES> {
+    type Target = Element;
+
+    #[inline(always)]
+    fn deref(&self) -> &Element {
+        &self.0
+    }
+}
+
+impl<const WRITES: bool> Drop for Lease<WRITES> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        drop(AfterLease::of(self.give_back(), self.0.again()));
+    }
+}
 
 impl ReadLease {
     /// The data as a device sees it.
@@ -122,61 +185,7 @@ impl ReadLease {
         // it.
         Ok(unsafe { Segment::new(addr, len, key) })
     }
-
-    /// Returns the address of the first byte of the data.
-    #[inline(always)]
-    pub(in crate::mem) fn data_start(&self) -> NonNull<u8> {
-        // SAFETY: the data lies in the element, and its rooms do not change under a Lease.
-        unsafe { self.byte(self.data()) }
-    }
 }
-
-impl Deref for ReadLease {
-    type Target = Element;
-
-    #[inline(always)]
-    fn deref(&self) -> &Element {
-        &self.0
-    }
-}
-
-impl Drop for ReadLease {
-    #[inline(always)]
-    fn drop(&mut self) {
-        drop(AfterLease::of(self.give_back(), self.0.again()));
-    }
-}
-
-impl ReadLease {
-    /// Gives it back, and leaves what is to be done afterwards to the caller.
-    #[inline(always)]
-    pub(in crate::mem) fn end(self) -> Option<AfterLease> {
-        let lease = ManuallyDrop::new(self);
-        AfterLease::of(lease.give_back(), lease.0.again())
-    }
-
-    #[inline(always)]
-    fn give_back(&self) -> Left {
-        if self.ranged {
-            self.end_ranged()
-        } else {
-            self.word.end_read()
-        }
-    }
-
-    #[inline(never)]
-    fn end_ranged(&self) -> Left {
-        // Once the Lease is given back somebody else may bring the element home, and the Mmap with
-        // it: not before its lock is open again.
-        let mmap = self.keep_mmap();
-        let mut ranges = mmap.ranges();
-        // SAFETY: it is entered while it is held, and this is such a Lease.
-        unsafe { ranges.end_read(self.node(), &self.word) }
-    }
-}
-
-/// The right to write the bytes and the rooms of an element.
-pub struct WriteLease(Count);
 
 impl WriteLease {
     /// The tailroom as a device sees it.
@@ -189,18 +198,11 @@ impl WriteLease {
         Ok(unsafe { Segment::new(end, self.len() - data_end, key) })
     }
 
-    /// Returns the address of the first byte of the data.
-    #[inline(always)]
-    pub(in crate::mem) fn data_start(&self) -> NonNull<u8> {
-        // SAFETY: the data lies in the element, and only this Lease changes its rooms.
-        unsafe { self.byte(self.data()) }
-    }
-
     /// Returns where the tailroom begins: within the element, and the address.
     #[inline(always)]
     pub(in crate::mem) fn data_end(&self) -> (usize, NonNull<u8>) {
         let end = self.data() + self.data_len();
-        // SAFETY: as above.
+        // SAFETY: the data lies in the element, and only this Lease changes its rooms.
         (end, unsafe { self.byte(end) })
     }
 
@@ -220,49 +222,5 @@ impl WriteLease {
         let data_len = self.data_len();
         let room = self.len() - self.data() - data_len;
         self.data_len.store(data_len + by.min(room), Relaxed);
-    }
-}
-
-impl Deref for WriteLease {
-    type Target = Element;
-
-    #[inline(always)]
-    fn deref(&self) -> &Element {
-        &self.0
-    }
-}
-
-impl Drop for WriteLease {
-    #[inline(always)]
-    fn drop(&mut self) {
-        drop(AfterLease::of(self.give_back(), self.0.again()));
-    }
-}
-
-impl WriteLease {
-    /// Gives it back, and leaves what is to be done afterwards to the caller.
-    #[inline(always)]
-    pub(in crate::mem) fn end(self) -> Option<AfterLease> {
-        let lease = ManuallyDrop::new(self);
-        AfterLease::of(lease.give_back(), lease.0.again())
-    }
-
-    #[inline(always)]
-    fn give_back(&self) -> Left {
-        if self.ranged {
-            self.end_ranged()
-        } else {
-            self.word.end_write()
-        }
-    }
-
-    #[inline(never)]
-    fn end_ranged(&self) -> Left {
-        // Once the Lease is given back somebody else may bring the element home, and the Mmap with
-        // it: not before its lock is open again.
-        let mmap = self.keep_mmap();
-        let mut ranges = mmap.ranges();
-        // SAFETY: it is entered while it is held, and this is such a Lease.
-        unsafe { ranges.end_write(self.node(), &self.word) }
     }
 }

@@ -1,16 +1,14 @@
-//! Operands of whatever kind, owned: what a node of a graph keeps from run to run. Those that are
-//! always local, and there, are in `any_local`.
+//! Operands of whatever kind, owned: what a node of a graph keeps from run to run.
 
 #![allow(unreachable_pub, reason = "the kinds are named by public aliases")]
 
 use std::fmt;
 use std::marker::PhantomData;
 
-use super::any_local::{AnyDestination, AnySource};
 use super::leases::{IntoKept, Reading, Writing};
 use super::marks::{
-    CopyDestination, CopySource, MaybeDestination, MaybeRemote, MaybeSource, RdmaDestination,
-    RdmaSource,
+    CopyDestination, CopySource, Destination, MaybeDestination, MaybeRemote, MaybeSource,
+    RdmaDestination, RdmaSource, Source,
 };
 use super::model::Place;
 use super::model::sealed::{Operand, ReadFrom, Taken, WriteTo};
@@ -24,8 +22,9 @@ use crate::mem::remote::RemoteBuf;
 
 /// An operand that can be of several types, chosen at run time. It counts as a handle.
 ///
-/// `K` says which types it is made of, with `From`: [`AnyCopySource`], [`AnyCopyDestination`],
-/// [`MaybeAnySource`], [`MaybeAnyDestination`] and [`MaybeAnyRemote`] are the names for each.
+/// `K` says which types it is made of, with `From`: [`AnySource`], [`AnyDestination`],
+/// [`AnyCopySource`], [`AnyCopyDestination`], [`MaybeAnySource`], [`MaybeAnyDestination`] and
+/// [`MaybeAnyRemote`] are the names for each.
 pub struct Any<K>(One, PhantomData<fn() -> K>);
 
 #[derive(Clone, Debug)]
@@ -35,25 +34,6 @@ enum One {
     Slice(BufSlice),
     Chain(BufChain),
     Remote(RemoteBuf),
-}
-
-impl From<AnySource> for One {
-    fn from(source: AnySource) -> One {
-        match source {
-            AnySource::Buf(buf) => One::Buf(buf),
-            AnySource::Slice(slice) => One::Slice(slice),
-            AnySource::Chain(chain) => One::Chain(chain),
-        }
-    }
-}
-
-impl From<AnyDestination> for One {
-    fn from(destination: AnyDestination) -> One {
-        match destination {
-            AnyDestination::Buf(buf) => One::Buf(buf),
-            AnyDestination::Chain(chain) => One::Chain(chain),
-        }
-    }
 }
 
 /// Which types an [`Any`] is made of.
@@ -104,28 +84,38 @@ macro_rules! kinds {
 }
 
 kinds! {
+    /// A [`Source`] of any type.
+    AnySource = SourceKind(none: false, remote: false) {
+        Buf => One::Buf, BufSlice => One::Slice, BufChain => One::Chain
+    } Source, CopySource, MaybeSource, RdmaSource;
+
+    /// A [`Destination`] of any type.
+    AnyDestination = DestinationKind(none: false, remote: false) {
+        Buf => One::Buf, BufChain => One::Chain
+    } Destination, CopyDestination, MaybeDestination, RdmaDestination;
+
     /// A [`CopySource`] of any type.
     AnyCopySource = CopySourceKind(none: false, remote: true) {
         Buf => One::Buf, BufSlice => One::Slice, BufChain => One::Chain, RemoteBuf => One::Remote,
-        AnySource => One::from
+        AnySource => |any| any.0
     } CopySource;
 
     /// A [`CopyDestination`] of any type.
     AnyCopyDestination = CopyDestinationKind(none: false, remote: true) {
         Buf => One::Buf, BufChain => One::Chain, RemoteBuf => One::Remote,
-        AnyDestination => One::from
+        AnyDestination => |any| any.0
     } CopyDestination;
 
     /// A [`MaybeSource`] of any type.
     MaybeAnySource = MaybeSourceKind(none: true, remote: false) {
         Buf => One::Buf, BufSlice => One::Slice, BufChain => One::Chain, () => |()| One::None,
-        AnySource => One::from
+        AnySource => |any| any.0
     } MaybeSource, RdmaSource;
 
     /// A [`MaybeDestination`] of any type.
     MaybeAnyDestination = MaybeDestinationKind(none: true, remote: false) {
         Buf => One::Buf, BufChain => One::Chain, () => |()| One::None,
-        AnyDestination => One::from
+        AnyDestination => |any| any.0
     } MaybeDestination, RdmaDestination;
 
     /// A [`MaybeRemote`] of any type.

@@ -7,7 +7,6 @@
 //! does not know of it. This room may import all others of `mem`, and none of them imports it.
 
 mod any;
-mod any_local;
 mod counter;
 mod handover;
 mod leased;
@@ -19,9 +18,9 @@ mod rule;
 mod session;
 
 pub use any::{
-    Any, AnyCopyDestination, AnyCopySource, MaybeAnyDestination, MaybeAnyRemote, MaybeAnySource,
+    Any, AnyCopyDestination, AnyCopySource, AnyDestination, AnySource, MaybeAnyDestination,
+    MaybeAnyRemote, MaybeAnySource,
 };
-pub use any_local::{AnyDestination, AnySource};
 pub(crate) use handover::hand_over;
 pub(crate) use leased::{Leased, LeasesOf, Sides, event, receive};
 pub(crate) use leases::{Grow, Last, Leases, OfJob, Reading, Writing};

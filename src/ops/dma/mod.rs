@@ -5,4 +5,4 @@ mod node;
 
 use context::CopyRequest;
 pub use context::{Dma, DmaBuilder, DmaCopy};
-pub use node::{CopyNode, RemoteCopyNode};
+pub use node::CopyNode;

@@ -1,7 +1,7 @@
 //! The nodes of graphs that copy.
 
 use super::{CopyRequest, Dma};
-use crate::mem::{AnyCopyDestination, AnyCopySource, AnyDestination, AnySource};
+use crate::mem::{AnyCopyDestination, AnyCopySource};
 use crate::ops::graph::{Action, Attach, GraphBuilder, Node, Operands};
 use crate::reactor::Attachment;
 
@@ -12,31 +12,9 @@ pub enum CopyNode {}
 
 impl Action for CopyNode {
     type Context = Dma;
-    type Data = Operands;
-    type Request = CopyRequest<Dma, AnySource, AnyDestination>;
-    const NAME: &'static str = "dma_copy";
-    const ATTACH: Option<Attach<Dma>> = Some(Dma::attach);
-
-    fn attachment(dma: &Dma) -> &Attachment {
-        dma.attachment()
-    }
-
-    fn request(dma: &Dma, Operands { src, dst }: Operands) -> Self::Request {
-        let dma = dma.clone();
-        CopyRequest { dma, src, dst }
-    }
-}
-
-/// The kind of a node that copies to or from another process: [`GraphBuilder::dma_copy_remote`]. It
-/// is set to a source and a destination.
-#[derive(Debug)]
-pub enum RemoteCopyNode {}
-
-impl Action for RemoteCopyNode {
-    type Context = Dma;
     type Data = Operands<AnyCopySource, AnyCopyDestination>;
     type Request = CopyRequest<Dma, AnyCopySource, AnyCopyDestination>;
-    const NAME: &'static str = "dma_copy_remote";
+    const NAME: &'static str = "dma_copy";
     const ATTACH: Option<Attach<Dma>> = Some(Dma::attach);
 
     fn attachment(dma: &Dma) -> &Attachment {
@@ -50,17 +28,10 @@ impl Action for RemoteCopyNode {
 }
 
 impl GraphBuilder {
-    /// A node that copies, as [`Dma::copy`] does. Its result is the number of bytes.
+    /// A node that copies, as [`Dma::copy`] does, to or from another process as well. Its result is
+    /// the number of bytes.
     #[doc(alias = "doca_graph_ctx_node_create")]
     pub fn dma_copy(&mut self, dma: &Dma) -> Node<CopyNode> {
-        self.context(dma.clone())
-    }
-
-    /// A node that copies to or from a [`RemoteBuf`](crate::mem::RemoteBuf), as [`Dma::copy`] does.
-    /// Its result is the number of bytes. It takes all other operands as well; a
-    /// [`dma_copy`](GraphBuilder::dma_copy) of those is cheaper.
-    #[doc(alias = "doca_graph_ctx_node_create")]
-    pub fn dma_copy_remote(&mut self, dma: &Dma) -> Node<RemoteCopyNode> {
         self.context(dma.clone())
     }
 }

@@ -93,7 +93,7 @@ mod plan;
 mod run;
 
 pub use super::accel::{CallData, CallNode};
-pub use super::dma::{CopyNode, RemoteCopyNode};
+pub use super::dma::CopyNode;
 pub use super::rdma::{
     CompareSwapData, CompareSwapNode, FetchAddData, FetchAddNode, ReadData, ReadNode, SendData,
     SendImmData, SendImmNode, SendNode, WriteData, WriteImmData, WriteImmNode, WriteNode,

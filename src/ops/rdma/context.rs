@@ -281,7 +281,7 @@ impl Rdma {
     /// [`is_disconnect`](crate::error::JobError::is_disconnect).
     ///
     /// An Rdma that is dropped instead does not wait: messages that wait for a receive of the
-    /// peer's are lost. The time limit of the WorkQ does not hold for the wait.
+    /// peer's are lost.
     ///
     /// # Errors
     ///
@@ -293,7 +293,7 @@ impl Rdma {
     pub async fn close(&self) -> Result<()> {
         const OP: &str = "Rdma::close";
         // Operations of a connection end in order, so that this one is the last.
-        let ended = self.write((), ()).time_limit(Duration::MAX).await;
+        let ended = self.write((), ()).await;
         ended.map_err(|error| Error::from(error).with_call(OP))?;
         self.reset().map_err(|error| error.with_call(OP))
     }

@@ -15,8 +15,7 @@ use crate::mem::Handle;
 use crate::ops::operation::Op;
 use crate::ops::operation::sealed::{Kind, Own, Post};
 use crate::reactor::{
-    Attachment, Backoff, EventPortHandle, EventWaitFuture, HasAttachment, JobFuture, TimeLimit,
-    Waiter,
+    Attachment, Backoff, EventPortHandle, EventWaitFuture, HasAttachment, JobFuture, Waiter,
 };
 
 type Get = EventRequest<SyncEvent>;
@@ -139,12 +138,9 @@ impl<C: AsRef<SyncEvent>> Kind for WaitRequest<C> {
     }
 }
 
-/// A job that gets the value, for a device that cannot wait. It has no time limit, as waits have
-/// none.
+/// A job that gets the value, for a device that cannot wait.
 fn get(event: &impl AsRef<SyncEvent>) -> JobFuture<Get> {
-    let mut get = Get::flight(Get::new(event.as_ref().clone(), EventJob::Get));
-    *get.limit() = TimeLimit::NEVER;
-    get
+    Get::flight(Get::new(event.as_ref().clone(), EventJob::Get))
 }
 
 impl<C: AsRef<SyncEvent>> Post for WaitRequest<C> {

@@ -84,11 +84,10 @@ unsafe impl Adapter for SoftDevice {
         }
         let mut engines = self.engines();
         if engines.started.is_empty() {
-            let group: Vec<_> = (0..count).map(|_| Arc::default()).collect();
             let affinity = Affinity::new(self.options.engine_cpus.as_deref())?;
             let (info, spin) = (&self.info, self.options.engine_spin);
-            let start = |number| Engine::start(info, spin, affinity, &self.shared, number, &group);
-            let started = (0..group.len()).map(|number| start(number).map(Arc::new));
+            let start = |number| Engine::start(info, spin, affinity, &self.shared, number);
+            let started = (0..count).map(|number| start(number).map(Arc::new));
             engines.started = started.collect::<Result<_>>()?;
         }
         let engine = match engines.started.len() {

@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicUsize as Tally;
 use std::sync::{Arc, Mutex};
 
 use super::counter::Counters;
-use super::engine::{Consumer, Doorbell, Engine, Parker, Ring, Rings, Split};
+use super::engine::{Consumer, Doorbell, Engine, Parker, Ring, Rings};
 use super::fault::Faults;
 use super::queue::SoftQueue;
 use super::shared::DeviceShared;
@@ -407,53 +407,6 @@ fn what_a_retired_queue_keeps_goes_once_and_after_the_last_job() {
         let consumer = stand.consumer.lock().unwrap();
         assert!(over || consumer.is_over(&Faults::new(0)));
         assert_eq!(drops.load(SeqCst), 1, "exactly once");
-    });
-}
-
-/// Two copies in turn, of two pieces each, with one helper.
-fn is_done_together(offer: fn(&Split, &Segment, &Segment)) {
-    check(3, move || {
-        let source: Vec<u8> = (0..LEN).map(|at| (at / 7) as u8).collect();
-        let split = Arc::new(Split::new());
-        let helper = {
-            let split = Arc::clone(&split);
-            spawn(move || {
-                split.help();
-                split.help();
-            })
-        };
-        for _ in 0..2 {
-            let (mut from, mut to) = (source.clone(), vec![0; LEN]);
-            let [src, dst] = [&mut from, &mut to].map(|bytes| {
-                let addr = NonNull::from(&mut bytes[..]).cast();
-                // SAFETY: both stay until `offer` is over, and nobody else has them.
-                unsafe { Segment::new(addr, LEN, 0) }
-            });
-            offer(&split, &src, &dst);
-            assert!(to == source, "all pieces are there");
-        }
-        helper.join().unwrap();
-    });
-}
-
-/// Two of the smallest pieces.
-const LEN: usize = 32 << 10;
-
-#[test]
-fn a_copy_is_over_when_all_its_pieces_are() {
-    is_done_together(|split, src, dst| {
-        // SAFETY: two vectors of this length.
-        unsafe { split.copy(src, dst, LEN, || ()) };
-    });
-}
-
-#[test]
-fn mutant_that_does_not_wait_for_the_helper_is_found() {
-    mutant("panicked", || {
-        is_done_together(|split, src, dst| {
-            // SAFETY: as above; the vectors outlive the helper's look in the run that fails.
-            unsafe { split.copy_without_waiting(src, dst, LEN) };
-        });
     });
 }
 

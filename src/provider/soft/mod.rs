@@ -27,7 +27,7 @@
 //! | variable | effect |
 //! |---|---|
 //! | `TOKIO_DOCA_SOFT=host\|dpu` | which devices there are: the host's (the default), or the DPU's |
-//! | `TOKIO_DOCA_SOFT_TOPOLOGY=FILE` | the card, as TOML: its ports, functions and representors ([`Topology`]) |
+//! | `TOKIO_DOCA_SOFT_CARD=NAME` | the serial number of the card: processes with the same one are the two sides of one card ([`Topology`]) |
 //! | `TOKIO_DOCA_SOFT_DEFER=1` | jobs never complete during submission, as on real hardware. Run your tests with it to catch code that reuses a buffer too early |
 //! | `TOKIO_DOCA_SOFT_LIMITS=bluefield2\|bluefield3` | the device refuses what that adapter would ([`Limits`] has the numbers) |
 //! | `TOKIO_DOCA_SOFT_FAULTS="pass*3 error:IoFailed"` | a script of faults, an entry for each job ([`Faults`] has the words) |

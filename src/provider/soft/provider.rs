@@ -18,8 +18,8 @@ use crate::sync::lock;
 /// The provider of software devices.
 ///
 /// The one behind [`Device::open`] has the default settings, and these from the environment:
-/// `TOKIO_DOCA_SOFT=host|dpu` is its [`View`], `TOKIO_DOCA_SOFT_TOPOLOGY` the path of a file with
-/// its [`Topology`], `TOKIO_DOCA_SOFT_DEFER=1` puts it into defer mode,
+/// `TOKIO_DOCA_SOFT=host|dpu` is its [`View`], `TOKIO_DOCA_SOFT_CARD` the serial number of its
+/// [`Topology`], `TOKIO_DOCA_SOFT_DEFER=1` puts it into defer mode,
 /// `TOKIO_DOCA_SOFT_LIMITS=bluefield2|bluefield3|unlimited` gives it the [`Limits`] of an adapter,
 /// and `TOKIO_DOCA_SOFT_FAULTS` a script of faults ([`Faults::push_env`]). What cannot be read is
 /// an error of every call that finds devices. One of your own has a script in code:
@@ -85,9 +85,14 @@ impl Soft {
             soft.options.view = view.parse()?;
             Ok(())
         });
-        read("TOKIO_DOCA_SOFT_TOPOLOGY", &|soft, path| {
-            soft.set_topology(Topology::load(path)?);
+        read("TOKIO_DOCA_SOFT_CARD", &|soft, serial| {
+            soft.set_topology(Topology::default().with_card(serial)?);
             Ok(())
+        });
+        read("TOKIO_DOCA_SOFT_TOPOLOGY", &|_, _| {
+            let text = "there are no files of cards: build one with Soft::builder().topology(..), \
+                        or rename the default card with TOKIO_DOCA_SOFT_CARD";
+            Err(Error::new(ErrorKind::NotSupported, None, text))
         });
         read("TOKIO_DOCA_SOFT_LIMITS", &|soft, profile| {
             soft.limits = profile.parse()?;
@@ -220,9 +225,8 @@ impl SoftBuilder {
     /// The number of engine threads of a device. Defaults to 1; with more than 256, attaching a
     /// context fails (`InvalidValue`). The queues of the device are distributed among them.
     ///
-    /// Two or more do large copies together, which pays where there are CPUs to spare: otherwise
-    /// they wait for one another. With 0, no thread is started: a task that awaits a copy that is
-    /// too large to be done inline does it itself, 256 KiB at each poll.
+    /// With 0, no thread is started: a task that awaits a copy that is too large to be done inline
+    /// does it itself, 256 KiB at each poll.
     pub fn engines(mut self, count: usize) -> SoftBuilder {
         self.options.engines = count;
         self

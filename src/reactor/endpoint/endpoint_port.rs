@@ -82,7 +82,7 @@ impl EndpointPort {
             })
         };
         let endpoint = attachment.queue.open_endpoint(config)?;
-        attachment.submit_to(Arc::clone(&endpoint) as Arc<dyn Submit>);
+        attachment.to = Arc::clone(&endpoint) as Arc<dyn Submit>;
         attachment.order = Some(Order::new());
         watched.set_endpoint(&endpoint);
         let registry = &attachment.shared.core.registry;
@@ -246,12 +246,9 @@ impl EndpointPort {
     }
 
     /// Sends a message of these pieces now, if the device can, and while no other job of the
-    /// connection waits in line. On a WorkQ that takes the times of its jobs it must be a job.
+    /// connection waits in line.
     pub(crate) fn send_bytes(&self, pieces: &[&[u8]]) -> Option<Result<u64, JobError>> {
         let order = self.attachment.order.as_ref();
-        if self.attachment.shared.times.is_some() {
-            return None;
-        }
         if self.attachment.is_closed() || order.is_some_and(|order| !order.is_empty()) {
             return None;
         }

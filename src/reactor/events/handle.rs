@@ -20,6 +20,7 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -32,7 +33,6 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{self, Handle};
 
-use super::io_driver;
 use super::this_thread;
 use crate::device::Signal;
 use crate::error::{Error, JobError, Reason, Result};
@@ -88,8 +88,8 @@ struct Inner {
     sources: [Option<Arc<Source>>; RUNTIMES],
     /// Why runtimes could not be registered again, for the log.
     lost: ArrayVec<JobError, RUNTIMES>,
-    /// Runtimes without I/O: asking one panics, which is contained and costs a wrapped panic hook.
-    without_io: ArrayVec<runtime::Id, RUNTIMES>,
+    /// The runtime without I/O that a drop met last: it is not asked again.
+    without_io: Option<runtime::Id>,
 }
 
 /// One runtime's registration.
@@ -111,7 +111,7 @@ impl Events {
             several: false,
             sources: [const { None }; RUNTIMES],
             lost: ArrayVec::new(),
-            without_io: ArrayVec::new(),
+            without_io: None,
         };
         Ok(Events {
             signal: Arc::new(signal),
@@ -189,9 +189,13 @@ impl Events {
     ///
     /// # Errors
     ///
-    /// `BadState` without a runtime, without I/O in it, or beyond four runtimes. In
-    /// `WorkQ::block_on` the thread itself looks, and with a handle that the caller has, the
-    /// caller's loop does.
+    /// `BadState` without a runtime, or beyond four runtimes. In `WorkQ::block_on` the thread itself
+    /// looks, and with a handle that the caller has, the caller's loop does.
+    ///
+    /// # Panics
+    ///
+    /// In a runtime without I/O, as all of Tokio's types for descriptors do: Tokio has no query for
+    /// it. The caller has neither a Slot nor a place in a list by then.
     #[inline]
     pub(in crate::reactor) fn register<T: Driven>(&self, driven: &Arc<T>) -> Result<(), JobError> {
         let Ok(handle) = Handle::try_current() else {
@@ -214,6 +218,26 @@ impl Events {
         let fd = spanned.map_or(self.signal.as_fd(), |nest| nest.0.as_fd());
         let driven = Arc::downgrade(driven);
         inner.register(fd, driven, handle)
+    }
+
+    /// Registers as `register` does, for what may neither fail nor panic, such as a drop. Returns
+    /// whether somebody hears of events here.
+    #[cold]
+    pub(in crate::reactor) fn try_register<T: Driven>(&self, driven: &Arc<T>) -> bool {
+        let runtime = Handle::try_current().ok().map(|handle| handle.id());
+        let mut inner = self.inner();
+        let known = |source: &Arc<Source>| Some(source.runtime.id()) == runtime;
+        if inner.sources.iter().flatten().any(known) {
+            return true;
+        }
+        if runtime.is_some() && inner.without_io == runtime {
+            return false;
+        }
+        drop(inner);
+        let registered = catch_unwind(AssertUnwindSafe(|| self.register(driven)));
+        inner = self.inner();
+        inner.without_io = registered.is_err().then_some(runtime).flatten();
+        registered.is_ok_and(|registered| registered.is_ok())
     }
 
     /// There is no runtime here.
@@ -301,23 +325,14 @@ impl Inner {
                 0,
             )
         };
-        if self.without_io.contains(&runtime.id()) {
-            return Err(JobError::of(Reason::NoRuntime));
-        }
         let Some(free) = self.sources.iter_mut().find(|source| source.is_none()) else {
             return Err(JobError::new(Reason::TooManyRuntimes, RUNTIMES as u64, 0));
         };
         // A descriptor of its own: epoll knows a registration by descriptor, and ours may stand in
         // several.
         let fd = fd.try_clone_to_owned().map_err(errno)?;
-        let registered = io_driver::register(|| {
-            // SAFETY: an OwnedFd stays open and the same until the AsyncFd drops it.
-            unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }
-        });
-        let Some(registered) = registered else {
-            let _ = self.without_io.try_push(runtime.id());
-            return Err(JobError::of(Reason::NoRuntime));
-        };
+        // SAFETY: an OwnedFd stays open and the same until the AsyncFd drops it.
+        let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
         let fd = registered.map_err(|error| errno(error.into()))?;
         let source = Arc::new(Source {
             fd,

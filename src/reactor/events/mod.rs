@@ -10,7 +10,6 @@
 #[cfg_attr(tokio_doca_loom, path = "modelled.rs")]
 mod clock;
 mod handle;
-mod io_driver;
 pub(in crate::reactor) mod this_thread;
 mod timer;
 

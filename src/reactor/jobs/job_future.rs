@@ -20,7 +20,7 @@ use pin_project::{pin_project, pinned_drop};
 use crate::device::{AsJob, Token};
 use crate::error::{JobError, Reason};
 use crate::reactor::budget;
-use crate::reactor::mode::{Policy, TimeLimit};
+use crate::reactor::mode::Policy;
 use crate::reactor::slots::{Outcome, Taken, Target};
 use crate::reactor::spin::Spin;
 use crate::reactor::waiting::Waited;
@@ -44,7 +44,6 @@ pub struct JobFuture<C: HasAttachment> {
     node: WaitNode,
     context: C,
     state: State,
-    limit: TimeLimit,
 }
 
 impl<C: HasAttachment> JobFuture<C> {
@@ -53,7 +52,6 @@ impl<C: HasAttachment> JobFuture<C> {
         JobFuture {
             context,
             state: State::Idle,
-            limit: TimeLimit::OF_WORKQ,
             node: WaitNode::new(),
         }
     }
@@ -62,11 +60,6 @@ impl<C: HasAttachment> JobFuture<C> {
     #[inline(always)]
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.state, State::Idle)
-    }
-
-    /// How long it may take, before it was begun.
-    pub(crate) fn limit(&mut self) -> &mut TimeLimit {
-        &mut self.limit
     }
 
     #[inline(always)]
@@ -96,7 +89,6 @@ impl<C: HasAttachment> JobFuture<C> {
         }
         let slot = attachment.try_take()?;
         let token = attachment.launch(slot, prepared, None)?;
-        self.limit = shared.begin_limit(self.limit);
         self.state = State::InFlight(token, Spin::default());
         Ok(())
     }
@@ -118,7 +110,6 @@ impl<C: HasAttachment> JobFuture<C> {
         let this = self.project();
         let attachment = this.context.attachment();
         let policy = attachment.shared.mode.load();
-        *this.limit = attachment.shared.begin_limit(*this.limit);
         match attachment.begin(prepared, policy) {
             Ok(begun) => *this.state = begun,
             Err(error) => {
@@ -126,9 +117,9 @@ impl<C: HasAttachment> JobFuture<C> {
                 return Poll::Ready(Err(error));
             }
         }
-        let (node, limit) = (this.node.as_ref(), *this.limit);
+        let (state, node) = (this.state, this.node.as_ref());
         let prepare = || prepare(this.context);
-        attachment.go_on_in_time(this.state, limit, Some(policy), node, cx, &prepare)
+        attachment.go_on(state, Some(policy), node, cx, &prepare)
     }
 
     /// Goes on with what was begun.
@@ -147,10 +138,9 @@ impl<C: HasAttachment> JobFuture<C> {
                     _ => Some(ready!(tokio::task::coop::poll_proceed(cx))),
                 };
                 let prepare = || prepare(this.context);
-                let (attachment, limit) = (this.context.attachment(), *this.limit);
+                let attachment = this.context.attachment();
                 let (state, node) = (this.state, this.node.as_ref());
-                let polled = attachment.go_on_in_time(state, limit, None, node, cx, &prepare);
-                let outcome = ready!(polled);
+                let outcome = ready!(attachment.go_on(state, None, node, cx, &prepare));
                 match budget {
                     Some(budget) => {
                         budget.made_progress();
@@ -260,7 +250,7 @@ impl Attachment {
         let shared = &self.shared;
         let enqueue = |waker: &Waker| shared.enqueue(self.order.as_ref(), node, waker);
         let take = || {
-            // While the line pauses the device would refuse. A ring for a time limit notifies all.
+            // While the line pauses the device would refuse.
             let may_ask = !shared.pause.is_on();
             let Some(slot) = may_ask.then(|| shared.core.table.take()).flatten() else {
                 return Ok(None);
@@ -276,59 +266,6 @@ impl Attachment {
             self.launch(slot, prepared, target).map(Some)
         };
         self.poll_in_line(&**shared, node, spin, cx, enqueue, take)
-    }
-
-    /// Does as `go_on`, and gives the job up when its time is over.
-    #[inline(always)]
-    fn go_on_in_time<J: AsJob>(
-        &self,
-        state: &mut State,
-        limit: TimeLimit,
-        begun: Option<Policy>,
-        node: Pin<&WaitNode>,
-        cx: &mut Context<'_>,
-        prepare: &impl Fn() -> Result<Prepared<J>, JobError>,
-    ) -> Poll<Outcome> {
-        let mut polled = self.go_on(state, begun, node, cx, prepare);
-        if limit == TimeLimit::NEVER {
-            return polled;
-        }
-        if polled.is_pending() {
-            polled = self.check_limit(state, limit, node, cx);
-        }
-        if polled.is_ready() {
-            // The timer has nothing to tell it any more, and its waker is the task's.
-            self.shared.timer.line.leave(node);
-        }
-        polled
-    }
-
-    /// Gives a job up whose time is over: it is an orphan then, or leaves the line.
-    #[cold]
-    fn check_limit(
-        &self,
-        state: &mut State,
-        limit: TimeLimit,
-        node: Pin<&WaitNode>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Outcome> {
-        let (in_line, spins) = match state {
-            State::Queued(spin) => (true, !spin.is_ended()),
-            State::InFlight(_, spin) => (false, !spin.is_ended()),
-            _ => unreachable!("it is pending"),
-        };
-        if !self.is_over(limit, in_line, spins, node, cx) {
-            return Poll::Pending;
-        }
-        let shared = &self.shared;
-        match std::mem::replace(state, State::Finished) {
-            State::InFlight(token, _) => self.abandon(token),
-            _ => {
-                shared.waiters.leave(node);
-                shared.notify_line(&**shared, false);
-            }
-        }
-        Poll::Ready(Err(JobError::of(Reason::TimeLimit)))
     }
 
     /// Polls a Job that is in line or in flight. `begun` is the policy that it was begun under, if
@@ -394,7 +331,7 @@ impl Attachment {
         }
         // Somebody must hear of the orphan's end, or its memory stays leased: this runtime, if
         // there is one (the one that polled may be gone), and else the next poll of any Op.
-        let heard = shared.events.register(shared).is_ok();
+        let heard = shared.events.try_register(shared);
         shared.arm_for_orphans(heard);
     }
 }

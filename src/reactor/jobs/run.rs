@@ -128,7 +128,7 @@ impl RunWaiter {
             shared.look(&at.queue, LOOKS);
         }
         // It may have been submitted from the line, by a task of another runtime than before.
-        if shared.events.register(shared).is_ok() {
+        if shared.events.try_register(shared) {
             shared.arm_for_orphans(true);
         }
     }
@@ -181,7 +181,7 @@ impl RunWaiter {
     pub(crate) fn abandon(self: Pin<&mut Self>) {
         let shared = &self.project().workq.0;
         // As for an Op that is dropped.
-        let heard = shared.events.register(shared).is_ok();
+        let heard = shared.events.try_register(shared);
         shared.arm_for_orphans(heard);
     }
 }

@@ -145,7 +145,7 @@ impl WorkQ {
         let shared = &self.0;
         let any_left = shared.core.table.any_in_flight() || shared.core.registry.any_asleep();
         if any_left && Handle::try_current().is_ok() {
-            let heard = shared.events.register(shared).is_ok();
+            let heard = shared.events.try_register(shared);
             shared.arm_for_orphans(heard);
         }
     }

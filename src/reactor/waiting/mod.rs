@@ -1,11 +1,10 @@
 //! How an operation waits, whatever it is: for the end that it awaits (`wait`), in line for a Slot
-//! or a place (`in_line`), for a time (`backoff`), and for how long (`time_limit`).
+//! or a place (`in_line`), and for a time (`backoff`).
 //!
 //! These files import `workq` and the rooms below it.
 
 mod backoff;
 mod in_line;
-mod time_limit;
 mod wait;
 
 pub(crate) use backoff::Backoff;

@@ -9,7 +9,6 @@ use super::shared::{Attachment, Shared};
 use crate::device::{Device, QueueConfig, Submit};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::events::Driven;
-use crate::reactor::timed::Timed;
 
 impl WorkQ {
     /// Whether a context of this device is, or was, attached.
@@ -67,10 +66,7 @@ impl WorkQ {
 /// Opens the device's queue. The caller has the lock.
 fn open(shared: &Shared, device: &Device, depth: u32) -> Result<Attached> {
     let config = QueueConfig::new(depth, Arc::clone(shared.events.signal()));
-    let mut queue = device.adapter().open_queue(config)?;
-    if let Some(times) = &shared.times {
-        queue = Timed::new(queue, times);
-    }
+    let queue = device.adapter().open_queue(config)?;
     let mut nested = false;
     if let Some(fd) = queue.event_fd() {
         shared.nest(fd)?;
@@ -85,14 +81,6 @@ fn open(shared: &Shared, device: &Device, depth: u32) -> Result<Attached> {
 }
 
 impl Attachment {
-    /// What its jobs are submitted to from now on.
-    pub(in crate::reactor) fn submit_to(&mut self, to: Arc<dyn Submit>) {
-        self.to = match &self.shared.times {
-            Some(times) => Timed::new(to, times),
-            None => to,
-        };
-    }
-
     /// An endpoint, or a port of a sync event, was opened: its queue may have a descriptor of its
     /// own by now.
     pub(in crate::reactor) fn listen(&self) -> Result<()> {

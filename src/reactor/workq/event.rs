@@ -100,10 +100,7 @@ impl Shared {
     /// Wakes those that wait for the timer, if it may have rung.
     #[inline]
     pub(in crate::reactor) fn on_time(&self) {
-        // Second: who sets the mark sets the timer afterwards.
-        if self.timer.on_time(self) && self.limited_in_line.swap(false, Ordering::SeqCst) {
-            self.waiters.wake_all();
-        }
+        self.timer.on_time(self);
     }
 
     /// Has the next event tell of the ends of jobs that no operation waits for. `heard` says that

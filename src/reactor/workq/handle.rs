@@ -2,13 +2,12 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::shared::{Attachment, Shared};
 use crate::device::Token;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::events::Driven;
-use crate::reactor::mode::{Mode, Policy, TimeLimit};
+use crate::reactor::mode::{Mode, Policy};
 
 /// The queue that Jobs go into and Completions come out of (Core guide 3.4.3).
 ///
@@ -26,8 +25,6 @@ impl WorkQ {
         WorkQBuilder {
             depth: 256,
             mode: Mode::default(),
-            time_limit: TimeLimit::NEVER,
-            timed: false,
         }
     }
 
@@ -103,8 +100,6 @@ impl fmt::Debug for WorkQ {
 pub struct WorkQBuilder {
     depth: u32,
     mode: Mode,
-    time_limit: TimeLimit,
-    timed: bool,
 }
 
 impl WorkQBuilder {
@@ -119,25 +114,6 @@ impl WorkQBuilder {
     #[doc(alias = "doca_workq_set_event_driven_enable")]
     pub fn mode(mut self, mode: Mode) -> WorkQBuilder {
         self.mode = mode;
-        self
-    }
-
-    /// Limits how long each operation may take that is awaited or [started](crate::Op::start), as
-    /// [`Op::time_limit`](crate::Op::time_limit) does for one. Defaults to no limit.
-    ///
-    /// No limit holds for receives, waits, [posted](crate::Op::post) operations, runs of graphs,
-    /// streams of bytes, messages of an [`Rdma::send_sink`](crate::Rdma::send_sink), and
-    /// [`Rdma::close`](crate::Rdma::close).
-    pub fn time_limit(mut self, limit: Duration) -> WorkQBuilder {
-        self.time_limit = TimeLimit::of(limit);
-        self
-    }
-
-    /// Has it count how long its jobs take, for [`WorkQ::latencies`]. Defaults to `false`, which
-    /// costs nothing; if set, each job reads the clock twice, or three times if it is not finished
-    /// inline, and the WorkQ takes 24 KiB.
-    pub fn latencies(mut self, count: bool) -> WorkQBuilder {
-        self.timed = count;
         self
     }
 
@@ -161,11 +137,6 @@ impl WorkQBuilder {
             ));
         }
         let policy = Policy::of(self.mode, "WorkQBuilder::build")?;
-        Ok(WorkQ(Arc::new(Shared::new(
-            policy,
-            self.depth,
-            self.time_limit,
-            self.timed,
-        )?)))
+        Ok(WorkQ(Arc::new(Shared::new(policy, self.depth)?)))
     }
 }

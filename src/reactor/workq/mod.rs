@@ -4,17 +4,16 @@
 //! context's device on a WorkQ, whose queues are in `queues`; `submit` has all calls that hand
 //! memory to a device or take it back. `turn` collects completions, `event` is about what rings,
 //! and `notify` decides who in line is notified then. `full` and `pause` are about a device that
-//! refuses jobs. `shutdown`, `stats`, `counts` and `job_spans` are what their names say.
+//! refuses jobs. `shutdown`, `stats` and `counts` are what their names say.
 //!
 //! These files import `tables`, `slots` and `events`, and one another downwards: all of them import
-//! `shared`, which imports `counts`, `job_spans`, `pause` and `queues`.
+//! `shared`, which imports `counts`, `pause` and `queues`.
 
 mod attach;
 mod counts;
 mod event;
 mod full;
 mod handle;
-mod job_spans;
 mod notify;
 mod pause;
 mod queues;

@@ -115,10 +115,8 @@ pub(super) fn is_broken(error: JobError) -> bool {
     matches!(error.reason(), Reason::QueueFailed | Reason::QueueBroken)
 }
 
-/// What a turn is asked, beside its own bits: spans of jobs are to be closed.
-pub(super) const JOB_SPANS: u8 = 4;
-/// A device says that its queue is broken.
-pub(super) const BROKEN: u8 = 8;
+/// What a turn is asked, beside its own bits: a device says that its queue is broken.
+pub(super) const BROKEN: u8 = 4;
 
 impl Shared {
     /// Reaper: a job has ended. Returns whom to notify, and adds what else is to be done outside of
@@ -135,9 +133,6 @@ impl Shared {
             if is_broken(error) {
                 *asked |= BROKEN;
             }
-        }
-        if self.job_spans.complete(completion.token, completion.result) {
-            *asked |= JOB_SPANS;
         }
         self.core.table.complete(completion, rest)
     }

@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
 use super::counts::Counts;
-use super::job_spans::JobSpans;
 use super::pause::Pause;
 use super::queues::Queues;
 use crate::device::{Device, Queue, RegistrationUse, Submit};
@@ -14,11 +13,10 @@ use crate::error::{JobError, Reason, Result};
 use crate::mem::Holder;
 use crate::reactor::events::{Events, Timer, this_thread};
 use crate::reactor::gate::Gate;
-use crate::reactor::mode::{Current, Misses, Policy, TimeLimit};
+use crate::reactor::mode::{Current, Misses, Policy};
 use crate::reactor::slots::Table;
 use crate::reactor::spin::{Spin, Spins};
 use crate::reactor::tables::{Changed, OwnLoop, Registry, StreamSlots};
-use crate::reactor::timed::Times;
 use crate::sync::atomic::{AtomicBool, AtomicU8};
 use crate::sync::{Mutex, Order, Waiters, lock};
 
@@ -35,10 +33,6 @@ pub(in crate::reactor) struct Shared {
     /// Who waits for a free Slot.
     pub(in crate::reactor) waiters: Waiters,
     pub(in crate::reactor) stream_slots: StreamSlots,
-    /// One of them has a time limit: the timer wakes them.
-    pub(in crate::reactor) limited_in_line: AtomicBool,
-    /// How long a job may take that says no other.
-    pub(in crate::reactor) time_limit: TimeLimit,
     /// Whether those in line shall ask the device, which was full.
     pub(in crate::reactor) pause: Pause,
     /// All queues were armed, and no event was seen since: one will come with the next completion,
@@ -63,9 +57,6 @@ pub(in crate::reactor) struct Shared {
     /// What a loop of the caller's own has armed and posted.
     pub(in crate::reactor) own_loop: OwnLoop,
     pub(super) counts: Counts,
-    pub(super) job_spans: JobSpans,
-    /// The times of its jobs, if they were asked for.
-    pub(in crate::reactor) times: Option<Arc<Times>>,
     /// The log says that a device's queue is broken.
     pub(super) broken: std::sync::atomic::AtomicBool,
     attaching: std::sync::Mutex<()>,
@@ -126,12 +117,7 @@ impl Attachment {
 }
 
 impl Shared {
-    pub(in crate::reactor) fn new(
-        policy: Policy,
-        depth: u32,
-        time_limit: TimeLimit,
-        timed: bool,
-    ) -> Result<Shared> {
+    pub(in crate::reactor) fn new(policy: Policy, depth: u32) -> Result<Shared> {
         let core = Core {
             table: Table::new(depth),
             registry: Registry::new(),
@@ -146,8 +132,6 @@ impl Shared {
             timer: Timer::new(),
             waiters: Waiters::new(),
             stream_slots: StreamSlots::new(depth),
-            limited_in_line: AtomicBool::new(false),
-            time_limit,
             pause: Pause::new(),
             expected: AtomicBool::new(false),
             rung: AtomicBool::new(false),
@@ -159,8 +143,6 @@ impl Shared {
             spins: Spins::new(),
             own_loop: OwnLoop::new(),
             counts: Counts::default(),
-            job_spans: JobSpans::default(),
-            times: timed.then(|| Arc::new(Times::new(depth))),
             broken: false.into(),
             attaching: std::sync::Mutex::new(()),
         })

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use pin_project::pin_project;
 
 use super::handle::WorkQ;
-use crate::error::{JobError, Result};
+use crate::error::Result;
 use crate::sync::atomic::fence;
 use crate::sync::{WaitNode, log};
 
@@ -68,17 +68,17 @@ impl Future for Shutdown {
         if !table.any_in_flight() {
             return Poll::Ready(Ok(()));
         }
-        shared.enqueue_drained(this.node.as_ref(), cx.waker());
         let policy = shared.mode.load();
+        if !policy.is_busy() {
+            shared.events.register(shared)?;
+        }
+        shared.enqueue_drained(this.node.as_ref(), cx.waker());
         if policy.is_busy() {
             shared.turn();
             shared.misses.add();
             cx.waker().wake_by_ref();
         } else {
             // Hybrid waits for short Jobs only, and this may take long.
-            if let Err(error) = shared.events.register(shared) {
-                return Poll::Ready(Err(JobError::into(error)));
-            }
             shared.arm();
             shared.turn();
             if !shared.mode.is_still(policy) {

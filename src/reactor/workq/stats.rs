@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::handle::WorkQ;
 use crate::device::Device;
-use crate::reactor::histogram::Latencies;
 
 /// What a WorkQ has done since it was built: the answer of [`WorkQ::stats`].
 ///
@@ -49,16 +48,6 @@ pub struct Stats {
 }
 
 impl WorkQ {
-    /// Returns how long its jobs took so far, from the submission until the completion was
-    /// collected, by kind; or `None` unless
-    /// [`WorkQBuilder::latencies`](super::WorkQBuilder::latencies) was set.
-    ///
-    /// The number of each histogram is that of the jobs of its kind, failed ones included. Jobs
-    /// that were finished inline are among them; receives and waits are not.
-    pub fn latencies(&self) -> Option<Latencies> {
-        self.0.times.as_ref().map(|times| times.read())
-    }
-
     /// What it has done so far. Always on: Jobs that are finished inline pay nothing for it.
     ///
     /// A provider that does not count what it finishes inline is not counted for that.

@@ -116,7 +116,6 @@ impl Attachment {
             // SAFETY: filled above, and given to no device.
             return Err(unsafe { self.undo(token, error, completed) });
         }
-        self.shared.job_spans.open(&self.device, token, &job);
         // SAFETY: the Slot holds the Leases of the job's memory, as the caller promises, and keeps
         // them until its completion is reaped, or until the device drops the table (`retire`). A
         // Slot is one job, and there are as many as the queue's depth. The completion comes out of
@@ -141,7 +140,6 @@ impl Attachment {
         let shared = &self.shared;
         // SAFETY: as the caller promises.
         unsafe { shared.core.table.undo(token) };
-        let traced = shared.job_spans.complete(token, Err(error));
         let refused = if error.kind() == ErrorKind::Again {
             // The job counted as in flight.
             shared.if_drained();
@@ -150,9 +148,6 @@ impl Attachment {
             shared.after_free();
             Refused::Error(error)
         };
-        if traced {
-            shared.job_spans.close();
-        }
         if is_broken(error) {
             shared.log_broken();
         }
@@ -190,12 +185,6 @@ impl Shared {
         // SAFETY: a `StreamSlotWaiter` has the node, and owns a handle of the WorkQ that it is used
         // with, which is dropped after the node. The node stands in no other line.
         unsafe { self.stream_slots.line.enqueue(node, waker) };
-    }
-
-    /// Stands in line for the timer.
-    pub(in crate::reactor) fn enqueue_timed(&self, node: Pin<&WaitNode>, waker: &Waker) {
-        // SAFETY: as in `enqueue`; a node that stood in the line for a Slot has left it.
-        unsafe { self.timer.line.enqueue(node, waker) };
     }
 
     /// Puts a run that goes to sleep where `wake_all` finds it.

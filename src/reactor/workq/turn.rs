@@ -11,7 +11,7 @@ use std::task::Waker;
 
 use arrayvec::ArrayVec;
 
-use super::notify::{BROKEN, JOB_SPANS, notify};
+use super::notify::{BROKEN, notify};
 use super::shared::Shared;
 use crate::device::{Completion, Queue};
 use crate::reactor::gate::{Inside, Later, Outside};
@@ -64,7 +64,7 @@ impl Shared {
         // Where there is no runtime nobody waits; who has one registers it, and arms.
         if self.core.registry.any_watched()
             && !self.mode.load().is_busy()
-            && self.events.register(self).is_ok()
+            && self.events.try_register(self)
             && self.arm()
         {
             self.turn();
@@ -381,9 +381,6 @@ impl<'a> Turn<'a> {
         }
         if self.asked & WAKE_ALL != 0 {
             shared.events.log_lost();
-        }
-        if self.asked & JOB_SPANS != 0 {
-            shared.job_spans.close();
         }
         if self.asked & BROKEN != 0 {
             shared.log_broken();

@@ -1338,19 +1338,16 @@ fn what_a_sub_graph_did_in_a_run_before_is_not_told_again() {
         let bufs = bufs(bench, 2);
         let mut part = inner.instance().unwrap();
         set_chain(&mut part, &steps, &bufs);
-        part.set_tracing(true);
         instance.set(sub, part).unwrap();
         instance.set(fails, false).unwrap();
         for _ in 0..2 {
             in_time("a run", instance.run()).await.unwrap();
             assert_eq!(instance.result_in(sub, seen), Some(Ok(5)));
-            assert!(instance.trace().contains("dma_copy#0"));
             reset(&bufs);
         }
         instance.set(fails, true).unwrap();
         in_time("a run", instance.run()).await.unwrap_err();
         assert_eq!(instance.result_in(sub, seen), None);
-        assert!(!instance.trace().contains("dma_copy#0"));
     });
 }
 
@@ -1429,87 +1426,6 @@ fn the_drawing_has_every_node_and_edge() {
         assert_eq!(dot.matches(part).count(), 1, "{part} in {dot}");
     }
     assert_eq!(dot.matches('{').count(), dot.matches('}').count());
-}
-
-#[test]
-fn the_trace_has_every_node_that_ran_and_respects_every_edge() {
-    each(async |bench| {
-        let (inner, steps) = chain(bench, 2);
-        let mut g = Graph::builder();
-        let (copy, sub) = (g.dma_copy(&bench.dma), g.subgraph(&inner));
-        g.label(copy, "the \"first\"");
-        g.depends(sub, copy);
-        let mut instance = g.build().unwrap().instance().unwrap();
-        let bufs = bufs(bench, 4);
-        instance.set(copy, (&bufs[0], &bufs[1])).unwrap();
-        let mut part = inner.instance().unwrap();
-        set_chain(&mut part, &steps, &bufs[1..]);
-        part.set_tracing(true);
-        instance.set(sub, part).unwrap();
-        in_time("a run", instance.run()).await.unwrap();
-        assert!(!instance.trace().contains("first"), "off");
-        reset(&bufs);
-        instance.set_tracing(true);
-        in_time("a run", instance.run()).await.unwrap();
-        let trace = instance.trace();
-        let spans = spans(&trace);
-        let at = |name: &str| spans.iter().find(|s| s.0 == name).expect(name).clone();
-        assert_eq!(spans.len(), 4, "{trace}");
-        let names = [
-            "the \\\"first\\\"",
-            "subgraph#1/dma_copy#0",
-            "subgraph#1/dma_copy#1",
-        ];
-        for pair in names.windows(2) {
-            assert!(at(pair[0]).2 <= at(pair[1]).1, "{trace}");
-        }
-    });
-}
-
-#[test]
-fn the_trace_has_no_node_that_never_left_the_line() {
-    let bench = Bench::new(Config::new(true, Mode::EventDriven).depth(1));
-    run(async {
-        let mut g = Graph::builder();
-        let nodes = [(); 3].map(|()| g.dma_copy(&bench.dma));
-        let mut instance = g.build().unwrap().instance().unwrap();
-        instance.set_tracing(true);
-        let bufs = bufs(&bench, 4);
-        for (node, dst) in nodes.iter().zip(&bufs[1..]) {
-            instance.set(*node, (&bufs[0], dst)).unwrap();
-        }
-        let fault = Fault::Error(ErrorKind::IoFailed, 1);
-        bench.soft.faults().push(fault);
-        in_time("a run", instance.run()).await.unwrap_err();
-        assert_eq!(instance.state(nodes[2]), NodeState::NotStarted);
-        let names: Vec<_> = spans(&instance.trace()).into_iter().map(|s| s.0).collect();
-        assert_eq!(names, ["dma_copy#0"]);
-        // One that is refused when its turn comes failed then.
-        let _guard = bufs[2].data_mut().unwrap();
-        let hold = bench.hold();
-        let mut going = Box::pin(instance.run());
-        poll_pending(going.as_mut());
-        drop(hold);
-        in_time("a run", going).await.unwrap_err();
-        let names: Vec<_> = spans(&instance.trace()).into_iter().map(|s| s.0).collect();
-        assert_eq!(names, ["dma_copy#0", "dma_copy#1"]);
-    });
-}
-
-/// Name, start and end of every event.
-fn spans(trace: &str) -> Vec<(String, f64, f64)> {
-    let number = |event: &str, key: &str| -> f64 {
-        let rest = event.split_once(key).expect("the key").1;
-        let end = rest.find([',', '}']).expect("an end");
-        rest[..end].parse().expect("a number")
-    };
-    let event = |event: &str| {
-        let (name, rest) = event.split_once("\",\"cat\"").expect("a category");
-        let start = number(rest, "\"ts\":");
-        (name.to_owned(), start, start + number(rest, "\"dur\":"))
-    };
-    let events = trace.split("{\"name\":\"").skip(1);
-    events.map(event).collect()
 }
 
 #[test]

@@ -24,12 +24,12 @@ fn memory_of_the_host_is_written_and_read_by_nodes() {
         run(async {
             let remote = RemoteMmap::from_export(&bench.device, &blob).await.unwrap();
             let mut g = Graph::builder();
-            let [there, on, back, plain] = [(); 4].map(|()| g.dma_copy_remote(&bench.dma));
+            let [there, on, back, plain] = [(); 4].map(|()| g.dma_copy(&bench.dma));
             g.depends(on, there);
             g.depends(back, on);
             g.depends(plain, back);
             let graph = g.build().unwrap();
-            assert_eq!(graph.label(back).unwrap(), "dma_copy_remote#2");
+            assert_eq!(graph.label(back).unwrap(), "dma_copy#2");
             let mut instance = graph.instance().unwrap();
             let (src, dst, last) = (bench.filled(b"0123456789"), bench.empty(), bench.empty());
             let (first, second) = (remote.buf(..10).unwrap(), remote.buf(ELEMENT..).unwrap());
@@ -82,7 +82,7 @@ fn a_list_is_not_copied_onto_itself() {
         std::thread::spawn(move || {
             let bench = Bench::new(config);
             let mut g = Graph::builder();
-            let copy = g.dma_copy_remote(&bench.dma);
+            let copy = g.dma_copy(&bench.dma);
             let mut instance = g.build().unwrap().instance().unwrap();
             let chain = BufChain::with_capacity(2);
             for _ in 0..2 {

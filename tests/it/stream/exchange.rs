@@ -647,19 +647,3 @@ fn many_connect_at_once() {
         assert!(connected.iter().all(Result::is_ok));
     });
 }
-
-#[test]
-fn a_runtime_without_time_is_refused() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .build();
-    runtime.unwrap().block_on(async {
-        let (device, workq) = (under_test(false), WorkQ::builder().build().unwrap());
-        let addr: std::net::SocketAddr = "127.0.0.1:0".parse().unwrap();
-        let bound = small().bind(&device, &workq, addr).await;
-        let text = rejected(bound, ErrorKind::BadState);
-        assert!(text.contains("enable_time()"), "{text}");
-        let connector = small().connector(&device, &workq).unwrap();
-        rejected(connector.connect(addr).await, ErrorKind::BadState);
-    });
-}

@@ -1,18 +1,13 @@
 //! Streams on WorkQs with fewer slots than frames: what a stream has accepted is sent, although
 //! none of its tasks polls it again.
 
-use std::net::SocketAddr;
-use std::time::Duration;
-
 use futures::future::join_all;
 use futures::{FutureExt, SinkExt};
-use support::loopback::Loopback;
 use support::rdma::{Setup, Side, connect};
 use support::stream::{Net, bytes, each_deep, small};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_doca::WorkQ;
-use tokio_doca::error::Reason;
 use tokio_doca::stream::{RdmaMessages, RdmaStream};
 
 const STREAMS: usize = 16;
@@ -103,43 +98,6 @@ fn a_reader_gives_credits_though_its_task_does_not_poll_again() {
             write(here).await;
         }
     });
-}
-
-/// Though the WorkQ has a limit, which a send behind it meets twice meanwhile.
-#[test]
-fn a_late_frame_of_credits_has_no_time_limit() {
-    for (mode, defer) in modes().into_iter().zip([true, false]) {
-        run(async {
-            let device = match defer {
-                true => support::device::under_test(true),
-                false => Loopback::device(false).1,
-            };
-            let workq = || WorkQ::builder().depth(DEPTH).mode(mode);
-            let limited = workq().time_limit(Duration::from_millis(5)).build();
-            let limited = limited.unwrap();
-            let local: SocketAddr = "127.0.0.1:0".parse().unwrap();
-            let bound = small().bind(&device, &limited, local);
-            let listener = bound.await.unwrap();
-            let net = Net {
-                addr: listener.tcp_addr().unwrap(),
-                connector: small()
-                    .connector(&device, &workq().build().unwrap())
-                    .unwrap(),
-                listener,
-            };
-            let (mut here, mut there) = net.pair().await;
-            let held = Held::of(&there);
-            write(&mut here).await;
-            read(&mut there, WINDOW).await;
-            for _ in 0..2 {
-                let send = held.here.rdma.send(held.here.filled(b"late"));
-                let late = in_time("the limit", send).await.unwrap_err();
-                assert_eq!(late.reason(), Reason::TimeLimit);
-            }
-            held.release().await;
-            write(&mut here).await;
-        });
-    }
 }
 
 /// The task that sends a frame of credits late is dropped with the runtime of the reader.

@@ -22,7 +22,7 @@ use tokio_doca::{
     Device, ErrorKind, Mode, WorkQ,
     accel::{Accel, AccelCall},
     device::{AccelCaps, Caps, DevInfo, PciFunction},
-    error::{JobError, Reason},
+    error::JobError,
 };
 
 /// A device that has room for `room` jobs, and does one when it is told to.
@@ -302,31 +302,6 @@ fn a_device_that_is_full_for_reasons_of_its_own_is_asked_seldom_and_served_in_th
             until("it is submitted", || !rig.queue.state().jobs.is_empty()).await;
             rig.queue.finish_one();
             assert_eq!(in_time("it", waits).await.unwrap(), Ok(1));
-        });
-    }
-}
-
-// Each ring for a time limit has all in line polled.
-#[test]
-fn a_full_device_is_asked_no_more_often_since_time_limits_end() {
-    for mode in all_modes() {
-        run(async {
-            let rig = Rig::new(mode);
-            rig.queue.set_room(0);
-            let start = Instant::now();
-            let limited = (0..32).map(|number| {
-                let limit = Duration::from_millis(10 + number);
-                let call = rig.accel.call(AccelCall::new(1)).time_limit(limit);
-                tokio::spawn(call.owned())
-            });
-            for late in limited.collect::<Vec<_>>() {
-                let late = in_time("a late one", late).await.unwrap();
-                assert_eq!(late.unwrap_err().reason(), Reason::TimeLimit);
-            }
-            // Twice in the first poll; then after 1, 2, 4, up to 64, and then each 100 ms.
-            let most = 2 + 8 + start.elapsed().as_millis() as usize / 100;
-            let asked = rig.queue.state().asked;
-            assert!(asked <= most, "{asked} times in {:?}", start.elapsed());
         });
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use futures::FutureExt;
 
 use support::*;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use tokio::task::coop;
 use tokio_doca::soft::Soft;
 use tokio_doca::{
@@ -217,11 +217,6 @@ fn without_a_runtime_it_is_bad_state_and_nothing_is_taken() {
         assert_eq!(bench.free_bufs(), bench.pool.elements());
     };
     check(futures::executor::block_on(copying(&bench)));
-    // With a runtime, but without its I/O driver.
-    let plain = Builder::new_current_thread().enable_time().build().unwrap();
-    check(plain.block_on(copying(&bench)));
-    let plain = Builder::new_multi_thread().worker_threads(1).build();
-    check(plain.unwrap().block_on(copying(&bench)));
     assert_eq!(run(copying(&bench)), Ok(3));
 }
 

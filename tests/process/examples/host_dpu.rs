@@ -12,40 +12,27 @@ use support::{block_until, run as run_async};
 use tokio_doca::soft::{Soft, Topology};
 use tokio_doca::{ErrorKind, Mmap, channel::Channel, mem::Access};
 
-/// A folder, and in it the file of a card that no other test has: its Channels meet nobody else's.
+/// A card that no other test has, so that its Channels meet nobody else's, and a folder.
 struct Card {
     folder: Folder,
-    file: PathBuf,
+    serial: String,
 }
 
 impl Card {
     fn new() -> Card {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let folder = Folder::new();
-        let file = folder.path("card.toml");
-        let card = format!("T{}X{number}", std::process::id());
-        let text = format!(
-            r#"
-            card = "{card}"
-            [[port]]
-            name = "p0"
-            address = "03:00.0"
-            function = [
-                {{ name = "pf0", kind = "pf", address = "0b:00.0" }},
-                {{ name = "pf0vf0", kind = "vf", address = "0b:00.2" }},
-            ]
-            "#
-        );
-        fs::write(&file, text).unwrap();
-        Card { folder, file }
+        Card {
+            folder: Folder::new(),
+            serial: format!("T{}X{number}", std::process::id()),
+        }
     }
 
     fn side(&self, view: &str, name: &str) -> Command {
         let mut command = example(name);
         command
             .env("TOKIO_DOCA_SOFT", view)
-            .env("TOKIO_DOCA_SOFT_TOPOLOGY", &self.file);
+            .env("TOKIO_DOCA_SOFT_CARD", &self.serial);
         command
     }
 
@@ -263,7 +250,7 @@ fn files_of_all_sizes_go_both_ways_and_have_the_sum_that_is_said() {
             }
             assert!(fs::read(&dst).unwrap() == bytes, "{len} bytes differ");
             let left = fs::read_dir(&card.folder.0).unwrap().count();
-            assert_eq!(left, 3, "the card, and two files");
+            assert_eq!(left, 2, "the two files");
         }
     }
 }
@@ -307,7 +294,7 @@ fn what_cannot_be_transferred_is_said_on_both_sides_and_leaves_nothing() {
         }
     }
     assert!(fs::read(&other).unwrap() == theirs, "it was written over");
-    assert_eq!(fs::read_dir(&card.folder.0).unwrap().count(), 3);
+    assert_eq!(fs::read_dir(&card.folder.0).unwrap().count(), 2);
 }
 
 #[test]
@@ -329,7 +316,7 @@ fn a_transfer_that_breaks_off_leaves_no_file() {
     };
     let is_clean = || {
         let names = fs::read_dir(&card.folder.0).unwrap();
-        assert_eq!(names.count(), 2, "the card, and what is sent");
+        assert_eq!(names.count(), 1, "what is sent");
     };
     for (script, part) in [
         ("pass*4 error:IoFailed:0x88", "vendor code 0x88"),
@@ -365,7 +352,7 @@ fn a_host_that_sends_more_than_it_offered_is_told_so() {
     let mut dpu = card.dpu("file_transfer_dpu");
     dpu.arg("--progress").arg("-f").arg(card.path("dst"));
     let dpu = Running::start(&mut dpu);
-    let topology = Topology::load(&card.file).unwrap();
+    let topology = Topology::default().with_card(&card.serial).unwrap();
     let pf0 = Soft::builder()
         .topology(topology)
         .build()

@@ -3,7 +3,7 @@
 
 use crate::forged::Blob;
 use support::{test_name, *};
-use tokio_doca::soft::{Limits, Soft, Topology, View};
+use tokio_doca::soft::{Limits, Port, Soft, Topology, View};
 use tokio_doca::{
     Device, Error,
     mem::{Access, RemoteMmap},
@@ -35,15 +35,10 @@ fn a_blob_writes_no_lines_into_a_log() {
 
 #[test]
 fn a_topology_and_a_script_write_no_lines_into_a_log() {
-    let name = format!("[[port]]\nname = {FORGED:?}\naddress = \"03:00.0\"\n");
-    // As Rust writes a character TOML does too, but for the braces.
-    let name = name
-        .replace(r"\u{1b}", r"\u001b")
-        .replace(r"\u{9b}", r"\u009b");
-    let name = name.replace(r"\u{202e}", r"\u202e");
-    is_one_line(&name.parse::<Topology>().unwrap_err(), "a topology");
-    let path = format!("/no/such/{FORGED}");
-    is_one_line(&Topology::load(&path).unwrap_err(), "a topology's path");
+    let renamed = Topology::default().with_card(FORGED);
+    is_one_line(&renamed.unwrap_err(), "a serial number");
+    let port = Port::new(FORGED, "03:00.0".parse().unwrap());
+    is_one_line(&Topology::new([port]).unwrap_err(), "a port's name");
     let script = FORGED.replace(['\n', '\r', ' '], "\u{9b}");
     let error = Soft::builder().build().faults().push_script(&script);
     let text = error.unwrap_err().to_string();

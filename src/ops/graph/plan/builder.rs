@@ -166,7 +166,7 @@ impl GraphBuilder {
         predecessors.each(&mut |predecessor| self.edges.push((predecessor, node)));
     }
 
-    /// What a node is called in errors, drawings and traces; its kind and number if not said
+    /// What a node is called in errors and drawings; its kind and number if not said
     /// (`dma_copy#3`).
     pub fn label(&mut self, node: impl Into<NodeId>, text: &str) {
         self.labels.push((node.into(), text.into()));

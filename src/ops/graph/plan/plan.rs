@@ -198,7 +198,7 @@ impl Graph {
         self.0.nodes.len()
     }
 
-    /// What a node is called in errors, drawings and traces: its label, or kind and number. `None`
+    /// What a node is called in errors and drawings: its label, or kind and number. `None`
     /// if it is another graph's.
     pub fn label(&self, node: impl Into<NodeId>) -> Option<String> {
         let node = node.into();

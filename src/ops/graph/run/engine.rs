@@ -220,10 +220,6 @@ impl Progress {
             self.ready.insert(node);
             return Err(Yields);
         }
-        // Not through `started`: it would borrow the step as well.
-        if let Some(trace) = &mut self.trace {
-            trace.started(node);
-        }
         if let Some(outcome) = step.begin() {
             return Ok(self.over_and_next(plan, node, outcome));
         }

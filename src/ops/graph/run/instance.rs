@@ -11,8 +11,6 @@ use super::super::plan::{Graph, NodeWork, Plan};
 use super::body::{Body, Sub};
 use super::level::Level;
 use super::progress::Progress;
-use super::timeline;
-use super::trace::Trace;
 use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::reactor::{Received, WorkQ};
 
@@ -231,26 +229,6 @@ impl Instance {
     pub fn is_draining(&mut self) -> bool {
         let Level { graph, progress } = &mut self.level;
         !progress.is_drained(&graph.0)
-    }
-
-    /// Notes when each node starts and ends, in the runs to come: two readings of the clock for
-    /// each. Off if not said. Memory for it is taken here. Instances of sub-graphs have switches of
-    /// their own.
-    pub fn set_tracing(&mut self, on: bool) {
-        let nodes = self.level.graph.nodes();
-        let trace = &mut self.level.progress.trace;
-        match on {
-            true if trace.is_none() => *trace = Some(Trace::new(nodes)),
-            true => {}
-            false => *trace = None,
-        }
-    }
-
-    /// When each node of the last run started and ended, as JSON in Chrome's trace format
-    /// (`chrome://tracing`, Perfetto), those of sub-graphs included; without events if it was not
-    /// switched on. A job starts when it is submitted, and ends when the run sees its end.
-    pub fn trace(&self) -> String {
-        timeline::json(&self.level)
     }
 }
 

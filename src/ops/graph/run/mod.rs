@@ -15,8 +15,6 @@ mod level;
 mod loom;
 mod progress;
 mod running;
-mod timeline;
-mod trace;
 mod view;
 
 pub use error::RunError;

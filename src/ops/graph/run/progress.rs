@@ -17,7 +17,6 @@ use super::bits::Bits;
 use super::board::{Board, End};
 use super::body::{Body, Sub};
 use super::level::Level;
-use super::trace::Trace;
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::reactor::{self, Outcome, Received};
 
@@ -63,7 +62,6 @@ pub(super) struct Progress {
     pub(super) notify: Arc<dyn reactor::Run>,
     /// Completions that were taken from the board; empty otherwise.
     ends: Vec<End>,
-    pub(super) trace: Option<Trace>,
 }
 
 impl Progress {
@@ -89,7 +87,6 @@ impl Progress {
             notify: Arc::clone(&board) as Arc<dyn reactor::Run>,
             board,
             ends: Vec::with_capacity(count),
-            trace: None,
         }
     }
 
@@ -105,9 +102,6 @@ impl Progress {
         for (mark, open) in self.marks.iter_mut().zip(&plan.open) {
             mark.state = NodeState::NotStarted;
             mark.open = *open;
-        }
-        if let Some(trace) = &mut self.trace {
-            trace.reset();
         }
     }
 
@@ -156,17 +150,11 @@ impl Progress {
     #[inline(always)]
     pub(super) fn started(&mut self, node: u32) {
         self.marks[node as usize].state = NodeState::Started;
-        if let Some(trace) = &mut self.trace {
-            trace.started(node);
-        }
     }
 
     /// It has not started after all: there is no Slot.
     pub(super) fn block(&mut self, node: u32) {
         self.marks[node as usize].state = NodeState::NotStarted;
-        if let Some(trace) = &mut self.trace {
-            trace.blocked(node);
-        }
         self.blocked.insert(node);
     }
 
@@ -194,9 +182,6 @@ impl Progress {
         mark.state = NodeState::Completed;
         mark.outcome = outcome;
         let (from, to) = mark.successors;
-        if let Some(trace) = &mut self.trace {
-            trace.ended(node);
-        }
         if self.stopped {
             return None;
         }
@@ -224,9 +209,6 @@ impl Progress {
     pub(super) fn fail(&mut self, node: u32, error: JobError, cause: Option<Error>) {
         self.marks[node as usize].state = NodeState::Failed;
         self.marks[node as usize].outcome = Err(error);
-        if let Some(trace) = &mut self.trace {
-            trace.ended(node);
-        }
         if self.failure.is_none() {
             self.failure = Some((node, cause));
         }
@@ -285,9 +267,6 @@ impl Progress {
     /// A node ended before it was over.
     fn early(&mut self, node: u32) {
         self.marks[node as usize].state = NodeState::Stopped;
-        if let Some(trace) = &mut self.trace {
-            trace.ended(node);
-        }
     }
 
     /// A sub-graph failed, and drains: nothing new starts outside either.

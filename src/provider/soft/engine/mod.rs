@@ -2,12 +2,11 @@
 //!
 //! A queue and its engine share two [rings]: Jobs go there, Completions come back. A [queue_worker]
 //! is the half of a queue that does the Jobs; an engine's [thread] drives the queue workers of its
-//! queues, and on a device without engines the reaper drives its own. Engines of one device [split]
-//! large copies.
+//! queues, and on a device without engines the reaper drives its own.
 //!
 //! An engine's thread runs on CPUs of its own choice ([affinity]).
 //!
-//! These files import one another downwards, `thread > queue_worker > rings > {ring, split}` and
+//! These files import one another downwards, `thread > queue_worker > rings > ring` and
 //! `thread > affinity`, and of the device what lies below it: options, faults, what its queues
 //! share, and the opaque copy.
 
@@ -15,7 +14,6 @@ mod affinity;
 mod queue_worker;
 mod ring;
 mod rings;
-mod split;
 mod thread;
 
 pub(super) use affinity::Affinity;
@@ -25,8 +23,6 @@ pub(super) use ring::Ring;
 #[cfg(all(test, tokio_doca_loom))]
 pub(super) use rings::{Consumer, Doorbell};
 pub(super) use rings::{Rings, Task, Work};
-#[cfg(all(test, tokio_doca_loom))]
-pub(super) use split::Split;
 pub(super) use thread::Engine;
 #[cfg(all(test, tokio_doca_loom))]
 pub(super) use thread::Parker;

@@ -20,7 +20,6 @@ use std::sync::{Arc, Mutex};
 use super::super::copy;
 use super::super::fault::{Fault, Faults, Held};
 use super::ring::Ring;
-use super::split::{self, Split};
 use crate::device::{
     Completion, CopyJob, CpuJob, CpuState, Job, KeepAlive, QueueConfig, Signal, Token,
 };
@@ -301,21 +300,6 @@ impl Work {
         // SAFETY: an accepted Job's memory is valid and leased until its completion; the crate
         // checked the lengths, and that the two do not overlap.
         unsafe { copy::copy(src, dst, from, len, copy::streams(*all)) };
-    }
-
-    /// Copies all of it, together with whoever helps; `offered` is called once they can. False if
-    /// it is not worth it, and nothing was done.
-    #[inline(always)]
-    pub(super) fn copy_together(&self, split: &Split, offered: impl FnOnce()) -> bool {
-        if let Task::Copy(CopyJob { src, dst, len }) = &self.task
-            && *len >= split::LEAST
-            && let (Some(src), Some(dst)) = (src.as_one(), dst.as_one())
-        {
-            // SAFETY: as above; each engine does one Job at a time.
-            unsafe { split.copy(src, dst, *len, offered) };
-            return true;
-        }
-        false
     }
 }
 

@@ -15,7 +15,6 @@ use super::super::shared::DeviceShared;
 use super::affinity::Affinity;
 use super::queue_worker::{Driver, QueueWorker};
 use super::rings::Work;
-use super::split::Split;
 use crate::device::DevInfo;
 use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicBool as LoomBool, fence};
@@ -23,9 +22,6 @@ use crate::sync::lock;
 
 /// Looks between two readings of the clock. Without `pause`: one costs as much as eighty of them.
 const LOOKS: u32 = 256;
-
-/// Bytes that are copied in the time that it takes to wake a thread.
-const WAKE: usize = 1 << 20;
 
 /// Bytes whose copy takes as long as a part of a hash, after which other queues have their turn: 1
 /// MiB is hashed in one go.
@@ -60,8 +56,6 @@ pub(in super::super) struct EngineShared {
     jobs: AtomicU64,
     /// Nanoseconds that it worked.
     worked: AtomicU64,
-    /// A large copy that others may help with.
-    split: Split,
 }
 
 impl Engine {
@@ -72,24 +66,18 @@ impl Engine {
         affinity: Affinity,
         device: &Arc<DeviceShared>,
         number: usize,
-        group: &[Arc<EngineShared>],
     ) -> Result<Engine> {
-        let shared = Arc::clone(&group[number]);
+        let shared = Arc::<EngineShared>::default();
         let (ready, is_ready) = mpsc::sync_channel(1);
-        let others = group.iter().filter(|other| !Arc::ptr_eq(other, &shared));
         let mut engine = EngineThread {
             faults: device.faults.clone(),
             spin: spin.min(MAX_SPIN),
             queues: Vec::new(),
             leaving: false,
-            group: EngineGroup {
-                shared: Arc::clone(&shared),
-                others: others.cloned().collect(),
-                alone: 0,
-            },
+            shared: Arc::clone(&shared),
         };
         let run = move || {
-            let _ = engine.group.shared.thread.set(thread::current());
+            let _ = engine.shared.thread.set(thread::current());
             let applied = affinity.apply();
             let is_on_its_cpus = applied.is_ok();
             let _ = ready.send(applied);
@@ -206,7 +194,6 @@ impl Default for EngineShared {
             submitter: AtomicUsize::new(usize::MAX),
             jobs: AtomicU64::new(0),
             worked: AtomicU64::new(0),
-            split: Split::new(),
         }
     }
 }
@@ -248,58 +235,30 @@ struct EngineThread {
     queues: Vec<QueueWorker>,
     /// Queues are retired whose jobs are not over.
     leaving: bool,
-    group: EngineGroup,
-}
-
-/// An engine and the others of its device.
-struct EngineGroup {
     shared: Arc<EngineShared>,
-    others: Box<[Arc<EngineShared>]>,
-    /// Bytes of large copies that it did while another engine slept.
-    alone: usize,
 }
 
-impl Driver for EngineGroup {
+/// How an engine drives a queue.
+struct Drives<'a>(&'a EngineShared);
+
+impl Driver for Drives<'_> {
     const KEEPS_TIME: bool = true;
     const PIECE: usize = PIECE;
 
-    /// All of it: others help if they are awake. To wake one costs as much as a copy of a megabyte,
-    /// so that a short one does not.
+    /// All of it.
     #[inline(always)]
     fn copy(&mut self, work: &Work, from: usize) -> usize {
         debug_assert_eq!(from, 0, "nothing of a copy is left to the next turn");
         let len = work.len();
-        let offered = || {
-            self.alone = self.alone.saturating_add(len);
-            if self.alone >= WAKE {
-                self.alone = 0;
-                self.others.iter().for_each(|other| other.wake_if_parked());
-            }
-        };
-        if self.others.is_empty() || !work.copy_together(&self.shared.split, offered) {
-            work.copy(0, len);
-        }
+        work.copy(0, len);
         len
     }
 
     #[inline(always)]
     fn count(&mut self) {
         // Before the completion can be seen, so that who awaited a job finds it counted.
-        let jobs = &self.shared.jobs;
+        let jobs = &self.0.jobs;
         jobs.store(jobs.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-    }
-}
-
-impl EngineGroup {
-    /// Helps the others with what they have.
-    fn help(&self) -> bool {
-        let mut helped = false;
-        for other in &self.others {
-            while other.split.help() {
-                helped = true;
-            }
-        }
-        helped
     }
 }
 
@@ -308,10 +267,9 @@ impl EngineThread {
         loop {
             let start = Instant::now();
             self.answer();
-            let worked = self.work() | self.group.help();
-            if worked {
+            if self.work() {
                 let end = Instant::now();
-                let worked = &self.group.shared.worked;
+                let worked = &self.shared.worked;
                 let more = u64::try_from((end - start).as_nanos()).unwrap_or(u64::MAX);
                 worked.store(
                     worked.load(Ordering::Relaxed).saturating_add(more),
@@ -321,7 +279,7 @@ impl EngineThread {
                     continue;
                 }
             }
-            if self.group.shared.stop.load(Ordering::SeqCst) && self.queues.is_empty() {
+            if self.shared.stop.load(Ordering::SeqCst) && self.queues.is_empty() {
                 return;
             }
             self.sleep();
@@ -330,7 +288,7 @@ impl EngineThread {
 
     /// Takes queues in that came, and leaves those that are over.
     fn answer(&mut self) {
-        let shared = &self.group.shared;
+        let shared = &self.shared;
         let called = shared.called.swap(false, Ordering::SeqCst);
         if called {
             let mut arrived = shared.arrived();
@@ -358,24 +316,22 @@ impl EngineThread {
         loop {
             let mut found = false;
             for queue in &mut self.queues {
-                found |= queue.drive(&mut self.group);
+                found |= queue.drive(&mut Drives(&self.shared));
             }
             if !found {
                 return worked;
             }
             worked = true;
-            if self.leaving || self.group.shared.called.load(Ordering::Relaxed) {
+            if self.leaving || self.shared.called.load(Ordering::Relaxed) {
                 self.answer();
             }
         }
     }
 
-    /// Whether there is something that `answer`, `work` or `help` would do.
+    /// Whether there is something that `answer` or `work` would do.
     #[inline(always)]
     fn has_work(&self) -> bool {
-        self.queues.iter().any(QueueWorker::has_work)
-            || self.group.shared.called.load(Ordering::Relaxed)
-            || self.group.others.iter().any(|other| other.split.is_open())
+        self.queues.iter().any(QueueWorker::has_work) || self.shared.called.load(Ordering::Relaxed)
     }
 
     /// When the next job that was put aside is due.
@@ -387,7 +343,7 @@ impl EngineThread {
     fn spin_for_more(&self, start: Instant) -> bool {
         let due = self.due();
         let over = |now| now >= start + self.spin || due.is_some_and(|due| now >= due);
-        while !over(Instant::now()) && !self.group.shared.on_submitters_cpu() {
+        while !over(Instant::now()) && !self.shared.on_submitters_cpu() {
             for _ in 0..LOOKS {
                 if self.has_work() {
                     return true;
@@ -399,7 +355,7 @@ impl EngineThread {
 
     /// Announces that it sleeps, looks once more, sleeps.
     fn sleep(&mut self) {
-        let shared = &self.group.shared;
+        let shared = &self.shared;
         shared.parker.prepare();
         let held = self.faults.is_held();
         let nothing = match held {

@@ -1,43 +1,25 @@
 //! A card with its ports and functions, checked as a whole, and the devices of each view.
 
-use std::path::Path;
-use std::str::FromStr;
-
-use serde::Deserialize;
-use toml::Spanned;
-
-use super::check::Invalid;
-use super::function::{FunctionTable, PortTable, unwritten};
-use super::{Function, Port, View, file};
+use super::{Function, Port, View};
 use crate::device::{Caps, DevInfo, PciAddr, PciFunction, RepCaps, RepInfo};
 use crate::error::{Error, ErrorKind, Result};
+
+/// The serial number of a card that was given none.
+const CARD: &str = "TD0000X00000";
 
 /// A card: its serial number, its ports, and the functions behind each.
 ///
 /// The two sides of one card are processes whose topologies have the same serial number. It
-/// defaults to `TD0000X00000`. A topology is built in code or read from TOML:
+/// defaults to `TD0000X00000`; `TOKIO_DOCA_SOFT_CARD=NAME` gives the card of the default software
+/// device another one. A topology is built in code:
 ///
 /// ```
-/// use tokio_doca::Device;
 /// use tokio_doca::device::Provider;
 /// use tokio_doca::soft::{Function, Port, Soft, Topology, View};
 ///
-/// let topology: Topology = r#"
-///     card = "TD0000X00001"               # defaults to TD0000X00000
-///     [[port]]
-///     name = "p0"
-///     address = "03:00.0"
-///     [[port.function]]
-///     name = "pf0"
-///     kind = "pf"                         # pf, vf or sf
-///     address = "0b:00.0"                 # a sub-function has none
-///     representor = "hpf0"                # defaults to "h" and the name
-///     emulated = false                    # defaults to false
-/// "#
-/// .parse()?;
 /// let pf0 = Function::pf("pf0", "0b:00.0".parse()?);
 /// let p0 = Port::new("p0", "03:00.0".parse()?).function(pf0);
-/// assert_eq!(topology, Topology::new([p0])?.with_card("TD0000X00001")?);
+/// let topology = Topology::new([p0])?.with_card("TD0000X00001")?;
 ///
 /// let dpu = Soft::builder().view(View::Dpu).topology(topology).build();
 /// assert_eq!(dpu.devices()?.len(), 1);
@@ -48,20 +30,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// nor two representors. No two ports, and no two functions of the host, have the same PCI
 /// address. A card has 1 to 255 ports, and a port at most 1,024 functions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Topology(Card);
-
-/// The whole of the file.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Card {
-    #[serde(default = "default_card")]
-    pub(super) card: Spanned<String>,
-    #[serde(default, rename = "port")]
-    pub(super) ports: Vec<PortTable>,
-}
-
-fn default_card() -> Spanned<String> {
-    unwritten("TD0000X00000".to_owned())
+pub struct Topology {
+    card: String,
+    pub(super) ports: Vec<Port>,
 }
 
 impl Default for Topology {
@@ -79,24 +50,10 @@ impl Default for Topology {
             .function(Function::pf("pf1", host(1)))
             .function(Function::vf("pf1vf0", host(4)))
             .function(Function::sf("p1s0"));
-        Topology(Card {
-            card: default_card(),
-            ports: vec![p0.0, p1.0],
-        })
-    }
-}
-
-impl FromStr for Topology {
-    type Err = Error;
-
-    /// Reads TOML with the keys of the type's documentation.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidValue` if it is not a valid topology; the text names the line and what is expected.
-    fn from_str(text: &str) -> Result<Topology> {
-        file::parse(text)
-            .map_err(|text| Error::new(ErrorKind::InvalidValue, "Topology::from_str", text))
+        Topology {
+            card: CARD.to_owned(),
+            ports: vec![p0, p1],
+        }
     }
 }
 
@@ -107,12 +64,11 @@ impl Topology {
     ///
     /// `InvalidValue` if the ports break a rule of [`Topology`].
     pub fn new(ports: impl IntoIterator<Item = Port>) -> Result<Topology> {
-        let card = Card {
-            card: default_card(),
-            ports: ports.into_iter().map(|port| port.0).collect(),
+        let card = Topology {
+            card: CARD.to_owned(),
+            ports: ports.into_iter().collect(),
         };
-        card.built()
-            .map_err(|error| error.with_call("Topology::new"))
+        card.checked("Topology::new")
     }
 
     /// Gives the card another serial number.
@@ -121,9 +77,8 @@ impl Topology {
     ///
     /// `InvalidValue` unless it has 1 to 20 letters and digits.
     pub fn with_card(mut self, serial: impl Into<String>) -> Result<Topology> {
-        self.0.card = unwritten(serial.into());
-        let built = self.0.built();
-        built.map_err(|error| error.with_call("Topology::with_card"))
+        self.card = serial.into();
+        self.checked("Topology::with_card")
     }
 
     /// Plugs a function into a port.
@@ -133,17 +88,11 @@ impl Topology {
     /// - `NotFound` if the card has no such port.
     /// - `InvalidValue` if the function breaks a rule of [`Topology`].
     pub fn plug(mut self, port: &str, function: Function) -> Result<Topology> {
-        let known = self
-            .0
-            .ports
-            .iter_mut()
-            .find(|known| known.name.get_ref() == port);
-        known
-            .ok_or_else(|| missing("port", port).with_call("Topology::plug"))?
-            .functions
-            .push(function.0);
-        let built = self.0.built();
-        built.map_err(|error| error.with_call("Topology::plug"))
+        const CALL: &str = "Topology::plug";
+        let known = self.ports.iter_mut().find(|known| known.name == port);
+        let known = known.ok_or_else(|| missing(CALL, "port", port))?;
+        known.functions.push(function);
+        self.checked(CALL)
     }
 
     /// Unplugs the function of this name. A function that is plugged in again under its name, for
@@ -153,32 +102,20 @@ impl Topology {
     ///
     /// `NotFound` if the card has no such function.
     pub fn unplug(mut self, function: &str) -> Result<Topology> {
-        let at = self.0.ports.iter_mut().find_map(|port| {
+        let at = self.ports.iter_mut().find_map(|port| {
             let mut functions = port.functions.iter();
-            let at = functions.position(|known| known.name.get_ref() == function)?;
+            let at = functions.position(|known| known.name == function)?;
             Some(port.functions.remove(at))
         });
         match at {
             Some(_) => Ok(self),
-            None => Err(missing("function", function).with_call("Topology::unplug")),
+            None => Err(missing("Topology::unplug", "function", function)),
         }
-    }
-
-    /// Reads a TOML file of at most 1 MiB.
-    ///
-    /// # Errors
-    ///
-    /// - `InvalidValue` if it is not a valid topology; the text names the line and what is
-    ///   expected.
-    /// - `InvalidValue` if it is no regular file, or too long.
-    /// - The kind of the operating system's error if it cannot be read.
-    pub fn load(path: impl AsRef<Path>) -> Result<Topology> {
-        file::load(path.as_ref())
     }
 
     /// Returns the serial number of the card.
     pub fn card(&self) -> &str {
-        self.0.card.get_ref()
+        &self.card
     }
 
     /// The devices of a view: the host's functions by address, or the DPU's ports and then their
@@ -203,16 +140,16 @@ impl Topology {
             }
             DevInfo::new(provider, name, addr, function, caps)
         };
-        let ports = self.0.ports.iter();
+        let ports = self.ports.iter();
         let functions = ports.clone().flat_map(|port| {
             let functions = port.functions.iter();
             let functions = functions.filter(|it| it.is_hosts() == (view == View::Host));
-            functions.map(|it| device(it.name.get_ref(), it.addr(port), it.kind, false))
+            functions.map(|it| device(&it.name, it.addr(port), it.kind, false))
         });
         let mut list: Vec<DevInfo> = ports
             .clone()
             .filter(|_| view == View::Dpu)
-            .map(|port| device(port.name.get_ref(), port.addr(), PciFunction::Pf, true))
+            .map(|port| device(&port.name, port.addr, PciFunction::Pf, true))
             .chain(functions)
             .collect();
         if view == View::Host {
@@ -223,26 +160,26 @@ impl Topology {
 
     /// The number of the port that a device belongs to.
     pub(in crate::provider::soft) fn port_of(&self, device: &str) -> Option<u8> {
-        let is_its = |port: &PortTable| {
+        let is_its = |port: &Port| {
             let mut functions = port.functions.iter();
-            port.name.get_ref() == device || functions.any(|it| it.name.get_ref() == device)
+            port.name == device || functions.any(|it| it.name == device)
         };
-        let at = self.0.ports.iter().position(is_its)?;
+        let at = self.ports.iter().position(is_its)?;
         u8::try_from(at).ok()
     }
 
     /// The device of the DPU's view that is this port.
     pub(in crate::provider::soft) fn port_name(&self, port: u8) -> Option<&str> {
-        Some(self.0.ports.get(usize::from(port))?.name.get_ref())
+        Some(&self.ports.get(usize::from(port))?.name)
     }
 
     /// The representors behind a port.
     pub(in crate::provider::soft) fn representors(&self, port: &str) -> Option<Vec<RepInfo>> {
-        let mut ports = self.0.ports.iter();
-        let port = ports.find(|known| known.name.get_ref() == port)?;
-        let representor = |function: &FunctionTable| {
-            let vuid = self.vuid(function.name.get_ref());
-            let name = function.representor().into_inner();
+        let mut ports = self.ports.iter();
+        let port = ports.find(|known| known.name == port)?;
+        let representor = |function: &Function| {
+            let vuid = self.vuid(&function.name);
+            let name = function.representor.clone();
             let addr = function.addr(port);
             RepInfo::new(name, vuid, addr, function.kind, function.rep_kind())
         };
@@ -253,26 +190,11 @@ impl Topology {
     pub(in crate::provider::soft) fn vuid(&self, function: &str) -> String {
         format!("{}{}", self.card(), function.to_uppercase())
     }
-
-    pub(super) fn checked(mut card: Card) -> Result<Topology, Invalid> {
-        card.check()?;
-        // So that a card that says its default names equals one that does not.
-        let functions = card.ports.iter_mut().flat_map(|port| &mut port.functions);
-        functions.for_each(FunctionTable::name_representor);
-        Ok(Topology(card))
-    }
 }
 
-fn missing(what: &str, name: &str) -> Error {
+fn missing(call: &'static str, what: &str, name: &str) -> Error {
     let text = format!("the card has no {what} \"{name}\"");
-    Error::new(ErrorKind::NotFound, None, text)
-}
-
-impl Card {
-    fn built(self) -> Result<Topology> {
-        let invalid = |wrong: Invalid| Error::new(ErrorKind::InvalidValue, None, wrong.text);
-        Topology::checked(self).map_err(invalid)
-    }
+    Error::new(ErrorKind::NotFound, call, text)
 }
 
 #[cfg(test)]
@@ -341,6 +263,6 @@ mod tests {
         }
         // The two sides have addresses of their own.
         Topology::new([p0()]).unwrap();
-        default().0.built().unwrap();
+        default().check().unwrap();
     }
 }

@@ -1,14 +1,12 @@
-//! The rules of a topology, and which bytes of a file break them.
+//! The rules of a topology.
 
 use std::collections::HashSet;
 use std::fmt::Display;
 use std::hash::Hash;
-use std::ops::Range;
 
-use toml::Spanned;
-
-use super::card::Card;
-use super::function::{FunctionTable, PortTable};
+use super::card::Topology;
+use super::function::Port;
+use crate::error::{Error, ErrorKind, Result};
 
 /// Characters of a device's name at most, as in Linux.
 const NAME_MAX: usize = 15;
@@ -19,40 +17,48 @@ const PORTS_MAX: usize = 255;
 /// Functions of one port at most.
 const FUNCTIONS_MAX: usize = 1024;
 
-/// The rule that a card breaks, and the bytes of the file that do it.
-pub(super) struct Invalid {
-    pub(super) text: String,
-    pub(super) at: Range<usize>,
-}
+impl Topology {
+    /// Returns it if it keeps the rules, and else the one that it breaks.
+    pub(super) fn checked(self, call: &'static str) -> Result<Topology> {
+        let broken = |text| Error::new(ErrorKind::InvalidValue, call, text);
+        self.check().map_err(broken)?;
+        Ok(self)
+    }
 
-impl Card {
-    pub(super) fn check(&self) -> Result<(), Invalid> {
-        check_text(
-            &self.card,
-            "serial number",
-            CARD_MAX,
-            "letters and digits",
-            |byte| byte.is_ascii_alphanumeric(),
-        )?;
+    pub(super) fn check(&self) -> Result<(), String> {
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric();
+        let of = "letters and digits";
+        check_text(self.card(), "serial number", CARD_MAX, of, is_allowed)?;
         let count = self.ports.len();
         if !(1..=PORTS_MAX).contains(&count) {
-            let at = self.ports.last().map_or(0..0, |port| port.name.span());
-            let text = format!("{count} ports: a card has 1 to {PORTS_MAX}");
-            return Err(Invalid { text, at });
+            return Err(format!("{count} ports: a card has 1 to {PORTS_MAX}"));
         }
         let (mut devices, mut representors) = (HashSet::new(), HashSet::new());
         let (mut hosts, mut dpus) = (HashSet::new(), HashSet::new());
-        for port in &self.ports {
-            port.check()?;
-            unique("devices are called", &port.name, &mut devices)?;
-            unique("ports are at", &port.address, &mut dpus)?;
-            for function in &port.functions {
-                function.check()?;
-                let representor = function.representor();
-                check_name(&representor)?;
+        for Port {
+            name,
+            addr,
+            functions,
+        } in &self.ports
+        {
+            check_name(name)?;
+            let count = functions.len();
+            if count > FUNCTIONS_MAX {
+                let text = format!("port {name} has {count} functions: at most {FUNCTIONS_MAX}");
+                return Err(text);
+            }
+            unique("devices are called", name, &mut devices)?;
+            unique("ports are at", addr, &mut dpus)?;
+            for function in functions {
+                check_name(&function.name)?;
+                check_name(&function.representor)?;
                 unique("devices are called", &function.name, &mut devices)?;
-                unique("representors are called", &representor, &mut representors)?;
-                if let Some(addr) = &function.address {
+                unique(
+                    "representors are called",
+                    &function.representor,
+                    &mut representors,
+                )?;
+                if let Some(addr) = &function.own_addr {
                     unique("functions of the host are at", addr, &mut hosts)?;
                 }
             }
@@ -61,72 +67,31 @@ impl Card {
     }
 }
 
-impl PortTable {
-    fn check(&self) -> Result<(), Invalid> {
-        check_name(&self.name)?;
-        let (name, count) = (&self.name, self.functions.len());
-        if count > FUNCTIONS_MAX {
-            let text = format!("port {name} has {count} functions: at most {FUNCTIONS_MAX}");
-            let at = name.span();
-            return Err(Invalid { text, at });
-        }
-        Ok(())
-    }
-}
-
-impl FunctionTable {
-    fn check(&self) -> Result<(), Invalid> {
-        check_name(&self.name)?;
-        let name = &self.name;
-        let (text, at) = match (self.is_hosts(), &self.address) {
-            (true, None) => {
-                let text = format!("{name} has no address: a pf and a vf have one");
-                (text, name.span())
-            }
-            (false, Some(address)) => {
-                let text = format!("{name} is an sf: it has the address of its port, and no other");
-                (text, address.span())
-            }
-            (true, Some(_)) | (false, None) => return Ok(()),
-        };
-        Err(Invalid { text, at })
-    }
-}
-
-fn check_name(name: &Spanned<String>) -> Result<(), Invalid> {
-    check_text(
-        name,
-        "name",
-        NAME_MAX,
-        "lower-case letters, digits, _ and -",
-        |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-'),
-    )
+fn check_name(name: &str) -> Result<(), String> {
+    let of = "lower-case letters, digits, _ and -";
+    let is_allowed = |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-');
+    check_text(name, "name", NAME_MAX, of, is_allowed)
 }
 
 fn check_text(
-    text: &Spanned<String>,
+    text: &str,
     what: &str,
     max: usize,
     of: &str,
     is_allowed: fn(u8) -> bool,
-) -> Result<(), Invalid> {
-    let is_short = (1..=max).contains(&text.get_ref().len());
-    if is_short && text.get_ref().bytes().all(is_allowed) {
+) -> Result<(), String> {
+    if (1..=max).contains(&text.len()) && text.bytes().all(is_allowed) {
         return Ok(());
     }
-    let at = text.span();
-    let text = format!("the {what} \"{text}\": 1 to {max} {of}");
-    Err(Invalid { text, at })
+    Err(format!("the {what} \"{text}\": 1 to {max} {of}"))
 }
 
-fn unique<T>(two: &str, value: &Spanned<T>, seen: &mut HashSet<T>) -> Result<(), Invalid>
+fn unique<'a, T>(two: &str, value: &'a T, seen: &mut HashSet<&'a T>) -> Result<(), String>
 where
-    T: Clone + Display + Eq + Hash,
+    T: Display + Eq + Hash,
 {
-    if seen.insert(value.get_ref().clone()) {
-        return Ok(());
+    match seen.insert(value) {
+        true => Ok(()),
+        false => Err(format!("two {two} {value}")),
     }
-    let text = format!("two {two} {value}");
-    let at = value.span();
-    Err(Invalid { text, at })
 }

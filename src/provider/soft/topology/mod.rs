@@ -8,14 +8,13 @@
 //! | DPU | `p0`, and its sub-function `p0s0` | 0 | `03:00.0` | `pf0sf0` (of `p0s0`), behind `p0` |
 //! | DPU | `p1`, and its sub-function `p1s0` | 1 | `03:00.1` | `pf1sf0` (of `p1s0`), behind `p1` |
 //!
-//! That is the default ([`Topology::default`], Core guide 3.2.1.2). Others are built in code or
-//! read from a file. What a host function of a port exports to the DPU, only the DPU's device of
-//! that port imports (3.2.1.3); sub-functions import nothing.
+//! That is the default ([`Topology::default`], Core guide 3.2.1.2). Others are built in code. What
+//! a host function of a port exports to the DPU, only the DPU's device of that port imports
+//! (3.2.1.3); sub-functions import nothing.
 
 mod card;
 mod check;
 mod current;
-mod file;
 mod function;
 mod view;
 
