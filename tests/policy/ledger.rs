@@ -1,4 +1,4 @@
-//! The ledger of unsafe code in DESIGN.md names the files that have some, and how much: no more, no
+//! The ledger of unsafe code in docs/unsafe.md names the files that have some, and how much: no more, no
 //! fewer.
 
 use std::collections::BTreeMap;
@@ -91,12 +91,14 @@ fn in_source() -> BTreeMap<String, usize> {
     ledger
 }
 
+fn ledger() -> String {
+    fs::read_to_string(root().join("docs/unsafe.md")).expect("docs has the ledger")
+}
+
 /// What the ledger says: `src/path.rs` and its number, with the boundary that the file is inside.
-fn in_design(text: &str) -> Vec<(String, usize, String)> {
-    let ledger = text.split("\n## Unsafe code\n").nth(1).unwrap_or_default();
-    let ledger = ledger.split("\n## ").next().unwrap_or_default();
+fn in_ledger(text: &str) -> Vec<(String, usize, String)> {
     let (mut boundary, mut found) = (String::new(), Vec::new());
-    for part in ledger.split("\n### ").skip(1) {
+    for part in text.split("\n## ").skip(1) {
         boundary.clear();
         boundary.push_str(part.lines().next().unwrap_or_default());
         // A path that is followed by its number, which may stand on the next line.
@@ -117,8 +119,7 @@ fn in_design(text: &str) -> Vec<(String, usize, String)> {
 
 #[test]
 fn the_ledger_is_what_the_source_has() {
-    let design = fs::read_to_string(root().join("DESIGN.md")).expect("DESIGN.md has the ledger");
-    let (right, written) = (in_source(), in_design(&design));
+    let (right, written) = (in_source(), in_ledger(&ledger()));
     let mut wrong = String::new();
     for (path, count) in &right {
         let said: Vec<_> = written.iter().filter(|(file, ..)| file == path).collect();
@@ -140,20 +141,12 @@ fn the_ledger_is_what_the_source_has() {
             );
         }
     }
-    assert!(
-        wrong.is_empty(),
-        "the ledger in DESIGN.md is wrong:\n{wrong}"
-    );
+    assert!(wrong.is_empty(), "docs/unsafe.md is wrong:\n{wrong}");
 }
 
 #[test]
 fn each_boundary_says_what_it_keeps_and_what_would_fail() {
-    let design = fs::read_to_string(root().join("DESIGN.md")).expect("DESIGN.md has the ledger");
-    let ledger = design
-        .split("\n## Unsafe code\n")
-        .nth(1)
-        .expect("the ledger");
-    for boundary in ledger.split("\n### ").skip(1) {
+    for boundary in ledger().split("\n## ").skip(1) {
         for said in ["- Kept: ", "- Inside: ", "- Would fail: "] {
             assert!(boundary.contains(said), "no {said:?} in:\n{boundary}");
         }
@@ -168,9 +161,9 @@ fn unsafe_code_is_counted_where_it_is() {
                 #[cfg(test)]\nimpl A {\n unsafe { h() }\n}\n\
                 #[cfg(all(test, not(tokio_doca_loom)))]\nmod tests {\n unsafe { h() }\n}\n";
     assert_eq!(count(&product(text)), 4);
-    let text = "`src/no.rs` 1\n## Unsafe code\n`src/no.rs` 1\n### A\n- Inside: `src/a/b.rs` 3,\n  `src/c.rs`\n  \
-                14. Safe: `src/d.rs`.\n## Else\n### B\n`src/no.rs` 1\n";
-    let read: Vec<_> = in_design(text)
+    let text = "`src/no.rs` 1\n## A\n- Inside: `src/a/b.rs` 3,\n  `src/c.rs`\n  \
+                14. Safe: `src/d.rs`.\n";
+    let read: Vec<_> = in_ledger(text)
         .into_iter()
         .map(|(path, n, at)| format!("{at} {path} {n}"))
         .collect();
