@@ -55,7 +55,8 @@ impl RdmaConnector {
     /// reason. `UnsupportedVersion` if it speaks another version; `TimedOut` if the listener does
     /// not answer within the [`timeout`](StreamOptions::timeout), or if the connection then takes
     /// as long again; `Full` if all memory for streams is in use; `InvalidValue` for more than 16
-    /// KiB of `data`; `BadState` without a Tokio runtime; as [`Rdma::connect`](crate::Rdma::connect).
+    /// KiB of `data`; `BadState` without a Tokio runtime; as
+    /// [`Rdma::connect`](crate::Rdma::connect).
     ///
     /// # Panics
     ///

@@ -1,5 +1,5 @@
-//! The ledger of unsafe code in docs/unsafe.md names the files that have some, and how much: no more, no
-//! fewer.
+//! The ledger of unsafe code in docs/unsafe.md names the files that have some, and how much: no
+//! more, no fewer.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,6 +1,6 @@
 //! Rules for the sources and the documents: layers, import cycles, what has `Deref`, long
 //! functions, the ledger of unsafe code, auto traits, the table of what works where, the calls that
-//! errors name, and how the log is written.
+//! errors name, how the log is written, and how much product code there is.
 
 mod auto_traits;
 mod calls;
@@ -12,4 +12,5 @@ mod layering;
 mod leased;
 mod ledger;
 mod logs;
+mod weight;
 mod what_works;

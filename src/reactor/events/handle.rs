@@ -189,8 +189,8 @@ impl Events {
     ///
     /// # Errors
     ///
-    /// `BadState` without a runtime, or beyond four runtimes. In `WorkQ::block_on` the thread itself
-    /// looks, and with a handle that the caller has, the caller's loop does.
+    /// `BadState` without a runtime, or beyond four runtimes. In `WorkQ::block_on` the thread
+    /// itself looks, and with a handle that the caller has, the caller's loop does.
     ///
     /// # Panics
     ///

@@ -68,7 +68,8 @@ impl Topology {
             card: CARD.to_owned(),
             ports: ports.into_iter().collect(),
         };
-        card.checked("Topology::new")
+        let checked = card.checked();
+        checked.map_err(|error| error.with_call("Topology::new"))
     }
 
     /// Gives the card another serial number.
@@ -78,7 +79,8 @@ impl Topology {
     /// `InvalidValue` unless it has 1 to 20 letters and digits.
     pub fn with_card(mut self, serial: impl Into<String>) -> Result<Topology> {
         self.card = serial.into();
-        self.checked("Topology::with_card")
+        let checked = self.checked();
+        checked.map_err(|error| error.with_call("Topology::with_card"))
     }
 
     /// Plugs a function into a port.
@@ -90,9 +92,9 @@ impl Topology {
     pub fn plug(mut self, port: &str, function: Function) -> Result<Topology> {
         const CALL: &str = "Topology::plug";
         let known = self.ports.iter_mut().find(|known| known.name == port);
-        let known = known.ok_or_else(|| missing(CALL, "port", port))?;
+        let known = known.ok_or_else(|| missing("port", port).with_call(CALL))?;
         known.functions.push(function);
-        self.checked(CALL)
+        self.checked().map_err(|error| error.with_call(CALL))
     }
 
     /// Unplugs the function of this name. A function that is plugged in again under its name, for
@@ -109,7 +111,7 @@ impl Topology {
         });
         match at {
             Some(_) => Ok(self),
-            None => Err(missing("Topology::unplug", "function", function)),
+            None => Err(missing("function", function).with_call("Topology::unplug")),
         }
     }
 
@@ -192,9 +194,9 @@ impl Topology {
     }
 }
 
-fn missing(call: &'static str, what: &str, name: &str) -> Error {
+fn missing(what: &str, name: &str) -> Error {
     let text = format!("the card has no {what} \"{name}\"");
-    Error::new(ErrorKind::NotFound, call, text)
+    Error::new(ErrorKind::NotFound, None, text)
 }
 
 #[cfg(test)]

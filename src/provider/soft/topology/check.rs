@@ -19,8 +19,8 @@ const FUNCTIONS_MAX: usize = 1024;
 
 impl Topology {
     /// Returns it if it keeps the rules, and else the one that it breaks.
-    pub(super) fn checked(self, call: &'static str) -> Result<Topology> {
-        let broken = |text| Error::new(ErrorKind::InvalidValue, call, text);
+    pub(super) fn checked(self) -> Result<Topology> {
+        let broken = |text| Error::new(ErrorKind::InvalidValue, None, text);
         self.check().map_err(broken)?;
         Ok(self)
     }

@@ -1,0 +1,156 @@
+//! Product code only sinks: its lines by room against a record, which a change that deletes lowers.
+//!
+//! Counted are lines with code: no comments, no blank lines, and a text over several lines as one.
+//! Tests, models, what fuzzers run and the contract suite are not counted.
+
+use std::collections::BTreeMap;
+
+use super::layering::{code, is_test, sources, without_tests};
+
+/// A room, its lines, and why they rose last: the issue, and what they are for.
+const RECORD: [(&str, usize, &str); 13] = [
+    ("lib", 65, ""),
+    ("channel", 1353, ""),
+    ("device", 2509, ""),
+    ("error", 691, ""),
+    ("mem", 5560, ""),
+    ("ops", 6344, ""),
+    ("process", 295, ""),
+    ("provider", 262, ""),
+    ("provider/soft", 9914, ""),
+    ("provider/verbs", 6224, ""),
+    ("reactor", 6842, ""),
+    ("stream", 2082, ""),
+    ("sync", 1014, ""),
+];
+
+/// The most lines of all crates together.
+const SUM: usize = 43155;
+
+/// Lines that a room may lie below its record, so that not each commit has to touch the table.
+const SLACK: usize = 25;
+
+/// The room of a file: its first folder, and of a provider the second one as well.
+fn room(path: &str) -> &str {
+    let parts = if path.starts_with("provider/") { 2 } else { 1 };
+    match path.match_indices('/').nth(parts - 1) {
+        Some((end, _)) => &path[..end],
+        None if parts == 2 => "provider",
+        None => match path {
+            "error.rs" => "error",
+            _ => "lib",
+        },
+    }
+}
+
+/// The lines of product code of a file.
+fn lines(text: &str) -> usize {
+    let code = code(text);
+    let (mut count, mut skipped) = (0, None);
+    for line in without_tests(&code).lines() {
+        let (indent, line) = (line.len() - line.trim_start().len(), line.trim());
+        if line.is_empty() {
+            continue;
+        }
+        // What is built for tests, models or fuzzers ends where its first line began.
+        if let Some(begun) = skipped {
+            let is_attribute = line.starts_with("#[");
+            let ends = line.ends_with([';', ',']) || line == "}" || line == "},";
+            if indent <= begun && ends && !is_attribute {
+                skipped = None;
+            }
+            continue;
+        }
+        let parts = ["test", "tokio_doca_loom", "fuzzing"];
+        let condition = line.strip_prefix("#[cfg(");
+        let of_tests =
+            |it: &str| !it.starts_with("not(") && parts.iter().any(|part| it.contains(part));
+        match condition.is_some_and(of_tests) {
+            true => skipped = Some(indent),
+            false => count += 1,
+        }
+    }
+    count
+}
+
+/// The lines of each room.
+fn weigh<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> BTreeMap<&'a str, usize> {
+    let mut rooms = BTreeMap::new();
+    for (path, text) in files {
+        let apart = is_test(path)
+            || ["fuzzing", "modelled", "contract/"]
+                .iter()
+                .any(|part| path.contains(part));
+        if !apart {
+            *rooms.entry(room(path)).or_default() += lines(text);
+        }
+    }
+    rooms
+}
+
+/// One message for each room that is above its record, or far below it.
+fn faults(rooms: &BTreeMap<&str, usize>, record: &[(&str, usize, &str)]) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (room, lines) in rooms {
+        match record.iter().find(|(known, ..)| known == room) {
+            None => faults.push(format!("{room} has {lines} lines, and no row")),
+            Some((_, most, _)) if lines > most => faults.push(format!(
+                "{room} has {lines} lines, and its row {most}: delete as much, or raise the row and say for which \
+                 issue and why"
+            )),
+            Some((_, most, _)) if lines + SLACK < *most => {
+                faults.push(format!("{room} has {lines} lines, and its row {most}: lower it"));
+            }
+            Some(_) => {}
+        }
+    }
+    let gone = record
+        .iter()
+        .filter(|(known, ..)| !rooms.contains_key(known));
+    faults.extend(gone.map(|(known, ..)| format!("there is no {known}")));
+    faults
+}
+
+#[test]
+fn product_code_only_sinks() {
+    let sources = sources();
+    let rooms = weigh(
+        sources
+            .iter()
+            .map(|it| (it.path.as_str(), it.text.as_str())),
+    );
+    let faults = faults(&rooms, &RECORD);
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    let sum: usize = rooms.values().sum();
+    assert!(
+        sum <= SUM,
+        "{sum} lines in all, and {SUM} are the most: delete something"
+    );
+}
+
+#[test]
+fn a_room_that_grows_is_found() {
+    let text = "//! Words.\n\nuse a;\n\n/// Says `so`.\nfn b() {\n    // Why.\n    c(\"one\n    two\");\n}\n\
+                #[cfg(tokio_doca_loom)]\n#[inline]\nfn d() {\n    e();\n}\nstruct F {\n    #[cfg(test)]\n    g: u8,\n    h: u8,\n}\n\
+                #[cfg(not(tokio_doca_loom))]\nfn i() {}\n#[cfg(test)]\nmod tests {\n    fn j() {}\n}\n";
+    assert_eq!(lines(text), 9);
+    let files = [
+        "mem/a.rs",
+        "mem/b/c.rs",
+        "mem/loom/d.rs",
+        "contract/e.rs",
+        "lib.rs",
+    ];
+    let rooms = weigh(files.map(|path| (path, text)));
+    assert_eq!(Vec::from_iter(&rooms), [(&"lib", &9), (&"mem", &18)]);
+    assert_eq!(
+        faults(&rooms, &[("lib", 9, ""), ("mem", 18 + SLACK, "")]),
+        [""; 0]
+    );
+    for (row, part) in [(17, "delete as much"), (19 + SLACK, "lower it")] {
+        let found = faults(&rooms, &[("lib", 9, ""), ("mem", row, "")]);
+        assert!(found.len() == 1 && found[0].contains(part), "{found:?}");
+    }
+    let found = faults(&rooms, &[("lib", 9, ""), ("ops", 1, "")]);
+    assert_eq!(found.len(), 2, "{found:?}");
+}
