@@ -5,11 +5,16 @@
 //! free, it fails at once.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex as StdMutex, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use super::{Mutex, discard, lock, wake};
+use tokio::sync::oneshot;
+
+use super::lock;
 use crate::error::{Error, ErrorKind, Result};
 
 /// When so much time will be over. What lies beyond the clock is a day.
@@ -19,66 +24,35 @@ pub(crate) fn deadline(timeout: Duration) -> Instant {
         .unwrap_or(now + Duration::from_secs(86_400))
 }
 
-/// A call that blocks, and whoever awaits it.
-pub(crate) struct Blocking<T>(Option<Arc<Mutex<State<T>>>>);
-
-struct State<T> {
-    result: Option<Result<T>>,
+/// A call that blocks, and whoever awaits it. If it is dropped, what is under way ends by itself.
+pub(crate) enum Blocking<T> {
+    Idle,
+    Begun(oneshot::Receiver<Result<T>>),
     /// The result was handed out.
-    taken: bool,
-    waker: Option<Waker>,
-}
-
-/// Tells the waiting task how it ended, whatever becomes of the thread.
-struct Ending<T> {
-    state: Arc<Mutex<State<T>>>,
-    op: &'static str,
-    result: Option<Result<T>>,
-}
-
-impl<T> Drop for Ending<T> {
-    fn drop(&mut self) {
-        let panicked = || {
-            let text = "the device panicked";
-            Err(Error::new(ErrorKind::Unexpected, self.op, text))
-        };
-        let result = self.result.take().unwrap_or_else(panicked);
-        let waker = {
-            let mut state = lock(&*self.state);
-            state.result = Some(result);
-            state.waker.take()
-        };
-        waker.into_iter().for_each(wake);
-    }
+    Taken,
 }
 
 impl<T> Blocking<T> {
     pub(crate) fn new() -> Blocking<T> {
-        Blocking(None)
+        Blocking::Idle
     }
 
     pub(crate) fn is_begun(&self) -> bool {
-        self.0.is_some()
+        !matches!(self, Blocking::Idle)
     }
 
     /// Polls what was begun.
     pub(crate) fn poll(&mut self, op: &'static str, cx: &mut Context<'_>) -> Poll<Result<T>> {
-        let state = self.0.as_ref().expect("it was begun");
-        let waker = cx.waker().clone();
-        let mut state = lock(&**state);
-        if let Some(result) = state.result.take() {
-            state.taken = true;
-            return Poll::Ready(result);
-        }
-        if state.taken {
+        let Blocking::Begun(result) = self else {
             let text = "it has ended, and its result was handed out";
             return Poll::Ready(Err(Error::new(ErrorKind::BadState, op, text)));
-        }
-        let before = state.waker.replace(waker);
-        drop(state);
-        // Outside of the lock: it is user code.
-        discard(before);
-        Poll::Pending
+        };
+        // A result is not put off by a task's budget: without one the task may not be polled again.
+        let result = pin!(tokio::task::unconstrained(result));
+        let result = ready!(result.poll(cx));
+        *self = Blocking::Taken;
+        let panicked = Error::new(ErrorKind::Unexpected, op, "the device panicked");
+        Poll::Ready(result.unwrap_or(Err(panicked)))
     }
 }
 
@@ -93,23 +67,15 @@ impl<T: Send + 'static> Blocking<T> {
         op: &'static str,
         call: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<()> {
-        let state = Arc::new(Mutex::new(State {
-            result: None,
-            taken: false,
-            waker: None,
-        }));
-        let ending = Arc::clone(&state);
-        let run = move || {
-            let mut ending = Ending {
-                state: ending,
-                op,
-                result: None,
-            };
-            ending.result = Some(call());
+        let (tell, told) = oneshot::channel();
+        let run = move || match catch_unwind(AssertUnwindSafe(call)) {
+            Ok(result) => _ = tell.send(result),
+            // Wakes the task as well: not while the thread panics, since its waker may.
+            Err(_) => drop(tell),
         };
         elsewhere(Box::new(run))
             .map_err(|error| Error::os(op, "a thread could not be started", error))?;
-        self.0 = Some(state);
+        *self = Blocking::Begun(told);
         Ok(())
     }
 }
@@ -132,7 +98,7 @@ struct Queue {
     waiting: VecDeque<Run>,
 }
 
-static QUEUE: StdMutex<Queue> = StdMutex::new(Queue {
+static QUEUE: Mutex<Queue> = Mutex::new(Queue {
     process: 0,
     threads: 0,
     idle: 0,
@@ -186,8 +152,8 @@ fn run_all() {
     loop {
         if let Some(run) = queue.waiting.pop_front() {
             drop(queue);
-            // `Ending` has told of a panic.
-            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+            // A waker may panic.
+            let _ = catch_unwind(AssertUnwindSafe(run));
             queue = lock(&QUEUE);
             continue;
         }
@@ -203,26 +169,18 @@ fn run_all() {
     }
 }
 
-impl<T> Drop for Blocking<T> {
-    /// What is under way ends by itself; the task is not kept until then.
-    fn drop(&mut self) {
-        if let Some(state) = &self.0 {
-            let waker = lock(&**state).waker.take();
-            discard(waker);
-        }
-    }
-}
-
 #[cfg(all(test, not(tokio_doca_loom)))]
 mod tests {
-    use std::task::Wake;
+    use std::sync::{Arc, mpsc};
+    use std::task::{Wake, Waker};
 
     use super::*;
 
-    struct Panics;
+    struct Panics(mpsc::Sender<()>);
 
     impl Wake for Panics {
         fn wake(self: Arc<Self>) {
+            self.0.send(()).unwrap();
             panic!("woken");
         }
     }
@@ -231,21 +189,18 @@ mod tests {
     #[test]
     fn a_call_that_panics_wakes_a_waker_that_panics_too() {
         let mut call = Blocking::<()>::new();
-        let (go, gone) = std::sync::mpsc::channel::<()>();
+        let (go, gone) = mpsc::channel::<()>();
         let run = move || {
             gone.recv().unwrap();
             panic!("called");
         };
         call.begin("test", run).unwrap();
-        let waker = Waker::from(Arc::new(Panics));
+        let (woken, is_woken) = mpsc::channel();
+        let waker = Waker::from(Arc::new(Panics(woken)));
         let mut cx = Context::from_waker(&waker);
         assert!(call.poll("test", &mut cx).is_pending());
         go.send(()).unwrap();
-        // Until the thread has let go of it: a poll before would put another waker there.
-        let state = call.0.as_ref().unwrap();
-        while Arc::strong_count(state) > 1 {
-            std::thread::yield_now();
-        }
+        is_woken.recv().unwrap();
         let Poll::Ready(Err(error)) = call.poll("test", &mut cx) else {
             panic!("it has failed");
         };

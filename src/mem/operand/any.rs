@@ -148,9 +148,9 @@ impl<K: Kind> Operand for Any<K> {
     #[inline(always)]
     fn is_leased(&self) -> bool {
         match &self.0 {
-            One::None | One::Buf(_) | One::Slice(_) => true,
             One::Chain(chain) => chain.is_leased(),
-            One::Remote(remote) => remote.is_leased(),
+            One::Remote(remote) if K::REMOTE => remote.is_leased(),
+            _ => true,
         }
     }
 
@@ -163,6 +163,9 @@ impl<K: Kind> Operand for Any<K> {
 
     #[inline(always)]
     fn span(&self) -> Option<Span> {
+        if let One::Buf(buf) = &self.0 {
+            return Operand::span(buf);
+        }
         match &self.0 {
             One::None => ().span(),
             One::Buf(buf) => Operand::span(buf),
@@ -185,6 +188,9 @@ impl<K: Kind> ReadFrom for Any<K> {
 
     #[inline(always)]
     fn most(&self) -> usize {
+        if let One::Buf(buf) = &self.0 {
+            return buf.most();
+        }
         match &self.0 {
             One::Buf(buf) => buf.most(),
             One::Slice(slice) => slice.most(),
@@ -206,6 +212,9 @@ impl<K: Kind> ReadFrom for Any<K> {
 
     #[inline(always)]
     fn lease_data(&self, holder: Holder, rule: Rule) -> Taken<Option<Reading>> {
+        if let One::Buf(buf) = &self.0 {
+            return any(buf.lease_data(holder, rule));
+        }
         match &self.0 {
             One::Buf(buf) => any(buf.lease_data(holder, rule)),
             One::Slice(slice) => any(slice.lease_data(holder, rule)),
@@ -231,6 +240,9 @@ impl<K: Kind> WriteTo for Any<K> {
 
     #[inline(always)]
     fn lease_room(&self, holder: Holder, rule: Rule) -> Taken<Option<Writing>> {
+        if let One::Buf(buf) = &self.0 {
+            return any(buf.lease_room(holder, rule));
+        }
         match &self.0 {
             One::Buf(buf) => any(buf.lease_room(holder, rule)),
             One::Chain(chain) => any(chain.lease_room(holder, rule)),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::leases::{IntoKept, Leases, OfJob, Reading, Writing};
 use super::model::sealed::{ReadFrom, WriteTo};
-use super::overlap::{explain, share};
+use super::overlap::{self, explain, share};
 use super::rule::Rule;
 use super::session::{Session, SessionLease};
 use crate::device::{AsJob, EventJob, Lent, OnLent, RdmaJob, Segment, Segments, Verb};
@@ -121,14 +121,14 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
     fn take_unchecked(&self, rule: Rule) -> Result<Taken<S::Lease, D::Lease>, JobError> {
         let Sides { src, dst, holder } = *self;
         // Asked before the leases: where the caller knows it, nothing is asked twice.
-        let single = src.is_single() && dst.is_single();
+        let kind = overlap::Kind::of(src, dst);
         let (read, from, data) = src
             .lease_data(holder, rule)
             .map_err(|error| explain(src, dst, error))?;
         let (write, to, room) = dst
             .lease_room(holder, rule)
             .map_err(|error| explain(src, dst, error))?;
-        if share(src, dst, single) {
+        if share(src, dst, kind) {
             return Err(JobError::of(Reason::Overlap));
         }
         Ok(Taken {

@@ -37,7 +37,7 @@ fn on_change(watched: &Arc<Watched>, table: &Arc<OnceLock<Weak<RecvTable>>>) -> 
         contain("a device", || watched.update());
         // Operations that have no receive posted cannot be flushed: they look themselves.
         if let Some(receives) = table.get().and_then(Weak::upgrade) {
-            contain("a device", || receives.wake_unposted());
+            contain("a device", || receives.line.wake_all());
         }
     })
 }
@@ -158,7 +158,7 @@ impl EndpointPort {
         shared.turn();
         drop(resetting);
         shared.notify_line(&*self.receives, false);
-        self.receives.disconnect_wait.wake_all();
+        self.watched.waiting.wake_all();
     }
 
     pub(in crate::reactor) fn shared(&self) -> &Arc<Shared> {
@@ -279,9 +279,14 @@ impl EndpointPort {
 
     /// Has a stream without a receive woken when the connection ends, or a message waits.
     pub(super) fn enqueue_disconnect(&self, node: Pin<&WaitNode>, waker: &Waker) {
-        // SAFETY: the table is in an Arc, which the DisconnectWait that has the node reaches
-        // through its context until after the node is dropped (field order).
-        unsafe { self.receives.disconnect_wait.enqueue(node, waker) };
+        // SAFETY: the list is in an Arc, which the DisconnectWait that has the node reaches through
+        // its context until after the node is dropped (field order).
+        unsafe { self.watched.waiting.enqueue(node, waker) };
+    }
+
+    /// The stream waits no more.
+    pub(super) fn leave_disconnect(&self, node: Pin<&WaitNode>) {
+        self.watched.waiting.leave(node);
     }
 }
 

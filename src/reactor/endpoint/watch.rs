@@ -44,7 +44,8 @@ pub(in crate::reactor) struct Watched {
     /// Names the Rdma in the log: a number that no other one of this process has.
     pub(super) id: u64,
     known: Mutex<Known>,
-    /// Watchers that wait for the next change.
+    /// Watchers that wait for the next change, and streams that have no receive posted, which wait
+    /// for the end of the connection or for a message to take.
     pub(in crate::reactor) waiting: Waiters,
     endpoint: OnceLock<Weak<dyn Endpoint>>,
     /// The WorkQ was shut down.
@@ -108,7 +109,7 @@ impl Watched {
         self.state_of(self.endpoint().as_deref())
     }
 
-    /// Asks the endpoint, and wakes the watchers if the answer is another one than before.
+    /// Asks the endpoint, and wakes those that wait for a change.
     pub(in crate::reactor) fn update(&self) {
         // Dropped after the lock: this may be the last handle.
         let endpoint = self.endpoint();
@@ -116,7 +117,9 @@ impl Watched {
         // The endpoint is asked under the lock, so that the last caller stores the last state.
         let state = self.state_of(endpoint.as_deref());
         if state == known.state {
-            return;
+            drop(known);
+            // A message may wait to be taken.
+            return self.waiting.wake_all();
         }
         known.state = state;
         known.changes += 1;

@@ -109,9 +109,6 @@ pub(crate) struct RecvTable {
     pub(crate) line: Waiters,
     /// Of all in that line.
     pub(in crate::reactor) order: Arc<Order>,
-    /// Streams that have no receive posted, and wait for the end of the connection, or for a
-    /// message to take.
-    pub(in crate::reactor) disconnect_wait: Waiters,
     table: BriefMutex<Places>,
 }
 
@@ -149,7 +146,6 @@ impl RecvTable {
             life: AtomicU32::new(lives::FIRST),
             line: Waiters::new(),
             order: Order::new(),
-            disconnect_wait: Waiters::new(),
             table: BriefMutex::new(table),
         }
     }
@@ -400,12 +396,6 @@ impl RecvTable {
         })
     }
 
-    /// Makes all poll again that have no receive posted: those in line, and streams without one.
-    pub(in crate::reactor) fn wake_unposted(&self) {
-        self.line.wake_all();
-        self.disconnect_wait.wake_all();
-    }
-
     /// A place is no orphan any more.
     fn unorphan(&self, table: &mut Places, index: u32) {
         table.orphans.remove(index);
@@ -445,6 +435,6 @@ impl places::Places for RecvTable {
             let waker = self.wakened(&mut lock(&self.table).places[index]);
             waker.into_iter().for_each(wake);
         }
-        self.wake_unposted();
+        self.line.wake_all();
     }
 }

@@ -191,6 +191,11 @@ impl Registry {
 
     /// Makes all Ops that have a place, or wait for one, poll again.
     pub(in crate::reactor) fn wake_all(&self) {
-        self.each(|table, _| table.wake_all());
+        self.each(|table, changed| {
+            table.wake_all();
+            if let Some(changed) = changed {
+                changed();
+            }
+        });
     }
 }

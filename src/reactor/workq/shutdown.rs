@@ -57,12 +57,7 @@ impl Future for Shutdown {
             shared.waiters.wake_all();
             shared.stream_slots.line.wake_all();
             // Nor will who waits for a message be given one: its receive stays posted.
-            shared.core.registry.each(|places, changed| {
-                places.wake_all();
-                if let Some(changed) = changed {
-                    changed();
-                }
-            });
+            shared.core.registry.wake_all();
         }
         let table = &shared.core.table;
         if !table.any_in_flight() {
