@@ -1,4 +1,5 @@
-//! How long a future polls in Hybrid mode, and which one of a WorkQ does.
+//! How long a future polls in Hybrid mode, and which one of a WorkQ does; and how long a thread
+//! that polls does so with nothing to do.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -12,7 +13,7 @@ use super::mode::{LOOKS, Policy};
 /// most twice as many.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spin {
-    /// Nanoseconds on the WorkQ's clock at the first turn.
+    /// Nanoseconds on the WorkQ's clock at the first reading, or 0.
     since: u64,
     turns: u32,
     /// The turn of the next reading.
@@ -51,7 +52,7 @@ impl Spin {
             return true;
         }
         self.number = spins.turn();
-        let is_over = self.is_time_over(policy, &now);
+        let is_over = self.is_time_over(policy.spin(), &now);
         if is_over {
             spins.was_in_vain(policy, now());
         }
@@ -77,9 +78,17 @@ impl Spin {
         }
     }
 
-    /// Whether its time is over, which it stays.
-    pub(super) fn is_time_over(&mut self, policy: Policy, now: impl FnOnce() -> u64) -> bool {
-        let spin = policy.spin();
+    /// Begins one whose time is counted once it has taken some turns: those that find something to
+    /// do soon read no clock.
+    pub(super) fn counted_late() -> Spin {
+        Spin {
+            next: APART,
+            ..Spin::default()
+        }
+    }
+
+    /// Whether its time of `spin` nanoseconds is over, which it stays.
+    pub(super) fn is_time_over(&mut self, spin: u64, now: impl FnOnce() -> u64) -> bool {
         if self.next == OVER || spin == 0 {
             return true;
         }
@@ -88,8 +97,8 @@ impl Spin {
             return false;
         }
         let now = now();
-        if self.turns == 0 {
-            (self.since, self.turns, self.next) = (now, 1, FIRST);
+        if self.since == 0 {
+            (self.since, self.turns, self.next) = (now.max(1), 1, FIRST);
             return false;
         }
         let elapsed = now.saturating_sub(self.since);
@@ -205,13 +214,13 @@ mod tests {
         let policy = Policy::of(spin, "test").expect("in bounds");
         let (mut time, readings) = (1_000_000, Cell::new(0));
         let mut spin = Spin::default();
-        while !spin.is_time_over(policy, || {
+        while !spin.is_time_over(policy.spin(), || {
             readings.set(readings.get() + 1);
             time
         }) {
             time += turn;
         }
-        assert!(spin.is_time_over(policy, || panic!("it is over")));
+        assert!(spin.is_time_over(policy.spin(), || panic!("it is over")));
         (time - 1_000_000, readings.get())
     }
 

@@ -13,19 +13,19 @@ const RECORD: [(&str, usize, &str); 13] = [
     ("channel", 1353, ""),
     ("device", 2509, ""),
     ("error", 691, ""),
-    ("mem", 5560, ""),
+    ("mem", 5572, ""),
     ("ops", 6344, ""),
     ("process", 295, ""),
     ("provider", 262, ""),
     ("provider/soft", 9914, ""),
     ("provider/verbs", 6224, ""),
-    ("reactor", 6842, ""),
+    ("reactor", 6821, ""),
     ("stream", 2082, ""),
-    ("sync", 1014, ""),
+    ("sync", 974, ""),
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 43155;
+const SUM: usize = 43106;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

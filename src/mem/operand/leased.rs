@@ -8,8 +8,9 @@
 use std::sync::Arc;
 
 use super::leases::{IntoKept, Leases, OfJob, Reading, Writing};
+use super::model::Place;
 use super::model::sealed::{ReadFrom, WriteTo};
-use super::overlap::{self, explain, share};
+use super::overlap::{explain, share};
 use super::rule::Rule;
 use super::session::{Session, SessionLease};
 use crate::device::{AsJob, EventJob, Lent, OnLent, RdmaJob, Segment, Segments, Verb};
@@ -121,14 +122,15 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
     fn take_unchecked(&self, rule: Rule) -> Result<Taken<S::Lease, D::Lease>, JobError> {
         let Sides { src, dst, holder } = *self;
         // Asked before the leases: where the caller knows it, nothing is asked twice.
-        let kind = overlap::Kind::of(src, dst);
+        let single = src.is_single() && dst.is_single();
+        let imported = src.place() == Place::Remote || dst.place() == Place::Remote;
         let (read, from, data) = src
             .lease_data(holder, rule)
             .map_err(|error| explain(src, dst, error))?;
         let (write, to, room) = dst
             .lease_room(holder, rule)
             .map_err(|error| explain(src, dst, error))?;
-        if share(src, dst, kind) {
+        if share(src, dst, single, imported) {
             return Err(JobError::of(Reason::Overlap));
         }
         Ok(Taken {

@@ -1,6 +1,5 @@
 //! Whether the two sides of a job share memory.
 
-use super::model::Place;
 use super::model::sealed::Operand;
 use crate::error::{ErrorKind, JobError, Reason};
 use crate::mem::buf::Span;
@@ -8,42 +7,15 @@ use crate::mem::buf::Span;
 /// Returns whether two operands have a byte in common, or a destination has one twice, which leases
 /// cannot tell of memory that takes none. The caller holds the leases of both.
 ///
-/// What is asked of them before the leases are taken says what is to be compared.
+/// `single` says that both are one piece, and `imported` that one is: nothing is asked of single
+/// pieces of which none is imported.
 #[inline(always)]
-pub(super) fn share(src: &impl Operand, dst: &impl Operand, kind: Kind) -> bool {
-    match kind {
-        Kind::Leased => false,
-        Kind::Imported => {
-            let meet = |from: Span, to| from.meets(&to);
-            let spans = src.span().zip(dst.span());
-            !(src.is_leased() && dst.is_leased()) && spans.is_some_and(|(from, to)| meet(from, to))
-        }
-        Kind::Lists => lists_share(src, dst),
+pub(super) fn share(src: &impl Operand, dst: &impl Operand, single: bool, imported: bool) -> bool {
+    if !single {
+        return lists_share(src, dst);
     }
-}
-
-/// What two operands are.
-#[derive(Clone, Copy)]
-pub(super) enum Kind {
-    /// One piece each, and their leases tell.
-    Leased,
-    /// One piece each, of which one at least is imported.
-    Imported,
-    /// One at least is a list.
-    Lists,
-}
-
-impl Kind {
-    #[inline(always)]
-    pub(super) fn of(src: &impl Operand, dst: &impl Operand) -> Kind {
-        if !(src.is_single() && dst.is_single()) {
-            return Kind::Lists;
-        }
-        match src.place() == Place::Remote || dst.place() == Place::Remote {
-            true => Kind::Imported,
-            false => Kind::Leased,
-        }
-    }
+    let meet = || matches!((src.span(), dst.span()), (Some(from), Some(to)) if from.meets(&to));
+    imported && !(src.is_leased() && dst.is_leased()) && meet()
 }
 
 /// As [`share`], where one side is a list at least.

@@ -2,8 +2,8 @@
 //! from the endpoint (ADR 0040).
 //!
 //! A receive that is posted ends with its connection. A stream without one hears of that end here,
-//! and that a message waits to be taken. It stands in the list of those that watch the state: in the
-//! line for places it would hold up receives that have a buffer.
+//! and that a message waits to be taken. It stands in the list of those that watch the state: in
+//! the line for places it would hold up receives that have a buffer.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

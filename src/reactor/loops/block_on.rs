@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 
 use crate::device::Signal;
 use crate::reactor::events::{Driven, this_thread};
+use crate::reactor::spin::Spin;
 use crate::reactor::workq::{Shared, WorkQ};
 
 /// Turns before the CPU is given up.
@@ -84,36 +85,6 @@ impl Wake for Unpark {
     }
 }
 
-/// For how long the thread has had nothing to do.
-struct Idle {
-    spin: Duration,
-    turns: u32,
-    since: Option<Instant>,
-}
-
-/// Turns between two readings of the clock.
-const APART: u32 = 64;
-
-impl Idle {
-    fn new(spin: Duration) -> Idle {
-        Idle {
-            spin,
-            turns: 0,
-            since: None,
-        }
-    }
-
-    /// Whether to sleep. One more turn has found nothing to do.
-    fn is_over(&mut self) -> bool {
-        self.turns = self.turns.wrapping_add(1);
-        if self.spin.is_zero() || !self.turns.is_multiple_of(APART) {
-            return self.spin.is_zero();
-        }
-        let since = *self.since.get_or_insert_with(Instant::now);
-        since.elapsed() >= self.spin
-    }
-}
-
 impl WorkQ {
     /// Runs a future to its end on this thread. It needs no runtime, whatever the mode;
     /// [`Mode::BusyPoll`](crate::Mode) makes no system calls.
@@ -165,17 +136,19 @@ impl WorkQ {
         let waker = Waker::from(Arc::clone(&unpark));
         let mut cx = Context::from_waker(&waker);
         let mut misses = 0_u32;
-        let mut idle = Idle::new(spin);
+        let spin = u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX);
+        let mut idle = Spin::counted_late();
         loop {
             // Acquire: what was done before the wake is seen by the poll.
             if unpark.woken.swap(false, Ordering::Acquire) {
-                idle = Idle::new(spin);
+                idle = Spin::counted_late();
                 if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
                     drop(doing);
                     self.hand_over();
                     return output;
                 }
-            } else if !self.0.core.table.any_in_flight() && idle.is_over() {
+            } else if !self.0.core.table.any_in_flight() && idle.is_time_over(spin, || self.0.now())
+            {
                 // While it polls busily, all that it waits for here wakes it.
                 if self.0.mode.load().is_busy() && !self.0.core.registry.any_asleep() {
                     // `unpark` before `park` makes `park` return at once.

@@ -73,7 +73,7 @@ impl Backoff {
         let shared = &this.workq.0;
         let policy = shared.policy();
         // The spin is its own: what it waits for no queue tells, so that others gain nothing by it.
-        let mut is_over = || this.spin.is_time_over(policy, || shared.now());
+        let mut is_over = || this.spin.is_time_over(policy.spin(), || shared.now());
         if policy.is_busy() || !(policy.is_event() || is_over()) {
             return;
         }
