@@ -21,36 +21,54 @@ impl Goal {
 }
 
 pub(crate) struct Report {
-    missed: Vec<String>,
+    lines: Vec<Line>,
+}
+
+/// What was measured of one bar.
+pub(crate) struct Line {
+    pub(crate) name: String,
+    pub(crate) measured: f64,
+    pub(crate) unit: String,
+    /// As it is printed: `<=1.1x`.
+    pub(crate) bar: String,
+    pub(crate) met: bool,
+    pub(crate) what: String,
+}
+
+/// A figure with as many digits as it needs.
+pub(crate) fn figure(measured: f64, unit: &str) -> String {
+    let digits = match measured < 10.0 && unit == "x" {
+        true => 2,
+        false => usize::from(measured.fract() != 0.0),
+    };
+    format!("{measured:.digits$}{unit}")
 }
 
 impl Report {
     pub(crate) fn begin() -> Report {
         println!("{:<14} {:>12} {:>10}      what", "name", "measured", "bar");
-        Report { missed: Vec::new() }
+        Report { lines: Vec::new() }
     }
 
     /// One bar. `unit` stands behind both numbers: `x`, `ns`, nothing.
     pub(crate) fn line(&mut self, name: &str, measured: f64, goal: Goal, unit: &str, what: &str) {
-        let digits = if measured < 10.0 && unit == "x" {
-            2
-        } else {
-            usize::from(measured.fract() != 0.0)
-        };
         let (sign, bar) = match goal {
             AtMost(bar) => ("<=", bar),
             AtLeast(bar) => (">=", bar),
             Exactly(bar) => ("=", bar),
         };
-        let verdict = if goal.reached(measured) { "ok" } else { "MISS" };
-        let measured = format!("{measured:.digits$}{unit}");
-        println!(
-            "{name:<14} {measured:>12} {:>10} {verdict:<4} {what}",
-            format!("{sign}{bar}{unit}")
-        );
-        if verdict == "MISS" {
-            self.missed.push(name.to_owned());
-        }
+        let (bar, met) = (format!("{sign}{bar}{unit}"), goal.reached(measured));
+        let verdict = if met { "ok" } else { "MISS" };
+        let figure = figure(measured, unit);
+        println!("{name:<14} {figure:>12} {bar:>10} {verdict:<4} {what}");
+        self.lines.push(Line {
+            name: name.to_owned(),
+            measured,
+            unit: unit.to_owned(),
+            bar,
+            met,
+            what: what.to_owned(),
+        });
     }
 
     /// A bar that could not be measured here.
@@ -58,11 +76,13 @@ impl Report {
         println!("{name:<14} {:>12} {:>10} {:<4} {why}", "-", "-", "skip");
     }
 
-    /// Whether a bar was missed.
-    pub(crate) fn end(self) -> bool {
-        if !self.missed.is_empty() {
-            println!("missed: {}", self.missed.join(" "));
+    /// The bars, in the order in which they were measured.
+    pub(crate) fn end(self) -> Vec<Line> {
+        let missed = self.lines.iter().filter(|line| !line.met);
+        let missed: Vec<&str> = missed.map(|line| line.name.as_str()).collect();
+        if !missed.is_empty() {
+            println!("missed: {}", missed.join(" "));
         }
-        !self.missed.is_empty()
+        self.lines
     }
 }
