@@ -35,6 +35,35 @@ pub(crate) struct Line {
     pub(crate) what: String,
 }
 
+impl Line {
+    /// Returns it as a line of a file.
+    fn format(&self) -> String {
+        let Line {
+            name,
+            measured,
+            unit,
+            bar,
+            met,
+            what,
+        } = self;
+        format!("{name}\t{measured}\t{unit}\t{bar}\t{met}\t{what}\n")
+    }
+
+    /// Reads what `format` returns.
+    pub(crate) fn parse(text: &str) -> Option<Line> {
+        let mut fields = text.split('\t');
+        let mut next = || fields.next().map(str::to_owned);
+        Some(Line {
+            name: next()?,
+            measured: next()?.parse().ok()?,
+            unit: next()?,
+            bar: next()?,
+            met: next()?.parse().ok()?,
+            what: next()?,
+        })
+    }
+}
+
 /// A figure with as many digits as it needs.
 pub(crate) fn figure(measured: f64, unit: &str) -> String {
     let digits = match measured < 10.0 && unit == "x" {
@@ -82,6 +111,10 @@ impl Report {
         let missed: Vec<&str> = missed.map(|line| line.name.as_str()).collect();
         if !missed.is_empty() {
             println!("missed: {}", missed.join(" "));
+        }
+        if let Some(file) = std::env::var_os(super::page::LINES) {
+            let lines: String = self.lines.iter().map(Line::format).collect();
+            std::fs::write(file, lines).expect("the file of the page");
         }
         self.lines
     }

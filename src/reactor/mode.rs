@@ -29,8 +29,9 @@ pub enum Mode {
     ///
     /// In a runtime without I/O an operation panics when it is polled and would wait, and so do
     /// `start`, `bind` and `accept`, as all of Tokio's types for sockets do: build the runtime with
-    /// [`enable_io`](tokio::runtime::Builder::enable_io). Nothing is begun by then, and the WorkQ
-    /// can be used on. Where an operation in flight is dropped in such a runtime, the panic is
+    /// [`enable_io`](tokio::runtime::Builder::enable_io). Nothing is begun by then; an
+    /// operation that was begun on another runtime goes on as if it were dropped. The WorkQ can be
+    /// used on. Where an operation in flight is dropped in such a runtime, the panic is
     /// caught, and the next operation that is polled hears of the end of the job: the panic hook
     /// may write a line, and with `panic = "abort"` the process ends.
     #[default]

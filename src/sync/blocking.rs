@@ -9,7 +9,7 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
@@ -24,7 +24,7 @@ pub(crate) fn deadline(timeout: Duration) -> Instant {
         .unwrap_or(now + Duration::from_secs(86_400))
 }
 
-/// A call that blocks, and whoever awaits it. If it is dropped, what is under way ends by itself.
+/// A call that blocks, and whoever awaits it.
 pub(crate) enum Blocking<T> {
     Idle,
     Begun(oneshot::Receiver<Result<T>>),
@@ -53,6 +53,18 @@ impl<T> Blocking<T> {
         *self = Blocking::Taken;
         let panicked = Error::new(ErrorKind::Unexpected, op, "the device panicked");
         Poll::Ready(result.unwrap_or(Err(panicked)))
+    }
+}
+
+impl<T> Drop for Blocking<T> {
+    /// What is under way ends by itself. The task is not kept until then: another waker takes the
+    /// place of its waker.
+    fn drop(&mut self) {
+        if let Blocking::Begun(result) = self
+            && !result.is_terminated()
+        {
+            let _ = pin!(result).poll(&mut Context::from_waker(Waker::noop()));
+        }
     }
 }
 
@@ -172,7 +184,7 @@ fn run_all() {
 #[cfg(all(test, not(tokio_doca_loom)))]
 mod tests {
     use std::sync::{Arc, mpsc};
-    use std::task::{Wake, Waker};
+    use std::task::Wake;
 
     use super::*;
 
@@ -183,6 +195,32 @@ mod tests {
             self.0.send(()).unwrap();
             panic!("woken");
         }
+    }
+
+    #[test]
+    fn a_call_that_is_dropped_lets_go_of_its_task() {
+        struct Task;
+        impl Wake for Task {
+            fn wake(self: Arc<Self>) {}
+        }
+        let mut call = Blocking::<()>::new();
+        let (go, gone) = mpsc::channel::<()>();
+        let run = move || {
+            gone.recv().unwrap();
+            Ok(())
+        };
+        call.begin("test", run).unwrap();
+        let task = Arc::new(Task);
+        let waker = Waker::from(Arc::clone(&task));
+        assert!(
+            call.poll("test", &mut Context::from_waker(&waker))
+                .is_pending()
+        );
+        drop(waker);
+        assert_eq!(Arc::strong_count(&task), 2);
+        drop(call);
+        assert_eq!(Arc::strong_count(&task), 1);
+        go.send(()).unwrap();
     }
 
     /// A panic beside another one would end the process.

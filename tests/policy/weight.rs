@@ -13,19 +13,19 @@ const RECORD: [(&str, usize, &str); 13] = [
     ("channel", 1353, ""),
     ("device", 2509, ""),
     ("error", 691, ""),
-    ("mem", 5572, ""),
+    ("mem", 5575, ""),
     ("ops", 6344, ""),
     ("process", 295, ""),
     ("provider", 262, ""),
     ("provider/soft", 9914, ""),
     ("provider/verbs", 6224, ""),
-    ("reactor", 6821, ""),
+    ("reactor", 6826, ""),
     ("stream", 2082, ""),
-    ("sync", 974, ""),
+    ("sync", 1034, ""),
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 43106;
+const SUM: usize = 43174;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;
@@ -55,17 +55,18 @@ fn lines(text: &str) -> usize {
         // What is built for tests, models or fuzzers ends where its first line began.
         if let Some(begun) = skipped {
             let is_attribute = line.starts_with("#[");
-            let ends = line.ends_with([';', ',']) || line == "}" || line == "},";
+            let ends = line.ends_with([';', ',', '}']);
             if indent <= begun && ends && !is_attribute {
                 skipped = None;
             }
             continue;
         }
         let parts = ["test", "tokio_doca_loom", "fuzzing"];
-        let condition = line.strip_prefix("#[cfg(");
-        let of_tests =
-            |it: &str| !it.starts_with("not(") && parts.iter().any(|part| it.contains(part));
-        match condition.is_some_and(of_tests) {
+        let condition = line.strip_prefix("#[cfg(").map(|it| {
+            let product = |it: String, part| it.replace(&format!("not({part})"), "");
+            parts.iter().fold(it.to_owned(), product)
+        });
+        match condition.is_some_and(|it| parts.iter().any(|part| it.contains(part))) {
             true => skipped = Some(indent),
             false => count += 1,
         }

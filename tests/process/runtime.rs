@@ -52,7 +52,11 @@ fn a_runtime_without_io_panics_before_anything_is_begun() {
         });
         assert_eq!(bench.workq.in_flight(), 0);
         run(bench.works());
+        // One that was begun elsewhere goes on as if it were dropped.
         let hold = bench.hold();
+        let (left, behind) = (bench.filled(b"abc"), bench.empty());
+        let begun = run(async { bench.dma.copy(&left, &behind).start().unwrap() });
+        panics(WHY, || _ = plain.block_on(begun));
         let copy = run(async { bench.dma.copy(&src, &dst).start().unwrap() });
         panics(WHY, || _ = plain.block_on(bench.workq.shutdown()));
         drop(hold);

@@ -124,13 +124,14 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         // Asked before the leases: where the caller knows it, nothing is asked twice.
         let single = src.is_single() && dst.is_single();
         let imported = src.place() == Place::Remote || dst.place() == Place::Remote;
+        let leases_tell = single && !imported;
         let (read, from, data) = src
             .lease_data(holder, rule)
             .map_err(|error| explain(src, dst, error))?;
         let (write, to, room) = dst
             .lease_room(holder, rule)
             .map_err(|error| explain(src, dst, error))?;
-        if share(src, dst, single, imported) {
+        if !leases_tell && share(src, dst, single) {
             return Err(JobError::of(Reason::Overlap));
         }
         Ok(Taken {

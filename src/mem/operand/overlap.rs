@@ -1,5 +1,6 @@
 //! Whether the two sides of a job share memory.
 
+use super::model::Place;
 use super::model::sealed::Operand;
 use crate::error::{ErrorKind, JobError, Reason};
 use crate::mem::buf::Span;
@@ -7,13 +8,13 @@ use crate::mem::buf::Span;
 /// Returns whether two operands have a byte in common, or a destination has one twice, which leases
 /// cannot tell of memory that takes none. The caller holds the leases of both.
 ///
-/// `single` says that both are one piece, and `imported` that one is: nothing is asked of single
-/// pieces of which none is imported.
+/// `single` is whether both are one piece. Nothing is asked then unless one is imported.
 #[inline(always)]
-pub(super) fn share(src: &impl Operand, dst: &impl Operand, single: bool, imported: bool) -> bool {
+pub(super) fn share(src: &impl Operand, dst: &impl Operand, single: bool) -> bool {
     if !single {
         return lists_share(src, dst);
     }
+    let imported = src.place() == Place::Remote || dst.place() == Place::Remote;
     let meet = || matches!((src.span(), dst.span()), (Some(from), Some(to)) if from.meets(&to));
     imported && !(src.is_leased() && dst.is_leased()) && meet()
 }

@@ -35,9 +35,11 @@ fn on_change(watched: &Arc<Watched>, table: &Arc<OnceLock<Weak<RecvTable>>>) -> 
     Arc::new(move || {
         // The endpoint is a provider's, and may panic.
         contain("a device", || watched.update());
-        // Operations that have no receive posted cannot be flushed: they look themselves.
+        // Who has no receive posted looks for itself: it cannot be flushed, and a message may wait
+        // to be taken.
+        watched.waiting.wake_all();
         if let Some(receives) = table.get().and_then(Weak::upgrade) {
-            contain("a device", || receives.line.wake_all());
+            receives.line.wake_all();
         }
     })
 }

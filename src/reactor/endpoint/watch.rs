@@ -109,7 +109,8 @@ impl Watched {
         self.state_of(self.endpoint().as_deref())
     }
 
-    /// Asks the endpoint, and wakes those that wait for a change.
+    /// Asks the endpoint, and wakes those that wait for a change if the answer is another one than
+    /// before.
     pub(in crate::reactor) fn update(&self) {
         // Dropped after the lock: this may be the last handle.
         let endpoint = self.endpoint();
@@ -117,9 +118,7 @@ impl Watched {
         // The endpoint is asked under the lock, so that the last caller stores the last state.
         let state = self.state_of(endpoint.as_deref());
         if state == known.state {
-            drop(known);
-            // A message may wait to be taken.
-            return self.waiting.wake_all();
+            return;
         }
         known.state = state;
         known.changes += 1;

@@ -31,6 +31,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::net::UnixStream;
 use tokio::runtime::{self, Handle};
 
 use super::this_thread;
@@ -195,23 +196,26 @@ impl Events {
     /// # Panics
     ///
     /// In a runtime without I/O, as all of Tokio's types for descriptors do: Tokio has no query for
-    /// it. The caller has neither a Slot nor a place in a list by then.
+    /// it. Who begins calls this before it has a Slot or a place in a list; what was begun on
+    /// another runtime is left by its drop.
     #[inline]
     pub(in crate::reactor) fn register<T: Driven>(&self, driven: &Arc<T>) -> Result<(), JobError> {
         let Ok(handle) = Handle::try_current() else {
             return self.heard_elsewhere(&**driven);
         };
-        let mut inner = self.inner();
-        if inner
-            .sources
-            .iter()
-            .flatten()
-            .any(|source| source.runtime.id() == handle.id())
-        {
+        let inner = self.inner();
+        if inner.has(&handle) {
             return Ok(());
         }
         // A thread that looks by itself may have entered a runtime, for its timers.
         if this_thread::is_in_own_loop(&**driven) || this_thread::is_in_block_on(&**driven) {
+            return Ok(());
+        }
+        drop(inner);
+        // Without I/O it panics here, without a lock: the process's panic hook runs.
+        drop(UnixStream::pair());
+        let mut inner = self.inner();
+        if inner.has(&handle) {
             return Ok(());
         }
         let spanned = self.nest.get().filter(|_| inner.several);
@@ -225,19 +229,16 @@ impl Events {
     #[cold]
     pub(in crate::reactor) fn try_register<T: Driven>(&self, driven: &Arc<T>) -> bool {
         let runtime = Handle::try_current().ok().map(|handle| handle.id());
-        let mut inner = self.inner();
-        let known = |source: &Arc<Source>| Some(source.runtime.id()) == runtime;
-        if inner.sources.iter().flatten().any(known) {
-            return true;
-        }
-        if runtime.is_some() && inner.without_io == runtime {
+        if runtime.is_some() && self.inner().without_io == runtime {
             return false;
         }
-        drop(inner);
-        let registered = catch_unwind(AssertUnwindSafe(|| self.register(driven)));
-        inner = self.inner();
-        inner.without_io = registered.is_err().then_some(runtime).flatten();
-        registered.is_ok_and(|registered| registered.is_ok())
+        match catch_unwind(AssertUnwindSafe(|| self.register(driven))) {
+            Ok(registered) => registered.is_ok(),
+            Err(_) => {
+                self.inner().without_io = runtime;
+                false
+            }
+        }
     }
 
     /// There is no runtime here.
@@ -311,6 +312,12 @@ impl Events {
 }
 
 impl Inner {
+    /// Whether this runtime is registered.
+    fn has(&self, runtime: &Handle) -> bool {
+        let mut sources = self.sources.iter().flatten();
+        sources.any(|source| source.runtime.id() == runtime.id())
+    }
+
     #[cold]
     fn register(
         &mut self,

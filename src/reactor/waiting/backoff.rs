@@ -98,11 +98,13 @@ impl Backoff {
             shared.timer.line.leave(node);
             return Poll::Ready(Ok(()));
         }
-        // If the timer is new and this runtime cannot be registered with it, the turn wakes this.
+        // First: it panics in a runtime without I/O.
         shared.events.register(shared)?;
         enqueue(shared, node, cx.waker());
         shared.timer.ring_at(&**shared, until)?;
         shared.turn_if_asked();
+        // Once more: the timer may be new, and this runtime may not have heard of it.
+        shared.events.register(shared)?;
         if !shared.is_still(policy) {
             cx.waker().wake_by_ref();
         }

@@ -65,6 +65,7 @@ impl Future for Shutdown {
         }
         let policy = shared.mode.load();
         if !policy.is_busy() {
+            // First: it panics in a runtime without I/O.
             shared.events.register(shared)?;
         }
         shared.enqueue_drained(this.node.as_ref(), cx.waker());
@@ -73,7 +74,9 @@ impl Future for Shutdown {
             shared.misses.add();
             cx.waker().wake_by_ref();
         } else {
-            // Hybrid waits for short Jobs only, and this may take long.
+            // Hybrid waits for short Jobs only, and this may take long. Registered once more: the
+            // handle may have become another one before this could be found in line.
+            shared.events.register(shared)?;
             shared.arm();
             shared.turn();
             if !shared.mode.is_still(policy) {

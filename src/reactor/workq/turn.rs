@@ -369,12 +369,13 @@ impl<'a> Turn<'a> {
         if self.asked & WAKE_ALL != 0 {
             let sleepers = self.sleepers.take().into_iter().flatten();
             sleepers.for_each(|sleeper| wake(sleeper.open(outside)));
-            shared.core.registry.wake_all();
             shared.waiters.wake_all();
             shared.stream_slots.line.wake_all();
             shared.drained.wake_all();
             shared.runs.wake_all();
             shared.timer.line.wake_all();
+            // Last of them: it may write a change of a state to the log.
+            shared.core.registry.wake_all();
         }
         if self.asked & CHANGE != 0 {
             shared.tell_changes();

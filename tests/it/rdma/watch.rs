@@ -73,6 +73,18 @@ fn a_watcher_is_woken_before_the_log_hears_of_the_change() {
     });
 }
 
+#[test]
+fn what_has_not_changed_wakes_no_watcher() {
+    run(async {
+        let (one, _other) = pair(Mode::EventDriven);
+        let (mut watch, count) = (one.rdma.watch(), Count::new());
+        let mut changed = Box::pin(watch.changed());
+        poll_counted(changed.as_mut(), &count);
+        assert_eq!(one.rdma.stats().connects, 1);
+        assert_eq!(count.wakes(), 0);
+    });
+}
+
 /// Polls once with a waker that counts.
 fn poll_counted(changed: Pin<&mut impl Future>, count: &Arc<Count>) {
     let waker = count.waker();
