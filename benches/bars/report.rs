@@ -89,9 +89,14 @@ impl Report {
         let (bar, met) = (format!("{sign}{bar}{unit}"), goal.reached(measured));
         let verdict = if met { "ok" } else { "MISS" };
         let figure = figure(measured, unit);
+        let named = |line: &&Line| line.name.split('#').next() == Some(name);
+        let name = match self.lines.iter().filter(named).count() {
+            0 => name.to_owned(),
+            before => format!("{name}#{}", before + 1),
+        };
         println!("{name:<14} {figure:>12} {bar:>10} {verdict:<4} {what}");
         self.lines.push(Line {
-            name: name.to_owned(),
+            name,
             measured,
             unit: unit.to_owned(),
             bar,
