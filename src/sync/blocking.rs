@@ -192,7 +192,7 @@ mod tests {
 
     impl Wake for Panics {
         fn wake(self: Arc<Self>) {
-            self.0.send(()).unwrap();
+            self.0.send(()).expect("the test waits for it");
             panic!("woken");
         }
     }
