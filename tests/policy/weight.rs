@@ -19,13 +19,13 @@ const RECORD: [(&str, usize, &str); 13] = [
     ("provider", 262, ""),
     ("provider/soft", 9914, ""),
     ("provider/verbs", 6224, ""),
-    ("reactor", 6826, ""),
+    ("reactor", 6830, ""),
     ("stream", 2082, ""),
     ("sync", 1034, ""),
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 43174;
+const SUM: usize = 43178;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

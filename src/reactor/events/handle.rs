@@ -228,14 +228,18 @@ impl Events {
     /// whether somebody hears of events here.
     #[cold]
     pub(in crate::reactor) fn try_register<T: Driven>(&self, driven: &Arc<T>) -> bool {
-        let runtime = Handle::try_current().ok().map(|handle| handle.id());
-        if runtime.is_some() && self.inner().without_io == runtime {
-            return false;
+        let Ok(runtime) = Handle::try_current() else {
+            return self.heard_elsewhere(&**driven).is_ok();
+        };
+        let inner = self.inner();
+        if inner.has(&runtime) || inner.without_io == Some(runtime.id()) {
+            return inner.has(&runtime);
         }
+        drop(inner);
         match catch_unwind(AssertUnwindSafe(|| self.register(driven))) {
             Ok(registered) => registered.is_ok(),
             Err(_) => {
-                self.inner().without_io = runtime;
+                self.inner().without_io = Some(runtime.id());
                 false
             }
         }
