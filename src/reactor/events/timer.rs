@@ -140,19 +140,20 @@ impl Timer {
         Duration::from_nanos(due.saturating_sub(self.now()))
     }
 
-    /// An event was attended to: if the timer may have rung, those in line look again. Returns
-    /// whether it may have.
+    /// An event was attended to: if the timer may have rung, those in line look again.
     #[inline]
-    pub(in crate::reactor) fn on_time(&self, driven: &impl Driven) -> bool {
-        self.due.load(Ordering::SeqCst) != NEVER && self.ring_in_time(driven)
+    pub(in crate::reactor) fn on_time(&self, driven: &impl Driven) {
+        if self.due.load(Ordering::SeqCst) != NEVER {
+            self.ring_in_time(driven);
+        }
     }
 
     #[cold]
-    fn ring_in_time(&self, driven: &impl Driven) -> bool {
+    fn ring_in_time(&self, driven: &impl Driven) {
         let set = lock(&self.set);
         let now = self.now();
         if now < self.due.load(Ordering::Relaxed) {
-            return false;
+            return;
         }
         self.due.store(NEVER, Ordering::SeqCst);
         let alarm = self.alarm.load(Ordering::SeqCst);
@@ -164,6 +165,5 @@ impl Timer {
         }
         drop(set);
         self.line.wake_all();
-        true
     }
 }

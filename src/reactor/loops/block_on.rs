@@ -168,7 +168,7 @@ impl WorkQ {
             if misses.is_multiple_of(MISSES) {
                 thread::yield_now();
             }
-            self.0.on_time();
+            self.0.timer.on_time(&*self.0);
             self.0.resume_if_due();
             self.0.answer_ring();
         }

@@ -120,7 +120,7 @@ impl WorkQ {
         let mut handed = 0;
         let armed = shared.own_loop.unmark();
         shared.turn();
-        shared.on_time();
+        shared.timer.on_time(&**shared);
         shared.resume_if_due();
         shared.answer_ring();
         while handed < self.depth() as usize

@@ -47,7 +47,7 @@ impl Driven for Shared {
             self.turn();
         }
         // First: an alarm that is taken out as due must be seen as due by the pause.
-        self.on_time();
+        self.timer.on_time(self);
         self.resume_if_due();
         if rung {
             self.answer_ring();
@@ -95,12 +95,6 @@ impl Shared {
         let lines = [&self.waiters, &self.stream_slots.line, &self.drained];
         let in_line = || lines.iter().any(|line| !line.is_empty());
         (phases.any_op() && policy.is_event()) || in_line()
-    }
-
-    /// Wakes those that wait for the timer, if it may have rung.
-    #[inline]
-    pub(in crate::reactor) fn on_time(&self) {
-        self.timer.on_time(self);
     }
 
     /// Has the next event tell of the ends of jobs that no operation waits for. `heard` says that
