@@ -3,7 +3,7 @@
 //!
 //! The device is a thread that computes checksums and applies a key. Its half is the contract of
 //! `tokio_doca::device`; who promises what is numbered there, and the suite of
-//! `tokio_doca::contract` checks it. The caller's half is `Accel`.
+//! the crate `tokio-doca-contract` checks it. The caller's half is `Accel`.
 #![expect(
     unsafe_code,
     reason = "a device touches the memory that it is lent by address"

@@ -40,7 +40,6 @@
 //! | [`error`] | what calls and jobs fail with ([`Error`], [`error::JobError`]) |
 //! | [`soft`] | the software device: limits, topology, environment variables |
 //! | `verbs` | adapters through libibverbs |
-//! | `contract` | the test suite for providers, with the feature `contract` |
 //!
 //! # What it does, and what not
 //!
@@ -152,8 +151,6 @@
 //!
 //! # Features
 //!
-//! - `contract`: the suite that every provider must pass, for authors of providers, and the same as
-//!   a report on a device (`selftest`).
 //! - `verbs`, on by default: adapters. It needs nothing to build, and opens libibverbs when the
 //!   process asks for adapters.
 //! - `ibverbs`: a device over a protection domain of the crate `ibverbs-sys`, which needs cmake and
@@ -162,8 +159,6 @@
 #![warn(missing_docs, clippy::unwrap_used)]
 
 pub mod channel;
-#[cfg(feature = "contract")]
-pub mod contract;
 pub mod device;
 pub mod error;
 pub mod mem;
@@ -174,9 +169,6 @@ mod reactor;
 pub mod stream;
 mod sync;
 
-#[cfg(feature = "contract")]
-#[doc(no_inline)]
-pub use contract::selftest;
 #[doc(no_inline)]
 pub use device::Device;
 #[doc(no_inline)]

@@ -54,11 +54,11 @@
 //!
 //! # Which check finds out
 //!
-//! The suite of `contract` (feature `contract`) runs on any provider. Each of these functions
+//! The suite of the crate `tokio-doca-contract` runs on any provider. Each of these functions
 //! panics with a sentence that names the duty. `tests/outside_provider` has a device that sins
 //! against one duty at a time, and tests that each is found.
 //!
-//! | duty | checks of `contract` |
+//! | duty | checks |
 //! |---|---|
 //! | 1 | `each_accepted_job_completes_once`, `lists_are_gathered_and_scattered`, `imported_lists_are_gathered_and_scattered` (on a device that imports what another one exports to the DPU); for hashes `digests_are_known`, `sessions_go_on`; for CRCs `crcs_are_known` |
 //! | 2 | `completed_memory_is_left_alone` |
@@ -74,9 +74,9 @@
 //! | adapter duty 3 | `a_device_says_the_same_of_itself`, `caps_are_kept` |
 //! | all together | `busy_polls`, `sleeps_and_wakes`, `serves_several_runtimes` |
 //!
-//! For remote operations, between two endpoints of one device or of two (`contract::Peers`):
+//! For remote operations, between two endpoints of one device or of two (`Peers`):
 //!
-//! | duty | checks of `contract` |
+//! | duty | checks |
 //! |---|---|
 //! | 1 to 4 and endpoint duty 1 | `remote_operations_complete_in_order`, `receives_may_come_late` |
 //! | 3 | `a_refused_operation_was_never_seen` (the author makes the device refuse) |
@@ -90,7 +90,7 @@
 //! | registrar duties 3 and 4 | `exported_memory_is_reached` |
 //! | all together | `rdma_busy_polls`, `rdma_sleeps_and_wakes` |
 //!
-//! `contract::sync_event` checks the duties for sync events:
+//! Its `sync_event` checks the duties for sync events:
 //!
 //! | duty | checked by |
 //! |---|---|
@@ -127,7 +127,7 @@
 //!    ([`Endpoint`], duties 2 and 3), with atomics and immediates left out of the capabilities if
 //!    there are none. Completions may come by `reap` alone, and who has nothing inline leaves
 //!    `try_inline` as it is: both sides' queues are looked at. Last the events. After each step
-//!    some of the checks of `contract::rdma` can pass, in the order in which it runs them.
+//!    some of the checks of its `rdma` can pass, in the order in which it runs them.
 //!
 //! 7. **Representors**, for a device of a DPU: `representors` of the [`Adapter`], and
 //!    [`Caps::representors`]; `channel_domain`, where the two sides of the card can find each other
@@ -154,27 +154,8 @@
 //! [`Queue::open_event_port`], whose [`EventPort`] takes Jobs and waits; a device that cannot wait
 //! says so there, and is asked for the value instead. Who has none writes nothing.
 //!
-//! The suite runs from the author's own tests, with this crate as a development dependency with the
-//! feature `contract`:
-//!
-//! ```
-//! # #[cfg(feature = "contract")]
-//! # fn test(device: &tokio_doca::Device) {
-//! use std::time::Duration;
-//! use tokio_doca::contract::{self, Sample, Subject};
-//!
-//! contract::dma(device);                                   // every check, by copies
-//! contract::sha(device);                                   // by hashes, if it computes some
-//! contract::crc(device);                                   // by CRCs, with copies and without
-//! contract::rdma(device);                                  // by remote operations, if it has endpoints
-//! contract::sync_event(device);                            // by sync events, if it has some
-//! let negate = Sample::transforms(0x10, 0, |src, _room| src.iter().map(|byte| !byte).collect());
-//! contract::accel(device, negate.clone());                 // every check, by one opcode and a model of it
-//! // One check, with a shorter deadline: while something is being written.
-//! let subject = Subject::accel(device, negate).deadline(Duration::from_secs(1));
-//! contract::each_accepted_job_completes_once(subject);
-//! # }
-//! ```
+//! The suite runs from the author's own tests, by `cargo add --dev tokio-doca-contract`: the first
+//! page of that crate shows it.
 
 // `info` and `memory` import no other room. `job` stands on both, `queue` on `job` and `memory`,
 // `provider` on `info`, `memory` and `queue`, and `representor` on `info` and `provider`.

@@ -62,8 +62,6 @@ pub use remote::{Import, RemoteBuf, RemoteMmap};
 pub(crate) use buf::Extent;
 pub(crate) use handle::handles;
 pub(crate) use mmap::Holder;
-#[cfg(feature = "contract")]
-pub(crate) use operand::SessionLease;
 pub(crate) use operand::{
     Grow, Last, Leased, Leases, LeasesOf, OfJob, Place, Reading, Rule, Session, Sides, Writing,
     event, hand_over, receive,

@@ -8,7 +8,6 @@ use std::time::Duration;
 use support::LIMIT;
 use support::device::required_adapter;
 use support::loopback::Loopback;
-use tokio_doca::contract::{self, Peers, Subject, Verdict, selftest};
 use tokio_doca::device::{
     Adapter, Armed, Completion, CopyJob, Device, Job, KeepAlive, Queue, QueueConfig, Registrar,
     Segment, Segments, Submit, Submitted, Token,
@@ -20,6 +19,7 @@ use tokio_doca::{
     error::JobError,
     sha::Algorithm,
 };
+use tokio_doca_contract::{self as contract, Peers, Subject, Verdict, selftest};
 
 #[test]
 fn soft_inline_keeps_the_contract() {

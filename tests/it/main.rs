@@ -6,7 +6,6 @@
 mod accel;
 mod channel;
 mod channel_flush;
-#[cfg(feature = "contract")]
 mod contract;
 mod empty;
 mod error;

@@ -394,7 +394,6 @@ fn every_public_type_stands_in_the_table() {
                     "CrcOp",
                     "CopyCrcOp",
                     "combine",
-                    "selftest",
                     "crc",
                     "RdmaOp",
                     "RdmaRecv",

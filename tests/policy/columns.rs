@@ -57,6 +57,7 @@ fn lines_of_prose_fit_into_100_columns() {
         "tests",
         "examples",
         "benches",
+        "contract",
         "docs",
         "fuzz",
         "README.md",

@@ -4,7 +4,7 @@
 //! blank lines, and a text over several lines as one. So a signature that is wrapped, a reason that
 //! is given and a step that is set apart cost nothing.
 
-use super::layering::{code, is_test, sources, without_tests};
+use super::layering::{code, is_test, published, without_tests};
 
 /// The most lines of a body.
 const LINES: usize = 60;
@@ -67,7 +67,7 @@ fn faults(found: &[(String, String, usize)]) -> Vec<String> {
 
 #[test]
 fn no_function_is_longer_than_sixty_lines() {
-    let sources = sources();
+    let sources = published();
     // What fuzzers run is built for them alone.
     let product = sources
         .iter()

@@ -59,10 +59,12 @@ fn count(text: &str) -> usize {
         .count()
 }
 
-/// Files below `src` with unsafe code outside their tests.
+/// Files of published crates with unsafe code outside their tests.
 fn in_source() -> BTreeMap<String, usize> {
     let mut found = Vec::new();
-    files(&root().join("src"), &mut found);
+    for folder in ["src", "contract/src"] {
+        files(&root().join(folder), &mut found);
+    }
     let mut ledger = BTreeMap::new();
     // Loom models, and tests in a file or a folder of their own, are tests as a whole.
     let is_test = |file: &&PathBuf| {
@@ -95,22 +97,21 @@ fn ledger() -> String {
     fs::read_to_string(root().join("docs/unsafe.md")).expect("docs has the ledger")
 }
 
-/// What the ledger says: `src/path.rs` and its number, with the boundary that the file is inside.
+/// What the ledger says: `src/path.rs` or `contract/src/path.rs` and its number, with the boundary
+/// that the file is inside.
 fn in_ledger(text: &str) -> Vec<(String, usize, String)> {
     let (mut boundary, mut found) = (String::new(), Vec::new());
     for part in text.split("\n## ").skip(1) {
         boundary.clear();
         boundary.push_str(part.lines().next().unwrap_or_default());
         // A path that is followed by its number, which may stand on the next line.
-        for (path, rest) in part
-            .split("`src/")
-            .skip(1)
-            .filter_map(|it| it.split_once('`'))
-        {
-            let rest = rest.trim_start();
+        let words: Vec<&str> = part.split('`').collect();
+        let is_file = |it: &str| it.starts_with("src/") || it.starts_with("contract/src/");
+        for pair in words.windows(2).filter(|pair| is_file(pair[0])) {
+            let rest = pair[1].trim_start();
             let digits = rest.find(|c: char| !c.is_ascii_digit());
             if let Ok(count) = rest[..digits.unwrap_or(rest.len())].parse() {
-                found.push((format!("src/{path}"), count, boundary.clone()));
+                found.push((pair[0].to_owned(), count, boundary.clone()));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Product code only sinks: its lines by room against a record, which a change that deletes lowers.
 //!
 //! Counted are lines with code: no comments, no blank lines, and a text over several lines as one.
-//! Tests, models, what fuzzers run and the contract suite are not counted.
+//! Tests, models and what fuzzers run are not counted.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,11 @@ use super::layering::{code, is_test, sources, without_tests};
 const RECORD: [(&str, usize, &str); 13] = [
     ("lib", 65, ""),
     ("channel", 1353, ""),
-    ("device", 2509, ""),
+    (
+        "device",
+        2510,
+        "44: the contract suite, another crate now, lends sessions",
+    ),
     ("error", 691, ""),
     ("mem", 5575, ""),
     ("ops", 6344, ""),
@@ -79,7 +83,7 @@ fn weigh<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> BTreeMap<&'
     let mut rooms = BTreeMap::new();
     for (path, text) in files {
         let apart = is_test(path)
-            || ["fuzzing", "modelled", "contract/"]
+            || ["fuzzing", "modelled"]
                 .iter()
                 .any(|part| path.contains(part));
         if !apart {
@@ -135,13 +139,7 @@ fn a_room_that_grows_is_found() {
                 #[cfg(tokio_doca_loom)]\n#[inline]\nfn d() {\n    e();\n}\nstruct F {\n    #[cfg(test)]\n    g: u8,\n    h: u8,\n}\n\
                 #[cfg(not(tokio_doca_loom))]\nfn i() {}\n#[cfg(test)]\nmod tests {\n    fn j() {}\n}\n";
     assert_eq!(lines(text), 9);
-    let files = [
-        "mem/a.rs",
-        "mem/b/c.rs",
-        "mem/loom/d.rs",
-        "contract/e.rs",
-        "lib.rs",
-    ];
+    let files = ["mem/a.rs", "mem/b/c.rs", "mem/loom/d.rs", "lib.rs"];
     let rooms = weigh(files.map(|path| (path, text)));
     assert_eq!(Vec::from_iter(&rooms), [(&"lib", &9), (&"mem", &18)]);
     assert_eq!(

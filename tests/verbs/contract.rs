@@ -3,7 +3,6 @@
 
 use crate::adapters::{open, provider};
 use crate::fake_verbs::{Description, World};
-use tokio_doca::contract::{self, Peers, Subject, Verdict, selftest};
 use tokio_doca::{
     BufPool, Device, ErrorKind, Mmap, Mode, Rdma, WorkQ,
     device::RdmaKind,
@@ -11,6 +10,7 @@ use tokio_doca::{
     mem::{Access, RemoteMmap},
     sha::Algorithm,
 };
+use tokio_doca_contract::{self as contract, Peers, Subject, Verdict, selftest};
 
 /// A check of two devices of a kind.
 fn on_fakes(kind: impl Fn(&str) -> Description, check: impl FnOnce(&World, [&Device; 2])) {

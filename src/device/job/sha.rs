@@ -43,13 +43,13 @@ pub struct ShaJob {
 }
 
 impl ShaJob {
-    /// A whole message, in memory that nobody else writes.
-    pub fn new(algorithm: Algorithm, src: Segments, dst: Segment) -> ShaJob {
+    /// A whole message, in memory that nobody else writes; without a `dst` a part of one.
+    pub fn new(algorithm: Algorithm, src: Segments, dst: impl Into<Option<Segment>>) -> ShaJob {
         ShaJob {
             algorithm,
             shared: false,
             src,
-            dst: Some(dst),
+            dst: dst.into(),
             session: None,
         }
     }
@@ -122,8 +122,9 @@ impl OnCpu for ShaJob {
 pub struct SessionRef(NonNull<Hasher>);
 
 impl SessionRef {
-    /// The address of a session's state.
-    pub(crate) fn new(hasher: NonNull<Hasher>) -> SessionRef {
+    /// The address of a session's state: for those that drive a queue themselves.
+    #[doc(hidden)]
+    pub fn new(hasher: NonNull<Hasher>) -> SessionRef {
         SessionRef(hasher)
     }
 

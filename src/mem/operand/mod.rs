@@ -31,5 +31,3 @@ pub use marks::{
 pub(crate) use model::Place;
 pub(crate) use rule::Rule;
 pub(crate) use session::Session;
-#[cfg(feature = "contract")]
-pub(crate) use session::SessionLease;

@@ -171,9 +171,14 @@ impl RemoteMmap {
         &self.0.device
     }
 
-    /// All of it, as a device under the contract suite is given it: no Lease is taken.
-    #[cfg(feature = "contract")]
-    pub(crate) fn whole(&self) -> Segment {
+    /// All of it, as the contract suite gives it to a device.
+    ///
+    /// # Safety
+    ///
+    /// No Lease is taken. Whoever hands a part of it to a device keeps this import until the device
+    /// is done, and nobody else may use these bytes meanwhile.
+    #[doc(hidden)]
+    pub unsafe fn whole(&self) -> Segment {
         self.0.whole
     }
 

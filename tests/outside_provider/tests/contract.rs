@@ -4,9 +4,9 @@
 
 use outside_provider::{FILL, Outside, Sin, XOR};
 use support::sins;
-use tokio_doca::contract::{self, Outcome, Sample, Subject, selftest};
 use tokio_doca::device::{Device, Provider};
 use tokio_doca::sha::Algorithm;
+use tokio_doca_contract::{self as contract, Outcome, Sample, Subject, selftest};
 
 #[path = "../../../examples/custom_provider.rs"]
 #[allow(dead_code, reason = "its main runs as an example")]

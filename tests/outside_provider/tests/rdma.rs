@@ -4,8 +4,8 @@
 use outside_provider::rdma::{RdmaSin, sinful};
 use support::loopback::Loopback;
 use support::sins;
-use tokio_doca::contract::{self, Peers};
 use tokio_doca::soft::Soft;
+use tokio_doca_contract::{self as contract, Peers};
 
 #[test]
 fn a_device_around_another_one_keeps_the_contract() {

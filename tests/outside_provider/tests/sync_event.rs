@@ -3,7 +3,7 @@
 
 use outside_provider::sync_event::{EventSin, device};
 use support::sins;
-use tokio_doca::contract::{self, Events};
+use tokio_doca_contract::{self as contract, Events};
 
 #[test]
 fn a_device_of_another_crate_keeps_the_contract() {

@@ -1,0 +1,128 @@
+//! Duty 5: one ring per `arm`, none without, and none that is missed.
+
+use crate::rig::{Rig, Shape, Subject, depths, watched};
+use tokio_doca::device::Armed;
+
+const CELL: usize = 1024;
+const ROUNDS: u64 = 50;
+
+/// Duty 5: the next completion after `arm` rings, once; the ones after it, and those before any
+/// `arm`, do not; with a completion waiting, `arm` says so or rings.
+///
+/// # Panics
+///
+/// If a ring is missing, or there is one too many.
+pub fn armed_completions_ring_once(subject: impl Into<Subject>) {
+    watched("armed_completions_ring_once", subject, |subject| {
+        for depth in depths(subject) {
+            nothing_rings_unless_armed(subject, depth);
+            each_arm_rings_once(subject, depth);
+            waiting_completions_are_told(subject, depth);
+        }
+    });
+}
+
+fn nothing_rings_unless_armed(subject: &Subject, depth: u32) {
+    let mut rig = Rig::new(subject, depth, CELL);
+    for round in 0..ROUNDS as u32 {
+        let some: Vec<u32> = (0..1 + round % depth).collect();
+        rig.round(&some, &Shape::plain(CELL, subject.within(100)));
+    }
+    let rings = rig.rings() + rig.finish();
+    assert_eq!(rings, 0, "duty 5: nothing was armed, and it rang");
+}
+
+fn each_arm_rings_once(subject: &Subject, depth: u32) {
+    let mut rig = Rig::new(subject, depth, CELL);
+    let mut rings = 0;
+    for round in 0..ROUNDS as u32 {
+        arm_and_look(&mut rig);
+        if round % 3 == 0 {
+            // Twice armed is armed.
+            arm_and_look(&mut rig);
+        }
+        let some: Vec<u32> = (0..1 + round % depth.min(5)).collect();
+        for &index in &some {
+            rig.prepare(index, &Shape::plain(CELL, subject.within(100)));
+        }
+        rig.submit_all(&some);
+        rings += rig.wait_for_ring("duty 5: armed, and a Job completed");
+        rig.drain();
+        // These are not armed.
+        rig.round(&some, &Shape::plain(CELL, subject.within(50)));
+    }
+    rings += rig.rings() + rig.finish();
+    assert_eq!(rings, ROUNDS, "duty 5: one ring per arm");
+}
+
+/// Nothing waits afterwards.
+fn arm_and_look(rig: &mut Rig) {
+    rig.arm();
+    let reaped = rig.reap(rig.depth() as usize);
+    assert_eq!(reaped, 0, "duty 1: a completion with nothing in flight");
+}
+
+fn waiting_completions_are_told(subject: &Subject, depth: u32) {
+    let mut rig = Rig::new(subject, depth, CELL);
+    let shape = Shape::plain(CELL, subject.within(100));
+    for _ in 0..ROUNDS {
+        arm_and_look(&mut rig);
+        rig.prepare(0, &shape);
+        rig.submit_all(&[0]);
+        rig.wait_for_ring("duty 5: armed, and a Job completed");
+        // Its completion waits now.
+        let answer = rig.arm();
+        if answer == Armed::Armed {
+            rig.wait_for_ring("duty 5: a completion waits, and `arm` did not say Ready");
+        }
+        rig.drain();
+        if answer == Armed::Ready {
+            // The crate reaps then, and sleeps without another `arm` if its own Job was not among
+            // them.
+            rig.rings();
+            rig.prepare(0, &shape);
+            rig.submit_all(&[0]);
+            rig.wait_for_ring("duty 5: `arm` said Ready, and must have armed as well");
+            rig.drain();
+        }
+        rig.rings();
+    }
+    rig.finish();
+}
+
+/// Duty 5, as a race: a Job completes while the caller arms. It sleeps if `arm` or a look found
+/// nothing.
+///
+/// # Panics
+///
+/// If it sleeps for ever.
+pub fn no_completion_is_slept_through(subject: impl Into<Subject>) {
+    watched("no_completion_is_slept_through", subject, |subject| {
+        for depth in depths(subject) {
+            let mut rig = Rig::new(subject, depth, CELL);
+            let shape = Shape::plain(CELL, subject.within(200));
+            for round in 0..300 {
+                let some: Vec<u32> = (0..1 + round % depth.min(3)).collect();
+                for &index in &some {
+                    rig.prepare(index, &shape);
+                }
+                rig.submit_all(&some);
+                for _ in 0..rig.dice.below(600) {
+                    std::hint::spin_loop();
+                }
+                while rig.in_flight() > 0 {
+                    let answer = rig.arm();
+                    // Who was told Armed may sleep at once: `arm` looks itself. In every other
+                    // round it is believed.
+                    let believed = answer == Armed::Armed && round % 2 == 0;
+                    if believed || rig.reap(1) == 0 {
+                        rig.wait_for_ring("duty 5: armed, and nothing waited");
+                    }
+                }
+                // One that came between `arm` and the look.
+                rig.rings();
+            }
+            rig.finish();
+        }
+    });
+}

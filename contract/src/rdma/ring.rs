@@ -1,0 +1,203 @@
+//! Duty 5, where the peer ends what is waited for.
+
+use std::thread;
+use std::time::Duration;
+
+use super::end::{End, Ended, Plan, Table};
+use super::pair::Pair;
+use super::{Peers, watched};
+use crate::rig::wait_for;
+use tokio_doca::device::Armed;
+
+const CELL: usize = 1024;
+const ROUNDS: u64 = 50;
+
+/// Duty 5: a message rings the queue that it comes to, and the end of a Job the one that it came
+/// from: once for each `arm`, and not without.
+///
+/// # Panics
+///
+/// If a ring is missing, or there is one too many.
+pub fn armed_messages_ring_once(peers: impl Into<Peers>) {
+    watched("armed_messages_ring_once", peers, |peers| {
+        nothing_rings_unless_armed(peers);
+        each_arm_rings(peers);
+    });
+}
+
+fn nothing_rings_unless_armed(peers: &Peers) {
+    let mut pair = Pair::new(peers, Plan::new(peers, CELL));
+    for _ in 0..ROUNDS {
+        pair.works(0..pair.plan.jobs);
+    }
+    let rings: u64 = pair.ends.iter().map(|end| end.bell.rings()).sum();
+    assert_eq!(rings, 0, "duty 5: nothing was armed, and it rang");
+    pair.finish();
+}
+
+fn each_arm_rings(peers: &Peers) {
+    let mut pair = Pair::new(peers, Plan::new(peers, CELL));
+    let (mut arms, mut rings) = ([0, 0], [0, 0]);
+    for round in 0..ROUNDS as usize {
+        // To the other side, and back to this one when it is over.
+        let side = round % 2;
+        for one in [0, 1] {
+            while !pair.ends[one].receives[0].in_flight {
+                pair.post(one, 0, CELL / 2);
+            }
+        }
+        let verb = pair.message(round as u32);
+        pair.prepare(side, 0, verb, pair.longest());
+        for one in [0, 1] {
+            pair.arm_and_look(one, &mut arms);
+        }
+        pair.submit(side, &[0]);
+        // The peer sleeps until it rings, and so does who sent. A ring may find nothing: who looks
+        // arms again.
+        let mut over = [false; 2];
+        let what = "duty 5: armed, and a message came, or a Job ended: it did not ring";
+        wait_for(peers.deadline, what, || {
+            for one in [0, 1] {
+                let rung = pair.ends[one].bell.rings();
+                if rung == 0 {
+                    continue;
+                }
+                rings[one] += rung;
+                pair.ends[one].queue.clear();
+                for ended in pair.ends[one].reap(8) {
+                    let waited_for = (one == side) == (ended.table == Table::Jobs);
+                    over[one] |= waited_for;
+                    pair.settle(one, &ended);
+                }
+                if !over[one] {
+                    over[one] = pair.arm_and_look(one, &mut arms);
+                }
+            }
+            over == [true; 2]
+        });
+    }
+    for one in [0, 1] {
+        rings[one] += pair.ends[one].bell.rings();
+        assert!(
+            rings[one] <= arms[one],
+            "duty 5: one ring per arm: {} of {}",
+            rings[one],
+            arms[one]
+        );
+    }
+    pair.finish();
+}
+
+impl Pair {
+    /// Arms until nothing waits; whether there was something.
+    fn arm_and_look(&mut self, side: usize, arms: &mut [u64; 2]) -> bool {
+        let mut found = false;
+        wait_for(
+            self.deadline(),
+            "duty 5: `arm` says Armed when nothing waits",
+            || {
+                arms[side] += 1;
+                let answer = self.ends[side].queue.arm();
+                let ended = self.ends[side].reap(8);
+                for ended in &ended {
+                    self.settle(side, ended);
+                }
+                found |= !ended.is_empty();
+                answer == Armed::Armed && ended.is_empty()
+            },
+        );
+        found
+    }
+}
+
+/// Duty 5, as a race: messages come at any moment, while who waits for them arms. It sleeps if
+/// `arm` or a look found nothing.
+///
+/// # Panics
+///
+/// If it sleeps for ever.
+pub fn no_message_is_slept_through(peers: impl Into<Peers>) {
+    watched("no_message_is_slept_through", peers, |peers| {
+        let mut pair = Pair::new(peers, Plan::new(peers, CELL));
+        for round in 0..60 {
+            let side = round % 2;
+            let all = pair.plan.jobs.min(pair.plan.receives);
+            let mut jobs = Vec::new();
+            for index in 0..all {
+                // Those that were posted stay, and are used first.
+                if !pair.ends[1 - side].receives[index as usize].in_flight {
+                    pair.post(1 - side, index, CELL / 2);
+                }
+                let len = pair.dice.below(pair.longest() + 1);
+                let verb = pair.message(index);
+                pair.prepare(side, index, verb, len);
+                pair.announce(side, index);
+                jobs.push((index, pair.job(side, index)));
+            }
+            let spins: Vec<usize> = jobs.iter().map(|_| pair.dice.below(2000)).collect();
+            let deadline = pair.deadline();
+            let (one, other) = pair.ends.split_at_mut(1);
+            let (sender, sleeper) = match side {
+                0 => (&mut one[0], &mut other[0]),
+                _ => (&mut other[0], &mut one[0]),
+            };
+            // Each awaits one kind, by its own rings.
+            let believes = round % 4 < 2;
+            let left = sleeper.in_flight(Table::Receives) - all as usize;
+            let (sent, received) = thread::scope(|scope| {
+                let sends = scope.spawn(move || {
+                    for (job, spins) in jobs.iter().zip(spins) {
+                        (0..spins).for_each(|_| std::hint::spin_loop());
+                        wait_for(deadline, "duty 3: it takes a Job within its depth", || {
+                            sender.submit(&[*job]).accepted == 1
+                        });
+                    }
+                    sleep_until(sender, Table::Jobs, 0, believes, deadline)
+                });
+                let received = sleep_until(sleeper, Table::Receives, left, believes, deadline);
+                (sends.join(), received)
+            });
+            let sent = sent.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            for ended in received {
+                pair.settle(1 - side, &ended);
+            }
+            for ended in sent {
+                pair.settle(side, &ended);
+            }
+        }
+        pair.finish();
+    });
+}
+
+/// Until so many are left in flight.
+fn sleep_until(
+    end: &mut End,
+    table: Table,
+    left: usize,
+    believes: bool,
+    deadline: Duration,
+) -> Vec<Ended> {
+    let mut ended = Vec::new();
+    while end.in_flight(table) > left {
+        let armed = end.queue.arm() == Armed::Armed;
+        // Who was told Armed may sleep at once: `arm` looks itself. In every other round it is
+        // believed.
+        let at_most = 1 + end.dice.below(4);
+        let found = if armed && believes {
+            Vec::new()
+        } else {
+            end.reap(at_most)
+        };
+        if found.is_empty() && armed {
+            let rings = end.bell.wait_for_ring(deadline);
+            assert!(
+                rings > 0,
+                "duty 5: armed, and what is waited for came, or will: it did not ring"
+            );
+            end.queue.clear();
+            ended.extend(end.reap(at_most));
+        }
+        ended.extend(found);
+    }
+    ended
+}

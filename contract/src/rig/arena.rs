@@ -1,0 +1,92 @@
+//! Memory that is registered with the device under test.
+#![expect(
+    unsafe_code,
+    reason = "allocates page-aligned memory, and reads and writes it"
+)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ops::Range;
+use std::ptr::NonNull;
+
+use tokio_doca::device::{Access, Device, Region, Registration, RegistrationUse, Segment};
+
+/// `Region::addr` is page aligned.
+const PAGE: usize = 4096;
+
+/// Registered memory. Who fails a check never drops it.
+pub(crate) struct Arena {
+    base: NonNull<u8>,
+    layout: Layout,
+    /// `None` only while it is dropped.
+    registration: Option<Registration>,
+    _device: Device,
+}
+
+// SAFETY: it is a range of memory; the checks reach a byte only while no Job has it.
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    pub(crate) fn new(device: &Device, len: usize, purpose: RegistrationUse) -> Arena {
+        let layout = Layout::from_size_align(len.next_multiple_of(PAGE), PAGE)
+            .expect("a test's arena is small");
+        // SAFETY: the layout has a size, since `len` has.
+        let base = unsafe { alloc_zeroed(layout) };
+        let Some(base) = NonNull::new(base) else {
+            handle_alloc_error(layout)
+        };
+        // SAFETY: `drop` gives the registration back before the memory, which nothing but `read`
+        // and `write` of this arena accesses, and those only while no job has it.
+        let region = unsafe { Region::new(base, layout.size(), Access::LOCAL_READ_WRITE) };
+        let registration = device
+            .adapter()
+            .registrar()
+            .register(&region, purpose)
+            .expect("a device that takes Jobs registers memory for them");
+        Arena {
+            base,
+            layout,
+            registration: Some(registration),
+            _device: device.clone(),
+        }
+    }
+
+    fn at(&self, range: &Range<usize>) -> NonNull<u8> {
+        assert!(range.start <= range.end && range.end <= self.layout.size());
+        // SAFETY: the offset lies in the allocation, as was checked.
+        unsafe { self.base.add(range.start) }
+    }
+
+    pub(crate) fn segment(&self, range: Range<usize>) -> Segment {
+        let key = self.registration.as_ref().map_or(0, Registration::key);
+        // SAFETY: `at` checked the range, and the key is that of all of it.
+        unsafe { Segment::new(self.at(&range), range.len(), key) }
+    }
+
+    /// The bytes at `at`; no Job has them.
+    pub(crate) fn read(&self, at: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        let from = self.at(&(at..at + len));
+        // SAFETY: `at` checked the range; the vector is another allocation of that length.
+        unsafe { from.copy_to_nonoverlapping(NonNull::from(&mut bytes[..]).cast(), len) };
+        bytes
+    }
+
+    /// Changes the bytes at `at`; no Job has them.
+    pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
+        let to = self.at(&(at..at + bytes.len()));
+        // SAFETY: `at` checked the range; `bytes` is no part of the arena, of which no references
+        // are made.
+        unsafe { to.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // The device lets go of the memory before it is freed.
+        self.registration = None;
+        // SAFETY: allocated with this layout, and freed once; rigs that failed leak their Arena.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) };
+    }
+}
