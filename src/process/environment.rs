@@ -8,7 +8,19 @@ use std::ffi::OsString;
 /// As secure_getenv(3), returns `None` in a program that runs with more rights than who started it
 /// has (setuid, setgid, file capabilities): the environment is that one's.
 pub(crate) fn variable(name: &str) -> Option<OsString> {
+    is_own().then(|| std::env::var_os(name)).flatten()
+}
+
+/// Returns the names of the variables that begin so, under the same condition.
+pub(crate) fn variables(prefix: &str) -> Vec<String> {
+    let names = std::env::vars_os().filter(|_| is_own());
+    let names = names.map(|(name, _)| name.to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with(prefix)).collect()
+}
+
+/// Returns true if the environment is that of the user whose rights the program has.
+fn is_own() -> bool {
     // SAFETY: no pointers.
     let secure = unsafe { libc::getauxval(libc::AT_SECURE) };
-    (secure == 0).then(|| std::env::var_os(name)).flatten()
+    secure == 0
 }

@@ -159,15 +159,31 @@ fn a_process_has_the_side_and_the_card_of_its_environment() {
         );
     }
     const GONE: &str = "TOKIO_DOCA_SOFT_TOPOLOGY";
+    const DEFER: &str = "TOKIO_DOCA_SOFT_DEFER";
     for (view, variable, value, part) in [
         ("dpu", CARD, "a b", "the serial number \"a b\""),
         (
             "dpu",
             GONE,
             "card.toml",
-            "rename the default card with TOKIO_DOCA_SOFT_CARD",
+            "there are TOKIO_DOCA_SOFT, TOKIO_DOCA_SOFT_CARD,",
         ),
         ("hosts", CARD, "TEST1", "\"hosts\" is no view"),
+        ("host", DEFER, "true", "\"true\" is neither 1"),
+        ("host", DEFER, "yes", "\"yes\" is neither 1"),
+        ("host", DEFER, "", "\"\" is neither 1"),
+        (
+            "host",
+            "TOKIO_DOCA_SOFT_DEFERR",
+            "1",
+            "DEFERR cannot be taken: there are",
+        ),
+        (
+            "host",
+            "TOKIO_DOCA_SOFTDEFER",
+            "1",
+            "SOFTDEFER cannot be taken: there are",
+        ),
     ] {
         let said = ask(view, variable, value).remove(0);
         assert!(

@@ -12,8 +12,18 @@ use super::queue::PIECE;
 use super::topology::{CurrentTopology, Topology, View};
 use crate::device::{DevInfo, Device, Provider, WeakDevice};
 use crate::error::{Error, ErrorKind, Result};
-use crate::process::variable;
+use crate::process::{variable, variables};
 use crate::sync::lock;
+
+/// What the default software device takes from the environment.
+const VARIABLES: [&str; 6] = [
+    "TOKIO_DOCA_SOFT",
+    "TOKIO_DOCA_SOFT_CARD",
+    "TOKIO_DOCA_SOFT_DEFER",
+    "TOKIO_DOCA_SOFT_LIMITS",
+    "TOKIO_DOCA_SOFT_FAULTS",
+    "TOKIO_DOCA_SOFT_SOCKET",
+];
 
 /// The provider of software devices.
 ///
@@ -21,8 +31,9 @@ use crate::sync::lock;
 /// `TOKIO_DOCA_SOFT=host|dpu` is its [`View`], `TOKIO_DOCA_SOFT_CARD` the serial number of its
 /// [`Topology`], `TOKIO_DOCA_SOFT_DEFER=1` puts it into defer mode,
 /// `TOKIO_DOCA_SOFT_LIMITS=bluefield2|bluefield3|unlimited` gives it the [`Limits`] of an adapter,
-/// and `TOKIO_DOCA_SOFT_FAULTS` a script of faults ([`Faults::push_env`]). What cannot be read is
-/// an error of every call that finds devices. One of your own has a script in code:
+/// and `TOKIO_DOCA_SOFT_FAULTS` a script of faults ([`Faults::push_env`]). A value that cannot be
+/// read, or a `TOKIO_DOCA_SOFT_*` that does not exist, is an error of every call that finds
+/// devices. One of your own has a script in code:
 ///
 /// ```
 /// use tokio_doca::ErrorKind;
@@ -72,8 +83,7 @@ impl Soft {
     }
 
     pub(crate) fn from_env() -> Soft {
-        let defer = variable("TOKIO_DOCA_SOFT_DEFER").is_some_and(|value| value == "1");
-        let mut soft = Soft::builder().defer(defer).build();
+        let mut soft = Soft::builder().build();
         let mut read = |name: &str, take: &dyn Fn(&mut Soft, &str) -> Result<()>| {
             if let Some(value) = variable(name)
                 && let Err(error) = take(&mut soft, &value.to_string_lossy())
@@ -89,10 +99,16 @@ impl Soft {
             soft.set_topology(Topology::default().with_card(serial)?);
             Ok(())
         });
-        read("TOKIO_DOCA_SOFT_TOPOLOGY", &|_, _| {
-            let text = "there are no files of cards: build one with Soft::builder().topology(..), \
-                        or rename the default card with TOKIO_DOCA_SOFT_CARD";
-            Err(Error::new(ErrorKind::NotSupported, None, text))
+        read("TOKIO_DOCA_SOFT_DEFER", &|soft, value| {
+            soft.options.defer = match value {
+                "0" => false,
+                "1" => true,
+                _ => {
+                    let text = format!("\"{value}\" is neither 1 (jobs complete later) nor 0");
+                    return Err(Error::new(ErrorKind::InvalidValue, None, text));
+                }
+            };
+            Ok(())
         });
         read("TOKIO_DOCA_SOFT_LIMITS", &|soft, profile| {
             soft.limits = profile.parse()?;
@@ -100,6 +116,11 @@ impl Soft {
         });
         if let Err(error) = soft.faults.push_env() {
             soft.wrong = Some(error.message().to_owned());
+        }
+        let unknown = variables(VARIABLES[0]);
+        if let Some(name) = unknown.iter().find(|name| !VARIABLES.contains(&&***name)) {
+            let known = VARIABLES.join(", ");
+            soft.wrong = Some(format!("{name} cannot be taken: there are {known}"));
         }
         soft
     }
