@@ -20,6 +20,20 @@
 //! # }
 //! ```
 //!
+//! # What you want to do
+//!
+//! | task | chapter of the [guide] | begin with |
+//! |---|---|---|
+//! | copy memory by a device | [copies](guide::copies) | [`Dma`] |
+//! | talk to a peer, read and write its memory | [RDMA](guide::rdma), [memory of another process](guide::memory) | [`Rdma`], [`mem::RemoteMmap`] |
+//! | serve byte streams, HTTP, gRPC or TLS | [streams](guide::streams) | [`stream::RdmaListener`], [`stream::RdmaConnector`] |
+//! | poll instead of sleeping, or run a loop of your own | [busy polling](guide::modes) | [`WorkQ`], [`Mode`] |
+//! | use RDMA adapters | [adapters](guide::adapters) | [`Device::open`] |
+//! | test your service | [testing](guide::testing) | [`soft::Soft`] |
+//! | stop waiting for something | [cancellation](guide::cancellation) | [`Op`] |
+//! | know what you may rely on | [guarantees](guide::guarantees) | |
+//! | port a program of DOCA | [coming from DOCA](guide::doca) | |
+//!
 //! # Where things are
 //!
 //! | module | what it offers |
@@ -161,6 +175,7 @@
 pub mod channel;
 pub mod device;
 pub mod error;
+pub mod guide;
 pub mod mem;
 mod ops;
 mod process;
@@ -237,6 +252,4 @@ pub mod workq {
 mod documents {
     #[doc = include_str!("../README.md")]
     struct Readme;
-    #[doc = include_str!("../docs/guide.md")]
-    struct Guide;
 }

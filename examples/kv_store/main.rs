@@ -81,6 +81,27 @@ struct Args {
 
 const SWITCHES: [&str; 3] = ["--busy", "--hybrid", "--tcp"];
 
+/// Returns the flags that a command takes beside `--device`.
+fn flags_of(command: &str) -> &'static [&'static str] {
+    match command {
+        "serve" => &["--memory"],
+        "get" | "put" | "delete" => &["--patience"],
+        "load" => &[
+            "--clients",
+            "--value",
+            "--keys",
+            "--seconds",
+            "--puts",
+            "--busy",
+            "--hybrid",
+            "--threads",
+            "--tcp",
+            "--depth",
+        ],
+        _ => &[],
+    }
+}
+
 impl Args {
     /// `None` if it is help that is asked for.
     fn parse(mut from: impl Iterator<Item = String>) -> Result<Option<Args>> {
@@ -102,7 +123,13 @@ impl Args {
             let value = value.ok_or_else(|| format!("{word} needs a value"))?;
             flags.insert(word, value);
         }
-        Ok(Some(Args { words, flags }))
+        let command = words.first().map_or("", String::as_str);
+        let known = flags_of(command);
+        let takes = |flag: &str| flag == "--device" || known.contains(&flag);
+        match flags.keys().find(|flag| !takes(flag)) {
+            Some(flag) => Err(format!("{command:?} does not take {flag}").into()),
+            None => Ok(Some(Args { words, flags })),
+        }
     }
 
     fn number(&self, flag: &str, default: u64) -> Result<u64> {
@@ -118,7 +145,10 @@ impl Args {
     }
 
     fn load(&self) -> Result<Load> {
-        let number = |flag, default| Ok::<_, Error>(self.number(flag, default)?.max(1) as usize);
+        let number = |flag, default| match self.number(flag, default)? {
+            0 => Err(Error::from(format!("{flag} 0: at least 1"))),
+            number => Ok(number as usize),
+        };
         let spin = Duration::from_micros(30);
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Load {

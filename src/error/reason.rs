@@ -296,6 +296,12 @@ reasons! {
     NoRecvPool, BadState,
         "the Rdma was built without a RecvPool"
         => "name one in RdmaBuilder::recv_pool(), or use Rdma::recv_stream()";
+    /// A stream of messages is to keep more receives posted than there can be, or none.
+    ReceivesOutOfRange, InvalidValue,
+        "the stream asks for more receives than can be posted, or for none",
+        |asked, most|
+        "a stream of {asked} receives, and 1 to {most} can be posted"
+        => "RdmaBuilder::recv_queue_size sets how many";
     /// A `SendSink` is used after an error.
     SinkFailed, BadState,
         "the SendSink has failed before, and sends nothing any more"

@@ -2,8 +2,11 @@
 
 use std::fmt;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
+
+use tracing::debug;
 
 use super::RdmaStream;
 use super::exchange::Connecting;
@@ -13,6 +16,7 @@ use crate::channel::Socket;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::WorkQ;
+use crate::sync::log;
 
 const NEW: &str = "RdmaConnector::new";
 const CONNECT: &str = "RdmaConnector::connect";
@@ -26,7 +30,8 @@ impl RdmaConnector {
     ///
     /// # Errors
     ///
-    /// `NoMemory` if the memory of the streams cannot be had.
+    /// `InvalidValue` for an option that is out of its range; `NoMemory` if the memory of the
+    /// streams cannot be had.
     pub fn new(device: &Device, workq: &WorkQ) -> Result<RdmaConnector> {
         StreamOptions::new().connector(device, workq)
     }
@@ -126,13 +131,22 @@ pub(super) fn check_data(op: &'static str, data: &[u8]) -> Result<()> {
     }
 }
 
+/// How long an exchange takes before the log says so.
+const LATE: Duration = Duration::from_secs(1);
+
 /// Ends after the time limit.
 pub(super) async fn in_time<T>(
     op: &'static str,
     limit: Duration,
     exchange: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    match tokio::time::timeout(limit, exchange).await {
+    let mut exchange = pin!(exchange);
+    let first = limit.min(LATE);
+    if let Ok(outcome) = tokio::time::timeout(first, exchange.as_mut()).await {
+        return outcome;
+    }
+    log(|| debug!(target: "tokio_doca::stream", call = op, "waits for its peer"));
+    match tokio::time::timeout(limit - first, exchange).await {
         Ok(outcome) => outcome,
         Err(_) => {
             let text = format!("the exchange with the peer has not ended within {limit:?}");

@@ -119,8 +119,9 @@ impl RdmaListener {
     ///
     /// # Errors
     ///
-    /// `AlreadyExist` if the address is in use; `NoMemory` if the memory of the streams cannot be
-    /// had; `BadState` without a Tokio runtime; what the system says.
+    /// `InvalidValue` for an option that is out of its range; `AlreadyExist` if the address is in
+    /// use; `NoMemory` if the memory of the streams cannot be had; `BadState` without a Tokio
+    /// runtime; what the system says.
     ///
     /// # Panics
     ///

@@ -86,7 +86,7 @@ impl fmt::Display for StreamAddr {
 pub struct StreamOptions {
     connections: usize,
     frame_size: usize,
-    recv_window: usize,
+    recv_window: Option<usize>,
     recv_bufs: Option<usize>,
     send_window: usize,
     half_open: usize,
@@ -100,7 +100,7 @@ impl Default for StreamOptions {
         StreamOptions {
             connections: 64,
             frame_size: (32 << 10) + HEAD,
-            recv_window: 8,
+            recv_window: None,
             recv_bufs: None,
             send_window: 4,
             half_open: 64,
@@ -119,7 +119,7 @@ impl StreamOptions {
 
     /// Sets how many streams have memory at once. Defaults to 64; 1 to 65,536.
     pub fn connections(mut self, connections: usize) -> Self {
-        self.connections = connections.clamp(1, 1 << 16);
+        self.connections = connections;
         self
     }
 
@@ -127,14 +127,14 @@ impl StreamOptions {
     /// so that a write of 64 KiB is two messages; 64 to 128 KiB. The smaller one of both sides
     /// holds.
     pub fn frame_size(mut self, bytes: usize) -> Self {
-        self.frame_size = bytes.clamp(FRAME_MIN as usize, 128 << 10);
+        self.frame_size = bytes;
         self
     }
 
-    /// Sets how many frames the peer can send before this side reads. Defaults to 8; at least 1,
-    /// and at most 448 KiB in all.
+    /// Sets how many frames the peer can send before this side reads: at least 1, and at most 448
+    /// KiB in all. Defaults to 8, or as many as these have room for.
     pub fn recv_window(mut self, frames: usize) -> Self {
-        self.recv_window = frames.max(1);
+        self.recv_window = Some(frames);
         self
     }
 
@@ -150,7 +150,7 @@ impl StreamOptions {
     /// By default each stream has buffers of its own, which it posts as receives. Only devices with
     /// a [`max_pooled_room`](crate::device::RdmaCaps::max_pooled_room) of a frame can share them.
     pub fn recv_bufs(mut self, buffers: usize) -> Self {
-        self.recv_bufs = Some(buffers.clamp(1, 1 << 16));
+        self.recv_bufs = Some(buffers);
         self
     }
 
@@ -158,16 +158,16 @@ impl StreamOptions {
     /// the memory for sends. Defaults to 4; 1 to 512. Over the software device at most 4 frames
     /// wait: those that it finishes at once do not count.
     pub fn send_window(mut self, frames: usize) -> Self {
-        self.send_window = frames.clamp(1, 512);
+        self.send_window = frames;
         self
     }
 
     /// Sets how many peers may have connected to a listener's socket and not been returned by
-    /// [`accept`](super::RdmaListener::accept). Defaults to 64; at least 1. If another one connects, the
+    /// [`accept`](super::RdmaListener::accept). Defaults to 64; 1 to 65,536. If another one connects, the
     /// oldest of them loses its place once it has been silent for 100 ms. An
     /// [`Incoming`](super::Incoming) does not count any more.
     pub fn half_open(mut self, peers: usize) -> Self {
-        self.half_open = peers.max(1);
+        self.half_open = peers;
         self
     }
 
@@ -196,6 +196,30 @@ impl StreamOptions {
 
     pub(super) fn silent(&self) -> usize {
         self.half_open
+    }
+
+    /// Returns how many frames a peer can send before this side reads.
+    fn window(&self) -> usize {
+        self.recv_window
+            .unwrap_or(8.min(IN_FLIGHT / self.frame_size))
+    }
+
+    /// Refuses a number that is out of its range.
+    fn check(&self, op: &'static str) -> Result<()> {
+        let within = |name, value, least, most| match (least..=most).contains(&value) {
+            true => Ok(()),
+            false => {
+                let text = format!("StreamOptions::{name}({value}): it is {least} to {most}");
+                Err(Error::new(ErrorKind::InvalidValue, op, text))
+            }
+        };
+        let many = 1 << 16;
+        within("connections", self.connections, 1, many)?;
+        within("frame_size", self.frame_size, FRAME_MIN as usize, 128 << 10)?;
+        within("recv_window", self.window(), 1, IN_FLIGHT / self.frame_size)?;
+        within("recv_bufs", self.recv_bufs.unwrap_or(1), 1, many)?;
+        within("send_window", self.send_window, 1, 512)?;
+        within("half_open", self.half_open, 1, many)
     }
 }
 
@@ -243,15 +267,15 @@ pub(super) struct Net {
 impl Net {
     pub(super) fn new(
         op: &'static str,
-        mut options: StreamOptions,
+        options: StreamOptions,
         device: &Device,
         workq: &WorkQ,
     ) -> Result<Net> {
+        options.check(op)?;
         let frame = options.frame_size;
-        options.recv_window = options.recv_window.min(IN_FLIGHT / frame);
         let element = frame.next_multiple_of(ALIGN);
         let all = element * options.connections;
-        let own = all * (options.recv_window + RESERVED);
+        let own = all * (options.window() + RESERVED);
         let receives = options.recv_bufs.map_or(own, |bufs| bufs * element);
         if options.recv_bufs.is_some() {
             check_shared(op, frame, device)?;
@@ -292,7 +316,7 @@ impl Net {
         let [Ok(credits), Ok(end)] = control else {
             return Err(full());
         };
-        let receives = (self.options.recv_window + RESERVED) as u32;
+        let receives = (self.options.window() + RESERVED) as u32;
         let mut send_window = self.options.send_window;
         let mut rdma = Rdma::builder(&self.device)
             .recv_queue_size(receives)
@@ -316,7 +340,7 @@ impl Net {
             receives: &self.receives,
             sends: &self.sends,
             control: [credits, end],
-            recv_window: self.options.recv_window,
+            recv_window: self.options.window(),
             send_window,
             runtime: runtime.clone(),
         };

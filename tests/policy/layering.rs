@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Who may name whom. What is not listed is refused, and so is a layer that is not listed.
-const MAY: [(&str, &[&str]); 10] = [
+const MAY: [(&str, &[&str]); 11] = [
     // Above all.
     (
         "stream",
@@ -23,6 +23,8 @@ const MAY: [(&str, &[&str]); 10] = [
     ("provider", &["device", "error", "process", "sync"]),
     ("process", &["error", "sync"]),
     ("sync", &["error"]),
+    // Words alone.
+    ("guide", &[]),
     ("error", &[]),
 ];
 

@@ -1,6 +1,6 @@
 //! Rules for the sources and the documents: layers, import cycles, what has `Deref`, long
 //! functions, the ledger of unsafe code, auto traits, the table of what works where, the calls that
-//! errors name, how the log is written, and how much product code there is.
+//! errors name, how the log is written, where links lead, and how much product code there is.
 
 mod auto_traits;
 mod calls;
@@ -11,6 +11,7 @@ mod functions;
 mod layering;
 mod leased;
 mod ledger;
+mod links;
 mod logs;
 mod weight;
 mod what_works;

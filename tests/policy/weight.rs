@@ -8,28 +8,49 @@ use std::collections::BTreeMap;
 use super::layering::{code, is_test, sources, without_tests};
 
 /// A room, its lines, and why they rose last: the issue, and what they are for.
-const RECORD: [(&str, usize, &str); 13] = [
+const RECORD: [(&str, usize, &str); 14] = [
     ("lib", 65, ""),
+    ("guide", 27, "45: chapters are modules of the documentation"),
     ("channel", 1353, ""),
     (
         "device",
         2510,
         "44: the contract suite, another crate now, lends sessions",
     ),
-    ("error", 691, ""),
-    ("mem", 5575, ""),
-    ("ops", 6344, ""),
-    ("process", 295, ""),
+    (
+        "error",
+        696,
+        "45: more receives than can be posted are refused",
+    ),
+    ("mem", 5578, "45: a wait for a Buf is in the log"),
+    (
+        "ops",
+        6364,
+        "45: a handshake that waits is in the log; receives out of range",
+    ),
+    (
+        "process",
+        303,
+        "45: names of variables that do not exist are refused",
+    ),
     ("provider", 262, ""),
-    ("provider/soft", 9914, ""),
+    (
+        "provider/soft",
+        9933,
+        "45: variables that cannot be read are refused",
+    ),
     ("provider/verbs", 6224, ""),
     ("reactor", 6830, ""),
-    ("stream", 2082, ""),
+    (
+        "stream",
+        2112,
+        "45: limits out of range are refused, a connect that waits is in the log",
+    ),
     ("sync", 1034, ""),
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 43178;
+const SUM: usize = 43292;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

@@ -1,6 +1,8 @@
-//! What an operator reads: an event of each kind, by docs/tracing.md. A subscriber hears of what
-//! other threads write only if it is the whole process's, so that each test is `alone`, or in a
-//! process of its own.
+//! What an operator reads: an event of each kind, by docs/guide/tracing.md. A subscriber hears of
+//! what other threads write only if it is the whole process's, so that each test is `alone`, or in
+//! a process of its own.
+
+use std::time::Duration;
 
 use support::channel::pair;
 use support::peer::{Peer, hear, hex, role, say, unhex};
@@ -8,7 +10,8 @@ use support::rdma::{Setup, Side, connect};
 use support::subscriber::Lines;
 use support::{test_name, *};
 use tokio_doca::soft::Fault;
-use tokio_doca::{Device, Dma, Mode, WorkQ, mem::RemoteMmap};
+use tokio_doca::stream::StreamOptions;
+use tokio_doca::{Device, Dma, ErrorKind, Mode, WorkQ, mem::RemoteMmap};
 
 const RDMA: &str = "tokio_doca::rdma";
 
@@ -102,6 +105,51 @@ fn a_connection_is_told_from_its_begin_to_its_end() {
         ]);
     });
     assert_eq!(lines.with(&["DEBUG tokio_doca::rdma closed"]).len(), 2);
+}
+
+/// A pool that is empty, two handshakes in turn, and a listener that nobody asks.
+#[test]
+fn what_waits_for_somebody_is_told() {
+    if !alone(test_name!(what_waits_for_somebody_is_told)) {
+        return;
+    }
+    let lines = Lines::everywhere();
+    let setup = Setup::new(false, Mode::EventDriven);
+    run(async {
+        let (one, other) = (Side::new(setup), Side::new(setup));
+        let elements = format!("elements={}", one.pool.elements());
+        let waits = ["TRACE tokio_doca::mem waits for a Buf", &elements];
+        let mut all = Vec::new();
+        while let Ok(buf) = one.pool.try_alloc() {
+            all.push(buf);
+        }
+        let mut alloc = Box::pin(one.pool.alloc());
+        assert_eq!(lines.with(&waits).len(), 0);
+        for _ in 0..2 {
+            poll_pending(alloc.as_mut());
+            assert_eq!(lines.with(&waits).len(), 1);
+        }
+        let (mut here, mut there) = tokio::io::duplex(4096);
+        let mut first = Box::pin(one.rdma.handshake(&mut here));
+        let waits = ["DEBUG tokio_doca::rdma waits for the blob", "rdma=1"];
+        for _ in 0..2 {
+            poll_pending(first.as_mut());
+            assert_eq!(lines.with(&waits).len(), 1);
+        }
+        let second = other.rdma.handshake(&mut there);
+        let (first, second) = tokio::join!(first, second);
+        first.and(second).unwrap();
+        let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let connector = StreamOptions::new()
+            .connections(1)
+            .timeout(Duration::from_millis(1200));
+        let connector = connector.connector(one.rdma.device(), &one.workq).unwrap();
+        let connected = connector.connect(socket.local_addr().unwrap()).await;
+        assert_eq!(connected.unwrap_err().kind(), ErrorKind::TimedOut);
+        let call = "call=\"RdmaConnector::connect\"";
+        let waits = ["DEBUG tokio_doca::stream waits for its peer", call];
+        assert_eq!(lines.with(&waits).len(), 1);
+    });
 }
 
 #[test]

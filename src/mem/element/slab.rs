@@ -19,7 +19,7 @@ use super::free_list::{FreeList, Pushed};
 use crate::device::ImportOrigin;
 use crate::mem::mmap::Mmap;
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::{Line, Order, Process, Turn, WaitNode, Waiters, pass_over_soon};
+use crate::sync::{Line, Order, Process, Turn, WaitNode, Waiters, log, pass_over_soon};
 
 pub(in crate::mem) struct Slab {
     elements: Box<[Element]>,
@@ -183,6 +183,16 @@ impl Slab {
         node: Pin<&WaitNode>,
         waker: &Waker,
     ) -> Option<&Element> {
+        let waited = node.is_linked();
+        let taken = self.take_or_enqueue(node, waker);
+        if taken.is_none() && !waited {
+            let elements = self.len();
+            log(|| tracing::trace!(target: "tokio_doca::mem", elements, "waits for a Buf"));
+        }
+        taken
+    }
+
+    fn take_or_enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) -> Option<&Element> {
         loop {
             let turn = self.waiters.turn_of(node);
             if turn == Turn::Hold {

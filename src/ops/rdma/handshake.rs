@@ -1,14 +1,18 @@
 //! How two contexts come to be connected over a stream (docs/wire.md, *Handshake*).
 
-use std::io;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::{io, mem};
 
 use futures::future::try_join;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tracing::debug;
 
 use super::Rdma;
 use super::context::BLOB;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::RdmaState;
+use crate::sync::log;
 
 const SHAKE: &str = "Rdma::handshake";
 const ACCEPT: &str = "Rdma::handshake_accept";
@@ -27,7 +31,8 @@ impl Rdma {
     /// `handshake_accept`.
     ///
     /// Its time limit is for the connection alone: a peer that says nothing is waited for
-    /// (`tokio::time::timeout`).
+    /// (`tokio::time::timeout`). So two sides of one task shake hands at once, by `tokio::join!`:
+    /// one `await` after the other waits for ever. The log says at debug that a side waits.
     ///
     /// # Errors
     ///
@@ -135,7 +140,7 @@ impl Rdma {
             writer.write_all(&blob).await.map_err(io(op))?;
             writer.flush().await.map_err(io(op))
         };
-        let get = async {
+        let mut get = pin!(async {
             let said = reader.read_u32().await.map_err(io(op))?;
             let len = (said & !LISTENS) as usize;
             if len > BLOB {
@@ -147,7 +152,17 @@ impl Rdma {
             let mut theirs = vec![0; len];
             reader.read_exact(&mut theirs).await.map_err(io(op))?;
             Ok((theirs, said & LISTENS != 0))
-        };
+        });
+        let mut told = false;
+        let get = poll_fn(|cx| {
+            let polled = get.as_mut().poll(cx);
+            if polled.is_pending() && !mem::replace(&mut told, true) {
+                let (rdma, call) = (self.port().id(), op);
+                let text = "waits for the blob of its peer";
+                log(|| debug!(target: "tokio_doca::rdma", rdma, call, "{text}"));
+            }
+            polled
+        });
         let ((), theirs) = try_join(give, get).await?;
         Ok(theirs)
     }

@@ -213,12 +213,16 @@ impl Rdma {
     /// then those of a stream that was dropped. If the connection ends while the pool is empty and
     /// nothing is posted, the stream yields that error too.
     ///
+    /// # Errors
+    ///
+    /// As [`Rdma::recv`]; [`Reason::ReceivesOutOfRange`](crate::error::Reason::ReceivesOutOfRange)
+    /// if `receives` is 0, or more than can be posted.
+    ///
     /// # Cancel safety
     ///
     /// As [`Rdma::recv`], whose next call gets what comes for a stream that was dropped.
     pub fn recv_stream(&self, pool: &BufPool, receives: usize) -> RecvStream {
-        let most = self.recv_queue_size() as usize;
-        RecvStream::posted(self, pool, receives.clamp(1, most))
+        RecvStream::posted(self, pool, receives)
     }
 
     /// Messages as they come, into Bufs of the [`RecvPool`](super::RecvPool) that the Rdma was
@@ -249,11 +253,11 @@ impl Rdma {
     /// message. So feed all answers to a burst of requests, and flush once.
     ///
     /// A fed message is leased at once. It is submitted with the flush, or with the 16th message of
-    /// a batch. Up to `depth` messages are fed or on their way, 1 to the
-    /// [depth](crate::WorkQ::depth) of the WorkQ; `feed` waits while `depth` of them are on their
-    /// way. Messages of the sink arrive in the order in which they were fed. Among other operations
-    /// of the Rdma each has its place from the poll that submits it, as if it were polled first
-    /// then ([`Rdma::send`]).
+    /// a batch. Up to `depth` messages are fed or on their way: at least 1, and never more than the
+    /// WorkQ has Slots ([`WorkQ::depth`](crate::WorkQ::depth)). `feed` waits while there are that
+    /// many. Messages of the sink arrive in the order in which they were fed. Among other
+    /// operations of the Rdma each has its place from the poll that submits it, as if it were
+    /// polled first then ([`Rdma::send`]).
     ///
     /// [`send_all`](futures::SinkExt::send_all) feeds a stream of messages, and flushes at its end.
     ///

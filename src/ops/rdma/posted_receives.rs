@@ -38,11 +38,18 @@ type Recv = RecvFuture<RecvRequest<Rdma, Buf>>;
 
 impl PostedReceives {
     pub(super) fn new(rdma: &Rdma, pool: &BufPool, receives: usize) -> PostedReceives {
-        let refused = rdma
-            .recv_pool()
-            .map(|_| JobError::of(Reason::ReceivesFromPool));
+        let most = rdma.recv_queue_size() as usize;
+        let refused = match rdma.recv_pool() {
+            Some(_) => Some(JobError::of(Reason::ReceivesFromPool)),
+            None if (1..=most).contains(&receives) => None,
+            None => Some(JobError::new(
+                Reason::ReceivesOutOfRange,
+                receives as u64,
+                most as u64,
+            )),
+        };
         PostedReceives {
-            posted: VecDeque::with_capacity(receives),
+            posted: VecDeque::with_capacity(receives.min(most)),
             spin: Spin::default(),
             // These boxes are used again and again, so that no message allocates.
             in_line: Box::pin(None),

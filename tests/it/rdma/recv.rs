@@ -337,6 +337,24 @@ async fn a_forgotten_receive_keeps_its_place_and_holds_up_nobody() {
 }
 
 #[tokio::test]
+async fn a_stream_of_more_receives_than_can_be_posted_is_refused() {
+    on_devices(|_, there| async move {
+        for (receives, asked) in [(0, "of 0 receives"), (1000, "of 1000 receives")] {
+            let mut stream = there.rdma.recv_stream(&there.pool, receives);
+            let error = within(stream.next()).await.unwrap().unwrap_err();
+            assert_eq!(error.reason(), Reason::ReceivesOutOfRange);
+            let text = error.to_string();
+            assert!(
+                text.contains(asked) && text.contains("recv_queue_size"),
+                "{text}"
+            );
+            assert!(within(stream.next()).await.is_none());
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_stream_yields_messages_in_order_and_keeps_receives_posted() {
     for mode in MODES {
         let (loopback, device) = Loopback::device(false);
@@ -380,7 +398,7 @@ async fn a_stream_yields_messages_in_order_and_keeps_receives_posted() {
         let dst = there.empty();
         assert_eq!(within(there.rdma.recv(&dst)).await.unwrap().len, 4);
         // It ends with the first error.
-        let mut stream = there.rdma.recv_stream(&pool, 100);
+        let mut stream = there.rdma.recv_stream(&pool, 64);
         assert!(poll(pin!(stream.next())).is_pending());
         there.rdma.reset().unwrap();
         let error = within(stream.next()).await.unwrap().unwrap_err();

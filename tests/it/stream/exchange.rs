@@ -561,17 +561,39 @@ fn all_of_a_burst_of_peers_are_accepted() {
 }
 
 #[test]
-fn limits_are_cut_to_what_there_can_be() {
+fn limits_out_of_range_are_refused_with_what_there_can_be() {
     run(async {
-        let most = small().frame_size(64).send_window(usize::MAX);
-        net(most.connections(1)).await.pair().await;
         let (device, workq) = (under_test(false), WorkQ::builder().build().unwrap());
-        let many = small().frame_size(64).connections(usize::MAX);
-        many.connector(&device, &workq).unwrap();
-        if device.info().caps().rdma.as_ref().unwrap().max_pooled_room > 0 {
-            let shared = small().frame_size(64).recv_bufs(usize::MAX);
-            shared.connector(&device, &workq).unwrap();
+        let tiny = || StreamOptions::new().frame_size(64).connections(1);
+        let local: std::net::SocketAddr = "127.0.0.1:0".parse().unwrap();
+        for (wrong, part) in [
+            (tiny().connections(0), "connections(0): it is 1 to 65536"),
+            (tiny().connections(usize::MAX), "it is 1 to 65536"),
+            (tiny().frame_size(0), "frame_size(0): it is 64 to 131072"),
+            (
+                tiny().frame_size(1 << 20),
+                "frame_size(1048576): it is 64 to 131072",
+            ),
+            (tiny().recv_window(0), "recv_window(0): it is 1 to 7168"),
+            (
+                tiny().frame_size(128 << 10).recv_window(4),
+                "recv_window(4): it is 1 to 3",
+            ),
+            (tiny().recv_bufs(0), "recv_bufs(0): it is 1 to 65536"),
+            (tiny().send_window(513), "send_window(513): it is 1 to 512"),
+            (tiny().half_open(0), "half_open(0): it is 1 to 65536"),
+        ] {
+            let text = rejected(wrong.connector(&device, &workq), ErrorKind::InvalidValue);
+            assert!(text.contains(part), "{text}");
+            let bound = wrong.bind(&device, &workq, local).await;
+            let text = rejected(bound, ErrorKind::InvalidValue);
+            assert!(text.contains(part), "{text}");
         }
+        // The window that is not set has room.
+        net(tiny().frame_size(128 << 10).send_window(512))
+            .await
+            .pair()
+            .await;
     });
 }
 

@@ -166,6 +166,15 @@ fn wrong_arguments_and_values_are_named_in_one_line() {
         (&["get", "key", "--fast"], "there is no flag \"--fast\""),
         (&["get", "key", "--patience"], "--patience needs a value"),
         (
+            &["load", "--patience", "5"],
+            "\"load\" does not take --patience",
+        ),
+        (
+            &["get", "key", "--clients", "5"],
+            "\"get\" does not take --clients",
+        ),
+        (&["load", "--clients", "0"], "--clients 0: at least 1"),
+        (
             &["get", "key", "--patience", "soon"],
             "--patience: invalid digit",
         ),
