@@ -30,6 +30,7 @@
 //! | poll instead of sleeping, or run a loop of your own | [busy polling](guide::modes) | [`WorkQ`], [`Mode`] |
 //! | use RDMA adapters | [adapters](guide::adapters) | [`Device::open`] |
 //! | test your service | [testing](guide::testing) | [`soft::Soft`] |
+//! | know why it does not work | [mistakes](guide::mistakes) | [`Error`] |
 //! | stop waiting for something | [cancellation](guide::cancellation) | [`Op`] |
 //! | know what you may rely on | [guarantees](guide::guarantees) | |
 //! | port a program of DOCA | [coming from DOCA](guide::doca) | |

@@ -20,6 +20,7 @@ chapters! {
     modes: "guide/modes.md",
     adapters: "guide/adapters.md",
     testing: "guide/testing.md",
+    mistakes: "guide/mistakes.md",
     cancellation: "guide/cancellation.md",
     guarantees: "guide/guarantees.md",
     security: "../SECURITY.md",

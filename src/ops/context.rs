@@ -132,7 +132,7 @@ impl<K: Kind, E> Context<K, E> {
         match Arc::try_unwrap(self.0) {
             Ok(_) => Ok(()),
             Err(_) => {
-                let text = "a clone still has this attachment: a handle's, an Op's, a session's or a graph's";
+                let text = "a clone still has this attachment: a handle's, an Op's, a session's or a graph's: drop it first";
                 Err(Error::new(ErrorKind::InUse, K::DETACH, text))
             }
         }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fmt, net::SocketAddr};
+use std::{fmt, io, net::SocketAddr};
 
 use tokio::runtime::Handle;
 
@@ -379,12 +379,18 @@ impl Exchange {
         Error::new(kind, self.op, text.into())
     }
 
-    fn io(&self, error: std::io::Error) -> Error {
+    fn io(&self, error: io::Error) -> Error {
         let peer = self.socket.peer();
-        self.error(
-            ErrorKind::ConnectionAborted,
-            format!("the exchange with {peer}: {error}"),
-        )
+        let text = match error.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                format!("{peer} has hung up: it is no RdmaListener, or drops who asks")
+            }
+            io::ErrorKind::InvalidData => {
+                format!("{peer} speaks another protocol: name the address of an RdmaListener")
+            }
+            _ => format!("the exchange with {peer}: {error}"),
+        };
+        self.error(ErrorKind::ConnectionAborted, text)
     }
 
     pub(super) async fn say(&self, message: Message<'_>) -> Result<()> {

@@ -9,6 +9,7 @@ mod channel_flush;
 mod contract;
 mod empty;
 mod error;
+mod misuse;
 mod sha;
 mod sync_event;
 mod sync_event_line;
