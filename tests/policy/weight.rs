@@ -1,7 +1,8 @@
 //! Product code only sinks: its lines by room against a record, which a change that deletes lowers.
 //!
 //! Counted are lines with code: no comments, no blank lines, and a text over several lines as one.
-//! Tests, models and what fuzzers run are not counted.
+//! Tests, models and what fuzzers run are not counted, nor are lines that are only a `#[doc(..)]`
+//! attribute: they are documentation.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +10,12 @@ use super::layering::{code, is_test, sources, without_tests};
 
 /// A room, its lines, and why they rose last: the issue, and what they are for.
 const RECORD: [(&str, usize, &str); 14] = [
-    ("lib", 65, ""),
-    ("guide", 27, "45: chapters are modules of the documentation"),
-    ("channel", 1353, ""),
+    ("lib", 53, ""),
+    ("guide", 25, "45: chapters are modules of the documentation"),
+    ("channel", 1330, ""),
     (
         "device",
-        2510,
+        2418,
         "44: the contract suite, another crate now, lends sessions",
     ),
     (
@@ -22,10 +23,10 @@ const RECORD: [(&str, usize, &str); 14] = [
         696,
         "45: more receives than can be posted are refused",
     ),
-    ("mem", 5578, "45: a wait for a Buf is in the log"),
+    ("mem", 5526, "45: a wait for a Buf is in the log"),
     (
         "ops",
-        6364,
+        6224,
         "45: a handshake that waits is in the log; receives out of range",
     ),
     (
@@ -33,24 +34,24 @@ const RECORD: [(&str, usize, &str); 14] = [
         303,
         "45: names of variables that do not exist are refused",
     ),
-    ("provider", 262, ""),
+    ("provider", 260, ""),
     (
         "provider/soft",
-        9933,
+        9919,
         "45: variables that cannot be read are refused",
     ),
-    ("provider/verbs", 6224, ""),
-    ("reactor", 6830, ""),
+    ("provider/verbs", 6221, ""),
+    ("reactor", 6813, ""),
     (
         "stream",
-        2112,
+        2118,
         "45: limits out of range are refused, a connect that waits is in the log",
     ),
     ("sync", 1034, ""),
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 43292;
+const SUM: usize = 42939;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;
@@ -75,6 +76,10 @@ fn lines(text: &str) -> usize {
     for line in without_tests(&code).lines() {
         let (indent, line) = (line.len() - line.trim_start().len(), line.trim());
         if line.is_empty() {
+            continue;
+        }
+        let is_documentation = line.starts_with("#[doc(") && line.ends_with(")]");
+        if is_documentation {
             continue;
         }
         // What is built for tests, models or fuzzers ends where its first line began.
@@ -156,7 +161,7 @@ fn product_code_only_sinks() {
 
 #[test]
 fn a_room_that_grows_is_found() {
-    let text = "//! Words.\n\nuse a;\n\n/// Says `so`.\nfn b() {\n    // Why.\n    c(\"one\n    two\");\n}\n\
+    let text = "//! Words.\n\nuse a;\n\n/// Says `so`.\n#[doc(alias = \"bee\")]\nfn b() {\n    // Why.\n    c(\"one\n    two\");\n}\n\
                 #[cfg(tokio_doca_loom)]\n#[inline]\nfn d() {\n    e();\n}\nstruct F {\n    #[cfg(test)]\n    g: u8,\n    h: u8,\n}\n\
                 #[cfg(not(tokio_doca_loom))]\nfn i() {}\n#[cfg(test)]\nmod tests {\n    fn j() {}\n}\n";
     assert_eq!(lines(text), 9);
