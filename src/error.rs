@@ -6,6 +6,7 @@
 //! matter. Both have an [`ErrorKind`], which carries the names of `doca_error_t` (Core guide
 //! 3.1.1); an unknown code keeps its number.
 
+mod kind;
 mod printable;
 mod reason;
 mod texts;
@@ -15,136 +16,12 @@ use std::fmt;
 use std::io;
 use std::num::NonZeroU64;
 
+pub use kind::ErrorKind;
 use printable::printable;
 pub use reason::Reason;
 
 /// The result of a call that sets something up.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-macro_rules! kinds {
-    ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal;)*) => {
-        /// The 26 failures of `doca_error_t`, and room for what nobody knows.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[doc(alias = "doca_error_t")]
-        #[non_exhaustive]
-        pub enum ErrorKind {
-            $($(#[$doc])* $name,)*
-            /// A status that has no name here, as the device gave it.
-            Other(u32),
-        }
-
-        impl ErrorKind {
-            /// The number of this kind in `doca_error_t`.
-            pub const fn code(self) -> u32 {
-                match self {
-                    $(ErrorKind::$name => $code,)*
-                    ErrorKind::Other(raw) => raw,
-                }
-            }
-
-            /// The kind with this number in `doca_error_t`; `None` for 0, which is success.
-            pub const fn from_code(code: u32) -> Option<ErrorKind> {
-                match code {
-                    0 => None,
-                    $($code => Some(ErrorKind::$name),)*
-                    raw => Some(ErrorKind::Other(raw)),
-                }
-            }
-
-            /// A short description.
-            pub const fn description(self) -> &'static str {
-                match self {
-                    $(ErrorKind::$name => $text,)*
-                    ErrorKind::Other(_) => "unrecognized error code",
-                }
-            }
-        }
-    };
-}
-
-kinds! {
-    /// Something unknown went wrong.
-    Unknown = 1, "unknown error";
-    /// The access flags, or the state, forbid it.
-    NotPermitted = 2, "operation not permitted";
-    /// Somebody else is using it.
-    InUse = 3, "resource already in use";
-    /// This device or provider does not do that.
-    NotSupported = 4, "operation not supported";
-    /// Not now; try again, or await.
-    Again = 5, "resource temporarily unavailable, try again";
-    /// An argument is wrong.
-    InvalidValue = 6, "invalid input";
-    /// Out of memory, or of something that was sized when it was built.
-    NoMemory = 7, "memory allocation failure";
-    /// A resource could not be initialised.
-    Initialization = 8, "resource initialization failure";
-    /// A time limit ran out.
-    TimedOut = 9, "timer expired waiting for a resource";
-    /// It is being shut down.
-    Shutdown = 10, "shut down in process or completed";
-    /// The peer reset the connection.
-    ConnectionReset = 11, "connection reset by peer";
-    /// The connection was aborted.
-    ConnectionAborted = 12, "connection aborted";
-    /// The connection is being made.
-    ConnectionInProgress = 13, "connection in progress";
-    /// There is no connection.
-    NotConnected = 14, "not connected";
-    /// A lock could not be had.
-    NoLock = 15, "unable to acquire required lock";
-    /// There is no such thing.
-    NotFound = 16, "resource not found";
-    /// Input or output failed.
-    IoFailed = 17, "input/output operation failed";
-    /// The call does not fit the state.
-    BadState = 18, "bad state";
-    /// This version is not supported.
-    UnsupportedVersion = 19, "unsupported version";
-    /// The operating system refused.
-    OperatingSystem = 20, "operating system call failure";
-    /// The driver failed.
-    Driver = 21, "driver call failure";
-    /// Something that cannot happen did.
-    Unexpected = 22, "unexpected scenario encountered";
-    /// It exists already.
-    AlreadyExist = 23, "resource already exists";
-    /// No more fits in.
-    Full = 24, "no more space in resource";
-    /// Nothing is in it.
-    Empty = 25, "resource is empty";
-    /// It is still going on.
-    InProgress = 26, "operation is in progress";
-}
-
-impl fmt::Display for ErrorKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ErrorKind::Other(raw) => write!(f, "{} ({raw})", self.description()),
-            _ => f.write_str(self.description()),
-        }
-    }
-}
-
-impl From<ErrorKind> for io::ErrorKind {
-    fn from(kind: ErrorKind) -> io::ErrorKind {
-        match kind {
-            ErrorKind::NotPermitted => io::ErrorKind::PermissionDenied,
-            ErrorKind::InUse => io::ErrorKind::ResourceBusy,
-            ErrorKind::NotSupported | ErrorKind::UnsupportedVersion => io::ErrorKind::Unsupported,
-            ErrorKind::Again => io::ErrorKind::WouldBlock,
-            ErrorKind::InvalidValue => io::ErrorKind::InvalidInput,
-            ErrorKind::NoMemory => io::ErrorKind::OutOfMemory,
-            ErrorKind::TimedOut => io::ErrorKind::TimedOut,
-            ErrorKind::ConnectionReset => io::ErrorKind::ConnectionReset,
-            ErrorKind::ConnectionAborted => io::ErrorKind::ConnectionAborted,
-            ErrorKind::NotConnected => io::ErrorKind::NotConnected,
-            ErrorKind::NotFound => io::ErrorKind::NotFound,
-            ErrorKind::AlreadyExist => io::ErrorKind::AlreadyExists,
-            _ => io::ErrorKind::Other,
-        }
-    }
-}
 
 /// Why a call that sets something up failed: the kind, the call, the numbers and the way out.
 ///

@@ -129,6 +129,9 @@
 //!
 //! # Glossary
 //!
+//! Search for a name of DOCA, of 2.2 or a later release, to find the item that replaces it.
+//! [Coming from DOCA](guide::doca) lists all of them.
+//!
 //! | word | meaning | DOCA |
 //! |---|---|---|
 //! | [`Device`], [`device::DevInfo`] | an open device; a device that can be opened | `doca_dev`, `doca_devinfo` |

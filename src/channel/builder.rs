@@ -40,6 +40,8 @@ impl ChannelBuilder {
     /// The most bytes of one message, in either direction, 1 to 4,080; 4,080 if not said. A
     /// connection has the smaller of both sides'.
     #[doc(alias = "doca_comm_channel_ep_set_max_msg_size")]
+    #[doc(alias = "doca_comch_client_set_max_msg_size")]
+    #[doc(alias = "doca_comch_server_set_max_msg_size")]
     pub fn max_message_size(self, bytes: usize) -> ChannelBuilder {
         ChannelBuilder {
             max_message: bytes,
@@ -50,6 +52,8 @@ impl ChannelBuilder {
     /// How many messages of a connection wait beyond what its socket takes, 1 to 8,192; 10 if not
     /// said.
     #[doc(alias = "doca_comm_channel_ep_set_send_queue_size")]
+    #[doc(alias = "doca_comch_client_task_send_set_conf")]
+    #[doc(alias = "doca_comch_server_task_send_set_conf")]
     pub fn send_queue_size(self, messages: usize) -> ChannelBuilder {
         ChannelBuilder {
             send_queue: messages,
@@ -60,6 +64,8 @@ impl ChannelBuilder {
     /// How many messages of a connection are read ahead, of the longest that there are, 1 to 8,192;
     /// 10 if not said.
     #[doc(alias = "doca_comm_channel_ep_set_recv_queue_size")]
+    #[doc(alias = "doca_comch_client_set_recv_queue_size")]
+    #[doc(alias = "doca_comch_server_set_recv_queue_size")]
     pub fn recv_queue_size(self, messages: usize) -> ChannelBuilder {
         ChannelBuilder {
             recv_queue: messages,
@@ -70,6 +76,7 @@ impl ChannelBuilder {
     /// For a service: how many peers are connected at once, at least 1; 512 if not said. Others get
     /// `Full`.
     #[doc(alias = "doca_comm_channel_get_service_max_num_connections")]
+    #[doc(alias = "doca_comch_cap_get_max_clients")]
     pub fn max_peers(self, peers: usize) -> ChannelBuilder {
         ChannelBuilder {
             max_peers: peers,
@@ -113,6 +120,7 @@ impl ChannelBuilder {
     /// sizes that are out of their ranges; `NotPermitted` if this user has no number in the
     /// process's user namespace; `BadState` without a runtime.
     #[doc(alias = "doca_comm_channel_ep_listen")]
+    #[doc(alias = "doca_comm_channel_ep_set_device_rep")]
     pub fn listen(self, representor: &Representor, service: &str) -> Result<Service> {
         self.check(LISTEN, service)?;
         representor
@@ -170,6 +178,7 @@ impl ChannelBuilder {
     /// Dropped before it is ready, there is no connection; the service may have accepted one, which
     /// is then over.
     #[doc(alias = "doca_comm_channel_ep_connect")]
+    #[doc(alias = "doca_comm_channel_ep_set_device")]
     pub async fn connect(self, device: &Device, service: &str) -> Result<Channel> {
         self.check(CONNECT, service)?;
         let domain = device.adapter().channel_domain(None);

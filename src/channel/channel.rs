@@ -60,22 +60,31 @@ use crate::error::Result;
 /// ```
 #[derive(Clone)]
 #[doc(alias = "doca_comm_channel_ep_t")]
+#[doc(alias = "doca_comch_client")]
+#[doc(alias = "doca_comch_server")]
+#[doc(alias = "doca_comch_connection")]
 pub struct Channel(pub(super) Arc<Connection>);
 
 impl Channel {
     /// The most bytes of one message.
     #[doc(alias = "doca_comm_channel_get_max_message_size")]
+    #[doc(alias = "doca_comch_cap_get_max_msg_size")]
     pub const MAX_MESSAGE_SIZE: usize = 4080;
     /// The longest send or receive queue, in messages.
     #[doc(alias = "doca_comm_channel_get_max_send_queue_size")]
     #[doc(alias = "doca_comm_channel_get_max_recv_queue_size")]
+    #[doc(alias = "doca_comch_cap_get_max_send_tasks")]
+    #[doc(alias = "doca_comch_cap_get_max_recv_queue_size")]
     pub const MAX_QUEUE_SIZE: usize = 8192;
     /// The most bytes of a service's name.
     #[doc(alias = "doca_comm_channel_get_max_service_name_len")]
+    #[doc(alias = "doca_comch_cap_get_max_name_len")]
     pub const MAX_SERVICE_NAME_LEN: usize = super::greeting::NAME_MAX;
 
     /// Settings of a service or of a client.
     #[doc(alias = "doca_comm_channel_ep_create")]
+    #[doc(alias = "doca_comch_client_create")]
+    #[doc(alias = "doca_comch_server_create")]
     pub fn builder() -> ChannelBuilder {
         ChannelBuilder::new()
     }
@@ -95,6 +104,8 @@ impl Channel {
     /// A message is sent as a whole or not at all: if this is dropped before it is ready, it was
     /// not sent.
     #[doc(alias = "doca_comm_channel_ep_sendto")]
+    #[doc(alias = "doca_comch_client_task_send_alloc_init")]
+    #[doc(alias = "doca_comch_server_task_send_alloc_init")]
     pub async fn send(&self, message: &[u8]) -> Result<()> {
         self.0.send(message).await
     }
@@ -137,6 +148,8 @@ impl Channel {
     ///
     /// No message is lost: what has come in part stays for the next receive.
     #[doc(alias = "doca_comm_channel_ep_recvfrom")]
+    #[doc(alias = "doca_comch_client_event_msg_recv_register")]
+    #[doc(alias = "doca_comch_server_event_msg_recv_register")]
     pub async fn recv(&self) -> Result<Bytes> {
         self.0.recv().await
     }
@@ -159,6 +172,7 @@ impl Channel {
     /// If it is dropped before it is ready, the connection goes on. A peer that does not read makes
     /// it wait for ever: [`abort`](Channel::abort) does not wait.
     #[doc(alias = "doca_comm_channel_ep_disconnect")]
+    #[doc(alias = "doca_comch_server_disconnect")]
     pub async fn disconnect(&self) {
         self.0.disconnect().await;
     }
@@ -170,11 +184,16 @@ impl Channel {
     }
 
     /// Whether nothing is known yet of its end. Only who sends or receives learns of one.
+    #[doc(alias = "doca_comm_channel_peer_addr_update_info")]
+    #[doc(alias = "doca_comch_connection_update_info")]
     pub fn is_connected(&self) -> bool {
         self.0.is_connected()
     }
 
     /// The device that it is on, or whose representor its service is on.
+    #[doc(alias = "doca_comm_channel_ep_get_device")]
+    #[doc(alias = "doca_comch_client_get_device")]
+    #[doc(alias = "doca_comch_server_get_device")]
     pub fn device(&self) -> &Device {
         &self.0.device
     }
@@ -187,6 +206,8 @@ impl Channel {
     /// The most bytes of one message on this connection: the smaller of what both sides were built
     /// with.
     #[doc(alias = "doca_comm_channel_ep_get_max_msg_size")]
+    #[doc(alias = "doca_comch_client_get_max_msg_size")]
+    #[doc(alias = "doca_comch_server_get_max_msg_size")]
     pub fn max_message_size(&self) -> usize {
         self.0.max_message()
     }
@@ -200,12 +221,14 @@ impl Channel {
 
     /// A number of the application's for this peer; 0 if none was set.
     #[doc(alias = "doca_comm_channel_peer_addr_get_user_data")]
+    #[doc(alias = "doca_comch_connection_get_user_data")]
     pub fn user_data(&self) -> u64 {
         self.0.user_data.load(Relaxed)
     }
 
     /// Sets the application's number.
     #[doc(alias = "doca_comm_channel_peer_addr_set_user_data")]
+    #[doc(alias = "doca_comch_connection_set_user_data")]
     pub fn set_user_data(&self, value: u64) {
         self.0.user_data.store(value, Relaxed);
     }

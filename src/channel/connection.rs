@@ -47,14 +47,22 @@ pub(super) struct Connection {
 #[non_exhaustive]
 pub struct ChannelStats {
     /// Messages that `send` has taken.
+    #[doc(alias = "doca_comch_connection_get_counter")]
+    #[doc(alias = "DOCA_COMCH_COUNTER_SENT_MESSAGES")]
     pub sent_messages: u64,
     /// Their bytes.
+    #[doc(alias = "doca_comm_channel_peer_addr_get_send_bytes")]
+    #[doc(alias = "DOCA_COMCH_COUNTER_SENT_BYTES")]
     pub sent_bytes: u64,
     /// Messages that `recv` has handed out.
+    #[doc(alias = "DOCA_COMCH_COUNTER_RECV_MESSAGES")]
     pub received_messages: u64,
     /// Their bytes.
+    #[doc(alias = "doca_comm_channel_peer_addr_get_recv_bytes")]
+    #[doc(alias = "DOCA_COMCH_COUNTER_RECV_BYTES")]
     pub received_bytes: u64,
     /// Messages that wait in the send queue, since the peer does not read.
+    #[doc(alias = "doca_comm_channel_peer_addr_get_send_in_flight_messages")]
     pub sends_in_flight: usize,
 }
 

@@ -221,6 +221,7 @@ impl Device {
     ///
     /// `NotSupported` on a device that is no adapter.
     #[doc(alias = "doca_rdma_bridge_get_dev_pd")]
+    #[doc(alias = "doca_dev_get_pd")]
     pub fn pd(&self) -> Result<NonNull<c_void>> {
         self.adapter.pd().ok_or_else(|| {
             let text = format!(

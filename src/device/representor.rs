@@ -14,6 +14,7 @@ impl Device {
     /// `NotSupported` if it has no such list ([`Caps::representors`](super::Caps::representors)):
     /// all devices of a host, and those of the DPU that are no port.
     #[doc(alias = "doca_devinfo_rep_list_create")]
+    #[doc(alias = "doca_devinfo_rep_create_list")]
     pub fn representors(&self, filter: RepFilter) -> Result<Vec<RepInfo>> {
         const OP: &str = "Device::representors";
         let info = self.info();

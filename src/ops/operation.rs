@@ -92,6 +92,7 @@ pub(super) mod sealed {
 ///
 /// Dropping one that nobody polled does nothing. What dropping one in flight does is written at the
 /// method that makes it.
+#[doc(alias = "doca_task")]
 #[pin_project]
 #[must_use = "an operation does nothing unless it is awaited, started or posted"]
 pub struct Op<K: Operation> {
@@ -117,6 +118,7 @@ impl<K: Operation> Op<K> {
     /// # Cancel safety
     ///
     /// What dropping an operation in flight does is written at the method that makes it.
+    #[doc(alias = "doca_task_try_submit")]
     #[inline(always)]
     pub fn start(mut self) -> Result<Started<Self>, Refused<Self>> {
         match K::start(&mut self.flight) {
@@ -147,6 +149,9 @@ impl<K: Operation> Op<K> {
     #[doc(alias = "doca_workq_submit")]
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_post_recv")]
+    #[doc(alias = "doca_task_submit")]
+    #[doc(alias = "doca_task_set_user_data")]
+    #[doc(alias = "doca_task_get_user_data")]
     pub fn post(mut self, user_data: u64) -> Result<(), Refused<Self>>
     where
         K: Post,

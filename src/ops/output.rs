@@ -21,6 +21,7 @@ pub enum Output {
     /// What was received.
     Received(Received),
     /// The instance of a run, and how the run ended.
+    #[doc(alias = "DOCA_GRAPH_JOB")]
     Run(Box<(Instance, Result<(), RunError>)>),
 }
 
@@ -84,6 +85,7 @@ impl WorkQ {
     /// of the WorkQ it is forgotten, and so is the word; but for runs, which keep their WorkQ
     /// ([`Op::post`](crate::Op::post)).
     #[doc(alias = "doca_workq_progress_retrieve")]
+    #[doc(alias = "doca_pe_progress")]
     pub fn progress(&self, mut handle: impl FnMut(u64, Result<Output, JobError>)) -> usize {
         self.collect(|user_data, end| handle(user_data, Output::of(end)))
     }

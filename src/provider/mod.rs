@@ -77,6 +77,7 @@ impl Device {
     ///
     /// Why a provider could not list its devices.
     #[doc(alias = "doca_devinfo_list_create")]
+    #[doc(alias = "doca_devinfo_create_list")]
     pub fn list() -> Result<Vec<DevInfo>> {
         let mut list = Vec::new();
         for provider in providers() {

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::layering::{Source, sources, without_tests};
 
 /// The files that say which names are public.
-const ROOTS: [&str; 10] = [
+pub(super) const ROOTS: [&str; 10] = [
     "lib.rs",
     "channel/mod.rs",
     "device/mod.rs",
@@ -23,13 +23,13 @@ const ROOTS: [&str; 10] = [
 ];
 
 /// The code without tests and comments, with its strings.
-fn product(source: &Source) -> String {
+pub(super) fn product(source: &Source) -> String {
     let lines = without_tests(&source.text).lines();
     let code = lines.filter(|line| !line.trim_start().starts_with("//"));
     code.flat_map(|line| [line, "\n"]).collect()
 }
 
-fn words(text: &str) -> impl Iterator<Item = &str> {
+pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_alphanumeric() && c != '_')
         .filter(|word| !word.is_empty())
 }

@@ -1,12 +1,14 @@
 //! Rules for the sources and the documents: layers, import cycles, what has `Deref`, long
 //! functions, the ledger of unsafe code, auto traits, the table of what works where, the calls that
-//! errors name, how the log is written, where links lead, and how much product code there is.
+//! errors name, the names of DOCA, how the log is written, where links lead, and how much product
+//! code there is.
 
 mod auto_traits;
 mod calls;
 mod columns;
 mod cycles;
 mod deref;
+mod doca_names;
 mod functions;
 mod layering;
 mod leased;

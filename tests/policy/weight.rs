@@ -20,8 +20,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "error",
-        696,
-        "45: more receives than can be posted are refused",
+        700,
+        "45: receives out of range are refused; kinds have a file for their aliases",
     ),
     ("mem", 5526, "45: a wait for a Buf is in the log"),
     (
@@ -51,7 +51,7 @@ const RECORD: [(&str, usize, &str); 14] = [
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 42939;
+const SUM: usize = 42943;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

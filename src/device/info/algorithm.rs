@@ -17,15 +17,19 @@ use crate::error::{Error, ErrorKind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[doc(alias = "doca_sha_job_type")]
+#[doc(alias = "doca_sha_algorithm")]
 pub enum Algorithm {
     /// 20 bytes.
     #[doc(alias = "DOCA_SHA_JOB_SHA1")]
+    #[doc(alias = "DOCA_SHA_ALGORITHM_SHA1")]
     Sha1,
     /// 32 bytes.
     #[doc(alias = "DOCA_SHA_JOB_SHA256")]
+    #[doc(alias = "DOCA_SHA_ALGORITHM_SHA256")]
     Sha256,
     /// 64 bytes.
     #[doc(alias = "DOCA_SHA_JOB_SHA512")]
+    #[doc(alias = "DOCA_SHA_ALGORITHM_SHA512")]
     Sha512,
 }
 
@@ -35,6 +39,7 @@ impl Algorithm {
 
     /// Bytes of a digest: the room that a destination must have.
     #[doc(alias = "doca_sha_get_min_dst_buffer_size")]
+    #[doc(alias = "doca_sha_cap_get_min_dst_buf_size")]
     pub const fn digest_len(self) -> usize {
         match self {
             Algorithm::Sha1 => 20,
@@ -45,6 +50,7 @@ impl Algorithm {
 
     /// Bytes of a block: the parts of a message that is hashed in several jobs are multiples of it,
     /// all but the last.
+    #[doc(alias = "doca_sha_cap_get_partial_hash_block_size")]
     pub const fn block_len(self) -> usize {
         match self {
             Algorithm::Sha1 | Algorithm::Sha256 => 64,

@@ -28,6 +28,7 @@ use super::sync_event::{SyncEventCaps, SyncEventKind};
 pub struct Caps {
     /// Copies, and their limits; `None` if the device copies nothing.
     #[doc(alias = "doca_dma_job_get_supported")]
+    #[doc(alias = "doca_dma_cap_task_memcpy_is_supported")]
     pub dma: Option<DmaCaps>,
     /// Jobs of kinds of the provider's own, and their limits; `None` if it has none.
     pub accel: Option<AccelCaps>,
@@ -45,9 +46,11 @@ pub struct Caps {
     /// Whether memory that it holds can be exported to the DPU
     /// ([`Mmap::export_dpu`](crate::Mmap::export_dpu)).
     #[doc(alias = "doca_devinfo_get_is_mmap_export_dpu_supported")]
+    #[doc(alias = "doca_mmap_cap_is_export_pci_supported")]
     pub export_dpu: bool,
     /// Whether it imports what was exported to the DPU.
     #[doc(alias = "doca_devinfo_get_is_mmap_from_export_dpu_supported")]
+    #[doc(alias = "doca_mmap_cap_is_create_from_export_pci_supported")]
     pub import_dpu: bool,
     /// Whether it exports memory to peers of an Rdma, and imports theirs
     /// ([`Mmap::export_rdma`](crate::Mmap::export_rdma)).
@@ -60,6 +63,7 @@ pub struct Caps {
     pub channel: bool,
     /// Whether it plugs and unplugs emulated functions of the host.
     #[doc(alias = "doca_devinfo_get_is_hotplug_manager_supported")]
+    #[doc(alias = "doca_devinfo_cap_is_hotplug_manager_supported")]
     pub hotplug_manager: bool,
     /// The most Jobs that one queue takes; a WorkQ deeper than that is refused when it is attached.
     pub max_depth: u32,

@@ -65,6 +65,8 @@ impl DevInfo {
     }
 
     /// Whether `name` names it: its name, or its PCI address in either form.
+    #[doc(alias = "doca_devinfo_get_is_pci_addr_equal")]
+    #[doc(alias = "doca_devinfo_is_equal_pci_addr")]
     pub fn is_named(&self, name: &str) -> bool {
         self.name() == name || name.parse::<PciAddr>().is_ok_and(|addr| *self == addr)
     }

@@ -77,10 +77,16 @@ impl FromStr for PciAddr {
 #[doc(alias = "doca_pci_func_type")]
 pub enum PciFunction {
     /// Physical function.
+    #[doc(alias = "DOCA_PCI_FUNC_PF")]
+    #[doc(alias = "DOCA_PCI_FUNC_TYPE_PF")]
     Pf,
     /// Virtual function.
+    #[doc(alias = "DOCA_PCI_FUNC_VF")]
+    #[doc(alias = "DOCA_PCI_FUNC_TYPE_VF")]
     Vf,
     /// Sub-function.
+    #[doc(alias = "DOCA_PCI_FUNC_SF")]
+    #[doc(alias = "DOCA_PCI_FUNC_TYPE_SF")]
     Sf,
 }
 

@@ -36,12 +36,15 @@ impl RdmaKind {
 pub struct RdmaCaps {
     /// The most bytes in one message, read or write, and 2 GiB at most; more is `InvalidValue`.
     #[doc(alias = "doca_rdma_get_max_message_size")]
+    #[doc(alias = "doca_rdma_cap_get_max_message_size")]
     pub max_message_size: u64,
     /// The largest [`send_queue_size`](crate::rdma::RdmaBuilder::send_queue_size).
     #[doc(alias = "doca_rdma_get_max_send_queue_size")]
+    #[doc(alias = "doca_rdma_cap_get_max_send_queue_size")]
     pub max_send_queue_size: u32,
     /// The largest [`recv_queue_size`](crate::rdma::RdmaBuilder::recv_queue_size).
     #[doc(alias = "doca_rdma_get_max_recv_queue_size")]
+    #[doc(alias = "doca_rdma_cap_get_max_recv_queue_size")]
     pub max_recv_queue_size: u32,
     /// The longest list of Bufs that is sent or written, 1 if there are no lists.
     pub max_send_list_len: u32,
@@ -65,6 +68,7 @@ pub struct RdmaCaps {
     pub acknowledged: bool,
     /// How many addresses its port has.
     #[doc(alias = "doca_rdma_get_gid_table_size")]
+    #[doc(alias = "doca_rdma_cap_get_gid_table_size")]
     pub gid_table_size: u32,
     /// Whether it has a network, whose packets travel as a
     /// [`Transport`](crate::device::Transport) says.
@@ -102,6 +106,10 @@ impl RdmaCaps {
 
     /// Whether it has this kind of operation.
     #[doc(alias = "doca_rdma_job_get_supported")]
+    #[doc(alias = "doca_rdma_cap_task_send_is_supported")]
+    #[doc(alias = "doca_rdma_cap_task_receive_is_supported")]
+    #[doc(alias = "doca_rdma_cap_task_read_is_supported")]
+    #[doc(alias = "doca_rdma_cap_task_write_is_supported")]
     pub fn supports(&self, kind: RdmaKind) -> bool {
         match kind {
             RdmaKind::CompareSwap | RdmaKind::FetchAdd => self.atomics,
@@ -113,6 +121,8 @@ impl RdmaCaps {
 
     /// The longest list of Bufs that this kind of operation takes; 0 if it takes none.
     #[doc(alias = "doca_rdma_get_max_buf_chain_len")]
+    #[doc(alias = "doca_rdma_cap_get_max_send_buf_list_len")]
+    #[doc(alias = "doca_rdma_cap_task_receive_get_max_dst_buf_list_len")]
     pub fn max_list_len(&self, kind: RdmaKind) -> u32 {
         match kind {
             RdmaKind::Receive => self.max_recv_list_len,

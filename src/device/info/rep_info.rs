@@ -17,13 +17,20 @@ pub enum RepKind {
 /// Which representors are listed (`doca_dev_rep_filter`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[doc(alias = "doca_dev_rep_filter")]
+#[doc(alias = "doca_devinfo_rep_filter")]
 pub enum RepFilter {
     /// All of them.
+    #[doc(alias = "DOCA_DEV_REP_FILTER_ALL")]
+    #[doc(alias = "DOCA_DEVINFO_REP_FILTER_ALL")]
     #[default]
     All,
     /// Those of network functions.
+    #[doc(alias = "DOCA_DEV_REP_FILTER_NET")]
+    #[doc(alias = "DOCA_DEVINFO_REP_FILTER_NET")]
     Net,
     /// Those of emulated functions.
+    #[doc(alias = "DOCA_DEV_REP_FILTER_EMULATED")]
+    #[doc(alias = "DOCA_DEVINFO_REP_FILTER_EMULATED")]
     Emulated,
 }
 
@@ -44,12 +51,15 @@ impl RepFilter {
 pub struct RepCaps {
     /// Of all of them.
     #[doc(alias = "doca_devinfo_rep_get_is_list_all_supported")]
+    #[doc(alias = "doca_devinfo_rep_cap_is_filter_all_supported")]
     pub all: bool,
     /// Of those of network functions.
     #[doc(alias = "doca_devinfo_rep_get_is_list_net_supported")]
+    #[doc(alias = "doca_devinfo_rep_cap_is_filter_net_supported")]
     pub net: bool,
     /// Of those of emulated functions.
     #[doc(alias = "doca_devinfo_rep_get_is_list_emulated_supported")]
+    #[doc(alias = "doca_devinfo_rep_cap_is_filter_emulated_supported")]
     pub emulated: bool,
 }
 
@@ -135,6 +145,8 @@ impl RepInfo {
 
     /// Whether `name` names it: its name, its vuid, or the PCI address of its function in either
     /// form.
+    #[doc(alias = "doca_devinfo_rep_get_is_pci_addr_equal")]
+    #[doc(alias = "doca_devinfo_rep_is_equal_pci_addr")]
     pub fn is_named(&self, name: &str) -> bool {
         self.name() == name
             || self.vuid() == name

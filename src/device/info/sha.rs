@@ -13,6 +13,7 @@ pub struct ShaCaps {
     #[doc(alias = "doca_sha_job_get_supported")]
     pub algorithms: Vec<Algorithm>,
     /// Whether a message can be hashed in several Jobs, by a session.
+    #[doc(alias = "doca_sha_cap_task_partial_hash_get_supported")]
     pub sessions: bool,
     /// Whether it is hardware that computes, and not the CPU.
     #[doc(alias = "doca_sha_get_hardware_supported")]
@@ -20,11 +21,13 @@ pub struct ShaCaps {
     /// The most bytes in one Job; more is `InvalidValue`
     /// ([`Reason::TooLarge`](crate::error::Reason::TooLarge)).
     #[doc(alias = "doca_sha_get_max_src_buffer_size")]
+    #[doc(alias = "doca_sha_cap_get_max_src_buf_size")]
     pub max_src_len: u64,
     /// The longest list of Bufs as a source, 1 if there are no lists; a longer one is
     /// `InvalidValue` ([`Reason::ListTooLong`](crate::error::Reason::ListTooLong)). A destination
     /// is one Buf.
     #[doc(alias = "doca_sha_get_max_list_buf_num_elem")]
+    #[doc(alias = "doca_sha_cap_get_max_list_buf_num_elem")]
     pub max_list_len: u32,
     /// Whether these Jobs can ring an event handle; if not, an event-driven WorkQ refuses the
     /// context (`NotSupported`).
@@ -47,6 +50,7 @@ impl ShaCaps {
     }
 
     /// Whether it computes this hash.
+    #[doc(alias = "doca_sha_cap_task_hash_get_supported")]
     pub fn supports(&self, algorithm: Algorithm) -> bool {
         self.algorithms.contains(&algorithm)
     }

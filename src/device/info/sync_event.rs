@@ -18,9 +18,11 @@ pub struct SyncEventCaps {
     /// Whether they can be exported to the DPU
     /// ([`SyncEvent::export_dpu`](crate::sync_event::SyncEvent::export_dpu)).
     #[doc(alias = "doca_sync_event_get_export_to_dpu_supported")]
+    #[doc(alias = "doca_sync_event_cap_is_export_to_remote_pci_supported")]
     pub export_dpu: bool,
     /// Whether it imports what was exported to the DPU.
     #[doc(alias = "doca_sync_event_get_create_from_export_supported")]
+    #[doc(alias = "doca_sync_event_cap_is_create_from_export_supported")]
     pub import_dpu: bool,
     /// The largest threshold of a wait, and the largest value of an event that a wait may find. A
     /// higher threshold is refused with `InvalidValue`
@@ -61,6 +63,9 @@ impl SyncEventCaps {
 
     /// Whether it has this kind of job.
     #[doc(alias = "doca_sync_event_job_get_supported")]
+    #[doc(alias = "doca_sync_event_cap_task_get_is_supported")]
+    #[doc(alias = "doca_sync_event_cap_task_notify_set_is_supported")]
+    #[doc(alias = "doca_sync_event_cap_task_notify_add_is_supported")]
     pub fn supports(&self, kind: SyncEventKind) -> bool {
         kind != SyncEventKind::WaitGt || self.max_wait.is_some()
     }

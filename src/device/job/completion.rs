@@ -63,6 +63,8 @@ impl Token {
 /// What a peer did that ended a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[doc(alias = "doca_rdma_opcode_t")]
+#[doc(alias = "doca_rdma_opcode")]
+#[doc(alias = "doca_rdma_task_receive_get_result_opcode")]
 pub enum RecvOpcode {
     /// It sent a message.
     #[doc(alias = "DOCA_RDMA_OPCODE_RECV_SEND")]

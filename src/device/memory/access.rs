@@ -16,20 +16,35 @@ bitflags::bitflags! {
     /// `LOCAL_READ_WRITE`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     #[doc(alias = "doca_access_flags")]
+    #[doc(alias = "doca_access_flag")]
     pub struct Access: u32 {
         /// Local devices read only. It is the value 0: the absence of `LOCAL_READ_WRITE`.
+        #[doc(alias = "DOCA_ACCESS_LOCAL_READ_ONLY")]
+        #[doc(alias = "DOCA_ACCESS_FLAG_LOCAL_READ_ONLY")]
         const LOCAL_READ_ONLY = 0;
         /// Local devices read and write.
+        #[doc(alias = "DOCA_ACCESS_LOCAL_READ_WRITE")]
+        #[doc(alias = "DOCA_ACCESS_FLAG_LOCAL_READ_WRITE")]
         const LOCAL_READ_WRITE = 1;
         /// A remote peer may read.
+        #[doc(alias = "DOCA_ACCESS_RDMA_READ")]
+        #[doc(alias = "DOCA_ACCESS_FLAG_RDMA_READ")]
         const RDMA_READ = 2;
         /// A remote peer may write.
+        #[doc(alias = "DOCA_ACCESS_RDMA_WRITE")]
+        #[doc(alias = "DOCA_ACCESS_FLAG_RDMA_WRITE")]
         const RDMA_WRITE = 4;
         /// A remote peer may do atomic operations.
+        #[doc(alias = "DOCA_ACCESS_RDMA_ATOMIC")]
+        #[doc(alias = "DOCA_ACCESS_FLAG_RDMA_ATOMIC")]
         const RDMA_ATOMIC = 8;
         /// The DPU may read.
+        #[doc(alias = "DOCA_ACCESS_DPU_READ_ONLY")]
+        #[doc(alias = "DOCA_ACCESS_FLAG_PCI_READ_ONLY")]
         const DPU_READ_ONLY = 16;
         /// The DPU may read and write.
+        #[doc(alias = "DOCA_ACCESS_DPU_READ_WRITE")]
+        #[doc(alias = "DOCA_ACCESS_FLAG_PCI_READ_WRITE")]
         const DPU_READ_WRITE = 32;
     }
 }

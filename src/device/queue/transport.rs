@@ -19,6 +19,8 @@ pub struct Transport {
     pub traffic_class: u8,
     /// The service level, 0 to 15: the virtual lane of InfiniBand, and the priority (0 to 7) of
     /// RoCE packets with a VLAN tag. Defaults to 0.
+    #[doc(alias = "doca_rdma_set_sl")]
+    #[doc(alias = "doca_rdma_get_sl")]
     pub service_level: u8,
     /// The index into the port's table of partition keys, less than
     /// [`RdmaCaps::pkey_table_size`](crate::device::RdmaCaps::pkey_table_size). Defaults to 0.

@@ -20,6 +20,7 @@ impl Buf {
     /// the Mmap; `NotPermitted` if it holds it for copies alone
     /// ([`MmapBuilder::only_for`](crate::mem::MmapBuilder::only_for)).
     #[doc(alias = "doca_buf_get_mkey")]
+    #[doc(alias = "doca_rdma_bridge_get_buf_mkey")]
     pub fn mkey(&self, device: &Device) -> Result<u32> {
         device.pd()?;
         let key = self.0.key(Holder::new(device.id(), RegistrationUse::Rdma));

@@ -21,10 +21,14 @@ use crate::mem::mmap::MmapInner;
 /// the data grows. The headroom is never touched. Clones are the same Buf, and share its rooms; the
 /// last to go, handle or Lease, returns it to where it came from.
 #[doc(alias = "doca_buf")]
+#[doc(alias = "doca_buf_refcount_rm")]
+#[doc(alias = "doca_buf_dec_refcount")]
+#[doc(alias = "doca_buffer")]
 pub struct Buf(pub(in crate::mem) Handle);
 
 impl Clone for Buf {
     #[doc(alias = "doca_buf_refcount_add")]
+    #[doc(alias = "doca_buf_inc_refcount")]
     fn clone(&self) -> Buf {
         Buf(self.0.clone())
     }
@@ -67,6 +71,7 @@ impl Buf {
     ///
     /// `InvalidValue` if they do not lie in the Buf, `InUse` while a job or a guard has it.
     #[doc(alias = "doca_buf_set_data")]
+    #[doc(alias = "doca_buf_set_data_len")]
     pub fn set_data(&self, offset: usize, len: usize) -> Result<(), JobError> {
         if offset
             .checked_add(len)
@@ -126,6 +131,7 @@ impl Buf {
     ///
     /// `InUse` while a job or a guard writes it, `NotPermitted` if others may write it at any time
     /// ([`Mmap::lends_slices`](crate::Mmap::lends_slices)): use [`Buf::copy_out`] and atomics.
+    #[doc(alias = "doca_buf_get_data")]
     pub fn data(&self) -> Result<BufData<'_>, JobError> {
         self.refuse_shared()?;
         Ok(BufData::new(self.0.read().map_err(in_use)?))

@@ -118,6 +118,7 @@ impl BufChain {
     /// # Errors
     ///
     /// `Full` beyond the capacity, `InUse` while a job has the chain.
+    #[doc(alias = "doca_buf_chain_list")]
     pub fn push(&self, piece: impl Into<ChainPiece>) -> Result<(), JobError> {
         let piece = piece.into();
         let mut state = self.changeable()?;
@@ -135,6 +136,8 @@ impl BufChain {
     /// # Errors
     ///
     /// `InUse` while a job has the chain.
+    #[doc(alias = "doca_buf_list_unchain")]
+    #[doc(alias = "doca_buf_unchain_list")]
     pub fn pop(&self) -> Result<Option<ChainPiece>, JobError> {
         let mut state = self.changeable()?;
         let piece = state.pieces.pop();
@@ -156,6 +159,7 @@ impl BufChain {
 
     /// Returns the number of pieces.
     #[doc(alias = "doca_buf_list_num_elements")]
+    #[doc(alias = "doca_buf_get_list_len")]
     pub fn len(&self) -> usize {
         lock(&self.0.state).pieces.len()
     }

@@ -42,6 +42,7 @@ impl MmapBuilder {
     /// A device that shall hold the memory. At least one is needed, at most [`Mmap::MAX_DEVICES`];
     /// each can be named once.
     #[doc(alias = "doca_mmap_dev_add")]
+    #[doc(alias = "doca_mmap_add_dev")]
     pub fn device(mut self, device: &Device) -> MmapBuilder {
         self.devices.push(device.clone());
         self
@@ -160,6 +161,8 @@ impl MmapBuilder {
     /// `InvalidValue` if it has no bytes, and what [`alloc`](MmapBuilder::alloc) says of devices
     /// and access. The owner is dropped then.
     #[doc(alias = "doca_mmap_set_memrange")]
+    #[doc(alias = "doca_mmap_populate")]
+    #[doc(alias = "doca_mmap_set_memory_range")]
     pub fn from_owner<O>(self, owner: O) -> Result<Mmap>
     where
         O: AsMut<[u8]> + Send + 'static,

@@ -40,6 +40,8 @@ impl Mmap {
     /// ([`Mmap::is_exportable`]), and for huge pages that a peer may write; `Full` or `NoMemory` if
     /// there is no room for one more.
     #[doc(alias = "doca_mmap_export_dpu")]
+    #[doc(alias = "doca_mmap_export_pci")]
+    #[doc(alias = "doca_mmap_export")]
     pub fn export_dpu(&self, device: &Device) -> Result<Vec<u8>> {
         self.export("Mmap::export_dpu", device, Audience::Dpu)
     }

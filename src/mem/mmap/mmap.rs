@@ -62,6 +62,7 @@ impl Mmap {
     /// The most devices that can hold one Mmap. Their keys stand in a table of this size in the
     /// Mmap, so that a job on any of them finds its key without a lock.
     #[doc(alias = "doca_mmap_set_max_num_devices")]
+    #[doc(alias = "doca_mmap_get_max_num_devices")]
     pub const MAX_DEVICES: usize = devices::MAX;
 
     /// How many bytes.
@@ -146,6 +147,7 @@ impl Mmap {
     /// It is stopped then, and no device holds it.
     #[doc(alias = "doca_mmap_start")]
     #[doc(alias = "doca_mmap_dev_rm")]
+    #[doc(alias = "doca_mmap_rm_dev")]
     pub fn start<'a>(&self, devices: impl IntoIterator<Item = &'a Device>) -> Result<()> {
         let devices: Vec<Device> = devices.into_iter().cloned().collect();
         const OP: &str = "Mmap::start";

@@ -42,6 +42,7 @@ pub enum ArrayTarget {
 /// ```
 #[derive(Clone)]
 #[doc(alias = "doca_buf_arr")]
+#[doc(alias = "doca_buf_array")]
 pub struct BufArray(Arc<Inner>);
 
 struct Inner {

@@ -75,6 +75,10 @@ impl BufInventory {
     /// pool or an array has a part of it; `NoMemory` if all descriptors are in use; `BadState`
     /// while the Mmap is stopped.
     #[doc(alias = "doca_buf_inventory_buf_by_addr")]
+    #[doc(alias = "doca_buf_inventory_buf_by_args")]
+    #[doc(alias = "doca_buf_inventory_buf_get_by_args")]
+    #[doc(alias = "doca_buf_inventory_buf_get_by_addr")]
+    #[doc(alias = "doca_buf_inventory_buf_dup")]
     pub fn buf(&self, mmap: &Mmap, range: impl RangeBounds<usize>) -> Result<Buf> {
         const OP: &str = "BufInventory::buf";
         let len = mmap.len();
@@ -97,6 +101,7 @@ impl BufInventory {
     ///
     /// As [`BufInventory::buf`].
     #[doc(alias = "doca_buf_inventory_buf_by_data")]
+    #[doc(alias = "doca_buf_inventory_buf_get_by_data")]
     pub fn buf_filled(&self, mmap: &Mmap, range: impl RangeBounds<usize>) -> Result<Buf> {
         let buf = self
             .buf(mmap, range)

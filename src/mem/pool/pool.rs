@@ -33,6 +33,7 @@ use crate::sync::WaitNode;
 /// ```
 #[derive(Clone)]
 #[doc(alias = "doca_bufpool")]
+#[doc(alias = "doca_buf_pool")]
 pub struct BufPool(Arc<Inner>);
 
 struct Inner {
@@ -43,6 +44,7 @@ struct Inner {
 impl BufPool {
     /// Begins a pool on an Mmap.
     #[doc(alias = "doca_bufpool_create")]
+    #[doc(alias = "doca_buf_pool_create")]
     pub fn builder(mmap: &Mmap) -> BufPoolBuilder<'_> {
         let range = (Bound::Unbounded, Bound::Unbounded);
         BufPoolBuilder {
@@ -59,6 +61,7 @@ impl BufPool {
     ///
     /// `Again` if all are in use.
     #[doc(alias = "doca_bufpool_buf_alloc")]
+    #[doc(alias = "doca_buf_pool_buf_alloc")]
     #[inline]
     pub fn try_alloc(&self) -> Result<Buf, JobError> {
         match self.0.slab.take() {
@@ -85,6 +88,7 @@ impl BufPool {
 
     /// How many elements it has.
     #[doc(alias = "doca_bufpool_get_num_elements")]
+    #[doc(alias = "doca_buf_pool_get_num_elements")]
     pub fn elements(&self) -> usize {
         self.0.slab.len()
     }
@@ -105,6 +109,8 @@ impl BufPool {
 #[non_exhaustive]
 pub struct PoolStats {
     /// Bufs that nobody has.
+    #[doc(alias = "doca_bufpool_get_num_free_elements")]
+    #[doc(alias = "doca_buf_pool_get_num_free_elements")]
     pub free: usize,
     /// The most Bufs that were in use at once since the pool was built.
     pub high_water: usize,
@@ -242,6 +248,8 @@ impl BufPoolBuilder<'_> {
     }
 
     /// The alignment of each element's first byte, a power of two; 1 if not said.
+    #[doc(alias = "doca_buf_pool_set_element_alignment")]
+    #[doc(alias = "doca_buf_pool_get_element_alignment")]
     pub fn alignment(mut self, bytes: usize) -> Self {
         self.alignment = bytes;
         self
@@ -255,6 +263,7 @@ impl BufPoolBuilder<'_> {
     /// 0 or the alignment no power of two; `InUse` if another pool, an array or a Buf of an
     /// inventory has a part of the range; `BadState` while the Mmap is stopped.
     #[doc(alias = "doca_bufpool_start")]
+    #[doc(alias = "doca_buf_pool_start")]
     pub fn build(self) -> Result<BufPool> {
         const OP: &str = "BufPoolBuilder::build";
         let cut = Cut::new(OP, self.mmap, self.range, self.element_size, self.alignment)?;

@@ -69,6 +69,7 @@ use crate::mem::mmap::{Mmap, MmapInner};
 /// ```
 #[derive(Clone)]
 #[doc(alias = "doca_mmap_create_from_export")]
+#[doc(alias = "doca_mmap_get_from_export")]
 pub struct RemoteMmap(pub(super) Arc<Inner>);
 
 pub(super) struct Inner {

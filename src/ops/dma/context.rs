@@ -66,6 +66,7 @@ impl Kind for DmaCaps {
 impl Dma {
     /// Begins a context on a device.
     #[doc(alias = "doca_dma_create")]
+    #[doc(alias = "doca_ctx_dev_add")]
     pub fn builder(device: &Device) -> DmaBuilder<'_> {
         DmaBuilder { device }
     }
@@ -87,6 +88,7 @@ impl Dma {
     /// `InUse` while a clone, an Op or a graph has it. What it was is dropped all the same; Jobs in
     /// flight are finished.
     #[doc(alias = "doca_ctx_workq_rm")]
+    #[doc(alias = "doca_dma_destroy")]
     pub fn detach(self) -> Result<()> {
         self.0.detach()
     }
@@ -111,6 +113,10 @@ impl Dma {
     /// Dropping it is ordinary. A copy in flight goes on, keeps both sides leased (`InUse`) until
     /// it is over, and is then forgotten; the destination may have been written. Forgetting the
     /// future is sound too.
+    #[doc(alias = "doca_dma_task_memcpy_alloc_init")]
+    #[doc(alias = "doca_dma_task_memcpy_set_conf")]
+    #[doc(alias = "doca_dma_job_memcpy")]
+    #[doc(alias = "DOCA_DMA_JOB_MEMCPY")]
     #[inline(always)]
     pub fn copy<S: CopySource, D: CopyDestination>(&self, src: S, dst: D) -> DmaCopy<&Dma, S, D> {
         let dma = self;
@@ -192,6 +198,7 @@ impl DmaBuilder<'_> {
     /// down; `Full` beyond 8 devices on a WorkQ.
     #[doc(alias = "doca_ctx_start")]
     #[doc(alias = "doca_ctx_workq_add")]
+    #[doc(alias = "doca_pe_connect_ctx")]
     pub fn attach(self, workq: &WorkQ) -> Result<Dma> {
         Context::attach(self.device, workq).map(Dma)
     }

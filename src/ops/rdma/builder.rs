@@ -90,6 +90,7 @@ impl RdmaBuilder<'_> {
 
     /// How many Bufs the destination of a receive may have; 1 if not said.
     #[doc(alias = "doca_rdma_set_recv_buf_chain_len")]
+    #[doc(alias = "doca_rdma_task_receive_set_dst_buf_list_len")]
     pub fn recv_chain_len(mut self, bufs: u32) -> Self {
         self.recv_chain_len = bufs;
         self
@@ -132,6 +133,8 @@ impl RdmaBuilder<'_> {
     /// than 4 s, and a long message has as much longer as its bytes take at 4 MB/s. What takes no
     /// receive (reads, writes without immediates, atomics) has some 8 s more, and its bytes at 64
     /// KB/s: that is for a peer that asks for another try for ever.
+    #[doc(alias = "doca_rdma_set_rnr_retry_count")]
+    #[doc(alias = "doca_rdma_get_rnr_retry_count")]
     pub fn rnr_timeout(mut self, timeout: Duration) -> Self {
         self.rnr_timeout = timeout;
         self

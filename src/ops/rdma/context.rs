@@ -139,6 +139,7 @@ impl Rdma {
 
     /// How many Bufs the destination of a receive may have.
     #[doc(alias = "doca_rdma_get_recv_buf_chain_len")]
+    #[doc(alias = "doca_rdma_task_receive_get_dst_buf_list_len")]
     pub fn recv_chain_len(&self) -> u32 {
         self.0.extra().recv_chain_len
     }
@@ -186,6 +187,7 @@ impl Rdma {
     /// [`Mode::BusyPoll`](crate::Mode::BusyPoll) a change is found by a poll of an operation, or by
     /// a call of [`state`](Rdma::state); once [`WorkQ::set_mode`](crate::WorkQ::set_mode) has set
     /// another mode on a runtime, it is told as well.
+    #[doc(alias = "doca_rdma_set_connection_state_callbacks")]
     pub fn watch(&self) -> RdmaWatch {
         self.port().watch()
     }
@@ -290,6 +292,7 @@ impl Rdma {
     /// # Cancel safety
     ///
     /// Dropping the future leaves the connection as it is: call it again, or reset.
+    #[doc(alias = "doca_rdma_connection_disconnect")]
     pub async fn close(&self) -> Result<()> {
         const OP: &str = "Rdma::close";
         // Operations of a connection end in order, so that this one is the last.

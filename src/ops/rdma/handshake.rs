@@ -45,6 +45,7 @@ impl Rdma {
     ///
     /// Dropping it leaves the stream amid the exchange: drop it too, and [`reset`](Rdma::reset) the
     /// context.
+    #[doc(alias = "doca_rdma_connect_to_addr")]
     pub async fn handshake<S>(&self, stream: &mut S) -> Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -96,6 +97,8 @@ impl Rdma {
     /// # Cancel safety
     ///
     /// As [`Rdma::handshake`].
+    #[doc(alias = "doca_rdma_start_listen_to_port")]
+    #[doc(alias = "doca_rdma_connection_accept")]
     pub async fn handshake_accept<S>(&self, stream: &mut S) -> Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin,

@@ -64,6 +64,8 @@ impl Rdma {
         #[doc(alias = "doca_rdma_job_send")]
         #[doc(alias = "ibv_post_send")]
         #[doc(alias = "IBV_WR_SEND")]
+        #[doc(alias = "DOCA_RDMA_JOB_SEND")]
+        #[doc(alias = "doca_rdma_task_send_allocate_init")]
         fn send [S: MaybeSource] (src: S) -> [S, (), usize] { Verb::Send(None), src, () }
 
         /// [`Rdma::send`], and an immediate beside the data.
@@ -75,8 +77,9 @@ impl Rdma {
         /// # Cancel safety
         ///
         /// As [`Rdma::send`].
-        #[doc(alias = "doca_rdma_job_send_imm")]
         #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
+        #[doc(alias = "DOCA_RDMA_JOB_SEND_IMM")]
+        #[doc(alias = "doca_rdma_task_send_imm_allocate_init")]
         fn send_imm [S: MaybeSource] (src: S, immediate: u32) -> [S, (), usize] { Verb::Send(Some(immediate)), src, () }
 
         /// Writes the data of `src` to the start of `remote`, and returns the number of bytes. The
@@ -99,6 +102,8 @@ impl Rdma {
         /// As [`Rdma::send`]; the peer's memory may have been written.
         #[doc(alias = "doca_rdma_job_read_write")]
         #[doc(alias = "IBV_WR_RDMA_WRITE")]
+        #[doc(alias = "DOCA_RDMA_JOB_WRITE")]
+        #[doc(alias = "doca_rdma_task_write_allocate_init")]
         fn write [S: MaybeSource, R: MaybeRemote] (src: S, remote: R) -> [S, R, usize] { Verb::Write(None), src, remote }
 
         /// [`Rdma::write`], and an immediate that ends a receive of the peer's, whose own memory is
@@ -112,8 +117,9 @@ impl Rdma {
         /// # Cancel safety
         ///
         /// As [`Rdma::write`].
-        #[doc(alias = "doca_rdma_job_write_imm")]
         #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
+        #[doc(alias = "DOCA_RDMA_JOB_WRITE_IMM")]
+        #[doc(alias = "doca_rdma_task_write_imm_allocate_init")]
         fn write_imm [S: MaybeSource, R: MaybeRemote] (src: S, remote: R, immediate: u32) -> [S, R, usize] { Verb::Write(Some(immediate)), src, remote }
 
         /// Reads `remote` into the tailroom of `dst`, whose data grows: as many bytes as the
@@ -130,6 +136,8 @@ impl Rdma {
         /// As [`Rdma::send`]; the destination may have been written.
         #[doc(alias = "doca_rdma_job_read_write")]
         #[doc(alias = "IBV_WR_RDMA_READ")]
+        #[doc(alias = "DOCA_RDMA_JOB_READ")]
+        #[doc(alias = "doca_rdma_task_read_allocate_init")]
         fn read [R: MaybeRemote, D: MaybeDestination] (remote: R, dst: D) -> [R, D, usize] { Verb::Read, remote, dst }
 
         /// Makes the first 8 bytes of `remote` `swap` if they are `compare`, and answers what they
@@ -149,6 +157,8 @@ impl Rdma {
         /// As [`Rdma::write`].
         #[doc(alias = "doca_rdma_job_atomic")]
         #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
+        #[doc(alias = "DOCA_RDMA_JOB_ATOMIC_CMP_SWP")]
+        #[doc(alias = "doca_rdma_task_atomic_cmp_swp_allocate_init")]
         fn compare_swap [R: MaybeRemote] (remote: R, compare: u64, swap: u64) -> [R, (), u64] { Verb::CompareSwap { compare, swap }, remote, () }
 
         /// Adds to the first 8 bytes of `remote`, wrapping, and answers what they were. Atomic as
@@ -163,6 +173,8 @@ impl Rdma {
         /// As [`Rdma::write`].
         #[doc(alias = "doca_rdma_job_atomic")]
         #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
+        #[doc(alias = "DOCA_RDMA_JOB_ATOMIC_FETCH_ADD")]
+        #[doc(alias = "doca_rdma_task_atomic_fetch_add_allocate_init")]
         fn fetch_add [R: MaybeRemote] (remote: R, add: u64) -> [R, (), u64] { Verb::FetchAdd(add), remote, () }
     }
 
@@ -199,6 +211,8 @@ impl Rdma {
     /// taken over a dropped receive, a reset gives the memory of that one back.
     #[doc(alias = "doca_rdma_job_recv")]
     #[doc(alias = "ibv_post_recv")]
+    #[doc(alias = "DOCA_RDMA_JOB_RECV")]
+    #[doc(alias = "doca_rdma_task_receive_allocate_init")]
     pub fn recv<D: MaybeDestination>(&self, dst: D) -> RdmaRecv<&Rdma, D> {
         let rdma = self;
         Op::new(RecvRequest { rdma, dst })

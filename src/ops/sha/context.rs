@@ -116,6 +116,8 @@ impl Sha {
     /// it is over, and is then forgotten; the destination may have been written. Forgetting the
     /// future is sound too.
     #[doc(alias = "doca_sha_job")]
+    #[doc(alias = "doca_sha_task_hash_alloc_init")]
+    #[doc(alias = "doca_sha_task_hash_set_conf")]
     pub fn hash<S: Source, D: Destination>(
         &self,
         algorithm: Algorithm,
@@ -131,6 +133,7 @@ impl Sha {
     ///
     /// `NotSupported` if the device does not compute this hash, or has no sessions.
     #[doc(alias = "doca_sha_partial_session_create")]
+    #[doc(alias = "doca_sha_task_partial_hash_alloc_init")]
     pub fn session(&self, algorithm: Algorithm) -> Result<ShaSession> {
         let caps = self.caps();
         let lacks = match caps.supports(algorithm) {

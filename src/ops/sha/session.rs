@@ -42,6 +42,7 @@ use crate::ops::operation::Op;
 /// leased (`InUse`) until it is over, and *is hashed* then. Whoever cannot tell whether it was
 /// hashed begins anew ([`reset`](ShaSession::reset)).
 #[doc(alias = "doca_sha_partial_session")]
+#[doc(alias = "doca_sha_task_partial_hash")]
 pub struct ShaSession {
     sha: Sha,
     state: Arc<Session>,
@@ -75,6 +76,10 @@ impl ShaSession {
     ///
     /// As the [session's](ShaSession#cancel-safety).
     #[doc(alias = "doca_sha_partial_job")]
+    #[doc(alias = "DOCA_SHA_JOB_SHA1_PARTIAL")]
+    #[doc(alias = "DOCA_SHA_JOB_SHA256_PARTIAL")]
+    #[doc(alias = "DOCA_SHA_JOB_SHA512_PARTIAL")]
+    #[doc(alias = "doca_sha_task_partial_hash_set_src")]
     pub fn update<S: Source>(&self, src: S) -> ShaOp<&Sha, S, ()> {
         Op::new(self.part(&self.sha, src, ()))
     }
@@ -90,6 +95,7 @@ impl ShaSession {
     ///
     /// As the [session's](ShaSession#cancel-safety).
     #[doc(alias = "DOCA_SHA_JOB_FLAGS_SHA_PARTIAL_FINAL")]
+    #[doc(alias = "doca_sha_task_partial_hash_set_is_final_buf")]
     pub fn finish<S: MaybeSource, D: Destination>(&self, src: S, dst: D) -> ShaOp<&Sha, S, D> {
         Op::new(self.part(&self.sha, src, dst))
     }

@@ -15,18 +15,26 @@ pub enum Location<'a> {
     /// On the CPU of this side, by way of this device.
     #[doc(alias = "doca_sync_event_publisher_add_location_cpu")]
     #[doc(alias = "doca_sync_event_subscriber_add_location_cpu")]
+    #[doc(alias = "doca_sync_event_add_publisher_location_cpu")]
+    #[doc(alias = "doca_sync_event_add_subscriber_location_cpu")]
     Cpu(&'a Device),
     /// On the DPU, or in a process that stands for it.
     #[doc(alias = "doca_sync_event_publisher_add_location_dpu")]
     #[doc(alias = "doca_sync_event_subscriber_add_location_dpu")]
+    #[doc(alias = "doca_sync_event_add_publisher_location_remote_pci")]
+    #[doc(alias = "doca_sync_event_add_subscriber_location_remote_pci")]
     Dpu,
     /// On the DPU's data path accelerator: `NotSupported`.
     #[doc(alias = "doca_sync_event_publisher_add_location_dpa")]
     #[doc(alias = "doca_sync_event_subscriber_add_location_dpa")]
+    #[doc(alias = "doca_sync_event_add_publisher_location_dpa")]
+    #[doc(alias = "doca_sync_event_add_subscriber_location_dpa")]
     Dpa,
     /// On a graphics processor: `NotSupported`.
     #[doc(alias = "doca_sync_event_publisher_add_location_gpu")]
     #[doc(alias = "doca_sync_event_subscriber_add_location_gpu")]
+    #[doc(alias = "doca_sync_event_add_publisher_location_gpu")]
+    #[doc(alias = "doca_sync_event_add_subscriber_location_gpu")]
     Gpu,
 }
 

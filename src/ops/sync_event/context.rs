@@ -153,6 +153,7 @@ impl SyncEvent {
     /// than its own; `BadState` once it was stopped; with backing memory what
     /// [`Mmap::export_dpu`](crate::Mmap::export_dpu) says of it; what could not be had.
     #[doc(alias = "doca_sync_event_export_to_dpu")]
+    #[doc(alias = "doca_sync_event_export_to_remote_pci")]
     pub fn export_dpu(&self, device: &Device) -> Result<Vec<u8>> {
         export(&**self.port().event(), self.device(), device)
     }

@@ -44,6 +44,8 @@ impl SyncEvent {
         ///
         /// Dropping it is ordinary: what is in flight goes on, and is forgotten.
         #[doc(alias = "doca_sync_event_job_get")]
+        #[doc(alias = "DOCA_SYNC_EVENT_JOB_GET")]
+        #[doc(alias = "doca_sync_event_task_get_alloc_init")]
         fn get () -> u64 { EventJob::Get }
 
         /// The counter becomes this; whom it concerns is woken.
@@ -56,6 +58,8 @@ impl SyncEvent {
         ///
         /// As [`SyncEvent::get`]: once it was polled it may have been set.
         #[doc(alias = "doca_sync_event_job_update_set")]
+        #[doc(alias = "DOCA_SYNC_EVENT_JOB_UPDATE_SET")]
+        #[doc(alias = "doca_sync_event_task_notify_set_alloc_init")]
         fn set (value: u64) -> () { EventJob::Set(value) }
 
         /// Adds to the counter, wrapping, and answers what it was; whom it concerns is woken.
@@ -68,6 +72,8 @@ impl SyncEvent {
         ///
         /// As [`SyncEvent::get`]: once it was polled it may have been added.
         #[doc(alias = "doca_sync_event_job_update_add")]
+        #[doc(alias = "DOCA_SYNC_EVENT_JOB_UPDATE_ADD")]
+        #[doc(alias = "doca_sync_event_task_notify_add_alloc_init")]
         fn add (value: u64) -> u64 { EventJob::Add(value) }
     }
 
@@ -102,6 +108,8 @@ impl SyncEvent {
     ///
     /// Dropping it is ordinary: it stops waiting at once. A forgotten future keeps its place.
     #[doc(alias = "doca_sync_event_job_wait")]
+    #[doc(alias = "DOCA_SYNC_EVENT_JOB_WAIT_GT")]
+    #[doc(alias = "doca_sync_event_task_wait_gt")]
     #[inline]
     pub fn wait_gt(&self, threshold: u64) -> SyncEventWait<&SyncEvent> {
         self.wait_gt_masked(threshold, u64::MAX)

@@ -32,6 +32,8 @@ impl Device {
     /// last handle of the device, and all that was made with it, has gone. A
     /// [`connect`](crate::Rdma::connect) or an import that was polled is to be awaited: if it is
     /// dropped before, its thread has a handle of the device until it is done.
+    #[doc(alias = "doca_dev_open_from_pd")]
+    #[doc(alias = "doca_rdma_bridge_open_dev_from_pd")]
     pub unsafe fn from_pd(pd: *mut c_void) -> Result<Device> {
         const OP: &str = "Device::from_pd";
         let Some(pd) = NonNull::new(pd) else {

@@ -75,6 +75,9 @@ impl WorkQ {
     ///
     /// `OperatingSystem` if the first call finds no descriptor.
     #[doc(alias = "doca_workq_get_event_handle")]
+    #[doc(alias = "doca_pe_get_notification_handle")]
+    #[doc(alias = "doca_event_handle_t")]
+    #[doc(alias = "doca_notification_handle_t")]
     pub fn event_handle(&self) -> Result<BorrowedFd<'_>> {
         self.0.events.lend()
     }
@@ -82,6 +85,7 @@ impl WorkQ {
     /// Asks for one event: the handle turns readable at the next end of a Job, or at once if a
     /// completion waits for [`progress`](WorkQ::progress). Once it has, arm again. In any mode.
     #[doc(alias = "doca_workq_event_handle_arm")]
+    #[doc(alias = "doca_pe_request_notification")]
     pub fn arm(&self) {
         let shared = &self.0;
         shared.own_loop.mark();
@@ -98,6 +102,7 @@ impl WorkQ {
     /// loop. Wakes Ops whose Jobs are over. Call [`progress`](WorkQ::progress) afterwards, and
     /// before the next wait.
     #[doc(alias = "doca_workq_event_handle_clear")]
+    #[doc(alias = "doca_pe_clear_notification")]
     pub fn clear(&self) {
         let shared = &self.0;
         shared.events.quiet();

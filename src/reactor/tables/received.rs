@@ -8,6 +8,8 @@ use crate::mem::{Extent, Grow, Leased, Writing, hand_over};
 /// What a receive has brought: the answer of [`Rdma::recv`](crate::Rdma::recv).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "doca_rdma_result")]
+#[doc(alias = "doca_rdma_task_receive_get_result_len")]
+#[doc(alias = "doca_rdma_task_receive_get_result_immediate_data")]
 #[non_exhaustive]
 pub struct Received {
     /// How many bytes the peer sent, or, of a write with an immediate, wrote to where it was told.

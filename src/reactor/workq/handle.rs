@@ -16,11 +16,13 @@ use crate::reactor::mode::{Mode, Policy};
 /// what they need, and frees it after its last Job. [`WorkQ::shutdown`] waits.
 #[derive(Clone)]
 #[doc(alias = "doca_workq")]
+#[doc(alias = "doca_pe")]
 pub struct WorkQ(pub(in crate::reactor) Arc<Shared>);
 
 impl WorkQ {
     /// Begins a WorkQ.
     #[doc(alias = "doca_workq_create")]
+    #[doc(alias = "doca_pe_create")]
     pub fn builder() -> WorkQBuilder {
         WorkQBuilder {
             depth: 256,
@@ -35,6 +37,7 @@ impl WorkQ {
     }
 
     /// How its Ops wait.
+    #[doc(alias = "doca_workq_get_event_driven_enable")]
     pub fn mode(&self) -> Mode {
         self.0.mode.load().mode()
     }
@@ -65,6 +68,8 @@ impl WorkQ {
     }
 
     /// Slots that are taken: Jobs in flight, and results that nobody fetched yet.
+    #[doc(alias = "doca_pe_get_num_inflight_tasks")]
+    #[doc(alias = "doca_ctx_get_num_inflight_tasks")]
     pub fn in_flight(&self) -> usize {
         self.0.in_use()
     }

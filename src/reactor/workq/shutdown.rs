@@ -32,6 +32,8 @@ impl WorkQ {
     /// # Cancel safety
     ///
     /// The WorkQ stays shut down if the future is dropped; calling it again goes on waiting.
+    #[doc(alias = "doca_workq_destroy")]
+    #[doc(alias = "doca_pe_destroy")]
     pub fn shutdown(&self) -> Shutdown {
         Shutdown {
             node: WaitNode::new(),

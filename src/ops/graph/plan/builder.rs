@@ -110,6 +110,7 @@ impl GraphBuilder {
     /// The function is shared by all instances. While it runs nothing else of its run does, and no
     /// other task of the thread.
     #[doc(alias = "doca_graph_user_node_create")]
+    #[doc(alias = "doca_graph_node_create_from_user")]
     pub fn user(
         &mut self,
         function: impl Fn(&mut Scope<'_>) -> Result<()> + Send + Sync + 'static,
@@ -154,6 +155,7 @@ impl GraphBuilder {
     /// [`Instance::set`](crate::graph::Instance::set) gives it. It starts with nothing done, ends
     /// when all of that is done, and fails with it.
     #[doc(alias = "doca_graph_sub_graph_node_create")]
+    #[doc(alias = "doca_graph_node_create_from_graph")]
     pub fn subgraph(&mut self, graph: &Graph) -> Node<SubGraphNode> {
         self.add(NodeWork::Sub(graph.clone()))
     }

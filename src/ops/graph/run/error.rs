@@ -60,6 +60,7 @@ impl RunError {
 
     /// All nodes that failed, in their order. Those of a sub-graph are found in its instance.
     #[doc(alias = "doca_graph_instance_get_failed_nodes")]
+    #[doc(alias = "doca_graph_instance_get_num_failed_nodes")]
     pub fn failed(&self) -> &[NodeId] {
         &self.failed
     }

@@ -54,6 +54,7 @@ impl Instance {
     /// then forgotten. The instance can be set and run again at once: the next run begins when
     /// those jobs are over, and waits for them. Forgetting it is sound too.
     #[doc(alias = "doca_workq_graph_submit")]
+    #[doc(alias = "doca_graph_instance_submit")]
     pub fn run(&mut self) -> Run<'_> {
         Op::new(RunRequest::new(self))
     }

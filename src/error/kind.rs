@@ -1,0 +1,159 @@
+//! The kinds of failures, by the names and numbers of `doca_error_t`.
+
+use std::fmt;
+use std::io;
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal;)*) => {
+        /// The 26 failures of `doca_error_t`, and room for what nobody knows.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[doc(alias = "doca_error_t")]
+        #[doc(alias = "doca_get_error_name")]
+        #[doc(alias = "doca_error_get_name")]
+        #[non_exhaustive]
+        pub enum ErrorKind {
+            $($(#[$doc])* $name,)*
+            /// A status that has no name here, as the device gave it.
+            Other(u32),
+        }
+
+        impl ErrorKind {
+            /// The number of this kind in `doca_error_t`.
+            pub const fn code(self) -> u32 {
+                match self {
+                    $(ErrorKind::$name => $code,)*
+                    ErrorKind::Other(raw) => raw,
+                }
+            }
+
+            /// The kind with this number in `doca_error_t`; `None` for 0, which is success.
+            pub const fn from_code(code: u32) -> Option<ErrorKind> {
+                match code {
+                    0 => None,
+                    $($code => Some(ErrorKind::$name),)*
+                    raw => Some(ErrorKind::Other(raw)),
+                }
+            }
+
+            /// A short description.
+            #[doc(alias = "doca_get_error_string")]
+            #[doc(alias = "doca_error_get_descr")]
+            pub const fn description(self) -> &'static str {
+                match self {
+                    $(ErrorKind::$name => $text,)*
+                    ErrorKind::Other(_) => "unrecognized error code",
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// Something unknown went wrong.
+    #[doc(alias = "DOCA_ERROR_UNKNOWN")]
+    Unknown = 1, "unknown error";
+    /// The access flags, or the state, forbid it.
+    #[doc(alias = "DOCA_ERROR_NOT_PERMITTED")]
+    NotPermitted = 2, "operation not permitted";
+    /// Somebody else is using it.
+    #[doc(alias = "DOCA_ERROR_IN_USE")]
+    InUse = 3, "resource already in use";
+    /// This device or provider does not do that.
+    #[doc(alias = "DOCA_ERROR_NOT_SUPPORTED")]
+    NotSupported = 4, "operation not supported";
+    /// Not now; try again, or await.
+    #[doc(alias = "DOCA_ERROR_AGAIN")]
+    Again = 5, "resource temporarily unavailable, try again";
+    /// An argument is wrong.
+    #[doc(alias = "DOCA_ERROR_INVALID_VALUE")]
+    InvalidValue = 6, "invalid input";
+    /// Out of memory, or of something that was sized when it was built.
+    #[doc(alias = "DOCA_ERROR_NO_MEMORY")]
+    NoMemory = 7, "memory allocation failure";
+    /// A resource could not be initialised.
+    #[doc(alias = "DOCA_ERROR_INITIALIZATION")]
+    Initialization = 8, "resource initialization failure";
+    /// A time limit ran out.
+    #[doc(alias = "DOCA_ERROR_TIME_OUT")]
+    TimedOut = 9, "timer expired waiting for a resource";
+    /// It is being shut down.
+    #[doc(alias = "DOCA_ERROR_SHUTDOWN")]
+    Shutdown = 10, "shut down in process or completed";
+    /// The peer reset the connection.
+    #[doc(alias = "DOCA_ERROR_CONNECTION_RESET")]
+    ConnectionReset = 11, "connection reset by peer";
+    /// The connection was aborted.
+    #[doc(alias = "DOCA_ERROR_CONNECTION_ABORTED")]
+    ConnectionAborted = 12, "connection aborted";
+    /// The connection is being made.
+    #[doc(alias = "DOCA_ERROR_CONNECTION_INPROGRESS")]
+    ConnectionInProgress = 13, "connection in progress";
+    /// There is no connection.
+    #[doc(alias = "DOCA_ERROR_NOT_CONNECTED")]
+    NotConnected = 14, "not connected";
+    /// A lock could not be had.
+    #[doc(alias = "DOCA_ERROR_NO_LOCK")]
+    NoLock = 15, "unable to acquire required lock";
+    /// There is no such thing.
+    #[doc(alias = "DOCA_ERROR_NOT_FOUND")]
+    NotFound = 16, "resource not found";
+    /// Input or output failed.
+    #[doc(alias = "DOCA_ERROR_IO_FAILED")]
+    IoFailed = 17, "input/output operation failed";
+    /// The call does not fit the state.
+    #[doc(alias = "DOCA_ERROR_BAD_STATE")]
+    BadState = 18, "bad state";
+    /// This version is not supported.
+    #[doc(alias = "DOCA_ERROR_UNSUPPORTED_VERSION")]
+    UnsupportedVersion = 19, "unsupported version";
+    /// The operating system refused.
+    #[doc(alias = "DOCA_ERROR_OPERATING_SYSTEM")]
+    OperatingSystem = 20, "operating system call failure";
+    /// The driver failed.
+    #[doc(alias = "DOCA_ERROR_DRIVER")]
+    Driver = 21, "driver call failure";
+    /// Something that cannot happen did.
+    #[doc(alias = "DOCA_ERROR_UNEXPECTED")]
+    Unexpected = 22, "unexpected scenario encountered";
+    /// It exists already.
+    #[doc(alias = "DOCA_ERROR_ALREADY_EXIST")]
+    AlreadyExist = 23, "resource already exists";
+    /// No more fits in.
+    #[doc(alias = "DOCA_ERROR_FULL")]
+    Full = 24, "no more space in resource";
+    /// Nothing is in it.
+    #[doc(alias = "DOCA_ERROR_EMPTY")]
+    Empty = 25, "resource is empty";
+    /// It is still going on.
+    #[doc(alias = "DOCA_ERROR_IN_PROGRESS")]
+    InProgress = 26, "operation is in progress";
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ErrorKind::Other(raw) => write!(f, "{} ({raw})", self.description()),
+            _ => f.write_str(self.description()),
+        }
+    }
+}
+
+impl From<ErrorKind> for io::ErrorKind {
+    fn from(kind: ErrorKind) -> io::ErrorKind {
+        match kind {
+            ErrorKind::NotPermitted => io::ErrorKind::PermissionDenied,
+            ErrorKind::InUse => io::ErrorKind::ResourceBusy,
+            ErrorKind::NotSupported | ErrorKind::UnsupportedVersion => io::ErrorKind::Unsupported,
+            ErrorKind::Again => io::ErrorKind::WouldBlock,
+            ErrorKind::InvalidValue => io::ErrorKind::InvalidInput,
+            ErrorKind::NoMemory => io::ErrorKind::OutOfMemory,
+            ErrorKind::TimedOut => io::ErrorKind::TimedOut,
+            ErrorKind::ConnectionReset => io::ErrorKind::ConnectionReset,
+            ErrorKind::ConnectionAborted => io::ErrorKind::ConnectionAborted,
+            ErrorKind::NotConnected => io::ErrorKind::NotConnected,
+            ErrorKind::NotFound => io::ErrorKind::NotFound,
+            ErrorKind::AlreadyExist => io::ErrorKind::AlreadyExists,
+            _ => io::ErrorKind::Other,
+        }
+    }
+}
