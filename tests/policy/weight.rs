@@ -10,8 +10,8 @@ use super::layering::{code, is_test, sources, without_tests};
 
 /// A room, its lines, and why they rose last: the issue, and what they are for.
 const RECORD: [(&str, usize, &str); 14] = [
-    ("lib", 53, ""),
-    ("guide", 25, "45: chapters are modules of the documentation"),
+    ("lib", 54, "45: the guide is a module"),
+    ("guide", 28, "45: chapters are modules of the documentation"),
     ("channel", 1330, ""),
     (
         "device",
@@ -23,7 +23,7 @@ const RECORD: [(&str, usize, &str); 14] = [
         700,
         "45: receives out of range are refused; kinds have a file for their aliases",
     ),
-    ("mem", 5526, "45: a wait for a Buf is in the log"),
+    ("mem", 5532, "45: a wait for a Buf is in the log"),
     (
         "ops",
         6224,
@@ -51,7 +51,7 @@ const RECORD: [(&str, usize, &str); 14] = [
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 42943;
+const SUM: usize = 42953;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;
