@@ -60,6 +60,7 @@ fn lines_of_prose_fit_into_100_columns() {
         "contract",
         "docs",
         "fuzz",
+        "http",
         "README.md",
         "DESIGN.md",
         "CHANGELOG.md",

@@ -1,0 +1,189 @@
+//! The side of clients.
+
+use std::future::Future;
+use std::io::{Error, ErrorKind, Result};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use tokio_doca::stream::{RdmaConnector, StreamAddr};
+use tower_service::Service;
+
+use crate::Stream;
+
+/// The future of a connector.
+pub(crate) type Connecting<T> = Pin<Box<dyn Future<Output = Result<TokioIo<T>>> + Send>>;
+
+/// Connects hyper-util's `Client` and tonic's `Endpoint` to the host and port of a URI.
+///
+/// The server must listen with `tokio-doca`: the two sides meet at the host and port by TCP, and
+/// the stream then runs over RDMA. The port defaults to 80, and to 443 if the scheme is `https`. If
+/// the host has several addresses, the connector tries them in order until one accepts. Clones
+/// share the memory of their streams.
+///
+/// ```no_run
+/// # use tokio_doca::{Device, WorkQ, stream::RdmaConnector};
+/// use bytes::Bytes;
+/// use http_body_util::Empty;
+/// use hyper_util::client::legacy::Client;
+/// use hyper_util::rt::TokioExecutor;
+/// use tokio_doca_http::Connector;
+///
+/// # async fn get(device: &Device, workq: &WorkQ) -> Result<(), Box<dyn std::error::Error>> {
+/// let connector = Connector::new(RdmaConnector::new(device, workq)?);
+/// let client = Client::builder(TokioExecutor::new()).build::<_, Empty<Bytes>>(connector.clone());
+/// let response = client.get("http://storage-7:8000/".parse()?).await?;
+///
+/// // tonic's, with the feature `tonic`:
+/// let endpoint = tonic::transport::Endpoint::from_static("http://storage-7:50051");
+/// let channel = endpoint.connect_with_connector(connector).await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// A connect fails with an [`io::Error`](std::io::Error):
+///
+/// - `InvalidInput` if the URI has no host, or if its scheme is `https` and
+///   [`enforce_http`](Connector::enforce_http) is on;
+/// - the system's error if the host does not resolve;
+/// - otherwise an error whose source is the [`tokio_doca::Error`] of
+///   [`RdmaConnector::connect`](tokio_doca::stream::RdmaConnector::connect): `ConnectionAborted` if
+///   no server listens there, for instance.
+///
+/// # Cancel safety
+///
+/// Dropping the future of a connect ends it, and leaves nothing behind.
+#[derive(Clone, Debug)]
+pub struct Connector {
+    rdma: RdmaConnector,
+    addr: Option<StreamAddr>,
+    enforce_http: bool,
+}
+
+impl Connector {
+    /// Makes a connector whose streams use the memory, device and WorkQ of `rdma`.
+    pub fn new(rdma: RdmaConnector) -> Connector {
+        Connector {
+            rdma,
+            addr: None,
+            enforce_http: true,
+        }
+    }
+
+    /// Connects to `addr` whatever the URI says: to a Unix socket, which a URI cannot name, or to a
+    /// server behind a name that does not resolve. Requests still carry the URI's host.
+    #[must_use]
+    pub fn with_addr(mut self, addr: impl Into<StreamAddr>) -> Connector {
+        self.addr = Some(addr.into());
+        self
+    }
+
+    /// Sets whether `https` URIs are refused, since this connector does not encrypt. Defaults to
+    /// `true`. Set it to `false` if a layer above encrypts, as tonic's `ClientTlsConfig` does.
+    #[must_use]
+    pub fn enforce_http(mut self, enforce: bool) -> Connector {
+        self.enforce_http = enforce;
+        self
+    }
+
+    /// Connects a stream to the host and port of a URI.
+    ///
+    /// # Errors
+    ///
+    /// As [`Connector`] says.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends the connect.
+    pub async fn connect_to(&self, uri: &Uri) -> Result<Stream> {
+        let is_https = uri.scheme_str() == Some("https");
+        if is_https && self.enforce_http {
+            let text = format!("{uri}: this connector does not encrypt; use TlsConnector");
+            return Err(Error::new(ErrorKind::InvalidInput, text));
+        }
+        if let Some(addr) = &self.addr {
+            return Ok(self.rdma.connect(addr.clone()).await?.into());
+        }
+        let host = host(uri)?;
+        let port = uri.port_u16().unwrap_or(if is_https { 443 } else { 80 });
+        let addrs = tokio::net::lookup_host((host, port)).await?;
+        let nowhere = || Error::new(ErrorKind::NotFound, format!("{host} has no address"));
+        self.first(addrs).await.unwrap_or_else(|| Err(nowhere()))
+    }
+
+    /// Connects to the first address that accepts. Returns the last error if none does, or `None`
+    /// if there is no address.
+    async fn first(&self, addrs: impl IntoIterator<Item = SocketAddr>) -> Option<Result<Stream>> {
+        let mut failed = None;
+        for addr in addrs {
+            match self.rdma.connect(addr).await {
+                Ok(stream) => return Some(Ok(stream.into())),
+                Err(error) => failed = Some(Err(error.into())),
+            }
+        }
+        failed
+    }
+}
+
+/// Returns the host of a URI. An IPv6 address has brackets in a URI, which are left out.
+pub(crate) fn host(uri: &Uri) -> Result<&str> {
+    let host = uri.host().map(|host| host.trim_matches(['[', ']']));
+    host.filter(|host| !host.is_empty())
+        .ok_or_else(|| Error::new(ErrorKind::InvalidInput, format!("{uri} has no host")))
+}
+
+impl From<RdmaConnector> for Connector {
+    fn from(rdma: RdmaConnector) -> Connector {
+        Connector::new(rdma)
+    }
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Stream>;
+    type Error = Error;
+    type Future = Connecting<Stream>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let connector = self.clone();
+        Box::pin(async move { Ok(TokioIo::new(connector.connect_to(&uri).await?)) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use support::{in_time, workers};
+    use tokio_doca::{Device, WorkQ};
+
+    use super::*;
+    use crate::Listener;
+
+    #[test]
+    fn the_addresses_of_a_host_are_tried_in_turn() {
+        workers().block_on(async {
+            let device = Device::open_default().unwrap();
+            let workq = WorkQ::builder().depth(1024).build().unwrap();
+            let local = SocketAddr::from(([127, 0, 0, 1], 0));
+            let mut listener = Listener::bind(&device, &workq, local).await.unwrap();
+            let addr = listener.tcp_addr().unwrap();
+            tokio::spawn(async move { while listener.accept().await.is_ok() {} });
+            // Nobody listens there: the port is in use at the other address.
+            let nobody = SocketAddr::from(([127, 0, 0, 2], addr.port()));
+            let connector = Connector::new(RdmaConnector::new(&device, &workq).unwrap());
+            let connected = in_time("a stream", connector.first([nobody, addr])).await;
+            let stream = connected.unwrap().unwrap();
+            assert_eq!(stream.peer().tcp_addr(), Some(addr));
+            let refused = in_time("the refusal", connector.first([nobody])).await;
+            let error = refused.unwrap().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
+            assert!(connector.first([]).await.is_none());
+        });
+    }
+}
