@@ -23,7 +23,8 @@ pub type Body = BoxBody<Bytes, hyper::Error>;
 /// Bytes of a part of a body.
 const PART: u64 = 16 << 10;
 
-/// Serves HTTP/1 and HTTP/2 on [`Listener`](crate::Listener), or on a `TcpListener`, without end.
+/// Serves HTTP/1 and HTTP/2 without end, on a [`Listener`](tokio_doca_http::Listener) or on a
+/// `TcpListener`.
 pub async fn serve(mut listener: impl axum::serve::Listener) {
     let http = auto::Builder::new(TokioExecutor::new());
     loop {

@@ -1,30 +1,20 @@
-//! What hyper, axum and tonic need to run over RDMA streams, to be copied from:
+//! What the programs in `src/bin` share. [`tokio_doca_http`] has the adapters, and your own service
+//! needs nothing else:
 //!
-//! - [`Listener`] accepts streams for all three of them, and [`tls::TlsListener`] encrypted ones;
-//! - [`Connector`] connects them, for hyper-util's client and for tonic's;
-//! - [`RdmaIo`] is the stream itself, with the traits that tonic and hyper-util ask of one;
 //! - [`http`] has a server and a client of hyper's;
-//! - [`grpc`] has a codec and a service of tonic's, in place of what `protoc` generates.
-//!
-//! The programs are in `src/bin`. RDMA does not encrypt: use [`tls`] where others share the
-//! network.
+//! - [`grpc`] has a codec and a service of tonic's, in place of what `protoc` generates;
+//! - [`tls`] makes certificates for demonstrations.
 
-mod connector;
 pub mod grpc;
 pub mod http;
-mod io;
-mod listener;
 pub mod tls;
-
-pub use connector::Connector;
-pub use io::RdmaIo;
-pub use listener::Listener;
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use tokio_doca::stream::StreamOptions;
 use tokio_doca::{Device, WorkQ};
+use tokio_doca_http::Listener;
 
 /// What a program ends with.
 pub type Result<T = (), E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
@@ -63,6 +53,11 @@ pub fn open() -> Result<(Device, WorkQ)> {
 pub async fn listen(addr: SocketAddr) -> Result<Listener> {
     let (device, workq) = open()?;
     Ok(options().bind(&device, &workq, addr).await?.into())
+}
+
+/// Returns the URI of a server, for clients of this machine.
+pub fn uri(listener: &Listener) -> String {
+    format!("http://{}", listener.local_addr())
 }
 
 /// Returns the options of the examples: memory for 128 streams on each side.

@@ -15,7 +15,8 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use services::{Connector, Result, listen, open, options};
+use services::{Result, listen, open, options, uri};
+use tokio_doca_http::Connector;
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -24,13 +25,13 @@ async fn main() -> ExitCode {
 
 async fn program(_: &[&str]) -> Result {
     let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
-    let uri = format!("{}/square/12", listener.uri());
+    let uri = format!("{}/square/12", uri(&listener));
     let square = |Path(number): Path<u32>| async move { number.saturating_mul(number).to_string() };
     let app = Router::new().route("/square/{number}", get(square));
     tokio::spawn(axum::serve(listener, app).into_future());
 
     let (device, workq) = open()?;
-    let connector = Connector(options().connector(&device, &workq)?);
+    let connector = Connector::new(options().connector(&device, &workq)?);
     let client = Client::builder(TokioExecutor::new());
     let client: Client<_, Empty<Bytes>> = client.build(connector);
     let response = client.get(uri.parse()?).await?;

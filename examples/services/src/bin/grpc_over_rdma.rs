@@ -13,7 +13,8 @@ use std::process::ExitCode;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use services::grpc::{Echo, EchoClient};
-use services::{Connector, Listener, Result, listen, open, options};
+use services::{Result, listen, open, options, uri};
+use tokio_doca_http::{Connector, Listener};
 use tonic::transport::{Endpoint, Server};
 
 #[tokio::main]
@@ -25,13 +26,13 @@ async fn program(args: &[&str]) -> Result {
     match *args {
         [] => {
             let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
-            let mut client = connect(&listener.uri()).await?;
+            let mut client = connect(&uri(&listener)).await?;
             tokio::spawn(serve(listener));
             call(&mut client).await
         }
         ["serve", addr] => {
             let listener = listen(addr.parse()?).await?;
-            println!("Listening on {}", listener.uri());
+            println!("Listening on {}", uri(&listener));
             serve(listener).await
         }
         ["say", uri, text] => {
@@ -44,7 +45,7 @@ async fn program(args: &[&str]) -> Result {
 }
 
 async fn serve(listener: Listener) -> Result {
-    let incoming = listener.into_stream();
+    let incoming = listener.into_incoming();
     Ok(Server::builder()
         .serve_with_incoming(Echo, incoming)
         .await?)
@@ -53,7 +54,7 @@ async fn serve(listener: Listener) -> Result {
 /// Connects when the first call is made.
 async fn connect(uri: &str) -> Result<EchoClient> {
     let (device, workq) = open()?;
-    let connector = Connector(options().connections(8).connector(&device, &workq)?);
+    let connector = Connector::new(options().connections(8).connector(&device, &workq)?);
     let endpoint = Endpoint::from_shared(uri.to_owned())?;
     Ok(EchoClient::new(
         endpoint.connect_with_connector_lazy(connector),

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use http_body_util::BodyExt;
 use hyper::Method;
 use services::http::{Client, bytes, serve, whole};
-use services::{Result, listen, open, options};
+use services::{Result, listen, open, options, uri};
 use tokio::io::AsyncWriteExt;
 
 #[tokio::main]
@@ -28,7 +28,7 @@ async fn program(args: &[&str]) -> Result {
         [] => both().await,
         ["serve", addr] => {
             let listener = listen(addr.parse()?).await?;
-            println!("Listening on {}", listener.uri());
+            println!("Listening on {}", uri(&listener));
             serve(listener).await;
             Ok(())
         }

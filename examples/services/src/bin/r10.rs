@@ -21,11 +21,12 @@ use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
 use services::grpc::{Echo, EchoClient};
 use services::http::{Client, serve};
-use services::{Connector, Listener, Result, options};
+use services::{Result, options};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio_doca::stream::RdmaConnector;
 use tokio_doca::{Device, Mode, WorkQ};
+use tokio_doca_http::{Connector, Listener};
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Endpoint, Server};
 
@@ -137,7 +138,7 @@ async fn serve_all() -> Result {
         let (http, grpc) = (Listener::from(bind().await?), Listener::from(bind().await?));
         println!("{}\n{}", address(&http)?, address(&grpc)?);
         tokio::spawn(serve(http));
-        tokio::spawn(Server::builder().serve_with_incoming(Echo, grpc.into_stream()));
+        tokio::spawn(Server::builder().serve_with_incoming(Echo, grpc.into_incoming()));
     }
     std::future::pending().await
 }
@@ -171,7 +172,7 @@ impl Transport {
         Ok(EchoClient::new(match &self.rdma {
             None => endpoint.connect().await?,
             Some(rdma) => {
-                let connector = Connector(rdma.clone());
+                let connector = Connector::new(rdma.clone());
                 endpoint.connect_with_connector(connector).await?
             }
         }))

@@ -15,9 +15,10 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use services::http::{self, Client};
-use services::tls::{TlsListener, identity, trusting};
+use services::tls::{identity, trusting};
 use services::{Result, open, options};
 use tokio::io::AsyncWriteExt;
+use tokio_doca_http::TlsListener;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 
 /// For whom the certificate is.

@@ -19,7 +19,7 @@ use super::{Net, cause};
 
 async fn serving() -> Net {
     let (net, listener) = Net::new(options()).await;
-    let incoming = listener.into_stream();
+    let incoming = listener.into_incoming();
     tokio::spawn(Server::builder().serve_with_incoming(Echo, incoming));
     net
 }

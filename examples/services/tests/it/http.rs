@@ -20,10 +20,11 @@ use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use services::http::{Body, Client, bytes, serve, whole};
-use services::{Listener, RdmaIo, options};
+use services::options;
 use support::{in_time, until, workers};
 use tokio::sync::{Barrier, mpsc};
 use tokio_doca::Mode;
+use tokio_doca_http::{Listener, Stream};
 
 use super::programs::{Server, services};
 use super::{Net, cause};
@@ -51,7 +52,7 @@ fn a_client_that_closes_first_is_no_error_for_the_server() {
         let (net, mut listener) = Net::new(options()).await;
         for http2 in [false, true] {
             let served = async {
-                let stream = TokioIo::new(listener.accept().await);
+                let stream = TokioIo::new(listener.accept().await.unwrap());
                 let answer = async |_| Ok::<_, Infallible>(Response::new(whole("hello")));
                 let http = auto::Builder::new(TokioExecutor::new());
                 http.serve_connection(stream, service_fn(answer)).await
@@ -78,7 +79,7 @@ fn a_server_that_closes_first_is_no_error_for_the_client() {
         let (net, mut listener) = Net::new(options()).await;
         for _ in 0..20 {
             let served = async {
-                let stream = TokioIo::new(listener.accept().await);
+                let stream = TokioIo::new(listener.accept().await.unwrap());
                 let answer = async |_| {
                     let answer = Response::builder().header("connection", "close");
                     Ok::<_, Infallible>(answer.body(whole("hello")).unwrap())
@@ -223,7 +224,7 @@ fn channel() -> (mpsc::UnboundedSender<Bytes>, Body) {
 /// A server whose bodies have no end, and which counts the bytes of one that it has made.
 async fn endless(mut listener: Listener, made: Arc<AtomicU64>) {
     loop {
-        let (stream, made) = (TokioIo::new(listener.accept().await), made.clone());
+        let (stream, made) = (TokioIo::new(listener.accept().await.unwrap()), made.clone());
         let answer = service_fn(move |request: Request<Incoming>| {
             let counted = (request.uri().path() == "/counted").then(|| made.clone());
             let part = move || {
@@ -280,7 +281,10 @@ fn a_small_window_of_http2_is_filled_and_opened_again() {
         http.initial_stream_window_size(1000)
             .initial_connection_window_size(1500)
             .max_frame_size(Some(16 << 10));
-        let (sender, connection) = http.handshake(TokioIo::new(RdmaIo(stream))).await.unwrap();
+        let (sender, connection) = http
+            .handshake(TokioIo::new(Stream::from(stream)))
+            .await
+            .unwrap();
         tokio::spawn(connection);
         let get = async || Client::Http2(sender.clone()).get("/bytes/100000").await;
         let came = in_time("all", try_join_all((0..4).map(|_| get()))).await;
@@ -324,7 +328,7 @@ fn a_client_that_is_killed_ends_its_connection_and_no_other() {
             get.args(["get", &uri, ENDLESS]);
             get.args(http2.then_some("--http2"));
             let mut child = get.stdout(std::process::Stdio::null()).spawn().unwrap();
-            let killed = in_time("the child", listener.accept()).await;
+            let killed = in_time("the child", listener.accept()).await.unwrap();
             let (began, mut begun) = mpsc::unbounded_channel();
             let answer = service_fn(move |_| {
                 began.send(()).unwrap();

@@ -10,9 +10,9 @@ use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
 
-use services::{Connector, Listener};
 use tokio_doca::stream::{RdmaConnector, StreamOptions};
 use tokio_doca::{Device, Mode, WorkQ};
+use tokio_doca_http::{Connector, Listener};
 
 /// A listener, and what connects to it from a WorkQ of its own.
 struct Net {
@@ -39,7 +39,7 @@ impl Net {
 
     /// For hyper-util's client and tonic's.
     fn service(&self) -> Connector {
-        Connector(self.connector.clone())
+        Connector::new(self.connector.clone())
     }
 
     fn uri(&self) -> String {

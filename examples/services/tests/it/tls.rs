@@ -2,10 +2,11 @@
 
 use services::http::{Client, bytes, serve};
 use services::options;
-use services::tls::{TlsListener, identity, trusting};
+use services::tls::{identity, trusting};
 use support::programs::{Folder, run, text};
 use support::{in_time, workers};
 use tokio::io::AsyncReadExt;
+use tokio_doca_http::TlsListener;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::Net;
@@ -72,7 +73,7 @@ fn the_stream_carries_no_plain_text() {
             let stream = net.connector.connect(net.addr).await.unwrap();
             tls.connect(name(), stream).await.map(drop)
         });
-        let mut stream = in_time("the stream", listener.accept()).await;
+        let mut stream = in_time("the stream", listener.accept()).await.unwrap();
         let mut hello = [0; 3];
         in_time("the hello", stream.read_exact(&mut hello))
             .await

@@ -19,7 +19,7 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{Html, IntoResponse};
 use axum::routing::get;
-use services::{Result, listen, open};
+use services::{Result, listen, open, uri};
 use tokio::net::TcpListener;
 
 use load::Load;
@@ -41,7 +41,7 @@ async fn program(args: &[&str]) -> Result {
         .with_state(Arc::clone(&load));
     if let Some(addr) = rdma {
         let listener = listen(addr).await?;
-        println!("By RDMA on {}", listener.uri());
+        println!("By RDMA on {}", uri(&listener));
         tokio::spawn(axum::serve(listener, app.clone()).into_future());
     }
     let listener = TcpListener::bind(tcp).await?;
