@@ -63,8 +63,12 @@ fn lost(file: &Path, text: &str) -> Vec<String> {
         let Ok(path) = path.canonicalize() else {
             return false;
         };
-        let packed = |part: &str| path.starts_with(root.join(part));
-        PACKAGE.iter().any(|part| packed(part))
+        // Folders with a manifest are packages of their own.
+        let inner = path.ancestors().take_while(|folder| **folder != *root);
+        let is_own = !inner
+            .into_iter()
+            .any(|folder| folder.join("Cargo.toml").exists());
+        is_own && PACKAGE.iter().any(|part| path.starts_with(root.join(part)))
     };
     let targets = targets(text).into_iter();
     let lost = targets.filter(|(target, _)| !is_there(target));
@@ -151,6 +155,7 @@ fn a_planted_link_is_found() {
         ("[a](https://docs.rs) [b](#b)", false),
         ("[a](nothing.md)", true),
         ("[a](../CONTRIBUTING.md)", true),
+        ("[a](../examples/services)", true),
         ("[a]: ../tests", true),
         ("```\n[a](nothing.md)\n```", false),
     ] {
