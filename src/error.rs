@@ -37,6 +37,19 @@ pub struct Error {
 }
 
 impl Error {
+    /// What kind of failure it is.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// Returns the public call that failed, as the application wrote it: `RemoteMmap::from_export`.
+    ///
+    /// `None` if the error came from a [`JobError`], which does not know the call, from a node of a
+    /// [`Graph`](crate::graph::Graph), or from a provider that the application called itself.
+    pub fn call(&self) -> Option<&'static str> {
+        self.call
+    }
+
     /// Returns an error of `kind`; `message` says what happened, to what, and the way out.
     ///
     /// `call` is the public function that the caller wrote, such as `"Mmap::stop"`. A provider
@@ -74,19 +87,6 @@ impl Error {
             message: printable(format!("{what}: {source}").into()),
             source: Some(source),
         }
-    }
-
-    /// What kind of failure it is.
-    pub fn kind(&self) -> ErrorKind {
-        self.kind
-    }
-
-    /// Returns the public call that failed, as the application wrote it: `RemoteMmap::from_export`.
-    ///
-    /// `None` if the error came from a [`JobError`], which does not know the call, from a node of a
-    /// [`Graph`](crate::graph::Graph), or from a provider that the application called itself.
-    pub fn call(&self) -> Option<&'static str> {
-        self.call
     }
 
     /// The text without the call, for an error that says it in its own words.
@@ -164,6 +164,31 @@ impl fmt::LowerHex for Number {
 const IN_PIECE: u64 = u64::MAX;
 
 impl JobError {
+    /// What exactly it was.
+    pub fn reason(&self) -> Reason {
+        Reason::ALL[(self.word.get() >> 56) as usize - 1]
+    }
+
+    /// Returns the first cause, if the job was flushed. The text of the error has its numbers.
+    pub fn cause(&self) -> Option<Reason> {
+        self.first_failure().map(|cause| cause.reason())
+    }
+
+    /// Returns whether the connection has ended because the peer has: it has closed, reset or
+    /// dropped its Rdma, its process has ended, or it does not answer. That a process has ended may
+    /// be noticed by its memory ([`Reason::ExporterGone`]) before it is by its Rdma. Flushed jobs
+    /// are judged by their [`cause`](JobError::cause).
+    pub fn is_disconnect(&self) -> bool {
+        let reason = self.cause().unwrap_or(self.reason());
+        use Reason::{ExporterGone, PeerClosed, PeerGone, PeerSilent};
+        matches!(reason, PeerClosed | PeerGone | PeerSilent | ExporterGone)
+    }
+
+    /// The vendor's code, if the device reported the error.
+    pub fn vendor_code(&self) -> Option<u64> {
+        (self.reason() == Reason::Device).then_some(self.second)
+    }
+
     /// An error with the two numbers that its text mentions; the first is kept to 56 bits.
     pub(crate) const fn new(reason: Reason, first: u64, second: u64) -> JobError {
         let first = if first > NUMBER { NUMBER } else { first };
@@ -258,37 +283,12 @@ impl JobError {
         }
     }
 
-    /// Returns the first cause, if the job was flushed. The text of the error has its numbers.
-    pub fn cause(&self) -> Option<Reason> {
-        self.first_failure().map(|cause| cause.reason())
-    }
-
     /// The error that a flushed job was flushed for; `None` if it was not flushed, or nobody said.
     fn first_failure(&self) -> Option<JobError> {
         (self.reason() == Reason::Flushed).then_some(())?;
         let reason = *Reason::ALL.get((self.second >> 56) as usize)?;
         let cause = || JobError::new(reason, self.first(), self.second & NUMBER);
         (reason != Reason::Flushed).then(cause)
-    }
-
-    /// Returns whether the connection has ended because the peer has: it has closed, reset or
-    /// dropped its Rdma, its process has ended, or it does not answer. That a process has ended may
-    /// be noticed by its memory ([`Reason::ExporterGone`]) before it is by its Rdma. Flushed jobs
-    /// are judged by their [`cause`](JobError::cause).
-    pub fn is_disconnect(&self) -> bool {
-        let reason = self.cause().unwrap_or(self.reason());
-        use Reason::{ExporterGone, PeerClosed, PeerGone, PeerSilent};
-        matches!(reason, PeerClosed | PeerGone | PeerSilent | ExporterGone)
-    }
-
-    /// What exactly it was.
-    pub fn reason(&self) -> Reason {
-        Reason::ALL[(self.word.get() >> 56) as usize - 1]
-    }
-
-    /// The vendor's code, if the device reported the error.
-    pub fn vendor_code(&self) -> Option<u64> {
-        (self.reason() == Reason::Device).then_some(self.second)
     }
 
     /// The piece of a chain that it was met in, if it says so.

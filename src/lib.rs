@@ -176,6 +176,10 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs, clippy::unwrap_used)]
 
+// First, since the documentation shows the methods of a type in the order of modules.
+mod provider;
+mod reactor;
+
 pub mod channel;
 pub mod device;
 pub mod error;
@@ -183,8 +187,6 @@ pub mod guide;
 pub mod mem;
 mod ops;
 mod process;
-mod provider;
-mod reactor;
 pub mod stream;
 mod sync;
 

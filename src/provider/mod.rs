@@ -71,20 +71,22 @@ pub fn add_provider(provider: Arc<dyn Provider>) -> Result<()> {
 }
 
 impl Device {
-    /// All devices of all providers.
+    /// Opens the first device that copies.
     ///
     /// # Errors
     ///
-    /// Why a provider could not list its devices.
-    #[doc(alias = "doca_devinfo_list_create")]
-    #[doc(alias = "doca_devinfo_create_list")]
-    pub fn list() -> Result<Vec<DevInfo>> {
-        let mut list = Vec::new();
-        for provider in providers() {
-            let devices = provider.devices();
-            list.extend(devices.map_err(|error| error.with_call("Device::list"))?);
-        }
-        Ok(list)
+    /// `NotFound` if there is none; whatever the provider says.
+    pub fn open_default() -> Result<Device> {
+        let first = || {
+            for provider in providers() {
+                let mut devices = provider.devices()?.into_iter();
+                if let Some(info) = devices.find(|info| info.caps().dma.is_some()) {
+                    return open(&*provider, &info);
+                }
+            }
+            Err(Error::new(ErrorKind::NotFound, None, "no device copies"))
+        };
+        first().map_err(|error: Error| error.with_call("Device::open_default"))
     }
 
     /// Opens a device by name (`pf0`) or PCI address (`0000:0b:00.0`, `0b:00.0`). Opening an open
@@ -121,21 +123,19 @@ impl Device {
         Err(Error::new(ErrorKind::NotFound, OP, text))
     }
 
-    /// Opens the first device that copies.
+    /// All devices of all providers.
     ///
     /// # Errors
     ///
-    /// `NotFound` if there is none; whatever the provider says.
-    pub fn open_default() -> Result<Device> {
-        let first = || {
-            for provider in providers() {
-                let mut devices = provider.devices()?.into_iter();
-                if let Some(info) = devices.find(|info| info.caps().dma.is_some()) {
-                    return open(&*provider, &info);
-                }
-            }
-            Err(Error::new(ErrorKind::NotFound, None, "no device copies"))
-        };
-        first().map_err(|error: Error| error.with_call("Device::open_default"))
+    /// Why a provider could not list its devices.
+    #[doc(alias = "doca_devinfo_list_create")]
+    #[doc(alias = "doca_devinfo_create_list")]
+    pub fn list() -> Result<Vec<DevInfo>> {
+        let mut list = Vec::new();
+        for provider in providers() {
+            let devices = provider.devices();
+            list.extend(devices.map_err(|error| error.with_call("Device::list"))?);
+        }
+        Ok(list)
     }
 }

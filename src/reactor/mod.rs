@@ -43,6 +43,9 @@
 //! Beside them, and imported by all: [`gate`], [`mode`] (how to wait), [`spin`] (how long to poll),
 //! [`places`] (what there is a line for) and [`budget`] (of a task).
 
+// First, since the documentation shows the methods of a type in the order of modules.
+mod workq;
+
 pub(crate) mod budget;
 mod endpoint;
 mod events;
@@ -58,7 +61,6 @@ mod spin;
 mod sync_event;
 mod tables;
 mod waiting;
-mod workq;
 
 pub use endpoint::{RdmaState, RdmaWatch};
 pub use loops::PollThread;

@@ -62,6 +62,10 @@
 //! with Bufs; it stands on `core`, which has both directions (`core/sending` has one of them), and
 //! that on `flow`, which counts credits, and `wakers`.
 
+// First, since the documentation shows the methods of a type in the order of modules.
+mod options;
+mod stream;
+
 mod connector;
 mod core;
 mod drain;
@@ -73,9 +77,7 @@ pub mod fuzzing;
 mod incoming;
 mod listener;
 mod messages;
-mod options;
 mod side;
-mod stream;
 mod wakers;
 mod wire;
 

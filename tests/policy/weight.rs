@@ -26,7 +26,7 @@ const RECORD: [(&str, usize, &str); 14] = [
     ("mem", 5532, "45: a wait for a Buf is in the log"),
     (
         "ops",
-        6224,
+        6227,
         "45: a handshake that waits is in the log; receives out of range",
     ),
     (
@@ -51,7 +51,7 @@ const RECORD: [(&str, usize, &str); 14] = [
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 42953;
+const SUM: usize = 42956;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

@@ -43,61 +43,29 @@ pub(super) fn in_use(error: JobError) -> JobError {
 }
 
 impl Buf {
-    /// All bytes: headroom, data and tailroom.
-    #[doc(alias = "doca_buf_get_len")]
-    pub fn capacity(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Bytes before the data.
-    pub fn headroom(&self) -> usize {
-        self.0.data()
-    }
-
-    /// Bytes of data.
-    #[doc(alias = "doca_buf_get_data_len")]
-    pub fn data_len(&self) -> usize {
-        self.0.data_len()
-    }
-
-    /// Bytes behind the data.
-    pub fn tailroom(&self) -> usize {
-        self.0.tailroom()
-    }
-
-    /// Makes `len` bytes from `offset` the data. The bytes are as they are.
+    /// The data, for reading.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if they do not lie in the Buf, `InUse` while a job or a guard has it.
-    #[doc(alias = "doca_buf_set_data")]
-    #[doc(alias = "doca_buf_set_data_len")]
-    pub fn set_data(&self, offset: usize, len: usize) -> Result<(), JobError> {
-        if offset
-            .checked_add(len)
-            .is_none_or(|end| end > self.capacity())
-        {
-            let end = offset.saturating_add(len) as u64;
-            return Err(JobError::new(
-                Reason::OutOfRange,
-                self.capacity() as u64,
-                end,
-            ));
-        }
-        self.0.exclusive().map_err(in_use)?.set_data(offset, len);
-        Ok(())
+    /// `InUse` while a job or a guard writes it, `NotPermitted` if others may write it at any time
+    /// ([`Mmap::lends_slices`](crate::Mmap::lends_slices)): use [`Buf::copy_out`] and atomics.
+    #[doc(alias = "doca_buf_get_data")]
+    pub fn data(&self) -> Result<BufData<'_>, JobError> {
+        self.refuse_shared()?;
+        Ok(BufData::new(self.0.read().map_err(in_use)?))
     }
 
-    /// No data any more: what is written next overwrites it. The headroom stays.
+    /// The data, for writing. To append, use [`Buf::extend_from_slice`], or the guard as a
+    /// [`bytes::BufMut`].
     ///
     /// # Errors
     ///
-    /// `InUse` while a job or a guard has it.
-    #[doc(alias = "doca_buf_reset_data_len")]
-    pub fn reset_data_len(&self) -> Result<(), JobError> {
-        let lease = self.0.exclusive().map_err(in_use)?;
-        lease.set_data(lease.data(), 0);
-        Ok(())
+    /// `InUse` while a job or a guard has it, `NotPermitted` if the Mmap is `LOCAL_READ_ONLY` or if
+    /// others may write it at any time ([`Mmap::lends_slices`](crate::Mmap::lends_slices)): use
+    /// [`Buf::copy_in`] and atomics.
+    pub fn data_mut(&self) -> Result<BufDataMut<'_>, JobError> {
+        self.refuse_shared()?;
+        Ok(BufDataMut::new(self.0.write().map_err(in_use)?))
     }
 
     /// Appends bytes to the data.
@@ -123,66 +91,6 @@ impl Buf {
         unsafe { copy_bytes(&lease, bytes.as_ptr(), to.as_ptr(), bytes.len()) };
         lease.grow(bytes.len());
         Ok(())
-    }
-
-    /// The data, for reading.
-    ///
-    /// # Errors
-    ///
-    /// `InUse` while a job or a guard writes it, `NotPermitted` if others may write it at any time
-    /// ([`Mmap::lends_slices`](crate::Mmap::lends_slices)): use [`Buf::copy_out`] and atomics.
-    #[doc(alias = "doca_buf_get_data")]
-    pub fn data(&self) -> Result<BufData<'_>, JobError> {
-        self.refuse_shared()?;
-        Ok(BufData::new(self.0.read().map_err(in_use)?))
-    }
-
-    /// The data, for reading, by a guard that keeps the Buf itself.
-    pub(crate) fn lend(&self) -> Result<BufData<'static>, JobError> {
-        self.refuse_shared()?;
-        Ok(BufData::new(self.0.read().map_err(in_use)?))
-    }
-
-    /// The data, for writing. To append, use [`Buf::extend_from_slice`], or the guard as a
-    /// [`bytes::BufMut`].
-    ///
-    /// # Errors
-    ///
-    /// `InUse` while a job or a guard has it, `NotPermitted` if the Mmap is `LOCAL_READ_ONLY` or if
-    /// others may write it at any time ([`Mmap::lends_slices`](crate::Mmap::lends_slices)): use
-    /// [`Buf::copy_in`] and atomics.
-    pub fn data_mut(&self) -> Result<BufDataMut<'_>, JobError> {
-        self.refuse_shared()?;
-        Ok(BufDataMut::new(self.0.write().map_err(in_use)?))
-    }
-
-    /// As [`Buf::data`], also where others may write the bytes at any time.
-    ///
-    /// # Safety
-    ///
-    /// While the guard lives nobody writes the data: no peer, nobody else who has the memfd, and no
-    /// atomic of this process ([`Buf::store`] and the like). Jobs and other guards of this process
-    /// are kept away by the Lease.
-    ///
-    /// # Errors
-    ///
-    /// `InUse` while a job or a guard writes it.
-    pub unsafe fn data_unchecked(&self) -> Result<BufData<'_>, JobError> {
-        Ok(BufData::new(self.0.read().map_err(in_use)?))
-    }
-
-    /// As [`Buf::data_mut`], also where others may reach the bytes at any time.
-    ///
-    /// # Safety
-    ///
-    /// While the guard lives nobody reads or writes the data or the tailroom: no peer, nobody else
-    /// who has the memfd. Jobs, guards and atomics of this process are kept away by the Lease.
-    ///
-    /// # Errors
-    ///
-    /// `InUse` while a job or a guard has it, `NotPermitted` if the Mmap is `LOCAL_READ_ONLY`.
-    pub unsafe fn data_mut_unchecked(&self) -> Result<BufDataMut<'_>, JobError> {
-        Ok(BufDataMut::new(self.0.write().map_err(in_use)?))
     }
 
     /// Copies from the data, from its byte `from` on, into `out`. What others write meanwhile may
@@ -241,6 +149,98 @@ impl Buf {
                 }
             }),
         }
+    }
+
+    /// Bytes of data.
+    #[doc(alias = "doca_buf_get_data_len")]
+    pub fn data_len(&self) -> usize {
+        self.0.data_len()
+    }
+
+    /// No data any more: what is written next overwrites it. The headroom stays.
+    ///
+    /// # Errors
+    ///
+    /// `InUse` while a job or a guard has it.
+    #[doc(alias = "doca_buf_reset_data_len")]
+    pub fn reset_data_len(&self) -> Result<(), JobError> {
+        let lease = self.0.exclusive().map_err(in_use)?;
+        lease.set_data(lease.data(), 0);
+        Ok(())
+    }
+
+    /// Makes `len` bytes from `offset` the data. The bytes are as they are.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` if they do not lie in the Buf, `InUse` while a job or a guard has it.
+    #[doc(alias = "doca_buf_set_data")]
+    #[doc(alias = "doca_buf_set_data_len")]
+    pub fn set_data(&self, offset: usize, len: usize) -> Result<(), JobError> {
+        if offset
+            .checked_add(len)
+            .is_none_or(|end| end > self.capacity())
+        {
+            let end = offset.saturating_add(len) as u64;
+            return Err(JobError::new(
+                Reason::OutOfRange,
+                self.capacity() as u64,
+                end,
+            ));
+        }
+        self.0.exclusive().map_err(in_use)?.set_data(offset, len);
+        Ok(())
+    }
+
+    /// All bytes: headroom, data and tailroom.
+    #[doc(alias = "doca_buf_get_len")]
+    pub fn capacity(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Bytes before the data.
+    pub fn headroom(&self) -> usize {
+        self.0.data()
+    }
+
+    /// Bytes behind the data.
+    pub fn tailroom(&self) -> usize {
+        self.0.tailroom()
+    }
+
+    /// The data, for reading, by a guard that keeps the Buf itself.
+    pub(crate) fn lend(&self) -> Result<BufData<'static>, JobError> {
+        self.refuse_shared()?;
+        Ok(BufData::new(self.0.read().map_err(in_use)?))
+    }
+
+    /// As [`Buf::data`], also where others may write the bytes at any time.
+    ///
+    /// # Safety
+    ///
+    /// While the guard lives nobody writes the data: no peer, nobody else who has the memfd, and no
+    /// atomic of this process ([`Buf::store`] and the like). Jobs and other guards of this process
+    /// are kept away by the Lease.
+    ///
+    /// # Errors
+    ///
+    /// `InUse` while a job or a guard writes it.
+    pub unsafe fn data_unchecked(&self) -> Result<BufData<'_>, JobError> {
+        Ok(BufData::new(self.0.read().map_err(in_use)?))
+    }
+
+    /// As [`Buf::data_mut`], also where others may reach the bytes at any time.
+    ///
+    /// # Safety
+    ///
+    /// While the guard lives nobody reads or writes the data or the tailroom: no peer, nobody else
+    /// who has the memfd. Jobs, guards and atomics of this process are kept away by the Lease.
+    ///
+    /// # Errors
+    ///
+    /// `InUse` while a job or a guard has it, `NotPermitted` if the Mmap is `LOCAL_READ_ONLY`.
+    pub unsafe fn data_mut_unchecked(&self) -> Result<BufDataMut<'_>, JobError> {
+        Ok(BufDataMut::new(self.0.write().map_err(in_use)?))
     }
 
     /// Returns where all of its bytes are.

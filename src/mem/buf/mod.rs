@@ -3,10 +3,12 @@
 //! `guard` lends slices, `bytes` hands them on, `atomics` serves memory that others may write.
 //! Of the other rooms of `mem` it imports `element`, `mmap` and `ranges`.
 
-mod atomics;
-mod bridge;
+// First, since the documentation shows the methods of a type in the order of modules.
 mod buf;
 mod bytes;
+
+mod atomics;
+mod bridge;
 mod extent;
 mod guard;
 mod released;

@@ -41,11 +41,6 @@ use crate::reactor::{Attachment, HasAttachment, JobFuture, WorkQ};
 #[doc(alias = "doca_ctx")]
 pub struct Accel(Context<AccelCaps>);
 
-contexts! {
-    /// Returns the opcodes that the device knows, and its limits.
-    Accel: AccelCaps
-}
-
 impl Kind for AccelCaps {
     const ATTACH: &'static str = "AccelBuilder::attach";
     const DETACH: &'static str = "Accel::detach";
@@ -215,6 +210,11 @@ impl Accel {
         let holder = context.attachment().holder(RegistrationUse::Dma);
         Sides::new(&call.src, &call.dst, holder).lend(order, None, limits)
     }
+}
+
+contexts! {
+    /// Returns the opcodes that the device knows, and its limits.
+    Accel: AccelCaps
 }
 
 /// A call, and its context: borrowed (`&Accel`) or owned (`Accel`).

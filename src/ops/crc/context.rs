@@ -18,11 +18,6 @@ use crate::reactor::WorkQ;
 #[derive(Clone)]
 pub struct Crc(pub(super) Context<CrcCaps>);
 
-contexts! {
-    /// Returns the limits of the device.
-    Crc: CrcCaps
-}
-
 impl Kind for CrcCaps {
     const ATTACH: &'static str = "CrcBuilder::attach";
     const DETACH: &'static str = "Crc::detach";
@@ -161,6 +156,11 @@ impl Crc {
     ) -> CopyCrcOp<&Crc, S, D> {
         Op::new(CrcRequest::new(self, options, src, dst))
     }
+}
+
+contexts! {
+    /// Returns the limits of the device.
+    Crc: CrcCaps
 }
 
 /// Builds a [`Crc`].

@@ -36,11 +36,6 @@ use crate::reactor::{Attachment, HasAttachment, JobFuture, WorkQ};
 #[doc(alias = "doca_dma")]
 pub struct Dma(Context<DmaCaps>);
 
-contexts! {
-    /// Returns the limits of the device.
-    Dma: DmaCaps
-}
-
 impl Kind for DmaCaps {
     const ATTACH: &'static str = "DmaBuilder::attach";
     const DETACH: &'static str = "Dma::detach";
@@ -122,6 +117,11 @@ impl Dma {
         let dma = self;
         Op::new(CopyRequest { dma, src, dst })
     }
+}
+
+contexts! {
+    /// Returns the limits of the device.
+    Dma: DmaCaps
 }
 
 /// What to copy. `C` is how it has its context: borrowed (`&Dma`) or owned (`Dma`).

@@ -7,7 +7,7 @@ use super::context::RdmaInner;
 use super::{Rdma, RecvPool};
 use crate::device::{Access, Device, EndpointConfig, Mtu, RdmaCaps, Transport};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ops::context::Context;
+use crate::ops::context::{Context, contexts};
 use crate::reactor::{EndpointPort, WorkQ};
 
 /// The flags that say what a peer may do.
@@ -272,4 +272,68 @@ impl RdmaBuilder<'_> {
         };
         Err(Error::new(ErrorKind::NotSupported, None, text))
     }
+}
+
+/// What it was built with.
+impl Rdma {
+    /// What the peer may do through it: the RDMA flags that it was built with.
+    #[doc(alias = "doca_rdma_get_permissions")]
+    pub fn permissions(&self) -> Access {
+        self.0.extra().permissions
+    }
+
+    /// How many jobs the device works on at once: a power of two.
+    #[doc(alias = "doca_rdma_get_send_queue_size")]
+    pub fn send_queue_size(&self) -> u32 {
+        self.0.extra().send_queue_size
+    }
+
+    /// How many receives can be posted at once: a power of two. With a [`RecvPool`], the credits of
+    /// the peer.
+    #[doc(alias = "doca_rdma_get_recv_queue_size")]
+    pub fn recv_queue_size(&self) -> u32 {
+        self.0.extra().recv_queue_size
+    }
+
+    /// How many Bufs the destination of a receive may have.
+    #[doc(alias = "doca_rdma_get_recv_buf_chain_len")]
+    #[doc(alias = "doca_rdma_task_receive_get_dst_buf_list_len")]
+    pub fn recv_chain_len(&self) -> u32 {
+        self.0.extra().recv_chain_len
+    }
+
+    /// The largest payload of a packet that it was built with; both sides use the smaller of
+    /// theirs.
+    #[doc(alias = "doca_rdma_get_mtu")]
+    pub fn mtu(&self) -> Mtu {
+        self.0.extra().mtu
+    }
+
+    /// Which address of the port, if the builder was told.
+    #[doc(alias = "doca_rdma_get_gid_index")]
+    pub fn gid_index(&self) -> Option<u32> {
+        self.0.extra().gid_index
+    }
+
+    /// Returns how its packets travel: what the builder was told, with the time for
+    /// acknowledgements and the size of inline data that the device uses.
+    pub fn transport(&self) -> Transport {
+        self.port().transport()
+    }
+
+    /// How long a job waits for a peer that has no receive posted, or does not answer, before it
+    /// fails.
+    pub fn rnr_timeout(&self) -> Duration {
+        self.0.extra().rnr_timeout
+    }
+
+    /// The pool that its messages come from, if the builder was told.
+    pub fn recv_pool(&self) -> Option<&RecvPool> {
+        self.0.extra().recv_pool.as_ref()
+    }
+}
+
+contexts! {
+    /// Returns the limits of the device.
+    Rdma: RdmaCaps
 }

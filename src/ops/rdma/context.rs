@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::{Connect, RdmaBuilder, RecvPool};
-use crate::device::{Access, Caps, Device, Endpoint, Mtu, RdmaCaps, Transport};
+use super::{Connect, RecvPool};
+use crate::device::{Access, Caps, Endpoint, Mtu, RdmaCaps};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ops::context::{Context, Kind, contexts};
+use crate::ops::context::{Context, Kind};
 use crate::reactor::{EndpointPort, RdmaState, RdmaWatch};
 
 /// The longest blob.
@@ -42,17 +42,13 @@ pub(super) const BLOB: usize = 1024;
 /// # Receives
 ///
 /// Receives do not count against the depth of the WorkQ: they have places of their own
-/// ([`RdmaBuilder::recv_queue_size`]). A message meets the receives in the order in which they were
-/// posted. A receive cannot be recalled: see [`Rdma::recv`] for what becomes of a dropped one.
+/// ([`recv_queue_size`](super::RdmaBuilder::recv_queue_size)). A message meets the receives in the
+/// order in which they were posted. A receive cannot be recalled: see [`Rdma::recv`] for what
+/// becomes of a dropped one.
 #[derive(Clone)]
 #[doc(alias = "doca_rdma")]
 #[doc(alias = "ibv_qp")]
 pub struct Rdma(pub(super) Context<RdmaCaps, RdmaInner>);
-
-contexts! {
-    /// Returns the limits of the device.
-    Rdma: RdmaCaps
-}
 
 /// What it was built with, and the device's half of it.
 pub(super) struct RdmaInner {
@@ -100,98 +96,6 @@ impl Kind for RdmaCaps {
 }
 
 impl Rdma {
-    /// Begins a context on a device.
-    #[doc(alias = "doca_rdma_create")]
-    pub fn builder(device: &Device) -> RdmaBuilder<'_> {
-        RdmaBuilder::new(device)
-    }
-
-    /// Gives this handle up, if it is the last one on its attachment. The connection ends with it.
-    ///
-    /// # Errors
-    ///
-    /// `InUse` while a clone, an Op or a stream has it. What it was is dropped all the same; jobs
-    /// in flight are finished.
-    #[doc(alias = "doca_ctx_workq_rm")]
-    #[doc(alias = "doca_rdma_destroy")]
-    pub fn detach(self) -> Result<()> {
-        self.0.detach()
-    }
-
-    /// What the peer may do through it: the RDMA flags that it was built with.
-    #[doc(alias = "doca_rdma_get_permissions")]
-    pub fn permissions(&self) -> Access {
-        self.0.extra().permissions
-    }
-
-    /// How many jobs the device works on at once: a power of two.
-    #[doc(alias = "doca_rdma_get_send_queue_size")]
-    pub fn send_queue_size(&self) -> u32 {
-        self.0.extra().send_queue_size
-    }
-
-    /// How many receives can be posted at once: a power of two. With a [`RecvPool`], the credits of
-    /// the peer.
-    #[doc(alias = "doca_rdma_get_recv_queue_size")]
-    pub fn recv_queue_size(&self) -> u32 {
-        self.0.extra().recv_queue_size
-    }
-
-    /// How many Bufs the destination of a receive may have.
-    #[doc(alias = "doca_rdma_get_recv_buf_chain_len")]
-    #[doc(alias = "doca_rdma_task_receive_get_dst_buf_list_len")]
-    pub fn recv_chain_len(&self) -> u32 {
-        self.0.extra().recv_chain_len
-    }
-
-    /// The largest payload of a packet that it was built with; both sides use the smaller of
-    /// theirs.
-    #[doc(alias = "doca_rdma_get_mtu")]
-    pub fn mtu(&self) -> Mtu {
-        self.0.extra().mtu
-    }
-
-    /// Which address of the port, if the builder was told.
-    #[doc(alias = "doca_rdma_get_gid_index")]
-    pub fn gid_index(&self) -> Option<u32> {
-        self.0.extra().gid_index
-    }
-
-    /// Returns how its packets travel: what the builder was told, with the time for
-    /// acknowledgements and the size of inline data that the device uses.
-    pub fn transport(&self) -> Transport {
-        self.port().transport()
-    }
-
-    /// How long a job waits for a peer that has no receive posted, or does not answer, before it
-    /// fails.
-    pub fn rnr_timeout(&self) -> Duration {
-        self.0.extra().rnr_timeout
-    }
-
-    /// The pool that its messages come from, if the builder was told.
-    pub fn recv_pool(&self) -> Option<&RecvPool> {
-        self.0.extra().recv_pool.as_ref()
-    }
-
-    /// Where it is in its life. It looks whether the peer has left.
-    #[doc(alias = "doca_rdma_get_state")]
-    pub fn state(&self) -> RdmaState {
-        self.port().state()
-    }
-
-    /// Watches the state: [`RdmaWatch::changed`] waits for the next change.
-    ///
-    /// If the WorkQ is not busy-polled, and the watch is made or awaited on a Tokio runtime, the
-    /// end of the peer is told even if nothing else is awaited. In
-    /// [`Mode::BusyPoll`](crate::Mode::BusyPoll) a change is found by a poll of an operation, or by
-    /// a call of [`state`](Rdma::state); once [`WorkQ::set_mode`](crate::WorkQ::set_mode) has set
-    /// another mode on a runtime, it is told as well.
-    #[doc(alias = "doca_rdma_set_connection_state_callbacks")]
-    pub fn watch(&self) -> RdmaWatch {
-        self.port().watch()
-    }
-
     /// What the peer's [`connect`](Rdma::connect) needs, at most 1,024 bytes: the same until the
     /// next [`reset`](Rdma::reset). Whoever has it can connect: it is a secret.
     ///
@@ -236,45 +140,22 @@ impl Rdma {
         Connect::new(self, how, blob, self.0.extra().connect_timeout)
     }
 
-    /// Connects to a context that [`listen`](Rdma::listen)s for this one; its process may be
-    /// hostile.
-    pub(crate) fn dial(&self, blob: &[u8]) -> Connect {
-        let how = |endpoint: &dyn Endpoint, blob: &[u8], until| endpoint.dial(blob, until);
-        Connect::new(self, how, blob, self.0.extra().connect_timeout)
+    /// Where it is in its life. It looks whether the peer has left.
+    #[doc(alias = "doca_rdma_get_state")]
+    pub fn state(&self) -> RdmaState {
+        self.port().state()
     }
 
-    /// Takes the context that was exported so as its peer, which [`dial`](Rdma::dial)s, and does
-    /// not wait for it, so that it has no time limit. An adapter may block in its driver; without a
-    /// network nothing does, and none of the threads that wait for peers is needed.
-    pub(crate) async fn listen(&self, blob: &[u8]) -> Result<()> {
-        let how = |endpoint: &dyn Endpoint, blob: &[u8], _| endpoint.listen(blob);
-        let listen = Connect::new(self, how, blob, Duration::ZERO);
-        match self.caps().transport {
-            true => listen.await,
-            false => listen.wait(),
-        }
-    }
-
-    /// Back to Init, from any state: the connection ends, and the peer's state turns to Error. Jobs
-    /// in flight and receives end with [`Reason::Flushed`](crate::error::Reason::Flushed), for
-    /// [`Reason::Reset`](crate::error::Reason::Reset); messages that nobody took are dropped, and
-    /// so is one that lies in the memory of a dropped receive which another one took over, and was
-    /// not polled since. Messages that come before it returns count as old ones. What was exported
-    /// is worth nothing any more: export and connect anew. It does not wait; memory of jobs in
-    /// flight goes back as they are collected.
+    /// Watches the state: [`RdmaWatch::changed`] waits for the next change.
     ///
-    /// An adapter that does not let go of them leaves the state at Error, and they end with
-    /// [`Reason::MemoryKept`](crate::error::Reason::MemoryKept): build another Rdma.
-    ///
-    /// # Errors
-    ///
-    /// `BadState` once the WorkQ was shut down.
-    #[doc(alias = "doca_ctx_stop")]
-    #[doc(alias = "doca_ctx_start")]
-    pub fn reset(&self) -> Result<()> {
-        self.check_open("Rdma::reset")?;
-        self.port().reset();
-        Ok(())
+    /// If the WorkQ is not busy-polled, and the watch is made or awaited on a Tokio runtime, the
+    /// end of the peer is told even if nothing else is awaited. In
+    /// [`Mode::BusyPoll`](crate::Mode::BusyPoll) a change is found by a poll of an operation, or by
+    /// a call of [`state`](Rdma::state); once [`WorkQ::set_mode`](crate::WorkQ::set_mode) has set
+    /// another mode on a runtime, it is told as well.
+    #[doc(alias = "doca_rdma_set_connection_state_callbacks")]
+    pub fn watch(&self) -> RdmaWatch {
+        self.port().watch()
     }
 
     /// Ends the connection in order: waits until the peer has all messages that were submitted
@@ -301,6 +182,40 @@ impl Rdma {
         self.reset().map_err(|error| error.with_call(OP))
     }
 
+    /// Back to Init, from any state: the connection ends, and the peer's state turns to Error. Jobs
+    /// in flight and receives end with [`Reason::Flushed`](crate::error::Reason::Flushed), for
+    /// [`Reason::Reset`](crate::error::Reason::Reset); messages that nobody took are dropped, and
+    /// so is one that lies in the memory of a dropped receive which another one took over, and was
+    /// not polled since. Messages that come before it returns count as old ones. What was exported
+    /// is worth nothing any more: export and connect anew. It does not wait; memory of jobs in
+    /// flight goes back as they are collected.
+    ///
+    /// An adapter that does not let go of them leaves the state at Error, and they end with
+    /// [`Reason::MemoryKept`](crate::error::Reason::MemoryKept): build another Rdma.
+    ///
+    /// # Errors
+    ///
+    /// `BadState` once the WorkQ was shut down.
+    #[doc(alias = "doca_ctx_stop")]
+    #[doc(alias = "doca_ctx_start")]
+    pub fn reset(&self) -> Result<()> {
+        self.check_open("Rdma::reset")?;
+        self.port().reset();
+        Ok(())
+    }
+
+    /// Gives this handle up, if it is the last one on its attachment. The connection ends with it.
+    ///
+    /// # Errors
+    ///
+    /// `InUse` while a clone, an Op or a stream has it. What it was is dropped all the same; jobs
+    /// in flight are finished.
+    #[doc(alias = "doca_ctx_workq_rm")]
+    #[doc(alias = "doca_rdma_destroy")]
+    pub fn detach(self) -> Result<()> {
+        self.0.detach()
+    }
+
     /// Returns what it has done so far. Always on; jobs and receives pay nothing for it.
     pub fn stats(&self) -> RdmaStats {
         let (port, mut stats) = (self.port(), RdmaStats::default());
@@ -310,6 +225,25 @@ impl Rdma {
         stats.receives_dropped = receives.dropped();
         stats.receives_waiting = receives.line.waiting() as u64;
         stats
+    }
+
+    /// Connects to a context that [`listen`](Rdma::listen)s for this one; its process may be
+    /// hostile.
+    pub(crate) fn dial(&self, blob: &[u8]) -> Connect {
+        let how = |endpoint: &dyn Endpoint, blob: &[u8], until| endpoint.dial(blob, until);
+        Connect::new(self, how, blob, self.0.extra().connect_timeout)
+    }
+
+    /// Takes the context that was exported so as its peer, which [`dial`](Rdma::dial)s, and does
+    /// not wait for it, so that it has no time limit. An adapter may block in its driver; without a
+    /// network nothing does, and none of the threads that wait for peers is needed.
+    pub(crate) async fn listen(&self, blob: &[u8]) -> Result<()> {
+        let how = |endpoint: &dyn Endpoint, blob: &[u8], _| endpoint.listen(blob);
+        let listen = Connect::new(self, how, blob, Duration::ZERO);
+        match self.caps().transport {
+            true => listen.await,
+            false => listen.wait(),
+        }
     }
 
     #[inline(always)]

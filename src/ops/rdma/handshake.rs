@@ -1,4 +1,5 @@
-//! How two contexts come to be connected over a stream (docs/wire.md, *Handshake*).
+//! How a context begins, and how two come to be connected over a stream (docs/wire.md,
+//! *Handshake*).
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -8,8 +9,9 @@ use futures::future::try_join;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tracing::debug;
 
-use super::Rdma;
 use super::context::BLOB;
+use super::{Rdma, RdmaBuilder};
+use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::RdmaState;
 use crate::sync::log;
@@ -21,6 +23,12 @@ const ACCEPT: &str = "Rdma::handshake_accept";
 const LISTENS: u32 = 1 << 31;
 
 impl Rdma {
+    /// Begins a context on a device.
+    #[doc(alias = "doca_rdma_create")]
+    pub fn builder(device: &Device) -> RdmaBuilder<'_> {
+        RdmaBuilder::new(device)
+    }
+
     /// Exports, exchanges the blobs over a stream, and connects; the peer calls this or
     /// [`handshake_accept`](Rdma::handshake_accept) at the other end. Both sides are connected when
     /// it answers. The stream can be used for something else afterwards: no byte too much is read.

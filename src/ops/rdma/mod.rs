@@ -1,11 +1,14 @@
 //! Remote operations and messages, between two connected contexts.
 
+// First, since the documentation shows the methods of a type in the order of modules.
+mod handshake;
+mod operations;
+
+mod context;
+
 mod builder;
 mod connect;
-mod context;
-mod handshake;
 mod nodes;
-mod operations;
 mod pooled_receives;
 mod posted_receives;
 mod recv;

@@ -37,11 +37,6 @@ use crate::reactor::WorkQ;
 #[doc(alias = "doca_sha")]
 pub struct Sha(pub(super) Context<ShaCaps>);
 
-contexts! {
-    /// Returns what the device computes, and its limits.
-    Sha: ShaCaps
-}
-
 impl Kind for ShaCaps {
     const ATTACH: &'static str = "ShaBuilder::attach";
     const DETACH: &'static str = "Sha::detach";
@@ -144,6 +139,11 @@ impl Sha {
         let text = format!("device {} {lacks}", self.device().info().name());
         Err(Error::new(ErrorKind::NotSupported, "Sha::session", text))
     }
+}
+
+contexts! {
+    /// Returns what the device computes, and its limits.
+    Sha: ShaCaps
 }
 
 /// Builds a [`Sha`].

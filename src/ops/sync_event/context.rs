@@ -74,11 +74,6 @@ const BLOB: usize = 1024;
 #[doc(alias = "doca_sync_event_as_ctx")]
 pub struct SyncEvent(pub(super) Context<SyncEventCaps, SyncEventInner>);
 
-contexts! {
-    /// Returns the limits of the device.
-    SyncEvent: SyncEventCaps
-}
-
 /// What it was built with, and the device's half of it.
 pub(super) struct SyncEventInner {
     pub(super) port: EventPortHandle,
@@ -203,6 +198,11 @@ impl SyncEvent {
         }
         Ok(())
     }
+}
+
+contexts! {
+    /// Returns the limits of the device.
+    SyncEvent: SyncEventCaps
 }
 
 /// Whether a mask is 0, or 1, 2, 4 or 8 whole bytes beside one another.

@@ -9,11 +9,13 @@
 //! These files import `tables`, `slots` and `events`, and one another downwards: all of them import
 //! `shared`, which imports `counts`, `pause` and `queues`.
 
+// First, since the documentation shows the methods of a type in the order of modules.
+mod handle;
+
 mod attach;
 mod counts;
 mod event;
 mod full;
-mod handle;
 mod notify;
 mod pause;
 mod queues;
