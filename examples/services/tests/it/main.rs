@@ -4,6 +4,7 @@ mod grpc;
 mod http;
 mod metrics;
 mod programs;
+mod readme;
 mod tls;
 
 use std::error::Error;
