@@ -160,25 +160,22 @@ fn verify(src: &Path, dst: &Path, written: &File) -> Result<String> {
     written.sync_all().map_err(cannot("write", dst))?;
     let (a, b) = (checksum(src)?, checksum(dst)?);
     if a != b {
-        return Err(format!("SRC has the CRC-32 {a:08x}, and DST, read back, {b:08x}").into());
+        return Err(format!("SRC has the CRC-32C {a:08x}, and DST, read back, {b:08x}").into());
     }
     Ok(format!(
-        "verified: SRC, and DST read back, have the CRC-32 {a:08x}"
+        "verified: SRC, and DST read back, have the CRC-32C {a:08x}"
     ))
 }
 
 fn checksum(path: &Path) -> Result<u32> {
     let file = File::open(path).map_err(cannot("read", path))?;
-    let (mut file, mut crc) = (
-        BufReader::with_capacity(CHUNK, file),
-        crc32fast::Hasher::new(),
-    );
+    let (mut file, mut crc) = (BufReader::with_capacity(CHUNK, file), 0);
     while let bytes @ [_, ..] = file.fill_buf().map_err(cannot("read", path))? {
-        crc.update(bytes);
+        crc = crc32c::crc32c_append(crc, bytes);
         let len = bytes.len();
         file.consume(len);
     }
-    Ok(crc.finalize())
+    Ok(crc)
 }
 
 /// A bar on stderr, if that is a terminal.

@@ -88,7 +88,7 @@ async fn transfer(values: &Values, device: &Device, channel: &Channel) -> Result
             let mut progress = Progress::new(len, wanted);
             let empty = async |slot: usize, bytes: &mut [u8]| copies.read(slot, bytes).await;
             let (_, crc) = file_transfer::receive(channel, len, part, &mut progress, empty).await?;
-            progress.end("received", "CRC-32", crc)
+            progress.end("received", "CRC-32C", crc)
         }
         (Message::Want { .. }, None) => Err(format!("{path}: no such file").into()),
         (Message::Want { blob }, Some((mut file, len))) => {
@@ -97,7 +97,7 @@ async fn transfer(values: &Values, device: &Device, channel: &Channel) -> Result
             let mut progress = Progress::new(len, wanted);
             let fill = async |slot: usize, bytes: &[u8]| copies.write(slot, bytes).await;
             let crc = file_transfer::send(channel, &mut file, len, &mut progress, fill).await?;
-            progress.end("sent", "CRC-32", crc)
+            progress.end("sent", "CRC-32C", crc)
         }
         (other, _) => Err(format!("{other:?} was not to be said").into()),
     }

@@ -88,7 +88,7 @@ async fn run(values: &Values) -> Result<()> {
                 let fill = async |slot: usize, bytes: &[u8]| Ok(slots[slot].copy_in(0, bytes)?);
                 let crc =
                     file_transfer::send(&channel, &mut file, len, &mut progress, fill).await?;
-                progress.end("sent", "CRC-32", crc)
+                progress.end("sent", "CRC-32C", crc)
             }
             None => {
                 let part = Part::create(path)?;
@@ -99,7 +99,7 @@ async fn run(values: &Values) -> Result<()> {
                     async |slot: usize, bytes: &mut [u8]| Ok(slots[slot].copy_out(0, bytes)?);
                 let (_, crc) =
                     file_transfer::receive(&channel, len, part, &mut progress, empty).await?;
-                progress.end("received", "CRC-32", crc)
+                progress.end("received", "CRC-32C", crc)
             }
         }
     };

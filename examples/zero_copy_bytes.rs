@@ -134,17 +134,17 @@ async fn write(mut next: mpsc::Receiver<Bytes>, mut socket: TcpStream) -> Result
     Ok(sent)
 }
 
-/// The other end: how many bytes arrived, and their CRC-32.
+/// The other end: how many bytes arrived, and their CRC-32C.
 async fn receive(pool: &BufPool, mut socket: TcpStream) -> Result<(u64, u32)> {
-    let (buf, mut crc, mut arrived) = (pool.alloc().await, crc32fast::Hasher::new(), 0);
+    let (buf, mut crc, mut arrived) = (pool.alloc().await, 0, 0);
     loop {
         buf.reset_data_len()?;
         let mut data = buf.data_mut()?;
         let read = socket.read_buf(&mut data).await?;
         if read == 0 {
-            return Ok((arrived, crc.finalize()));
+            return Ok((arrived, crc));
         }
-        crc.update(&data);
+        crc = crc32c::crc32c_append(crc, &data);
         arrived += read as u64;
     }
 }
@@ -152,24 +152,20 @@ async fn receive(pool: &BufPool, mut socket: TcpStream) -> Result<(u64, u32)> {
 /// Reads the file once more, through memory that had no part in it.
 fn verify(path: &Path, sent: u64, (arrived, crc): (u64, u32)) -> Result<String> {
     let file = File::open(path).map_err(cannot("read", path))?;
-    let (mut file, mut own) = (
-        BufReader::with_capacity(CHUNK, file),
-        crc32fast::Hasher::new(),
-    );
+    let (mut file, mut own) = (BufReader::with_capacity(CHUNK, file), 0);
     while let bytes @ [_, ..] = file.fill_buf().map_err(cannot("read", path))? {
-        own.update(bytes);
+        own = crc32c::crc32c_append(own, bytes);
         let len = bytes.len();
         file.consume(len);
     }
-    let own = own.finalize();
     if (sent, own) != (arrived, crc) {
         return Err(format!(
-            "{sent} bytes were sent, and FILE has the CRC-32 {own:08x}; {arrived} arrived, with the CRC-32 {crc:08x}"
+            "{sent} bytes were sent, and FILE has the CRC-32C {own:08x}; {arrived} arrived, with the CRC-32C {crc:08x}"
         )
         .into());
     }
     Ok(format!(
-        "verified: FILE, and what arrived, have the CRC-32 {crc:08x}"
+        "verified: FILE, and what arrived, have the CRC-32C {crc:08x}"
     ))
 }
 

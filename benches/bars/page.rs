@@ -1,6 +1,5 @@
 //! docs/benchmarks.md: the table of bars, of three runs, with what they ran on.
 
-use std::path::Path;
 use std::process::Command;
 
 use super::report::{Line, figure};
@@ -102,7 +101,7 @@ pub(crate) fn write() -> Result<(), String> {
             None => bars.push(Bar(vec![line])),
         }
     }
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/benchmarks.md");
+    let page = support::programs::root().join("docs/benchmarks.md");
     let text = std::fs::read_to_string(&page).map_err(|error| error.to_string())?;
     let [begin, end] = MARKS;
     let (head, rest) = text.split_once(begin).ok_or("the page has no table")?;

@@ -47,13 +47,12 @@
 //! that fails leaks what the device may still touch. Late sins (a second completion, a ring or a
 //! write after the end) are found after `retire` has dropped what it was given: nothing of the
 //! queue is in flight then.
-//!
-//! # The rooms
-//!
-//! `checks`, `rdma` and `sync_event` have the checks of one kind of subject each. They stand on
-//! `rig`, which has what all of them need, and not on each other. Each has a list of its checks
-//! (`check`), in the order of the duties: `suite` runs those of queues, and `report` runs all lists
-//! for [`selftest`], which reports instead of panicking.
+
+// The rooms:
+// `checks`, `rdma` and `sync_event` have the checks of one kind of subject each. They stand on
+// `rig`, which has what all of them need, and not on each other. Each has a list of its checks
+// (`check`), in the order of the duties: `suite` runs those of queues, and `report` runs all lists
+// for [`selftest`], which reports instead of panicking.
 #![warn(missing_docs, clippy::unwrap_used)]
 
 mod check;

@@ -16,7 +16,7 @@ pub enum Message {
     Full { slot: usize, len: usize },
     /// A slot can be filled again.
     Free { slot: usize },
-    /// All was sent: so many bytes, with this CRC-32.
+    /// All was sent: so many bytes, with this CRC-32C.
     End { crc: u32, len: u64 },
     /// It is whole, and kept.
     Kept,

@@ -6,7 +6,7 @@
 //!   Offer or Want: slots, a blob   ---------------->  imports the memory
 //!                                  <----------------  Accept, or Refuse and why
 //!   who has the file: fills a slot, says Full  ---->  who gets it: empties it, says Free
-//!                     all sent: End, its CRC-32 --->  the same? keeps the file, says Kept
+//!                     all sent: End, its CRC-32C --->  the same? keeps the file, says Kept
 //! ```
 //!
 //! The host's slots are filled and emptied by its CPU, and by DMA jobs of the DPU: whichever way
@@ -83,7 +83,7 @@ pub async fn send(
 ) -> Result<u32> {
     use std::io::Read;
     let mut free: VecDeque<usize> = (0..SLOTS).collect();
-    let mut hasher = crc32fast::Hasher::new();
+    let mut hasher = 0;
     let mut piece = vec![0; SLOT];
     let mut sent = 0;
     while sent < len {
@@ -93,7 +93,7 @@ pub async fn send(
         };
         let bytes = &mut piece[..SLOT.min((len - sent) as usize)];
         file.read_exact(bytes)?;
-        hasher.update(bytes);
+        hasher = crc32c::crc32c_append(hasher, bytes);
         fill(slot, bytes).await?;
         say(
             channel,
@@ -106,7 +106,7 @@ pub async fn send(
         sent += bytes.len() as u64;
         progress.at(sent);
     }
-    let crc = hasher.finalize();
+    let crc = hasher;
     say(channel, &Message::End { crc, len }).await?;
     loop {
         match hear(channel).await? {
@@ -132,7 +132,7 @@ pub async fn receive(
     progress: &mut Progress,
     empty: impl AsyncFn(usize, &mut [u8]) -> Result<()>,
 ) -> Result<(u64, u32)> {
-    let mut hasher = crc32fast::Hasher::new();
+    let mut hasher = 0;
     let mut piece = vec![0; SLOT];
     let mut got = 0;
     loop {
@@ -144,16 +144,16 @@ pub async fn receive(
                 let bytes = &mut piece[..len];
                 empty(slot, bytes).await?;
                 say(channel, &Message::Free { slot }).await?;
-                hasher.update(bytes);
+                hasher = crc32c::crc32c_append(hasher, bytes);
                 part.write(bytes)?;
                 got += len as u64;
                 progress.at(got);
             }
             Message::End { crc, len } => {
-                let ours = hasher.finalize();
+                let ours = hasher;
                 if (ours, got) != (crc, len) {
                     return Err(format!(
-                        "{got} bytes with the CRC-32 {ours:08x} came, and {len} with {crc:08x} were sent"
+                        "{got} bytes with the CRC-32C {ours:08x} came, and {len} with {crc:08x} were sent"
                     )
                     .into());
                 }

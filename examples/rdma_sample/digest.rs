@@ -4,7 +4,7 @@ use tokio_doca::{Rdma, mem::Access};
 
 use super::{Result, bytes, holding, room};
 
-/// Length and CRC-32 of some bytes. As a message it also tells the peer that this side has got so
+/// Length and CRC-32C of some bytes. As a message it also tells the peer that this side has got so
 /// far.
 #[derive(Clone, Copy, PartialEq)]
 pub struct Digest {
@@ -16,7 +16,7 @@ impl Digest {
     pub fn of(bytes: &[u8]) -> Digest {
         Digest {
             len: bytes.len() as u32,
-            crc: crc32fast::hash(bytes),
+            crc: crc32c::crc32c(bytes),
         }
     }
 
@@ -48,7 +48,7 @@ impl Digest {
         match here == self {
             true => Ok(()),
             false => Err(format!(
-                "{} bytes of CRC-32 {:08x} are here, and {} of {:08x} at the peer",
+                "{} bytes of CRC-32C {:08x} are here, and {} of {:08x} at the peer",
                 here.len, here.crc, self.len, self.crc
             )
             .into()),

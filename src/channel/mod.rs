@@ -24,12 +24,11 @@
 //! ends its connection. Who connects and says nothing is one of 64 that may; the next one takes the
 //! place of the oldest. Who is stopped or does not read keeps its own connection from going on, and
 //! nothing else.
-//!
-//! # The files
-//!
-//! The builder, the service and the channel are what a user holds, and import each other. They
-//! stand on `connection`, which has both queues (`inbox`, `outbox`) and the `socket`; `greeting`
-//! says how two sides agree.
+
+// The files:
+// The builder, the service and the channel are what a user holds, and import each other. They
+// stand on `connection`, which has both queues (`inbox`, `outbox`) and the `socket`; `greeting`
+// says how two sides agree.
 
 mod builder;
 mod channel;

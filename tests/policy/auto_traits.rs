@@ -342,7 +342,7 @@ const NO_TYPES: [&str; 25] = [
 
 /// The names that `pub use` exports in a file.
 fn exported(file: &str) -> Vec<String> {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    let path = crate::root().join(file);
     let text = std::fs::read_to_string(path).unwrap();
     let text: String = text
         .lines()

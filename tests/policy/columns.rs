@@ -50,7 +50,7 @@ fn long_lines(name: &str, text: &str) -> Vec<usize> {
 
 #[test]
 fn lines_of_prose_fit_into_100_columns() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = &crate::root();
     let mut all = Vec::new();
     for path in [
         "src",

@@ -210,7 +210,7 @@ fn faults(functions: &[&str], page: &str, files: &[(String, String)]) -> Vec<Str
 
 #[test]
 fn each_function_of_doca_has_a_row() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/guide/doca.md");
+    let path = crate::root().join("docs/guide/doca.md");
     let page = fs::read_to_string(path).unwrap();
     let sources = sources();
     let files: Vec<_> = sources

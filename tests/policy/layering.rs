@@ -63,7 +63,7 @@ fn below(folder: &str, prefix: &str) -> Vec<Source> {
             }
         }
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let root = crate::root().join(folder);
     let mut files = Vec::new();
     walk(&root, &mut files);
     files.sort();
@@ -236,7 +236,7 @@ fn bad_edges(path: &str, text: &str, lib: &str) -> Vec<String> {
 }
 
 fn lib() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs");
+    let path = crate::root().join("src/lib.rs");
     code(&fs::read_to_string(path).unwrap())
 }
 

@@ -6,10 +6,6 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
-
 fn files(dir: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
@@ -63,7 +59,7 @@ fn count(text: &str) -> usize {
 fn in_source() -> BTreeMap<String, usize> {
     let mut found = Vec::new();
     for folder in ["src", "contract/src"] {
-        files(&root().join(folder), &mut found);
+        files(&crate::root().join(folder), &mut found);
     }
     let mut ledger = BTreeMap::new();
     // Loom models, and tests in a file or a folder of their own, are tests as a whole.
@@ -79,7 +75,11 @@ fn in_source() -> BTreeMap<String, usize> {
         let text = fs::read_to_string(file).unwrap();
         let product = product(&text);
         let count = count(&product);
-        let path = file.strip_prefix(root()).unwrap().display().to_string();
+        let path = file
+            .strip_prefix(crate::root())
+            .unwrap()
+            .display()
+            .to_string();
         let expects =
             product.contains("expect(unsafe_code") || product.contains("expect(\n    unsafe_code");
         if count > 0 || expects {
@@ -94,7 +94,7 @@ fn in_source() -> BTreeMap<String, usize> {
 }
 
 fn ledger() -> String {
-    fs::read_to_string(root().join("docs/unsafe.md")).expect("docs has the ledger")
+    fs::read_to_string(crate::root().join("docs/unsafe.md")).expect("docs has the ledger")
 }
 
 /// What the ledger says: `src/path.rs` or `contract/src/path.rs` and its number, with the boundary

@@ -4,10 +4,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
-
 /// What the package has, by `include` of its manifest: files, and folders.
 const PACKAGE: [&str; 9] = [
     "src",
@@ -57,7 +53,7 @@ fn targets(text: &str) -> Vec<(String, bool)> {
 
 /// Links of a file that lead to nothing in the package.
 fn lost(file: &Path, text: &str) -> Vec<String> {
-    let (root, folder) = (root(), file.parent().unwrap());
+    let (root, folder) = (crate::root(), file.parent().unwrap());
     let is_there = |target: &str| {
         let path = folder.join(target.split('#').next().unwrap_or_default());
         let Ok(path) = path.canonicalize() else {
@@ -81,7 +77,7 @@ fn lost(file: &Path, text: &str) -> Vec<String> {
 fn every_link_leads_to_a_file_of_the_package() {
     let mut files = Vec::new();
     for part in PACKAGE {
-        let path = root().join(part);
+        let path = crate::root().join(part);
         assert!(
             path.exists(),
             "{part} is in the package, and does not exist"
@@ -90,7 +86,7 @@ fn every_link_leads_to_a_file_of_the_package() {
     }
     // Its links are paths of Rust.
     files.retain(|file| !file.ends_with("src/guide/links.md"));
-    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let manifest = fs::read_to_string(crate::root().join("Cargo.toml")).unwrap();
     let include = manifest.split("\ninclude = ").nth(1).unwrap();
     let include = &include[..include.find(']').unwrap()];
     assert_eq!(
@@ -128,8 +124,8 @@ fn faults(name: &str, text: &str, defined: &str) -> Vec<String> {
 
 #[test]
 fn the_links_of_a_chapter_are_defined_for_the_documentation_as_well() {
-    let guide = fs::read_to_string(root().join("src/guide/mod.rs")).unwrap();
-    let defined = fs::read_to_string(root().join("src/guide/links.md")).unwrap();
+    let guide = fs::read_to_string(crate::root().join("src/guide/mod.rs")).unwrap();
+    let defined = fs::read_to_string(crate::root().join("src/guide/links.md")).unwrap();
     let chapters: Vec<&str> = guide
         .split('"')
         .filter(|it| it.ends_with(".md") && *it != "links.md")
@@ -138,7 +134,7 @@ fn the_links_of_a_chapter_are_defined_for_the_documentation_as_well() {
     let faults: Vec<String> = chapters
         .iter()
         .flat_map(|name| {
-            let path = root()
+            let path = crate::root()
                 .join("docs")
                 .join(name.trim_start_matches("../../docs/"));
             faults(name, &fs::read_to_string(path).unwrap(), &defined)
@@ -149,7 +145,7 @@ fn the_links_of_a_chapter_are_defined_for_the_documentation_as_well() {
 
 #[test]
 fn a_planted_link_is_found() {
-    let file = root().join("docs/planted.md");
+    let file = crate::root().join("docs/planted.md");
     for (text, is_lost) in [
         ("[a](guide/copies.md)", false),
         ("[a](https://docs.rs) [b](#b)", false),

@@ -17,3 +17,9 @@ mod links;
 mod logs;
 mod weight;
 mod what_works;
+
+/// The project's folder.
+fn root() -> std::path::PathBuf {
+    let root = support::programs::root();
+    root.canonicalize().expect("it is there")
+}

@@ -386,7 +386,7 @@ fn accelerate(device: &Device) -> Result {
 
 /// The cells of the table's rows.
 fn table() -> Vec<Vec<String>> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/what-works.md");
+    let path = crate::root().join("docs/what-works.md");
     let page = std::fs::read_to_string(path).unwrap();
     let (_, table) = page.split_once("<!-- works -->").unwrap();
     let (table, _) = table.split_once("<!-- /works -->").unwrap();
@@ -496,8 +496,8 @@ fn the_tests_that_the_table_names_are_there() {
     for cells in &table()[1..] {
         for name in cells[6].split(", ") {
             let name = name.trim_matches('`');
-            let path = format!("{}/tests/{name}.rs", env!("CARGO_MANIFEST_DIR"));
-            assert!(std::path::Path::new(&path).exists(), "{cells:?}: {path}");
+            let path = crate::root().join(format!("tests/{name}.rs"));
+            assert!(path.exists(), "{cells:?}: {}", path.display());
         }
     }
 }

@@ -76,6 +76,10 @@ impl BufPool {
 
     /// An empty Buf; waits its turn while all are in use.
     ///
+    /// It waits for ever if its own task holds all of them. The log says at trace that it `waits
+    /// for a Buf`, [`stats`](Self::stats) counts who waits, and [`try_alloc`](Self::try_alloc)
+    /// fails instead.
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future gives up its place in line; nothing is lost.

@@ -91,6 +91,9 @@ impl Dma {
     /// Copies the data of `src` into the tailroom of `dst`, whose data grows; answers the number of
     /// bytes. If there is no data it copies none, and answers 0.
     ///
+    /// A copy appends: what `dst` has stays before it. Call
+    /// [`Buf::reset_data_len`](crate::Buf::reset_data_len) first to overwrite.
+    ///
     /// The headroom of `dst` is untouched, and a copy that fails leaves its rooms as they were.
     /// Nothing happens before the first poll.
     ///

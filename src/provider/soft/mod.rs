@@ -5,20 +5,6 @@
 //! engine thread is the device, not the library: it is named and counted, spins for a short time
 //! after its last job, and then sleeps without any wake-up.
 //!
-//! ```text
-//!   submit ----> ring of jobs of the queue ----> engine: copies ----> ring of completions ----> reap
-//! ```
-//!
-//! | folder | what lives there | what it imports of the others |
-//! |---|---|---|
-//! | this one | the provider, its devices and queues; faults, counters, copies | all |
-//! | `topology` | which devices there are | nothing |
-//! | `fabric` | how processes meet and map each other's memory | nothing |
-//! | `engine` | threads that do what is not done inline | faults, copies, what queues share |
-//! | `ports` | which endpoints and sync events have something to do | `rdma`, faults, counters |
-//! | `rdma` | endpoints, and remote operations between them | `fabric`, `ports`, faults, copies |
-//! | `event` | sync events | `fabric`, `ports`, faults |
-//!
 //! # Environment variables
 //!
 //! They configure the default software device of programs as they are. In code,
@@ -32,6 +18,18 @@
 //! | `TOKIO_DOCA_SOFT_LIMITS=bluefield2\|bluefield3` | the device refuses what that adapter would ([`Limits`] has the numbers) |
 //! | `TOKIO_DOCA_SOFT_FAULTS="pass*3 error:IoFailed"` | a script of faults, an entry for each job ([`Faults`] has the words) |
 //! | `TOKIO_DOCA_SOFT_SOCKET=FOLDER` | peers in another network namespace reach exports and endpoints by a socket in that folder |
+
+//   submit ----> ring of jobs of a queue ----> engine: copies ----> ring of completions ----> reap
+//
+// | folder | what lives there | what it imports of the others |
+// |---|---|---|
+// | this one | the provider, its devices and queues; faults, counters, copies | all |
+// | `topology` | which devices there are | nothing |
+// | `fabric` | how processes meet and map each other's memory | nothing |
+// | `engine` | threads that do what is not done inline | faults, copies, what queues share |
+// | `ports` | which endpoints and sync events have something to do | `rdma`, faults, counters |
+// | `rdma` | endpoints, and remote operations between them | `fabric`, `ports`, faults, copies |
+// | `event` | sync events | `fabric`, `ports`, faults |
 
 mod bell;
 mod copy;

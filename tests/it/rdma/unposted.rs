@@ -241,7 +241,7 @@ fn a_stream_without_a_place_stands_in_line_and_goes_on() {
             for round in 0..3_u8 {
                 let dst = one.empty();
                 let first = one.rdma.recv(&dst).start().unwrap();
-                let mut stream = one.rdma.recv_stream(&one.pool, 4);
+                let mut stream = one.rdma.recv_stream(&one.pool, 1);
                 assert!(stream.next().now_or_never().is_none());
                 let mut behind = Box::pin(one.rdma.recv(one.empty()).owned());
                 poll_pending(behind.as_mut());

@@ -196,7 +196,7 @@ fn a_source_that_reads_differently_afterwards_fails_the_verification() {
     let folder = Folder::new();
     // Its length is said to be 0, and it is not.
     let output = dma_copy(Path::new("/proc/self/status"), &folder.path("dst"));
-    assert_refused(&output, &["CRC-32", "is no complete copy"]);
+    assert_refused(&output, &["CRC-32C", "is no complete copy"]);
 }
 
 #[test]
@@ -293,8 +293,8 @@ fn zero_copy_bytes_sends_files_of_all_sizes_and_verifies_what_arrived() {
         let (out, err) = (text(&output.stdout), text(&output.stderr));
         assert_eq!((output.status.code(), err), (Some(0), ""), "{len} bytes");
         let crc = format!(
-            "verified: FILE, and what arrived, have the CRC-32 {:08x}",
-            crc32fast::hash(&bytes)
+            "verified: FILE, and what arrived, have the CRC-32C {:08x}",
+            crc32c::crc32c(&bytes)
         );
         for part in [format!("sent {len} bytes "), crc] {
             assert!(out.contains(&part), "{part:?} is not in {out}");
@@ -371,7 +371,7 @@ fn crc32c_prints_crcs_and_copies_what_has_the_right_one() {
     let folder = Folder::new();
     let (known, large) = (folder.path("known"), folder.file("large", 2 * MIB + 17));
     fs::write(&known, "123456789").unwrap();
-    for defer in ["", "1"] {
+    for defer in ["0", "1"] {
         let crc32c = |args: &[&str]| {
             let mut command = example("crc32c");
             command.env("TOKIO_DOCA_SOFT_DEFER", defer);
@@ -408,8 +408,8 @@ fn sha_file_prints_what_sha256sum_prints_and_checks_it() {
     let lens = [0, 1, 64, MIB - 1, MIB, MIB + 1, 2 * MIB, 3 * MIB + 17];
     let files = lens.map(|len| folder.file(&format!("file {len}"), len));
     for (defer, name) in [
-        ("", "sha1"),
-        ("", "sha256"),
+        ("0", "sha1"),
+        ("0", "sha256"),
         ("1", "sha256"),
         ("1", "sha512"),
     ] {
@@ -514,7 +514,7 @@ fn sha_file_says_what_it_cannot_read() {
 }
 
 fn crate_file(path: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+    fs::read_to_string(root().join(path)).unwrap()
 }
 
 #[test]
@@ -578,31 +578,15 @@ fn hybrid_shows_the_three_modes_and_sleeps_while_it_waits() {
 #[test]
 fn the_page_of_examples_names_each() {
     let page = crate_file("examples/README.md");
-    for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples")).unwrap() {
+    for entry in fs::read_dir(root().join("examples")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         assert!(
-            name == "README.md" || page.contains(&format!("({name})")),
+            name == "README.md"
+                || ["(", "`"]
+                    .iter()
+                    .any(|begin| page.contains(&format!("{begin}{name}"))),
             "{name} is not in examples/README.md"
         );
-    }
-}
-
-#[test]
-fn links_of_the_documents_lead_to_what_is_there() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut pages = vec![root.join("README.md"), root.join("examples/README.md")];
-    let docs = fs::read_dir(root.join("docs")).unwrap();
-    pages.extend(docs.map(|entry| entry.unwrap().path()));
-    pages.retain(|page| page.extension().is_some_and(|it| it == "md"));
-    assert!(pages.len() > 5);
-    for page in pages {
-        let text = fs::read_to_string(&page).unwrap();
-        let links = text.split("](").skip(1);
-        let links = links.filter_map(|rest| rest.split([')', '#']).next());
-        for link in links.filter(|link| !link.is_empty() && !link.starts_with("https://")) {
-            let there = page.parent().unwrap().join(link);
-            assert!(there.exists(), "{} links to {link}", page.display());
-        }
     }
 }
 

@@ -304,7 +304,7 @@ fn every_example_names_what_it_cannot_read_in_a_script() {
         through(name, &scripts, "verified", FEW, arguments, |_, _| ());
         known += 1;
     }
-    let all = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/examples")).unwrap();
+    let all = fs::read_dir(root().join("examples")).unwrap();
     // Folders are what several share.
     let is_program = |path: &Path| path.extension().is_some_and(|it| it == "rs");
     let programs = all.filter(|entry| is_program(&entry.as_ref().unwrap().path()));

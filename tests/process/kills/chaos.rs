@@ -32,14 +32,14 @@ fn checked(random: &mut Random) -> Vec<u8> {
         _ => random.below(ELEMENT as u64 - 8) as usize,
     };
     let mut bytes = pattern(random.below(256) as u8, len);
-    bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
+    bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
     bytes
 }
 
 #[track_caller]
 fn check(bytes: &[u8]) {
     let (bytes, sum) = bytes.split_at(bytes.len() - 4);
-    assert_eq!(crc32fast::hash(bytes).to_le_bytes(), sum, "corrupted");
+    assert_eq!(crc32c::crc32c(bytes).to_le_bytes(), sum, "corrupted");
 }
 
 /// Sends, and reaches into the peer's memory.

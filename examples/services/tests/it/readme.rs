@@ -1,5 +1,6 @@
-//! The programs of README.md, in a crate that is made by its commands: each runs as it stands there,
-//! at the first build. It is here since this workspace has all features of Tokio in its lock file.
+//! The programs of README.md, in a crate that is made by its commands: each runs as it stands
+//! there, at the first build. It is here since this workspace has all features of Tokio in its lock
+//! file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
