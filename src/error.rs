@@ -27,6 +27,19 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// Its text is one line of printable characters. Blobs, topologies and environment variables may
 /// be anybody's, and what an error quotes of them is escaped.
+///
+/// ```
+/// use tokio_doca::{Device, ErrorKind};
+///
+/// let error = Device::open("pf9").unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::NotFound);
+/// assert_eq!(error.call(), Some("Device::open"));
+/// println!("{error}");               // also names the devices that exist
+///
+/// // `?` converts it where a function returns `io::Result`.
+/// let error = std::io::Error::from(error);
+/// assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("{}{message}", Prefix(*call))]
 pub struct Error {
@@ -133,6 +146,21 @@ impl From<JobError> for io::Error {
 /// Why a job was refused or failed: `Copy`, 16 bytes, no allocation.
 ///
 /// A job that was refused moved nothing, and its Bufs are as they were.
+///
+/// ```
+/// use tokio_doca::error::{JobError, Reason};
+/// # use tokio_doca::{BufPool, Device, ErrorKind, Mmap};
+///
+/// # let device = Device::open_default()?;
+/// let mmap = Mmap::builder().device(&device).alloc(1 << 16)?;
+/// let pool = BufPool::builder(&mmap).element_size(64).build()?;
+/// let buf = pool.try_alloc()?;
+/// let error: JobError = buf.extend_from_slice(&[0; 100]).unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::InvalidValue);
+/// assert!(matches!(error.reason(), Reason::TailroomTooSmall));
+/// println!("{error}");               // has both numbers, 64 and 100
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct JobError {
     /// Reason (8 bits, from 1) and a number (56 bits).

@@ -18,6 +18,26 @@ const LISTEN: &str = "ChannelBuilder::listen";
 const CONNECT: &str = "ChannelBuilder::connect";
 
 /// Builds a [`Service`] or connects a [`Channel`].
+///
+/// ```
+/// use std::net::SocketAddr;
+/// use tokio_doca::{Device, channel::{Channel, ChannelBuilder}};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// // Both sides set limits, and the smaller ones hold.
+/// let limits: fn() -> ChannelBuilder = || Channel::builder().max_message_size(256).send_queue_size(8);
+/// # let addr: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+/// let service = limits().listen_tcp(&device, addr, "answers").await?;
+/// let addr = service.local_addr().expect("it listens at a TCP address");
+/// let connect = limits().connect_tcp(&device, addr, "answers");
+/// let (channel, client) = tokio::try_join!(connect, service.accept())?;
+/// assert_eq!(channel.max_message_size(), 256);
+/// # drop(client);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[must_use = "nothing is built before listen or connect"]
 pub struct ChannelBuilder {

@@ -43,6 +43,16 @@ pub(super) struct Connection {
 }
 
 /// What went over a [`Channel`](crate::channel::Channel).
+///
+/// ```
+/// use tokio_doca::channel::{Channel, ChannelStats};
+///
+/// fn log(channel: &Channel) {
+///     let stats: ChannelStats = channel.stats();
+///     let (messages, bytes) = (stats.received_messages, stats.received_bytes);
+///     println!("{}: {messages} messages, {bytes} bytes", channel.peer());
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChannelStats {

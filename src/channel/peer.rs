@@ -5,6 +5,28 @@ use std::net::SocketAddr;
 
 /// Who is at the other end of a [`Channel`](crate::channel::Channel) or a
 /// [`RdmaStream`](crate::stream::RdmaStream).
+///
+/// ```
+/// # use std::path::PathBuf;
+/// # use tokio_doca::{Device, WorkQ, stream::StreamOptions};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Device::open_default()?;
+/// # let workq = WorkQ::builder().build()?;
+/// # let options = StreamOptions::new().connections(1);
+/// # let path = std::env::temp_dir().join(format!("tokio-doca-peer-{}", std::process::id()));
+/// # let listener = options.bind(&device, &workq, path.clone()).await?;
+/// # let connector = options.connector(&device, &workq)?;
+/// # let accept = async { listener.accept().await?.accept(b"").await };
+/// # let (_stream, accepted) = tokio::try_join!(connector.connect(path.clone()), accept)?;
+/// # std::fs::remove_file(path)?;
+/// let peer = accepted.peer();                         // of a stream over a Unix socket
+/// let process = peer.process_id().expect("the socket is local");
+/// println!("user {:?} has connected, by process {process}", peer.user_id());
+/// assert!(peer.tcp_addr().is_none());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[doc(alias = "doca_comm_channel_addr_t")]
 pub struct Peer {

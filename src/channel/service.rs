@@ -34,6 +34,37 @@ const TURN: usize = 64;
 /// Clients are greeted while somebody awaits [`accept`](Service::accept), and wait until then. With
 /// the service dropped, its name is free for another one, which may be of another process; the
 /// Channels that it has accepted go on. `kill -9` frees the name as well.
+///
+/// ```
+/// use tokio_doca::channel::{Channel, Service};
+/// # use std::net::SocketAddr;
+/// # use tokio_doca::Device;
+///
+/// /// Sends every message of every client back.
+/// async fn echo(service: Service) -> tokio_doca::Result<()> {
+///     loop {
+///         let client = service.accept().await?;
+///         tokio::spawn(async move {
+///             while let Ok(message) = client.recv().await {
+///                 client.send(&message).await?;
+///             }
+///             Ok::<(), tokio_doca::Error>(())
+///         });
+///     }
+/// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let addr: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+/// # let service = Channel::builder().listen_tcp(&device, addr, "echo").await?;
+/// # let addr = service.local_addr().expect("it listens at a TCP address");
+/// # tokio::spawn(echo(service));
+/// # let channel = Channel::builder().connect_tcp(&device, addr, "echo").await?;
+/// # channel.send(b"hello").await?;
+/// # assert_eq!(channel.recv().await?, "hello");
+/// # Ok(())
+/// # }
+/// ```
 #[doc(alias = "doca_comm_channel_ep_t")]
 pub struct Service {
     name: Arc<str>,

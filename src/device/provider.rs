@@ -168,6 +168,18 @@ impl DeviceId {
 
 /// An open device. Clones are the same device; it closes when the last clone, Mmap and context has
 /// gone.
+///
+/// ```
+/// use tokio_doca::Device;
+///
+/// let device = Device::open_default()?;               // the first device that copies
+/// assert_eq!(device, Device::open("pf0")?);           // by name: the same device
+///
+/// let info = device.info();
+/// println!("{} of provider {}", info.name(), info.provider());
+/// assert!(info.caps().dma.is_some());
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone)]
 #[doc(alias = "doca_dev")]
 pub struct Device {

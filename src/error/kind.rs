@@ -6,6 +6,22 @@ use std::io;
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal;)*) => {
         /// The 26 failures of `doca_error_t`, and room for what nobody knows.
+        ///
+        /// ```
+        /// use tokio_doca::{Device, ErrorKind};
+        ///
+        /// /// Opens an adapter, or the software device where there is none.
+        /// fn open(name: &str) -> tokio_doca::Result<Device> {
+        ///     match Device::open(name) {
+        ///         Err(error) if error.kind() == ErrorKind::NotFound => Device::open_default(),
+        ///         opened => opened,
+        ///     }
+        /// }
+        ///
+        /// assert_eq!(open("mlx5_77")?.info().name(), "pf0");
+        /// assert_eq!(ErrorKind::NotFound.description(), "resource not found");
+        /// # Ok::<(), tokio_doca::Error>(())
+        /// ```
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[doc(alias = "doca_error_t")]
         #[doc(alias = "doca_get_error_name")]

@@ -25,6 +25,19 @@ macro_rules! reasons {
         /// What exactly a job was refused for, or failed with.
         ///
         /// It prints as a sentence with the way out; a [`JobError`] prints its numbers as well.
+        ///
+        /// ```
+        /// use tokio_doca::error::{JobError, Reason};
+        ///
+        /// /// Returns true if the same request can be submitted again.
+        /// fn is_worth_a_retry(error: &JobError) -> bool {
+        ///     match error.cause().unwrap_or(error.reason()) {
+        ///         Reason::QueueFull | Reason::SourceInUse | Reason::DestinationInUse => true,
+        ///         _ => false,
+        ///     }
+        /// }
+        /// println!("{}", Reason::PeerSilent);     // a sentence for the log
+        /// ```
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         #[repr(u8)]

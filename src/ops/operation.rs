@@ -23,6 +23,30 @@ use sealed::{Kind, Own, Post};
 /// What an [`Op`] does: the contexts have one type for each kind of operation.
 ///
 /// The trait is sealed: the crate alone implements it.
+///
+/// ```
+/// use tokio_doca::op::{Op, Operation};
+/// use tokio_doca::error::JobError;
+/// # use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
+///
+/// /// Awaits an operation of any context, and writes a failure to the log.
+/// async fn logged<T, K>(op: Op<K>) -> Option<T>
+/// where
+///     K: Operation,
+///     Op<K>: Future<Output = Result<T, JobError>>,
+/// {
+///     op.await.inspect_err(|error| eprintln!("{error}")).ok()
+/// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// # let dma = Dma::builder(&device).attach(&WorkQ::builder().build()?)?;
+/// # let (src, dst) = (pool.alloc().await, pool.alloc().await);
+/// # assert_eq!(logged(dma.copy(&src, &dst)).await, Some(0));
+/// # Ok(())
+/// # }
+/// ```
 pub trait Operation: Kind {}
 
 impl<K: Kind> Operation for K {}
@@ -199,6 +223,31 @@ impl<K: Operation> fmt::Debug for Op<K> {
 ///
 /// `O` is the operation, by the name that its context gives it: `Started<DmaCopy<&Dma, Buf, Buf>>`.
 ///
+/// ```
+/// use tokio_doca::{dma::DmaCopy, op::Started};
+/// # use tokio_doca::{Buf, BufPool, Device, Dma, Mmap, WorkQ};
+///
+/// /// A block that is being read ahead.
+/// struct Ahead {
+///     copy: Started<DmaCopy<Dma, Buf, Buf>>,
+///     block: Buf,
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// # let dma = Dma::builder(&device).attach(&WorkQ::builder().build()?)?;
+/// # let (src, block) = (pool.alloc().await, pool.alloc().await);
+/// # src.extend_from_slice(b"hello")?;
+/// let copy = dma.copy(&src, &block).owned().start()?;         // submitted here
+/// let ahead = Ahead { copy, block };
+/// assert_eq!(ahead.copy.await?, 5);                           // awaited later
+/// assert_eq!(&ahead.block.data()?[..], b"hello");
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Cancel safety
 ///
 /// What dropping an operation in flight does is written at the method that makes it.
@@ -226,6 +275,29 @@ impl<O> fmt::Debug for Started<O> {
 /// `?` keeps the reason alone, in functions that fail with [`JobError`], [`Error`],
 /// [`std::io::Error`] or a boxed [`std::error::Error`]. For other errors write
 /// `.map_err(JobError::from)?`.
+///
+/// ```
+/// use tokio_doca::error::Reason;
+/// use tokio_doca::soft::Soft;
+/// # use tokio_doca::{BufPool, Dma, Mmap, WorkQ};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let soft = Soft::builder().defer(true).build();
+/// # let device = soft.open("pf0")?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// let dma = Dma::builder(&device).attach(&WorkQ::builder().depth(1).build()?)?;
+/// # let (a, b, c) = (pool.alloc().await, pool.alloc().await, pool.alloc().await);
+/// # a.extend_from_slice(b"abc")?;
+/// let first = dma.copy(&a, &b).start()?;
+/// let refused = dma.copy(&a, &c).start().unwrap_err();
+/// assert_eq!(refused.reason(), Reason::QueueFull);
+/// let second = refused.into_op();                             // the operation itself
+/// first.await?;
+/// assert_eq!(second.await?, 3);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Refused<O> {
     op: O,
     error: JobError,

@@ -6,6 +6,28 @@ use crate::reactor::{End, Received, ResultKind, WorkQ};
 
 /// What an operation answers that was posted ([`Op::post`](super::Op::post)):
 /// [`WorkQ::progress`](crate::WorkQ::progress) hands it out.
+///
+/// ```
+/// use tokio_doca::op::Output;
+/// # use tokio_doca::{BufPool, Device, Dma, Mmap, Mode, WorkQ};
+///
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// let workq = WorkQ::builder().mode(Mode::BusyPoll).build()?;
+/// let dma = Dma::builder(&device).attach(&workq)?;
+/// # let (src, dst) = (pool.try_alloc()?, pool.try_alloc()?);
+/// # src.extend_from_slice(b"hello")?;
+/// dma.copy(&src, &dst).post(42)?;
+/// let mut copied = None;
+/// while copied.is_none() {
+///     workq.progress(|user_data, ended| match ended {
+///         Ok(Output::Bytes(bytes)) => copied = Some((user_data, bytes)),
+///         other => panic!("{user_data}: {other:?}"),
+///     });
+/// }
+/// assert_eq!(copied, Some((42, 5)));
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Output {

@@ -12,6 +12,20 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::seq_cst_order;
 
 /// How an Op waits: a policy of the waiter, the same WorkQ serves all of them.
+///
+/// ```
+/// use tokio_doca::{BufPool, Device, Dma, Mmap, Mode, WorkQ};
+///
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// // A thread of the application's own, without a runtime.
+/// let workq = WorkQ::builder().mode(Mode::BusyPoll).build()?;
+/// let dma = Dma::builder(&device).attach(&workq)?;
+/// let (src, dst) = (pool.try_alloc()?, pool.try_alloc()?);
+/// src.extend_from_slice(b"hello")?;
+/// assert_eq!(workq.block_on(dma.copy(&src, &dst))?, 5);
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {

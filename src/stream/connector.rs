@@ -22,6 +22,28 @@ const NEW: &str = "RdmaConnector::new";
 const CONNECT: &str = "RdmaConnector::connect";
 
 /// Connects streams to listeners. Clones share their memory.
+///
+/// ```
+/// use tokio_doca::stream::{RdmaConnector, RdmaListener};
+/// # use std::net::SocketAddr;
+/// # use tokio_doca::{Device, WorkQ};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Device::open_default()?;
+/// # let workq = WorkQ::builder().build()?;
+/// # let addr: SocketAddr = "127.0.0.1:0".parse()?;
+/// # let listener = RdmaListener::bind(&device, &workq, addr).await?;
+/// # let addr = listener.tcp_addr().expect("it listens at a TCP address");
+/// let connector = RdmaConnector::new(&device, &workq)?;       // memory for 64 streams
+/// let accept = async { listener.accept().await?.accept(b"welcome").await };
+/// let connect = connector.connect_with(addr, b"version 2");
+/// let ((stream, answer), accepted) = tokio::try_join!(connect, accept)?;
+/// assert_eq!(answer, b"welcome");
+/// # drop((stream, accepted));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct RdmaConnector(Arc<Net>);
 

@@ -43,6 +43,35 @@ pub(super) async fn hear(socket: Socket, net: Arc<Net>, runtime: Handle) -> Opti
 }
 
 /// A peer that asks for a stream. Dropping it refuses the peer without a reason.
+///
+/// ```
+/// use tokio_doca::stream::{Incoming, RdmaStream};
+/// # use std::net::SocketAddr;
+/// # use tokio_doca::{Device, WorkQ, stream::StreamOptions};
+///
+/// /// Accepts peers of the same version only.
+/// async fn admit(incoming: Incoming) -> tokio_doca::Result<Option<RdmaStream>> {
+///     match incoming.data() {
+///         b"version 2" => Ok(Some(incoming.accept(b"").await?)),
+///         _ => incoming.refuse("this service speaks version 2").await.map(|()| None),
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Device::open_default()?;
+/// # let workq = WorkQ::builder().build()?;
+/// # let options = StreamOptions::new().connections(1);
+/// # let listener = options.bind(&device, &workq, "127.0.0.1:0".parse::<SocketAddr>()?).await?;
+/// # let addr = listener.tcp_addr().expect("it listens at a TCP address");
+/// # let connector = options.connector(&device, &workq)?;
+/// let accept = async { admit(listener.accept().await?).await };
+/// let (connected, admitted) = tokio::join!(connector.connect_with(addr, b"version 1"), accept);
+/// assert!(admitted?.is_none());
+/// assert!(connected.unwrap_err().to_string().contains("speaks version 2"));
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "the peer waits for an answer"]
 pub struct Incoming {
     exchange: Exchange,

@@ -27,6 +27,33 @@ const SEND: &str = "RdmaMessages::send_buf";
 ///
 /// A Buf that was received belongs to the memory for receives, which all streams of the listener or
 /// connector share: the peer gets its credit, but while you keep many, streams have less to lend.
+///
+/// ```
+/// use tokio_doca::stream::RdmaMessages;
+/// # use std::net::SocketAddr;
+/// # use tokio_doca::{BufPool, Device, Mmap, WorkQ, stream::StreamOptions};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// # let workq = WorkQ::builder().build()?;
+/// # let options = StreamOptions::new().connections(1);
+/// # let listener = options.bind(&device, &workq, "127.0.0.1:0".parse::<SocketAddr>()?).await?;
+/// # let addr = listener.tcp_addr().expect("it listens at a TCP address");
+/// # let connector = options.connector(&device, &workq)?;
+/// # let accept = async { listener.accept().await?.accept(b"").await };
+/// # let (stream, accepted) = tokio::try_join!(connector.connect(addr), accept)?;
+/// let (mut here, mut there) = (stream.into_messages(), accepted.into_messages());
+/// let buf = pool.alloc().await;
+/// buf.set_data(RdmaMessages::HEADROOM, 0)?;           // for the head of the frame
+/// buf.extend_from_slice(b"hello")?;
+/// here.send_buf(buf).await?;
+/// let came = there.recv_buf().await?.expect("the peer has not ended");
+/// assert_eq!(&came.data()?[..], b"hello");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "a stream that is dropped ends"]
 pub struct RdmaMessages {

@@ -40,6 +40,18 @@ const CONTROL: usize = 64;
 ///
 /// Only the exchange that sets a connection up goes there. On a Unix socket the listener learns the
 /// user of its peer.
+///
+/// ```
+/// use std::net::SocketAddr;
+/// use std::path::Path;
+/// use tokio_doca::stream::StreamAddr;
+///
+/// let local = StreamAddr::from(Path::new("/run/service.sock"));
+/// let network = StreamAddr::from("192.0.2.7:4791".parse::<SocketAddr>()?);
+/// assert_eq!(local.to_string(), "/run/service.sock");
+/// assert!(matches!(network, StreamAddr::Tcp(addr) if addr.port() == 4791));
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum StreamAddr {
     /// A TCP address.
@@ -81,6 +93,24 @@ impl fmt::Display for StreamAddr {
 /// The memory is allocated at once: for each of `connections` as many frames as `recv_window` and
 /// two more to receive, unless streams share [`recv_bufs`](Self::recv_bufs), and half of
 /// `send_window` to send.
+///
+/// ```
+/// use std::time::Duration;
+/// use tokio_doca::stream::StreamOptions;
+/// # use tokio_doca::{Device, WorkQ};
+///
+/// # let device = Device::open_default()?;
+/// # let workq = WorkQ::builder().build()?;
+/// // Few streams with long messages, and up to 16 messages of a stream in flight.
+/// let options = StreamOptions::new()
+///     .connections(4)
+///     .frame_size(64 << 10)
+///     .send_window(16)
+///     .timeout(Duration::from_secs(1));
+/// let connector = options.connector(&device, &workq)?;
+/// # drop(connector);
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[must_use = "nothing is built before bind or connector"]
 pub struct StreamOptions {

@@ -32,6 +32,41 @@ use crate::ops::Rdma;
 /// written, so that `flush` waits for nothing; `shutdown` waits until the peer's memory has it. As
 /// `AsyncBufRead` a stream lends what came without a copy.
 ///
+/// ```
+/// # use std::net::SocketAddr;
+/// # use tokio_doca::{Device, WorkQ, stream::StreamOptions};
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+/// use tokio_doca::stream::RdmaStream;
+///
+/// /// Reads a request to its end, and answers it.
+/// async fn serve(mut stream: RdmaStream) -> std::io::Result<()> {
+///     let mut request = String::new();
+///     stream.read_to_string(&mut request).await?;
+///     stream.write_all(request.to_uppercase().as_bytes()).await?;
+///     stream.shutdown().await
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Device::open_default()?;
+/// # let workq = WorkQ::builder().build()?;
+/// # let options = StreamOptions::new().connections(1);
+/// # let listener = options.bind(&device, &workq, "127.0.0.1:0".parse::<SocketAddr>()?).await?;
+/// # let addr = listener.tcp_addr().expect("it listens at a TCP address");
+/// # let accept = async { listener.accept().await?.accept(b"").await };
+/// # let connector = options.connector(&device, &workq)?;
+/// # let (mut stream, accepted) = tokio::try_join!(connector.connect(addr), accept)?;
+/// # let served = tokio::spawn(serve(accepted));
+/// stream.write_all(b"hello").await?;
+/// stream.shutdown().await?;                           // ends the request
+/// let mut answer = String::new();
+/// stream.read_to_string(&mut answer).await?;
+/// assert_eq!(answer, "HELLO");
+/// # served.await??;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Ends
 ///
 /// After `shutdown` the peer reads to the end of the data; it may still write. If the peer has

@@ -1,6 +1,17 @@
 //! The jobs of an accelerator, and their limits.
 
 /// The kinds of Jobs of an accelerator, and their limits.
+///
+/// ```
+/// use tokio_doca::Device;
+///
+/// for info in Device::list()? {
+///     if let Some(caps) = &info.caps().accel {
+///         println!("{}: opcodes {:?}, {} bytes", info.name(), caps.opcodes, caps.max_buf_size);
+///     }
+/// }
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AccelCaps {

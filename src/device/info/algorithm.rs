@@ -14,6 +14,15 @@ use crate::error::{Error, ErrorKind};
 /// | SHA-512 | 64 bytes | 128 bytes |
 ///
 /// SHA-1 resists no attacker any more: it is for formats that have it.
+///
+/// ```
+/// use tokio_doca::sha::Algorithm;
+///
+/// let algorithm: Algorithm = "sha256".parse()?;               // from a configuration file
+/// assert_eq!(algorithm.to_string(), "SHA-256");
+/// assert_eq!((algorithm.digest_len(), algorithm.block_len()), (32, 64));
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[doc(alias = "doca_sha_job_type")]

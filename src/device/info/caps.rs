@@ -95,6 +95,18 @@ impl Caps {
 }
 
 /// A kind of Job, of any library.
+///
+/// ```
+/// use tokio_doca::Device;
+/// use tokio_doca::device::{JobKind, RdmaKind};
+///
+/// let needed = [JobKind::Copy, JobKind::Rdma(RdmaKind::FetchAdd)];
+/// let infos = Device::list()?;
+/// let mut able = infos.iter().filter(|info| needed.iter().all(|&it| info.caps().supports(it)));
+/// let info = able.next().expect("the software device does both");
+/// println!("{} copies, and has atomics", info.name());
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum JobKind {

@@ -1,6 +1,17 @@
 //! The limits of CRCs.
 
 /// The limits of CRC-32C jobs.
+///
+/// ```
+/// use tokio_doca::Device;
+///
+/// let device = Device::open_default()?;
+/// match &device.info().caps().crc {
+///     Some(caps) => println!("CRCs of up to {} bytes", caps.max_buf_size),
+///     None => println!("the device computes no CRCs"),
+/// }
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CrcCaps {

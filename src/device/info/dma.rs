@@ -1,6 +1,18 @@
 //! The limits of copies.
 
 /// The limits of copies.
+///
+/// ```
+/// use tokio_doca::{Device, Dma, WorkQ};
+///
+/// # let device = Device::open_default()?;
+/// let dma = Dma::builder(&device).attach(&WorkQ::builder().build()?)?;
+/// let caps = dma.caps();
+/// let part = caps.max_buf_size.min(1 << 20);          // cut a file into copies of this size
+/// # assert_eq!(part, 1 << 20);
+/// println!("copies of {part} bytes, from lists of up to {}", caps.max_list_len);
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DmaCaps {

@@ -6,6 +6,19 @@ use super::caps::Caps;
 use super::pci::{PciAddr, PciFunction};
 
 /// What can be opened: a snapshot of a device's identity and capabilities.
+///
+/// ```
+/// use tokio_doca::Device;
+/// use tokio_doca::device::{DevInfo, PciAddr};
+///
+/// let infos: Vec<DevInfo> = Device::list()?;
+/// let address: PciAddr = "0b:00.0".parse()?;
+/// let found = infos.iter().find(|info| **info == address);
+/// let info = found.expect("the software device has it");
+/// assert_eq!((info.name(), info.provider()), ("pf0", "soft"));
+/// let device = Device::open(info.name())?;
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[doc(alias = "doca_devinfo")]
 pub struct DevInfo(Arc<Inner>);

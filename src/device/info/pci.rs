@@ -8,6 +8,15 @@ use crate::error::{Error, ErrorKind};
 /// A PCI address: domain, bus, device, function.
 ///
 /// Written in full (`0000:0b:00.0`) or short (`0b:00.0`, domain 0).
+///
+/// ```
+/// use tokio_doca::device::PciAddr;
+///
+/// let address: PciAddr = "0b:00.2".parse()?;
+/// assert_eq!(address, PciAddr::new(0x0b, 0, 2));
+/// assert_eq!(address.to_string(), "0000:0b:00.2");
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PciAddr {
     /// Domain (segment).
@@ -73,6 +82,19 @@ impl FromStr for PciAddr {
 }
 
 /// What kind of PCI function a device is (`doca_pci_func_type`).
+///
+/// ```
+/// use tokio_doca::Device;
+/// use tokio_doca::device::PciFunction;
+///
+/// let virtual_functions = Device::list()?
+///     .into_iter()
+///     .filter(|info| info.function() == PciFunction::Vf);
+/// for info in virtual_functions {
+///     println!("{} is a virtual function", info.name());
+/// }
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[doc(alias = "doca_pci_func_type")]
 pub enum PciFunction {

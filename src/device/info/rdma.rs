@@ -31,6 +31,17 @@ impl RdmaKind {
 
 /// The remote operations of a device, and their limits. The transport is a reliable connection
 /// (RC), the only one of the guide.
+///
+/// ```
+/// use tokio_doca::{Device, device::RdmaKind};
+///
+/// let device = Device::open_default()?;
+/// let caps = device.info().caps().rdma.as_ref().expect("the software device has RDMA");
+/// assert!(caps.supports(RdmaKind::WriteImm));
+/// let receives = caps.max_recv_queue_size.min(1024);  // for `RdmaBuilder::recv_queue_size`
+/// # assert_eq!(receives, 1024);
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RdmaCaps {

@@ -15,6 +15,17 @@ pub enum RepKind {
 }
 
 /// Which representors are listed (`doca_dev_rep_filter`).
+///
+/// ```
+/// use tokio_doca::device::RepFilter;
+/// use tokio_doca::soft::{Soft, View};
+///
+/// let dpu = Soft::builder().view(View::Dpu).build().open("p0")?;
+/// let all = dpu.representors(RepFilter::All)?;
+/// let net = dpu.representors(RepFilter::Net)?;
+/// assert!(all.len() >= net.len());
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[doc(alias = "doca_dev_rep_filter")]
 #[doc(alias = "doca_devinfo_rep_filter")]
@@ -46,6 +57,18 @@ impl RepFilter {
 }
 
 /// Which lists of representors a device has; none, by default.
+///
+/// ```
+/// use tokio_doca::Device;
+/// use tokio_doca::device::RepFilter;
+///
+/// for info in Device::list()? {
+///     if info.caps().representors.supports(RepFilter::Net) {
+///         println!("{} is a port of a DPU", info.name());
+///     }
+/// }
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RepCaps {
@@ -83,6 +106,20 @@ impl RepCaps {
 
 /// What can be opened as a [`Representor`](crate::device::Representor): a snapshot, of when it was
 /// listed, which changes with nothing (Core guide 3.2.2).
+///
+/// ```
+/// use tokio_doca::device::{PciFunction, RepFilter, RepInfo, Representor};
+/// use tokio_doca::soft::{Soft, View};
+///
+/// let dpu = Soft::builder().view(View::Dpu).build().open("p0")?;
+/// let infos: Vec<RepInfo> = dpu.representors(RepFilter::Net)?;
+/// for info in infos.iter().filter(|info| info.function() == PciFunction::Vf) {
+///     let representor = Representor::open_info(&dpu, info)?;
+///     println!("{} proxies the host's {:?}", info.name(), info.pci_addr());
+/// #   let _ = representor;
+/// }
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[doc(alias = "doca_devinfo_rep")]
 pub struct RepInfo(Arc<Inner>);

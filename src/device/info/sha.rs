@@ -6,6 +6,16 @@ use super::algorithm::Algorithm;
 ///
 /// What follows from the algorithm alone, it says itself: [`Algorithm::digest_len`], the least room
 /// of a destination, and [`Algorithm::block_len`], the multiple that the parts of a session have.
+///
+/// ```
+/// use tokio_doca::{Device, sha::Algorithm};
+///
+/// let device = Device::open_default()?;
+/// let caps = device.info().caps().sha.as_ref().expect("the software device hashes");
+/// assert!(caps.supports(Algorithm::Sha512) && caps.sessions);
+/// assert!(!caps.hardware);                            // it hashes on the CPU
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShaCaps {

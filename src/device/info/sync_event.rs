@@ -12,6 +12,15 @@ pub enum SyncEventKind {
 }
 
 /// The sync events of a device, and their limits.
+///
+/// ```
+/// use tokio_doca::soft::{Limits, Soft};
+///
+/// let device = Soft::builder().limits(Limits::bluefield3()).build().open("pf0")?;
+/// let caps = device.info().caps().sync_event.as_ref().expect("it has sync events");
+/// assert_eq!(caps.max_wait, Some(254));               // the highest threshold of a wait
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SyncEventCaps {

@@ -61,6 +61,21 @@ impl Token {
 }
 
 /// What a peer did that ended a receive.
+///
+/// ```
+/// use tokio_doca::rdma::{Received, RecvOpcode};
+///
+/// /// Handles a message of a peer, whose immediates are file numbers.
+/// fn handle(received: Received) {
+///     let file = received.immediate.unwrap_or(0);
+///     match received.opcode {
+///         RecvOpcode::Send => println!("{} bytes", received.len),
+///         RecvOpcode::SendImm => println!("{} bytes for file {file}", received.len),
+///         RecvOpcode::WriteImm => println!("the peer has written file {file} to our memory"),
+///     }
+/// }
+/// # handle(Received::new(3, RecvOpcode::Send, None));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[doc(alias = "doca_rdma_opcode_t")]
 #[doc(alias = "doca_rdma_opcode")]

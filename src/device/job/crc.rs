@@ -18,6 +18,29 @@ use crate::error::{JobError, Reason};
 /// of the bytes before, and 0 where there are none. Linux's `crc32c()` has neither the inversion at
 /// the start nor that at the end, so seeds and checksums that it wrote, as those of ext4, are the
 /// complements of those here: `.seed(!seed).expected(!stored)`.
+///
+/// ```
+/// use tokio_doca::crc::CrcOptions;
+/// # use tokio_doca::{BufPool, Device, Mmap, WorkQ, crc::Crc, error::Reason};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// # let crc = Crc::builder(&device).attach(&WorkQ::builder().build()?)?;
+/// # let (head, body) = (pool.alloc().await, pool.alloc().await);
+/// # head.extend_from_slice(b"12345")?;
+/// # body.extend_from_slice(b"6789")?;
+/// // The checksum covers a head and a body. The job fails if it is not the one that was stored.
+/// let seed = crc.crc32c(&head).await?;
+/// let check = CrcOptions::new().seed(seed).expected(0xe306_9283);
+/// crc.crc32c_with(check, &body).await?;
+///
+/// let error = crc.crc32c_with(check.expected(0), &body).await.unwrap_err();
+/// assert_eq!(error.reason(), Reason::CrcMismatch);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CrcOptions {

@@ -14,6 +14,18 @@ bitflags::bitflags! {
     /// permits a local device, and adapters register such memory (`ibv_reg_mr(3)` always grants
     /// local reads). A program that shall run on DOCA as well should give all its RDMA memory
     /// `LOCAL_READ_WRITE`.
+    ///
+    /// ```
+    /// use tokio_doca::{Device, Mmap, mem::Access};
+    ///
+    /// # let device = Device::open_default()?;
+    /// // Peers may read the memory and do atomics in it, and may not write it.
+    /// let access = Access::LOCAL_READ_WRITE | Access::RDMA_READ | Access::RDMA_ATOMIC;
+    /// let mmap = Mmap::builder().device(&device).access(access).alloc(4096)?;
+    /// assert!(!mmap.access().contains(Access::RDMA_WRITE));
+    /// assert!(mmap.access().peer_writable());             // by an atomic
+    /// # Ok::<(), tokio_doca::Error>(())
+    /// ```
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     #[doc(alias = "doca_access_flags")]
     #[doc(alias = "doca_access_flag")]

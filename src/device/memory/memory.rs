@@ -75,6 +75,19 @@ impl Region {
 ///
 /// They differ on an adapter: its Dma is a loopback queue pair in a protection domain of its own,
 /// with registrations of its own, so that a write permission there opens nothing to a peer.
+///
+/// ```
+/// use tokio_doca::{Device, Mmap, device::RegistrationUse};
+///
+/// # let device = Device::open_default()?;
+/// // A pool for messages that no Dma copies: an adapter pins its pages once.
+/// let mmap = Mmap::builder()
+///     .device(&device)
+///     .only_for(RegistrationUse::Rdma)
+///     .alloc(1 << 20)?;
+/// # drop(mmap);
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RegistrationUse {

@@ -13,6 +13,18 @@ use super::memory::Region;
 use crate::error::JobError;
 
 /// Whom an export is for.
+///
+/// ```
+/// use tokio_doca::{Device, Mmap, device::Audience, mem::{Access, RemoteMmap}};
+///
+/// # let device = Device::open_default()?;
+/// let access = Access::LOCAL_READ_WRITE | Access::RDMA_READ;
+/// let mmap = Mmap::builder().device(&device).access(access).alloc(4096)?;
+/// let remote = RemoteMmap::from_export(&device, &mmap.export_rdma(&device)?).wait()?;
+/// assert_eq!(remote.audience(), Audience::Rdma);      // for an Rdma, and not for a Dma
+/// assert!(remote.audience().may_read(remote.access()));
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Audience {
     /// Peers of an Rdma (`doca_mmap_export_rdma`).

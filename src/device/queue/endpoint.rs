@@ -15,6 +15,16 @@ use crate::device::memory::Access;
 use crate::error::{JobError, Result};
 
 /// The largest payload of a packet. Both sides use the smaller of the two once they are connected.
+///
+/// ```
+/// use tokio_doca::rdma::{Mtu, Rdma};
+/// # use tokio_doca::{Device, WorkQ};
+///
+/// # let (device, workq) = (Device::open_default()?, WorkQ::builder().build()?);
+/// let rdma = Rdma::builder(&device).mtu(Mtu::Bytes4096).attach(&workq)?;
+/// assert_eq!(rdma.mtu().bytes(), 4096);               // before it is connected
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[doc(alias = "doca_mtu_size")]
 #[doc(alias = "ibv_mtu")]

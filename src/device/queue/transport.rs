@@ -11,6 +11,19 @@ use crate::error::{Error, ErrorKind, Result};
 ///
 /// A device without a network (the software device) takes only the default
 /// ([`RdmaCaps::transport`](crate::device::RdmaCaps::transport)).
+///
+/// ```
+/// use std::time::Duration;
+/// use tokio_doca::rdma::{Rdma, Transport};
+/// # use tokio_doca::{Device, WorkQ};
+///
+/// # fn attach(device: &Device, workq: &WorkQ) -> tokio_doca::Result<Rdma> {
+/// let mut transport = Transport::default();
+/// transport.traffic_class = 26 << 2;                          // DSCP 26
+/// transport.probe_interval = Some(Duration::from_millis(200));
+/// Rdma::builder(device).transport(transport).attach(workq)
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Transport {

@@ -20,6 +20,19 @@ use crate::mem::mmap::MmapInner;
 /// A source's data is read; what a job writes is appended to the tailroom of its destination, and
 /// the data grows. The headroom is never touched. Clones are the same Buf, and share its rooms; the
 /// last to go, handle or Lease, returns it to where it came from.
+///
+/// ```
+/// # use tokio_doca::{Buf, BufPool, Device, Mmap};
+/// # let device = Device::open_default()?;
+/// let mmap = Mmap::builder().device(&device).alloc(1 << 16)?;
+/// let pool = BufPool::builder(&mmap).element_size(4096).build()?;
+/// let buf: Buf = pool.try_alloc()?;
+/// buf.set_data(16, 0)?;                               // keep 16 bytes for a header
+/// buf.extend_from_slice(b"payload")?;
+/// assert_eq!((buf.headroom(), buf.data_len(), buf.tailroom()), (16, 7, 4073));
+/// assert_eq!(&buf.data()?[..], b"payload");
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[doc(alias = "doca_buf")]
 #[doc(alias = "doca_buf_refcount_rm")]
 #[doc(alias = "doca_buf_dec_refcount")]
@@ -297,6 +310,21 @@ impl fmt::Debug for Buf {
 ///
 /// It names bytes by their place in the data, and keeps its Buf; where the data was shortened
 /// meanwhile a job on it is refused.
+///
+/// ```
+/// # use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// # let dma = Dma::builder(&device).attach(&WorkQ::builder().build()?)?;
+/// let (record, body) = (pool.alloc().await, pool.alloc().await);
+/// record.extend_from_slice(b"HEADbody")?;
+/// dma.copy(record.slice(4..)?, &body).await?;         // the rest, without the head
+/// assert_eq!(&body.data()?[..], b"body");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct BufSlice {
     pub(in crate::mem) buf: Buf,

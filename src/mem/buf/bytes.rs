@@ -12,6 +12,23 @@ use super::guard::{BufData, BufDataMut};
 use crate::error::{Error, JobError};
 
 /// Why a Buf became no [`Bytes`]; it has the Buf.
+///
+/// ```
+/// # use tokio_doca::{BufPool, Device, ErrorKind, Mmap};
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// let buf = pool.try_alloc()?;
+/// buf.extend_from_slice(b"hello")?;
+/// let writer = buf.clone();
+/// let guard = writer.data_mut()?;
+/// let refused = buf.into_bytes().unwrap_err();        // a guard may write it
+/// assert_eq!(refused.error().kind(), ErrorKind::InUse);
+///
+/// drop(guard);
+/// let bytes = refused.into_buf().into_bytes()?;       // the error gives the Buf back
+/// assert_eq!(&bytes[..], b"hello");
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 pub struct IntoBytesError {
     buf: Buf,
     error: JobError,

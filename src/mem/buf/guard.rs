@@ -17,6 +17,23 @@ use crate::mem::element::{ReadLease, WriteLease};
 /// It is a [`bytes::Buf`] too: like a `&[u8]` it gets shorter by what is consumed.
 ///
 /// Forgetting it is sound: the Buf stays leased.
+///
+/// ```
+/// # use tokio_doca::{BufPool, Device, ErrorKind, Mmap};
+/// use bytes::Buf;
+///
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// # let buf = pool.try_alloc()?;
+/// buf.extend_from_slice(b"\x00\x03abc")?;
+/// let mut data = buf.data()?;
+/// let len = data.get_u16() as usize;
+/// assert_eq!(&data[..len], b"abc");
+///
+/// // Other readers may come, and writers may not until the guard is dropped.
+/// assert_eq!(buf.data_mut().unwrap_err().kind(), ErrorKind::InUse);
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[must_use = "the data is lent for as long as this lives"]
 pub struct BufData<'a> {
     lease: ReadLease,

@@ -16,6 +16,24 @@ pub(super) type Leased<L> = (Option<L>, Result<Segment, JobError>);
 
 /// One piece of a [`BufChain`](crate::mem::BufChain): a Buf, a slice of one, or a range of imported
 /// memory.
+///
+/// ```
+/// use tokio_doca::mem::{BufChain, ChainPiece};
+/// # use tokio_doca::{BufPool, Device, Mmap};
+///
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// # let (head, body) = (pool.try_alloc()?, pool.try_alloc()?);
+/// # head.extend_from_slice(b"head")?;
+/// # body.extend_from_slice(b"body")?;
+/// let pieces: [ChainPiece; 2] = [head.into(), body.slice(1..3)?.into()];
+/// let chain = BufChain::with_capacity(2);
+/// for piece in pieces {
+///     chain.push(piece)?;
+/// }
+/// assert_eq!((chain.len(), chain.data_len()), (2, 6));
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct ChainPiece(Repr);
 

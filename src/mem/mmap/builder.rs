@@ -16,6 +16,19 @@ use crate::device::{Access, Device, RegistrationUse};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Builds an [`Mmap`]: the settings first, and at last where its memory is from.
+///
+/// ```
+/// use tokio_doca::{Device, Mmap, mem::Access};
+///
+/// # let device = Device::open_default()?;
+/// let builder = Mmap::builder().device(&device).access(Access::LOCAL_READ_WRITE);
+/// let mmap = builder.alloc(1 << 20)?;                 // memory of its own
+///
+/// let file = vec![7; 4096];                           // memory of the application
+/// let lent = Mmap::builder().device(&device).from_owner(file)?;
+/// assert!(mmap.is_exportable() && !lent.is_exportable());
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing is built before alloc or from_..."]
 pub struct MmapBuilder {

@@ -9,6 +9,17 @@ const MIB: usize = 1 << 20;
 ///
 /// They make page faults and address translation cheaper, and copies hardly: worth it for ranges of
 /// many MiB that an adapter reaches at random.
+///
+/// ```
+/// use tokio_doca::{Device, Mmap, mem::HugePages};
+///
+/// # let device = Device::open_default()?;
+/// let pages = |pages| Mmap::builder().device(&device).huge_pages(pages).alloc(4 << 20);
+/// // From the pool of the system, or where the kernel finds some.
+/// let mmap = pages(HugePages::Size2MiB).or_else(|_| pages(HugePages::Transparent))?;
+/// # assert_eq!(mmap.len(), 4 << 20);
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HugePages {

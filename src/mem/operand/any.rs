@@ -25,6 +25,29 @@ use crate::mem::remote::RemoteBuf;
 /// `K` says which types it is made of, with `From`: [`AnySource`], [`AnyDestination`],
 /// [`AnyCopySource`], [`AnyCopyDestination`], [`MaybeAnySource`], [`MaybeAnyDestination`] and
 /// [`MaybeAnyRemote`] are the names for each.
+///
+/// ```
+/// use tokio_doca::mem::{AnySource, BufChain};
+/// # use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// # let dma = Dma::builder(&device).attach(&WorkQ::builder().build()?)?;
+/// # let (part, dst) = (pool.alloc().await, pool.alloc().await);
+/// # part.extend_from_slice(b"abc")?;
+/// let chain = BufChain::with_capacity(2);
+/// chain.push(&part)?;
+/// chain.push(&part)?;
+/// let sources: Vec<AnySource> = vec![part.slice(1..)?.into(), chain.into()];
+/// for source in &sources {
+///     dma.copy(source, &dst).await?;
+/// }
+/// assert_eq!(&dst.data()?[..], b"bcabcabc");
+/// # Ok(())
+/// # }
+/// ```
 pub struct Any<K>(One, PhantomData<fn() -> K>);
 
 #[derive(Clone, Debug)]

@@ -105,6 +105,19 @@ impl fmt::Debug for BufArray {
 }
 
 /// Builds a [`BufArray`].
+///
+/// ```
+/// use tokio_doca::{Device, Mmap, mem::BufArray};
+///
+/// # let device = Device::open_default()?;
+/// let mmap = Mmap::builder().device(&device).alloc(1 << 16)?;
+/// let counters = BufArray::builder(&mmap).element_size(8).alignment(64).elements(16).build()?;
+/// let counter = counters.get(3)?;
+/// counter.extend_from_slice(&[0; 8])?;
+/// counter.fetch_add(0, 5)?;                           // each has a cache line of its own
+/// assert_eq!(counters.get(3)?.load(0)?, 5);
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing is built before build"]
 pub struct BufArrayBuilder<'a> {

@@ -109,6 +109,18 @@ impl BufPool {
 }
 
 /// How much of a pool is in use: the answer of [`BufPool::stats`].
+///
+/// ```
+/// # use tokio_doca::{BufPool, Device, Mmap};
+/// # let device = Device::open_default()?;
+/// let mmap = Mmap::builder().device(&device).alloc(1 << 16)?;
+/// let pool = BufPool::builder(&mmap).element_size(4096).build()?;
+/// let bufs = [pool.try_alloc()?, pool.try_alloc()?];
+/// drop(bufs);
+/// let stats = pool.stats();
+/// assert_eq!((stats.free, stats.high_water, stats.waiting), (16, 2, 0));
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolStats {
@@ -229,6 +241,17 @@ impl BufWait {
 }
 
 /// Builds a [`BufPool`].
+///
+/// ```
+/// # use tokio_doca::{BufPool, Device, Mmap};
+/// # let device = Device::open_default()?;
+/// let mmap = Mmap::builder().device(&device).alloc(1 << 20)?;
+/// // Half of the memory in small Bufs, the other half in large ones.
+/// let small = BufPool::builder(&mmap).range(..1 << 19).element_size(2048).build()?;
+/// let large = BufPool::builder(&mmap).range(1 << 19..).element_size(65536).alignment(4096).build()?;
+/// assert_eq!((small.elements(), large.elements()), (256, 8));
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing is built before build"]
 pub struct BufPoolBuilder<'a> {

@@ -22,6 +22,20 @@ use crate::mem::ranges::Busy;
 /// ([`RemoteMmap::is_own`]): when more of its ranges are alive than ever before, from the
 /// seventeenth on, the import adds a table of descriptors, of twice the size; a job in flight
 /// counts as its range.
+///
+/// ```
+/// use tokio_doca::{Device, Mmap, mem::{Access, RemoteBuf, RemoteMmap}};
+///
+/// # let device = Device::open_default()?;
+/// # let access = Access::LOCAL_READ_WRITE | Access::RDMA_READ;
+/// # let mmap = Mmap::builder().device(&device).access(access).alloc(4096)?;
+/// # let blob = mmap.export_rdma(&device)?;
+/// let remote = RemoteMmap::from_export(&device, &blob).wait()?;
+/// let page: RemoteBuf = remote.buf(1024..2048)?;
+/// let head = page.slice(..16)?;                       // of the page: bytes 1024 to 1039
+/// assert_eq!((page.len(), head.len()), (1024, 16));
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct RemoteBuf {
     mmap: RemoteMmap,

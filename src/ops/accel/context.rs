@@ -67,6 +67,18 @@ impl Kind for AccelCaps {
 ///
 /// `S` is a [`Source`](crate::mem::Source) and `D` a [`Destination`](crate::mem::Destination), or
 /// `()` where there is none.
+///
+/// ```
+/// use tokio_doca::accel::{Accel, AccelCall};
+/// # use tokio_doca::{Buf, error::JobError};
+///
+/// /// An opcode of the provider: compresses the source; the argument is the level.
+/// const COMPRESS: u32 = 2;
+///
+/// async fn compress(accel: &Accel, from: &Buf, to: &Buf) -> Result<u64, JobError> {
+///     accel.call(AccelCall::new(COMPRESS).arg(9).src(from).dst(to)).await
+/// }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "a call does nothing unless it is given to Accel::call"]
 pub struct AccelCall<S = (), D = ()> {
@@ -270,6 +282,23 @@ where
 pub type AccelOp<C, S, D> = Op<CallRequest<C, S, D>>;
 
 /// Builds an [`Accel`].
+///
+/// ```
+/// use tokio_doca::{Device, WorkQ, accel::Accel};
+///
+/// /// Attaches to the first accelerator that knows the opcode.
+/// fn find(opcode: u32, workq: &WorkQ) -> tokio_doca::Result<Option<Accel>> {
+///     for info in Device::list()? {
+///         if info.caps().accel.as_ref().is_some_and(|caps| caps.supports(opcode)) {
+///             let device = Device::open(info.name())?;
+///             return Accel::builder(&device).attach(workq).map(Some);
+///         }
+///     }
+///     Ok(None)
+/// }
+/// # assert!(find(1, &WorkQ::builder().build()?)?.is_none());
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "nothing is built before attach"]
 pub struct AccelBuilder<'a> {

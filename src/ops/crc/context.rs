@@ -15,6 +15,24 @@ use crate::reactor::WorkQ;
 ///
 /// Small sources are done by the poll, larger ones by the device, off the task's thread: on a
 /// software device the limit is half of its inline limit, 32 KiB.
+///
+/// ```
+/// use tokio_doca::crc::Crc;
+/// # use tokio_doca::{BufPool, Device, Mmap, WorkQ};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// let crc = Crc::builder(&device).attach(&WorkQ::builder().build()?)?;
+/// let (block, copy) = (pool.alloc().await, pool.alloc().await);
+/// block.extend_from_slice(b"123456789")?;
+/// assert_eq!(crc.crc32c(&block).await?, 0xe306_9283);
+/// let copied = crc.copy_crc(&block, &copy).await?;    // reads the bytes once for both
+/// assert_eq!((copied.bytes, copied.crc), (9, 0xe306_9283));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Crc(pub(super) Context<CrcCaps>);
 
@@ -164,6 +182,17 @@ contexts! {
 }
 
 /// Builds a [`Crc`].
+///
+/// ```
+/// use tokio_doca::{Device, WorkQ, crc::Crc};
+///
+/// let infos = Device::list()?;
+/// let info = infos.iter().find(|info| info.caps().crc.is_some()).expect("the software device");
+/// let device = Device::open(info.name())?;
+/// let crc = Crc::builder(&device).attach(&WorkQ::builder().build()?)?;
+/// println!("up to {} bytes", crc.caps().max_buf_size);
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "nothing is built before attach"]
 pub struct CrcBuilder<'a> {

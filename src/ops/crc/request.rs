@@ -14,6 +14,25 @@ use crate::ops::operation::sealed::Own;
 use crate::reactor::{Attachment, HasAttachment, JobFuture, ResultKind};
 
 /// What [`Crc::copy_crc`] returns.
+///
+/// ```
+/// use tokio_doca::crc::{Crc, CrcCopied, combine};
+/// # use tokio_doca::{BufPool, Device, Mmap, WorkQ};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// # let crc = Crc::builder(&device).attach(&WorkQ::builder().build()?)?;
+/// # let (one, two, file) = (pool.alloc().await, pool.alloc().await, pool.alloc().await);
+/// # one.extend_from_slice(b"1234")?;
+/// # two.extend_from_slice(b"56789")?;
+/// let first: CrcCopied = crc.copy_crc(&one, &file).await?;
+/// let second: CrcCopied = crc.copy_crc(&two, &file).await?;
+/// assert_eq!(combine(first.crc, second.crc, second.bytes), 0xe306_9283);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CrcCopied {
     /// The number of bytes that were copied.

@@ -185,6 +185,17 @@ where
 pub type DmaCopy<C, S, D> = Op<CopyRequest<C, S, D>>;
 
 /// Builds a [`Dma`].
+///
+/// ```
+/// use tokio_doca::{Device, Dma, WorkQ};
+///
+/// # let device = Device::open_default()?;
+/// let [bulk, urgent] = [WorkQ::builder().build()?, WorkQ::builder().depth(16).build()?];
+/// let dma = Dma::builder(&device).attach(&bulk)?;
+/// let other = dma.attach(&urgent)?;                   // the same device, another queue
+/// assert_eq!(other.workq().depth(), 16);
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "nothing is built before attach"]
 pub struct DmaBuilder<'a> {

@@ -7,6 +7,32 @@ use crate::reactor::Attachment;
 
 /// The kind of a node that copies: [`GraphBuilder::dma_copy`]. It is set to a source and a
 /// destination.
+///
+/// ```
+/// use tokio_doca::graph::{CopyNode, Graph, Node};
+/// # use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// # let dma = Dma::builder(&device).attach(&WorkQ::builder().build()?)?;
+/// # let (src, dst) = (pool.alloc().await, pool.alloc().await);
+/// # src.extend_from_slice(b"hello")?;
+/// let mut g = Graph::builder();
+/// let copies: Vec<Node<CopyNode>> = (0..3).map(|_| g.dma_copy(&dma)).collect();
+/// for pair in copies.windows(2) {
+///     g.depends(pair[1], pair[0]);                    // one after the other
+/// }
+/// let mut instance = g.build()?.instance()?;
+/// for &copy in &copies {
+///     instance.set(copy, (&src, &dst))?;
+/// }
+/// instance.run().await?;
+/// assert_eq!(dst.data_len(), 15);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub enum CopyNode {}
 

@@ -19,6 +19,21 @@ const REMOTE: Access = Access::RDMA_READ
 const DPU: Access = Access::DPU_READ_ONLY.union(Access::DPU_READ_WRITE);
 
 /// Builds an [`Rdma`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tokio_doca::{Device, Rdma, WorkQ, mem::Access};
+///
+/// # let device = Device::open_default()?;
+/// # let workq = WorkQ::builder().build()?;
+/// let rdma = Rdma::builder(&device)
+///     .permissions(Access::RDMA_READ)                 // what the peer may do
+///     .recv_queue_size(100)
+///     .rnr_timeout(Duration::from_millis(500))        // how long a send waits for a receive
+///     .attach(&workq)?;
+/// assert_eq!(rdma.recv_queue_size(), 128);            // a power of two
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "nothing is built before attach"]
 pub struct RdmaBuilder<'a> {

@@ -22,6 +22,24 @@ const OP: &str = "Rdma::connect";
 type How = fn(&dyn Endpoint, &[u8], Instant) -> Result<()>;
 
 /// The future of [`Rdma::connect`].
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tokio_doca::{Device, Rdma, WorkQ, rdma::RdmaState};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let workq = WorkQ::builder().build()?;
+/// let a = Rdma::builder(&device).attach(&workq)?;
+/// let b = Rdma::builder(&device).attach(&workq)?;
+/// // Usually these are two processes, and the blobs travel over a socket.
+/// let (of_a, of_b) = (a.export()?, b.export()?);
+/// let limit = Duration::from_secs(1);
+/// tokio::try_join!(a.connect(&of_b).timeout(limit), b.connect(&of_a).timeout(limit))?;
+/// assert_eq!((a.state(), b.state()), (RdmaState::Connected, RdmaState::Connected));
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "futures do nothing unless polled"]
 pub struct Connect {
     rdma: Rdma,

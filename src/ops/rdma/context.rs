@@ -264,6 +264,30 @@ impl Rdma {
 ///
 /// The numbers are exact while nothing happens. Jobs are counted by their
 /// [`WorkQ`](crate::WorkQ::stats).
+///
+/// ```
+/// # use tokio_doca::{BufPool, Device, Mmap, Rdma, WorkQ, rdma::RdmaStats};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// # let workq = WorkQ::builder().build()?;
+/// # let (a, b) = (Rdma::builder(&device).attach(&workq)?, Rdma::builder(&device).attach(&workq)?);
+/// # let (of_a, of_b) = (a.export()?, b.export()?);
+/// # tokio::try_join!(a.connect(&of_b), b.connect(&of_a))?;
+/// // `a` and `b` are connected.
+/// let dst = pool.alloc().await;
+/// let receive = b.recv(&dst).start()?;
+/// let stats: RdmaStats = b.stats();
+/// assert_eq!((stats.receives_posted, stats.receives_in_use), (1, 1));
+///
+/// let sent = a.send(()).start()?;                     // an empty message
+/// receive.await?;
+/// # sent.await?;
+/// assert_eq!(b.stats().receives_in_use, 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RdmaStats {

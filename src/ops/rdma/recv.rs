@@ -136,6 +136,32 @@ where
 pub type RdmaRecv<C, D> = Op<RecvRequest<C, D>>;
 
 /// What a [`RecvStream`](super::RecvStream) yields.
+///
+/// ```
+/// use futures::TryStreamExt;
+/// use tokio_doca::rdma::Message;
+/// # use tokio_doca::{BufPool, Device, Mmap, Rdma, WorkQ};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// # let workq = WorkQ::builder().build()?;
+/// # let (a, b) = (Rdma::builder(&device).attach(&workq)?, Rdma::builder(&device).attach(&workq)?);
+/// # let (of_a, of_b) = (a.export()?, b.export()?);
+/// # tokio::try_join!(a.connect(&of_b), b.connect(&of_a))?;
+/// // `a` and `b` are connected.
+/// # let src = pool.alloc().await;
+/// # src.extend_from_slice(b"hello")?;
+/// let mut messages = b.recv_stream(&pool, 4);
+/// let (sent, came) = tokio::try_join!(a.send_imm(&src, 7), messages.try_next())?;
+/// let Message { buf, received, .. } = came.expect("the connection has not ended");
+/// assert_eq!((received.len, received.immediate), (sent, Some(7)));
+/// let buf = buf.expect("the message is not empty");
+/// assert_eq!(&buf.data()?[..], b"hello");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Message {

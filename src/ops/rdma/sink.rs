@@ -22,6 +22,37 @@ use crate::ops::op::{LeasedJob, Request, prepare};
 use crate::reactor::{Prepared, RDMA_BATCH, Run, RunWaiter, budget};
 
 /// The sink of [`Rdma::send_sink`].
+///
+/// ```
+/// use futures::{SinkExt, StreamExt};
+/// use tokio_doca::{Buf, rdma::SendSink};
+/// # use tokio_doca::{BufPool, Device, Mmap, Rdma, WorkQ};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// # let workq = WorkQ::builder().build()?;
+/// # let (a, b) = (Rdma::builder(&device).attach(&workq)?, Rdma::builder(&device).attach(&workq)?);
+/// # let (of_a, of_b) = (a.export()?, b.export()?);
+/// # tokio::try_join!(a.connect(&of_b), b.connect(&of_a))?;
+/// // `a` and `b` are connected.
+/// let send = async {
+///     let mut sink: SendSink<Buf> = a.send_sink(4);
+///     for number in 0..3 {
+///         let message = pool.alloc().await;
+///         message.extend_from_slice(&[number])?;
+///         sink.feed(message).await?;
+///     }
+///     sink.flush().await                              // the peer has all of them
+/// };
+/// let mut messages = b.recv_stream(&pool, 4);
+/// let (sent, came) = tokio::join!(send, messages.by_ref().take(3).collect::<Vec<_>>());
+/// # sent?;
+/// assert_eq!(came.len(), 3);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "sinks do nothing unless polled"]
 pub struct SendSink<S: MaybeSource> {
     /// Messages that were fed and not submitted, with their leases.

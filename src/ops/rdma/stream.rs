@@ -16,6 +16,38 @@ use crate::mem::BufPool;
 use crate::reactor::budget;
 
 /// The stream of [`Rdma::recv_stream`] and of [`Rdma::messages`].
+///
+/// ```
+/// use futures::StreamExt;
+/// use tokio_doca::rdma::RecvStream;
+/// # use tokio_doca::{BufPool, Device, Mmap, Rdma, WorkQ};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// # let workq = WorkQ::builder().build()?;
+/// # let (a, b) = (Rdma::builder(&device).attach(&workq)?, Rdma::builder(&device).attach(&workq)?);
+/// # let (of_a, of_b) = (a.export()?, b.export()?);
+/// # tokio::try_join!(a.connect(&of_b), b.connect(&of_a))?;
+/// // `a` and `b` are connected.
+/// # let request = pool.alloc().await;
+/// # request.extend_from_slice(b"hello")?;
+/// let mut requests: RecvStream = b.recv_stream(&pool, 8);     // keeps 8 receives posted
+/// let serve = async {
+///     while let Some(Ok(request)) = requests.next().await {
+///         println!("{} bytes", request.received.len);
+///     }
+/// };
+/// let ask = async {
+///     a.send(&request).await?;
+///     a.close().await                                         // ends the stream of `b`
+/// };
+/// let ((), closed) = tokio::join!(serve, ask);
+/// closed?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "streams do nothing unless polled"]
 pub struct RecvStream {
     receives: Receives,

@@ -147,6 +147,20 @@ contexts! {
 }
 
 /// Builds a [`Sha`].
+///
+/// ```
+/// use tokio_doca::sha::{Algorithm, Sha};
+/// use tokio_doca::{Device, ErrorKind, WorkQ};
+///
+/// # let device = Device::open_default()?;
+/// # let workq = WorkQ::builder().build()?;
+/// match Sha::builder(&device).attach(&workq) {
+///     Ok(sha) => assert!(sha.caps().supports(Algorithm::Sha1)),
+///     Err(error) if error.kind() == ErrorKind::NotSupported => println!("hash on the CPU"),
+///     Err(error) => return Err(error),
+/// }
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "nothing is built before attach"]
 pub struct ShaBuilder<'a> {

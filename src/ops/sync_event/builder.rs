@@ -10,6 +10,19 @@ use crate::mem::Mmap;
 use crate::reactor::WorkQ;
 
 /// Where a sync event is set, or waited for. A hint: either side may do both.
+///
+/// ```
+/// use tokio_doca::sync_event::{Location, SyncEvent};
+/// # use tokio_doca::{Device, WorkQ};
+///
+/// # let device = Device::open_default()?;
+/// # let workq = WorkQ::builder().build()?;
+/// // The DPU sets the event, and this side waits for it.
+/// let cpu = Location::Cpu(&device);
+/// let event = SyncEvent::builder().publisher(Location::Dpu).subscriber(cpu).attach(&workq)?;
+/// # drop(event);
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum Location<'a> {
     /// On the CPU of this side, by way of this device.
@@ -50,6 +63,26 @@ impl Location<'_> {
 }
 
 /// Builds a [`SyncEvent`], or a [`BlockingSyncEvent`].
+///
+/// ```
+/// use tokio_doca::sync_event::{Location, SyncEvent};
+/// # use tokio_doca::{Device, WorkQ};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let workq = WorkQ::builder().build()?;
+/// let cpu = Location::Cpu(&device);
+/// let event = SyncEvent::builder()
+///     .publisher(cpu)
+///     .subscriber(cpu)
+///     .waits(2)                                       // at once
+///     .attach(&workq)?;
+/// let (reached, before) = tokio::try_join!(event.wait_gt(9), event.add(10))?;
+/// assert_eq!((reached, before), (10, 0));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "nothing is built before attach or start"]
 pub struct SyncEventBuilder<'a> {

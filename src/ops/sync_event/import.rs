@@ -121,6 +121,22 @@ impl Future for SyncEventImport {
 }
 
 /// A sync event that was imported, and not started yet.
+///
+/// ```
+/// use tokio_doca::soft::{Soft, View};
+/// use tokio_doca::sync_event::{ImportedSyncEvent, Location, SyncEvent};
+///
+/// # let host = Soft::builder().build().open("pf0")?;
+/// # let here = Location::Cpu(&host);
+/// # let event = SyncEvent::builder().publisher(Location::Dpu).subscriber(here).start()?;
+/// # let blob = event.export_dpu(&host)?;
+/// let dpu = Soft::builder().view(View::Dpu).build().open("p0")?;
+/// let imported: ImportedSyncEvent = SyncEvent::from_export(&dpu, &blob).wait()?;
+/// let theirs = imported.start()?;                     // or `attach`, for a WorkQ
+/// theirs.set(3)?;
+/// assert_eq!(event.get()?, 3);
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[must_use = "it is attached, or started"]
 pub struct ImportedSyncEvent {
     device: Device,

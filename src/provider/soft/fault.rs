@@ -9,6 +9,26 @@ use crate::error::{ErrorKind, JobError};
 use crate::sync::lock;
 
 /// What shall happen to a job.
+///
+/// ```
+/// use tokio_doca::soft::{Fault, Soft};
+/// # use tokio_doca::{BufPool, Dma, ErrorKind, Mmap, WorkQ};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// let soft = Soft::builder().build();
+/// let device = soft.open("pf0")?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// let dma = Dma::builder(&device).attach(&WorkQ::builder().build()?)?;
+/// # let (src, dst) = (pool.alloc().await, pool.alloc().await);
+/// # src.extend_from_slice(b"hello")?;
+/// soft.faults().push(Fault::Error(ErrorKind::IoFailed, 0x88));
+/// let error = dma.copy(&src, &dst).await.unwrap_err();
+/// assert_eq!((error.kind(), error.vendor_code()), (ErrorKind::IoFailed, Some(0x88)));
+/// assert_eq!(dma.copy(&src, &dst).await?, 5);         // the script is at its end
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
@@ -55,6 +75,18 @@ impl Fault {
 /// [`Fault::Delay`] and [`Fault::Behind`] let such a job pass, a [`Hold`] does not hold it up, and
 /// a failure ([`Fault::Error`], or [`Fault::Queue`], which breaks nothing else here) takes the
 /// context to the state Error.
+///
+/// ```
+/// use tokio_doca::soft::{Faults, Soft};
+///
+/// let soft = Soft::builder().build();
+/// let faults: &Faults = soft.faults();
+/// faults.push_script("pass*3 delay:5ms error:IoFailed")?;     // for the next five jobs
+/// assert_eq!(faults.left(), 5);
+/// faults.clear();
+/// assert_eq!(faults.left(), 0);
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Faults(Arc<Script>);
 
@@ -199,6 +231,28 @@ impl Faults {
 }
 
 /// Holds the jobs of a provider's devices up. Dropping it lets them go on.
+///
+/// ```
+/// use tokio_doca::soft::{Hold, Soft};
+/// # use tokio_doca::{BufPool, Dma, ErrorKind, Mmap, WorkQ};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// let soft = Soft::builder().build();
+/// let device = soft.open("pf0")?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// let dma = Dma::builder(&device).attach(&WorkQ::builder().build()?)?;
+/// # let (src, dst) = (pool.alloc().await, pool.alloc().await);
+/// # src.extend_from_slice(b"hello")?;
+/// // Tests what the program does while a copy is in flight.
+/// let hold: Hold = soft.faults().hold();
+/// let copy = dma.copy(&src, &dst).start()?;
+/// assert_eq!(dst.data().unwrap_err().kind(), ErrorKind::InUse);
+/// drop(hold);
+/// assert_eq!(copy.await?, 5);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Hold(Faults);
 
 impl Drop for Hold {

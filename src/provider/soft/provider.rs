@@ -57,6 +57,20 @@ pub struct Soft {
 }
 
 /// Builds a [`Soft`].
+///
+/// ```
+/// use tokio_doca::soft::{Limits, Soft, View};
+///
+/// // A DPU with the limits of a BlueField-2, whose jobs never complete within their submission.
+/// let soft = Soft::builder()
+///     .view(View::Dpu)
+///     .limits(Limits::bluefield2())
+///     .defer(true)
+///     .build();
+/// let device = soft.open("p0")?;
+/// assert_eq!(device.info().caps().dma.as_ref().map(|dma| dma.max_buf_size), Some(1 << 20));
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "nothing is built before build"]
 pub struct SoftBuilder {

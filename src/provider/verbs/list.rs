@@ -20,6 +20,18 @@ use crate::sync::{lock, log};
 /// It is one of the built-in ones: [`Device::list`](crate::Device::list) shows its devices, and
 /// [`Device::open`](crate::Device::open) opens them by the names that `ibv_devices` shows
 /// (`mlx5_0`, `rxe0`). Where there are none, [`Verbs::unavailable`] says why.
+///
+/// ```
+/// use tokio_doca::device::Provider;
+/// use tokio_doca::verbs::Verbs;
+///
+/// let verbs = Verbs::system();
+/// match verbs.unavailable() {
+///     Some(why) => println!("no adapters: {why}"),
+///     None => println!("{} adapters", verbs.devices()?.len()),
+/// }
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 pub struct Verbs {
     table: OnceLock<std::result::Result<Table, String>>,
     open: Mutex<HashMap<String, WeakDevice>>,

@@ -21,6 +21,31 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, WaitNode, Waiters, lock, log};
 
 /// Where an [`Rdma`](crate::Rdma) is in its life (RDMA guide 4.3).
+///
+/// ```
+/// use tokio_doca::rdma::RdmaState;
+/// # use tokio_doca::{Device, Rdma, WorkQ};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let workq = WorkQ::builder().build()?;
+/// # let (a, b) = (Rdma::builder(&device).attach(&workq)?, Rdma::builder(&device).attach(&workq)?);
+/// # let (of_a, of_b) = (a.export()?, b.export()?);
+/// # tokio::try_join!(a.connect(&of_b), b.connect(&of_a))?;
+/// // `a` and `b` are connected.
+/// assert_eq!(a.state(), RdmaState::Connected);
+/// drop(b);
+/// let ended = a.watch().wait_for(|state| state != RdmaState::Connected).await;
+/// match ended {
+///     Some(RdmaState::Error(cause)) => assert!(cause.is_disconnect()),
+///     other => unreachable!("{other:?}"),
+/// }
+/// a.reset()?;                                         // export and connect anew
+/// assert_eq!(a.state(), RdmaState::Init);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "doca_rdma_state")]
 pub enum RdmaState {

@@ -18,6 +18,23 @@ const SPAWN: &str = "PollThread::spawn";
 
 /// A thread to be, for the part of a service whose latency matters: it polls one [`WorkQ`] and runs
 /// the tasks that use it. [`WorkQ::poll_thread`] makes it.
+///
+/// ```
+/// # use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
+/// use std::time::Duration;
+///
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// # let workq = WorkQ::builder().build()?;
+/// let dma = Dma::builder(&device).attach(&workq)?;
+/// let (src, dst) = (pool.try_alloc()?, pool.try_alloc()?);
+/// src.extend_from_slice(b"hello")?;
+/// let thread = workq.poll_thread().spin(Duration::from_micros(100));
+/// let handle = thread.spawn(move || async move { dma.copy(&src, &dst).await })?;
+/// let copied = handle.join().expect("the task does not panic")?;
+/// assert_eq!(copied, 5);
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "no thread is started before spawn"]
 pub struct PollThread {

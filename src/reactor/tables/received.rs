@@ -6,6 +6,28 @@ use crate::error::{ErrorKind, JobError, Reason};
 use crate::mem::{Extent, Grow, Leased, Writing, hand_over};
 
 /// What a receive has brought: the answer of [`Rdma::recv`](crate::Rdma::recv).
+///
+/// ```
+/// use tokio_doca::rdma::{Received, RecvOpcode};
+/// # use tokio_doca::{BufPool, Device, Mmap, Rdma, WorkQ};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// # let workq = WorkQ::builder().build()?;
+/// # let (a, b) = (Rdma::builder(&device).attach(&workq)?, Rdma::builder(&device).attach(&workq)?);
+/// # let (of_a, of_b) = (a.export()?, b.export()?);
+/// # tokio::try_join!(a.connect(&of_b), b.connect(&of_a))?;
+/// // `a` and `b` are connected.
+/// # let (src, dst) = (pool.alloc().await, pool.alloc().await);
+/// # src.extend_from_slice(b"hello")?;
+/// let (_, received) = tokio::try_join!(a.send(&src), b.recv(&dst))?;
+/// let Received { len, opcode, .. } = received;
+/// assert_eq!((len, opcode), (5, RecvOpcode::Send));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "doca_rdma_result")]
 #[doc(alias = "doca_rdma_task_receive_get_result_len")]

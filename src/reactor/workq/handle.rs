@@ -14,6 +14,26 @@ use crate::reactor::mode::{Mode, Policy};
 /// Clones are the same queue. It can be used from any task on any thread; awaiting on a full queue
 /// waits its turn, in order. The last handle to go never waits for Jobs in flight: the device keeps
 /// what they need, and frees it after its last Job. [`WorkQ::shutdown`] waits.
+///
+/// ```
+/// # use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ, sha::{Algorithm, Sha}};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// let workq = WorkQ::builder().depth(64).build()?;    // at most 64 jobs in flight
+/// let dma = Dma::builder(&device).attach(&workq)?;    // several contexts may share it
+/// let sha = Sha::builder(&device).attach(&workq)?;
+///
+/// let (src, copy, digest) = (pool.alloc().await, pool.alloc().await, pool.alloc().await);
+/// src.extend_from_slice(b"abc")?;
+/// tokio::try_join!(dma.copy(&src, &copy), sha.hash(Algorithm::Sha256, &src, &digest))?;
+/// assert_eq!(workq.in_flight(), 0);
+/// workq.shutdown().await?;                            // refuses later jobs
+/// assert!(dma.copy(&src, &copy).await.is_err());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 #[doc(alias = "doca_workq")]
 #[doc(alias = "doca_pe")]
@@ -100,6 +120,18 @@ impl fmt::Debug for WorkQ {
 }
 
 /// Builds a [`WorkQ`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tokio_doca::{Mode, WorkQ};
+///
+/// let spin = Duration::from_micros(50);
+/// let workq = WorkQ::builder().depth(1024).mode(Mode::Hybrid { spin }).build()?;
+/// assert_eq!((workq.depth(), workq.mode()), (1024, Mode::Hybrid { spin }));
+///
+/// assert!(WorkQ::builder().depth(0).build().is_err());
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "nothing is built before build"]
 pub struct WorkQBuilder {

@@ -13,6 +13,19 @@ use crate::sync::atomic::fence;
 use crate::sync::{WaitNode, log};
 
 /// The future of [`WorkQ::shutdown`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tokio_doca::WorkQ;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let workq = WorkQ::builder().build()?;
+/// let limit = Duration::from_secs(5);                 // for jobs in flight
+/// tokio::time::timeout(limit, workq.shutdown()).await??;
+/// # Ok(())
+/// # }
+/// ```
 #[pin_project]
 #[must_use = "futures do nothing unless polled"]
 pub struct Shutdown {

@@ -10,6 +10,25 @@ use crate::device::Device;
 ///
 /// The numbers are exact while nothing happens; taken amid work they may differ by the Jobs that
 /// began or ended meanwhile.
+///
+/// ```
+/// # use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ, workq::Stats};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// # let workq = WorkQ::builder().build()?;
+/// # let dma = Dma::builder(&device).attach(&workq)?;
+/// # let (src, dst) = (pool.alloc().await, pool.alloc().await);
+/// # src.extend_from_slice(b"hello")?;
+/// let before: Stats = workq.stats();
+/// dma.copy(&src, &dst).await?;
+/// let stats = workq.stats();
+/// assert_eq!(stats.completed - before.completed, 1);
+/// println!("{} of {} polls found nothing", stats.empty_polls, stats.polls);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {

@@ -13,12 +13,54 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// A node of a graph. `K` says what kind, and so what
 /// [`Instance::set`](crate::graph::Instance::set) takes for it.
+///
+/// ```
+/// use tokio_doca::graph::{CopyNode, Graph, HashNode, Node};
+/// use tokio_doca::sha::{Algorithm, Sha};
+/// # use tokio_doca::{Device, Dma, WorkQ};
+///
+/// /// A graph, and the nodes that each of its instances sets.
+/// struct Ingest {
+///     graph: Graph,
+///     copy: Node<CopyNode>,
+///     hash: Node<HashNode>,
+/// }
+///
+/// impl Ingest {
+///     fn new(dma: &Dma, sha: &Sha) -> tokio_doca::Result<Ingest> {
+///         let mut g = Graph::builder();
+///         let (copy, hash) = (g.dma_copy(dma), g.sha(sha, Algorithm::Sha256));
+///         g.build().map(|graph| Ingest { graph, copy, hash })
+///     }
+/// }
+/// # let (device, workq) = (Device::open_default()?, WorkQ::builder().build()?);
+/// # let (dma, sha) = (Dma::builder(&device), Sha::builder(&device));
+/// # let ingest = Ingest::new(&dma.attach(&workq)?, &sha.attach(&workq)?)?;
+/// # assert_eq!((ingest.graph.nodes(), ingest.copy.id() == ingest.hash.id()), (2, false));
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 pub struct Node<K> {
     id: NodeId,
     kind: PhantomData<fn() -> K>,
 }
 
 /// A node of whatever kind: [`Node::id`].
+///
+/// ```
+/// use tokio_doca::graph::{Graph, NodeId};
+/// # use tokio_doca::{Device, Dma, WorkQ};
+///
+/// # let dma = Dma::builder(&Device::open_default()?).attach(&WorkQ::builder().build()?)?;
+/// let mut g = Graph::builder();
+/// let (copy, check) = (g.dma_copy(&dma), g.user(|_| Ok(())));
+/// let ids: [NodeId; 2] = [copy.id(), check.id()];     // of several kinds in one list
+/// for (id, name) in ids.into_iter().zip(["copy", "check"]) {
+///     g.label(id, name);
+/// }
+/// let graph = g.build()?;
+/// assert_eq!(graph.label(ids[1]).as_deref(), Some("check"));
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct NodeId {
     /// Which graph, of all that were begun in this process.
@@ -28,6 +70,27 @@ pub struct NodeId {
 }
 
 /// Where a node is in the last run.
+///
+/// ```
+/// use tokio_doca::graph::{Graph, NodeState};
+/// # use tokio_doca::{Device, Dma, ErrorKind, WorkQ};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let dma = Dma::builder(&device).attach(&WorkQ::builder().build()?)?;
+/// let mut g = Graph::builder();
+/// let copy = g.dma_copy(&dma);
+/// let check = g.user(|_| Ok(()));
+/// g.depends(check, copy);
+/// let mut instance = g.build()?.instance()?;
+/// let error = instance.run().await.unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::BadState);      // the copy has no operands
+/// assert_eq!(instance.state(copy), NodeState::Failed);
+/// assert_eq!(instance.state(check), NodeState::NotStarted);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[doc(alias = "doca_graph_node_state")]
@@ -45,28 +108,178 @@ pub enum NodeState {
 }
 
 /// The kind of a node that is a function: [`GraphBuilder::user`](crate::graph::GraphBuilder::user).
+///
+/// ```
+/// use tokio_doca::graph::{Graph, Node, UserNode};
+/// # use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// # let dma = Dma::builder(&device).attach(&WorkQ::builder().build()?)?;
+/// # let (src, dst) = (pool.alloc().await, pool.alloc().await);
+/// # src.extend_from_slice(b"hello")?;
+/// let runs = Arc::new(AtomicU32::new(0));
+/// let mut g = Graph::builder();
+/// let copy = g.dma_copy(&dma);
+/// let counter = Arc::clone(&runs);
+/// let count: Node<UserNode> = g.user(move |_| {
+///     counter.fetch_add(1, Relaxed);
+///     Ok(())
+/// });
+/// g.depends(count, copy);
+/// # let mut instance = g.build()?.instance()?;
+/// # instance.set(copy, (&src, &dst))?;
+/// # instance.run().await?;
+/// # instance.run().await?;
+/// # assert_eq!(runs.load(Relaxed), 2);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub enum UserNode {}
 
 /// The kind of a node that is a function with data of each instance's own:
 /// [`GraphBuilder::user_with`](crate::graph::GraphBuilder::user_with). It is set to that data.
+///
+/// ```
+/// use tokio_doca::graph::{DataNode, Graph, Node};
+/// # use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
+/// use std::sync::mpsc::{Sender, channel};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// # let dma = Dma::builder(&device).attach(&WorkQ::builder().build()?)?;
+/// # let (src, dst) = (pool.alloc().await, pool.alloc().await);
+/// # src.extend_from_slice(b"hello")?;
+/// let mut g = Graph::builder();
+/// let copy = g.dma_copy(&dma);
+/// let report: Node<DataNode<Sender<u64>>> = g.user_with(move |run, sender: &mut Sender<u64>| {
+///     let copied = run.result(copy).expect("the copy has completed")?;
+///     Ok(sender.send(copied).expect("the receiver exists"))
+/// });
+/// g.depends(report, copy);
+/// let mut instance = g.build()?.instance()?;
+/// let (sender, receiver) = channel();
+/// instance.set(report, sender)?;                      // another instance has another sender
+/// instance.set(copy, (&src, &dst))?;
+/// instance.run().await?;
+/// assert_eq!(receiver.recv(), Ok(5));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct DataNode<T>(PhantomData<fn(T)>);
 
 /// The kind of a node that is a future:
 /// [`GraphBuilder::user_async`](crate::graph::GraphBuilder::user_async).
+///
+/// ```
+/// use tokio_doca::graph::{AsyncNode, Graph, Node};
+/// # use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
+/// use std::sync::Arc;
+/// use tokio::sync::Notify;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// # let dma = Dma::builder(&device).attach(&WorkQ::builder().build()?)?;
+/// # let (src, dst) = (pool.alloc().await, pool.alloc().await);
+/// # src.extend_from_slice(b"hello")?;
+/// let (go, mut g) = (Arc::new(Notify::new()), Graph::builder());
+/// let waits = Arc::clone(&go);
+/// let gate: Node<AsyncNode> = g.user_async(move |_| {
+///     let waits = Arc::clone(&waits);
+///     async move { Ok(waits.notified().await) }
+/// });
+/// let copy = g.dma_copy(&dma);
+/// g.depends(copy, gate);                              // copies once the task was notified
+/// let mut instance = g.build()?.instance()?;
+/// instance.set(copy, (&src, &dst))?;
+/// let (ran, ()) = tokio::join!(instance.run(), async { go.notify_one() });
+/// # ran?;
+/// assert_eq!(dst.data_len(), 5);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub enum AsyncNode {}
 
 /// The kind of a node that is another graph:
 /// [`GraphBuilder::subgraph`](crate::graph::GraphBuilder::subgraph). It is set to an
 /// [`Instance`](crate::graph::Instance) of that graph.
+///
+/// ```
+/// use tokio_doca::graph::{Graph, Node, SubGraphNode};
+/// # use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// # let workq = WorkQ::builder().build()?;
+/// # let dma = Dma::builder(&device).attach(&workq)?;
+/// # let (src, dst) = (pool.alloc().await, pool.alloc().await);
+/// # src.extend_from_slice(b"hello")?;
+/// let mut g = Graph::builder();
+/// let copy = g.dma_copy(&dma);
+/// let inner = g.build()?;
+///
+/// let mut g = Graph::builder();
+/// let part: Node<SubGraphNode> = g.subgraph(&inner);
+/// let mut outer = g.build()?.instance_on(&workq)?;
+///
+/// let mut instance = inner.instance()?;
+/// instance.set(copy, (&src, &dst))?;
+/// outer.set(part, instance)?;
+/// outer.run().await?;
+/// assert_eq!(outer.result_in(part, copy), Some(Ok(5)));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub enum SubGraphNode {}
 
 /// The kind of a node that receives:
 /// [`GraphBuilder::rdma_recv`](crate::graph::GraphBuilder::rdma_recv). It is set to a destination,
 /// or to `()`.
+///
+/// ```
+/// use tokio_doca::graph::{Graph, Node, RecvNode};
+/// # use tokio_doca::{BufPool, Device, Dma, Mmap, Rdma, WorkQ};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// # let workq = WorkQ::builder().build()?;
+/// # let (a, b) = (Rdma::builder(&device).attach(&workq)?, Rdma::builder(&device).attach(&workq)?);
+/// # let (of_a, of_b) = (a.export()?, b.export()?);
+/// # tokio::try_join!(a.connect(&of_b), b.connect(&of_a))?;
+/// // `a` and `b` are connected.
+/// # let dma = Dma::builder(&device).attach(&workq)?;
+/// # let (message, inbox, archive) = (pool.alloc().await, pool.alloc().await, pool.alloc().await);
+/// # message.extend_from_slice(b"hello")?;
+/// let mut g = Graph::builder();
+/// let recv: Node<RecvNode> = g.rdma_recv(&b);
+/// let store = g.dma_copy(&dma);
+/// g.depends(store, recv);
+/// let mut instance = g.build()?.instance()?;
+/// instance.set(recv, &inbox)?;
+/// instance.set(store, (&inbox, &archive))?;
+/// let (ran, sent) = tokio::join!(instance.run(), a.send(&message));
+/// # (ran?, sent?);
+/// assert_eq!(instance.received(recv).map(|received| received.len), Some(5));
+/// assert_eq!(&archive.data()?[..], b"hello");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub enum RecvNode {}
 

@@ -23,6 +23,35 @@ pub(crate) trait RunView: Send + Sync {
 
 /// A run, as the function of a user node sees it: results of nodes that are over, and operands of
 /// those to come.
+///
+/// ```
+/// use tokio_doca::graph::{Graph, Scope};
+/// # use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ, Buf};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// # let dma = Dma::builder(&device).attach(&WorkQ::builder().build()?)?;
+/// # let (src, dst, spare) = (pool.alloc().await, pool.alloc().await, pool.alloc().await);
+/// # src.extend_from_slice(b"hello")?;
+/// let mut g = Graph::builder();
+/// let (first, second) = (g.dma_copy(&dma), g.dma_copy(&dma));
+/// // Sets the operands of the second copy once the first one has completed.
+/// let choose = g.user_with(move |run: &mut Scope<'_>, bufs: &mut [Buf; 2]| {
+///     assert_eq!(run.result(first), Some(Ok(5)));
+///     run.set(second, (&bufs[0], &bufs[1]))
+/// });
+/// g.depends(choose, first);
+/// g.depends(second, choose);
+/// let mut instance = g.build()?.instance()?;
+/// instance.set(first, (&src, &dst))?;
+/// instance.set(choose, [dst.clone(), spare.clone()])?;
+/// instance.run().await?;
+/// assert_eq!(&spare.data()?[..], b"hello");
+/// # Ok(())
+/// # }
+/// ```
 pub struct Scope<'a>(pub(crate) &'a mut dyn RunView);
 
 impl Scope<'_> {

@@ -11,6 +11,33 @@ use crate::error::{Error, ErrorKind};
 ///
 /// Its text names the node that failed first once, with its path through sub-graphs:
 /// `node inner > call: the source holds no data: ...`.
+///
+/// ```
+/// use tokio_doca::graph::{Graph, RunError};
+/// use tokio_doca::{Error, ErrorKind};
+/// # use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tokio_doca::Result<()> {
+/// # let device = Device::open_default()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// # let dma = Dma::builder(&device).attach(&WorkQ::builder().build()?)?;
+/// # let (src, dst) = (pool.alloc().await, pool.alloc().await);
+/// # src.extend_from_slice(b"hello")?;
+/// let mut g = Graph::builder();
+/// let copy = g.dma_copy(&dma);
+/// let check = g.user(|_| Err(Error::new(ErrorKind::InvalidValue, None, "the checksum differs")));
+/// g.label(check, "check");
+/// g.depends(check, copy);
+/// let mut instance = g.build()?.instance()?;
+/// instance.set(copy, (&src, &dst))?;
+/// let error: RunError = instance.run().await.unwrap_err();
+/// assert_eq!((error.node(), error.failed()), (check.id(), &[check.id()][..]));
+/// assert_eq!(error.cause().kind(), ErrorKind::InvalidValue);
+/// assert!(error.to_string().contains("check"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct RunError {
     node: NodeId,

@@ -5,6 +5,17 @@
 use crate::device::{PciAddr, PciFunction, RepKind};
 
 /// A port of the card: a device of the DPU's view, and the parent of functions.
+///
+/// ```
+/// use tokio_doca::soft::{Function, Port, Topology};
+///
+/// let pf = |name, address: &str| address.parse().map(|address| Function::pf(name, address));
+/// let p0 = Port::new("p0", "03:00.0".parse()?).function(pf("pf0", "0b:00.0")?);
+/// let p1 = Port::new("p1", "03:00.1".parse()?).function(pf("pf1", "0b:00.1")?);
+/// let card = Topology::new([p0, p1])?;
+/// # drop(card);
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     pub(super) name: String,
@@ -13,6 +24,19 @@ pub struct Port {
 }
 
 /// A function behind a port: a device of one view, and a representor.
+///
+/// ```
+/// use tokio_doca::device::RepFilter;
+/// use tokio_doca::soft::{Function, Soft, Topology, View};
+///
+/// // A virtual function is plugged into the default card.
+/// let vf = Function::vf("vf9", "0b:03.1".parse()?).representor("tenant9");
+/// let card = Topology::default().plug("p0", vf)?;
+/// let soft = Soft::builder().view(View::Dpu).topology(card).build();
+/// let listed = soft.open("p0")?.representors(RepFilter::Net)?;
+/// assert!(listed.iter().any(|info| info.name() == "tenant9"));
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
     pub(super) name: String,

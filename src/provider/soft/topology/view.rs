@@ -8,6 +8,16 @@ use crate::error::{Error, ErrorKind, Result};
 ///
 /// Defaults to the host, unless `TOKIO_DOCA_SOFT=dpu` is in the environment of the process. A
 /// provider built in code has the view of [`SoftBuilder::view`](crate::soft::SoftBuilder::view).
+///
+/// ```
+/// use tokio_doca::soft::{Soft, View};
+///
+/// let [host, dpu] = [View::Host, View::Dpu].map(|view| Soft::builder().view(view).build());
+/// assert!(host.open("pf0")?.info().caps().export_dpu);
+/// assert!(dpu.open("p0")?.info().caps().import_dpu);
+/// assert!(dpu.open("pf0").is_err());                  // a function of the host
+/// # Ok::<(), tokio_doca::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum View {
     /// The host: its functions export to the DPU.

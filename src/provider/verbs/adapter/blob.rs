@@ -130,6 +130,18 @@ impl MemoryBlob {
 /// [`Rdma::export`](crate::Rdma::export) and [`Rdma::connect`](crate::Rdma::connect) carry it in a
 /// blob. A program of another kind has a form of its own for the same: this is for speaking with
 /// it, as `examples/rc_pingpong.rs` does.
+///
+/// ```no_run
+/// use tokio_doca::{Device, Rdma, WorkQ, verbs::Address};
+///
+/// # fn main() -> tokio_doca::Result<()> {
+/// let device = Device::open("mlx5_0")?;
+/// let rdma = Rdma::builder(&device).attach(&WorkQ::builder().build()?)?;
+/// let Address { lid, qpn, psn, .. } = Address::of(&rdma.export()?)?;
+/// println!("local address: LID {lid:#06x}, QPN {qpn:#08x}, PSN {psn:#08x}");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
     /// Of an InfiniBand port; 0 of an Ethernet port.
