@@ -1,7 +1,7 @@
 //! Rules for the sources and the documents: layers, import cycles, what has `Deref`, long
 //! functions, the ledger of unsafe code, auto traits, the table of what works where, the calls that
-//! errors name, the names of DOCA, how the log is written, where links lead, and how much product
-//! code there is.
+//! errors name, the names of DOCA, how the log is written, where links lead, the examples of types
+//! that a user holds, and how much product code there is.
 
 mod auto_traits;
 mod calls;
@@ -9,6 +9,7 @@ mod columns;
 mod cycles;
 mod deref;
 mod doca_names;
+mod examples;
 mod functions;
 mod layering;
 mod leased;
