@@ -10,7 +10,8 @@ use tracing::debug;
 
 use super::RdmaStream;
 use super::exchange::Connecting;
-use super::options::{Exchange, Net, StreamAddr, StreamOptions, runtime};
+use super::options::{StreamAddr, StreamOptions};
+use super::side::{Exchange, Net, runtime};
 use super::wire::{DATA_MAX, Message};
 use crate::channel::Socket;
 use crate::device::Device;

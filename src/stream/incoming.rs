@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use super::RdmaStream;
 use super::connector::{check_data, in_time};
 use super::exchange::{Listening, Over};
-use super::options::{Exchange, Net};
+use super::side::{Exchange, Net};
 use super::wire::{CANNOT_CONNECT, Message, Wrong};
 use crate::channel::{Peer, Socket};
 use crate::error::{Error, ErrorKind, Result};

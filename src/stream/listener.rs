@@ -17,7 +17,8 @@ use tokio::time::{Instant, Sleep};
 use tracing::warn;
 
 use super::incoming::{Incoming, hear};
-use super::options::{Net, StreamAddr, StreamOptions, runtime};
+use super::options::{StreamAddr, StreamOptions};
+use super::side::{Net, runtime};
 use crate::channel::{Listener, is_full};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
@@ -309,7 +310,7 @@ impl Arrivals {
             {
                 return Poll::Pending;
             }
-            let no_room = self.silent.len() >= net.options.silent();
+            let no_room = self.silent.len() >= net.options.half_open;
             if no_room && !self.is_silent(cx) {
                 return Poll::Pending;
             }

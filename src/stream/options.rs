@@ -1,24 +1,14 @@
-//! The limits of streams, and the memory that those of one listener or connector share.
+//! The limits and settings of streams.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
-use std::{fmt, io, net::SocketAddr};
+use std::{fmt, net::SocketAddr};
 
-use tokio::runtime::Handle;
-
-use super::core::{Core, Parts};
-use super::drain::Guests;
-use super::exchange::Over;
 use super::flow::{HEAD, RESERVED};
-use super::side::Side;
-use super::wire::{FRAME_MIN, LEN_MAX, Message, Wrong};
-use crate::channel::{self, Inbox, Socket};
-use crate::device::{Access, Device};
+use super::wire::FRAME_MIN;
+use crate::device::{Access, Device, Mtu, Transport};
 use crate::error::{Error, ErrorKind, Result};
-use crate::mem::{BufPool, Mmap};
-use crate::ops::{Rdma, RecvPool};
-use crate::reactor::WorkQ;
+use crate::ops::{Rdma, RdmaBuilder};
 
 /// Bytes that may be on their way to a peer that does not read: less than what a connection of the
 /// software device holds.
@@ -26,15 +16,6 @@ const IN_FLIGHT: usize = 448 << 10;
 
 /// How long a frame waits for a receive of a peer that has said that it is posted.
 const LIAR: Duration = Duration::from_millis(100);
-
-/// The most frames of a stream that wait so.
-const WAITING: usize = 4;
-
-/// Each Buf begins with a cache line.
-const ALIGN: usize = 64;
-
-/// Bytes of a Buf for control frames.
-const CONTROL: usize = 64;
 
 /// Where a listener listens: a TCP address, or a Unix socket in the file system.
 ///
@@ -92,7 +73,8 @@ impl fmt::Display for StreamAddr {
 ///
 /// The memory is allocated at once: for each of `connections` as many frames as `recv_window` and
 /// two more to receive, unless streams share [`recv_bufs`](Self::recv_bufs), and half of
-/// `send_window` to send.
+/// `send_window` to send. It is registered for remote operations alone, so that an adapter locks it
+/// once: a [`Dma`](crate::Dma) does not reach it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -114,13 +96,17 @@ impl fmt::Display for StreamAddr {
 #[derive(Clone, Copy, Debug)]
 #[must_use = "nothing is built before bind or connector"]
 pub struct StreamOptions {
-    connections: usize,
-    frame_size: usize,
+    pub(super) connections: usize,
+    pub(super) frame_size: usize,
     recv_window: Option<usize>,
-    recv_bufs: Option<usize>,
-    send_window: usize,
-    half_open: usize,
+    pub(super) recv_bufs: Option<usize>,
+    pub(super) send_window: usize,
+    pub(super) half_open: usize,
     permissions: Access,
+    transport: Transport,
+    gid_index: Option<u32>,
+    mtu: Mtu,
+    rnr_timeout: Option<Duration>,
     pub(super) timeout: Duration,
     pub(super) linger: Duration,
 }
@@ -135,6 +121,10 @@ impl Default for StreamOptions {
             send_window: 4,
             half_open: 64,
             permissions: Access::empty(),
+            transport: Transport::default(),
+            gid_index: None,
+            mtu: Mtu::default(),
+            rnr_timeout: None,
             timeout: Duration::from_secs(5),
             linger: Duration::from_secs(1),
         }
@@ -210,6 +200,36 @@ impl StreamOptions {
         self
     }
 
+    /// Sets how the packets of all streams travel over an adapter: traffic class, service level,
+    /// address, and more. Defaults to those of [`Transport`], which are right for most networks;
+    /// the software device takes only these.
+    pub fn transport(mut self, transport: Transport) -> Self {
+        self.transport = transport;
+        self
+    }
+
+    /// Sets which address of the port streams use, by its index. Defaults to `None`: the address
+    /// that routes farthest, or that of the [`transport`](Self::transport).
+    pub fn gid_index(mut self, index: impl Into<Option<u32>>) -> Self {
+        self.gid_index = index.into();
+        self
+    }
+
+    /// Sets the largest payload of a packet; both sides use the smaller of theirs. Defaults to
+    /// 1,024 bytes.
+    pub fn mtu(mut self, mtu: Mtu) -> Self {
+        self.mtu = mtu;
+        self
+    }
+
+    /// Sets how long a frame waits for a peer that has no receive posted, or does not answer,
+    /// before its stream ends with `TimedOut`. Defaults to `None`: 2 s over an adapter, and 100 ms
+    /// on the software device, where an honest peer has posted what it gives credits for.
+    pub fn rnr_timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
+        self.rnr_timeout = timeout.into();
+        self
+    }
+
     /// Sets how long a side waits for the other one, for each of the two parts of the exchange: the
     /// greeting, and the connection. Defaults to 5 s.
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -224,18 +244,32 @@ impl StreamOptions {
         self
     }
 
-    pub(super) fn silent(&self) -> usize {
-        self.half_open
+    /// Begins the Rdma of a stream.
+    pub(super) fn rdma<'a>(&self, device: &'a Device) -> RdmaBuilder<'a> {
+        let rdma = Rdma::builder(device)
+            .recv_queue_size((self.window() + RESERVED) as u32)
+            .send_queue_size(self.send_window as u32 + 2)
+            .permissions(self.permissions)
+            .transport(self.transport)
+            .gid_index(self.gid_index)
+            .mtu(self.mtu);
+        // Credits are for receives that are posted. Without a network between them, a frame waits
+        // for one only if the peer has lied.
+        match self.rnr_timeout {
+            Some(timeout) => rdma.rnr_timeout(timeout),
+            None if !has_network(device) => rdma.rnr_timeout(LIAR),
+            None => rdma,
+        }
     }
 
     /// Returns how many frames a peer can send before this side reads.
-    fn window(&self) -> usize {
+    pub(super) fn window(&self) -> usize {
         self.recv_window
             .unwrap_or(8.min(IN_FLIGHT / self.frame_size))
     }
 
     /// Refuses a number that is out of its range.
-    fn check(&self, op: &'static str) -> Result<()> {
+    pub(super) fn check(&self, op: &'static str) -> Result<()> {
         let within = |name, value, least, most| match (least..=most).contains(&value) {
             true => Ok(()),
             false => {
@@ -253,193 +287,8 @@ impl StreamOptions {
     }
 }
 
-/// Returns the runtime that polls.
-///
-/// # Errors
-///
-/// `BadState` if there is none.
-///
-/// # Panics
-///
-/// As Tokio does, if it has no I/O or no time: before anything is begun.
-pub(super) fn runtime(op: &'static str) -> Result<Handle> {
-    let runtime = channel::runtime(op)?;
-    drop(tokio::time::sleep(Duration::ZERO));
-    Ok(runtime)
-}
-
-/// Refuses a device whose endpoints cannot share buffers of this size.
-fn check_shared(op: &'static str, frame: usize, device: &Device) -> Result<()> {
+/// Returns true if a device has a network between it and its peers, as adapters have.
+pub(super) fn has_network(device: &Device) -> bool {
     let caps = device.info().caps().rdma.as_ref();
-    match caps.map_or(0, |caps| caps.max_pooled_room) {
-        most if most < frame => {
-            let text = format!(
-                "the device shares buffers of at most {most} bytes between connections, and a \
-                 frame has {frame}: leave StreamOptions::recv_bufs out, or set a smaller frame_size"
-            );
-            Err(Error::new(ErrorKind::NotSupported, op, text))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// What the streams of one listener or connector have in common.
-pub(super) struct Net {
-    pub(super) options: StreamOptions,
-    device: Device,
-    workq: WorkQ,
-    receives: BufPool,
-    sends: BufPool,
-    control: BufPool,
-    pub(super) guests: Guests,
-}
-
-impl Net {
-    pub(super) fn new(
-        op: &'static str,
-        options: StreamOptions,
-        device: &Device,
-        workq: &WorkQ,
-    ) -> Result<Net> {
-        options.check(op)?;
-        let frame = options.frame_size;
-        let element = frame.next_multiple_of(ALIGN);
-        let all = element * options.connections;
-        let own = all * (options.window() + RESERVED);
-        let receives = options.recv_bufs.map_or(own, |bufs| bufs * element);
-        if options.recv_bufs.is_some() {
-            check_shared(op, frame, device)?;
-        }
-        let sends = all * options.send_window.div_ceil(2);
-        let build = || {
-            let control = 2 * CONTROL * options.connections;
-            let memory = Mmap::builder().device(device);
-            let memory = memory.alloc(receives + sends + control)?;
-            let pool = |from: usize, len, element| {
-                let pool = BufPool::builder(&memory).range(from..from + len);
-                pool.element_size(element).alignment(ALIGN).build()
-            };
-            Ok(Net {
-                receives: pool(0, receives, frame)?,
-                sends: pool(receives, sends, frame)?,
-                control: pool(receives + sends, control, CONTROL)?,
-                device: device.clone(),
-                workq: workq.clone(),
-                options,
-                guests: Guests::new(),
-            })
-        };
-        build().map_err(|error: Error| error.with_call(op))
-    }
-
-    /// One side of a connection that is to be made.
-    pub(super) fn side(&self, op: &'static str, runtime: &Handle) -> Result<Side> {
-        let full = || {
-            let text = format!(
-                "all memory for {} streams is in use: drop one, or set \
-                 StreamOptions::connections",
-                self.options.connections
-            );
-            Error::new(ErrorKind::Full, op, text)
-        };
-        let control = [self.control.try_alloc(), self.control.try_alloc()];
-        let [Ok(credits), Ok(end)] = control else {
-            return Err(full());
-        };
-        let receives = (self.options.window() + RESERVED) as u32;
-        let mut send_window = self.options.send_window;
-        let mut rdma = Rdma::builder(&self.device)
-            .recv_queue_size(receives)
-            .send_queue_size(send_window as u32 + 2)
-            .permissions(self.options.permissions);
-        let caps = self.device.info().caps().rdma.as_ref();
-        if caps.is_some_and(|caps| !caps.transport) {
-            // Credits are for receives that are posted. Without a network between them, a frame
-            // waits for one only if the peer has lied.
-            rdma = rdma.rnr_timeout(LIAR);
-            send_window = send_window.min(WAITING);
-        }
-        if self.options.recv_bufs.is_some() {
-            rdma = rdma.recv_pool(&RecvPool::new(&self.receives).credits(receives));
-        }
-        let rdma = rdma
-            .attach(&self.workq)
-            .map_err(|error| error.with_call(op))?;
-        let wakers = Arc::default();
-        let parts = Parts {
-            receives: &self.receives,
-            sends: &self.sends,
-            control: [credits, end],
-            recv_window: self.options.window(),
-            send_window,
-            runtime: runtime.clone(),
-        };
-        let core = Box::new(Core::new(rdma, parts, &wakers));
-        if !core.has_receives() {
-            return Err(full());
-        }
-        Ok(Side {
-            blob: core.rdma().export().map_err(|error| error.with_call(op))?,
-            frame: self.options.frame_size as u32,
-            core,
-            wakers,
-        })
-    }
-}
-
-/// The socket on which an exchange goes on, and what was read of it.
-pub(super) struct Exchange {
-    pub(super) op: &'static str,
-    pub(super) socket: Socket,
-    inbox: Inbox,
-    pub(super) runtime: Handle,
-}
-
-impl Exchange {
-    pub(super) fn new(op: &'static str, socket: Socket, runtime: Handle) -> Exchange {
-        Exchange {
-            op,
-            socket,
-            inbox: Inbox::new(LEN_MAX, 1),
-            runtime,
-        }
-    }
-
-    fn error(&self, kind: ErrorKind, text: impl Into<String>) -> Error {
-        Error::new(kind, self.op, text.into())
-    }
-
-    fn io(&self, error: io::Error) -> Error {
-        let peer = self.socket.peer();
-        let text = match error.kind() {
-            io::ErrorKind::UnexpectedEof => {
-                format!("{peer} has hung up: it is no RdmaListener, or drops who asks")
-            }
-            io::ErrorKind::InvalidData => {
-                format!("{peer} speaks another protocol: name the address of an RdmaListener")
-            }
-            _ => format!("the exchange with {peer}: {error}"),
-        };
-        self.error(ErrorKind::ConnectionAborted, text)
-    }
-
-    pub(super) async fn say(&self, message: Message<'_>) -> Result<()> {
-        let written = self.socket.write_frame(&message.bytes()).await;
-        written.map_err(|error| self.io(error))
-    }
-
-    /// Reads the next message, which [`Exchange::understand`] parses.
-    pub(super) async fn hear(&mut self) -> Result<bytes::Bytes> {
-        let read = self.socket.read_frame(&mut self.inbox).await;
-        read.map_err(|error| self.io(error))
-    }
-
-    /// Why the exchange is over, as an error.
-    pub(super) fn over(&self, over: Over<'_>) -> Error {
-        let kind = match over {
-            Over::Wrong(Wrong::Version(_)) => ErrorKind::UnsupportedVersion,
-            _ => ErrorKind::ConnectionAborted,
-        };
-        self.error(kind, over.to_string())
-    }
+    caps.is_none_or(|caps| caps.transport)
 }

@@ -1,14 +1,36 @@
 //! One side of a connection that is to be made: the connector dials and introduces itself, the
-//! listener contacts nobody and waits for that (ADR 0043).
+//! listener contacts nobody and waits for that (ADR 0043). And what the sides of one listener or
+//! connector have in common: their memory, and how they meet.
 
 use std::future::poll_fn;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::core::Core;
+use tokio::runtime::Handle;
+
+use super::core::{Core, Parts};
+use super::drain::Guests;
+use super::exchange::Over;
+use super::flow::RESERVED;
+use super::options::{StreamOptions, has_network};
 use super::wakers::Wakers;
-use super::wire::Offer;
-use crate::error::{Error, Result};
+use super::wire::{LEN_MAX, Message, Offer, Wrong};
+use crate::channel::{self, Inbox, Socket};
+use crate::device::{Device, RegistrationUse};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mem::{BufPool, Mmap};
+use crate::ops::RecvPool;
+use crate::reactor::WorkQ;
+
+/// The most frames of a stream that wait for a receive, where no network is between.
+const WAITING: usize = 4;
+
+/// Each Buf begins with a cache line.
+const ALIGN: usize = 64;
+
+/// Bytes of a Buf for control frames.
+const CONTROL: usize = 64;
 
 /// One side of a connection that is to be made.
 pub(super) struct Side {
@@ -75,5 +97,194 @@ impl Side {
     fn begin(&mut self, op: &'static str, offer: Offer<'_>) -> Result<()> {
         let begun = self.core.begin(offer.frame as usize, offer.credits);
         begun.map_err(|error| Error::from(error).with_call(op))
+    }
+}
+
+/// Returns the runtime that polls.
+///
+/// # Errors
+///
+/// `BadState` if there is none.
+///
+/// # Panics
+///
+/// As Tokio does, if it has no I/O or no time: before anything is begun.
+pub(super) fn runtime(op: &'static str) -> Result<Handle> {
+    let runtime = channel::runtime(op)?;
+    drop(tokio::time::sleep(Duration::ZERO));
+    Ok(runtime)
+}
+
+/// Refuses a device whose endpoints cannot share buffers of this size.
+fn check_shared(op: &'static str, frame: usize, device: &Device) -> Result<()> {
+    let caps = device.info().caps().rdma.as_ref();
+    match caps.map_or(0, |caps| caps.max_pooled_room) {
+        most if most < frame => {
+            let text = format!(
+                "the device shares buffers of at most {most} bytes between connections, and a \
+                 frame has {frame}: leave StreamOptions::recv_bufs out, or set a smaller frame_size"
+            );
+            Err(Error::new(ErrorKind::NotSupported, op, text))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What the streams of one listener or connector have in common.
+pub(super) struct Net {
+    pub(super) options: StreamOptions,
+    device: Device,
+    workq: WorkQ,
+    receives: BufPool,
+    sends: BufPool,
+    control: BufPool,
+    pub(super) guests: Guests,
+}
+
+impl Net {
+    pub(super) fn new(
+        op: &'static str,
+        options: StreamOptions,
+        device: &Device,
+        workq: &WorkQ,
+    ) -> Result<Net> {
+        options.check(op)?;
+        // What the device refuses is said now, and not to the first peer.
+        let net = options.rdma(device).check_on(device);
+        net.map_err(|error| error.with_call(op))?;
+        let frame = options.frame_size;
+        let element = frame.next_multiple_of(ALIGN);
+        let all = element * options.connections;
+        let own = all * (options.window() + RESERVED);
+        let receives = options.recv_bufs.map_or(own, |bufs| bufs * element);
+        if options.recv_bufs.is_some() {
+            check_shared(op, frame, device)?;
+        }
+        let sends = all * options.send_window.div_ceil(2);
+        let build = || {
+            let control = 2 * CONTROL * options.connections;
+            let memory = Mmap::builder().device(device);
+            // An adapter locks memory once for each use.
+            let memory = memory.only_for(RegistrationUse::Rdma);
+            let memory = memory.alloc(receives + sends + control)?;
+            let pool = |from: usize, len, element| {
+                let pool = BufPool::builder(&memory).range(from..from + len);
+                pool.element_size(element).alignment(ALIGN).build()
+            };
+            Ok(Net {
+                receives: pool(0, receives, frame)?,
+                sends: pool(receives, sends, frame)?,
+                control: pool(receives + sends, control, CONTROL)?,
+                device: device.clone(),
+                workq: workq.clone(),
+                options,
+                guests: Guests::new(),
+            })
+        };
+        build().map_err(|error: Error| error.with_call(op))
+    }
+
+    /// One side of a connection that is to be made.
+    pub(super) fn side(&self, op: &'static str, runtime: &Handle) -> Result<Side> {
+        let full = || {
+            let text = format!(
+                "all memory for {} streams is in use: drop one, or set \
+                 StreamOptions::connections",
+                self.options.connections
+            );
+            Error::new(ErrorKind::Full, op, text)
+        };
+        let control = [self.control.try_alloc(), self.control.try_alloc()];
+        let [Ok(credits), Ok(end)] = control else {
+            return Err(full());
+        };
+        let mut send_window = self.options.send_window;
+        if !has_network(&self.device) {
+            send_window = send_window.min(WAITING);
+        }
+        let mut rdma = self.options.rdma(&self.device);
+        if self.options.recv_bufs.is_some() {
+            let credits = (self.options.window() + RESERVED) as u32;
+            rdma = rdma.recv_pool(&RecvPool::new(&self.receives).credits(credits));
+        }
+        let rdma = rdma
+            .attach(&self.workq)
+            .map_err(|error| error.with_call(op))?;
+        let wakers = Arc::default();
+        let parts = Parts {
+            receives: &self.receives,
+            sends: &self.sends,
+            control: [credits, end],
+            recv_window: self.options.window(),
+            send_window,
+            runtime: runtime.clone(),
+        };
+        let core = Box::new(Core::new(rdma, parts, &wakers));
+        if !core.has_receives() {
+            return Err(full());
+        }
+        Ok(Side {
+            blob: core.rdma().export().map_err(|error| error.with_call(op))?,
+            frame: self.options.frame_size as u32,
+            core,
+            wakers,
+        })
+    }
+}
+
+/// The socket on which an exchange goes on, and what was read of it.
+pub(super) struct Exchange {
+    pub(super) op: &'static str,
+    pub(super) socket: Socket,
+    inbox: Inbox,
+    pub(super) runtime: Handle,
+}
+
+impl Exchange {
+    pub(super) fn new(op: &'static str, socket: Socket, runtime: Handle) -> Exchange {
+        Exchange {
+            op,
+            socket,
+            inbox: Inbox::new(LEN_MAX, 1),
+            runtime,
+        }
+    }
+
+    fn error(&self, kind: ErrorKind, text: impl Into<String>) -> Error {
+        Error::new(kind, self.op, text.into())
+    }
+
+    fn io(&self, error: io::Error) -> Error {
+        let peer = self.socket.peer();
+        let text = match error.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                format!("{peer} has hung up: it is no RdmaListener, or drops who asks")
+            }
+            io::ErrorKind::InvalidData => {
+                format!("{peer} speaks another protocol: name the address of an RdmaListener")
+            }
+            _ => format!("the exchange with {peer}: {error}"),
+        };
+        self.error(ErrorKind::ConnectionAborted, text)
+    }
+
+    pub(super) async fn say(&self, message: Message<'_>) -> Result<()> {
+        let written = self.socket.write_frame(&message.bytes()).await;
+        written.map_err(|error| self.io(error))
+    }
+
+    /// Reads the next message, which [`Exchange::understand`] parses.
+    pub(super) async fn hear(&mut self) -> Result<bytes::Bytes> {
+        let read = self.socket.read_frame(&mut self.inbox).await;
+        read.map_err(|error| self.io(error))
+    }
+
+    /// Why the exchange is over, as an error.
+    pub(super) fn over(&self, over: Over<'_>) -> Error {
+        let kind = match over {
+            Over::Wrong(Wrong::Version(_)) => ErrorKind::UnsupportedVersion,
+            _ => ErrorKind::ConnectionAborted,
+        };
+        self.error(kind, over.to_string())
     }
 }

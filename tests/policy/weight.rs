@@ -26,8 +26,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ("mem", 5532, "45: a wait for a Buf is in the log"),
     (
         "ops",
-        6227,
-        "45: a handshake that waits is in the log; receives out of range",
+        6233,
+        "46: what a device refuses is asked before; 45: a handshake that waits is in the log; receives out of range",
     ),
     (
         "process",
@@ -44,14 +44,14 @@ const RECORD: [(&str, usize, &str); 14] = [
     ("reactor", 6813, ""),
     (
         "stream",
-        2118,
-        "45: limits out of range are refused, a connect that waits is in the log",
+        2159,
+        "46: settings of adapters reach streams; 45: limits out of range are refused, a connect that waits is in the log",
     ),
     ("sync", 1034, ""),
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 42956;
+const SUM: usize = 43003;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

@@ -8,4 +8,5 @@ mod fake;
 mod fake_verbs;
 mod program;
 mod shared;
+mod streams;
 mod workq;

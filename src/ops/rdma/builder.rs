@@ -209,6 +209,14 @@ impl RdmaBuilder<'_> {
     }
 
     /// Refuses what the device does not have; answers the sizes of the queues.
+    /// Refuses what [`attach`](Self::attach) would, but for what the device finds out by itself.
+    pub(crate) fn check_on(&self, device: &Device) -> Result<()> {
+        match &device.info().caps().rdma {
+            Some(caps) => self.check(caps).map(drop),
+            None => Ok(()),
+        }
+    }
+
     fn check(&self, caps: &RdmaCaps) -> Result<(u32, u32)> {
         let error = |kind, text: String| Error::new(kind, None, text);
         let unknown = !Access::all().contains(self.permissions);
