@@ -154,6 +154,14 @@ impl Socket {
         either!(self, stream => process::hang_up(stream.as_fd()));
     }
 
+    /// The TCP address of this end.
+    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
+        match self {
+            Socket::Unix(_) => None,
+            Socket::Tcp(stream) => stream.local_addr().ok(),
+        }
+    }
+
     /// Who is at the other end.
     pub(crate) fn peer(&self) -> Peer {
         match self {
@@ -321,6 +329,12 @@ impl Listener {
         listener
             .map(Listener::Tcp)
             .map_err(|error| taken(op, addr, error))
+    }
+
+    /// One that listens already.
+    pub(crate) fn from_std(socket: std::net::TcpListener) -> io::Result<Listener> {
+        socket.set_nonblocking(true)?;
+        TcpListener::from_std(socket).map(Listener::Tcp)
     }
 
     /// The next that comes; `None` for one that is not let in, or has gone again.

@@ -11,7 +11,7 @@ use tracing::debug;
 use super::RdmaStream;
 use super::exchange::Connecting;
 use super::options::{StreamAddr, StreamOptions};
-use super::side::{Exchange, Net, runtime};
+use super::side::{Exchange, Net, each_address, runtime};
 use super::wire::{DATA_MAX, Message};
 use crate::channel::Socket;
 use crate::device::Device;
@@ -80,11 +80,11 @@ impl RdmaConnector {
     /// # Errors
     ///
     /// `ConnectionAborted` if nobody listens there, or if the listener refuses; the text has its
-    /// reason. `UnsupportedVersion` if it speaks another version; `TimedOut` if the listener does
-    /// not answer within the [`timeout`](StreamOptions::timeout), or if the connection then takes
-    /// as long again; `Full` if all memory for streams is in use; `InvalidValue` for more than 16
-    /// KiB of `data`; `BadState` without a Tokio runtime; as
-    /// [`Rdma::connect`](crate::Rdma::connect).
+    /// reason. `NotFound` for a host name without an address; `UnsupportedVersion` if the listener
+    /// speaks another version; `TimedOut` if it does not answer within the
+    /// [`timeout`](StreamOptions::timeout), or if the connection then takes as long again; `Full`
+    /// if all memory for streams is in use; `InvalidValue` for more than 16 KiB of `data`;
+    /// `BadState` without a Tokio runtime; as [`Rdma::connect`](crate::Rdma::connect).
     ///
     /// # Panics
     ///
@@ -106,6 +106,10 @@ impl RdmaConnector {
             let socket = match &addr {
                 StreamAddr::Tcp(addr) => Socket::connect_tcp(CONNECT, *addr).await?,
                 StreamAddr::Unix(path) => Socket::connect_path(CONNECT, path).await?,
+                StreamAddr::Host(name) => {
+                    let connect = async |addr| Socket::connect_tcp(CONNECT, addr).await;
+                    each_address(CONNECT, name, connect).await?
+                }
             };
             let side = self.0.side(CONNECT, &runtime)?;
             let mut exchange = Exchange::new(CONNECT, socket, runtime);
@@ -124,7 +128,8 @@ impl RdmaConnector {
             }
             let peer = exchange.socket.peer();
             let (core, wakers) = (side.core, side.wakers);
-            let stream = RdmaStream::new(core, wakers, peer, options.linger);
+            let local = exchange.socket.local_addr();
+            let stream = RdmaStream::new(core, wakers, peer, local, options.linger);
             Ok((stream, offer.data.to_vec()))
         };
         in_time(CONNECT, options.timeout, connect).await

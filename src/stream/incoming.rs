@@ -153,6 +153,7 @@ impl Incoming {
             core,
             wakers,
             self.peer.clone(),
+            self.exchange.socket.local_addr(),
             options.linger,
         ))
     }

@@ -18,7 +18,7 @@ use tracing::warn;
 
 use super::incoming::{Incoming, hear};
 use super::options::{StreamAddr, StreamOptions};
-use super::side::{Net, runtime};
+use super::side::{Net, each_address, runtime};
 use crate::channel::{Listener, is_full};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
@@ -26,6 +26,7 @@ use crate::reactor::WorkQ;
 use crate::sync::{Mutex, lock, log};
 
 const BIND: &str = "RdmaListener::bind";
+const FROM_STD: &str = "RdmaListener::from_std";
 const ACCEPT: &str = "RdmaListener::accept";
 
 /// How long a peer may be silent while others wait for its place.
@@ -120,9 +121,9 @@ impl RdmaListener {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for an option that is out of its range; `AlreadyExist` if the address is in
-    /// use; `NoMemory` if the memory of the streams cannot be had; `BadState` without a Tokio
-    /// runtime; what the system says.
+    /// `InvalidValue` for an option that is out of its range; `NotFound` for a host name without an
+    /// address; `AlreadyExist` if the address is in use; `NoMemory` if the memory of the streams
+    /// cannot be had; `BadState` without a Tokio runtime; what the system says.
     ///
     /// # Panics
     ///
@@ -135,6 +136,37 @@ impl RdmaListener {
         StreamOptions::new().bind(device, workq, addr).await
     }
 
+    /// Listens on a TCP socket that listens already, with the default [`StreamOptions`]: one that a
+    /// service manager has opened, or a process before this one.
+    ///
+    /// ```
+    /// # use tokio_doca::{Device, WorkQ, stream::RdmaListener};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (device, workq) = (Device::open_default()?, WorkQ::builder().build()?);
+    /// let socket = std::net::TcpListener::bind("127.0.0.1:0")?;
+    /// let listener = RdmaListener::from_std(&device, &workq, socket)?;
+    /// assert!(listener.tcp_addr().is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`bind`](RdmaListener::bind); what the system says of a socket that does not listen is
+    /// said by [`accept`](RdmaListener::accept).
+    ///
+    /// # Panics
+    ///
+    /// In a runtime without I/O or time.
+    pub fn from_std(
+        device: &Device,
+        workq: &WorkQ,
+        socket: std::net::TcpListener,
+    ) -> Result<RdmaListener> {
+        StreamOptions::new().from_std(device, workq, socket)
+    }
+
     /// Returns where it listens, with the port that the system has chosen.
     pub fn local_addr(&self) -> &StreamAddr {
         &self.addr
@@ -144,7 +176,7 @@ impl RdmaListener {
     pub fn tcp_addr(&self) -> Option<SocketAddr> {
         match self.addr {
             StreamAddr::Tcp(addr) => Some(addr),
-            StreamAddr::Unix(_) => None,
+            _ => None,
         }
     }
 
@@ -279,8 +311,36 @@ impl StreamOptions {
         let listener = match &addr {
             StreamAddr::Tcp(addr) => Listener::tcp(BIND, *addr).await?,
             StreamAddr::Unix(path) => Listener::path(BIND, path)?,
+            StreamAddr::Host(name) => {
+                each_address(BIND, name, async |addr| Listener::tcp(BIND, addr).await).await?
+            }
         };
-        Ok(RdmaListener {
+        Ok(RdmaListener::new(net, listener, addr))
+    }
+
+    /// Listens on a socket that listens already, as [`RdmaListener::from_std`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`RdmaListener::bind`].
+    pub fn from_std(
+        self,
+        device: &Device,
+        workq: &WorkQ,
+        socket: std::net::TcpListener,
+    ) -> Result<RdmaListener> {
+        runtime(FROM_STD)?;
+        let net = Net::new(FROM_STD, self, device, workq)?;
+        let os = |error| Error::os(FROM_STD, "the socket", error);
+        let addr = socket.local_addr().map_err(os)?;
+        let listener = Listener::from_std(socket).map_err(os)?;
+        Ok(RdmaListener::new(net, listener, addr.into()))
+    }
+}
+
+impl RdmaListener {
+    fn new(net: Net, listener: Listener, addr: StreamAddr) -> RdmaListener {
+        RdmaListener {
             net: Arc::new(net),
             addr: listener.local_addr().map_or(addr, StreamAddr::Tcp),
             arrivals: Mutex::new(Arrivals {
@@ -291,7 +351,7 @@ impl StreamOptions {
                 patience: Box::pin(tokio::time::sleep(Duration::ZERO)),
             }),
             accepting: Arc::default(),
-        })
+        }
     }
 }
 

@@ -17,7 +17,8 @@ const IN_FLIGHT: usize = 448 << 10;
 /// How long a frame waits for a receive of a peer that has said that it is posted.
 const LIAR: Duration = Duration::from_millis(100);
 
-/// Where a listener listens: a TCP address, or a Unix socket in the file system.
+/// Where a listener listens: a TCP address, or a Unix socket in the file system. Texts are host
+/// names with a port, as `"storage-1:4420"`.
 ///
 /// Only the exchange that sets a connection up goes there. On a Unix socket the listener learns the
 /// user of its peer.
@@ -39,6 +40,21 @@ pub enum StreamAddr {
     Tcp(SocketAddr),
     /// The path of a Unix socket.
     Unix(PathBuf),
+    /// A host name or an address, a colon and the port. Its addresses are tried one after the
+    /// other, in the order of the system's resolver.
+    Host(String),
+}
+
+impl From<&str> for StreamAddr {
+    fn from(name: &str) -> StreamAddr {
+        StreamAddr::Host(name.to_owned())
+    }
+}
+
+impl From<String> for StreamAddr {
+    fn from(name: String) -> StreamAddr {
+        StreamAddr::Host(name)
+    }
 }
 
 impl From<SocketAddr> for StreamAddr {
@@ -64,6 +80,7 @@ impl fmt::Display for StreamAddr {
         match self {
             StreamAddr::Tcp(addr) => addr.fmt(f),
             StreamAddr::Unix(path) => path.display().fmt(f),
+            StreamAddr::Host(name) => name.fmt(f),
         }
     }
 }

@@ -3,10 +3,12 @@
 //! connector have in common: their memory, and how they meet.
 
 use std::future::poll_fn;
-use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
+use tokio::net::lookup_host;
 use tokio::runtime::Handle;
 
 use super::core::{Core, Parts};
@@ -113,6 +115,30 @@ pub(super) fn runtime(op: &'static str) -> Result<Handle> {
     let runtime = channel::runtime(op)?;
     drop(tokio::time::sleep(Duration::ZERO));
     Ok(runtime)
+}
+
+/// Does something with the addresses of a host, until it is done with one of them.
+///
+/// # Errors
+///
+/// `NotFound` if the name has no address; what it was not done with the last one for.
+pub(super) async fn each_address<T>(
+    op: &'static str,
+    name: &str,
+    mut with: impl AsyncFnMut(SocketAddr) -> Result<T>,
+) -> Result<T> {
+    let none = |error: &dyn fmt::Display| {
+        let text = format!("no address for \"{name}\": {error}; write a name, a colon and a port");
+        Error::new(ErrorKind::NotFound, op, text)
+    };
+    let mut last = none(&"the resolver knows none");
+    for addr in lookup_host(name).await.map_err(|error| none(&error))? {
+        match with(addr).await {
+            Ok(done) => return Ok(done),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 /// Refuses a device whose endpoints cannot share buffers of this size.

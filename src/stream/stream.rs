@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
@@ -95,6 +96,7 @@ pub struct RdmaStream {
     /// Wakes both tasks of `wakers`.
     waker: Waker,
     peer: Peer,
+    local: Option<SocketAddr>,
     linger: Duration,
 }
 
@@ -103,6 +105,7 @@ impl RdmaStream {
         core: Box<Core>,
         wakers: Arc<Wakers>,
         peer: Peer,
+        local: Option<SocketAddr>,
         linger: Duration,
     ) -> RdmaStream {
         RdmaStream {
@@ -110,6 +113,7 @@ impl RdmaStream {
             waker: wakers.waker(),
             wakers,
             peer,
+            local,
             linger,
         }
     }
@@ -117,6 +121,17 @@ impl RdmaStream {
     /// Returns who is at the other end.
     pub fn peer(&self) -> &Peer {
         &self.peer
+    }
+
+    /// Returns the address of the peer in the exchange that set the stream up; `None` if that was
+    /// by a Unix socket. The data travels between the adapters' addresses.
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.peer.tcp_addr()
+    }
+
+    /// Returns the address of this side in that exchange.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.local
     }
 
     /// Returns the connection below, for its state and for one-sided operations. Messages that are

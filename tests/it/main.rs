@@ -80,6 +80,7 @@ mod rdma {
 }
 
 mod stream {
+    mod addresses;
     mod drain;
     mod ends;
     mod exchange;

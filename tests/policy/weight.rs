@@ -12,7 +12,7 @@ use super::layering::{code, is_test, sources, without_tests};
 const RECORD: [(&str, usize, &str); 14] = [
     ("lib", 54, "45: the guide is a module"),
     ("guide", 28, "45: chapters are modules of the documentation"),
-    ("channel", 1330, ""),
+    ("channel", 1340, "46: sockets that listen already"),
     (
         "device",
         2418,
@@ -44,14 +44,14 @@ const RECORD: [(&str, usize, &str); 14] = [
     ("reactor", 6813, ""),
     (
         "stream",
-        2159,
-        "46: settings of adapters reach streams; 45: limits out of range are refused, a connect that waits is in the log",
+        2236,
+        "46: settings of adapters, host names, sockets that listen, addresses; 45: limits out of range are refused, a connect that waits is in the log",
     ),
     ("sync", 1034, ""),
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 43003;
+const SUM: usize = 43090;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;
