@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::RdmaStream;
 use super::exchange::Connecting;
@@ -99,11 +99,20 @@ impl RdmaConnector {
         data: &[u8],
     ) -> Result<(RdmaStream, Vec<u8>)> {
         let addr = addr.into();
+        let connected = self.connect_to(&addr, data).await;
+        log(|| match &connected {
+            Ok(_) => debug!(target: "tokio_doca::stream", %addr, "connected"),
+            Err(error) => warn!(target: "tokio_doca::stream", %addr, %error, "not connected"),
+        });
+        connected
+    }
+
+    async fn connect_to(&self, addr: &StreamAddr, data: &[u8]) -> Result<(RdmaStream, Vec<u8>)> {
         check_data(CONNECT, data)?;
         let runtime = runtime(CONNECT)?;
         let options = self.0.options;
         let greet = async {
-            let socket = match &addr {
+            let socket = match addr {
                 StreamAddr::Tcp(addr) => Socket::connect_tcp(CONNECT, *addr).await?,
                 StreamAddr::Unix(path) => Socket::connect_path(CONNECT, path).await?,
                 StreamAddr::Host(name) => {

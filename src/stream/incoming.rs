@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
+use tracing::{debug, warn};
+
 use super::RdmaStream;
 use super::connector::{check_data, in_time};
 use super::exchange::{Listening, Over};
@@ -12,6 +14,7 @@ use super::side::{Exchange, Net};
 use super::wire::{CANNOT_CONNECT, Message, Wrong};
 use crate::channel::{Peer, Socket};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::log;
 
 const GRANT: &str = "Incoming::accept";
 const REFUSE: &str = "Incoming::refuse";
@@ -22,19 +25,24 @@ pub(super) async fn hear(socket: Socket, net: Arc<Net>, runtime: Handle) -> Opti
     let mut exchange = Exchange::new(GRANT, socket, runtime);
     let greeting = async {
         let (hello, mut state) = (exchange.hear().await?, Listening::default());
-        match state.asked(&hello) {
-            Ok(_) => return Ok(Some((hello, state))),
-            Err(Over::Wrong(wrong @ Wrong::Version(_))) => {
-                // A peer of another version reads the version of this answer.
-                exchange.say(Message::Refusal(&wrong.to_string())).await?;
-            }
-            Err(_) => {}
+        let over = match state.asked(&hello) {
+            Ok(_) => return Ok((hello, state)),
+            Err(over) => over,
+        };
+        if let Over::Wrong(wrong @ Wrong::Version(_)) = over {
+            // A peer of another version reads the version of this answer.
+            exchange.say(Message::Refusal(&wrong.to_string())).await?;
         }
-        Ok(None)
+        Err(exchange.over(over))
     };
-    let (hello, state) = in_time(GRANT, limit, greeting).await.ok()??;
+    let heard = in_time(GRANT, limit, greeting).await;
+    let peer = exchange.socket.peer();
+    let heard = heard.map_err(|error| {
+        log(|| debug!(target: "tokio_doca::stream", %peer, %error, "no peer"));
+    });
+    let (hello, state) = heard.ok()?;
     Some(Incoming {
-        peer: exchange.socket.peer(),
+        peer,
         hello,
         exchange,
         state,
@@ -114,6 +122,11 @@ impl Incoming {
         check_data(GRANT, data)?;
         let limit = self.net.options.timeout;
         let granted = in_time(GRANT, limit, self.grant(data)).await;
+        let peer = &self.peer;
+        log(|| match &granted {
+            Ok(_) => debug!(target: "tokio_doca::stream", %peer, "accepted"),
+            Err(error) => warn!(target: "tokio_doca::stream", %peer, %error, "not accepted"),
+        });
         if let Err(error) = &granted
             && let Some(refusal) = self.state.refuse(refusal(error.kind()))
         {
@@ -172,6 +185,8 @@ impl Incoming {
         let Some(refusal) = self.state.refuse(reason) else {
             return Ok(());
         };
+        let peer = &self.peer;
+        log(|| debug!(target: "tokio_doca::stream", %peer, reason, "refused"));
         let refusal = self.exchange.say(refusal);
         in_time(REFUSE, self.net.options.timeout, refusal).await
     }

@@ -14,7 +14,7 @@ use std::{io, mem};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::incoming::{Incoming, hear};
 use super::options::{StreamAddr, StreamOptions};
@@ -153,8 +153,7 @@ impl RdmaListener {
     ///
     /// # Errors
     ///
-    /// As [`bind`](RdmaListener::bind); what the system says of a socket that does not listen is
-    /// said by [`accept`](RdmaListener::accept).
+    /// As [`bind`](RdmaListener::bind).
     ///
     /// # Panics
     ///
@@ -286,10 +285,17 @@ impl RdmaListener {
     /// Dropping the future drops the listener, and waits for no stream. The streams are notified in
     /// the first poll.
     pub async fn drain(self, limit: Duration) -> usize {
-        let RdmaListener { net, arrivals, .. } = self;
+        let RdmaListener {
+            net,
+            arrivals,
+            addr,
+            ..
+        } = self;
         // The socket, and the peers that have said nothing.
         drop(arrivals);
-        net.guests.drain(limit).await
+        let left = net.guests.drain(limit).await;
+        log(|| debug!(target: "tokio_doca::stream", %addr, left, "drained"));
+        left
     }
 }
 
@@ -318,11 +324,7 @@ impl StreamOptions {
         Ok(RdmaListener::new(net, listener, addr))
     }
 
-    /// Listens on a socket that listens already, as [`RdmaListener::from_std`] does.
-    ///
-    /// # Errors
-    ///
-    /// As [`RdmaListener::bind`].
+    /// Listens on a socket that listens already: see [`RdmaListener::from_std`].
     pub fn from_std(
         self,
         device: &Device,
@@ -340,9 +342,11 @@ impl StreamOptions {
 
 impl RdmaListener {
     fn new(net: Net, listener: Listener, addr: StreamAddr) -> RdmaListener {
+        let addr = listener.local_addr().map_or(addr, StreamAddr::Tcp);
+        log(|| debug!(target: "tokio_doca::stream", %addr, "bound"));
         RdmaListener {
             net: Arc::new(net),
-            addr: listener.local_addr().map_or(addr, StreamAddr::Tcp),
+            addr,
             arrivals: Mutex::new(Arrivals {
                 listener,
                 short: false,

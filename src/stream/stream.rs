@@ -12,12 +12,15 @@ use std::time::Duration;
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 use tokio::runtime::{Handle, TryCurrentError};
 
+use tracing::{debug, warn};
+
 use super::core::Core;
 use super::drain::Guest;
 use super::wakers::Wakers;
 use crate::channel::Peer;
 use crate::mem::Buf;
 use crate::ops::Rdma;
+use crate::sync::log;
 
 /// A stream of bytes over an [`Rdma`], which any Tokio service can use in place of a `TcpStream`.
 ///
@@ -272,6 +275,8 @@ impl Drop for RdmaStream {
         let Some(mut core) = self.core.take() else {
             return;
         };
+        let peer = self.peer.clone();
+        log(|| debug!(target: "tokio_doca::stream", %peer, "ended"));
         if self.linger.is_zero() {
             return;
         }
@@ -291,7 +296,12 @@ impl Drop for RdmaStream {
             wakers.writer.register(cx.waker());
             core.poll_close(&mut Context::from_waker(&waker))
         });
-        runtime.spawn(async move { tokio::time::timeout(linger, close).await });
+        runtime.spawn(async move {
+            if tokio::time::timeout(linger, close).await.is_err() {
+                let text = "the rest was not sent";
+                log(|| warn!(target: "tokio_doca::stream", %peer, ?linger, "{text}"));
+            }
+        });
     }
 }
 

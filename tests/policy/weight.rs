@@ -41,17 +41,17 @@ const RECORD: [(&str, usize, &str); 14] = [
         "45: variables that cannot be read are refused",
     ),
     ("provider/verbs", 6221, ""),
-    ("reactor", 6813, ""),
+    ("reactor", 6816, "46: that a peer leaves is no warning"),
     (
         "stream",
-        2236,
-        "46: settings of adapters, host names, sockets that listen, addresses; 45: limits out of range are refused, a connect that waits is in the log",
+        2276,
+        "46: settings of adapters, names, addresses, events; 45: limits out of range are refused, a connect that waits is in the log",
     ),
     ("sync", 1034, ""),
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 43090;
+const SUM: usize = 43133;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

@@ -4,11 +4,14 @@
 
 use std::time::Duration;
 
+use futures::{FutureExt, future::join};
 use support::channel::pair;
 use support::peer::{Peer, hear, hex, role, say, unhex};
 use support::rdma::{Setup, Side, connect};
+use support::stream::{Net, small};
 use support::subscriber::Lines;
 use support::{test_name, *};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_doca::soft::Fault;
 use tokio_doca::stream::StreamOptions;
 use tokio_doca::{Device, Dma, ErrorKind, Mode, WorkQ, mem::RemoteMmap};
@@ -97,14 +100,111 @@ fn a_connection_is_told_from_its_begin_to_its_end() {
         lines.has(&["DEBUG tokio_doca::rdma reset", "rdma=2"]);
         lines.has(&["DEBUG tokio_doca::rdma state", "rdma=2", "state=Init"]);
         one.failed().await;
+        // That a peer leaves is no fault.
         lines.has(&[
-            "WARN tokio_doca::rdma state",
+            "DEBUG tokio_doca::rdma state",
             "rdma=1",
             "state=\"Error\"",
             "cause=",
         ]);
+        one.rdma.reset().unwrap();
+        connect(&one.rdma, &other.rdma);
+        let received = join(one.rdma.send(one.filled(b"long")), other.rdma.recv(())).await;
+        received.1.unwrap_err();
+        for number in ["rdma=1", "rdma=2"] {
+            lines.has(&[
+                "WARN tokio_doca::rdma state",
+                number,
+                "state=\"Error\"",
+                "cause=",
+            ]);
+        }
     });
     assert_eq!(lines.with(&["DEBUG tokio_doca::rdma closed"]).len(), 2);
+}
+
+const STREAM: &str = "tokio_doca::stream";
+
+#[test]
+fn streams_are_told_with_their_peers_and_warn_of_faults_alone() {
+    if !alone(test_name!(
+        streams_are_told_with_their_peers_and_warn_of_faults_alone
+    )) {
+        return;
+    }
+    let lines = Lines::everywhere();
+    let device = Device::open_default().unwrap();
+    run(async {
+        let net = Net::new(&device, Mode::EventDriven, small().connections(1)).await;
+        let addr = format!("addr={}", net.addr);
+        lines.has(&["DEBUG", STREAM, "bound", &addr]);
+        let (mut here, mut there) = net.pair().await;
+        lines.has(&["DEBUG", STREAM, " connected", &addr]);
+        lines.has(&["DEBUG", STREAM, " accepted", "peer=127.0.0.1:"]);
+
+        // An orderly end.
+        here.write_all(b"hello").await.unwrap();
+        here.shutdown().await.unwrap();
+        let mut came = Vec::new();
+        in_time("its end", there.read_to_end(&mut came))
+            .await
+            .unwrap();
+        there.shutdown().await.unwrap();
+        in_time("the other end", here.read_to_end(&mut came))
+            .await
+            .unwrap();
+        drop((here, there));
+        assert_eq!(lines.with(&["DEBUG", STREAM, " ended", "peer="]).len(), 2);
+        until("both are closed", || {
+            lines.with(&["tokio_doca::rdma closed"]).len() == 2
+        })
+        .await;
+        assert_eq!(lines.with(&["WARN"]), [""; 0]);
+
+        // Refusals, in words and without.
+        let refuse = async { net.listener.accept().await?.refuse("not you").await };
+        let (connected, refused) = join(net.connector.connect(net.addr), refuse).await;
+        refused.and(connected.map(drop)).unwrap_err();
+        lines.has(&["DEBUG", STREAM, " refused", "peer=", "reason=\"not you\""]);
+        lines.has(&["WARN", STREAM, "not connected", &addr, "not you"]);
+        let _busy = net.pair_once_there_is_memory().await;
+        let other = small()
+            .connector(&device, &WorkQ::builder().build().unwrap())
+            .unwrap();
+        let accept = async { net.listener.accept().await?.accept(b"").await };
+        let (connected, accepted) = join(other.connect(net.addr), accept).await;
+        connected.unwrap_err();
+        accepted.unwrap_err();
+        lines.has(&[
+            "WARN",
+            STREAM,
+            "not accepted",
+            "peer=",
+            "all memory for 1 streams",
+        ]);
+
+        // A stranger.
+        let mut curl = tokio::net::TcpStream::connect(net.addr).await.unwrap();
+        curl.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+        let heard = async {
+            loop {
+                if !lines
+                    .with(&["DEBUG", STREAM, "no peer", "peer=127.0.0.1:"])
+                    .is_empty()
+                {
+                    break;
+                }
+                assert!(
+                    net.listener.accept().now_or_never().is_none(),
+                    "it is no peer"
+                );
+                tokio::task::yield_now().await;
+            }
+        };
+        in_time("the stranger", heard).await;
+        assert_eq!(net.listener.drain(Duration::ZERO).await, 1);
+        lines.has(&["DEBUG", STREAM, "drained", &addr, "left=1"]);
+    });
 }
 
 /// A pool that is empty, two handshakes in turn, and a listener that nobody asks.

@@ -14,7 +14,7 @@ use std::task::Poll;
 use tracing::{debug, warn};
 
 use crate::device::{Endpoint, EndpointState};
-use crate::error::JobError;
+use crate::error::{JobError, Reason};
 use crate::reactor::tables::Watching;
 use crate::reactor::workq::Shared;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -157,10 +157,13 @@ impl Watched {
         self.log(state);
     }
 
-    /// Writes the new state to the log. The caller has no locks.
+    /// Writes the new state to the log. The caller has no locks. That a peer leaves is no fault.
     fn log(&self, state: RdmaState) {
         let rdma = self.id;
         log(|| match state {
+            RdmaState::Error(cause) if cause.reason() == Reason::PeerClosed => {
+                debug!(target: "tokio_doca::rdma", rdma, state = "Error", %cause, "state");
+            }
             RdmaState::Error(cause) => {
                 warn!(target: "tokio_doca::rdma", rdma, state = "Error", %cause, "state");
             }
