@@ -108,6 +108,12 @@ impl Error {
     }
 
     /// Names the public call that the application wrote, in place of the one that failed inside it.
+    /// Keeps what the system said, which is its kind as an [`io::Error`].
+    pub(crate) fn with_source(self, source: io::Error) -> Error {
+        let source = Some(source);
+        Error { source, ..self }
+    }
+
     pub(crate) fn with_call(self, call: &'static str) -> Error {
         Error {
             call: Some(call),
@@ -127,7 +133,8 @@ impl fmt::Display for Prefix {
 
 impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
-        io::Error::new(error.kind.into(), error)
+        let kind = error.source.as_ref().map(io::Error::kind);
+        io::Error::new(kind.unwrap_or(error.kind.into()), error)
     }
 }
 

@@ -234,9 +234,8 @@ async fn connect_unix(op: &'static str, address: UnixAddr, name: &str) -> Result
     };
     let socket = match socket {
         Ok(socket) => socket,
-        Err(Errno::ECONNREFUSED | Errno::ENOENT) => {
-            let text = format!("no service listens at {name}");
-            return Err(Error::new(ErrorKind::ConnectionAborted, op, text));
+        Err(errno @ (Errno::ECONNREFUSED | Errno::ENOENT)) => {
+            return Err(nobody_listens(op, name, errno.into()));
         }
         Err(Errno::EAGAIN) => {
             let text = format!(
@@ -248,6 +247,11 @@ async fn connect_unix(op: &'static str, address: UnixAddr, name: &str) -> Result
         Err(errno) => return Err(Error::os(op, name, errno.into())),
     };
     Socket::unix(socket).map_err(|error| Error::os(op, name, error))
+}
+
+fn nobody_listens(op: &'static str, addr: impl std::fmt::Display, error: io::Error) -> Error {
+    let text = format!("no service listens at {addr}");
+    Error::new(ErrorKind::ConnectionAborted, op, text).with_source(error)
 }
 
 /// Waits for a place in the line, on another thread, since no event tells a runtime of one.
@@ -270,8 +274,7 @@ pub(super) async fn connect_tcp(op: &'static str, addr: SocketAddr) -> Result<So
     match TcpStream::connect(addr).await {
         Ok(stream) => Ok(Socket::tcp(stream)),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            let text = format!("no service listens at {addr}");
-            Err(Error::new(ErrorKind::ConnectionAborted, op, text))
+            Err(nobody_listens(op, addr, error))
         }
         Err(error) => Err(Error::os(op, addr, error)),
     }

@@ -79,12 +79,15 @@ impl RdmaConnector {
     ///
     /// # Errors
     ///
-    /// `ConnectionAborted` if nobody listens there, or if the listener refuses; the text has its
-    /// reason. `NotFound` for a host name without an address; `UnsupportedVersion` if the listener
-    /// speaks another version; `TimedOut` if it does not answer within the
-    /// [`timeout`](StreamOptions::timeout), or if the connection then takes as long again; `Full`
-    /// if all memory for streams is in use; `InvalidValue` for more than 16 KiB of `data`;
-    /// `BadState` without a Tokio runtime; as [`Rdma::connect`](crate::Rdma::connect).
+    /// `ConnectionAborted` if nobody listens there (as an [`io::Error`](std::io::Error) it is
+    /// `ConnectionRefused`), or if the connection cannot be made; `NotPermitted` if the listener's
+    /// application refuses, with its reason in the text; `Full` if all memory for streams is in
+    /// use, here or there, and `Shutdown` if the listener drains: both may be tried again.
+    /// `NotFound` for a host name without an address; `UnsupportedVersion` if the listener speaks
+    /// another version; `TimedOut` if it does not answer within the
+    /// [`timeout`](StreamOptions::timeout), or if the connection then takes as long again;
+    /// `InvalidValue` for more than 16 KiB of `data`; `BadState` without a Tokio runtime; as
+    /// [`Rdma::connect`](crate::Rdma::connect).
     ///
     /// # Panics
     ///

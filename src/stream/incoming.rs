@@ -11,7 +11,7 @@ use super::RdmaStream;
 use super::connector::{check_data, in_time};
 use super::exchange::{Listening, Over};
 use super::side::{Exchange, Net};
-use super::wire::{CANNOT_CONNECT, Message, Wrong};
+use super::wire::{BUSY, CANNOT_CONNECT, DRAINS, Message, Wrong};
 use crate::channel::{Peer, Socket};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::log;
@@ -195,8 +195,8 @@ impl Incoming {
 /// Returns what is sent to a peer that cannot be accepted. A stranger learns nothing of this host.
 fn refusal(kind: ErrorKind) -> &'static str {
     match kind {
-        ErrorKind::Full => "all streams are in use",
-        ErrorKind::Shutdown => "the listener drains",
+        ErrorKind::Full => BUSY,
+        ErrorKind::Shutdown => DRAINS,
         _ => CANNOT_CONNECT,
     }
 }

@@ -17,7 +17,7 @@ use super::exchange::Over;
 use super::flow::RESERVED;
 use super::options::{StreamOptions, has_network};
 use super::wakers::Wakers;
-use super::wire::{LEN_MAX, Message, Offer, Wrong};
+use super::wire::{BUSY, CANNOT_CONNECT, DRAINS, LEN_MAX, Message, Offer, Wrong};
 use crate::channel::{self, Inbox, Socket};
 use crate::device::{Device, RegistrationUse};
 use crate::error::{Error, ErrorKind, Result};
@@ -309,6 +309,10 @@ impl Exchange {
     pub(super) fn over(&self, over: Over<'_>) -> Error {
         let kind = match over {
             Over::Wrong(Wrong::Version(_)) => ErrorKind::UnsupportedVersion,
+            Over::Refused(BUSY) => ErrorKind::Full,
+            Over::Refused(DRAINS) => ErrorKind::Shutdown,
+            // By the application.
+            Over::Refused(reason) if reason != CANNOT_CONNECT => ErrorKind::NotPermitted,
             _ => ErrorKind::ConnectionAborted,
         };
         self.error(kind, over.to_string())

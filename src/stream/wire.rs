@@ -20,6 +20,10 @@ pub(super) const FRAME_MIN: u32 = 64;
 /// What a side tells a peer with which it cannot connect. Its own error has the reason.
 pub(super) const CANNOT_CONNECT: &str = "cannot connect";
 
+/// What a listener tells a peer for which it has no memory, and one that comes too late.
+pub(super) const BUSY: &str = "all streams are in use";
+pub(super) const DRAINS: &str = "the listener drains";
+
 /// The longest message: an offer with all bytes of the application's.
 pub(super) const LEN_MAX: usize = 16 + 1024 + DATA_MAX;
 

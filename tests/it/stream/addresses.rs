@@ -60,7 +60,11 @@ fn a_host_where_nobody_listens_is_told_with_its_address() {
         let port = free.local_addr().unwrap().port();
         drop(free);
         let connected = connector.connect(format!("localhost:{port}")).await;
-        let text = rejected(connected, ErrorKind::ConnectionAborted);
+        let error = connected.unwrap_err();
+        let text = error.to_string();
+        assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
+        let error = std::io::Error::from(error);
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
         assert!(text.contains("no service listens at"), "{text}");
         assert!(text.ends_with(&format!(":{port}")), "{text}");
     });

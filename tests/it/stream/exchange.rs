@@ -122,7 +122,7 @@ fn a_connector_reads_why_it_is_refused() {
         };
         let connects = async {
             let error = net.connector.connect(net.addr).await;
-            let text = rejected(error, ErrorKind::ConnectionAborted);
+            let text = rejected(error, ErrorKind::NotPermitted);
             assert!(text.contains("no such tenant"), "{text}");
             assert!(text.starts_with("RdmaConnector::connect: "), "{text}");
             let dropped = net.connector.connect(net.addr).await;
@@ -156,7 +156,7 @@ fn a_listener_without_memory_says_so() {
         let _first = first.unwrap();
         let (granted, connected) = in_time("the second", join(accept(), connect())).await;
         rejected(granted, ErrorKind::Full);
-        let text = rejected(connected, ErrorKind::ConnectionAborted);
+        let text = rejected(connected, ErrorKind::Full);
         assert!(text.contains("all streams are in use"), "{text}");
     });
 }
