@@ -44,7 +44,7 @@ Keeps values, which clients read from its memory by themselves.
 
   --device NAME     the device (default: any)
   --memory BYTES    of the server, index included (default: 67108864)
-  --patience MS     how long a client tries to reach the server (default: 10000)
+  --patience MS     how long get, put and delete try to reach the server (default: 10000)
   --clients N       of a load (default: 16)
   --value BYTES     of each value of a load (default: 1024)
   --keys N          of a load (default: 1000)
@@ -81,10 +81,11 @@ struct Args {
 
 const SWITCHES: [&str; 3] = ["--busy", "--hybrid", "--tcp"];
 
-/// Returns the flags that a command takes beside `--device`.
-fn flags_of(command: &str) -> &'static [&'static str] {
-    match command {
+/// Returns the flags that a command takes beside `--device`; `None` if there is no such command.
+fn flags_of(command: &str) -> Option<&'static [&'static str]> {
+    Some(match command {
         "serve" => &["--memory"],
+        "server" => &[],
         "get" | "put" | "delete" => &["--patience"],
         "load" => &[
             "--clients",
@@ -98,8 +99,8 @@ fn flags_of(command: &str) -> &'static [&'static str] {
             "--tcp",
             "--depth",
         ],
-        _ => &[],
-    }
+        _ => return None,
+    })
 }
 
 impl Args {
@@ -123,13 +124,13 @@ impl Args {
             let value = value.ok_or_else(|| format!("{word} needs a value"))?;
             flags.insert(word, value);
         }
-        let command = words.first().map_or("", String::as_str);
-        let known = flags_of(command);
-        let takes = |flag: &str| flag == "--device" || known.contains(&flag);
-        match flags.keys().find(|flag| !takes(flag)) {
-            Some(flag) => Err(format!("{command:?} does not take {flag}").into()),
-            None => Ok(Some(Args { words, flags })),
+        if let Some(known) = words.first().and_then(|command| flags_of(command)) {
+            let takes = |flag: &str| flag == "--device" || known.contains(&flag);
+            if let Some(flag) = flags.keys().find(|flag| !takes(flag)) {
+                return Err(format!("{:?} does not take {flag}", words[0]).into());
+            }
         }
+        Ok(Some(Args { words, flags }))
     }
 
     fn number(&self, flag: &str, default: u64) -> Result<u64> {

@@ -156,34 +156,3 @@ impl Service<Uri> for Connector {
         Box::pin(async move { Ok(TokioIo::new(connector.connect_to(&uri).await?)) })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use support::{in_time, workers};
-    use tokio_doca::{Device, WorkQ};
-
-    use super::*;
-    use crate::Listener;
-
-    #[test]
-    fn the_addresses_of_a_host_are_tried_in_turn() {
-        workers().block_on(async {
-            let device = Device::open_default().unwrap();
-            let workq = WorkQ::builder().depth(1024).build().unwrap();
-            let local = SocketAddr::from(([127, 0, 0, 1], 0));
-            let mut listener = Listener::bind(&device, &workq, local).await.unwrap();
-            let addr = listener.tcp_addr().unwrap();
-            tokio::spawn(async move { while listener.accept().await.is_ok() {} });
-            // Nobody listens there: the port is in use at the other address.
-            let nobody = SocketAddr::from(([127, 0, 0, 2], addr.port()));
-            let connector = Connector::new(RdmaConnector::new(&device, &workq).unwrap());
-            let connected = in_time("a stream", connector.first([nobody, addr])).await;
-            let stream = connected.unwrap().unwrap();
-            assert_eq!(stream.peer().tcp_addr(), Some(addr));
-            let refused = in_time("the refusal", connector.first([nobody])).await;
-            let error = refused.unwrap().unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
-            assert!(connector.first([]).await.is_none());
-        });
-    }
-}

@@ -11,7 +11,7 @@ use tracing::{debug, warn};
 use super::RdmaStream;
 use super::exchange::Connecting;
 use super::options::{StreamAddr, StreamOptions};
-use super::side::{Exchange, Net, each_address, runtime};
+use super::side::{CONNECT, Exchange, Net, each_address, runtime};
 use super::wire::{DATA_MAX, Message};
 use crate::channel::Socket;
 use crate::device::Device;
@@ -20,7 +20,6 @@ use crate::reactor::WorkQ;
 use crate::sync::log;
 
 const NEW: &str = "RdmaConnector::new";
-const CONNECT: &str = "RdmaConnector::connect";
 
 /// Connects streams to listeners. Clones share their memory.
 ///
@@ -185,7 +184,9 @@ pub(super) async fn in_time<T>(
     if let Ok(outcome) = tokio::time::timeout(first, exchange.as_mut()).await {
         return outcome;
     }
-    log(|| debug!(target: "tokio_doca::stream", call = op, "waits for its peer"));
+    if limit > LATE {
+        log(|| debug!(target: "tokio_doca::stream", call = op, "waits for its peer"));
+    }
     match tokio::time::timeout(limit - first, exchange).await {
         Ok(outcome) => outcome,
         Err(_) => {

@@ -297,7 +297,14 @@ impl StreamOptions {
         let many = 1 << 16;
         within("connections", self.connections, 1, many)?;
         within("frame_size", self.frame_size, FRAME_MIN as usize, 128 << 10)?;
-        within("recv_window", self.window(), 1, IN_FLIGHT / self.frame_size)?;
+        let frame = self.frame_size;
+        if !(1..=IN_FLIGHT / frame).contains(&self.window()) {
+            let (window, most) = (self.window(), IN_FLIGHT / frame);
+            let text = format!(
+                "StreamOptions::recv_window({window}): it is 1 to {most} with frames of {frame} bytes"
+            );
+            return Err(Error::new(ErrorKind::InvalidValue, op, text));
+        }
         within("recv_bufs", self.recv_bufs.unwrap_or(1), 1, many)?;
         within("send_window", self.send_window, 1, 512)?;
         within("half_open", self.half_open, 1, many)

@@ -25,6 +25,9 @@ use crate::mem::{BufPool, Mmap};
 use crate::ops::RecvPool;
 use crate::reactor::WorkQ;
 
+/// The call of a connector.
+pub(super) const CONNECT: &str = "RdmaConnector::connect";
+
 /// The most frames of a stream that wait for a receive, where no network is between.
 const WAITING: usize = 4;
 
@@ -283,10 +286,10 @@ impl Exchange {
     fn io(&self, error: io::Error) -> Error {
         let peer = self.socket.peer();
         let text = match error.kind() {
-            io::ErrorKind::UnexpectedEof => {
-                format!("{peer} has hung up: it is no RdmaListener, or drops who asks")
+            io::ErrorKind::UnexpectedEof if self.op == CONNECT => {
+                format!("{peer} has hung up: it is no RdmaListener, or has dropped its Incoming")
             }
-            io::ErrorKind::InvalidData => {
+            io::ErrorKind::InvalidData if self.op == CONNECT => {
                 format!("{peer} speaks another protocol: name the address of an RdmaListener")
             }
             _ => format!("the exchange with {peer}: {error}"),

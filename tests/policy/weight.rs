@@ -12,7 +12,7 @@ use super::layering::{code, is_test, sources, without_tests};
 const RECORD: [(&str, usize, &str); 14] = [
     ("lib", 54, "45: the guide is a module"),
     ("guide", 28, "45: chapters are modules of the documentation"),
-    ("channel", 1340, "46: sockets that listen already"),
+    ("channel", 1342, "46: sockets that listen already"),
     (
         "device",
         2418,
@@ -20,13 +20,13 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "error",
-        700,
+        704,
         "45: receives out of range are refused; kinds have a file for their aliases",
     ),
-    ("mem", 5532, "45: a wait for a Buf is in the log"),
+    ("mem", 5533, "45: a wait for a Buf is in the log"),
     (
         "ops",
-        6233,
+        6240,
         "46: what a device refuses is asked before; 45: a handshake that waits is in the log; receives out of range",
     ),
     (
@@ -34,24 +34,32 @@ const RECORD: [(&str, usize, &str); 14] = [
         303,
         "45: names of variables that do not exist are refused",
     ),
-    ("provider", 260, ""),
+    (
+        "provider",
+        264,
+        "45: what opens a device comes first on its page",
+    ),
     (
         "provider/soft",
         9919,
         "45: variables that cannot be read are refused",
     ),
     ("provider/verbs", 6221, ""),
-    ("reactor", 6816, "46: that a peer leaves is no warning"),
+    (
+        "reactor",
+        6824,
+        "45: a handshake is late after a second; 46: that a peer leaves is no warning",
+    ),
     (
         "stream",
-        2276,
+        2290,
         "46: settings of adapters, names, addresses, events; 45: limits out of range are refused, a connect that waits is in the log",
     ),
     ("sync", 1034, ""),
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 43133;
+const SUM: usize = 43174;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

@@ -178,12 +178,6 @@ fn a_process_has_the_side_and_the_card_of_its_environment() {
             "1",
             "DEFERR cannot be taken: there are",
         ),
-        (
-            "host",
-            "TOKIO_DOCA_SOFTDEFER",
-            "1",
-            "SOFTDEFER cannot be taken: there are",
-        ),
     ] {
         let said = ask(view, variable, value).remove(0);
         assert!(

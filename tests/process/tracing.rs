@@ -2,6 +2,9 @@
 //! what other threads write only if it is the whole process's, so that each test is `alone`, or in
 //! a process of its own.
 
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures::{FutureExt, future::join};
@@ -207,6 +210,19 @@ fn streams_are_told_with_their_peers_and_warn_of_faults_alone() {
     });
 }
 
+/// Polls a future, which waits, until something holds: whatever wakes the future wakes this.
+async fn until_with<F: Future>(mut future: Pin<&mut F>, done: impl Fn() -> bool) {
+    let wait = poll_fn(|cx| {
+        assert!(future.as_mut().poll(cx).is_pending());
+        if done() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    });
+    in_time("the event", wait).await;
+}
+
 /// A pool that is empty, two handshakes in turn, and a listener that nobody asks.
 #[test]
 fn what_waits_for_somebody_is_told() {
@@ -232,10 +248,11 @@ fn what_waits_for_somebody_is_told() {
         let (mut here, mut there) = tokio::io::duplex(4096);
         let mut first = Box::pin(one.rdma.handshake(&mut here));
         let waits = ["DEBUG tokio_doca::rdma waits for the blob", "rdma=1"];
-        for _ in 0..2 {
-            poll_pending(first.as_mut());
-            assert_eq!(lines.with(&waits).len(), 1);
-        }
+        let begun = std::time::Instant::now();
+        until_with(first.as_mut(), || !lines.with(&waits).is_empty()).await;
+        assert!(begun.elapsed() >= Duration::from_secs(1));
+        poll_pending(first.as_mut());
+        assert_eq!(lines.with(&waits).len(), 1);
         let second = other.rdma.handshake(&mut there);
         let (first, second) = tokio::join!(first, second);
         first.and(second).unwrap();

@@ -178,7 +178,8 @@ impl Rig {
         let session = self.sessions.get(index as usize);
         let session = session.map(|it| {
             let mut hasher = it.lock().unwrap_or_else(PoisonError::into_inner);
-            SessionRef::new(NonNull::from(&mut *hasher))
+            // SAFETY: a session is its cell's alone, and goes with the memory of the cells.
+            unsafe { SessionRef::new(NonNull::from(&mut *hasher)) }
         });
         self.subject
             .job(src, dst, self.cells[index as usize].len, session)

@@ -206,7 +206,8 @@ mod tests {
             Segments::one(segment(&mut bytes)),
             segment(&mut out),
         );
-        job.session = Some(crate::device::SessionRef::new(session));
+        // SAFETY: the state is this test's, and no Job is in flight after the call.
+        job.session = Some(unsafe { crate::device::SessionRef::new(session) });
         let mut hasher = Hasher::default();
         // SAFETY: the memory is this test's.
         assert_eq!(unsafe { hasher.work(&job, 0, 64) }, 64);

@@ -122,9 +122,13 @@ impl OnCpu for ShaJob {
 pub struct SessionRef(NonNull<Hasher>);
 
 impl SessionRef {
-    /// The address of a session's state: for those that drive a queue themselves.
+    /// The address of a session's state, for code that drives a queue itself.
+    ///
+    /// # Safety
+    ///
+    /// The state lives, and nothing else touches it, until the completion of the Job that has this.
     #[doc(hidden)]
-    pub fn new(hasher: NonNull<Hasher>) -> SessionRef {
+    pub unsafe fn new(hasher: NonNull<Hasher>) -> SessionRef {
         SessionRef(hasher)
     }
 

@@ -185,7 +185,7 @@ impl Slab {
     ) -> Option<&Element> {
         let waited = node.is_linked();
         let taken = self.take_or_enqueue(node, waker);
-        if taken.is_none() && !waited {
+        if taken.is_none() && !waited && self.free.is_empty() {
             let elements = self.len();
             log(|| tracing::trace!(target: "tokio_doca::mem", elements, "waits for a Buf"));
         }

@@ -55,7 +55,9 @@ impl SessionLease {
     pub(crate) fn for_device(&self) -> SessionRef {
         self.0.state.with_mut(|state| {
             // SAFETY: the state of an Arc's content is at no null address.
-            SessionRef::new(unsafe { NonNull::new_unchecked(state) })
+            let state = unsafe { NonNull::new_unchecked(state) };
+            // SAFETY: this is the Lease, which goes with the Job and keeps the state.
+            unsafe { SessionRef::new(state) }
         })
     }
 

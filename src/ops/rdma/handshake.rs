@@ -2,8 +2,9 @@
 //! *Handshake*).
 
 use std::future::{Future, poll_fn};
+use std::io;
 use std::pin::pin;
-use std::{io, mem};
+use std::time::{Duration, Instant};
 
 use futures::future::try_join;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -13,11 +14,14 @@ use super::context::BLOB;
 use super::{Rdma, RdmaBuilder};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
-use crate::reactor::RdmaState;
+use crate::reactor::{Backoff, RdmaState};
 use crate::sync::log;
 
 const SHAKE: &str = "Rdma::handshake";
 const ACCEPT: &str = "Rdma::handshake_accept";
+
+/// How long a side waits for its peer's blob before the log says so.
+const LATE: Duration = Duration::from_secs(1);
 
 /// In the length of a blob: the side that has made it listens, and the other one dials.
 const LISTENS: u32 = 1 << 31;
@@ -40,7 +44,8 @@ impl Rdma {
     ///
     /// Its time limit is for the connection alone: a peer that says nothing is waited for
     /// (`tokio::time::timeout`). So two sides of one task shake hands at once, by `tokio::join!`:
-    /// one `await` after the other waits for ever. The log says at debug that a side waits.
+    /// one `await` after the other waits for ever. The log says at debug that a side waits, after a
+    /// second.
     ///
     /// # Errors
     ///
@@ -164,10 +169,16 @@ impl Rdma {
             reader.read_exact(&mut theirs).await.map_err(io(op))?;
             Ok((theirs, said & LISTENS != 0))
         });
+        let begun = Instant::now();
+        let mut late = pin!(Backoff::after(self.workq(), LATE));
         let mut told = false;
         let get = poll_fn(|cx| {
             let polled = get.as_mut().poll(cx);
-            if polled.is_pending() && !mem::replace(&mut told, true) {
+            // Where nothing wakes it after a second, the log says it as soon as something does.
+            let waits = polled.is_pending() && !told;
+            let is_late = waits && late.as_mut().poll(cx).is_ready() && begun.elapsed() >= LATE;
+            if is_late {
+                told = true;
                 let (rdma, call) = (self.port().id(), op);
                 let text = "waits for the blob of its peer";
                 log(|| debug!(target: "tokio_doca::rdma", rdma, call, "{text}"));

@@ -131,10 +131,10 @@ impl Soft {
         if let Err(error) = soft.faults.push_env() {
             soft.wrong = Some(error.message().to_owned());
         }
-        let unknown = variables(VARIABLES[0]);
+        let unknown = variables("TOKIO_DOCA_SOFT_");
         if let Some(name) = unknown.iter().find(|name| !VARIABLES.contains(&&***name)) {
-            let known = VARIABLES.join(", ");
-            soft.wrong = Some(format!("{name} cannot be taken: there are {known}"));
+            let known = || format!("{name} cannot be taken: there are {}", VARIABLES.join(", "));
+            soft.wrong.get_or_insert_with(known);
         }
         soft
     }

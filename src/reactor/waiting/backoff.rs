@@ -4,6 +4,7 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use pin_project::pin_project;
 
@@ -38,6 +39,15 @@ impl Backoff {
             until: None,
             pause: 0,
             spin: Spin::default(),
+        }
+    }
+
+    /// One that has begun, and ends after this time; at once while the mode is busy-polling.
+    pub(crate) fn after(workq: WorkQ, time: Duration) -> Backoff {
+        let until = workq.0.now() + time.as_nanos() as u64;
+        Backoff {
+            until: Some(until),
+            ..Backoff::new(workq)
         }
     }
 

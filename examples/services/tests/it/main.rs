@@ -1,5 +1,6 @@
 //! hyper, axum, tonic, rustls and curl over RDMA streams: judges that are not ours.
 
+mod adapters;
 mod grpc;
 mod http;
 mod metrics;
