@@ -60,16 +60,13 @@ fn a_watcher_is_woken_before_the_log_hears_of_the_change() {
         let mut changed = Box::pin(watch.changed());
         poll_counted(changed.as_mut(), &count);
         let (told, heard) = mpsc::channel();
-        let hears = OnEvent(move |level| {
-            if level == tracing::Level::WARN {
-                told.send(count.wakes()).unwrap();
-            }
-        });
+        let hears = OnEvent(move |_| told.send(count.wakes()).unwrap());
         let guard = tracing::subscriber::set_default(hears);
         other.rdma.reset().unwrap();
         one.failed().await;
         drop(guard);
-        assert_eq!(heard.try_iter().collect::<Vec<_>>(), [1]);
+        // The last event is that of the change.
+        assert_eq!(heard.try_iter().last(), Some(1));
     });
 }
 
