@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::io::{Error, ErrorKind, Result};
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -49,10 +48,9 @@ pub(crate) type Connecting<T> = Pin<Box<dyn Future<Output = Result<TokioIo<T>>> 
 ///
 /// - `InvalidInput` if the URI has no host, or if its scheme is `https` and
 ///   [`enforce_http`](Connector::enforce_http) is on;
-/// - the system's error if the host does not resolve;
 /// - otherwise an error whose source is the [`tokio_doca::Error`] of
-///   [`RdmaConnector::connect`](tokio_doca::stream::RdmaConnector::connect): `ConnectionAborted` if
-///   no server listens there, for instance.
+///   [`RdmaConnector::connect`](tokio_doca::stream::RdmaConnector::connect): `NotFound` if the host
+///   does not resolve, `ConnectionRefused` if no server listens there, for instance.
 ///
 /// # Cancel safety
 ///
@@ -108,24 +106,11 @@ impl Connector {
         if let Some(addr) = &self.addr {
             return Ok(self.rdma.connect(addr.clone()).await?.into());
         }
-        let host = host(uri)?;
+        host(uri)?;
         let port = uri.port_u16().unwrap_or(if is_https { 443 } else { 80 });
-        let addrs = tokio::net::lookup_host((host, port)).await?;
-        let nowhere = || Error::new(ErrorKind::NotFound, format!("{host} has no address"));
-        self.first(addrs).await.unwrap_or_else(|| Err(nowhere()))
-    }
-
-    /// Connects to the first address that accepts. Returns the last error if none does, or `None`
-    /// if there is no address.
-    async fn first(&self, addrs: impl IntoIterator<Item = SocketAddr>) -> Option<Result<Stream>> {
-        let mut failed = None;
-        for addr in addrs {
-            match self.rdma.connect(addr).await {
-                Ok(stream) => return Some(Ok(stream.into())),
-                Err(error) => failed = Some(Err(error.into())),
-            }
-        }
-        failed
+        // An IPv6 address has its brackets there.
+        let addr = format!("{}:{port}", uri.host().unwrap_or_default());
+        Ok(self.rdma.connect(addr).await?.into())
     }
 }
 

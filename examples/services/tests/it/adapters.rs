@@ -131,7 +131,7 @@ fn uris_connect_by_name_and_never_without_encryption_if_they_ask_for_it() {
             assert_eq!(connect(&connector, &uri).await, Ok(()), "{uri}");
         }
         let nobody = connect(&connector, &format!("http://[::1]:{port}/")).await;
-        assert_eq!(nobody, Err(ErrorKind::ConnectionAborted));
+        assert_eq!(nobody, Err(ErrorKind::ConnectionRefused));
         let refused = Err(ErrorKind::InvalidInput);
         let encrypted = format!("https://127.0.0.1:{port}/");
         assert_eq!(connect(&connector, &encrypted).await, refused);
