@@ -106,19 +106,16 @@ impl Connector {
         if let Some(addr) = &self.addr {
             return Ok(self.rdma.connect(addr.clone()).await?.into());
         }
-        host(uri)?;
+        let host = host(uri)?;
         let port = uri.port_u16().unwrap_or(if is_https { 443 } else { 80 });
-        // An IPv6 address has its brackets there.
-        let addr = format!("{}:{port}", uri.host().unwrap_or_default());
-        Ok(self.rdma.connect(addr).await?.into())
+        Ok(self.rdma.connect(format!("{host}:{port}")).await?.into())
     }
 }
 
-/// Returns the host of a URI. An IPv6 address has brackets in a URI, which are left out.
+/// Returns the host of a URI. An IPv6 address has its brackets.
 pub(crate) fn host(uri: &Uri) -> Result<&str> {
-    let host = uri.host().map(|host| host.trim_matches(['[', ']']));
-    host.filter(|host| !host.is_empty())
-        .ok_or_else(|| Error::new(ErrorKind::InvalidInput, format!("{uri} has no host")))
+    let host = uri.host().filter(|host| !host.is_empty());
+    host.ok_or_else(|| Error::new(ErrorKind::InvalidInput, format!("{uri} has no host")))
 }
 
 impl From<RdmaConnector> for Connector {

@@ -13,8 +13,8 @@ pub(crate) fn variable(name: &str) -> Option<OsString> {
 
 /// Returns the names of the variables that begin so, under the same condition.
 pub(crate) fn variables(prefix: &str) -> Vec<String> {
-    let names = std::env::vars_os().filter(|_| is_own());
-    let names = names.map(|(name, _)| name.to_string_lossy().into_owned());
+    let all = is_own().then(std::env::vars_os).into_iter().flatten();
+    let names = all.map(|(name, _)| name.to_string_lossy().into_owned());
     names.filter(|name| name.starts_with(prefix)).collect()
 }
 

@@ -287,6 +287,7 @@ impl StreamOptions {
 
     /// Refuses a number that is out of its range.
     pub(super) fn check(&self, op: &'static str) -> Result<()> {
+        let frame = self.frame_size;
         let within = |name, value, least, most| match (least..=most).contains(&value) {
             true => Ok(()),
             false => {
@@ -296,15 +297,11 @@ impl StreamOptions {
         };
         let many = 1 << 16;
         within("connections", self.connections, 1, many)?;
-        within("frame_size", self.frame_size, FRAME_MIN as usize, 128 << 10)?;
-        let frame = self.frame_size;
-        if !(1..=IN_FLIGHT / frame).contains(&self.window()) {
-            let (window, most) = (self.window(), IN_FLIGHT / frame);
-            let text = format!(
-                "StreamOptions::recv_window({window}): it is 1 to {most} with frames of {frame} bytes"
-            );
-            return Err(Error::new(ErrorKind::InvalidValue, op, text));
-        }
+        within("frame_size", frame, FRAME_MIN as usize, 128 << 10)?;
+        within("recv_window", self.window(), 1, IN_FLIGHT / frame).map_err(|error| {
+            let text = format!("{} with frames of {frame} bytes", error.message());
+            Error::new(error.kind(), op, text)
+        })?;
         within("recv_bufs", self.recv_bufs.unwrap_or(1), 1, many)?;
         within("send_window", self.send_window, 1, 512)?;
         within("half_open", self.half_open, 1, many)

@@ -179,8 +179,8 @@ impl Net {
     ) -> Result<Net> {
         options.check(op)?;
         // What the device refuses is said now, and not to the first peer.
-        let net = options.rdma(device).check_on(device);
-        net.map_err(|error| error.with_call(op))?;
+        let checked = options.rdma(device).check_on(device);
+        checked.map_err(|error| error.with_call(op))?;
         let frame = options.frame_size;
         let element = frame.next_multiple_of(ALIGN);
         let all = element * options.connections;
@@ -302,7 +302,7 @@ impl Exchange {
         written.map_err(|error| self.io(error))
     }
 
-    /// Reads the next message, which [`Exchange::understand`] parses.
+    /// Reads the next message, which the state of the exchange parses.
     pub(super) async fn hear(&mut self) -> Result<bytes::Bytes> {
         let read = self.socket.read_frame(&mut self.inbox).await;
         read.map_err(|error| self.io(error))

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use super::Peers;
-use crate::rig::{Arena, Bell, Dice};
+use crate::rig::{Arena, Bell, Dice, reap};
 use tokio_doca::device::{
     Access, Arrival, Completion, Endpoint, EndpointConfig, EndpointState, Job, Queue, QueueConfig,
     RdmaJob, Receive, RegistrationUse, Segment, Segments, Signal, Submitted, Token,
@@ -367,16 +367,8 @@ impl End {
 
     /// Reaps at most so many: each is known, in flight, and the oldest of its kind.
     pub(super) fn reap(&mut self, at_most: usize) -> Vec<Ended> {
-        // Stale on purpose: who fills none but counts one completes a Token that is not in flight.
-        let nothing = Completion::new(Token::from_raw(u64::MAX), Ok(u64::MAX));
-        let mut out = vec![nothing; at_most];
         // SAFETY: `&mut self`: one caller at a time.
-        let reaped = unsafe { self.queue.reap(&mut out) };
-        assert!(
-            reaped <= at_most,
-            "duty 1: {reaped} completions in a place for {at_most}"
-        );
-        out.truncate(reaped);
+        let out = unsafe { reap(&*self.queue, at_most) };
         out.into_iter()
             .map(|completion| self.ended(completion))
             .collect()

@@ -9,9 +9,9 @@ use super::end::{End, Ended, Plan, Table};
 use super::memory::{ALL, Memory, REMOTE};
 use super::model::{Effect, Message};
 use super::{Peers, watched};
-use crate::rig::{Dice, pieces, wait_for};
+use crate::rig::{AGAIN, Dice, check_refusal, pieces, wait_for};
 use tokio_doca::device::{Completion, EndpointState, Verb};
-use tokio_doca::error::{ErrorKind, JobError};
+use tokio_doca::error::JobError;
 
 /// What one side has beside its End.
 pub(super) struct Side {
@@ -182,26 +182,18 @@ impl Pair {
             .map(|&index| (index, self.job(side, index)))
             .collect();
         let deadline = self.deadline();
-        wait_for(
-            deadline,
-            "duty 3: a device says `Again` only until Jobs complete",
-            || {
-                let submitted = self.ends[side].submit(&jobs);
-                for (index, _) in jobs.drain(..submitted.accepted) {
-                    self.announce(side, index);
-                }
-                let Some(why) = submitted.refused else {
-                    return true;
-                };
-                assert_eq!(
-                    why.kind(),
-                    ErrorKind::Again,
-                    "duty 3: a Job within the capabilities is refused only for a while: {why}"
-                );
-                self.step();
-                false
-            },
-        );
+        wait_for(deadline, AGAIN, || {
+            let submitted = self.ends[side].submit(&jobs);
+            for (index, _) in jobs.drain(..submitted.accepted) {
+                self.announce(side, index);
+            }
+            let Some(why) = submitted.refused else {
+                return true;
+            };
+            check_refusal(why);
+            self.step();
+            false
+        });
     }
 
     /// Tries a prepared Job inline.

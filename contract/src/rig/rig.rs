@@ -17,7 +17,7 @@ use super::arena::Arena;
 use super::bell::Bell;
 use super::cell::Cell;
 use super::dice::Dice;
-use super::job::AnyJob;
+use super::queue::{AGAIN, AnyJob, check_refusal, reap};
 use super::retained::{Retained, Retired};
 use super::shape::Shape;
 use super::subject::Subject;
@@ -26,7 +26,7 @@ use tokio_doca::device::{
     Armed, Completion, EventJob, Hasher, Job, Queue, QueueConfig, RegistrationUse, Segment,
     Segments, SessionRef, Signal, Submitted, Token,
 };
-use tokio_doca::error::{ErrorKind, JobError};
+use tokio_doca::error::JobError;
 
 pub(crate) struct Rig {
     subject: Subject,
@@ -231,44 +231,29 @@ impl Rig {
     /// Submits prepared Jobs, in batches as large as the device takes, and reaps when it is full.
     pub(crate) fn submit_all(&mut self, mut indices: &[u32]) {
         let deadline = self.subject.deadline;
-        wait_for(
-            deadline,
-            "duty 3: a device says `Again` only until Jobs complete",
-            || {
-                let submitted = self.submit(indices);
-                indices = &indices[submitted.accepted..];
-                let Some(why) = submitted.refused else {
-                    return true;
-                };
-                assert_eq!(
-                    why.kind(),
-                    ErrorKind::Again,
-                    "duty 3: a Job within the capabilities is refused only for a while: {why}"
-                );
-                for &index in indices {
-                    self.check_cell(index, "duty 3: a refused Job was carried out");
-                }
-                self.reap(self.cells.len());
-                false
-            },
-        );
+        wait_for(deadline, AGAIN, || {
+            let submitted = self.submit(indices);
+            indices = &indices[submitted.accepted..];
+            let Some(why) = submitted.refused else {
+                return true;
+            };
+            check_refusal(why);
+            for &index in indices {
+                self.check_cell(index, "duty 3: a refused Job was carried out");
+            }
+            self.reap(self.cells.len());
+            false
+        });
     }
 
     /// Reaps at most so many, and checks each.
     pub(crate) fn reap(&mut self, at_most: usize) -> usize {
-        // Stale on purpose: who fills none but counts one completes a Token that is not in flight.
-        let nothing = Completion::new(Token::from_raw(u64::MAX), Ok(u64::MAX));
-        let mut out = vec![nothing; at_most];
         // SAFETY: `&mut self`: one caller at a time.
-        let reaped = unsafe { self.queue.reap(&mut out) };
-        assert!(
-            reaped <= at_most,
-            "duty 1: {reaped} completions in a place for {at_most}"
-        );
-        for completion in &out[..reaped] {
+        let out = unsafe { reap(&*self.queue, at_most) };
+        for completion in &out {
             self.check(completion);
         }
-        reaped
+        out.len()
     }
 
     fn check(&mut self, completion: &Completion) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::attached::Attached;
 use super::crc::{SEED, SEEDED, crc32c};
 use super::digest::digest;
-use super::job::AnyJob;
+use super::queue::AnyJob;
 use super::shape::Shape;
 use super::watch::{DEADLINE, watched_for};
 use tokio_doca::crc::Crc;

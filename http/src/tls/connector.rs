@@ -112,8 +112,11 @@ impl TlsConnector {
     pub async fn connect_to(&self, uri: &Uri) -> Result<TlsClientStream> {
         let name = match &self.name {
             Some(name) => name.clone(),
-            None => ServerName::try_from(host(uri)?.to_owned())
-                .map_err(|error| Error::new(ErrorKind::InvalidInput, error))?,
+            None => {
+                let host = host(uri)?.trim_matches(['[', ']']);
+                ServerName::try_from(host.to_owned())
+                    .map_err(|error| Error::new(ErrorKind::InvalidInput, error))?
+            }
         };
         let stream = self.connector.connect_to(uri).await?;
         let handshake = self.tls.connect(name, stream);

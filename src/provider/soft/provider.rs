@@ -27,13 +27,10 @@ const VARIABLES: [&str; 6] = [
 
 /// The provider of software devices.
 ///
-/// The one behind [`Device::open`] has the default settings, and these from the environment:
-/// `TOKIO_DOCA_SOFT=host|dpu` is its [`View`], `TOKIO_DOCA_SOFT_CARD` the serial number of its
-/// [`Topology`], `TOKIO_DOCA_SOFT_DEFER=1` puts it into defer mode,
-/// `TOKIO_DOCA_SOFT_LIMITS=bluefield2|bluefield3|unlimited` gives it the [`Limits`] of an adapter,
-/// and `TOKIO_DOCA_SOFT_FAULTS` a script of faults ([`Faults::push_env`]). A value that cannot be
-/// read, or a `TOKIO_DOCA_SOFT_*` that does not exist, is an error of every call that finds
-/// devices. One of your own has a script in code:
+/// The one behind [`Device::open`] has the default settings, and those of the
+/// [environment](crate::soft#environment-variables). A value that cannot be read, or a
+/// `TOKIO_DOCA_SOFT_*` that does not exist, is an error of every call that finds devices. One of
+/// your own has a script in code:
 ///
 /// ```
 /// use tokio_doca::ErrorKind;
