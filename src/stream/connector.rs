@@ -103,7 +103,10 @@ impl RdmaConnector {
         let addr = addr.into();
         let connected = self.connect_to(&addr, data).await;
         log(|| match &connected {
-            Ok(_) => debug!(target: "tokio_doca::stream", %addr, "connected"),
+            Ok((stream, _)) => {
+                let [gid, peer_gid] = stream.gids();
+                debug!(target: "tokio_doca::stream", %addr, gid, peer_gid, "connected");
+            }
             Err(error) => warn!(target: "tokio_doca::stream", %addr, %error, "not connected"),
         });
         connected
@@ -122,9 +125,12 @@ impl RdmaConnector {
                     each_address(CONNECT, name, connect).await?
                 }
             };
-            let side = self.0.side(CONNECT, &runtime)?;
+            let side = self.0.side(CONNECT, &runtime, &socket)?;
+            let blob = side.blob(CONNECT)?;
             let mut exchange = Exchange::new(CONNECT, socket, runtime);
-            exchange.say(Message::Hello(side.hello(data))).await?;
+            exchange
+                .say(Message::Hello(side.hello(&blob, data)))
+                .await?;
             let answer = exchange.hear().await?;
             Ok((side, exchange, answer))
         };

@@ -124,7 +124,10 @@ impl Incoming {
         let granted = in_time(GRANT, limit, self.grant(data)).await;
         let peer = &self.peer;
         log(|| match &granted {
-            Ok(_) => debug!(target: "tokio_doca::stream", %peer, "accepted"),
+            Ok(stream) => {
+                let [gid, peer_gid] = stream.gids();
+                debug!(target: "tokio_doca::stream", %peer, gid, peer_gid, "accepted");
+            }
             Err(error) => warn!(target: "tokio_doca::stream", %peer, %error, "not accepted"),
         });
         if let Err(error) = &granted
@@ -146,11 +149,12 @@ impl Incoming {
             let text = "the listener drains: nobody is accepted any more";
             return Err(Error::new(ErrorKind::Shutdown, GRANT, text));
         };
-        let mut side = self.net.side(GRANT, &exchange.runtime)?;
+        let mut side = self.net.side(GRANT, &exchange.runtime, &exchange.socket)?;
         side.core.set_guest(guest);
         let listens = side.listen(GRANT, theirs).await;
         listens.map_err(gave_up)?;
-        if let Some(welcome) = self.state.welcome(side.welcome(data)) {
+        let blob = side.blob(GRANT)?;
+        if let Some(welcome) = self.state.welcome(side.welcome(&blob, data)) {
             exchange.say(welcome).await.map_err(gave_up)?;
         }
         let answer = exchange.hear().await.map_err(gave_up)?;

@@ -1,8 +1,9 @@
 //! The limits and settings of streams.
 
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use std::{fmt, net::SocketAddr};
 
 use super::flow::{HEAD, RESERVED};
 use super::wire::FRAME_MIN;
@@ -225,8 +226,10 @@ impl StreamOptions {
         self
     }
 
-    /// Sets which address of the port streams use, by its index. Defaults to `None`: the address
-    /// that routes farthest, or that of the [`transport`](Self::transport).
+    /// Sets which address of the port streams use, by its index. Defaults to `None`: that of the
+    /// [`transport`](Self::transport) if it says one. If not, a listener takes an address in the
+    /// subnet of its connector's. Then comes the address at which the two met by TCP, if the port
+    /// has it, and then what an [`RdmaBuilder`](crate::rdma::RdmaBuilder::gid_index) chooses.
     pub fn gid_index(mut self, index: impl Into<Option<u32>>) -> Self {
         self.gid_index = index.into();
         self
@@ -261,13 +264,17 @@ impl StreamOptions {
         self
     }
 
-    /// Begins the Rdma of a stream.
-    pub(super) fn rdma<'a>(&self, device: &'a Device) -> RdmaBuilder<'a> {
+    /// Begins the Rdma of a stream, whose peer was met from the address `local`.
+    pub(super) fn rdma<'a>(&self, device: &'a Device, local: Option<IpAddr>) -> RdmaBuilder<'a> {
+        let mut transport = self.transport;
+        if has_network(device) {
+            transport.source = transport.source.or(local);
+        }
         let rdma = Rdma::builder(device)
             .recv_queue_size((self.window() + RESERVED) as u32)
             .send_queue_size(self.send_window as u32 + 2)
             .permissions(self.permissions)
-            .transport(self.transport)
+            .transport(transport)
             .gid_index(self.gid_index)
             .mtu(self.mtu);
         // Credits are for receives that are posted. Without a network between them, a frame waits

@@ -41,28 +41,34 @@ const CONTROL: usize = 64;
 pub(super) struct Side {
     pub(super) core: Box<Core>,
     pub(super) wakers: Arc<Wakers>,
-    pub(super) blob: Vec<u8>,
     /// The longest frame that it takes.
     pub(super) frame: u32,
 }
 
 impl Side {
+    /// Returns what the other side connects with. A listener asks once it listens: its address is
+    /// one of the connector's subnet.
+    pub(super) fn blob(&self, op: &'static str) -> Result<Vec<u8>> {
+        let blob = self.core.rdma().export();
+        blob.map_err(|error| error.with_call(op))
+    }
+
     /// Returns the connector's offer, which gives no credits: its first frame does.
-    pub(super) fn hello<'a>(&'a self, data: &'a [u8]) -> Offer<'a> {
+    pub(super) fn hello<'a>(&self, blob: &'a [u8], data: &'a [u8]) -> Offer<'a> {
         Offer {
             frame: self.frame,
             credits: 0,
             flags: 0,
-            blob: &self.blob,
+            blob,
             data,
         }
     }
 
     /// Returns the listener's offer.
-    pub(super) fn welcome<'a>(&'a mut self, data: &'a [u8]) -> Offer<'a> {
+    pub(super) fn welcome<'a>(&mut self, blob: &'a [u8], data: &'a [u8]) -> Offer<'a> {
         Offer {
             credits: self.core.first_credits(),
-            ..self.hello(data)
+            ..self.hello(blob, data)
         }
     }
 
@@ -144,6 +150,20 @@ pub(super) async fn each_address<T>(
     Err(last)
 }
 
+/// Refuses a device that connects by rdma_cm alone: iWARP's.
+fn check_connects(op: &'static str, device: &Device) -> Result<()> {
+    let caps = device.info().caps().rdma.as_ref();
+    if caps.is_none_or(|caps| caps.acknowledged) {
+        return Ok(());
+    }
+    let text = format!(
+        "{} is an iWARP adapter, which connects by rdma_cm alone, and streams do not: use \
+         another device, or TCP",
+        device.info().name()
+    );
+    Err(Error::new(ErrorKind::NotSupported, op, text))
+}
+
 /// Refuses a device whose endpoints cannot share buffers of this size.
 fn check_shared(op: &'static str, frame: usize, device: &Device) -> Result<()> {
     let caps = device.info().caps().rdma.as_ref();
@@ -178,8 +198,9 @@ impl Net {
         workq: &WorkQ,
     ) -> Result<Net> {
         options.check(op)?;
+        check_connects(op, device)?;
         // What the device refuses is said now, and not to the first peer.
-        let checked = options.rdma(device).check_on(device);
+        let checked = options.rdma(device, None).check_on(device);
         checked.map_err(|error| error.with_call(op))?;
         let frame = options.frame_size;
         let element = frame.next_multiple_of(ALIGN);
@@ -213,8 +234,8 @@ impl Net {
         build().map_err(|error: Error| error.with_call(op))
     }
 
-    /// One side of a connection that is to be made.
-    pub(super) fn side(&self, op: &'static str, runtime: &Handle) -> Result<Side> {
+    /// One side of a connection that is to be made, for those that met on this socket.
+    pub(super) fn side(&self, op: &'static str, runtime: &Handle, socket: &Socket) -> Result<Side> {
         let full = || {
             let text = format!(
                 "all memory for {} streams is in use: drop one, or set \
@@ -231,7 +252,8 @@ impl Net {
         if !has_network(&self.device) {
             send_window = send_window.min(WAITING);
         }
-        let mut rdma = self.options.rdma(&self.device);
+        let local = socket.local_addr().map(|addr| addr.ip().to_canonical());
+        let mut rdma = self.options.rdma(&self.device, local);
         if self.options.recv_bufs.is_some() {
             let credits = (self.options.window() + RESERVED) as u32;
             rdma = rdma.recv_pool(&RecvPool::new(&self.receives).credits(credits));
@@ -253,7 +275,6 @@ impl Net {
             return Err(full());
         }
         Ok(Side {
-            blob: core.rdma().export().map_err(|error| error.with_call(op))?,
             frame: self.options.frame_size as u32,
             core,
             wakers,

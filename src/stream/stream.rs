@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 use tokio::runtime::{Handle, TryCurrentError};
 
+use tracing::field::{DisplayValue, display};
 use tracing::{debug, warn};
 
 use super::core::Core;
@@ -158,6 +159,14 @@ impl RdmaStream {
                 None => std::future::pending().await,
             }
         }
+    }
+
+    /// The adapters' addresses, of this side and of the peer, as events show them; `None` on a
+    /// device without a network.
+    pub(super) fn gids(&self) -> [Option<DisplayValue<IpAddr>>; 2] {
+        let rdma = self.rdma();
+        let gids = [rdma.transport().gid, rdma.peer_gid()];
+        gids.map(|gid| gid.map(|gid| display(IpAddr::from(gid).to_canonical())))
     }
 
     pub(super) fn held(&self) -> &Core {

@@ -15,8 +15,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ("channel", 1342, "46: sockets that listen already"),
     (
         "device",
-        2418,
-        "44: the contract suite, another crate now, lends sessions",
+        2424,
+        "44: the contract suite, another crate now, lends sessions; 46: which address",
     ),
     (
         "error",
@@ -26,8 +26,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ("mem", 5533, "45: a wait for a Buf is in the log"),
     (
         "ops",
-        6240,
-        "46: what a device refuses is asked before; 45: a handshake that waits is in the log; receives out of range",
+        6244,
+        "46: what a device refuses is asked before; 45: a handshake that waits is in the log; receives out of range; 46: which address",
     ),
     (
         "process",
@@ -44,22 +44,26 @@ const RECORD: [(&str, usize, &str); 14] = [
         9919,
         "45: variables that cannot be read are refused",
     ),
-    ("provider/verbs", 6221, ""),
+    (
+        "provider/verbs",
+        6332,
+        "46: which address of a port, by the networks of this host",
+    ),
     (
         "reactor",
-        6824,
-        "45: a handshake is late after a second; 46: that a peer leaves is no warning",
+        6828,
+        "45: a handshake is late after a second; 46: that a peer leaves is no warning; 46: the peer's address",
     ),
     (
         "stream",
-        2290,
-        "46: settings of adapters, names, addresses, events; 45: limits out of range are refused, a connect that waits is in the log",
+        2323,
+        "46: settings of adapters, names, addresses, events; 45: limits out of range are refused, a connect that waits is in the log; 46: which address",
     ),
     ("sync", 1034, ""),
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 43174;
+const SUM: usize = 43332;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

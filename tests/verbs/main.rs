@@ -1,6 +1,7 @@
 //! The verbs provider over a fake libibverbs, in which each call can fail and each event can come.
 
 mod adapters;
+mod addresses;
 mod contract;
 mod duties;
 mod errors;

@@ -5,6 +5,7 @@
 )]
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -175,6 +176,12 @@ pub unsafe trait Endpoint: Submit {
     /// default, by default.
     fn transport(&self) -> Transport {
         Transport::default()
+    }
+
+    /// The address of the peer, once it is connected; IPv4 addresses are mapped. `None`, by
+    /// default, of a device without a network.
+    fn peer_gid(&self) -> Option<Ipv6Addr> {
+        None
     }
 
     /// What the peer's `connect` needs: at most 1,024 bytes, until the next reset the same.

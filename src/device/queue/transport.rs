@@ -1,6 +1,6 @@
 //! How the packets of a connection travel.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -45,6 +45,10 @@ pub struct Transport {
     /// The address of this side, one of the port's (GIDs; IPv4 addresses are mapped). Defaults to
     /// `None`: [`gid_index`](crate::rdma::RdmaBuilder::gid_index), or what that defaults to.
     pub gid: Option<Ipv6Addr>,
+    /// The address of this side in the network by which it found its peer. It is a wish: if the
+    /// port has it, and neither `gid` nor a `gid_index` is said, the connection has it. Defaults to
+    /// `None`. Streams set it to the address of their TCP connection.
+    pub source: Option<IpAddr>,
     /// How long the adapter waits for an acknowledgement before it sends a packet again: 1 ms to
     /// 17 s, rounded up to a power of two times 4.096 us. Defaults to `None`: such that a silent
     /// peer is given up within
@@ -76,6 +80,7 @@ impl Default for Transport {
             pkey_index: 0,
             hop_limit: 64,
             gid: None,
+            source: None,
             ack_timeout: None,
             retry_count: 6,
             probe_interval: Some(Duration::from_secs(1)),

@@ -1,5 +1,6 @@
 //! What a context is built with.
 
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -119,9 +120,12 @@ impl RdmaBuilder<'_> {
         self
     }
 
-    /// Which address of the port. If not said, or `None`, the device chooses: an adapter the one
-    /// that routes farthest (RoCE v2 over IPv4 before IPv6, those before link-local ones and RoCE
-    /// v1), the first of an InfiniBand port.
+    /// Which address of the port. If not said, or `None`, the device chooses: the first one of an
+    /// InfiniBand port. On Ethernet it is, once the peer's address is known, one of the peer's
+    /// subnet, or of its family (IPv4 or IPv6). Of several, and before, it is the
+    /// [`source`](Transport::source); then an address that a network device of this container has,
+    /// one that is routed before a link-local one (169.254/16, fe80::/10), RoCE v2 before v1, and
+    /// IPv4. [`Rdma::transport`] says which it is.
     #[doc(alias = "doca_rdma_set_gid_index")]
     pub fn gid_index(mut self, index: impl Into<Option<u32>>) -> Self {
         self.gid_index = index.into();
@@ -339,9 +343,16 @@ impl Rdma {
     }
 
     /// Returns how its packets travel: what the builder was told, with the time for
-    /// acknowledgements and the size of inline data that the device uses.
+    /// acknowledgements and the size of inline data that the device uses, and the address (`gid`)
+    /// once it was exported or connected.
     pub fn transport(&self) -> Transport {
         self.port().transport()
+    }
+
+    /// Returns the address of the peer's adapter (its GID; IPv4 addresses are mapped); `None`
+    /// before it is connected, and on a device without a network.
+    pub fn peer_gid(&self) -> Option<Ipv6Addr> {
+        self.port().peer_gid()
     }
 
     /// How long a job waits for a peer that has no receive posted, or does not answer, before it

@@ -4,6 +4,7 @@
     reason = "the Endpoint must be promised valid, leased memory"
 )]
 
+use std::net::Ipv6Addr;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
@@ -113,6 +114,10 @@ impl EndpointPort {
 
     pub(crate) fn transport(&self) -> Transport {
         self.endpoint.transport()
+    }
+
+    pub(crate) fn peer_gid(&self) -> Option<Ipv6Addr> {
+        self.endpoint.peer_gid()
     }
 
     pub(crate) fn state(&self) -> RdmaState {

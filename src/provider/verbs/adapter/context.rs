@@ -259,61 +259,6 @@ impl Context {
         })?;
         Ok(entry)
     }
-
-    /// The address that routes farthest: index and address.
-    pub(in super::super) fn best_gid(&self) -> Result<(u32, [u8; 16])> {
-        if !self.traits.ethernet {
-            return Ok((0, bytes(&self.gid(0)?)));
-        }
-        self.farthest(|_| true).ok_or_else(|| {
-            let (name, port) = (&self.name, self.traits.port);
-            let text = format!(
-                "port {port} of {name} has no address (GID): give its network device an IP address, and bring it up"
-            );
-            Error::new(ErrorKind::NotFound, None, text)
-        })
-    }
-
-    /// Of the addresses of which `is_wanted` says so the one that routes farthest. A port has each
-    /// address of Ethernet twice, for both versions of RoCE.
-    pub(in super::super) fn farthest(
-        &self,
-        is_wanted: impl Fn(&[u8; 16]) -> bool,
-    ) -> Option<(u32, [u8; 16])> {
-        // Holes answer an error, or zeros.
-        let all = (0..self.traits.gids).filter_map(|index| Some((index, self.gid(index).ok()?)));
-        let mut best: Option<(u32, u32, [u8; 16])> = None;
-        for (index, entry) in all {
-            let gid = bytes(&entry);
-            if !is_wanted(&gid) {
-                continue;
-            }
-            let rank = rank(entry.gid_type, &gid);
-            if rank > best.map_or(0, |(rank, ..)| rank) {
-                best = Some((rank, index, gid));
-            }
-            if rank == BEST {
-                break;
-            }
-        }
-        best.map(|(_, index, gid)| (index, gid))
-    }
-}
-
-/// Of RoCE v2 over IPv4.
-const BEST: u32 = 4;
-
-/// How far an address routes; 0 for none.
-fn rank(kind: u32, gid: &[u8; 16]) -> u32 {
-    let link_local = gid[..2] == [0xfe, 0x80];
-    let ipv4 = gid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
-    match kind {
-        _ if *gid == [0; 16] => 0,
-        IBV_GID_TYPE_ROCE_V2 if ipv4 => BEST,
-        IBV_GID_TYPE_ROCE_V2 if !link_local => 3,
-        IBV_GID_TYPE_ROCE_V2 => 2,
-        _ => 1,
-    }
 }
 
 pub(in super::super) fn bytes(entry: &ibv_gid_entry) -> [u8; 16] {
@@ -359,28 +304,5 @@ impl Drop for Context {
             let (device, text) = (&self.name, "the adapter was not closed cleanly");
             log(|| tracing::error!(target: "tokio_doca::verbs", device, "{text}"));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_are_ranked_by_how_far_they_route() {
-        let v4 = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
-        let local = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
-        let v6 = [0x20, 1, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
-        let (one, two) = (IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2);
-        let order = [
-            (one, [0; 16]),
-            (one, v4),
-            (two, local),
-            (two, v6),
-            (two, v4),
-        ];
-        let ranks = order.map(|(kind, gid)| rank(kind, &gid));
-        assert_eq!(ranks, [0, 1, 2, 3, BEST]);
-        assert_eq!(rank(two, &[0; 16]), 0);
     }
 }

@@ -1,11 +1,13 @@
 //! An open adapter: its [context] with the protection domains, what it can do ([traits]), where it
-//! sits ([sysfs]), its [memory] regions, and the [blobs](blob) that peers exchange.
+//! sits ([sysfs]), its addresses ([gids]), its [memory] regions, and the [blobs](blob) that peers
+//! exchange.
 //!
 //! `wake` is the event that wakes the thread which watches adapters. These files import `ffi` and
-//! one another downwards, `memory > context > {traits, wake}` and `memory > blob`.
+//! one another downwards, `{memory, gids} > context > {traits, wake}` and `memory > blob`.
 
 mod blob;
 mod context;
+mod gids;
 pub(super) mod memory;
 pub(super) mod sysfs;
 mod traits;
@@ -13,7 +15,8 @@ mod wake;
 
 pub use blob::Address;
 pub(super) use blob::{BlobOrigin, EndpointBlob, random_psn};
-pub(super) use context::{Context, bytes, device_name};
+pub(super) use context::{Context, device_name};
+pub(super) use gids::{Gid, Wish};
 pub(super) use memory::{Mr, lkey, remote_flags, rkey};
 pub(super) use traits::{LIST, PROBES, REQUESTS, Traits, check, check_ptr};
 pub(super) use wake::{event, wake};

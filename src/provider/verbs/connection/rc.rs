@@ -11,11 +11,12 @@
 //! that there are, then the queue pair is destroyed, which is when its memory is nobody's, and the
 //! rest ends flushed. So flushes are not waited for: an adapter may delay them.
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use super::super::adapter::{
-    Address, BlobOrigin, EndpointBlob, PROBES, random_psn, remote_flags, wake,
+    Address, BlobOrigin, EndpointBlob, Gid, PROBES, random_psn, remote_flags, wake,
 };
 use super::super::ffi::*;
 use super::super::transport::{Core, PeerTimeouts, Qp, QpCaps, Retry, Sends};
@@ -62,7 +63,8 @@ pub(in super::super) struct RcInner {
     pub(in super::super) qp: Option<Arc<Qp>>,
     pub(super) origin: BlobOrigin,
     pub(super) psn: u32,
-    pub(super) gid: (u32, [u8; 16]),
+    /// The address that the peer was told, or that suits the peer's.
+    pub(super) gid: Option<Gid>,
     pub(in super::super) peer: Option<EndpointBlob>,
     connecting: bool,
     pub(in super::super) sends: Sends<RdmaJob>,
@@ -126,7 +128,7 @@ impl RcConnection {
             qp: None,
             origin: BlobOrigin::new(),
             psn: random_psn(),
-            gid: (0, [0; 16]),
+            gid: None,
             peer: None,
             connecting: false,
             sends: Sends::new(depth),
@@ -230,7 +232,7 @@ impl RcConnection {
     fn blob(&self, inner: &mut RcInner) -> Result<EndpointBlob> {
         let context = &self.core.context;
         let port = context.port()?;
-        inner.gid = self.gid()?;
+        let gid = self.choose_gid(inner, None)?;
         let Some(qp) = &inner.qp else {
             let text = "it has no queue pair: reset it";
             return Err(Error::new(ErrorKind::BadState, None, text));
@@ -241,7 +243,7 @@ impl RcConnection {
                 lid: port.lid,
                 qpn: qp.num(),
                 psn: inner.psn,
-                gid: inner.gid.1,
+                gid: gid.addr.octets(),
                 mtu: Some(self.config.mtu.min(port.mtu)),
             },
             permissions: self.config.permissions,
@@ -268,8 +270,8 @@ impl RcConnection {
             let text = "it has no queue pair: reset it first";
             return Err(Error::new(ErrorKind::BadState, None, text));
         };
-        inner.gid = self.gid()?;
-        let route = self.route(&inner, &peer)?;
+        let gid = self.choose_gid(&mut inner, Some(&peer))?;
+        let route = self.route(&inner, gid, &peer)?;
         inner.connecting = true;
         drop(inner);
         // It may take long: others go on meanwhile.
@@ -293,7 +295,7 @@ impl RcConnection {
             if told {
                 self.tell();
             }
-            return Err(self.unreachable(error));
+            return Err(self.unreachable(error, gid, &peer));
         }
         inner.peer = Some(peer);
         self.set_state(&mut inner, EndpointState::Connected);
@@ -303,7 +305,9 @@ impl RcConnection {
         Ok(())
     }
 
-    fn unreachable(&self, error: Error) -> Error {
+    fn unreachable(&self, error: Error, gid: Gid, peer: &EndpointBlob) -> Error {
+        let [here, there] =
+            [gid.addr, peer.address.gid.into()].map(|gid| IpAddr::from(gid).to_canonical());
         let name = &self.core.context.name;
         let hint = match self.core.context.traits.iwarp {
             true => "iWARP connects by rdma_cm alone, which this library does not",
@@ -311,7 +315,10 @@ impl RcConnection {
                 "is the peer's address of this network, and of the same kind (RoCE, InfiniBand)?"
             }
         };
-        let text = format!("{name} cannot reach the peer: {error}; {hint}");
+        let text = format!(
+            "{name} cannot reach the peer at {there} from {here} (GID index {}): {error}; {hint} gid_index() or Transport::gid says another address of this side",
+            gid.index
+        );
         Error::new(ErrorKind::NotSupported, None, text)
     }
 
@@ -372,6 +379,7 @@ impl RcConnection {
         }
         inner.origin = BlobOrigin::new();
         inner.psn = random_psn();
+        inner.gid = None;
         inner.connecting = false;
         if let Err(error) = self.begin(inner) {
             let text = "no queue pair after a reset";

@@ -1,37 +1,39 @@
 //! How the packets of a connection travel: from which address, and with what the application asked
 //! for.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 
-use super::super::adapter::{EndpointBlob, bytes};
+use super::super::adapter::{EndpointBlob, Gid, Wish};
 use super::super::transport::{Retry, Route};
 use super::rc::{RcConnection, RcInner};
 use crate::device::Transport;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 
 impl RcConnection {
-    /// The address that peers reach it by: index and address. The same until the port's addresses
-    /// change.
-    pub(super) fn gid(&self) -> Result<(u32, [u8; 16])> {
+    /// The address of this side, which stays the same until the next reset: it is chosen when the
+    /// peer is to be told, or is known.
+    pub(super) fn choose_gid(
+        &self,
+        inner: &mut RcInner,
+        peer: Option<&EndpointBlob>,
+    ) -> Result<Gid> {
         let context = &self.core.context;
-        let name = &context.name;
-        if let Some(gid) = self.config.transport.gid.map(|gid| gid.octets()) {
-            return context.farthest(|it| *it == gid).ok_or_else(|| {
-                let gid = Ipv6Addr::from(gid);
-                let text = format!("the port of {name} does not have the address {gid}");
-                Error::new(ErrorKind::NotFound, None, text)
-            });
-        }
-        match self.config.gid_index {
-            None => context.best_gid(),
-            Some(index) => match context.gid(index).map(|entry| bytes(&entry)) {
-                Ok(gid) if gid != [0; 16] => Ok((index, gid)),
-                _ => {
-                    let text = format!("the port of {name} has no address at GID index {index}");
-                    Err(Error::new(ErrorKind::NotFound, None, text))
-                }
+        let transport = &self.config.transport;
+        let gid = match (inner.gid, transport.gid, self.config.gid_index) {
+            // Its place in the table may be another one since.
+            (Some(gid), ..) => match context.gid_at(gid.index) {
+                Ok(same) if same.addr == gid.addr => same,
+                _ => context.gid_of(gid.addr)?,
             },
-        }
+            (_, Some(addr), _) => context.gid_of(addr)?,
+            (.., Some(index)) => context.gid_at(index)?,
+            _ => context.best_gid(&Wish {
+                peer: peer.map(|peer| peer.address.gid.into()),
+                source: transport.source.map(mapped),
+            })?,
+        };
+        inner.gid = Some(gid);
+        Ok(gid)
     }
 
     pub(super) fn retry(&self) -> Retry {
@@ -44,25 +46,34 @@ impl RcConnection {
         let qp = inner.qp.as_ref();
         Transport {
             ack_timeout: Some(self.retry().timeout()),
+            gid: self.config.transport.gid.or(inner.gid.map(|gid| gid.addr)),
             inline_size: qp.map_or(self.config.transport.inline_size, |qp| qp.max_inline()),
             ..self.config.transport
         }
     }
 
     /// The way to a peer.
-    pub(super) fn route(&self, inner: &RcInner, peer: &EndpointBlob) -> Result<Route> {
+    pub(super) fn route(&self, inner: &RcInner, gid: Gid, peer: &EndpointBlob) -> Result<Route> {
         let context = &self.core.context;
         let (traits, port) = (&context.traits, context.port()?);
         let mtu = self.config.mtu.min(port.mtu);
         Ok(Route {
             peer: peer.address,
             psn: inner.psn,
-            gid_index: inner.gid.0,
+            gid_index: gid.index,
             mtu: peer.address.mtu.map_or(mtu, |theirs| theirs.min(mtu)),
             needs_grh: port.needs_grh,
             rd_atomics: [traits.rd_atomics[0], traits.rd_atomics[1].min(peer.answers)],
             retry: self.retry(),
             transport: self.config.transport,
         })
+    }
+}
+
+/// As a GID has it.
+fn mapped(addr: IpAddr) -> Ipv6Addr {
+    match addr {
+        IpAddr::V4(addr) => addr.to_ipv6_mapped(),
+        IpAddr::V6(addr) => addr,
     }
 }

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::adapter::{Address, REQUESTS, random_psn};
+use super::super::adapter::{Address, REQUESTS, Wish, random_psn};
 use super::super::ffi::*;
 use super::super::transport::{
     Chain, Core, Qp, QpCaps, Refused, Retry, Route, Sends, UNNAMED, Work, status,
@@ -101,18 +101,18 @@ impl Copies {
         let qp = Qp::create((&self.core.cq, None), pd, id, caps, remote, 0)?;
         let transport = Transport::default();
         self.sends.set_room(qp.sends());
-        let (port, (gid_index, gid)) = (context.port()?, context.best_gid()?);
+        let (port, gid) = (context.port()?, context.best_gid(&Wish::default())?);
         let psn = random_psn();
         qp.connect(&Route {
             peer: Address {
                 lid: port.lid,
                 qpn: qp.num(),
                 psn,
-                gid,
+                gid: gid.addr.octets(),
                 mtu: None,
             },
             psn,
-            gid_index,
+            gid_index: gid.index,
             mtu: port.mtu,
             needs_grh: port.needs_grh,
             rd_atomics: [0, 0],

@@ -1,6 +1,7 @@
 //! An endpoint, as the crate sees it.
 #![expect(unsafe_code, reason = "posts Jobs whose memory was lent")]
 
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
@@ -70,6 +71,11 @@ unsafe impl Endpoint for VerbsEndpoint {
 
     fn transport(&self) -> Transport {
         self.conn.transport()
+    }
+
+    fn peer_gid(&self) -> Option<Ipv6Addr> {
+        let inner = self.conn.inner();
+        inner.peer.map(|peer| peer.address.gid.into())
     }
 
     fn export(&self) -> Result<Vec<u8>> {

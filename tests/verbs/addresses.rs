@@ -1,0 +1,172 @@
+//! Which address of a port a stream has, of those that its adapter lists.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use support::programs::Folder;
+use support::stream::small;
+use support::*;
+use tokio_doca::rdma::Transport;
+use tokio_doca::stream::{RdmaStream, StreamAddr, StreamOptions};
+use tokio_doca::verbs::ffi::{IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2};
+use tokio_doca::{Device, ErrorKind, WorkQ};
+
+use crate::adapters::{open, provider};
+use crate::fake_verbs::{Description, Gid, World};
+
+/// The address as a GID has it.
+fn mapped(text: &str) -> Ipv6Addr {
+    match text.parse().unwrap() {
+        IpAddr::V4(addr) => addr.to_ipv6_mapped(),
+        IpAddr::V6(addr) => addr,
+    }
+}
+
+/// An adapter whose table is "v1/fe80::1 v2/10.0.0.1 -", with holes.
+fn adapter(name: &str, table: &str) -> Description {
+    let gid = |entry: &str| {
+        let (kind, text) = entry.split_once('/')?;
+        let raw = mapped(text).octets();
+        let kind = match kind {
+            "v1" => IBV_GID_TYPE_ROCE_V1,
+            _ => IBV_GID_TYPE_ROCE_V2,
+        };
+        Some(Gid { raw, kind })
+    };
+    Description {
+        gids: table.split(' ').map(gid).collect(),
+        ..Description::roce(name)
+    }
+}
+
+/// A stream from the first device to the second one.
+async fn pair(devices: [&Device; 2], options: StreamOptions, addr: StreamAddr) -> [RdmaStream; 2] {
+    let workq = || WorkQ::builder().build().unwrap();
+    let listener = small().bind(devices[1], &workq(), addr).await.unwrap();
+    let connector = options.connector(devices[0], &workq()).unwrap();
+    let addr = listener.local_addr().clone();
+    let accept = async { listener.accept().await?.accept(b"").await };
+    let both = futures::future::try_join(connector.connect(addr), accept);
+    let (here, there) = in_time("the connection", both).await.unwrap();
+    [here, there]
+}
+
+/// The addresses that a connector and a listener with these tables have.
+fn chosen(tables: [&str; 2], options: StreamOptions, addr: impl Into<StreamAddr>) -> [Ipv6Addr; 2] {
+    let world = World::new([adapter("fake0", tables[0]), adapter("fake1", tables[1])]);
+    let verbs = provider(&world);
+    let [one, other] = ["fake0", "fake1"].map(|name| open(&verbs, name));
+    run(async {
+        let [here, there] = pair([&one, &other], options, addr.into()).await;
+        let own = |stream: &RdmaStream| stream.rdma().transport().gid.unwrap();
+        let addrs = [own(&here), own(&there)];
+        let of_peers = [&there, &here].map(|stream| stream.rdma().peer_gid());
+        assert_eq!(addrs.map(Some), of_peers);
+        // What the queue pairs were told.
+        for (name, table, addr) in [
+            ("fake0", tables[0], addrs[0]),
+            ("fake1", tables[1], addrs[1]),
+        ] {
+            let connected = world.fake(name).connected();
+            let (attr, _) = connected.iter().find(|(_, inline)| *inline > 0).unwrap();
+            let index = usize::from(attr.ah_attr.grh.sgid_index);
+            let (kind, text) = table
+                .split(' ')
+                .nth(index)
+                .unwrap()
+                .split_once('/')
+                .unwrap();
+            assert_eq!((kind, mapped(text)), ("v2", addr));
+        }
+        addrs
+    })
+}
+
+fn loopback() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+/// The address at which two sides met is in the tables of both, between those of other containers.
+#[test]
+fn streams_have_the_address_at_which_they_met() {
+    let met = mapped("127.0.0.1");
+    let table = "v1/10.244.7.9 v2/10.244.7.9 - v1/127.0.0.1 v2/127.0.0.1 v2/10.244.3.3";
+    assert_eq!(chosen([table; 2], small(), loopback()), [met; 2]);
+    // By an IPv6 socket that takes IPv4 as well, its name is ::ffff:127.0.0.1.
+    let both: SocketAddr = "[::ffff:127.0.0.1]:0".parse().unwrap();
+    assert_eq!(chosen([table; 2], small(), both), [met; 2]);
+}
+
+/// Where the network of the exchange has nothing to do with that of the adapters, the listener
+/// follows the connector.
+#[test]
+fn a_listener_follows_its_connector() {
+    let options = |gid: &str| {
+        let mut transport = Transport::default();
+        transport.gid = Some(mapped(gid));
+        small().transport(transport)
+    };
+    // Of the same family: nothing says more of addresses that no interface here has.
+    let [one, other] = ["v2/10.0.0.1 v2/fd00::1", "v2/10.0.0.9 v2/fd00::9"];
+    let addrs = chosen([one, other], options("fd00::1"), loopback());
+    assert_eq!(addrs, ["fd00::1", "fd00::9"].map(mapped));
+    // Of the same subnet, 127.0.0.0/8, and not the best one.
+    let [one, other] = ["v2/127.0.0.7", "v2/10.0.0.9 v2/127.0.0.1"];
+    let folder = Folder::new();
+    let addrs = chosen([one, other], small(), folder.path("socket"));
+    assert_eq!(addrs, ["127.0.0.7", "127.0.0.1"].map(mapped));
+    // Without a peer's address the wish of the application comes first.
+    let mut wish = Transport::default();
+    wish.source = Some("10.0.0.2".parse().unwrap());
+    let both = "v2/10.0.0.1 v2/10.0.0.2";
+    let addrs = chosen([both; 2], small().transport(wish), loopback());
+    assert_eq!(addrs[0], mapped("10.0.0.2"));
+}
+
+/// The adapter cannot reach the peer: the error names both addresses, and where to set them.
+#[test]
+fn an_address_that_leads_nowhere_is_named() {
+    let world = World::new([
+        adapter("fake0", "v2/10.0.0.1"),
+        adapter("fake1", "v2/10.7.0.1"),
+    ]);
+    let verbs = provider(&world);
+    let [one, other] = ["fake0", "fake1"].map(|name| open(&verbs, name));
+    run(async {
+        let workq = || WorkQ::builder().build().unwrap();
+        let listener = small().bind(&other, &workq(), loopback()).await.unwrap();
+        let connector = small().connector(&one, &workq()).unwrap();
+        let accept = async {
+            let incoming = listener.accept().await?;
+            // Three of the listener's copies, three of its stream; then the connector's, to RTR.
+            world.faults().fail("ibv_modify_qp", 7, libc::ENETUNREACH);
+            incoming.accept(b"").await.map(drop)
+        };
+        let connect = async {
+            connector
+                .connect(listener.local_addr().clone())
+                .await
+                .map(drop)
+        };
+        let both = async { tokio::join!(connect, accept) };
+        let (connected, accepted) = in_time("both sides", both).await;
+        accepted.unwrap_err();
+        let text = rejected(connected, ErrorKind::NotSupported);
+        for part in ["10.0.0.1", "10.7.0.1", "gid_index"] {
+            assert!(text.contains(part), "{text}");
+        }
+    });
+}
+
+#[test]
+fn streams_on_iwarp_are_refused_at_once() {
+    let world = World::new([Description::iwarp("fake0")]);
+    let device = open(&provider(&world), "fake0");
+    let workq = WorkQ::builder().build().unwrap();
+    let kind = ErrorKind::NotSupported;
+    for text in [
+        rejected(run(small().bind(&device, &workq, loopback())), kind),
+        rejected(small().connector(&device, &workq), kind),
+    ] {
+        assert!(text.contains("fake0 is an iWARP adapter"), "{text}");
+    }
+}
