@@ -222,7 +222,7 @@ pub mod sha {
 
 /// Reliable connections: messages, and reads, writes and atomics in the memory of a peer.
 pub mod rdma {
-    pub use crate::device::{Mtu, RecvOpcode, Transport};
+    pub use crate::device::{Mtu, Path, RecvOpcode, Transport};
     pub use crate::ops::{
         Connect, Message, Rdma, RdmaBuilder, RdmaOp, RdmaRecv, RdmaStats, RecvPool, RecvStream,
         SendSink,

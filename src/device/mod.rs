@@ -183,7 +183,7 @@ pub use memory::{
 pub use provider::{Adapter, Device, DeviceId, Liveness, Provider, WeakDevice};
 pub use queue::{
     Armed, Endpoint, EndpointConfig, EndpointState, EventBacking, EventConfig, EventCounter,
-    EventPort, EventWait, KeepAlive, Mtu, Processor, Queue, QueueConfig, Receive, Signal, Submit,
-    Submitted, Transport,
+    EventPort, EventWait, KeepAlive, Mtu, Path, Processor, Queue, QueueConfig, Receive, Signal,
+    Submit, Submitted, Transport,
 };
 pub use representor::Representor;

@@ -6,18 +6,22 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tracing::{debug, warn};
 
 use super::RdmaStream;
 use super::exchange::Connecting;
 use super::options::{StreamAddr, StreamOptions};
-use super::side::{CONNECT, Exchange, Net, each_address, runtime};
-use super::wire::{DATA_MAX, Message};
+use super::side::{CONNECT, Exchange, Net, SURE, Side, each_address, not_passed, runtime};
+use super::wire::DATA_MAX;
 use crate::channel::Socket;
-use crate::device::Device;
+use crate::device::{Device, Path};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::WorkQ;
 use crate::sync::log;
+
+/// How long large packets are waited for.
+const TEST: Duration = Duration::from_secs(1);
 
 const NEW: &str = "RdmaConnector::new";
 
@@ -84,9 +88,9 @@ impl RdmaConnector {
     /// use, here or there, and `Shutdown` if the listener drains: both may be tried again.
     /// `NotFound` for a host name without an address; `UnsupportedVersion` if the listener speaks
     /// another version; `TimedOut` if it does not answer within the
-    /// [`timeout`](StreamOptions::timeout), or if the connection then takes as long again;
-    /// `InvalidValue` for more than 16 KiB of `data`; `BadState` without a Tokio runtime; as
-    /// [`Rdma::connect`](crate::Rdma::connect).
+    /// [`timeout`](StreamOptions::timeout), or if the connection then takes as long again, as it
+    /// does between adapters that do not reach one another; `InvalidValue` for more than 16 KiB of
+    /// `data`; `BadState` without a Tokio runtime; as [`Rdma::connect`](crate::Rdma::connect).
     ///
     /// # Panics
     ///
@@ -104,8 +108,8 @@ impl RdmaConnector {
         let connected = self.connect_to(&addr, data).await;
         log(|| match &connected {
             Ok((stream, _)) => {
-                let [gid, peer_gid] = stream.gids();
-                debug!(target: "tokio_doca::stream", %addr, gid, peer_gid, "connected");
+                let path = stream.path();
+                debug!(target: "tokio_doca::stream", %addr, path, "connected");
             }
             Err(error) => warn!(target: "tokio_doca::stream", %addr, %error, "not connected"),
         });
@@ -125,31 +129,67 @@ impl RdmaConnector {
                     each_address(CONNECT, name, connect).await?
                 }
             };
-            let side = self.0.side(CONNECT, &runtime, &socket)?;
-            let blob = side.blob(CONNECT)?;
             let mut exchange = Exchange::new(CONNECT, socket, runtime);
-            exchange
-                .say(Message::Hello(side.hello(&blob, data)))
-                .await?;
-            let answer = exchange.hear().await?;
+            let side = self.0.side(&exchange)?;
+            let answer = exchange.ask(&side, data).await?;
             Ok((side, exchange, answer))
         };
-        let (mut side, exchange, answer) = in_time(CONNECT, options.timeout, greet).await?;
-        let connect = async {
-            let mut state = Connecting::default();
+        let (side, exchange, answer) = in_time(CONNECT, options.timeout, greet).await?;
+        let connect = self.dial(side, exchange, answer, data);
+        in_time(CONNECT, options.timeout, connect).await
+    }
+
+    /// Connects to who has answered. If the path carries no large packets it asks for small ones.
+    async fn dial(
+        &self,
+        mut side: Side,
+        mut exchange: Exchange,
+        mut answer: Bytes,
+        data: &[u8],
+    ) -> Result<(RdmaStream, Vec<u8>)> {
+        let (options, mut state) = (self.0.options, Connecting::default());
+        let peer = exchange.socket.peer();
+        loop {
             let offer = state.hear(&answer).map_err(|over| exchange.over(over))?;
-            let connected = side.dial(CONNECT, offer, options.timeout).await;
+            let mut connected = side.dial(CONNECT, offer, options.timeout).await;
+            if connected.is_ok() {
+                let large = side.path().filter(|path| path.mtu > SURE);
+                connected = pass(&mut side, large, options.timeout).await;
+                if let (Some(path), Err(error)) = (large, &connected)
+                    && state.asks_again()
+                {
+                    let text = "packets of this size do not pass: 1,024 bytes from now on";
+                    let mtu = path.mtu.bytes();
+                    log(|| warn!(target: "tokio_doca::stream", %peer, mtu, %error, "{text}"));
+                    side = self.0.side_again(&exchange, side).await?;
+                    answer = exchange.ask(&side, data).await?;
+                    continue;
+                }
+            }
             if let Some(message) = state.dialled(connected.is_ok()) {
                 let said = exchange.say(message).await;
                 connected.and(said)?;
             }
-            let peer = exchange.socket.peer();
             let (core, wakers) = (side.core, side.wakers);
             let local = exchange.socket.local_addr();
             let stream = RdmaStream::new(core, wakers, peer, local, options.linger);
-            Ok((stream, offer.data.to_vec()))
-        };
-        in_time(CONNECT, options.timeout, connect).await
+            return Ok((stream, offer.data.to_vec()));
+        }
+    }
+}
+
+/// Has the first frames pass. Large packets have a part of the time alone.
+async fn pass(side: &mut Side, large: Option<Path>, timeout: Duration) -> Result<()> {
+    let Some(path) = large else {
+        return side.pass(CONNECT).await;
+    };
+    let limit = TEST.min(timeout / 4);
+    match tokio::time::timeout(limit, side.pass(CONNECT)).await {
+        Ok(passed) => passed,
+        Err(_) => {
+            let why = format!("no frame has passed both ways within {limit:?}");
+            Err(not_passed(CONNECT, ErrorKind::TimedOut, &why, path))
+        }
     }
 }
 

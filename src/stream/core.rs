@@ -145,8 +145,8 @@ impl Core {
         self.guest.as_ref()
     }
 
-    pub(super) fn set_guest(&mut self, guest: Guest) {
-        self.guest = Some(guest);
+    pub(super) fn set_guest(&mut self, guest: Option<Guest>) {
+        self.guest = guest;
     }
 
     pub(super) fn runtime(&self) -> &Handle {
@@ -158,8 +158,8 @@ impl Core {
         self.flow.shall_grant(self.recv.lent())
     }
 
-    /// Sends the connector's first frame, which gives the listener its first credits. Nothing may
-    /// be sent before it: waits until the device has it.
+    /// Sends this side's first frame, which gives the peer its first credits. Nothing may be sent
+    /// before it: waits until the device has it.
     pub(super) fn poll_introduce(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         self.grant(cx);
         match self.late {
@@ -168,13 +168,27 @@ impl Core {
         }
     }
 
-    /// Waits for that frame. A peer that sends another one first breaks the protocol.
+    /// Waits for the peer's. A peer that sends another one first breaks the protocol.
     pub(super) fn poll_introduction(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         ready!(self.poll_frame(cx))?;
         let is_credits = self.flow.may_send() && self.inbox.is_empty() && !self.flow.is_ended();
         match is_credits {
             true => Poll::Ready(Ok(())),
             false => Poll::Ready(Err(JobError::of(Reason::PeerNonsense))),
+        }
+    }
+
+    /// Gives up the connection, and returns what another one begins with.
+    pub(super) fn into_control(self) -> ([Buf; 2], Option<Guest>) {
+        ([self.credits, self.last], self.guest)
+    }
+
+    /// Waits until there is memory for what the peer sends.
+    pub(super) fn poll_receives(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.lend(cx);
+        match self.has_receives() {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
         }
     }
 

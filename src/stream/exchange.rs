@@ -37,22 +37,31 @@ fn parse(bytes: &[u8]) -> Result<Message<'_>, Over<'_>> {
     }
 }
 
-/// The side that connects. Its hello is said.
-#[derive(Debug, Default, PartialEq, Eq)]
+/// The side that connects. Its hello is said. `again`: it was said a second time.
+#[derive(Debug, PartialEq, Eq)]
 pub(super) enum Connecting {
-    #[default]
-    Asks,
+    Asks {
+        again: bool,
+    },
     /// It was welcome, and dials.
-    Dials,
+    Dials {
+        again: bool,
+    },
     Over,
+}
+
+impl Default for Connecting {
+    fn default() -> Connecting {
+        Connecting::Asks { again: false }
+    }
 }
 
 impl Connecting {
     /// Hears the answer to its hello, and returns whom to dial.
     pub(super) fn hear<'a>(&mut self, bytes: &'a [u8]) -> Result<Offer<'a>, Over<'a>> {
         match (replace(self, Connecting::Over), parse(bytes)?) {
-            (Connecting::Asks, Message::Welcome(offer)) => {
-                *self = Connecting::Dials;
+            (Connecting::Asks { again }, Message::Welcome(offer)) => {
+                *self = Connecting::Dials { again };
                 Ok(offer)
             }
             (Connecting::Over, _) => Err(Over::Already),
@@ -63,10 +72,20 @@ impl Connecting {
     /// It has dialled. Returns what it says of that.
     pub(super) fn dialled(&mut self, connected: bool) -> Option<Message<'static>> {
         match (replace(self, Connecting::Over), connected) {
-            (Connecting::Dials, true) => Some(Message::Ready),
-            (Connecting::Dials, false) => Some(Message::Refusal(CANNOT_CONNECT)),
+            (Connecting::Dials { .. }, true) => Some(Message::Ready),
+            (Connecting::Dials { .. }, false) => Some(Message::Refusal(CANNOT_CONNECT)),
             _ => None,
         }
+    }
+
+    /// The path carries no packets of this size. Returns whether it may ask for smaller ones, by
+    /// another hello: once.
+    pub(super) fn asks_again(&mut self) -> bool {
+        let may = *self == Connecting::Dials { again: false };
+        if may {
+            *self = Connecting::Asks { again: true };
+        }
+        may
     }
 }
 
@@ -77,11 +96,15 @@ pub(super) enum Listening {
     Hears,
     /// The peer has said what it wants: the application decides.
     Decides,
-    /// It is welcome. A stream needs its word and itself: either may be first.
+    /// It is welcome. A stream needs its word and itself: either may be first. `again`: it has said
+    /// hello a second time.
     Waits {
         ready: bool,
         came: bool,
+        again: bool,
     },
+    /// It has said hello a second time: its first connection is nothing any more.
+    DecidesAgain,
     Over,
 }
 
@@ -101,10 +124,11 @@ impl Listening {
     /// Says that the peer is welcome, with this offer.
     pub(super) fn welcome<'a>(&mut self, offer: Offer<'a>) -> Option<Message<'a>> {
         match replace(self, Listening::Over) {
-            Listening::Decides => {
+            before @ (Listening::Decides | Listening::DecidesAgain) => {
                 *self = Listening::Waits {
                     ready: false,
                     came: false,
+                    again: before == Listening::DecidesAgain,
                 };
                 Some(Message::Welcome(offer))
             }
@@ -112,12 +136,35 @@ impl Listening {
         }
     }
 
-    /// Hears whether the peer is connected.
-    pub(super) fn hear<'a>(&mut self, bytes: &'a [u8]) -> Result<(), Over<'a>> {
+    /// Hears whether the peer is connected. Returns its other offer if it is not, and asks for
+    /// smaller packets.
+    pub(super) fn hear<'a>(&mut self, bytes: &'a [u8]) -> Result<Option<Offer<'a>>, Over<'a>> {
         match (replace(self, Listening::Over), parse(bytes)?) {
-            (Listening::Waits { ready: false, came }, Message::Ready) => {
-                *self = Listening::Waits { ready: true, came };
-                Ok(())
+            (
+                Listening::Waits {
+                    ready: false,
+                    came,
+                    again,
+                },
+                Message::Ready,
+            ) => {
+                *self = Listening::Waits {
+                    ready: true,
+                    came,
+                    again,
+                };
+                Ok(None)
+            }
+            (
+                Listening::Waits {
+                    ready: false,
+                    again: false,
+                    ..
+                },
+                Message::Hello(offer),
+            ) => {
+                *self = Listening::DecidesAgain;
+                Ok(Some(offer))
             }
             (Listening::Over, _) => Err(Over::Already),
             _ => Err(Over::Unexpected),
@@ -133,18 +180,21 @@ impl Listening {
 
     /// Whether there is a stream.
     pub(super) fn is_done(&self) -> bool {
-        *self
-            == Listening::Waits {
+        matches!(
+            self,
+            Listening::Waits {
                 ready: true,
                 came: true,
+                ..
             }
+        )
     }
 
     /// Refuses the peer, for this reason. A peer is told once that it is.
     pub(super) fn refuse<'a>(&mut self, reason: &'a str) -> Option<Message<'a>> {
         match replace(self, Listening::Over) {
-            Listening::Decides | Listening::Waits { .. } => Some(Message::Refusal(reason)),
             Listening::Hears | Listening::Over => None,
+            _ => Some(Message::Refusal(reason)),
         }
     }
 }
@@ -191,6 +241,17 @@ mod tests {
         Refuse,
     }
 
+    /// What a listener knows of its peer.
+    #[derive(Default)]
+    struct Known {
+        asked: bool,
+        welcome: bool,
+        ready: bool,
+        came: bool,
+        refused: usize,
+        again: usize,
+    }
+
     fn event() -> impl Strategy<Value = Event> {
         prop_oneof![
             said().prop_map(Event::Asked),
@@ -210,24 +271,30 @@ mod tests {
         fn a_listener_has_a_stream_for_those_that_came_alone(
             events in prop::collection::vec(event(), 0..12),
         ) {
-            let mut side = Listening::default();
-            let (mut asked, mut welcome, mut ready, mut came, mut refused) =
-                (false, false, false, false, 0);
+            let (mut side, mut it) = (Listening::default(), Known::default());
             for event in &events {
                 match event {
-                    Event::Asked(bytes) => asked |= side.asked(bytes).is_ok(),
-                    Event::Welcome => welcome |= side.welcome(OFFER).is_some(),
-                    Event::Heard(bytes) => ready |= side.hear(bytes).is_ok(),
+                    Event::Asked(bytes) => it.asked |= side.asked(bytes).is_ok(),
+                    Event::Welcome => it.welcome |= side.welcome(OFFER).is_some(),
+                    Event::Heard(bytes) => match side.hear(bytes) {
+                        Ok(None) => it.ready = true,
+                        // What it was welcome for, and came to, is over.
+                        Ok(Some(_)) => {
+                            (it.welcome, it.came) = (false, false);
+                            it.again += 1;
+                        }
+                        Err(_) => {}
+                    },
                     Event::Came => {
-                        came |= welcome;
+                        it.came |= it.welcome;
                         side.came();
                     }
-                    Event::Refuse => refused += usize::from(side.refuse("no").is_some()),
+                    Event::Refuse => it.refused += usize::from(side.refuse("no").is_some()),
                 }
-                let steps = [asked, welcome, ready];
+                let steps = [it.asked, it.welcome, it.ready];
                 prop_assert!(steps.is_sorted_by(|first, then| first >= then), "{steps:?}");
-                prop_assert!(!side.is_done() || ready && came && refused == 0);
-                prop_assert!(refused <= 1);
+                prop_assert!(!side.is_done() || it.ready && it.came && it.refused == 0);
+                prop_assert!(it.refused <= 1 && it.again <= 1);
             }
         }
 
@@ -262,9 +329,42 @@ mod tests {
         let welcome = listener.welcome(OFFER).unwrap().bytes();
         assert_eq!(connector.hear(&welcome), Ok(OFFER));
         let ready = connector.dialled(true).unwrap().bytes();
-        assert_eq!(listener.hear(&ready), Ok(()));
+        assert_eq!(listener.hear(&ready), Ok(None));
         assert!(!listener.is_done());
         listener.came();
         assert!(listener.is_done());
+    }
+
+    #[test]
+    fn a_connector_asks_again_once_and_a_listener_hears_it() {
+        let (mut connector, mut listener) = (Connecting::default(), Listening::default());
+        assert!(!connector.asks_again(), "nobody has welcomed it");
+        let hello = Message::Hello(OFFER).bytes();
+        assert_eq!(listener.asked(&hello), Ok(OFFER));
+        let welcome = listener.welcome(OFFER).unwrap().bytes();
+        assert_eq!(connector.hear(&welcome), Ok(OFFER));
+        listener.came();
+        assert!(connector.asks_again());
+        assert_eq!(listener.hear(&hello), Ok(Some(OFFER)));
+        let welcome = listener.welcome(OFFER).unwrap().bytes();
+        assert_eq!(connector.hear(&welcome), Ok(OFFER));
+        assert!(!connector.asks_again(), "it has asked again before");
+        let ready = connector.dialled(true).unwrap().bytes();
+        assert_eq!(listener.hear(&ready), Ok(None));
+        assert!(!listener.is_done(), "who has come is the first one");
+        listener.came();
+        assert!(listener.is_done());
+    }
+
+    #[test]
+    fn a_listener_hears_no_third_hello() {
+        let mut listener = Listening::default();
+        let hello = Message::Hello(OFFER).bytes();
+        listener.asked(&hello).unwrap();
+        listener.welcome(OFFER).unwrap();
+        listener.hear(&hello).unwrap();
+        listener.welcome(OFFER).unwrap();
+        assert_eq!(listener.hear(&hello), Err(Over::Unexpected));
+        assert_eq!(listener.welcome(OFFER), None);
     }
 }

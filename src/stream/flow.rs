@@ -107,7 +107,8 @@ impl Flow {
         let kind = match (kind, payload.is_empty()) {
             (0, false) => Kind::Data,
             (1, true) => Kind::End,
-            (2, true) if credits > 0 && !self.owes => Kind::Credits,
+            // The first one over a network is as long as a packet.
+            (2, _) if credits > 0 && !self.owes => Kind::Credits,
             _ => return Err(nonsense()),
         };
         match acknowledges {

@@ -1,8 +1,11 @@
 //! A peer that asks a listener for a stream: what it wants, and whether it gets one.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use futures::future::{Either, select};
 use tokio::runtime::Handle;
 
 use tracing::{debug, warn};
@@ -10,7 +13,7 @@ use tracing::{debug, warn};
 use super::RdmaStream;
 use super::connector::{check_data, in_time};
 use super::exchange::{Listening, Over};
-use super::side::{Exchange, Net};
+use super::side::{Exchange, Net, Side};
 use super::wire::{BUSY, CANNOT_CONNECT, DRAINS, Message, Wrong};
 use crate::channel::{Peer, Socket};
 use crate::error::{Error, ErrorKind, Result};
@@ -125,8 +128,8 @@ impl Incoming {
         let peer = &self.peer;
         log(|| match &granted {
             Ok(stream) => {
-                let [gid, peer_gid] = stream.gids();
-                debug!(target: "tokio_doca::stream", %peer, gid, peer_gid, "accepted");
+                let path = stream.path();
+                debug!(target: "tokio_doca::stream", %peer, path, "accepted");
             }
             Err(error) => warn!(target: "tokio_doca::stream", %peer, %error, "not accepted"),
         });
@@ -141,29 +144,17 @@ impl Incoming {
     }
 
     async fn grant(&mut self, data: &[u8]) -> Result<RdmaStream> {
-        let Ok(Message::Hello(theirs)) = Message::parse(&self.hello) else {
-            unreachable!("it was parsed before");
-        };
-        let (options, exchange) = (self.net.options, &mut self.exchange);
         let Some(guest) = self.net.guests.admit() else {
             let text = "the listener drains: nobody is accepted any more";
-            return Err(Error::new(ErrorKind::Shutdown, GRANT, text));
+            return Err(self.exchange.error(ErrorKind::Shutdown, text));
         };
-        let mut side = self.net.side(GRANT, &exchange.runtime, &exchange.socket)?;
-        side.core.set_guest(guest);
-        let listens = side.listen(GRANT, theirs).await;
-        listens.map_err(gave_up)?;
-        let blob = side.blob(GRANT)?;
-        if let Some(welcome) = self.state.welcome(side.welcome(&blob, data)) {
-            exchange.say(welcome).await.map_err(gave_up)?;
-        }
-        let answer = exchange.hear().await.map_err(gave_up)?;
-        let heard = self.state.hear(&answer);
-        heard.map_err(|over| exchange.over(over))?;
-        side.introduction(GRANT).await.map_err(gave_up)?;
-        self.state.came();
-        if !self.state.is_done() {
-            return Err(exchange.over(Over::Already));
+        let mut side = self.net.side(&self.exchange)?;
+        side.core.set_guest(Some(guest));
+        let mut hello = self.hello.clone();
+        // The path may carry no large packets: then the peer asks for small ones, once.
+        while let Some(again) = self.meet(&mut side, &hello, data).await? {
+            side = self.net.side_again(&self.exchange, side).await?;
+            hello = again;
         }
         let (core, wakers) = (side.core, side.wakers);
         Ok(RdmaStream::new(
@@ -171,8 +162,43 @@ impl Incoming {
             wakers,
             self.peer.clone(),
             self.exchange.socket.local_addr(),
-            options.linger,
+            self.net.options.linger,
         ))
+    }
+
+    /// Welcomes the peer, and waits until it has come. Returns its other hello if it asks again.
+    async fn meet(&mut self, side: &mut Side, hello: &[u8], data: &[u8]) -> Result<Option<Bytes>> {
+        let exchange = &mut self.exchange;
+        let Ok(Message::Hello(theirs)) = Message::parse(hello) else {
+            unreachable!("it was parsed before");
+        };
+        let listens = side.listen(GRANT, theirs).await;
+        listens.map_err(gave_up)?;
+        let blob = side.blob(GRANT)?;
+        if let Some(welcome) = self.state.welcome(side.welcome(&blob, data)) {
+            exchange.say(welcome).await.map_err(gave_up)?;
+        }
+        // What the peer says decides. Its frames pass meanwhile, or do not.
+        let mut passes = pin!(side.pass(GRANT));
+        let (answer, passed) = match select(pin!(exchange.hear()), passes.as_mut()).await {
+            Either::Left((answer, _)) => (answer, None),
+            Either::Right((passed, hears)) => (hears.await, Some(passed)),
+        };
+        let answer = answer.map_err(gave_up)?;
+        let heard = self.state.hear(&answer);
+        if heard.map_err(|over| self.exchange.over(over))?.is_some() {
+            return Ok(Some(answer));
+        }
+        let passed = match passed {
+            Some(passed) => passed,
+            None => passes.await,
+        };
+        passed.map_err(gave_up)?;
+        self.state.came();
+        match self.state.is_done() {
+            true => Ok(None),
+            false => Err(self.exchange.over(Over::Already)),
+        }
     }
 
     /// Refuses the peer: its connect fails with this reason, of which it gets 512 bytes.

@@ -123,7 +123,7 @@ pub struct StreamOptions {
     permissions: Access,
     transport: Transport,
     gid_index: Option<u32>,
-    mtu: Mtu,
+    mtu: Option<Mtu>,
     rnr_timeout: Option<Duration>,
     pub(super) timeout: Duration,
     pub(super) linger: Duration,
@@ -141,7 +141,7 @@ impl Default for StreamOptions {
             permissions: Access::empty(),
             transport: Transport::default(),
             gid_index: None,
-            mtu: Mtu::default(),
+            mtu: None,
             rnr_timeout: None,
             timeout: Duration::from_secs(5),
             linger: Duration::from_secs(1),
@@ -235,10 +235,12 @@ impl StreamOptions {
         self
     }
 
-    /// Sets the largest payload of a packet; both sides use the smaller of theirs. Defaults to
-    /// 1,024 bytes.
-    pub fn mtu(mut self, mtu: Mtu) -> Self {
-        self.mtu = mtu;
+    /// Sets the largest payload of a packet; both sides use the smaller one of theirs. Defaults to
+    /// `None`: that of the port. A message of that size passes both ways before there is a stream:
+    /// if the network between the ports carries less, packets of the stream have 1,024 bytes, and
+    /// the log says so.
+    pub fn mtu(mut self, mtu: impl Into<Option<Mtu>>) -> Self {
+        self.mtu = mtu.into();
         self
     }
 
@@ -264,8 +266,14 @@ impl StreamOptions {
         self
     }
 
-    /// Begins the Rdma of a stream, whose peer was met from the address `local`.
-    pub(super) fn rdma<'a>(&self, device: &'a Device, local: Option<IpAddr>) -> RdmaBuilder<'a> {
+    /// Begins the Rdma of a stream, whose peer was met from the address `local`, with packets of
+    /// at most `mtu`.
+    pub(super) fn rdma<'a>(
+        &self,
+        device: &'a Device,
+        local: Option<IpAddr>,
+        mtu: Mtu,
+    ) -> RdmaBuilder<'a> {
         let mut transport = self.transport;
         if has_network(device) {
             transport.source = transport.source.or(local);
@@ -276,7 +284,7 @@ impl StreamOptions {
             .permissions(self.permissions)
             .transport(transport)
             .gid_index(self.gid_index)
-            .mtu(self.mtu);
+            .mtu(self.mtu.unwrap_or(mtu).min(mtu));
         // Credits are for receives that are posted. Without a network between them, a frame waits
         // for one only if the peer has lied.
         match self.rnr_timeout {

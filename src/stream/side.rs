@@ -5,9 +5,11 @@
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 use std::{fmt, io};
 
+use bytes::Bytes;
 use tokio::net::lookup_host;
 use tokio::runtime::Handle;
 
@@ -19,9 +21,9 @@ use super::options::{StreamOptions, has_network};
 use super::wakers::Wakers;
 use super::wire::{BUSY, CANNOT_CONNECT, DRAINS, LEN_MAX, Message, Offer, Wrong};
 use crate::channel::{self, Inbox, Socket};
-use crate::device::{Device, RegistrationUse};
-use crate::error::{Error, ErrorKind, Result};
-use crate::mem::{BufPool, Mmap};
+use crate::device::{Device, Mtu, Path, RegistrationUse};
+use crate::error::{Error, ErrorKind, JobError, Result};
+use crate::mem::{Buf, BufPool, Mmap};
 use crate::ops::RecvPool;
 use crate::reactor::WorkQ;
 
@@ -30,6 +32,10 @@ pub(super) const CONNECT: &str = "RdmaConnector::connect";
 
 /// The most frames of a stream that wait for a receive, where no network is between.
 const WAITING: usize = 4;
+
+/// The largest packet of all ports, and the one that passes wherever Ethernet does.
+const LARGEST: Mtu = Mtu::Bytes4096;
+pub(super) const SURE: Mtu = Mtu::Bytes1024;
 
 /// Each Buf begins with a cache line.
 const ALIGN: usize = 64;
@@ -64,15 +70,24 @@ impl Side {
         }
     }
 
-    /// Returns the listener's offer.
+    /// Returns the listener's offer, once it listens. Over a network its first frame gives credits.
     pub(super) fn welcome<'a>(&mut self, blob: &'a [u8], data: &'a [u8]) -> Offer<'a> {
+        let credits = match self.path() {
+            Some(_) => 0,
+            None => self.core.first_credits(),
+        };
         Offer {
-            credits: self.core.first_credits(),
+            credits,
             ..self.hello(blob, data)
         }
     }
 
-    /// Connects to the listener, and introduces this side to it.
+    /// How it reaches the other side; `None` without a network.
+    pub(super) fn path(&self) -> Option<Path> {
+        self.core.rdma().path()
+    }
+
+    /// Connects to the listener.
     pub(super) async fn dial(
         &mut self,
         op: &'static str,
@@ -81,9 +96,7 @@ impl Side {
     ) -> Result<()> {
         let dial = self.core.rdma().dial(offer.blob).timeout(timeout);
         dial.await.map_err(|error| error.with_call(op))?;
-        self.begin(op, offer)?;
-        let introduced = poll_fn(|cx| self.core.poll_introduce(cx)).await;
-        introduced.map_err(|error| Error::from(error).with_call(op))
+        self.begin(op, offer)
     }
 
     /// Takes the connector as the peer, and contacts nobody.
@@ -98,16 +111,58 @@ impl Side {
         self.begin(op, offer)
     }
 
-    /// Waits for the connector's first frame: a stranger can say on the socket that it is
-    /// connected, and cannot send one.
-    pub(super) async fn introduction(&mut self, op: &'static str) -> Result<()> {
-        let came = poll_fn(|cx| self.core.poll_introduction(cx)).await;
-        came.map_err(|error| Error::from(error).with_call(op))
+    /// Has the first frames pass: the connector's, which proves to the listener that it has come (a
+    /// stranger can say on the socket that it is connected), and over a network the listener's
+    /// after it. They are as long as a packet, so that all others pass as well.
+    pub(super) async fn pass(&mut self, op: &'static str) -> Result<()> {
+        let (path, dials, core) = (self.path(), op == CONNECT, &mut self.core);
+        let passed = match path {
+            None if dials => poll_fn(|cx| core.poll_introduce(cx)).await,
+            None => poll_fn(|cx| core.poll_introduction(cx)).await,
+            Some(path) => {
+                let (mut came, mut sent) = (false, false);
+                let both = poll_fn(|cx| {
+                    came = came || ready_ok(core.poll_introduction(cx))?;
+                    let may = dials || came;
+                    sent = sent || may && ready_ok(core.poll_test(path.mtu.bytes() as usize, cx))?;
+                    if came && sent {
+                        Poll::Ready(Ok(()))
+                    } else {
+                        Poll::Pending
+                    }
+                });
+                both.await
+            }
+        };
+        passed.map_err(|error| {
+            let error = Error::from(error).with_call(op);
+            match path {
+                None => error,
+                Some(path) => not_passed(op, error.kind(), error.message(), path),
+            }
+        })
     }
 
     fn begin(&mut self, op: &'static str, offer: Offer<'_>) -> Result<()> {
         let begun = self.core.begin(offer.frame as usize, offer.credits);
         begun.map_err(|error| Error::from(error).with_call(op))
+    }
+}
+
+/// What nothing passes on a path means.
+pub(super) fn not_passed(op: &'static str, kind: ErrorKind, why: &str, path: Path) -> Error {
+    let text = format!(
+        "{why}; the path is {path}, and StreamOptions::gid_index or transport says another address \
+         of this side"
+    );
+    Error::new(kind, op, text)
+}
+
+/// Whether it is ready, and well.
+fn ready_ok(polled: Poll<Result<(), JobError>>) -> Result<bool, JobError> {
+    match polled {
+        Poll::Ready(outcome) => outcome.map(|()| true),
+        Poll::Pending => Ok(false),
     }
 }
 
@@ -200,7 +255,7 @@ impl Net {
         options.check(op)?;
         check_connects(op, device)?;
         // What the device refuses is said now, and not to the first peer.
-        let checked = options.rdma(device, None).check_on(device);
+        let checked = options.rdma(device, None, LARGEST).check_on(device);
         checked.map_err(|error| error.with_call(op))?;
         let frame = options.frame_size;
         let element = frame.next_multiple_of(ALIGN);
@@ -234,26 +289,41 @@ impl Net {
         build().map_err(|error: Error| error.with_call(op))
     }
 
-    /// One side of a connection that is to be made, for those that met on this socket.
-    pub(super) fn side(&self, op: &'static str, runtime: &Handle, socket: &Socket) -> Result<Side> {
-        let full = || {
-            let text = format!(
-                "all memory for {} streams is in use: drop one, or set \
-                 StreamOptions::connections",
-                self.options.connections
-            );
-            Error::new(ErrorKind::Full, op, text)
-        };
+    /// One side of a connection that is to be made, for those that met in this exchange.
+    pub(super) fn side(&self, exchange: &Exchange) -> Result<Side> {
         let control = [self.control.try_alloc(), self.control.try_alloc()];
-        let [Ok(credits), Ok(end)] = control else {
-            return Err(full());
-        };
+        if let [Ok(credits), Ok(end)] = control {
+            let side = self.side_of(exchange, [credits, end], LARGEST)?;
+            if side.core.has_receives() {
+                return Ok(side);
+            }
+        }
+        let text = format!(
+            "all memory for {} streams is in use: drop one, or set StreamOptions::connections",
+            self.options.connections
+        );
+        Err(exchange.error(ErrorKind::Full, text))
+    }
+
+    /// Another connection, with packets that pass wherever Ethernet does, in place of one that is
+    /// given up. Waits until its memory is back.
+    pub(super) async fn side_again(&self, exchange: &Exchange, before: Side) -> Result<Side> {
+        let (control, guest) = before.core.into_control();
+        let mut side = self.side_of(exchange, control, SURE)?;
+        side.core.set_guest(guest);
+        poll_fn(|cx| side.core.poll_receives(cx)).await;
+        Ok(side)
+    }
+
+    fn side_of(&self, exchange: &Exchange, control: [Buf; 2], mtu: Mtu) -> Result<Side> {
+        let op = exchange.op;
         let mut send_window = self.options.send_window;
         if !has_network(&self.device) {
             send_window = send_window.min(WAITING);
         }
-        let local = socket.local_addr().map(|addr| addr.ip().to_canonical());
-        let mut rdma = self.options.rdma(&self.device, local);
+        let local = exchange.socket.local_addr();
+        let local = local.map(|addr| addr.ip().to_canonical());
+        let mut rdma = self.options.rdma(&self.device, local, mtu);
         if self.options.recv_bufs.is_some() {
             let credits = (self.options.window() + RESERVED) as u32;
             rdma = rdma.recv_pool(&RecvPool::new(&self.receives).credits(credits));
@@ -265,15 +335,12 @@ impl Net {
         let parts = Parts {
             receives: &self.receives,
             sends: &self.sends,
-            control: [credits, end],
+            control,
             recv_window: self.options.window(),
             send_window,
-            runtime: runtime.clone(),
+            runtime: exchange.runtime.clone(),
         };
         let core = Box::new(Core::new(rdma, parts, &wakers));
-        if !core.has_receives() {
-            return Err(full());
-        }
         Ok(Side {
             frame: self.options.frame_size as u32,
             core,
@@ -300,7 +367,7 @@ impl Exchange {
         }
     }
 
-    fn error(&self, kind: ErrorKind, text: impl Into<String>) -> Error {
+    pub(super) fn error(&self, kind: ErrorKind, text: impl Into<String>) -> Error {
         Error::new(kind, self.op, text.into())
     }
 
@@ -323,8 +390,15 @@ impl Exchange {
         written.map_err(|error| self.io(error))
     }
 
+    /// Says hello, and hears the answer.
+    pub(super) async fn ask(&mut self, side: &Side, data: &[u8]) -> Result<Bytes> {
+        let blob = side.blob(self.op)?;
+        self.say(Message::Hello(side.hello(&blob, data))).await?;
+        self.hear().await
+    }
+
     /// Reads the next message, which the state of the exchange parses.
-    pub(super) async fn hear(&mut self) -> Result<bytes::Bytes> {
+    pub(super) async fn hear(&mut self) -> Result<Bytes> {
         let read = self.socket.read_frame(&mut self.inbox).await;
         read.map_err(|error| self.io(error))
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::io::{self, IoSlice};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
@@ -19,6 +19,7 @@ use super::core::Core;
 use super::drain::Guest;
 use super::wakers::Wakers;
 use crate::channel::Peer;
+use crate::device::Path;
 use crate::mem::Buf;
 use crate::ops::Rdma;
 use crate::sync::log;
@@ -161,12 +162,9 @@ impl RdmaStream {
         }
     }
 
-    /// The adapters' addresses, of this side and of the peer, as events show them; `None` on a
-    /// device without a network.
-    pub(super) fn gids(&self) -> [Option<DisplayValue<IpAddr>>; 2] {
-        let rdma = self.rdma();
-        let gids = [rdma.transport().gid, rdma.peer_gid()];
-        gids.map(|gid| gid.map(|gid| display(IpAddr::from(gid).to_canonical())))
+    /// The path between the adapters, as events show it; `None` on a device without a network.
+    pub(super) fn path(&self) -> Option<DisplayValue<Path>> {
+        self.rdma().path().map(display)
     }
 
     pub(super) fn held(&self) -> &Core {

@@ -115,6 +115,7 @@ table! {
     Message:                Send Sync Unpin;
     EndpointState:          Send Sync Unpin;
     Mtu:                    Send Sync Unpin;
+    Path:                   Send Sync Unpin;
     Transport:              Send Sync Unpin;
     RdmaCaps:               Send Sync Unpin;
     RdmaKind:               Send Sync Unpin;

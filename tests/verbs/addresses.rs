@@ -57,10 +57,9 @@ fn chosen(tables: [&str; 2], options: StreamOptions, addr: impl Into<StreamAddr>
     let [one, other] = ["fake0", "fake1"].map(|name| open(&verbs, name));
     run(async {
         let [here, there] = pair([&one, &other], options, addr.into()).await;
-        let own = |stream: &RdmaStream| stream.rdma().transport().gid.unwrap();
-        let addrs = [own(&here), own(&there)];
-        let of_peers = [&there, &here].map(|stream| stream.rdma().peer_gid());
-        assert_eq!(addrs.map(Some), of_peers);
+        let paths = [&here, &there].map(|stream| stream.rdma().path().unwrap());
+        let addrs = paths.map(|path| path.gid);
+        assert_eq!(paths.map(|path| path.peer_gid), [addrs[1], addrs[0]]);
         // What the queue pairs were told.
         for (name, table, addr) in [
             ("fake0", tables[0], addrs[0]),

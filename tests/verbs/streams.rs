@@ -9,9 +9,9 @@ use support::stream::{Net, small};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_doca::rdma::{Mtu, Transport};
-use tokio_doca::stream::StreamOptions;
-use tokio_doca::verbs::ffi::IBV_MTU_2048;
-use tokio_doca::{ErrorKind, Mode, WorkQ};
+use tokio_doca::stream::{RdmaStream, StreamOptions};
+use tokio_doca::verbs::ffi::{IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096, ibv_mtu};
+use tokio_doca::{Device, ErrorKind, Mode, WorkQ};
 
 use crate::adapters::{open, provider};
 use crate::fake_verbs::{Description, World};
@@ -107,4 +107,116 @@ fn a_stream_waits_for_a_peer_without_a_receive_as_long_as_it_is_told() {
             );
         }
     });
+}
+
+/// Two adapters whose networks carry packets of so many bytes, each for what its own side sends.
+fn networks(carry: [usize; 2], make: fn(&str) -> Description) -> (World, [Device; 2]) {
+    let adapter = |at: usize| Description {
+        path_bytes: carry[at],
+        hurry: 20,
+        ..make(["fake0", "fake1"][at])
+    };
+    let world = World::new([adapter(0), adapter(1)]);
+    let verbs = provider(&world);
+    let devices = ["fake0", "fake1"].map(|name| open(&verbs, name));
+    (world, devices)
+}
+
+/// A stream from the first device to the second one, or why there is none on either side.
+async fn meet(
+    devices: &[Device; 2],
+    options: StreamOptions,
+) -> [tokio_doca::Result<RdmaStream>; 2] {
+    let workq = || WorkQ::builder().build().unwrap();
+    let local: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let listener = options.bind(&devices[1], &workq(), local).await.unwrap();
+    let connector = options.connector(&devices[0], &workq()).unwrap();
+    let addr = listener.tcp_addr().unwrap();
+    let accept = async { listener.accept().await?.accept(b"").await };
+    let both = async { tokio::join!(connector.connect(addr), accept) };
+    in_time("both sides", both).await.into()
+}
+
+/// The MTU of the queue pairs of streams, of both sides.
+fn mtus(world: &World) -> Vec<ibv_mtu> {
+    let connected = ["fake0", "fake1"].map(|name| world.fake(name).connected());
+    let of_streams = connected.iter().flatten().filter(|(_, inline)| *inline > 0);
+    of_streams.map(|(attr, _)| attr.path_mtu).collect()
+}
+
+/// Bytes of more than a packet arrive in both directions.
+async fn carries(pair: &mut [RdmaStream; 2]) {
+    let bytes: Vec<u8> = (0..30_000_u32).map(|at| at as u8).collect();
+    for _ in 0..2 {
+        pair.swap(0, 1);
+        let [from, to] = pair;
+        let mut came = vec![0; bytes.len()];
+        let both = async {
+            tokio::try_join!(from.write_all(&bytes), to.read_exact(&mut came)).unwrap();
+        };
+        in_time("all bytes", both).await;
+        assert_eq!(came, bytes);
+    }
+}
+
+fn long() -> StreamOptions {
+    small().frame_size(8 << 10)
+}
+
+/// Packets are as large as both ports have them, unless the options say less.
+#[test]
+fn packets_are_as_large_as_both_ports_have_them() {
+    type Make = fn(&str) -> Description;
+    let makes: [(Make, _); 2] = [
+        (Description::roce, IBV_MTU_4096),
+        (Description::soft_roce, IBV_MTU_1024),
+    ];
+    for (make, mtu) in makes {
+        for (options, mtu) in [(long(), mtu), (long().mtu(Mtu::Bytes512), IBV_MTU_512)] {
+            let (world, devices) = networks([usize::MAX; 2], make);
+            run(async {
+                let met = meet(&devices, options).await;
+                let mut pair = met.map(Result::unwrap);
+                assert_eq!(mtus(&world), [mtu; 2]);
+                carries(&mut pair).await;
+            });
+        }
+    }
+}
+
+/// A network that carries less than both ports, in one direction or both: streams have packets of
+/// 1,024 bytes, also if all their memory was in use by the first try.
+#[test]
+fn packets_that_a_network_does_not_carry_are_made_smaller() {
+    for carry in [[1500, usize::MAX], [usize::MAX, 1500], [1024, 1024]] {
+        for options in [long().connections(1), long().recv_bufs(3)] {
+            let (world, devices) = networks(carry, Description::roce);
+            run(async {
+                let met = meet(&devices, options).await;
+                let mut pair = met.map(Result::unwrap);
+                assert_eq!(mtus(&world), [IBV_MTU_1024; 2], "{carry:?}");
+                carries(&mut pair).await;
+                let path = pair[0].rdma().path().unwrap();
+                assert_eq!(path.mtu, Mtu::Bytes1024);
+            });
+        }
+    }
+}
+
+/// A network that carries nothing, or one of which one side was told too much: no stream, and the
+/// connector's error names both addresses.
+#[test]
+fn a_path_that_carries_nothing_makes_no_stream() {
+    for carry in [[100, 100], [100, usize::MAX], [usize::MAX, 100]] {
+        let (_world, devices) = networks(carry, Description::roce);
+        run(async {
+            let options = long().timeout(Duration::from_secs(4));
+            let [connected, accepted] = meet(&devices, options).await;
+            accepted.unwrap_err();
+            let text = connected.unwrap_err().to_string();
+            for part in ["10.0.", " to 10.0.", "gid_index"] {
+                assert!(text.contains(part), "{text}");
+            }
+        });
+    }
 }

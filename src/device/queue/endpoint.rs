@@ -5,12 +5,11 @@
 )]
 
 use std::fmt;
-use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::submit::{KeepAlive, Submit, Submitted};
-use super::transport::Transport;
+use super::transport::{Path, Transport};
 use crate::device::job::{Arrival, Segments, Token};
 use crate::device::memory::Access;
 use crate::error::{JobError, Result};
@@ -178,9 +177,9 @@ pub unsafe trait Endpoint: Submit {
         Transport::default()
     }
 
-    /// The address of the peer, once it is connected; IPv4 addresses are mapped. `None`, by
-    /// default, of a device without a network.
-    fn peer_gid(&self) -> Option<Ipv6Addr> {
+    /// How it reaches its peer, once it was connected and until the next reset. `None`, by default,
+    /// of a device without a network.
+    fn path(&self) -> Option<Path> {
         None
     }
 

@@ -14,4 +14,4 @@ pub use event::{EventBacking, EventConfig, EventCounter, EventPort, EventWait, P
 pub use queue::{Armed, Queue, QueueConfig};
 pub use signal::Signal;
 pub use submit::{KeepAlive, Submit, Submitted};
-pub use transport::Transport;
+pub use transport::{Path, Transport};

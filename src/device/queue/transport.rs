@@ -1,9 +1,11 @@
 //! How the packets of a connection travel.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use super::endpoint::Mtu;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How the packets of a connection travel: what a network of adapters may ask for. The default is
@@ -70,6 +72,34 @@ pub struct Transport {
     /// Up to how many bytes of a send or write travel inside the request, so that the adapter need
     /// not fetch them. Defaults to 128. It is halved until the adapter takes it.
     pub inline_size: u32,
+}
+
+/// How a connection reaches its peer over a network: the answer of
+/// [`Rdma::path`](crate::Rdma::path).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Path {
+    /// The address of this side's port (its GID). IPv4 addresses are mapped.
+    pub gid: Ipv6Addr,
+    /// The address of the peer's.
+    pub peer_gid: Ipv6Addr,
+    /// The largest payload of a packet: the smaller one of both sides'.
+    pub mtu: Mtu,
+}
+
+impl Path {
+    /// A path from the first address to the second one.
+    pub fn new(gid: Ipv6Addr, peer_gid: Ipv6Addr, mtu: Mtu) -> Path {
+        Path { gid, peer_gid, mtu }
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [here, there] = [self.gid, self.peer_gid].map(|gid| IpAddr::from(gid).to_canonical());
+        let mtu = self.mtu.bytes();
+        write!(f, "{here} to {there}, with packets of {mtu} bytes")
+    }
 }
 
 impl Default for Transport {

@@ -1,12 +1,11 @@
 //! What a context is built with.
 
-use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::RdmaInner;
 use super::{Rdma, RecvPool};
-use crate::device::{Access, Device, EndpointConfig, Mtu, RdmaCaps, Transport};
+use crate::device::{Access, Device, EndpointConfig, Mtu, Path, RdmaCaps, Transport};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::context::{Context, contexts};
 use crate::reactor::{EndpointPort, WorkQ};
@@ -125,7 +124,7 @@ impl RdmaBuilder<'_> {
     /// subnet, or of its family (IPv4 or IPv6). Of several, and before, it is the
     /// [`source`](Transport::source); then an address that a network device of this container has,
     /// one that is routed before a link-local one (169.254/16, fe80::/10), RoCE v2 before v1, and
-    /// IPv4. [`Rdma::transport`] says which it is.
+    /// IPv4. [`Rdma::path`] says which it is.
     #[doc(alias = "doca_rdma_set_gid_index")]
     pub fn gid_index(mut self, index: impl Into<Option<u32>>) -> Self {
         self.gid_index = index.into();
@@ -343,16 +342,16 @@ impl Rdma {
     }
 
     /// Returns how its packets travel: what the builder was told, with the time for
-    /// acknowledgements and the size of inline data that the device uses, and the address (`gid`)
-    /// once it was exported or connected.
+    /// acknowledgements and the size of inline data that the device uses.
     pub fn transport(&self) -> Transport {
         self.port().transport()
     }
 
-    /// Returns the address of the peer's adapter (its GID; IPv4 addresses are mapped); `None`
-    /// before it is connected, and on a device without a network.
-    pub fn peer_gid(&self) -> Option<Ipv6Addr> {
-        self.port().peer_gid()
+    /// Returns how it reaches its peer: both addresses, and the largest packet. `None` until it is
+    /// connected, and on a device without a network. It stays until the next
+    /// [`reset`](Rdma::reset).
+    pub fn path(&self) -> Option<Path> {
+        self.port().path()
     }
 
     /// How long a job waits for a peer that has no receive posted, or does not answer, before it

@@ -4,7 +4,6 @@
     reason = "the Endpoint must be promised valid, leased memory"
 )]
 
-use std::net::Ipv6Addr;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
@@ -14,7 +13,7 @@ use arrayvec::ArrayVec;
 
 use super::watch::{RdmaState, RdmaWatch, Watched};
 use crate::device::{
-    Endpoint, EndpointConfig, EndpointState, KeepAlive, Queue, Receive, Submit, Transport,
+    Endpoint, EndpointConfig, EndpointState, KeepAlive, Path, Queue, Receive, Submit, Transport,
 };
 use crate::error::{ErrorKind, JobError, Reason, Result};
 use crate::mem::Grow;
@@ -116,8 +115,8 @@ impl EndpointPort {
         self.endpoint.transport()
     }
 
-    pub(crate) fn peer_gid(&self) -> Option<Ipv6Addr> {
-        self.endpoint.peer_gid()
+    pub(crate) fn path(&self) -> Option<Path> {
+        self.endpoint.path()
     }
 
     pub(crate) fn state(&self) -> RdmaState {

@@ -12,7 +12,7 @@ use bytes::BufMut;
 
 use super::Core;
 use crate::error::{JobError, Reason};
-use crate::mem::Buf;
+use crate::mem::{Buf, BufDataMut};
 use crate::reactor::{RdmaState, budget};
 use crate::stream::flow::{HEAD, Kind};
 
@@ -66,13 +66,14 @@ impl Core {
         // Another handle may have changed it since the caller looked: that breaks the stream alone.
         let (from, len) = (buf.headroom().saturating_sub(HEAD), buf.data_len());
         let sent = self.poll_room(cx, |core, cx| {
-            let sent = core.poll_data(cx, |head| {
+            let sent = core.poll_frame_of(Kind::Data, cx, |head| {
                 buf.set_data(from, HEAD + len)?;
                 buf.copy_in(0, &head)?;
                 Ok(buf.clone())
             });
-            if !matches!(sent, Poll::Ready(Ok(()))) {
-                _ = buf.set_data(from + HEAD, len);
+            match sent {
+                Poll::Ready(Ok(())) => core.data_end = core.sends.accepted(),
+                _ => _ = buf.set_data(from + HEAD, len),
             }
             sent
         });
@@ -102,17 +103,38 @@ impl Core {
         }
     }
 
-    /// Sends a frame with data. `frame` makes it once it can be sent.
-    fn poll_data(
+    /// Sends this side's first frame over a network, which has a length of `len` bytes and gives
+    /// the peer its first credits. Waits until the peer has it.
+    pub(in crate::stream) fn poll_test(
         &mut self,
+        len: usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), JobError>> {
+        if self.sends.accepted() == 0 {
+            let len = len.min(self.frame) - HEAD;
+            let fill = |data: &mut BufDataMut<'_>| data.put_bytes(0, len);
+            while let Err(error) = ready!(self.poll_filled(Kind::Credits, cx, fill)) {
+                // It had a Slot: for a Buf first, this time.
+                if error.reason() != Reason::PoolEmpty {
+                    return Poll::Ready(Err(error));
+                }
+            }
+        }
+        let all = self.sends.accepted();
+        self.poll_delivered(all, cx)
+    }
+
+    /// Sends a frame. `frame` makes it once it can be sent.
+    fn poll_frame_of(
+        &mut self,
+        kind: Kind,
         cx: &mut Context<'_>,
         frame: impl Fn([u8; HEAD]) -> Result<Buf, JobError>,
     ) -> Poll<Result<(), JobError>> {
         let mut flow = self.flow;
-        let head = flow.head(Kind::Data, self.recv.lent());
+        let head = flow.head(kind, self.recv.lent());
         ready!(self.sends.poll_send(cx, || frame(head)))?;
         self.flow = flow;
-        self.data_end = self.sends.accepted();
         Poll::Ready(Ok(()))
     }
 
@@ -125,6 +147,24 @@ impl Core {
         if self.try_send_slices(slices)? {
             return Poll::Ready(Ok(()));
         }
+        let longest = self.frame;
+        ready!(self.poll_filled(Kind::Data, cx, |data| {
+            for slice in slices {
+                let room = longest - data.len();
+                data.put_slice(&slice[..slice.len().min(room)]);
+            }
+        }))?;
+        self.data_end = self.sends.accepted();
+        Poll::Ready(Ok(()))
+    }
+
+    /// Sends a frame in a Buf, which `fill` fills behind the head. `PoolEmpty` if it waits for one.
+    fn poll_filled(
+        &mut self,
+        kind: Kind,
+        cx: &mut Context<'_>,
+        fill: impl Fn(&mut BufDataMut<'_>),
+    ) -> Poll<Result<(), JobError>> {
         let buf = Cell::new(match self.sends.is_in_line() {
             true => None,
             false => match self.bufs.as_mut().poll(cx.waker()) {
@@ -132,15 +172,12 @@ impl Core {
                 buf => buf,
             },
         });
-        let (pool, longest) = (self.pool.clone(), self.frame);
-        self.poll_data(cx, |head| {
+        let pool = self.pool.clone();
+        self.poll_frame_of(kind, cx, |head| {
             let frame = buf.take().map_or_else(|| pool.try_alloc(), Ok)?;
             let mut data = frame.data_mut()?;
             data.put_slice(&head);
-            for slice in slices {
-                let room = longest - data.len();
-                data.put_slice(&slice[..slice.len().min(room)]);
-            }
+            fill(&mut data);
             drop(data);
             Ok(frame)
         })
@@ -232,7 +269,12 @@ impl Core {
             (self.flow, self.closed, self.end) = (flow, true, self.sends.accepted());
         }
         // Frames of credits may be on their way behind it.
-        while !self.sends.has_delivered(self.end) {
+        self.poll_delivered(self.end, cx)
+    }
+
+    /// Waits until the peer has the first so many frames.
+    fn poll_delivered(&mut self, first: u32, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
+        while !self.sends.has_delivered(first) {
             self.check()?;
             ready!(self.sends.poll_end(cx))?;
             self.sends.in_flight();

@@ -52,6 +52,8 @@ pub struct Description {
     pub pkeys: u16,
     pub max_rd_atomic: u8,
     pub mtu: ibv_mtu,
+    /// The most bytes of a packet that the network carries: larger ones are lost.
+    pub path_bytes: usize,
     /// Completions of a queue pair outlive it, and its reset (Soft-RoCE); on others they go with it
     /// (mlx5).
     pub keeps_completions: bool,
@@ -92,6 +94,7 @@ impl Description {
             pkeys: 1,
             max_rd_atomic: 16,
             mtu: IBV_MTU_4096,
+            path_bytes: usize::MAX,
             keeps_completions: false,
             raises_access_errors: true,
             removed_in_silence: false,

@@ -227,6 +227,10 @@ impl Fabric {
         let Some(peer) = self.peer(qp) else {
             return Silence;
         };
+        let packet = (len as usize).min(128 << qp.attr.path_mtu);
+        if packet > self.adapters[qp.adapter].description.path_bytes {
+            return Silence;
+        }
         let there = &self.qps[&peer];
         if there.attr.path_mtu != qp.attr.path_mtu {
             return self.refuse(peer, IBV_WC_REM_INV_REQ_ERR);

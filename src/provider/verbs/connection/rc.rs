@@ -11,7 +11,6 @@
 //! that there are, then the queue pair is destroyed, which is when its memory is nobody's, and the
 //! rest ends flushed. So flushes are not waited for: an adapter may delay them.
 use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
@@ -24,7 +23,7 @@ use super::local_endpoints;
 use super::pooled::Pooled;
 use super::sinks::Sinks;
 use super::timeouts::Timeouts;
-use crate::device::{EndpointConfig, EndpointState, RdmaJob, Token};
+use crate::device::{EndpointConfig, EndpointState, Path, RdmaJob, Token};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::sync::{BriefGuard, BriefMutex, lock, log};
 
@@ -65,6 +64,8 @@ pub(in super::super) struct RcInner {
     pub(super) psn: u32,
     /// The address that the peer was told, or that suits the peer's.
     pub(super) gid: Option<Gid>,
+    /// Since it was connected last, and until the next reset.
+    pub(in super::super) path: Option<Path>,
     pub(in super::super) peer: Option<EndpointBlob>,
     connecting: bool,
     pub(in super::super) sends: Sends<RdmaJob>,
@@ -129,6 +130,7 @@ impl RcConnection {
             origin: BlobOrigin::new(),
             psn: random_psn(),
             gid: None,
+            path: None,
             peer: None,
             connecting: false,
             sends: Sends::new(depth),
@@ -272,6 +274,7 @@ impl RcConnection {
         };
         let gid = self.choose_gid(&mut inner, Some(&peer))?;
         let route = self.route(&inner, gid, &peer)?;
+        let path = Path::new(gid.addr, peer.address.gid.into(), route.mtu);
         inner.connecting = true;
         drop(inner);
         // It may take long: others go on meanwhile.
@@ -295,9 +298,9 @@ impl RcConnection {
             if told {
                 self.tell();
             }
-            return Err(self.unreachable(error, gid, &peer));
+            return Err(self.unreachable(error, gid, path));
         }
-        inner.peer = Some(peer);
+        (inner.peer, inner.path) = (Some(peer), Some(path));
         self.set_state(&mut inner, EndpointState::Connected);
         inner.timeouts = Timeouts::default();
         drop(inner);
@@ -305,18 +308,16 @@ impl RcConnection {
         Ok(())
     }
 
-    fn unreachable(&self, error: Error, gid: Gid, peer: &EndpointBlob) -> Error {
-        let [here, there] =
-            [gid.addr, peer.address.gid.into()].map(|gid| IpAddr::from(gid).to_canonical());
+    fn unreachable(&self, error: Error, gid: Gid, path: Path) -> Error {
         let name = &self.core.context.name;
         let hint = match self.core.context.traits.iwarp {
             true => "iWARP connects by rdma_cm alone, which this library does not",
             false => {
-                "is the peer's address of this network, and of the same kind (RoCE, InfiniBand)?"
+                "is the peer's address of this network, and of the same kind (RoCE, InfiniBand)? gid_index() or Transport::gid says another address of this side"
             }
         };
         let text = format!(
-            "{name} cannot reach the peer at {there} from {here} (GID index {}): {error}; {hint} gid_index() or Transport::gid says another address of this side",
+            "{name} cannot reach the peer by {path} (GID index {}): {error}; {hint}",
             gid.index
         );
         Error::new(ErrorKind::NotSupported, None, text)
@@ -379,7 +380,7 @@ impl RcConnection {
         }
         inner.origin = BlobOrigin::new();
         inner.psn = random_psn();
-        inner.gid = None;
+        (inner.gid, inner.path) = (None, None);
         inner.connecting = false;
         if let Err(error) = self.begin(inner) {
             let text = "no queue pair after a reset";

@@ -46,7 +46,6 @@ impl RcConnection {
         let qp = inner.qp.as_ref();
         Transport {
             ack_timeout: Some(self.retry().timeout()),
-            gid: self.config.transport.gid.or(inner.gid.map(|gid| gid.addr)),
             inline_size: qp.map_or(self.config.transport.inline_size, |qp| qp.max_inline()),
             ..self.config.transport
         }

@@ -1,7 +1,6 @@
 //! An endpoint, as the crate sees it.
 #![expect(unsafe_code, reason = "posts Jobs whose memory was lent")]
 
-use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
@@ -10,8 +9,8 @@ use super::super::adapter::EndpointBlob;
 use super::super::connection::RcConnection;
 use super::shared::Shared;
 use crate::device::{
-    Arrival, Endpoint, EndpointState, Job, KeepAlive, Receive, Segments, Submit, Submitted, Token,
-    Transport,
+    Arrival, Endpoint, EndpointState, Job, KeepAlive, Path, Receive, Segments, Submit, Submitted,
+    Token, Transport,
 };
 use crate::error::{JobError, Result};
 use crate::sync::{discard, lock};
@@ -73,9 +72,8 @@ unsafe impl Endpoint for VerbsEndpoint {
         self.conn.transport()
     }
 
-    fn peer_gid(&self) -> Option<Ipv6Addr> {
-        let inner = self.conn.inner();
-        inner.peer.map(|peer| peer.address.gid.into())
+    fn path(&self) -> Option<Path> {
+        self.conn.inner().path
     }
 
     fn export(&self) -> Result<Vec<u8>> {
