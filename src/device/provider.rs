@@ -28,6 +28,17 @@ pub trait Provider: Send + Sync {
     /// Why nothing can be listed; no devices is no error.
     fn devices(&self) -> Result<Vec<DevInfo>>;
 
+    /// Returns the device of `devices()` that this names, if there is one. A provider whose devices
+    /// have other names too, beside those that [`DevInfo::is_named`] knows, overrides it.
+    ///
+    /// # Errors
+    ///
+    /// As for `devices()`.
+    fn find(&self, name: &str) -> Result<Option<DevInfo>> {
+        let mut devices = self.devices()?.into_iter();
+        Ok(devices.find(|info| info.is_named(name)))
+    }
+
     /// Opens a device of `devices()`. Opening an open device yields the same one.
     ///
     /// # Errors

@@ -26,24 +26,29 @@ impl Device {
     /// Opens a device by name (`pf0`) or PCI address (`0000:0b:00.0`, `0b:00.0`). Opening an open
     /// device yields the same one.
     ///
+    /// An adapter's name (`mlx5_0`) opens it with its first port that is up, or with the first if
+    /// none is. With the number of a port behind it the name opens that port: `mlx5_0/2` is the
+    /// second. Ports are numbered from 1. Each of these names is a device of its own, with memory
+    /// and contexts of its own; `mlx5_0/1` is `mlx5_0` if the adapter has one port.
+    ///
     /// # Errors
     ///
     /// `NotFound`, with the names that there are, and how to get the device if that is known: an
-    /// adapter without the feature `verbs`, a device of the software card's other
-    /// [`View`](crate::soft::View); whatever the provider says.
+    /// adapter without the feature `verbs`, a port that the adapter does not have, a device of the
+    /// software card's other [`View`](crate::soft::View); whatever the provider says.
     #[doc(alias = "doca_dev_open")]
     pub fn open(name: &str) -> Result<Device> {
         const OP: &str = "Device::open";
         let mut names = Vec::new();
         let mut absent = String::new();
         for provider in providers() {
-            let devices = provider.devices();
-            for info in devices.map_err(|error| error.with_call(OP))? {
-                if info.is_named(name) {
-                    return open(&*provider, &info).map_err(|error| error.with_call(OP));
-                }
-                names.push(info.name().to_owned());
+            let found = provider.find(name).map_err(|error| error.with_call(OP))?;
+            if let Some(info) = found {
+                return open(&*provider, &info).map_err(|error| error.with_call(OP));
             }
+            let devices = provider.devices();
+            let devices = devices.map_err(|error| error.with_call(OP))?;
+            names.extend(devices.iter().map(|info| info.name().to_owned()));
             if let Some(why) = provider.why_not(name) {
                 absent = format!("{absent}; {why}");
             }
@@ -57,7 +62,8 @@ impl Device {
         Err(Error::new(ErrorKind::NotFound, OP, text))
     }
 
-    /// All devices of all providers.
+    /// All devices of all providers. An adapter with several ports is listed by its name, and after
+    /// it once for each port (`mlx5_0/1`, `mlx5_0/2`).
     ///
     /// # Errors
     ///

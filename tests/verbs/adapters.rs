@@ -24,8 +24,7 @@ pub fn open(verbs: &Verbs, name: &str) -> Device {
 }
 
 pub fn try_open(verbs: &Verbs, name: &str) -> tokio_doca::Result<Device> {
-    let infos = verbs.devices()?;
-    let info = infos.iter().find(|info| info.name() == name);
+    let info = verbs.find(name)?;
     let missing = || tokio_doca::Error::new(tokio_doca::ErrorKind::NotFound, "test", "not listed");
-    verbs.open(info.ok_or_else(missing)?)
+    verbs.open(&info.ok_or_else(missing)?)
 }

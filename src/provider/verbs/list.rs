@@ -7,7 +7,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use super::adapter::{Context, device_name, sysfs};
+use super::adapter::{Context, adapter_and_port, device_name, sysfs};
 use super::device::VerbsDevice;
 use super::ffi::*;
 use super::watcher;
@@ -20,6 +20,11 @@ use crate::sync::{lock, log};
 /// It is one of the built-in ones: [`Device::list`](crate::Device::list) shows its devices, and
 /// [`Device::open`](crate::Device::open) opens them by the names that `ibv_devices` shows
 /// (`mlx5_0`, `rxe0`). Where there are none, [`Verbs::unavailable`] says why.
+///
+/// A device uses one port of its adapter. The adapter's name opens it with the first port that is
+/// up, or with the first if none is; `mlx5_0/2` opens it with its second port. An adapter with
+/// several ports is listed by its name, and then once for each port (`mlx5_0/1`, `mlx5_0/2`). These
+/// are devices of their own: memory and contexts of one are not of the other.
 ///
 /// ```
 /// use tokio_doca::device::Provider;
@@ -34,8 +39,11 @@ use crate::sync::{lock, log};
 /// ```
 pub struct Verbs {
     table: OnceLock<std::result::Result<Table, String>>,
-    open: Mutex<HashMap<String, WeakDevice>>,
+    open: Mutex<Open>,
 }
+
+/// The devices that are open, by name, with the number of their adapter's ports.
+type Open = HashMap<String, (WeakDevice, u8)>;
 
 impl fmt::Debug for Verbs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -86,6 +94,30 @@ impl Verbs {
         }
     }
 
+    /// The adapters that there are now.
+    fn list(&self) -> Result<List<'_>> {
+        let list = self.table().and_then(List::get);
+        list.map_err(|why| Error::new(ErrorKind::NotFound, None, why))
+    }
+
+    /// What opens by this name, and how many ports its adapter has. `None` if it cannot be opened,
+    /// which does not hide the others.
+    fn describe(&self, list: &List<'_>, name: &str) -> Option<(DevInfo, u8)> {
+        if let Some((open, ports)) = is_open(&lock(&self.open), name) {
+            return Some((open.info().clone(), ports));
+        }
+        match list.open(name) {
+            Ok(context) => context.map(|context| (info(&context), context.traits.ports)),
+            Err(error) => {
+                log(|| {
+                    let text = "an adapter is left out";
+                    tracing::warn!(target: "tokio_doca::verbs", device = name, %error, "{text}");
+                });
+                None
+            }
+        }
+    }
+
     fn table(&self) -> std::result::Result<&Table, String> {
         let load = || Table::load().map_err(|missing| missing.to_string());
         self.table.get_or_init(load).as_ref().map_err(String::clone)
@@ -111,19 +143,21 @@ impl Verbs {
 }
 
 /// A device that is open already. One that was removed is not: another may have come in its place.
-fn is_open(all: &HashMap<String, WeakDevice>, name: &str) -> Option<Device> {
-    let device = all.get(name).and_then(WeakDevice::upgrade);
-    device.filter(|device| device.liveness() == Liveness::Alive)
+fn is_open(all: &Open, name: &str) -> Option<(Device, u8)> {
+    let (device, ports) = all.get(name)?;
+    let device = device.upgrade()?;
+    (device.liveness() == Liveness::Alive).then_some((device, *ports))
 }
 
 /// What a device with this context is.
-fn info(name: &str, traits: &super::adapter::Traits) -> DevInfo {
-    let (addr, function) = sysfs::place(name);
-    DevInfo::new("verbs", name, addr, function, traits.caps())
+fn info(context: &Context) -> DevInfo {
+    let name = context.name.as_str();
+    let (addr, function) = sysfs::place(adapter_and_port(name).0);
+    DevInfo::new("verbs", name, addr, function, context.traits.caps())
 }
 
 fn open(context: Context) -> Result<Device> {
-    let info = info(&context.name, &context.traits);
+    let info = info(&context);
     let context = Arc::new(context);
     let watched = Arc::default();
     watcher::watch(&context, &watched)?;
@@ -146,54 +180,52 @@ impl Provider for Verbs {
             }
         };
         let mut infos = Vec::new();
-        for device in list.devices() {
-            // SAFETY: of the list.
-            let name = unsafe { device_name(list.table, device) };
-            if let Some(open) = is_open(&lock(&self.open), &name) {
-                infos.push(open.info().clone());
+        for (_, name) in list.devices() {
+            let Some((first, ports)) = self.describe(&list, &name) else {
                 continue;
-            }
-            // SAFETY: of the list, which is alive.
-            match unsafe { Context::open(list.table, device, &name) } {
-                Ok(context) => infos.push(info(&name, &context.traits)),
-                // One that cannot be opened does not hide the others.
-                Err(error) => log(|| {
-                    let text = "an adapter is left out";
-                    tracing::warn!(target: "tokio_doca::verbs", device = name, %error, "{text}");
-                }),
+            };
+            infos.push(first);
+            if ports > 1 {
+                let names = (1..=ports).map(|port| format!("{name}/{port}"));
+                infos.extend(names.filter_map(|name| Some(self.describe(&list, &name)?.0)));
             }
         }
         Ok(infos)
     }
 
-    fn open(&self, info: &DevInfo) -> Result<Device> {
-        let mut all = lock(&self.open);
-        if let Some(device) = is_open(&all, info.name()) {
-            return Ok(device);
-        }
-        let list = self.table().and_then(List::get);
-        let list = list.map_err(|why| Error::new(ErrorKind::NotFound, None, why))?;
-        for device in list.devices() {
-            // SAFETY: of the list.
-            if unsafe { device_name(list.table, device) } == info.name() {
-                // SAFETY: of the list, which is alive.
-                let context = unsafe { Context::open(list.table, device, info.name()) };
-                let context = context.map_err(|error| {
-                    let text = format!("{} cannot be opened: {error}", info.name());
-                    Error::new(ErrorKind::Initialization, None, text)
-                })?;
-                let device = open(context)?;
-                all.insert(info.name().to_owned(), device.downgrade());
-                return Ok(device);
-            }
-        }
-        let text = format!("there is no adapter {} any more", info.name());
-        Err(Error::new(ErrorKind::NotFound, None, text))
+    fn find(&self, name: &str) -> Result<Option<DevInfo>> {
+        let devices = self.devices()?;
+        let named = |name: &str| devices.iter().find(|info| info.is_named(name)).cloned();
+        // The only port of an adapter is not listed: the adapter's name opens it.
+        let only_port = || {
+            let adapter = named(adapter_and_port(name).0)?;
+            let context = self.list().ok()?.open(name).ok()??;
+            (context.traits.ports == 1).then_some(adapter)
+        };
+        Ok(named(name).or_else(only_port))
     }
 
-    fn why_not(&self, _name: &str) -> Option<String> {
-        let why = self.unavailable()?;
-        Some(format!("there is no adapter, because {why}"))
+    fn open(&self, info: &DevInfo) -> Result<Device> {
+        let mut all = lock(&self.open);
+        if let Some((device, _)) = is_open(&all, info.name()) {
+            return Ok(device);
+        }
+        let Some(context) = self.list()?.open(info.name())? else {
+            let text = format!("there is no adapter {} any more", info.name());
+            return Err(Error::new(ErrorKind::NotFound, None, text));
+        };
+        let ports = context.traits.ports;
+        let device = open(context)?;
+        all.insert(info.name().to_owned(), (device.downgrade(), ports));
+        Ok(device)
+    }
+
+    fn why_not(&self, name: &str) -> Option<String> {
+        if let Some(why) = self.unavailable() {
+            return Some(format!("there is no adapter, because {why}"));
+        }
+        let opened = self.list().and_then(|list| list.open(name));
+        opened.err().map(|error| error.to_string())
     }
 }
 
@@ -215,12 +247,29 @@ impl<'a> List<'a> {
         }
     }
 
-    fn devices(&self) -> impl Iterator<Item = *mut ibv_device> + '_ {
+    /// The adapters, with their names.
+    fn devices(&self) -> impl Iterator<Item = (*mut ibv_device, String)> + '_ {
         (0..self.count).map(|at| {
             // SAFETY: the list has so many.
             let place = unsafe { self.first.add(at) };
             // SAFETY: as above.
-            unsafe { place.read() }
+            let device = unsafe { place.read() };
+            // SAFETY: of the list.
+            (device, unsafe { device_name(self.table, device) })
+        })
+    }
+
+    /// Opens an adapter with the port that `name` says; `None` if there is no such adapter.
+    fn open(&self, name: &str) -> Result<Option<Context>> {
+        let (adapter, _) = adapter_and_port(name);
+        let Some((device, _)) = self.devices().find(|(_, name)| name == adapter) else {
+            return Ok(None);
+        };
+        // SAFETY: of the list, which is alive.
+        let context = unsafe { Context::open(self.table, device, name) };
+        context.map(Some).map_err(|error| {
+            let text = format!("{name} cannot be opened: {error}");
+            Error::new(ErrorKind::Initialization, None, text)
         })
     }
 }

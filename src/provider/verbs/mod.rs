@@ -14,6 +14,9 @@
 //! # }
 //! ```
 //!
+//! A device uses one port of its adapter: the first that is up, or the one that the name says, as
+//! `mlx5_0/2` does ([`Device::open`](crate::Device::open)).
+//!
 //! What is different, since the transport is:
 //!
 //! - Connecting makes no round trip: a peer that has gone is noticed by the first operation. A

@@ -262,7 +262,7 @@ unsafe extern "C" fn query_device(context: *mut ibv_context, to: *mut ibv_device
             max_srq_sge: (description.max_srq_wr > 0).into(),
             max_pkeys: 1,
             local_ca_ack_delay: 15,
-            phys_port_cnt: 1,
+            phys_port_cnt: 1 + u8::from(description.second.is_some()),
             ..ibv_device_attr::default()
         };
         fill(to, attr);
@@ -281,12 +281,9 @@ unsafe extern "C" fn query_port(
     let queried = call("ibv_query_port").and_then(|mut fabric| {
         let adapter = fabric.adapter("ibv_query_port", context as usize)?;
         let adapter = &fabric.adapters[adapter];
-        let description = &adapter.description;
-        if port != 1 {
-            return Err(libc::EINVAL);
-        }
+        let description = adapter.description.port(port).ok_or(libc::EINVAL)?;
         let ethernet = description.link == super::Link::Ethernet;
-        let state = if adapter.port_down {
+        let state = if adapter.ports_down[usize::from(port) - 1] {
             IBV_PORT_DOWN
         } else {
             IBV_PORT_ACTIVE
@@ -327,9 +324,10 @@ unsafe extern "C" fn query_gid_ex(
 ) -> c_int {
     let queried = call("ibv_query_gid_ex").and_then(|mut fabric| {
         let adapter = fabric.adapter("ibv_query_gid_ex", context as usize)?;
-        let description = &fabric.adapters[adapter].description;
+        let description = fabric.adapters[adapter].description.port(port as u8);
+        let description = description.ok_or(libc::EINVAL)?;
         let is_in_table = (index as usize) < description.gids.len();
-        if port != 1 || flags != 0 || size != size_of::<ibv_gid_entry>() || !is_in_table {
+        if flags != 0 || size != size_of::<ibv_gid_entry>() || !is_in_table {
             return Err(libc::EINVAL);
         }
         let gid = description.gid(index as usize).ok_or(libc::ENODATA)?;

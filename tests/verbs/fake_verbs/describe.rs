@@ -63,6 +63,9 @@ pub struct Description {
     /// closed, which alone `poll` says (kernels before 6.5).
     pub removed_in_silence: bool,
     pub comp_vectors: c_int,
+    /// The second port, of which the link, the addresses, the keys, the MTU and the longest message
+    /// count.
+    pub second: Option<Box<Description>>,
     /// The transport's timeout runs so many times faster than it was set.
     pub hurry: u32,
 }
@@ -99,6 +102,7 @@ impl Description {
             raises_access_errors: true,
             removed_in_silence: false,
             comp_vectors: 2,
+            second: None,
             hurry: 1,
         }
     }
@@ -160,6 +164,23 @@ impl Description {
             immediates: false,
             max_sge_rd: 1,
             ..Description::roce(name)
+        }
+    }
+
+    /// The same with a second port, which has what the adapter `second` would have.
+    pub fn with_second(self, second: Description) -> Description {
+        Description {
+            second: Some(Box::new(second)),
+            ..self
+        }
+    }
+
+    /// What a port is, if there is one of this number.
+    pub fn port(&self, number: u8) -> Option<&Description> {
+        match number {
+            1 => Some(self),
+            2 => self.second.as_deref(),
+            _ => None,
         }
     }
 

@@ -139,7 +139,10 @@ pub(super) unsafe extern "C" fn get_async_event(
             Element::Srq(srq) => ibv_async_event_element {
                 srq: srq as *mut ibv_srq,
             },
-            Element::Port | Element::Device => ibv_async_event_element { port_num: 1 },
+            Element::Port(port) => ibv_async_event_element {
+                port_num: port.into(),
+            },
+            Element::Device => ibv_async_event_element { port_num: 1 },
         };
         let event_type = event.kind;
         fill(
@@ -167,7 +170,7 @@ pub(super) unsafe extern "C" fn ack_async_event(event: *mut ibv_async_event) {
         IBV_EVENT_SRQ_LIMIT_REACHED => Element::Srq(unsafe { event.element.srq } as usize),
         // SAFETY: as above.
         IBV_EVENT_CQ_ERR => Element::Cq(unsafe { event.element.cq } as usize),
-        _ => Element::Port,
+        _ => Element::Device,
     };
     let kind = event.event_type;
     lock().count_async(Event { kind, element }, false);
@@ -181,7 +184,7 @@ impl Fabric {
             Element::Qp(qp) => self.qps.get_mut(&qp).map(|qp| &mut qp.async_unacked),
             Element::Cq(cq) => self.cqs.get_mut(&cq).map(|cq| &mut cq.async_unacked),
             Element::Srq(srq) => self.srqs.get_mut(&srq).map(|srq| &mut srq.async_unacked),
-            Element::Port | Element::Device => return,
+            Element::Port(_) | Element::Device => return,
         };
         match (counter, read) {
             (Some(counter), true) => *counter += 1,

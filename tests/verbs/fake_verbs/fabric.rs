@@ -104,7 +104,8 @@ pub(super) struct Adapter {
     /// Nothing is carried out while somebody holds it.
     pub(super) holds: usize,
     pub(super) removed: bool,
-    pub(super) port_down: bool,
+    /// The first and the second.
+    pub(super) ports_down: [bool; 2],
     pub(super) stop: bool,
 }
 
@@ -120,7 +121,7 @@ pub(super) enum Element {
     Qp(usize),
     Cq(usize),
     Srq(usize),
-    Port,
+    Port(u8),
     Device,
 }
 

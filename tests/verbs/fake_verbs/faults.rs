@@ -232,17 +232,22 @@ impl Fake {
         lock().adapters[self.0].removed = false;
     }
 
-    /// The port's link goes down, or up again, with an event. Nothing reaches it, or anybody from
-    /// it, meanwhile.
+    /// The first port's link goes down, or up again, with an event. Nothing reaches it, or anybody
+    /// from it, meanwhile.
     pub fn set_port(self, up: bool) {
+        self.set_port_of(1, up);
+    }
+
+    /// The same of the port of this number.
+    pub fn set_port_of(self, port: u8, up: bool) {
         let mut fabric = lock();
-        fabric.adapters[self.0].port_down = !up;
+        fabric.adapters[self.0].ports_down[usize::from(port) - 1] = !up;
         let kind = if up {
             IBV_EVENT_PORT_ACTIVE
         } else {
             IBV_EVENT_PORT_ERR
         };
-        fabric.tell(self, kind, Element::Port);
+        fabric.tell(self, kind, Element::Port(port));
     }
 
     /// The subnet manager gives the port another address, or its network another MTU.

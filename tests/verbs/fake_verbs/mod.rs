@@ -73,7 +73,7 @@ impl World {
                 timers: Vec::new(),
                 holds: 0,
                 removed: false,
-                port_down: false,
+                ports_down: [false; 2],
                 stop: false,
             });
         }

@@ -56,7 +56,11 @@ impl Fabric {
         if given & required != required || given & !(required | allowed) != 0 {
             return Err(libc::EINVAL);
         }
-        self.check(adapter, attr, given)?;
+        let port = match given & mask::IBV_QP_PORT.0 {
+            0 => qp.port,
+            _ => attr.port_num,
+        };
+        self.check((adapter, port), attr, given)?;
         let qp = self.qps.get_mut(&address).expect("found by the caller");
         let has = |flag: mask| given & flag.0 != 0;
         if has(mask::IBV_QP_ACCESS_FLAGS) {
@@ -66,7 +70,9 @@ impl Fabric {
             qp.attr.min_rnr_timer = attr.min_rnr_timer;
         }
         match (from, to) {
-            (IBV_QPS_RESET, IBV_QPS_INIT) => qp.pkey_index = attr.pkey_index,
+            (IBV_QPS_RESET, IBV_QPS_INIT) => {
+                (qp.pkey_index, qp.port) = (attr.pkey_index, attr.port_num);
+            }
             (IBV_QPS_INIT, IBV_QPS_RTR) => {
                 qp.attr = *attr;
                 qp.rq_psn = attr.rq_psn;
@@ -101,8 +107,15 @@ impl Fabric {
         Ok(())
     }
 
-    fn check(&self, adapter: usize, attr: &ibv_qp_attr, given: u32) -> Result<(), Errno> {
-        let description = &self.adapters[adapter].description;
+    /// Whether a queue pair of this port takes the attributes.
+    fn check(
+        &self,
+        (adapter, port): (usize, u8),
+        attr: &ibv_qp_attr,
+        given: u32,
+    ) -> Result<(), Errno> {
+        let description = self.adapters[adapter].description.port(port);
+        let description = description.ok_or(libc::EINVAL)?;
         let has = |flag: mask| given & flag.0 != 0;
         let path = &attr.ah_attr;
         let is_path = match description.link {
@@ -113,11 +126,10 @@ impl Fabric {
         let source = description.gid(path.grh.sgid_index.into());
         let is_addressed = path.is_global == 0 || (source.is_some() && path.grh.hop_limit > 0);
         let within = |flag: mask, is_within: bool| !has(flag) || is_within;
-        let fits = within(mask::IBV_QP_PORT, attr.port_num == 1)
-            && within(mask::IBV_QP_PKEY_INDEX, attr.pkey_index < description.pkeys)
+        let fits = within(mask::IBV_QP_PKEY_INDEX, attr.pkey_index < description.pkeys)
             && within(
                 mask::IBV_QP_AV,
-                path.port_num == 1 && is_path && is_addressed,
+                path.port_num == port && is_path && is_addressed,
             )
             && within(
                 mask::IBV_QP_PATH_MTU,

@@ -30,6 +30,7 @@ pub(super) struct Qp {
     pub(super) attr: ibv_qp_attr,
     pub(super) access: u32,
     pub(super) pkey_index: u16,
+    pub(super) port: u8,
     pub(super) sends: VecDeque<Send>,
     pub(super) sends_posted: u64,
     /// Requests whose places are free again.
@@ -151,6 +152,7 @@ pub(super) unsafe extern "C" fn create_qp(
             attr: ibv_qp_attr::default(),
             access: 0,
             pkey_index: 0,
+            port: 1,
             sends: VecDeque::new(),
             sends_posted: 0,
             sends_freed: 0,

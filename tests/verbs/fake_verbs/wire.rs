@@ -177,11 +177,12 @@ impl Fabric {
         // SAFETY: any sixteen bytes are an address.
         let to = unsafe { path.grh.dgid.raw };
         let here = &self.adapters[qp.adapter];
-        let source = here.description.gid(path.grh.sgid_index.into());
+        let one = here.description.port(qp.port)?;
+        let source = one.gid(path.grh.sgid_index.into());
         let &address = self.by_number.get(&qp.attr.dest_qp_num)?;
         let peer = self.qps.get(&address)?;
         let there = &self.adapters[peer.adapter];
-        let (one, other) = (&here.description, &there.description);
+        let other = there.description.port(peer.port)?;
         let has_gid = || {
             let kind = source.map(|gid| gid.kind);
             let same = |gid: &super::Gid| gid.raw == to && Some(gid.kind) == kind;
@@ -194,10 +195,13 @@ impl Fabric {
             }
             _ => false,
         };
-        let works = |adapter: &super::fabric::Adapter| !adapter.removed && !adapter.port_down;
+        let works = |adapter: &super::fabric::Adapter, port: u8| {
+            !adapter.removed && !adapter.ports_down[usize::from(port) - 1]
+        };
         let is_ready = matches!(peer.state, IBV_QPS_RTR | IBV_QPS_RTS);
         let knows = peer.attr.dest_qp_num == qp.number && peer.rq_psn == qp.sq_psn;
-        (reaches && works(here) && works(there) && is_ready && knows).then_some(address)
+        (reaches && works(here, qp.port) && works(there, peer.port) && is_ready && knows)
+            .then_some(address)
     }
 
     fn attempt(&mut self, address: usize, send: &Send) -> Outcome {

@@ -20,6 +20,7 @@ use crate::sync::{Process, lock, log};
 pub(in super::super) struct Context {
     pub(in super::super) table: Table,
     pub(in super::super) ops: Ops,
+    /// The name that opened it: the adapter's, and, if one was named, the port (`mlx5_0/2`).
     pub(in super::super) name: String,
     pub(in super::super) traits: Traits,
     raw: NonNull<ibv_context>,
@@ -58,7 +59,7 @@ impl Drop for Opened<'_> {
 }
 
 impl Context {
-    /// Opens a device of the list.
+    /// Opens a device of the list, with the port that `name` says.
     ///
     /// # Safety
     ///
@@ -72,7 +73,7 @@ impl Context {
         let raw = check_ptr("ibv_open_device", unsafe { (table.open_device)(device) })?;
         let opened = Opened(table, raw);
         // SAFETY: just opened.
-        let traits = unsafe { Traits::ask(table, device, raw.as_ptr()) }?;
+        let traits = unsafe { Traits::ask(table, device, raw.as_ptr(), name) }?;
         // SAFETY: as above.
         let pd = check_ptr("ibv_alloc_pd", unsafe { (table.alloc_pd)(raw.as_ptr()) })?;
         // SAFETY: device and domain are this function's to give away.
@@ -100,7 +101,7 @@ impl Context {
         // SAFETY: as above.
         let name = unsafe { device_name(table, device) };
         // SAFETY: as above.
-        let traits = unsafe { Traits::ask(table, device, raw.as_ptr()) }?;
+        let traits = unsafe { Traits::ask(table, device, raw.as_ptr(), &name) }?;
         // The watcher adds memory to these. It must not hold what is on the application's device:
         // what it destroyed last might come after the device was closed.
         let traits = traits.without_shared_receives();

@@ -18,5 +18,5 @@ pub(super) use blob::{BlobOrigin, EndpointBlob, random_psn};
 pub(super) use context::{Context, device_name};
 pub(super) use gids::{Gid, Wish};
 pub(super) use memory::{Mr, lkey, remote_flags, rkey};
-pub(super) use traits::{LIST, PROBES, REQUESTS, Traits, check, check_ptr};
+pub(super) use traits::{LIST, PROBES, REQUESTS, adapter_and_port, check, check_ptr};
 pub(super) use wake::{event, wake};

@@ -28,7 +28,9 @@ pub(in super::super) struct Traits {
     pub(in super::super) iwarp: bool,
     /// InfiniBand's, or that over Ethernet (RoCE).
     ib: bool,
-    /// The port that is used: the first that is up, or the first.
+    /// How many ports the adapter has.
+    pub(in super::super) ports: u8,
+    /// The port that is used: the one that was named, or the first that is up, or the first.
     pub(in super::super) port: u8,
     pub(in super::super) ethernet: bool,
     pub(super) up: bool,
@@ -91,7 +93,43 @@ unsafe fn query_port(
     Ok(port)
 }
 
+/// The adapter that a device's name is of, and the port that it says (`mlx5_0/2`).
+pub(in super::super) fn adapter_and_port(name: &str) -> (&str, Option<&str>) {
+    let parts = name.split_once('/');
+    parts.map_or((name, None), |(adapter, port)| (adapter, Some(port)))
+}
+
+/// Of `count` ports the one that a name says, or else the first that is up, or else the first.
+/// Returns its number, and whether it is up.
+fn choose_port(
+    count: u8,
+    named: Option<&str>,
+    query: impl Fn(u8) -> Result<ibv_port_attr>,
+) -> Result<(u8, ibv_port_attr, bool)> {
+    let mut chosen = None;
+    let is_named = |number: &u8| named.is_none_or(|name| name == number.to_string());
+    for number in (1..=count).filter(is_named) {
+        let port = query(number)?;
+        let up = port.state == IBV_PORT_ACTIVE;
+        if chosen.is_none() || up {
+            chosen = Some((number, port, up));
+        }
+        if up {
+            break;
+        }
+    }
+    chosen.ok_or_else(|| {
+        let name = named.unwrap_or_default();
+        let text = format!(
+            "it has no port \"{name}\": ports are numbered from 1, and the adapter has {count}"
+        );
+        Error::new(ErrorKind::NotFound, None, text)
+    })
+}
+
 impl Traits {
+    /// What a device is that was opened by this name.
+    ///
     /// # Safety
     ///
     /// `device` and `context` are of this table, and alive.
@@ -99,6 +137,7 @@ impl Traits {
         table: &Table,
         device: *mut ibv_device,
         context: *mut ibv_context,
+        name: &str,
     ) -> Result<Traits> {
         // SAFETY: as the caller promises.
         let transport = unsafe { (*device).transport_type };
@@ -108,19 +147,9 @@ impl Traits {
             (table.query_device)(context, &mut attr)
         })?;
         let ports = attr.phys_port_cnt.max(1);
-        let mut chosen = None;
-        for number in 1..=ports {
-            // SAFETY: as above.
-            let port = unsafe { query_port(table, context, number) }?;
-            let up = port.state == IBV_PORT_ACTIVE;
-            if chosen.is_none() || up {
-                chosen = Some((number, port, up));
-            }
-            if up {
-                break;
-            }
-        }
-        let (port, of_port, up) = chosen.unwrap_or_default();
+        // SAFETY: as above.
+        let query = |number| unsafe { query_port(table, context, number) };
+        let (port, of_port, up) = choose_port(ports, adapter_and_port(name).1, query)?;
         let count = |number: i32| u32::try_from(number).unwrap_or(0);
         let max_sge = count(attr.max_sge).clamp(1, LIST as u32);
         // SAFETY: as above: the functions stand in the context since it was opened.
@@ -131,6 +160,7 @@ impl Traits {
         Ok(Traits {
             iwarp: transport == IBV_TRANSPORT_IWARP,
             ib: transport == IBV_TRANSPORT_IB,
+            ports,
             port,
             ethernet: of_port.link_layer == IBV_LINK_LAYER_ETHERNET,
             up,
