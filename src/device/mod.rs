@@ -35,9 +35,9 @@
 //!    cannot be quiesced is never dropped.
 //! 7. No call blocks, none panics, and what the device or a peer says is checked before it is used.
 //!
-//! What the device says of itself ([`Caps`]) is kept too: a WorkQ as deep as `max_depth`, a list as
-//! long as `max_list_len`, and as many bytes as `max_buf_size` are taken. What is beyond them the
-//! crate refuses, and does not ask the device.
+//! What the device says of itself ([`Caps`]) is kept too: a WorkQ as deep as `max_depth`, on any of
+//! its `completion_vectors`, a list as long as `max_list_len`, and as many bytes as `max_buf_size`
+//! are taken. What is beyond them the crate refuses, and does not ask the device.
 //!
 //! The crate promises in turn: memory named by an accepted Job stays valid and leased until its
 //! completion was reaped, or until what `retire` was given is dropped; so do the registrations and

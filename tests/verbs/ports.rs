@@ -1,4 +1,6 @@
-//! Ports of adapters, which names of devices say.
+//! Ports of adapters, which names of devices say, and the completion vectors of WorkQs.
+
+use std::net::SocketAddr;
 
 use support::rdma::{Setup, Side, connect};
 use support::stream::{Net, small};
@@ -7,8 +9,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_doca::device::{DevInfo, PciFunction, Provider};
 use tokio_doca::error::Reason;
 use tokio_doca::rdma::RdmaState;
+use tokio_doca::soft::Soft;
 use tokio_doca::verbs::ffi::{IBV_MTU_512, IBV_MTU_1024, IBV_MTU_4096};
-use tokio_doca::{Device, ErrorKind, Mode, WorkQ};
+use tokio_doca::{Device, Dma, ErrorKind, Mode, Rdma, WorkQ};
 
 use crate::adapters::{open, provider};
 use crate::fake_verbs::{Description, World};
@@ -193,4 +196,49 @@ fn an_adapter_without_a_port_in_its_name_uses_the_first_that_is_up() {
     assert_eq!(used(&world, "fake0"), [(2, IBV_MTU_512); 4]);
     // A port that was named is used even so, and copies nothing.
     assert_eq!(open(&verbs, "fake0/1").info().caps().dma, None);
+}
+
+#[test]
+fn a_workq_is_signalled_by_its_completion_vector() {
+    let description = Description {
+        comp_vectors: 4,
+        ..Description::roce("fake0")
+    };
+    let world = World::new([description]);
+    let device = open(&provider(&world), "fake0");
+    assert_eq!(device.info().caps().completion_vectors, 4);
+    let workq = |vector| {
+        let builder = WorkQ::builder().completion_vector(vector);
+        builder.build().unwrap()
+    };
+    let vectors = || world.fake("fake0").completion_vectors();
+    let rdma = Rdma::builder(&device).attach(&workq(3)).unwrap();
+    assert_eq!(vectors(), [3]);
+    let dma = Dma::builder(&device).attach(&WorkQ::builder().build().unwrap());
+    assert_eq!(vectors(), [0, 3]);
+    run(async {
+        let local: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let listener = small().bind(&device, &workq(1), local).await.unwrap();
+        let connector = small().connector(&device, &workq(2)).unwrap();
+        let connect = connector.connect(listener.tcp_addr().unwrap());
+        let accept = async { listener.accept().await?.accept(b"").await };
+        let both = futures::future::try_join(connect, accept);
+        let streams = in_time("the connection", both).await.unwrap();
+        assert_eq!(vectors(), [0, 1, 2, 3]);
+        drop(streams);
+    });
+    for vector in [4, u32::MAX] {
+        let attached = Dma::builder(&device).attach(&workq(vector));
+        let text = rejected(attached, ErrorKind::InvalidValue);
+        let says = format!("completion vector {vector}: they are numbered from 0");
+        assert!(text.contains(&says), "{text}");
+        assert!(text.contains("device fake0 has 4"), "{text}");
+    }
+    drop((rdma, dma));
+    let soft = Soft::builder().build().open("pf0").unwrap();
+    assert_eq!(soft.info().caps().completion_vectors, 1);
+    let refused = Dma::builder(&soft).attach(&workq(1));
+    let text = rejected(refused, ErrorKind::InvalidValue);
+    assert!(text.contains("device pf0 has 1"), "{text}");
+    Dma::builder(&soft).attach(&workq(0)).unwrap();
 }

@@ -36,6 +36,16 @@ pub fn caps_are_kept(subject: impl Into<Subject>) {
     if !subject.event_driven() {
         refused(subject, 1, Mode::EventDriven, ErrorKind::NotSupported);
     }
+    let vectors = subject.device.info().caps().completion_vectors.max(1);
+    let on = |vector| {
+        let builder = WorkQ::builder().depth(1).completion_vector(vector);
+        let workq = builder.mode(Mode::BusyPoll).build();
+        subject.attach(&workq.expect("a WorkQ")).map(drop)
+    };
+    on(vectors - 1).expect("the last completion vector");
+    let kind = on(vectors).map_err(|error| error.kind());
+    let refused = Err(ErrorKind::InvalidValue);
+    assert_eq!(kind, refused, "completion vector {vectors} must be refused");
     // As deep as is allowed, within reason for a test.
     let workq = workq(max_depth.min(4096), Mode::BusyPoll);
     let context = subject.attach(&workq).expect("within the capabilities");

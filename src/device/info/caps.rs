@@ -67,6 +67,10 @@ pub struct Caps {
     pub hotplug_manager: bool,
     /// The most Jobs that one queue takes; a WorkQ deeper than that is refused when it is attached.
     pub max_depth: u32,
+    /// How many completion vectors it has: interrupts, of which a WorkQ uses one
+    /// ([`completion_vector`](crate::workq::WorkQBuilder::completion_vector)). With 0 or 1 there is
+    /// nothing to choose.
+    pub completion_vectors: u32,
 }
 
 impl Caps {
@@ -79,6 +83,7 @@ impl Caps {
                 event_driven: true,
             }),
             max_depth,
+            completion_vectors: 1,
             ..Caps::default()
         }
     }

@@ -21,6 +21,9 @@ pub struct QueueConfig {
     /// The most Jobs in flight; Tokens have a smaller index. It is a promise: overrun cannot
     /// happen.
     pub depth: u32,
+    /// Which completion vector of the device signals the queue: less than
+    /// [`Caps::completion_vectors`](crate::device::Caps::completion_vectors), or 0.
+    pub completion_vector: u32,
     /// What the queue rings, if it has no event descriptor of its own.
     pub signal: Arc<Signal>,
 }
@@ -28,7 +31,11 @@ pub struct QueueConfig {
 impl QueueConfig {
     /// What a WorkQ asks for; public so that a provider can be driven without one, in its tests.
     pub fn new(depth: u32, signal: Arc<Signal>) -> QueueConfig {
-        QueueConfig { depth, signal }
+        QueueConfig {
+            depth,
+            completion_vector: 0,
+            signal,
+        }
     }
 }
 

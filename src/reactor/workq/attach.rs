@@ -47,12 +47,21 @@ impl WorkQ {
         })
     }
 
-    /// Refuses a device for which this is too deep, and any once it was shut down.
+    /// Refuses a device for which this is too deep, or whose completion vectors are fewer, and any
+    /// once it was shut down.
     fn check_can_have(&self, device: &Device) -> Result<()> {
         let max_depth = device.info().caps().max_depth;
         if self.depth() > max_depth {
             let (depth, name) = (self.depth(), device.info().name());
             let text = format!("a depth of {depth}, and device {name} takes {max_depth}");
+            return Err(Error::new(ErrorKind::InvalidValue, None, text));
+        }
+        let vectors = device.info().caps().completion_vectors.max(1);
+        if self.0.completion_vector >= vectors {
+            let (vector, name) = (self.0.completion_vector, device.info().name());
+            let text = format!(
+                "completion vector {vector}: they are numbered from 0, and device {name} has {vectors}"
+            );
             return Err(Error::new(ErrorKind::InvalidValue, None, text));
         }
         if self.0.closed.load(Ordering::Acquire) {
@@ -65,7 +74,8 @@ impl WorkQ {
 
 /// Opens the device's queue. The caller has the lock.
 fn open(shared: &Shared, device: &Device, depth: u32) -> Result<Attached> {
-    let config = QueueConfig::new(depth, Arc::clone(shared.events.signal()));
+    let mut config = QueueConfig::new(depth, Arc::clone(shared.events.signal()));
+    config.completion_vector = shared.completion_vector;
     let queue = device.adapter().open_queue(config)?;
     let mut nested = false;
     if let Some(fd) = queue.event_fd() {

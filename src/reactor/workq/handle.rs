@@ -47,6 +47,7 @@ impl WorkQ {
         WorkQBuilder {
             depth: 256,
             mode: Mode::default(),
+            completion_vector: 0,
         }
     }
 
@@ -137,6 +138,7 @@ impl fmt::Debug for WorkQ {
 pub struct WorkQBuilder {
     depth: u32,
     mode: Mode,
+    completion_vector: u32,
 }
 
 impl WorkQBuilder {
@@ -151,6 +153,33 @@ impl WorkQBuilder {
     #[doc(alias = "doca_workq_set_event_driven_enable")]
     pub fn mode(mut self, mode: Mode) -> WorkQBuilder {
         self.mode = mode;
+        self
+    }
+
+    /// Which completion vector of an adapter signals the WorkQ; defaults to 0, which each device
+    /// has.
+    ///
+    /// A completion vector is an interrupt of the adapter's, which a CPU handles: /proc/interrupts
+    /// shows which. Several WorkQs with the same one share its CPU. Give each a number of its own,
+    /// up to the device's
+    /// [`completion_vectors`](crate::device::Caps::completion_vectors), to spread their interrupts
+    /// over CPUs, and run the tasks of a WorkQ near its CPU. A WorkQ that polls has no interrupts.
+    ///
+    /// A context of a device with fewer vectors is refused when it is attached, with
+    /// `InvalidValue`. The software device has one.
+    ///
+    /// ```
+    /// # use tokio_doca::{Device, WorkQ};
+    /// # let device = Device::open_default()?;
+    /// let vectors = device.info().caps().completion_vectors.max(1);
+    /// let workqs: Vec<WorkQ> = (0..4)
+    ///     .map(|number| WorkQ::builder().completion_vector(number % vectors).build())
+    ///     .collect::<Result<_, _>>()?;
+    /// # Ok::<(), tokio_doca::Error>(())
+    /// ```
+    #[doc(alias = "comp_vector")]
+    pub fn completion_vector(mut self, number: u32) -> WorkQBuilder {
+        self.completion_vector = number;
         self
     }
 
@@ -174,6 +203,10 @@ impl WorkQBuilder {
             ));
         }
         let policy = Policy::of(self.mode, "WorkQBuilder::build")?;
-        Ok(WorkQ(Arc::new(Shared::new(policy, self.depth)?)))
+        Ok(WorkQ(Arc::new(Shared::new(
+            policy,
+            self.depth,
+            self.completion_vector,
+        )?)))
     }
 }

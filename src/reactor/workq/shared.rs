@@ -54,6 +54,8 @@ pub(in crate::reactor) struct Shared {
     pub(in crate::reactor) misses: Misses,
     /// The Hybrid mode's spins.
     spins: Spins,
+    /// Which interrupt of an adapter signals its queue there.
+    pub(super) completion_vector: u32,
     /// What a loop of the caller's own has armed and posted.
     pub(in crate::reactor) own_loop: OwnLoop,
     pub(super) counts: Counts,
@@ -117,7 +119,11 @@ impl Attachment {
 }
 
 impl Shared {
-    pub(in crate::reactor) fn new(policy: Policy, depth: u32) -> Result<Shared> {
+    pub(in crate::reactor) fn new(
+        policy: Policy,
+        depth: u32,
+        completion_vector: u32,
+    ) -> Result<Shared> {
         let core = Core {
             table: Table::new(depth),
             registry: Registry::new(),
@@ -141,6 +147,7 @@ impl Shared {
             changes: Mutex::new(Vec::new()),
             misses: Misses::new(),
             spins: Spins::new(),
+            completion_vector,
             own_loop: OwnLoop::new(),
             counts: Counts::default(),
             broken: false.into(),

@@ -91,6 +91,7 @@ pub(super) unsafe extern "C" fn create_cq(
             context: context as usize,
             channel: channel as usize,
             cqe: cqe as usize,
+            comp_vector,
             entries: VecDeque::new(),
             armed: false,
             dead: false,

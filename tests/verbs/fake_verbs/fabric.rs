@@ -160,6 +160,7 @@ pub(super) struct Cq {
     pub(super) context: usize,
     pub(super) channel: usize,
     pub(super) cqe: usize,
+    pub(super) comp_vector: c_int,
     pub(super) entries: VecDeque<Entry>,
     pub(super) armed: bool,
     pub(super) dead: bool,

@@ -283,6 +283,15 @@ impl Fake {
         BELL.notify_all();
     }
 
+    /// The completion vectors of its completion queues, in order.
+    pub fn completion_vectors(self) -> Vec<c_int> {
+        let fabric = lock();
+        let cqs = fabric.of_adapter(self).1;
+        let mut vectors: Vec<_> = cqs.iter().map(|cq| fabric.cqs[cq].comp_vector).collect();
+        vectors.sort_unstable();
+        vectors
+    }
+
     /// How many receives are posted to its shared receive queues.
     pub fn shared_receives(self) -> usize {
         let fabric = lock();

@@ -41,6 +41,7 @@ pub(in super::super) struct Traits {
     /// Of reads: at most as many.
     max_sge_rd: u32,
     max_qp_wr: u32,
+    comp_vectors: u32,
     pub(in super::super) max_cqe: u32,
     /// The longest shared receive queue; 0 if there is none.
     max_srq_wr: u32,
@@ -154,6 +155,8 @@ impl Traits {
         let max_sge = count(attr.max_sge).clamp(1, LIST as u32);
         // SAFETY: as above: the functions stand in the context since it was opened.
         let post_srq_recv = unsafe { (*context).ops.post_srq_recv };
+        // SAFETY: as above: the number stands there as well.
+        let comp_vectors = unsafe { (*context).num_comp_vectors };
         let has_srqs = attr.max_srq > 0 && attr.max_srq_sge > 0 && post_srq_recv.is_some();
         let has_srqs = has_srqs && table.create_srq.is_some() && table.destroy_srq.is_some();
         let rd = |number: i32| number.clamp(0, 16) as u8;
@@ -178,6 +181,7 @@ impl Traits {
                 of_reads => of_reads.min(max_sge),
             },
             max_qp_wr: count(attr.max_qp_wr),
+            comp_vectors: count(comp_vectors).max(1),
             max_cqe: count(attr.max_cqe),
             max_srq_wr: if has_srqs { count(attr.max_srq_wr) } else { 0 },
             atomics: attr.atomic_cap != IBV_ATOMIC_NONE,
@@ -243,6 +247,7 @@ impl Traits {
         }
         .with_cpu_jobs(1 << 31, LIST as u32);
         caps.max_depth = queue;
+        caps.completion_vectors = self.comp_vectors;
         // Connections are looked after by reads. Other transports (EFA's, usNIC's) have none.
         let connections = self.ib || self.iwarp;
         if connections && self.rd_atomics.iter().all(|&most| most > 0) {

@@ -42,8 +42,12 @@ const HEADROOM: u32 = 1024;
 const UNREAD: u32 = 64;
 
 impl Cq {
-    /// With room for so many completions.
-    pub(in super::super) fn create(context: &Arc<Context>, completions: u32) -> Result<Cq> {
+    /// With room for so many completions; the interrupt of this number signals it.
+    pub(in super::super) fn create(
+        context: &Arc<Context>,
+        completions: u32,
+        vector: u32,
+    ) -> Result<Cq> {
         let table = &context.table;
         // SAFETY: the device is open.
         let raw = unsafe { (table.create_comp_channel)(context.raw()) };
@@ -59,7 +63,7 @@ impl Cq {
         let (device, ring) = (context.raw(), channel.raw.as_ptr());
         let name = ptr::without_provenance_mut(id as usize);
         // SAFETY: the device is open, and the channel goes after the queue.
-        let raw = unsafe { (table.create_cq)(device, size as i32, name, ring, 0) };
+        let raw = unsafe { (table.create_cq)(device, size as i32, name, ring, vector as i32) };
         let raw = check_ptr("ibv_create_cq", raw)?;
         // SAFETY: just made. Most adapters round up.
         let size = size.max(unsafe { (*raw.as_ptr()).cqe }.max(0) as u32);

@@ -112,7 +112,8 @@ impl Shared {
         let depth = config.depth;
         let traits = &context.traits;
         // Each Job ends once; all requests of copies end if they are flushed.
-        let cq = Cq::create(context, depth + traits.copy_requests(depth))?;
+        let completions = depth + traits.copy_requests(depth);
+        let cq = Cq::create(context, completions, config.completion_vector)?;
         let core = Arc::new(Core::new(context, cq, depth, &config.signal)?);
         // First: whoever hears of a failure finds it.
         watched.add_core(&core);
