@@ -15,8 +15,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ("channel", 1342, "46: sockets that listen already"),
     (
         "device",
-        2444,
-        "44: the contract suite, another crate now, lends sessions; 46: which address; 46: the path",
+        2455,
+        "44: the contract suite, another crate now, lends sessions; 46: which address; 46: the path; 46: names that a provider alone knows, completion vectors",
     ),
     (
         "error",
@@ -46,13 +46,13 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "provider/verbs",
-        6332,
-        "46: which address of a port, by the networks of this host",
+        6395,
+        "46: which address of a port, by the networks of this host; 46: ports of adapters have names",
     ),
     (
         "reactor",
-        6828,
-        "45: a handshake is late after a second; 46: that a peer leaves is no warning; 46: the peer's address",
+        6852,
+        "45: a handshake is late after a second; 46: that a peer leaves is no warning; 46: the peer's address; 46: completion vectors",
     ),
     (
         "stream",
@@ -63,7 +63,7 @@ const RECORD: [(&str, usize, &str); 14] = [
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 43558;
+const SUM: usize = 43656;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;
