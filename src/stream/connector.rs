@@ -39,7 +39,7 @@ const NEW: &str = "RdmaConnector::new";
 /// # let addr: SocketAddr = "127.0.0.1:0".parse()?;
 /// # let listener = RdmaListener::bind(&device, &workq, addr).await?;
 /// # let addr = listener.tcp_addr().expect("it listens at a TCP address");
-/// let connector = RdmaConnector::new(&device, &workq)?;       // memory for 64 streams
+/// let connector = RdmaConnector::new(&device, &workq)?;       // up to 64 streams at once
 /// let accept = async { listener.accept().await?.accept(b"welcome").await };
 /// let connect = connector.connect_with(addr, b"version 2");
 /// let ((stream, answer), accepted) = tokio::try_join!(connect, accept)?;
@@ -56,8 +56,8 @@ impl RdmaConnector {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for an option that is out of its range; `NoMemory` if the memory of the
-    /// streams cannot be had.
+    /// `InvalidValue` for an option that is out of its range; `NotSupported` for one that the
+    /// device does not have.
     pub fn new(device: &Device, workq: &WorkQ) -> Result<RdmaConnector> {
         StreamOptions::new().connector(device, workq)
     }
@@ -86,11 +86,12 @@ impl RdmaConnector {
     /// `ConnectionRefused`), or if the connection cannot be made; `NotPermitted` if the listener's
     /// application refuses, with its reason in the text; `Full` if all memory for streams is in
     /// use, here or there, and `Shutdown` if the listener drains: both may be tried again.
-    /// `NotFound` for a host name without an address; `UnsupportedVersion` if the listener speaks
-    /// another version; `TimedOut` if it does not answer within the
-    /// [`timeout`](StreamOptions::timeout), or if the connection then takes as long again, as it
-    /// does between adapters that do not reach one another; `InvalidValue` for more than 16 KiB of
-    /// `data`; `BadState` without a Tokio runtime; as [`Rdma::connect`](crate::Rdma::connect).
+    /// `NoMemory` if no more memory can be had here. `NotFound` for a host name without an address;
+    /// `UnsupportedVersion` if the listener speaks another version; `TimedOut` if it does not
+    /// answer within the [`timeout`](StreamOptions::timeout), or if the connection then takes as
+    /// long again, as it does between adapters that do not reach one another; `InvalidValue` for
+    /// more than 16 KiB of `data`; `BadState` without a Tokio runtime; as
+    /// [`Rdma::connect`](crate::Rdma::connect).
     ///
     /// # Panics
     ///
@@ -130,7 +131,7 @@ impl RdmaConnector {
                 }
             };
             let mut exchange = Exchange::new(CONNECT, socket, runtime);
-            let side = self.0.side(&exchange)?;
+            let side = self.0.side(&exchange).await?;
             let answer = exchange.ask(&side, data).await?;
             Ok((side, exchange, answer))
         };

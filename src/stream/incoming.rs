@@ -112,7 +112,8 @@ impl Incoming {
     /// # Errors
     ///
     /// The peer is refused then. `Shutdown` once the listener
-    /// [drains](super::RdmaListener::drain); `Full` if all memory for streams is in use;
+    /// [drains](super::RdmaListener::drain); `Full` if all memory for streams is in use, and `NoMemory`
+    /// if no more can be had;
     /// `ConnectionAborted` if the peer could not connect, or gave up: its connect was dropped or
     /// ran out of time, or its process has ended; `TimedOut` after the
     /// [`timeout`](super::StreamOptions::timeout); `InvalidValue` for more than 16 KiB of `data`; as
@@ -148,7 +149,7 @@ impl Incoming {
             let text = "the listener drains: nobody is accepted any more";
             return Err(self.exchange.error(ErrorKind::Shutdown, text));
         };
-        let mut side = self.net.side(&self.exchange)?;
+        let mut side = self.net.side(&self.exchange).await?;
         side.core.set_guest(Some(guest));
         let mut hello = self.hello.clone();
         // The path may carry no large packets: then the peer asks for small ones, once.
@@ -225,7 +226,7 @@ impl Incoming {
 /// Returns what is sent to a peer that cannot be accepted. A stranger learns nothing of this host.
 fn refusal(kind: ErrorKind) -> &'static str {
     match kind {
-        ErrorKind::Full => BUSY,
+        ErrorKind::Full | ErrorKind::NoMemory => BUSY,
         ErrorKind::Shutdown => DRAINS,
         _ => CANNOT_CONNECT,
     }

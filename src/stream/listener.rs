@@ -314,6 +314,7 @@ impl StreamOptions {
         let addr = addr.into();
         runtime(BIND)?;
         let net = Net::new(BIND, self, device, workq)?;
+        net.prepare(BIND).await?;
         let listener = match &addr {
             StreamAddr::Tcp(addr) => Listener::tcp(BIND, *addr).await?,
             StreamAddr::Unix(path) => Listener::path(BIND, path)?,

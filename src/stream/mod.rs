@@ -55,11 +55,11 @@
 //! On an adapter, half of the peers can hold up the writes of all others for these 2 s. Use one
 //! listener and one WorkQ for each group of peers that must not hold up others.
 
-// The files:
-// `listener`, `incoming`, `connector` and `side` set connections up by `options`, as `exchange`
-// says, and speak `wire`; `drain` ends a listener. `stream` is what a user holds, and `messages`
-// the same with Bufs; it stands on `core`, which has both directions (`core/sending` has one of
-// them), and that on `flow`, which counts credits, and `wakers`.
+// The files: `listener`, `incoming`, `connector` and `side` set connections up by `options`, as
+// `exchange` says, and speak `wire`, with memory for each stream (`side/memory`); `drain` ends a
+// listener. `stream` is what a user holds, and `messages` the same with Bufs; it stands on `core`,
+// which has both directions (`core/sending` has one of them), and that on `flow`, which counts
+// credits, and `wakers`.
 
 // First, since the documentation shows the methods of a type in the order of modules.
 mod options;

@@ -89,10 +89,13 @@ impl fmt::Display for StreamAddr {
 /// The limits of the streams of one [`RdmaListener`](super::RdmaListener) or
 /// [`RdmaConnector`](super::RdmaConnector), and the memory that they share.
 ///
-/// The memory is allocated at once: for each of `connections` as many frames as `recv_window` and
-/// two more to receive, unless streams share [`recv_bufs`](Self::recv_bufs), and half of
-/// `send_window` to send. It is registered for remote operations alone, so that an adapter locks it
-/// once: a [`Dma`](crate::Dma) does not reach it.
+/// Each of `connections` has memory for as many frames as `recv_window` and two more to receive,
+/// unless streams share [`recv_bufs`](Self::recv_bufs), and for half of `send_window` to send: 385
+/// KiB by default. The memory comes in parts of at most 8 MiB (or of one stream, or the buffers
+/// that all share, if these are more): the first one with the listener, or with the first connect,
+/// and others with the streams that need them. Threads of their own allocate it, so that no task
+/// waits but the one that needs it. It is registered for remote operations alone, so that an
+/// adapter locks it once: a [`Dma`](crate::Dma) does not reach it.
 ///
 /// ```
 /// use std::time::Duration;

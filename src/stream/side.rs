@@ -21,11 +21,15 @@ use super::options::{StreamOptions, has_network};
 use super::wakers::Wakers;
 use super::wire::{BUSY, CANNOT_CONNECT, DRAINS, LEN_MAX, Message, Offer, Wrong};
 use crate::channel::{self, Inbox, Socket};
-use crate::device::{Device, Mtu, Path, RegistrationUse};
+use crate::device::{Device, Mtu, Path};
 use crate::error::{Error, ErrorKind, JobError, Result};
-use crate::mem::{Buf, BufPool, Mmap};
+use crate::mem::BufPool;
 use crate::ops::RecvPool;
 use crate::reactor::WorkQ;
+
+mod memory;
+
+use memory::{Memory, Place};
 
 /// The call of a connector.
 pub(super) const CONNECT: &str = "RdmaConnector::connect";
@@ -37,18 +41,14 @@ const WAITING: usize = 4;
 const LARGEST: Mtu = Mtu::Bytes4096;
 pub(super) const SURE: Mtu = Mtu::Bytes1024;
 
-/// Each Buf begins with a cache line.
-const ALIGN: usize = 64;
-
-/// Bytes of a Buf for control frames.
-const CONTROL: usize = 64;
-
 /// One side of a connection that is to be made.
 pub(super) struct Side {
     pub(super) core: Box<Core>,
     pub(super) wakers: Arc<Wakers>,
     /// The longest frame that it takes.
-    pub(super) frame: u32,
+    frame: u32,
+    /// Of its memory: for what it receives, and for what it sends.
+    pools: (BufPool, BufPool),
 }
 
 impl Side {
@@ -239,13 +239,12 @@ pub(super) struct Net {
     pub(super) options: StreamOptions,
     device: Device,
     workq: WorkQ,
-    receives: BufPool,
-    sends: BufPool,
-    control: BufPool,
+    memory: Memory,
     pub(super) guests: Guests,
 }
 
 impl Net {
+    /// Checks what can be checked before a peer comes, and allocates nothing.
     pub(super) fn new(
         op: &'static str,
         options: StreamOptions,
@@ -257,65 +256,50 @@ impl Net {
         // What the device refuses is said now, and not to the first peer.
         let checked = options.rdma(device, None, LARGEST).check_on(device);
         checked.map_err(|error| error.with_call(op))?;
-        let frame = options.frame_size;
-        let element = frame.next_multiple_of(ALIGN);
-        let all = element * options.connections;
-        let own = all * (options.window() + RESERVED);
-        let receives = options.recv_bufs.map_or(own, |bufs| bufs * element);
         if options.recv_bufs.is_some() {
-            check_shared(op, frame, device)?;
+            check_shared(op, options.frame_size, device)?;
         }
-        let sends = all * options.send_window.div_ceil(2);
-        let build = || {
-            let control = 2 * CONTROL * options.connections;
-            let memory = Mmap::builder().device(device);
-            // An adapter locks memory once for each use.
-            let memory = memory.only_for(RegistrationUse::Rdma);
-            let memory = memory.alloc(receives + sends + control)?;
-            let pool = |from: usize, len, element| {
-                let pool = BufPool::builder(&memory).range(from..from + len);
-                pool.element_size(element).alignment(ALIGN).build()
-            };
-            Ok(Net {
-                receives: pool(0, receives, frame)?,
-                sends: pool(receives, sends, frame)?,
-                control: pool(receives + sends, control, CONTROL)?,
-                device: device.clone(),
-                workq: workq.clone(),
-                options,
-                guests: Guests::new(),
-            })
-        };
-        build().map_err(|error: Error| error.with_call(op))
+        Ok(Net {
+            memory: Memory::new(options, device),
+            device: device.clone(),
+            workq: workq.clone(),
+            options,
+            guests: Guests::new(),
+        })
+    }
+
+    /// Has memory for some streams.
+    pub(super) async fn prepare(&self, op: &'static str) -> Result<()> {
+        self.memory.prepare(op).await
     }
 
     /// One side of a connection that is to be made, for those that met in this exchange.
-    pub(super) fn side(&self, exchange: &Exchange) -> Result<Side> {
-        let control = [self.control.try_alloc(), self.control.try_alloc()];
-        if let [Ok(credits), Ok(end)] = control {
-            let side = self.side_of(exchange, [credits, end], LARGEST)?;
-            if side.core.has_receives() {
-                return Ok(side);
-            }
+    pub(super) async fn side(&self, exchange: &Exchange) -> Result<Side> {
+        let place = self.memory.take(exchange.op).await?;
+        let side = self.side_of(exchange, place, LARGEST)?;
+        match side.core.has_receives() {
+            true => Ok(side),
+            false => Err(self.memory.full(exchange.op)),
         }
-        let text = format!(
-            "all memory for {} streams is in use: drop one, or set StreamOptions::connections",
-            self.options.connections
-        );
-        Err(exchange.error(ErrorKind::Full, text))
     }
 
     /// Another connection, with packets that pass wherever Ethernet does, in place of one that is
     /// given up. Waits until its memory is back.
     pub(super) async fn side_again(&self, exchange: &Exchange, before: Side) -> Result<Side> {
+        let (receives, sends) = before.pools;
         let (control, guest) = before.core.into_control();
-        let mut side = self.side_of(exchange, control, SURE)?;
+        let place = Place {
+            receives,
+            sends,
+            control,
+        };
+        let mut side = self.side_of(exchange, place, SURE)?;
         side.core.set_guest(guest);
         poll_fn(|cx| side.core.poll_receives(cx)).await;
         Ok(side)
     }
 
-    fn side_of(&self, exchange: &Exchange, control: [Buf; 2], mtu: Mtu) -> Result<Side> {
+    fn side_of(&self, exchange: &Exchange, place: Place, mtu: Mtu) -> Result<Side> {
         let op = exchange.op;
         let mut send_window = self.options.send_window;
         if !has_network(&self.device) {
@@ -326,25 +310,25 @@ impl Net {
         let mut rdma = self.options.rdma(&self.device, local, mtu);
         if self.options.recv_bufs.is_some() {
             let credits = (self.options.window() + RESERVED) as u32;
-            rdma = rdma.recv_pool(&RecvPool::new(&self.receives).credits(credits));
+            rdma = rdma.recv_pool(&RecvPool::new(&place.receives).credits(credits));
         }
         let rdma = rdma
             .attach(&self.workq)
             .map_err(|error| error.with_call(op))?;
         let wakers = Arc::default();
         let parts = Parts {
-            receives: &self.receives,
-            sends: &self.sends,
-            control,
+            receives: &place.receives,
+            sends: &place.sends,
+            control: place.control,
             recv_window: self.options.window(),
             send_window,
             runtime: exchange.runtime.clone(),
         };
-        let core = Box::new(Core::new(rdma, parts, &wakers));
         Ok(Side {
+            core: Box::new(Core::new(rdma, parts, &wakers)),
             frame: self.options.frame_size as u32,
-            core,
             wakers,
+            pools: (place.receives, place.sends),
         })
     }
 }

@@ -7,6 +7,7 @@ mod duties;
 mod errors;
 mod fake;
 mod fake_verbs;
+mod memory;
 mod ports;
 mod program;
 mod shared;

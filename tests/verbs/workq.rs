@@ -109,7 +109,7 @@ fn a_driver_that_takes_long_to_destroy_a_queue_pair_holds_up_nobody() {
                 connected(&device, &workq, mode),
                 connected(&device, &workq, mode),
             );
-            let held = world.faults().hold_destroys();
+            let held = world.faults().hold_calls("ibv_destroy_qp");
             let [one, other] = ends;
             let begun = || world.calls("ibv_destroy_qp") > 0;
             let thread = match how {
@@ -153,7 +153,7 @@ fn a_queue_pair_with_the_number_of_one_that_is_dying_waits() {
     let [one, other] = connected(&device, &workq, mode);
     let before = world.fake("fake0").queue_pairs();
     world.faults().repeat_numbers();
-    let held = world.faults().hold_destroys();
+    let held = world.faults().hold_calls("ibv_destroy_qp");
     let dying = std::thread::spawn(move || drop(one));
     let gone = || world.fake("fake0").queue_pairs().len() < before.len();
     block_until("the driver is at it", gone);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tokio_doca::verbs::ffi::Table;
 use tokio_doca::verbs::ffi::*;
 
-use super::fabric::{BELL, Bell, Context, Errno, Fabric, Mr, call, lock};
+use super::fabric::{BELL, Bell, Context, Errno, Fabric, Mr, call, lock, wait_while_held};
 use super::{completion, events, pair, shared};
 
 pub(super) const TABLE: Table = Table {
@@ -420,6 +420,7 @@ unsafe extern "C" fn reg_mr(
         fabric.mrs.insert(mr as usize, state);
         fabric.by_lkey.insert(lkey, mr as usize);
         fabric.by_rkey.insert(rkey, mr as usize);
+        wait_while_held(fabric, "ibv_reg_mr");
         Ok(mr)
     });
     object(made)

@@ -33,6 +33,12 @@ pub(super) fn lock() -> MutexGuard<'static, Fabric> {
     FABRIC.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Waits until nobody holds this call.
+pub(super) fn wait_while_held(fabric: MutexGuard<'_, Fabric>, name: &'static str) {
+    let held = |fabric: &mut Fabric| fabric.plan.held.contains(&name);
+    drop(BELL.wait_while(fabric, held));
+}
+
 /// A call of this name: counted, and failed if that is planned.
 pub(super) fn call(name: &'static str) -> Result<MutexGuard<'static, Fabric>, Errno> {
     let mut fabric = lock();

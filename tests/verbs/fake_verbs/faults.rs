@@ -52,8 +52,8 @@ pub(super) struct Plan {
     pub(super) repeats_numbers: bool,
     /// The number of the queue pair that was destroyed last.
     pub(super) free_number: Option<u32>,
-    /// `ibv_destroy_qp` does not return, so many times.
-    pub(super) destroys_held: usize,
+    /// Calls that do not return, once for each time that they are held.
+    pub(super) held: Vec<&'static str>,
 }
 
 impl Plan {
@@ -155,11 +155,11 @@ impl Faults {
         lock().plan.repeats_numbers = true;
     }
 
-    /// Each queue pair that is destroyed from now on is gone, and the call does not return before
-    /// this is dropped.
-    pub fn hold_destroys(self) -> HeldDestroys {
-        lock().plan.destroys_held += 1;
-        HeldDestroys(())
+    /// A call of this name does what it does and does not return before this is dropped:
+    /// `ibv_destroy_qp` or `ibv_reg_mr`.
+    pub fn hold_calls(self, call: &'static str) -> HeldCalls {
+        lock().plan.held.push(call);
+        HeldCalls(call)
     }
 
     /// Nothing is planned any more. Says which calls have failed by plan.
@@ -169,13 +169,16 @@ impl Faults {
     }
 }
 
-/// Calls of `ibv_destroy_qp` do not return.
+/// Calls that do not return.
 #[must_use]
-pub struct HeldDestroys(());
+pub struct HeldCalls(&'static str);
 
-impl Drop for HeldDestroys {
+impl Drop for HeldCalls {
     fn drop(&mut self) {
-        lock().plan.destroys_held -= 1;
+        let mut fabric = lock();
+        let held = &mut fabric.plan.held;
+        let at = held.iter().position(|call| *call == self.0);
+        held.remove(at.expect("it is held once for each of these"));
         BELL.notify_all();
     }
 }

@@ -47,7 +47,7 @@ use tokio_doca::verbs::ffi::Table;
 
 pub use describe::{Description, Gid, Link};
 use fabric::{Adapter, BELL, lock};
-pub use faults::{Fake, Faults, HeldDestroys, Hold, Region};
+pub use faults::{Fake, Faults, HeldCalls, Hold, Region};
 
 static ONE: Mutex<()> = Mutex::new(());
 

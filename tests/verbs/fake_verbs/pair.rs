@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio_doca::verbs::ffi::*;
 
 use super::control::{fill, fresh, number, object};
-use super::fabric::{BELL, Element, Errno, Fabric, call, lock};
+use super::fabric::{BELL, Element, Errno, Fabric, call, lock, wait_while_held};
 
 /// A caller that acknowledges nothing for so long has forgotten it.
 const FORGOTTEN: Duration = super::LIMIT;
@@ -218,8 +218,7 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         fabric.qps.remove(&address);
         fabric.plan.free_number = Some(qp_number);
         BELL.notify_all();
-        let held = |fabric: &mut Fabric| fabric.plan.destroys_held > 0;
-        drop(BELL.wait_while(fabric, held));
+        wait_while_held(fabric, "ibv_destroy_qp");
         Ok(())
     });
     number(done)

@@ -1,0 +1,191 @@
+//! The memory of the streams of one listener or connector. It comes in parts, with the connections:
+//! a part is the memory of some streams, and a thread that may block allocates and registers it.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+use crate::device::{Device, RegistrationUse};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mem::{Buf, BufPool, Mmap};
+use crate::stream::flow::RESERVED;
+use crate::stream::options::StreamOptions;
+use crate::sync::Blocking;
+
+/// The most bytes of a part that is for several streams.
+const PART: usize = 8 << 20;
+
+/// Each Buf begins with a cache line.
+const ALIGN: usize = 64;
+
+/// Bytes of a Buf for control frames.
+const CONTROL: usize = 64;
+
+pub(super) struct Memory {
+    options: StreamOptions,
+    device: Device,
+    /// Whoever adds a part has the lock until it is there: others wait for it.
+    parts: Arc<Mutex<Parts>>,
+}
+
+#[derive(Default)]
+struct Parts {
+    /// The pool that all streams receive into, if they share one.
+    shared: Option<BufPool>,
+    all: Vec<Part>,
+    /// How many streams have memory.
+    streams: usize,
+}
+
+/// The memory of some streams.
+struct Part {
+    receives: BufPool,
+    sends: BufPool,
+    control: BufPool,
+}
+
+/// The memory of one stream.
+pub(super) struct Place {
+    pub(super) receives: BufPool,
+    pub(super) sends: BufPool,
+    /// Two small Bufs, for a frame of credits and for the end.
+    pub(super) control: [Buf; 2],
+}
+
+impl Memory {
+    pub(super) fn new(options: StreamOptions, device: &Device) -> Memory {
+        Memory {
+            options,
+            device: device.clone(),
+            parts: Arc::default(),
+        }
+    }
+
+    /// Has the first part, so that the first peer does not wait for it.
+    pub(super) async fn prepare(&self, op: &'static str) -> Result<()> {
+        let parts = Arc::clone(&self.parts).lock_owned().await;
+        match parts.all.is_empty() {
+            true => self.grow(op, parts).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Takes the memory of a stream. If all parts are in use, something that a stream which has
+    /// ended gives back may be missing yet.
+    pub(super) async fn take(&self, op: &'static str) -> Result<Place> {
+        let (_, receives, _) = self.options.bufs_of_a_stream();
+        loop {
+            let parts = Arc::clone(&self.parts).lock_owned().await;
+            let is_whole = |part: &&Part| part.receives.stats().free >= receives;
+            if let Some(place) = parts.all.iter().filter(is_whole).find_map(Part::take) {
+                return Ok(place);
+            }
+            if parts.streams == self.options.connections {
+                let place = parts.all.iter().find_map(Part::take);
+                return place.ok_or_else(|| self.full(op));
+            }
+            self.grow(op, parts).await?;
+        }
+    }
+
+    pub(super) fn full(&self, op: &'static str) -> Error {
+        let text = format!(
+            "all memory for {} streams is in use: drop one, or set StreamOptions::connections",
+            self.options.connections
+        );
+        Error::new(ErrorKind::Full, op, text)
+    }
+
+    /// Adds a part. If this is dropped meanwhile the part comes all the same.
+    async fn grow(&self, op: &'static str, mut parts: OwnedMutexGuard<Parts>) -> Result<()> {
+        let (options, device) = (self.options, self.device.clone());
+        let mut call = Blocking::new();
+        call.begin(op, move || parts.add(&options, &device))?;
+        let grown = poll_fn(|cx| call.poll(op, cx)).await;
+        grown.map_err(|error| match error.kind() {
+            ErrorKind::NoMemory => {
+                let text = format!(
+                    "{}; streams take {} KiB each: set fewer StreamOptions::connections, or a \
+                     smaller frame_size or recv_window",
+                    error.message(),
+                    self.options.bytes_of_a_stream() >> 10
+                );
+                Error::new(ErrorKind::NoMemory, op, text)
+            }
+            _ => error.with_call(op),
+        })
+    }
+}
+
+impl StreamOptions {
+    /// How long a Buf of a frame is with what aligns the next one, and how many of them a stream
+    /// has of its own: to receive and to send.
+    fn bufs_of_a_stream(&self) -> (usize, usize, usize) {
+        let receives = match self.recv_bufs {
+            Some(_) => 0,
+            None => self.window() + RESERVED,
+        };
+        let element = self.frame_size.next_multiple_of(ALIGN);
+        (element, receives, self.send_window.div_ceil(2))
+    }
+
+    fn bytes_of_a_stream(&self) -> usize {
+        let (element, receives, sends) = self.bufs_of_a_stream();
+        element * (receives + sends) + 2 * CONTROL
+    }
+}
+
+impl Parts {
+    fn add(&mut self, options: &StreamOptions, device: &Device) -> Result<()> {
+        let (element, receives, sends) = options.bufs_of_a_stream();
+        let shared = match (&self.shared, options.recv_bufs) {
+            (None, Some(bufs)) => {
+                let memory = alloc(device, bufs * element)?;
+                Some(pool(&memory, 0, bufs * element, options.frame_size)?)
+            }
+            (shared, _) => shared.clone(),
+        };
+        let fit = (PART / options.bytes_of_a_stream()).max(1);
+        let streams = fit.min(options.connections - self.streams);
+        let memory = alloc(device, streams * options.bytes_of_a_stream())?;
+        let [receives, sends] = [receives, sends].map(|bufs| bufs * element * streams);
+        let part = Part {
+            receives: match &shared {
+                Some(shared) => shared.clone(),
+                None => pool(&memory, 0, receives, options.frame_size)?,
+            },
+            sends: pool(&memory, receives, sends, options.frame_size)?,
+            control: pool(&memory, receives + sends, 2 * CONTROL * streams, CONTROL)?,
+        };
+        self.all.push(part);
+        self.streams += streams;
+        self.shared = shared;
+        Ok(())
+    }
+}
+
+fn alloc(device: &Device, len: usize) -> Result<Mmap> {
+    // An adapter locks memory once for each use.
+    let memory = Mmap::builder().only_for(RegistrationUse::Rdma);
+    memory.device(device).alloc(len)
+}
+
+fn pool(memory: &Mmap, from: usize, len: usize, element: usize) -> Result<BufPool> {
+    let pool = BufPool::builder(memory).range(from..from + len);
+    pool.element_size(element).alignment(ALIGN).build()
+}
+
+impl Part {
+    fn take(&self) -> Option<Place> {
+        let control = [self.control.try_alloc(), self.control.try_alloc()];
+        let [Ok(credits), Ok(end)] = control else {
+            return None;
+        };
+        Some(Place {
+            receives: self.receives.clone(),
+            sends: self.sends.clone(),
+            control: [credits, end],
+        })
+    }
+}
