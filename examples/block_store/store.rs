@@ -24,7 +24,8 @@ use tokio_doca::graph::{CopyNode, DataNode, Graph, HashNode, Instance, Node, Run
 use tokio_doca::mem::{BufInventory, BufSlice, RemoteMmap};
 use tokio_doca::rdma::RdmaState;
 use tokio_doca::sha::{Algorithm, Sha};
-use tokio_doca::{Buf, BufPool, Device, Dma, Mmap, Rdma, WorkQ};
+use tokio_doca::stream::StreamRdma;
+use tokio_doca::{Buf, BufPool, Device, Dma, Mmap, WorkQ};
 use zerocopy::IntoBytes;
 
 use super::layout::{ENTRY, Entry, Layout};
@@ -66,7 +67,7 @@ pub(crate) enum Replica {
 
 /// A connection to the replica's memory.
 pub(crate) struct Link {
-    pub(crate) rdma: Rdma,
+    pub(crate) rdma: StreamRdma,
     pub(crate) memory: RemoteMmap,
     path: Path,
 }
@@ -90,7 +91,7 @@ struct Seal {
 }
 
 impl Path {
-    fn new(dma: &Dma, sha: &Sha, replica: Option<&Rdma>) -> Result<Path, DocaError> {
+    fn new(dma: &Dma, sha: &Sha, replica: Option<&StreamRdma>) -> Result<Path, DocaError> {
         let mut g = Graph::builder();
         let stage = g.dma_copy(dma);
         let hash = g.sha(sha, Algorithm::Sha256);
@@ -103,7 +104,7 @@ impl Path {
         g.depends(hash, stage);
         g.depends(seal, hash);
         let replica = replica.map(|rdma| {
-            let (data, entry) = (g.rdma_write(rdma), g.rdma_write(rdma));
+            let (data, entry) = (rdma.write_node(&mut g), rdma.write_node(&mut g));
             g.depends(data, stage);
             g.depends(entry, data);
             g.depends(entry, seal);
@@ -120,7 +121,7 @@ impl Path {
 }
 
 impl Link {
-    pub(crate) fn new(store: &Store, rdma: &Rdma, memory: RemoteMmap) -> Result<Link> {
+    pub(crate) fn new(store: &Store, rdma: &StreamRdma, memory: RemoteMmap) -> Result<Link> {
         let (has, needs) = (memory.len(), store.layout.bytes());
         if has != needs {
             return Err(format!("the replica has {has} bytes, and this store {needs}").into());

@@ -24,8 +24,10 @@ use crate::ops::{Message, Rdma, RecvPool, RecvStream, Sends};
 
 mod late;
 mod sending;
+mod view;
 
 use late::Late;
+pub use view::StreamRdma;
 
 /// What a stream has of the memory and the limits of its side.
 pub(super) struct Parts<'a> {
@@ -63,7 +65,7 @@ impl Unread {
 }
 
 pub(super) struct Core {
-    rdma: Rdma,
+    rdma: StreamRdma,
     flow: Flow,
     recv: RecvStream,
     sends: Sends,
@@ -129,7 +131,7 @@ impl Core {
             data_end: 0,
             end: 0,
             closed: false,
-            rdma,
+            rdma: StreamRdma(rdma),
         };
         let waker = wakers.waker();
         core.recv
@@ -138,6 +140,11 @@ impl Core {
     }
 
     pub(super) fn rdma(&self) -> &Rdma {
+        &self.rdma.0
+    }
+
+    /// What the application may have of it.
+    pub(super) fn view(&self) -> &StreamRdma {
         &self.rdma
     }
 
@@ -260,7 +267,7 @@ impl Core {
             if error.reason() == Reason::PeerNonsense {
                 self.send_error = Some(error);
                 // It fails if the WorkQ was shut down, and then there is no connection any more.
-                _ = self.rdma.reset();
+                _ = self.rdma.0.reset();
             }
             self.wakers.wake_reader();
             self.wakers.wake_writer();
@@ -335,7 +342,7 @@ impl Core {
     fn grant_late(&mut self, head: [u8; HEAD], cx: &mut Context<'_>) {
         // The runtime that the stream was made on may be driven by nobody any more.
         let runtime = Handle::try_current().unwrap_or_else(|_| self.runtime.clone());
-        self.late = Some(Late::new(&self.rdma, &self.credits, head, runtime));
+        self.late = Some(Late::new(&self.rdma.0, &self.credits, head, runtime));
         // The next poll waits for the end of that task.
         cx.waker().wake_by_ref();
     }

@@ -81,6 +81,7 @@ mod wakers;
 mod wire;
 
 pub use connector::RdmaConnector;
+pub use core::StreamRdma;
 pub use incoming::Incoming;
 pub use listener::RdmaListener;
 pub use messages::RdmaMessages;

@@ -15,16 +15,16 @@ use tokio::runtime::{Handle, TryCurrentError};
 use tracing::field::{DisplayValue, display};
 use tracing::{debug, warn};
 
-use super::core::Core;
+use super::core::{Core, StreamRdma};
 use super::drain::Guest;
 use super::wakers::Wakers;
 use crate::channel::Peer;
 use crate::device::Path;
 use crate::mem::Buf;
-use crate::ops::Rdma;
 use crate::sync::log;
 
-/// A stream of bytes over an [`Rdma`], which any Tokio service can use in place of a `TcpStream`.
+/// A stream of bytes over an [`Rdma`](crate::Rdma), which any Tokio service can use in place of a
+/// `TcpStream`.
 ///
 /// [`RdmaConnector::connect`](super::RdmaConnector::connect) and
 /// [`Incoming::accept`](super::Incoming::accept) make streams. `tokio::io::split` splits one into
@@ -139,10 +139,9 @@ impl RdmaStream {
         self.local
     }
 
-    /// Returns the connection below, for its state and for one-sided operations. Messages that are
-    /// sent or received on it break the stream.
-    pub fn rdma(&self) -> &Rdma {
-        self.held().rdma()
+    /// Returns the connection below, for its state and for one-sided operations.
+    pub fn rdma(&self) -> &StreamRdma {
+        self.held().view()
     }
 
     /// Waits until the listener that has accepted this stream [drains](super::RdmaListener::drain):

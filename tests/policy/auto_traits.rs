@@ -226,6 +226,7 @@ table! {
     RdmaStream:             Send Sync Unpin;
     StreamAddr:             Send Sync Unpin;
     StreamOptions:          Send Sync Unpin;
+    StreamRdma:             Send Sync Unpin;
 
     // Errors.
     Error:                  Send Sync Unpin;

@@ -108,6 +108,7 @@ const HELD: [(&str, &[&str]); 13] = [
             "RdmaStream",
             "StreamAddr",
             "StreamOptions",
+            "StreamRdma",
         ],
     ),
     (

@@ -1,0 +1,200 @@
+//! The connection below a stream, as far as the application may use it: with nothing that would
+//! take a frame of the stream, or end its connection.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::device::{Access, Device, Mtu, RdmaCaps, Transport};
+use crate::mem::{MaybeDestination, MaybeRemote, MaybeSource};
+use crate::ops::graph::{GraphBuilder, Node, WriteNode};
+use crate::ops::{Rdma, RdmaOp, RdmaStats};
+use crate::reactor::{RdmaState, RdmaWatch, WorkQ};
+
+/// The connection below an [`RdmaStream`](crate::stream::RdmaStream), for its state and for
+/// one-sided operations: [`RdmaStream::rdma`](crate::stream::RdmaStream::rdma) lends it.
+///
+/// It has those methods of an [`Rdma`] that leave the frames of the stream and its connection
+/// alone. Clones are the same connection, and keep it open after the stream was dropped.
+///
+/// One-sided operations and what is written to the stream arrive in the order in which they were
+/// submitted: bytes that are written to the stream after a [`write`](StreamRdma::write) has
+/// succeeded tell the peer that its memory was written. An operation that
+/// is refused leaves the stream as it is, and one that fails ends it.
+///
+/// ```
+/// use tokio_doca::mem::{Access, BufInventory, RemoteMmap};
+/// use tokio_doca::stream::StreamOptions;
+/// # use std::net::SocketAddr;
+/// # use tokio_doca::{BufPool, Device, Mmap, WorkQ};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Device::open_default()?;
+/// # let workq = WorkQ::builder().build()?;
+/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
+/// let options = StreamOptions::new().connections(1).permissions(Access::RDMA_WRITE);
+/// # let listener = options.bind(&device, &workq, "127.0.0.1:0".parse::<SocketAddr>()?).await?;
+/// # let addr = listener.tcp_addr().expect("it listens at a TCP address");
+/// # let connector = options.connector(&device, &workq)?;
+/// let lent = Mmap::builder().device(&device);
+/// let lent = lent.access(Access::LOCAL_READ_WRITE | Access::RDMA_WRITE).alloc(4096)?;
+/// let blob = lent.export_rdma(&device)?;                      // the listener's memory
+/// let accept = async { listener.accept().await?.accept(&blob).await };
+/// let ((stream, blob), _accepted) =
+///     tokio::try_join!(connector.connect_with(addr, b""), accept)?;
+///
+/// let memory = RemoteMmap::from_export(&device, &blob).await?;
+/// let src = pool.alloc().await;
+/// src.extend_from_slice(b"hello")?;
+/// stream.rdma().write(&src, &memory.buf(..5)?).await?;
+/// let whole = BufInventory::with_capacity(1).buf_filled(&lent, ..5)?;
+/// let mut came = [0; 5];
+/// whole.copy_out(0, &mut came)?;
+/// assert_eq!(&came, b"hello");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Messages would take the place of frames, so that it has none:
+///
+/// ```compile_fail,E0599
+/// # use tokio_doca::{error::JobError, stream::RdmaStream};
+/// # async fn ask(stream: &RdmaStream) -> Result<(), JobError> {
+/// stream.rdma().write((), ()).await?;                         // asks whether the peer is there
+/// stream.rdma().send(()).await?;                              // there is no such method
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct StreamRdma(pub(super) Rdma);
+
+impl StreamRdma {
+    /// Writes to the peer's memory, as [`Rdma::write`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Rdma::write`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Rdma::write`].
+    #[inline(always)]
+    pub fn write<S: MaybeSource, R: MaybeRemote>(&self, src: S, remote: R) -> RdmaOp<&Rdma, S, R> {
+        self.0.write(src, remote)
+    }
+
+    /// Reads the peer's memory, as [`Rdma::read`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Rdma::read`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Rdma::read`].
+    #[inline(always)]
+    pub fn read<R: MaybeRemote, D: MaybeDestination>(
+        &self,
+        remote: R,
+        dst: D,
+    ) -> RdmaOp<&Rdma, R, D> {
+        self.0.read(remote, dst)
+    }
+
+    /// Compares and swaps 8 bytes of the peer's memory, as [`Rdma::compare_swap`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Rdma::compare_swap`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Rdma::compare_swap`].
+    #[inline(always)]
+    pub fn compare_swap<R: MaybeRemote>(
+        &self,
+        remote: R,
+        compare: u64,
+        swap: u64,
+    ) -> RdmaOp<&Rdma, R, (), u64> {
+        self.0.compare_swap(remote, compare, swap)
+    }
+
+    /// Adds to 8 bytes of the peer's memory, as [`Rdma::fetch_add`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Rdma::fetch_add`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Rdma::fetch_add`].
+    #[inline(always)]
+    pub fn fetch_add<R: MaybeRemote>(&self, remote: R, add: u64) -> RdmaOp<&Rdma, R, (), u64> {
+        self.0.fetch_add(remote, add)
+    }
+
+    /// Adds a node that writes to the peer's memory to a graph, as [`GraphBuilder::rdma_write`].
+    pub fn write_node(&self, graph: &mut GraphBuilder) -> Node<WriteNode> {
+        graph.rdma_write(&self.0)
+    }
+
+    /// Returns the state of the connection, as [`Rdma::state`].
+    pub fn state(&self) -> RdmaState {
+        self.0.state()
+    }
+
+    /// Watches the state, as [`Rdma::watch`].
+    pub fn watch(&self) -> RdmaWatch {
+        self.0.watch()
+    }
+
+    /// Returns what the connection has done so far.
+    pub fn stats(&self) -> RdmaStats {
+        self.0.stats()
+    }
+
+    /// Returns the device.
+    pub fn device(&self) -> &Device {
+        self.0.device()
+    }
+
+    /// Returns the WorkQ that the stream is on.
+    pub fn workq(&self) -> WorkQ {
+        self.0.workq()
+    }
+
+    /// Returns the limits of the device.
+    pub fn caps(&self) -> &RdmaCaps {
+        self.0.caps()
+    }
+
+    /// Returns what the peer may do by one-sided operations
+    /// ([`StreamOptions::permissions`](crate::stream::StreamOptions::permissions)).
+    pub fn permissions(&self) -> Access {
+        self.0.permissions()
+    }
+
+    /// Returns the largest payload of a packet that this side was set to
+    /// ([`StreamOptions::mtu`](crate::stream::StreamOptions::mtu)).
+    pub fn mtu(&self) -> Mtu {
+        self.0.mtu()
+    }
+
+    /// Returns how packets travel, as [`Rdma::transport`].
+    pub fn transport(&self) -> Transport {
+        self.0.transport()
+    }
+
+    /// Returns how long an operation or a frame waits for a peer that does not answer
+    /// ([`StreamOptions::rnr_timeout`](crate::stream::StreamOptions::rnr_timeout)).
+    pub fn rnr_timeout(&self) -> Duration {
+        self.0.rnr_timeout()
+    }
+}
+
+impl fmt::Debug for StreamRdma {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("StreamRdma").field(&self.0).finish()
+    }
+}
