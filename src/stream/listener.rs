@@ -1,42 +1,34 @@
 //! The side that listens: peers that have connected to its socket, and what they want.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use std::{io, mem};
 
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio::time::{Instant, Sleep};
 use tracing::{debug, warn};
 
-use super::incoming::{Incoming, hear};
+use super::incoming::Incoming;
 use super::options::{StreamAddr, StreamOptions};
 use super::side::{Net, each_address, runtime};
-use crate::channel::{Listener, is_full};
+use crate::channel::Listener;
 use crate::device::Device;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::reactor::WorkQ;
 use crate::sync::{Mutex, lock, log};
+
+mod arrivals;
+
+use arrivals::Arrivals;
 
 const BIND: &str = "RdmaListener::bind";
 const FROM_STD: &str = "RdmaListener::from_std";
 const ACCEPT: &str = "RdmaListener::accept";
-
-/// How long a peer may be silent while others wait for its place.
-const SILENCE: Duration = Duration::from_millis(100);
-
-/// How many peers come in one turn.
-const TURN: usize = 64;
-
-/// Between tries to accept while this process has no descriptor or memory for a peer.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Listens for streams at a TCP address or a Unix socket.
 ///
@@ -100,21 +92,6 @@ impl Accepting {
         }
     }
 }
-
-struct Arrivals {
-    listener: Listener,
-    /// The last peer was not accepted, since there was no descriptor or memory for it.
-    short: bool,
-    /// Why, if the log does not say it yet.
-    unlogged: Option<io::Error>,
-    /// Peers that have not said what they want, the oldest first, and since when.
-    silent: VecDeque<(Instant, Greeting)>,
-    /// When the oldest of them may lose its place, or when the next is accepted if there are none
-    /// and it is `short`.
-    patience: Pin<Box<Sleep>>,
-}
-
-type Greeting = Pin<Box<dyn Future<Output = Option<Incoming>> + Send>>;
 
 impl RdmaListener {
     /// Listens with the default [`StreamOptions`], for streams on this device and WorkQ.
@@ -348,93 +325,9 @@ impl RdmaListener {
         RdmaListener {
             net: Arc::new(net),
             addr,
-            arrivals: Mutex::new(Arrivals {
-                listener,
-                short: false,
-                unlogged: None,
-                silent: VecDeque::new(),
-                patience: Box::pin(tokio::time::sleep(Duration::ZERO)),
-            }),
+            arrivals: Mutex::new(Arrivals::new(listener)),
             accepting: Arc::default(),
         }
-    }
-}
-
-impl Arrivals {
-    fn poll(
-        &mut self,
-        cx: &mut Context<'_>,
-        net: &Arc<Net>,
-        runtime: &Handle,
-    ) -> Poll<Result<Incoming>> {
-        for _ in 0..TURN {
-            if let Some(incoming) = self.greeted(cx) {
-                return Poll::Ready(Ok(incoming));
-            }
-            if self.short && self.silent.is_empty() && self.patience.as_mut().poll(cx).is_pending()
-            {
-                return Poll::Pending;
-            }
-            let no_room = self.silent.len() >= net.options.half_open;
-            if no_room && !self.is_silent(cx) {
-                return Poll::Pending;
-            }
-            match self.listener.poll_accept(cx) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Ok(None)) => {}
-                Poll::Ready(Ok(Some(socket))) => {
-                    self.short = false;
-                    if no_room {
-                        self.silent.pop_front();
-                    }
-                    let greeting = hear(socket, Arc::clone(net), runtime.clone());
-                    self.silent.push_back((Instant::now(), Box::pin(greeting)));
-                }
-                // A silent peer has a descriptor that another one needs.
-                Poll::Ready(Err(error)) if is_full(&error) && !self.silent.is_empty() => {
-                    self.silent.pop_front();
-                }
-                Poll::Ready(Err(error)) if is_full(&error) => {
-                    if !mem::replace(&mut self.short, true) {
-                        self.unlogged = Some(error);
-                    }
-                    self.patience.as_mut().reset(Instant::now() + PAUSE);
-                }
-                Poll::Ready(Err(error)) => {
-                    let text = format!("the listening socket: {error}");
-                    return Poll::Ready(Err(Error::new(ErrorKind::IoFailed, ACCEPT, text)));
-                }
-            }
-        }
-        // Other tasks of this thread first.
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    }
-
-    /// Polls all that are silent, and returns one that has spoken.
-    fn greeted(&mut self, cx: &mut Context<'_>) -> Option<Incoming> {
-        let mut at = 0;
-        while let Some((_, greeting)) = self.silent.get_mut(at) {
-            match greeting.as_mut().poll(cx) {
-                Poll::Pending => at += 1,
-                Poll::Ready(incoming) => {
-                    self.silent.remove(at);
-                    if incoming.is_some() {
-                        return incoming;
-                    }
-                }
-            }
-        }
-        None
-    }
-
-    /// Waits until the oldest has been silent for long: then the next peer may have its place.
-    fn is_silent(&mut self, cx: &mut Context<'_>) -> bool {
-        let Some((since, _)) = self.silent.front() else {
-            return true;
-        };
-        self.patience.as_mut().reset(*since + SILENCE);
-        self.patience.as_mut().poll(cx).is_ready()
     }
 }
 
