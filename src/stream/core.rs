@@ -24,9 +24,12 @@ use crate::ops::{Message, Rdma, RecvPool, RecvStream, Sends};
 
 mod late;
 mod sending;
+mod stats;
 mod view;
 
 use late::Late;
+pub use stats::StreamStats;
+use stats::Wait;
 pub use view::StreamRdma;
 
 /// What a stream has of the memory and the limits of its side.
@@ -94,6 +97,9 @@ pub(super) struct Core {
     end: u32,
     /// The end of the stream was submitted, or nobody waits for it.
     closed: bool,
+    /// What is counted as it happens, and what the next frame has waited for last.
+    counted: StreamStats,
+    waits: Option<Wait>,
     /// Counts it with the listener that has accepted it. Dropped last: what the listener counts has
     /// its memory and its connection.
     guest: Option<Guest>,
@@ -131,6 +137,8 @@ impl Core {
             data_end: 0,
             end: 0,
             closed: false,
+            counted: StreamStats::default(),
+            waits: None,
             rdma: StreamRdma(rdma),
         };
         let waker = wakers.waker();
@@ -234,6 +242,7 @@ impl Core {
         let kind = self.flow.take(&data)?;
         if kind == Kind::Data {
             data.advance(HEAD);
+            self.counted.bytes_received += data.len() as u64;
             // The last one stays for others, however long this frame is not read.
             let is_last = self.shared.as_ref().is_some_and(|pool| pool.is_empty());
             self.inbox.push_back(match is_last {

@@ -8,12 +8,17 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::ListenerStats;
+use crate::sync::{Mutex, lock};
+
 /// The streams of a listener.
 pub(super) struct Guests {
     /// Whether it drains.
     drains: watch::Sender<bool>,
     /// Its receivers are those that count.
     present: watch::Sender<()>,
+    /// All but `open`.
+    stats: Mutex<ListenerStats>,
 }
 
 /// One of them.
@@ -27,6 +32,7 @@ impl Guests {
         Guests {
             drains: watch::Sender::new(false),
             present: watch::Sender::new(()),
+            stats: Mutex::default(),
         }
     }
 
@@ -48,6 +54,18 @@ impl Guests {
         match tokio::time::timeout(limit, self.present.closed()).await {
             Ok(()) => 0,
             Err(_) => self.present.receiver_count(),
+        }
+    }
+
+    /// Counts what has become of a peer.
+    pub(super) fn count(&self, count: impl FnOnce(&mut ListenerStats)) {
+        count(&mut lock(&self.stats));
+    }
+
+    pub(super) fn stats(&self) -> ListenerStats {
+        ListenerStats {
+            open: self.present.receiver_count() as u64,
+            ..*lock(&self.stats)
         }
     }
 }

@@ -66,6 +66,15 @@ impl Flow {
         self.credits > 0
     }
 
+    /// Returns how many frames with data may be sent now, and how many of the peer's were taken.
+    pub(super) fn credits(&self) -> u32 {
+        self.credits
+    }
+
+    pub(super) fn taken(&self) -> u64 {
+        self.taken
+    }
+
     /// Returns whether the peer waits for an acknowledgement that must not be given yet, because
     /// there is room for `lent` frames alone.
     pub(super) fn shall_lend(&self, lent: usize) -> bool {

@@ -41,6 +41,10 @@ pub(super) async fn hear(socket: Socket, net: Arc<Net>, runtime: Handle) -> Opti
     let heard = in_time(GRANT, limit, greeting).await;
     let peer = exchange.socket.peer();
     let heard = heard.map_err(|error| {
+        net.guests.count(|stats| match error.kind() {
+            ErrorKind::TimedOut => stats.timed_out += 1,
+            _ => stats.strangers += 1,
+        });
         log(|| debug!(target: "tokio_doca::stream", %peer, %error, "no peer"));
     });
     let (hello, state) = heard.ok()?;
@@ -127,6 +131,13 @@ impl Incoming {
         let limit = self.net.options.timeout;
         let granted = in_time(GRANT, limit, self.grant(data)).await;
         let peer = &self.peer;
+        let failed = granted.as_ref().err().map(Error::kind);
+        self.net.guests.count(|stats| match failed {
+            None => stats.accepted += 1,
+            Some(ErrorKind::Full) => stats.full += 1,
+            Some(ErrorKind::TimedOut) => stats.timed_out += 1,
+            Some(_) => stats.failed += 1,
+        });
         log(|| match &granted {
             Ok(stream) => {
                 let path = stream.path();
@@ -217,6 +228,7 @@ impl Incoming {
             return Ok(());
         };
         let peer = &self.peer;
+        self.net.guests.count(|stats| stats.refused += 1);
         log(|| debug!(target: "tokio_doca::stream", %peer, reason, "refused"));
         let refusal = self.exchange.say(refusal);
         in_time(REFUSE, self.net.options.timeout, refusal).await
@@ -247,6 +259,16 @@ fn gave_up(error: Error) -> Error {
         error.message()
     );
     Error::new(ErrorKind::ConnectionAborted, GRANT, text)
+}
+
+impl Drop for Incoming {
+    /// Counts a peer that was neither accepted nor told why not.
+    fn drop(&mut self) {
+        let waits = matches!(self.state, Listening::Decides | Listening::Waits { .. });
+        if waits && !self.state.is_done() {
+            self.net.guests.count(|stats| stats.refused += 1);
+        }
+    }
 }
 
 impl fmt::Debug for Incoming {

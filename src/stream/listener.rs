@@ -23,8 +23,10 @@ use crate::reactor::WorkQ;
 use crate::sync::{Mutex, lock, log};
 
 mod arrivals;
+mod stats;
 
 use arrivals::Arrivals;
+pub use stats::ListenerStats;
 
 const BIND: &str = "RdmaListener::bind";
 const FROM_STD: &str = "RdmaListener::from_std";
@@ -156,6 +158,11 @@ impl RdmaListener {
         }
     }
 
+    /// Returns what has become of its peers so far. Always on.
+    pub fn stats(&self) -> ListenerStats {
+        self.net.guests.stats()
+    }
+
     /// Waits for the next peer that asks for a stream. Nothing is granted yet: see
     /// [`Incoming::accept`] and [`Incoming::refuse`], which a task of each peer calls, so that one
     /// that is slow holds up no other.
@@ -200,6 +207,8 @@ impl RdmaListener {
         self.accepting.looks.store(true, SeqCst);
         let came = arrivals.poll(&mut Context::from_waker(waker), &self.net, runtime);
         let unlogged = arrivals.unlogged.take();
+        let silent = arrivals.silent.len() as u64;
+        self.net.guests.count(|stats| stats.half_open = silent);
         self.accepting.looks.store(false, SeqCst);
         drop(arrivals);
         self.accepting.tell();

@@ -81,9 +81,9 @@ mod wakers;
 mod wire;
 
 pub use connector::RdmaConnector;
-pub use core::StreamRdma;
+pub use core::{StreamRdma, StreamStats};
 pub use incoming::Incoming;
-pub use listener::RdmaListener;
+pub use listener::{ListenerStats, RdmaListener};
 pub use messages::RdmaMessages;
 pub use options::{StreamAddr, StreamOptions};
 pub use stream::RdmaStream;

@@ -15,7 +15,7 @@ use tokio::runtime::{Handle, TryCurrentError};
 use tracing::field::{DisplayValue, display};
 use tracing::{debug, warn};
 
-use super::core::{Core, StreamRdma};
+use super::core::{Core, StreamRdma, StreamStats};
 use super::drain::Guest;
 use super::wakers::Wakers;
 use crate::channel::Peer;
@@ -142,6 +142,11 @@ impl RdmaStream {
     /// Returns the connection below, for its state and for one-sided operations.
     pub fn rdma(&self) -> &StreamRdma {
         self.held().view()
+    }
+
+    /// Returns what it has sent and received so far, and how often it had to wait. Always on.
+    pub fn stats(&self) -> StreamStats {
+        self.held().stats()
     }
 
     /// Waits until the listener that has accepted this stream [drains](super::RdmaListener::drain):

@@ -90,6 +90,7 @@ mod stream {
     mod limits;
     mod messages;
     mod slots;
+    mod stats;
 }
 
 mod topology {

@@ -221,12 +221,14 @@ table! {
 
     // Streams.
     Incoming:               Send Sync Unpin;
+    ListenerStats:          Send Sync Unpin;
     RdmaConnector:          Send Sync Unpin;
     RdmaListener:           Send Sync Unpin;
     RdmaStream:             Send Sync Unpin;
     StreamAddr:             Send Sync Unpin;
     StreamOptions:          Send Sync Unpin;
     StreamRdma:             Send Sync Unpin;
+    StreamStats:            Send Sync Unpin;
 
     // Errors.
     Error:                  Send Sync Unpin;

@@ -102,6 +102,7 @@ const HELD: [(&str, &[&str]); 13] = [
         "stream",
         &[
             "Incoming",
+            "ListenerStats",
             "RdmaConnector",
             "RdmaListener",
             "RdmaMessages",
@@ -109,6 +110,7 @@ const HELD: [(&str, &[&str]); 13] = [
             "StreamAddr",
             "StreamOptions",
             "StreamRdma",
+            "StreamStats",
         ],
     ),
     (

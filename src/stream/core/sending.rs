@@ -43,7 +43,7 @@ impl Core {
         if len == 0 {
             return Poll::Ready(Ok(Some(0)));
         }
-        let sent = ready!(self.poll_room(cx, |core, cx| core.poll_slices(slices, cx)));
+        let sent = ready!(self.poll_room(cx, len, |core, cx| core.poll_slices(slices, cx)));
         Poll::Ready(sent.map(|()| Some(len)).map_err(|error| self.fail(error)))
     }
 
@@ -65,7 +65,7 @@ impl Core {
         self.check()?;
         // Another handle may have changed it since the caller looked: that breaks the stream alone.
         let (from, len) = (buf.headroom().saturating_sub(HEAD), buf.data_len());
-        let sent = self.poll_room(cx, |core, cx| {
+        let sent = self.poll_room(cx, len, |core, cx| {
             let sent = core.poll_frame_of(Kind::Data, cx, |head| {
                 buf.set_data(from, HEAD + len)?;
                 buf.copy_in(0, &head)?;
@@ -80,25 +80,39 @@ impl Core {
         sent.map_ok(Some)
     }
 
-    /// Waits for a credit, and for room in the window, and then for what `poll` waits for.
+    /// Waits for a credit, and for room in the window, and then for what `poll` waits for, which
+    /// sends a frame of `len` bytes.
     fn poll_room(
         &mut self,
         cx: &mut Context<'_>,
+        len: usize,
         mut poll: impl FnMut(&mut Core, &mut Context<'_>) -> Poll<Result<(), JobError>>,
     ) -> Poll<Result<(), JobError>> {
         ready!(budget::proceed(cx));
-        ready!(self.poll_credit(cx))?;
+        let credit = self.poll_credit(cx);
+        if credit.is_pending() {
+            self.count_wait();
+        }
+        ready!(credit)?;
         loop {
             if self.sends.in_flight() < self.send_window {
                 match poll(self, cx) {
                     // It had a Slot, and stands in no line now: for a Buf first, this time.
                     Poll::Ready(Err(error)) if error.reason() == Reason::PoolEmpty => continue,
-                    Poll::Ready(sent) => return Poll::Ready(sent),
+                    Poll::Ready(Ok(())) => {
+                        self.count_sent(len);
+                        return Poll::Ready(Ok(()));
+                    }
+                    Poll::Ready(error) => return Poll::Ready(error),
                     Poll::Pending => {}
                 }
             }
             // What it waits for may be in the hands of others, whose tasks do not look.
-            ready!(self.sends.poll_end(cx))?;
+            let ended = self.sends.poll_end(cx);
+            if ended.is_pending() {
+                self.count_wait();
+            }
+            ready!(ended)?;
             self.check()?;
         }
     }

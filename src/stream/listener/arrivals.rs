@@ -33,7 +33,7 @@ pub(super) struct Arrivals {
     /// Why, if the log does not say it yet.
     pub(super) unlogged: Option<io::Error>,
     /// Peers that have not said what they want, the oldest first, and since when.
-    silent: VecDeque<(Instant, Greeting)>,
+    pub(super) silent: VecDeque<(Instant, Greeting)>,
     /// When the oldest of them may lose its place, or when the next is accepted if there are none
     /// and it is `short`.
     patience: Pin<Box<Sleep>>,
@@ -76,14 +76,14 @@ impl Arrivals {
                 Poll::Ready(Ok(Some(socket))) => {
                     self.short = false;
                     if no_room {
-                        self.silent.pop_front();
+                        self.drop_oldest(net);
                     }
                     let greeting = hear(socket, Arc::clone(net), runtime.clone());
                     self.silent.push_back((Instant::now(), Box::pin(greeting)));
                 }
                 // A silent peer has a descriptor that another one needs.
                 Poll::Ready(Err(error)) if is_full(&error) && !self.silent.is_empty() => {
-                    self.silent.pop_front();
+                    self.drop_oldest(net);
                 }
                 Poll::Ready(Err(error)) if is_full(&error) => {
                     if !mem::replace(&mut self.short, true) {
@@ -117,6 +117,13 @@ impl Arrivals {
             }
         }
         None
+    }
+
+    /// Another peer needs the place of the oldest one.
+    fn drop_oldest(&mut self, net: &Net) {
+        if self.silent.pop_front().is_some() {
+            net.guests.count(|stats| stats.timed_out += 1);
+        }
     }
 
     /// Waits until the oldest has been silent for long: then the next peer may have its place.

@@ -169,7 +169,7 @@ pub(super) struct Raw {
 }
 
 impl Raw {
-    async fn new(net: &Net) -> Raw {
+    pub(super) async fn new(net: &Net) -> Raw {
         Raw::on(&under_test(false), net).await
     }
 
@@ -186,7 +186,7 @@ impl Raw {
         }
     }
 
-    async fn say(&mut self, message: &[u8]) {
+    pub(super) async fn say(&mut self, message: &[u8]) {
         // The listener may have hung up.
         _ = say(&mut self.socket, message).await;
     }
@@ -195,7 +195,7 @@ impl Raw {
         hear(&mut self.socket).await
     }
 
-    fn hello(&self) -> Vec<u8> {
+    pub(super) fn hello(&self) -> Vec<u8> {
         offer(0, 0, &self.rdma.export().unwrap())
     }
 

@@ -11,7 +11,7 @@ use tokio_doca::WorkQ;
 use tokio_doca::stream::{RdmaMessages, RdmaStream};
 
 const STREAMS: usize = 16;
-const DEPTH: u32 = 2;
+pub(super) const DEPTH: u32 = 2;
 /// What the peer gives credits for once it has read as much.
 const WINDOW: usize = 2 * 252;
 
@@ -27,13 +27,13 @@ fn pairs(story: impl AsyncFn(Vec<(RdmaStream, RdmaStream)>)) {
 }
 
 /// Sends that occupy all slots of a WorkQ until the peer takes them. Their futures are dropped.
-struct Held {
+pub(super) struct Held {
     peer: Side,
     here: Side,
 }
 
 impl Held {
-    fn of(stream: &RdmaStream) -> Held {
+    pub(super) fn of(stream: &RdmaStream) -> Held {
         let (device, workq) = (stream.rdma().device(), stream.rdma().workq());
         let setup = Setup::new(false, workq.mode());
         let other = WorkQ::builder().mode(workq.mode()).build().unwrap();
@@ -48,7 +48,7 @@ impl Held {
         Held { peer, here }
     }
 
-    async fn release(&self) {
+    pub(super) async fn release(&self) {
         for _ in 0..DEPTH {
             let received = in_time("what holds a slot", self.peer.recv()).await;
             assert_eq!(received.unwrap(), b"held");

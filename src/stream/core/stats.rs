@@ -1,0 +1,97 @@
+//! What a stream counts, as plain numbers: a frame that is sent or taken adds to two or three of
+//! them, and only a write that waits costs more.
+
+use super::Core;
+
+/// What an [`RdmaStream`](crate::stream::RdmaStream) has sent and received, and how often it had to
+/// wait: the answer of [`RdmaStream::stats`](crate::stream::RdmaStream::stats).
+///
+/// A frame is what one write sends. Frames without data, of credits and of the end, are not
+/// counted.
+///
+/// ```
+/// # use std::net::SocketAddr;
+/// # use tokio_doca::{Device, WorkQ, stream::StreamOptions};
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+/// use tokio_doca::stream::StreamStats;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Device::open_default()?;
+/// # let workq = WorkQ::builder().build()?;
+/// # let options = StreamOptions::new().connections(1);
+/// # let listener = options.bind(&device, &workq, "127.0.0.1:0".parse::<SocketAddr>()?).await?;
+/// # let addr = listener.tcp_addr().expect("it listens at a TCP address");
+/// # let connector = options.connector(&device, &workq)?;
+/// # let accept = async { listener.accept().await?.accept(b"").await };
+/// # let (mut stream, mut accepted) = tokio::try_join!(connector.connect(addr), accept)?;
+/// stream.write_all(b"hello").await?;
+/// accepted.read_exact(&mut [0; 5]).await?;
+/// let stats: StreamStats = stream.stats();
+/// assert_eq!((stats.frames_sent, stats.bytes_sent), (1, 5));
+/// if stats.credit_waits > stats.frames_sent / 2 {
+///     println!("the peer reads slowly, or its recv_window is small");
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StreamStats {
+    /// Bytes that writes have accepted, without the heads of frames.
+    pub bytes_sent: u64,
+    /// Frames with data that writes have sent.
+    pub frames_sent: u64,
+    /// Bytes that have come, also if they were not read yet.
+    pub bytes_received: u64,
+    /// Frames with data that have come.
+    pub frames_received: u64,
+    /// Those of `frames_received` that were not read to their end.
+    pub frames_unread: u64,
+    /// Frames with data that this side may send now, as far as it knows: it takes new credits while
+    /// it is polled.
+    pub credits: u64,
+    /// How many frames had to wait for credits before they could be sent: the peer had not read
+    /// enough. One that still waits counts.
+    pub credit_waits: u64,
+    /// How many frames had to wait for anything else: for memory, for a slot of the WorkQ, or for
+    /// the end of one of the [`send_window`](crate::stream::StreamOptions::send_window) frames that
+    /// were on their way. One that still waits counts.
+    pub room_waits: u64,
+}
+
+/// What the next frame waits for, or has waited for last.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wait {
+    Credits,
+    Room,
+}
+
+impl Core {
+    pub(in crate::stream) fn stats(&self) -> StreamStats {
+        StreamStats {
+            frames_received: self.flow.taken(),
+            frames_unread: self.inbox.len() as u64,
+            credits: self.flow.credits().into(),
+            ..self.counted
+        }
+    }
+
+    pub(super) fn count_sent(&mut self, len: usize) {
+        self.counted.frames_sent += 1;
+        self.counted.bytes_sent += len as u64;
+        self.waits = None;
+    }
+
+    /// The next frame cannot be sent yet. It counts once, however often it is polled.
+    #[cold]
+    pub(super) fn count_wait(&mut self) {
+        let (wait, counter) = match self.flow.may_send() {
+            true => (Wait::Room, &mut self.counted.room_waits),
+            false => (Wait::Credits, &mut self.counted.credit_waits),
+        };
+        if self.waits.replace(wait) != Some(wait) {
+            *counter += 1;
+        }
+    }
+}

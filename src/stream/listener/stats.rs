@@ -1,0 +1,55 @@
+//! What a listener counts: what became of its peers. Peers come one by one, off the data path.
+
+/// What has become of the peers of an [`RdmaListener`](crate::stream::RdmaListener): the answer of
+/// [`RdmaListener::stats`](crate::stream::RdmaListener::stats).
+///
+/// The numbers are exact while nothing happens.
+///
+/// ```
+/// # use std::net::SocketAddr;
+/// # use tokio_doca::{Device, WorkQ, stream::StreamOptions};
+/// use tokio_doca::stream::ListenerStats;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Device::open_default()?;
+/// # let workq = WorkQ::builder().build()?;
+/// # let options = StreamOptions::new().connections(1);
+/// # let listener = options.bind(&device, &workq, "127.0.0.1:0".parse::<SocketAddr>()?).await?;
+/// # let addr = listener.tcp_addr().expect("it listens at a TCP address");
+/// # let connector = options.connector(&device, &workq)?;
+/// let accept = async { listener.accept().await?.accept(b"").await };
+/// let streams = tokio::try_join!(connector.connect(addr), accept)?;
+/// let stats: ListenerStats = listener.stats();
+/// assert_eq!((stats.accepted, stats.open, stats.full), (1, 1, 0));
+/// # drop(streams);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ListenerStats {
+    /// Streams that [`Incoming::accept`](crate::stream::Incoming::accept) has returned.
+    pub accepted: u64,
+    /// Streams that are not closed, as
+    /// [`RdmaListener::drain`](crate::stream::RdmaListener::drain) waits for them: those of `accepted`,
+    /// also while they [linger](crate::stream::StreamOptions::linger), and those that an `accept`
+    /// is about to return.
+    pub open: u64,
+    /// Peers that the application has refused, or whose `Incoming` or future of `accept` it has
+    /// dropped.
+    pub refused: u64,
+    /// Peers that were not accepted because all memory for
+    /// [`connections`](crate::stream::StreamOptions::connections) streams was in use.
+    pub full: u64,
+    /// Peers that ran out of time: [`timeout`](crate::stream::StreamOptions::timeout), or 100 ms
+    /// without a word while others waited for their place.
+    pub timed_out: u64,
+    /// Peers whose `accept` failed for another reason: they gave up, or the listener drains.
+    pub failed: u64,
+    /// Peers that have hung up without a word, or have said something else than a connector.
+    pub strangers: u64,
+    /// Peers that have connected and have said nothing yet: at most
+    /// [`half_open`](crate::stream::StreamOptions::half_open).
+    pub half_open: u64,
+}
