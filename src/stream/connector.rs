@@ -112,6 +112,9 @@ impl RdmaConnector {
                 let path = stream.path();
                 debug!(target: "tokio_doca::stream", %addr, path, "connected");
             }
+            Err(error) if error.kind() == ErrorKind::TimedOut => {
+                warn!(target: "tokio_doca::stream", %addr, %error, "timed out");
+            }
             Err(error) => warn!(target: "tokio_doca::stream", %addr, %error, "not connected"),
         });
         connected

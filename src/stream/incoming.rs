@@ -45,7 +45,12 @@ pub(super) async fn hear(socket: Socket, net: Arc<Net>, runtime: Handle) -> Opti
             ErrorKind::TimedOut => stats.timed_out += 1,
             _ => stats.strangers += 1,
         });
-        log(|| debug!(target: "tokio_doca::stream", %peer, %error, "no peer"));
+        log(|| match error.kind() {
+            ErrorKind::TimedOut => {
+                debug!(target: "tokio_doca::stream", %peer, %error, "timed out");
+            }
+            _ => debug!(target: "tokio_doca::stream", %peer, %error, "no peer"),
+        });
     });
     let (hello, state) = heard.ok()?;
     Some(Incoming {
@@ -142,6 +147,9 @@ impl Incoming {
             Ok(stream) => {
                 let path = stream.path();
                 debug!(target: "tokio_doca::stream", %peer, path, "accepted");
+            }
+            Err(error) if error.kind() == ErrorKind::TimedOut => {
+                warn!(target: "tokio_doca::stream", %peer, %error, "timed out");
             }
             Err(error) => warn!(target: "tokio_doca::stream", %peer, %error, "not accepted"),
         });
@@ -267,6 +275,8 @@ impl Drop for Incoming {
         let waits = matches!(self.state, Listening::Decides | Listening::Waits { .. });
         if waits && !self.state.is_done() {
             self.net.guests.count(|stats| stats.refused += 1);
+            let peer = &self.peer;
+            log(|| debug!(target: "tokio_doca::stream", %peer, "refused"));
         }
     }
 }

@@ -12,6 +12,7 @@ use std::{fmt, io};
 use bytes::Bytes;
 use tokio::net::lookup_host;
 use tokio::runtime::Handle;
+use tracing::debug;
 
 use super::core::{Core, Parts};
 use super::drain::Guests;
@@ -26,6 +27,7 @@ use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::mem::BufPool;
 use crate::ops::RecvPool;
 use crate::reactor::WorkQ;
+use crate::sync::log;
 
 mod memory;
 
@@ -389,6 +391,10 @@ impl Exchange {
 
     /// Why the exchange is over, as an error.
     pub(super) fn over(&self, over: Over<'_>) -> Error {
+        if let Over::Refused(reason) = over {
+            let peer = self.socket.peer();
+            log(|| debug!(target: "tokio_doca::stream", %peer, reason, "the peer refuses"));
+        }
         let kind = match over {
             Over::Wrong(Wrong::Version(_)) => ErrorKind::UnsupportedVersion,
             Over::Refused(BUSY) => ErrorKind::Full,

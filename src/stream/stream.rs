@@ -113,6 +113,7 @@ impl RdmaStream {
         local: Option<SocketAddr>,
         linger: Duration,
     ) -> RdmaStream {
+        core.rdma().set_peer(peer.to_string());
         RdmaStream {
             core: Some(core),
             waker: wakers.waker(),
@@ -308,10 +309,13 @@ impl Drop for RdmaStream {
             core.poll_close(&mut Context::from_waker(&waker))
         });
         runtime.spawn(async move {
-            if tokio::time::timeout(linger, close).await.is_err() {
-                let text = "the rest was not sent";
-                log(|| warn!(target: "tokio_doca::stream", %peer, ?linger, "{text}"));
-            }
+            let closed = tokio::time::timeout(linger, close).await;
+            let rest = "the rest was not sent";
+            log(|| match closed {
+                Ok(Ok(())) => debug!(target: "tokio_doca::stream", %peer, "lingered"),
+                Ok(Err(error)) => debug!(target: "tokio_doca::stream", %peer, %error, "{rest}"),
+                Err(_) => warn!(target: "tokio_doca::stream", %peer, ?linger, "{rest}"),
+            });
         });
     }
 }

@@ -3,18 +3,20 @@
 //! a process of its own.
 
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
 use futures::{FutureExt, future::join};
 use support::channel::pair;
+use support::device::under_test;
 use support::peer::{Peer, hear, hex, role, say, unhex};
 use support::rdma::{Setup, Side, connect};
-use support::stream::{Net, small};
+use support::stream::{self, Net, offer, small};
 use support::subscriber::Lines;
 use support::{test_name, *};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio_doca::soft::Fault;
 use tokio_doca::stream::StreamOptions;
 use tokio_doca::{Device, Dma, ErrorKind, Mode, WorkQ, mem::RemoteMmap};
@@ -162,6 +164,9 @@ fn streams_are_told_with_their_peers_and_warn_of_faults_alone() {
             lines.with(&["tokio_doca::rdma closed"]).len() == 2
         })
         .await;
+        for peer in [&format!("peer={}", net.addr), "peer=127.0.0.1:"] {
+            lines.has(&["DEBUG tokio_doca::rdma closed", "rdma=", peer]);
+        }
         assert_eq!(lines.with(&["WARN"]), [""; 0]);
 
         // Refusals, in words and without.
@@ -169,7 +174,15 @@ fn streams_are_told_with_their_peers_and_warn_of_faults_alone() {
         let (connected, refused) = join(net.connector.connect(net.addr), refuse).await;
         refused.and(connected.map(drop)).unwrap_err();
         lines.has(&["DEBUG", STREAM, " refused", "peer=", "reason=\"not you\""]);
+        let peer = format!("peer={}", net.addr);
+        let reason = "reason=\"not you\"";
+        lines.has(&["DEBUG", STREAM, "the peer refuses", &peer, reason]);
         lines.has(&["WARN", STREAM, "not connected", &addr, "not you"]);
+        let drops = async { net.listener.accept().await.map(drop) };
+        let (connected, dropped) = join(net.connector.connect(net.addr), drops).await;
+        dropped.and(connected.map(drop)).unwrap_err();
+        let refused = lines.with(&["DEBUG", STREAM, " refused", "peer=127.0.0.1:"]);
+        assert_eq!(refused.len(), 2, "{refused:?}");
         let _busy = net.pair_once_there_is_memory().await;
         let other = small()
             .connector(&device, &WorkQ::builder().build().unwrap())
@@ -207,6 +220,48 @@ fn streams_are_told_with_their_peers_and_warn_of_faults_alone() {
         in_time("the stranger", heard).await;
         assert_eq!(net.listener.drain(Duration::ZERO).await, 1);
         lines.has(&["DEBUG", STREAM, "drained", &addr, "left=1"]);
+    });
+}
+
+/// A peer that says nothing, one that does not say that it is connected, and streams that are
+/// dropped before all was sent.
+#[test]
+fn peers_that_are_too_slow_and_streams_that_linger_are_told() {
+    if !alone(test_name!(
+        peers_that_are_too_slow_and_streams_that_linger_are_told
+    )) {
+        return;
+    }
+    let lines = Lines::everywhere();
+    let device = under_test(true);
+    run(async {
+        let options = small().timeout(Duration::from_millis(50));
+        let net = Net::new(&device, Mode::EventDriven, options).await;
+        let silent = TcpStream::connect(net.addr).await.unwrap();
+        let peer = format!("peer={}", silent.local_addr().unwrap());
+        let out = ["DEBUG tokio_doca::stream timed out", &peer, "50ms"];
+        until_with(pin!(net.listener.accept()), || !lines.with(&out).is_empty()).await;
+
+        let rdma = Side::new(Setup::new(false, Mode::EventDriven)).rdma;
+        let mut slow = TcpStream::connect(net.addr).await.unwrap();
+        let hello = offer(0, 0, &rdma.export().unwrap());
+        stream::say(&mut slow, &hello).await.unwrap();
+        let incoming = in_time("the hello", net.listener.accept()).await.unwrap();
+        in_time("the end", incoming.accept(b"")).await.unwrap_err();
+        let peer = format!("peer={}", slow.local_addr().unwrap());
+        lines.has(&["WARN tokio_doca::stream timed out", &peer, "50ms"]);
+
+        let net = Net::new(&device, Mode::EventDriven, small().linger(LIMIT)).await;
+        let (mut here, mut there) = net.pair().await;
+        here.write_all(b"hello").await.unwrap();
+        drop(here);
+        let peer = format!("peer={}", net.addr);
+        let lingered = ["DEBUG tokio_doca::stream lingered", &peer];
+        assert_eq!(lines.with(&lingered).len(), 0);
+        let mut came = Vec::new();
+        let read = there.read_to_end(&mut came);
+        in_time("the end", read).await.unwrap();
+        until("it is told", || lines.with(&lingered).len() == 1).await;
     });
 }
 
@@ -261,8 +316,11 @@ fn what_waits_for_somebody_is_told() {
             .connections(1)
             .timeout(Duration::from_millis(1200));
         let connector = connector.connector(one.rdma.device(), &one.workq).unwrap();
-        let connected = connector.connect(socket.local_addr().unwrap()).await;
+        let addr = socket.local_addr().unwrap();
+        let connected = connector.connect(addr).await;
         assert_eq!(connected.unwrap_err().kind(), ErrorKind::TimedOut);
+        let addr = format!("addr={addr}");
+        lines.has(&["WARN tokio_doca::stream timed out", &addr, "1.2s"]);
         let call = "call=\"RdmaConnector::connect\"";
         let waits = ["DEBUG tokio_doca::stream waits for its peer", call];
         assert_eq!(lines.with(&waits).len(), 1);

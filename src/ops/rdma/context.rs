@@ -246,6 +246,11 @@ impl Rdma {
         }
     }
 
+    /// Has the log name the peer from now on.
+    pub(crate) fn set_peer(&self, peer: String) {
+        self.port().set_peer(peer);
+    }
+
     #[inline(always)]
     pub(super) fn port(&self) -> &EndpointPort {
         &self.0.extra().port

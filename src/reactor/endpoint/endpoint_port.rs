@@ -148,14 +148,19 @@ impl EndpointPort {
         self.watched.id
     }
 
+    /// Has the log name the peer from now on.
+    pub(crate) fn set_peer(&self, peer: String) {
+        self.watched.set_peer(peer);
+    }
+
     pub(crate) fn endpoint(&self) -> &Arc<dyn Endpoint> {
         &self.endpoint
     }
 
     /// Back to Init. Messages that nobody took are dropped.
     pub(crate) fn reset(&self) {
-        let rdma = self.watched.id;
-        log(|| tracing::debug!(target: "tokio_doca::rdma", rdma, "reset"));
+        let (rdma, peer) = (self.watched.id, self.watched.peer());
+        log(|| tracing::debug!(target: "tokio_doca::rdma", rdma, peer, "reset"));
         let shared = &self.attachment.shared;
         let resetting = self.receives.reset();
         self.endpoint.reset();

@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::Poll;
 
+use tracing::field::{DisplayValue, display};
 use tracing::{debug, warn};
 
 use crate::device::{Endpoint, EndpointState};
@@ -68,6 +69,8 @@ pub enum RdmaState {
 pub(in crate::reactor) struct Watched {
     /// Names the Rdma in the log: a number that no other one of this process has.
     pub(super) id: u64,
+    /// The peer of the stream that it belongs to, for the log.
+    peer: OnceLock<String>,
     known: Mutex<Known>,
     /// Watchers that wait for the next change, and streams that have no receive posted, which wait
     /// for the end of the connection or for a message to take.
@@ -92,6 +95,7 @@ impl Watched {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Watched {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
+            peer: OnceLock::new(),
             known: Mutex::new(Known {
                 state: RdmaState::Init,
                 transitions: (0, 0),
@@ -107,6 +111,15 @@ impl Watched {
     /// Names the endpoint whose state this is.
     pub(super) fn set_endpoint(&self, endpoint: &Arc<dyn Endpoint>) {
         let _ = self.endpoint.set(Arc::downgrade(endpoint));
+    }
+
+    /// Has the log name the peer from now on.
+    pub(super) fn set_peer(&self, peer: String) {
+        _ = self.peer.set(peer);
+    }
+
+    pub(super) fn peer(&self) -> Option<DisplayValue<&String>> {
+        self.peer.get().map(display)
     }
 
     /// The WorkQ was shut down: the state is Reset from now on.
@@ -159,15 +172,15 @@ impl Watched {
 
     /// Writes the new state to the log. The caller has no locks. That a peer leaves is no fault.
     fn log(&self, state: RdmaState) {
-        let rdma = self.id;
+        let (rdma, peer) = (self.id, self.peer());
         log(|| match state {
             RdmaState::Error(cause) if cause.reason() == Reason::PeerClosed => {
-                debug!(target: "tokio_doca::rdma", rdma, state = "Error", %cause, "state");
+                debug!(target: "tokio_doca::rdma", rdma, peer, state = "Error", %cause, "state");
             }
             RdmaState::Error(cause) => {
-                warn!(target: "tokio_doca::rdma", rdma, state = "Error", %cause, "state");
+                warn!(target: "tokio_doca::rdma", rdma, peer, state = "Error", %cause, "state");
             }
-            state => debug!(target: "tokio_doca::rdma", rdma, ?state, "state"),
+            state => debug!(target: "tokio_doca::rdma", rdma, peer, ?state, "state"),
         });
     }
 
@@ -175,8 +188,8 @@ impl Watched {
     pub(in crate::reactor) fn end(&self) {
         lock(&self.known).gone = true;
         self.waiting.wake_all();
-        let rdma = self.id;
-        log(|| debug!(target: "tokio_doca::rdma", rdma, "closed"));
+        let (rdma, peer) = (self.id, self.peer());
+        log(|| debug!(target: "tokio_doca::rdma", rdma, peer, "closed"));
     }
 
     /// How often it was connected, and how often its state turned to Error.
