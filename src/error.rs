@@ -9,6 +9,7 @@
 mod kind;
 mod printable;
 mod reason;
+mod streams;
 mod texts;
 
 use std::borrow::Cow;
@@ -170,7 +171,7 @@ impl From<JobError> for io::Error {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct JobError {
-    /// Reason (8 bits, from 1) and a number (56 bits).
+    /// Whether it is a stream's (1 bit), reason (7 bits, from 1), and a number (56 bits).
     word: NonZeroU64,
     second: u64,
 }
@@ -201,7 +202,7 @@ const IN_PIECE: u64 = u64::MAX;
 impl JobError {
     /// What exactly it was.
     pub fn reason(&self) -> Reason {
-        Reason::ALL[(self.word.get() >> 56) as usize - 1]
+        Reason::ALL[((self.word.get() & !streams::MARK) >> 56) as usize - 1]
     }
 
     /// Returns the first cause, if the job was flushed. The text of the error has its numbers.

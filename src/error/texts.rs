@@ -75,6 +75,9 @@ macro_rules! reasons {
         impl fmt::Display for JobError {
             #[allow(unused_variables, reason = "most texts have one number")]
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                if let Some(text) = self.text_of_stream() {
+                    return f.write_str(&text);
+                }
                 if let Some(cause) = self.first_failure() {
                     return write!(f, "the job was flushed, because its Rdma had failed: {cause}");
                 }

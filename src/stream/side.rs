@@ -137,7 +137,7 @@ impl Side {
             }
         };
         passed.map_err(|error| {
-            let error = Error::from(error).with_call(op);
+            let error = Error::from(error.of_stream()).with_call(op);
             match path {
                 None => error,
                 Some(path) => not_passed(op, error.kind(), error.message(), path),
@@ -147,7 +147,7 @@ impl Side {
 
     fn begin(&mut self, op: &'static str, offer: Offer<'_>) -> Result<()> {
         let begun = self.core.begin(offer.frame as usize, offer.credits);
-        begun.map_err(|error| Error::from(error).with_call(op))
+        begun.map_err(|error| Error::from(error.of_stream()).with_call(op))
     }
 }
 

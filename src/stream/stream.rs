@@ -20,6 +20,7 @@ use super::drain::Guest;
 use super::wakers::Wakers;
 use crate::channel::Peer;
 use crate::device::Path;
+use crate::error::JobError;
 use crate::mem::Buf;
 use crate::sync::log;
 
@@ -179,15 +180,15 @@ impl RdmaStream {
     /// Sends the data of a Buf as a frame, whose head goes before it.
     pub(super) fn poll_send_buf(&mut self, buf: &Buf, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let (core, mut cx) = self.writer(cx);
-        let sent = ready!(core.poll_send_buf(buf, &mut cx))?;
+        let sent = ready!(core.poll_send_buf(buf, &mut cx).map_err(io_error))?;
         Poll::Ready(sent.ok_or(io::ErrorKind::BrokenPipe.into()))
     }
 
     /// Takes the next frame, or what is left of it.
     pub(super) fn poll_recv_buf(&mut self, cx: &Context<'_>) -> Poll<io::Result<Option<Buf>>> {
         let (core, mut cx) = self.reader(cx);
-        ready!(core.poll_fill(&mut cx))?;
-        core.poll_take_buf(&mut cx).map_err(io::Error::from)
+        ready!(core.poll_fill(&mut cx).map_err(io_error))?;
+        core.poll_take_buf(&mut cx).map_err(io_error)
     }
 
     /// A `poll_recv_buf` was dropped: others have its turn.
@@ -215,10 +216,14 @@ impl RdmaStream {
 
 const HELD: &str = "drop alone takes it out";
 
+fn io_error(error: JobError) -> io::Error {
+    error.of_stream().into()
+}
+
 impl AsyncBufRead for RdmaStream {
     fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         let (core, mut cx) = self.get_mut().reader(cx);
-        ready!(core.poll_fill(&mut cx))?;
+        ready!(core.poll_fill(&mut cx).map_err(io_error))?;
         Poll::Ready(Ok(core.unread()))
     }
 
@@ -238,7 +243,7 @@ impl AsyncRead for RdmaStream {
             return Poll::Ready(Ok(()));
         }
         let (core, mut cx) = self.get_mut().reader(cx);
-        ready!(core.poll_fill(&mut cx))?;
+        ready!(core.poll_fill(&mut cx).map_err(io_error))?;
         let unread = core.unread();
         let len = unread.len().min(into.remaining());
         into.put_slice(&unread[..len]);
@@ -262,7 +267,7 @@ impl AsyncWrite for RdmaStream {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let (core, mut cx) = self.get_mut().writer(cx);
-        let written = ready!(core.poll_write(slices, &mut cx))?;
+        let written = ready!(core.poll_write(slices, &mut cx).map_err(io_error))?;
         Poll::Ready(written.ok_or(io::ErrorKind::BrokenPipe.into()))
     }
 
@@ -272,12 +277,12 @@ impl AsyncWrite for RdmaStream {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let (core, _) = self.get_mut().writer(cx);
-        Poll::Ready(core.flush().map_err(io::Error::from))
+        Poll::Ready(core.flush().map_err(io_error))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let (core, mut cx) = self.get_mut().writer(cx);
-        core.poll_shutdown(&mut cx).map_err(io::Error::from)
+        core.poll_shutdown(&mut cx).map_err(io_error)
     }
 }
 
@@ -307,6 +312,7 @@ impl Drop for RdmaStream {
         let close = std::future::poll_fn(move |cx| {
             wakers.writer.register(cx.waker());
             core.poll_close(&mut Context::from_waker(&waker))
+                .map_err(JobError::of_stream)
         });
         runtime.spawn(async move {
             let closed = tokio::time::timeout(linger, close).await;

@@ -153,6 +153,10 @@ fn without_linger_a_drop_resets() {
         assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
         let source = error.get_ref().and_then(|it| it.downcast_ref::<JobError>());
         assert!(source.expect("the source").is_disconnect());
+        let text = error.to_string();
+        let words = ["Rdma", "job", "flushed", "reset", "post"];
+        assert!(!words.iter().any(|word| text.contains(word)), "{text}");
+        assert!(text.ends_with(": connect another stream"), "{text}");
         // It stays, and a writer hears of it as well.
         let again = there.read(&mut [0; 9]).await.unwrap_err();
         assert_eq!(again.kind(), ErrorKind::ConnectionReset);
