@@ -22,6 +22,7 @@ use crate::error::{JobError, Reason};
 use crate::mem::{Buf, BufData, BufPool, BufWait};
 use crate::ops::{Message, Rdma, RecvPool, RecvStream, Sends};
 
+mod beginning;
 mod late;
 mod sending;
 mod stats;
@@ -166,57 +167,6 @@ impl Core {
 
     pub(super) fn runtime(&self) -> &Handle {
         &self.runtime
-    }
-
-    /// Returns whether there is memory for what the peer sends.
-    pub(super) fn has_receives(&self) -> bool {
-        self.flow.shall_grant(self.recv.lent())
-    }
-
-    /// Sends this side's first frame, which gives the peer its first credits. Nothing may be sent
-    /// before it: waits until the device has it.
-    pub(super) fn poll_introduce(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
-        self.grant(cx);
-        match self.late {
-            Some(_) => Poll::Pending,
-            None => Poll::Ready(self.check()),
-        }
-    }
-
-    /// Waits for the peer's. A peer that sends another one first breaks the protocol.
-    pub(super) fn poll_introduction(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
-        ready!(self.poll_frame(cx))?;
-        let is_credits = self.flow.may_send() && self.inbox.is_empty() && !self.flow.is_ended();
-        match is_credits {
-            true => Poll::Ready(Ok(())),
-            false => Poll::Ready(Err(JobError::of(Reason::PeerNonsense))),
-        }
-    }
-
-    /// Gives up the connection, and returns what another one begins with.
-    pub(super) fn into_control(self) -> ([Buf; 2], Option<Guest>) {
-        ([self.credits, self.last], self.guest)
-    }
-
-    /// Waits until there is memory for what the peer sends.
-    pub(super) fn poll_receives(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.lend(cx);
-        match self.has_receives() {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        }
-    }
-
-    /// Returns the first credits of the peer.
-    pub(super) fn first_credits(&mut self) -> u16 {
-        let lent = self.recv.lent();
-        self.flow.grant(lent)
-    }
-
-    /// Begins, with what the peer has said.
-    pub(super) fn begin(&mut self, frame: usize, credits: u16) -> Result<(), JobError> {
-        self.frame = self.frame.min(frame);
-        self.flow.add(credits)
     }
 
     /// Keeps room for what was not read, and posts all other receives now. Returns how many.

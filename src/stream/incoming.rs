@@ -272,7 +272,7 @@ fn gave_up(error: Error) -> Error {
 impl Drop for Incoming {
     /// Counts a peer that was neither accepted nor told why not.
     fn drop(&mut self) {
-        let waits = matches!(self.state, Listening::Decides | Listening::Waits { .. });
+        let waits = !matches!(self.state, Listening::Hears | Listening::Over);
         if waits && !self.state.is_done() {
             self.net.guests.count(|stats| stats.refused += 1);
             let peer = &self.peer;

@@ -20,14 +20,14 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "error",
-        704,
-        "45: receives out of range are refused; kinds have a file for their aliases",
+        752,
+        "45: receives out of range are refused; kinds have a file for their aliases; 46: what ends a stream is said in its words",
     ),
     ("mem", 5533, "45: a wait for a Buf is in the log"),
     (
         "ops",
-        6244,
-        "46: what a device refuses is asked before; 45: a handshake that waits is in the log; receives out of range; 46: which address",
+        6246,
+        "46: what a device refuses is asked before; 45: a handshake that waits is in the log; receives out of range; 46: which address; 46: the log names the peer of a stream",
     ),
     (
         "process",
@@ -51,19 +51,19 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "reactor",
-        6852,
-        "45: a handshake is late after a second; 46: that a peer leaves is no warning; 46: the peer's address; 46: completion vectors",
+        6864,
+        "45: a handshake is late after a second; 46: that a peer leaves is no warning; 46: the peer's address; 46: completion vectors; 46: the log names the peer of a stream",
     ),
     (
         "stream",
-        2665,
-        "46: settings of adapters, names, addresses, events; 45: limits out of range are refused, a connect that waits is in the log; 46: which address; 46: a stream tries its path, and asks for small packets; 46: memory comes with streams",
+        2941,
+        "46: settings of adapters, names, addresses, events; 45: limits out of range are refused, a connect that waits is in the log; 46: which address; 46: a stream tries its path, and asks for small packets; 46: memory comes with streams; 46: statistics, events, what of an Rdma leaves a stream whole",
     ),
     ("sync", 1034, ""),
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 43792;
+const SUM: usize = 44130;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

@@ -117,29 +117,6 @@ impl Core {
         }
     }
 
-    /// Sends this side's first frame over a network, which has a length of `len` bytes and gives
-    /// the peer its first credits. Waits until the peer has it.
-    pub(in crate::stream) fn poll_test(
-        &mut self,
-        len: usize,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), JobError>> {
-        if self.sends.accepted() == 0 {
-            // The peer's first frame has given its receive back.
-            self.lend(cx);
-            let len = len.min(self.frame) - HEAD;
-            let fill = |data: &mut BufDataMut<'_>| data.put_bytes(0, len);
-            while let Err(error) = ready!(self.poll_filled(Kind::Credits, cx, fill)) {
-                // It had a Slot: for a Buf first, this time.
-                if error.reason() != Reason::PoolEmpty {
-                    return Poll::Ready(Err(error));
-                }
-            }
-        }
-        let all = self.sends.accepted();
-        self.poll_delivered(all, cx)
-    }
-
     /// Sends a frame. `frame` makes it once it can be sent.
     fn poll_frame_of(
         &mut self,
@@ -175,7 +152,7 @@ impl Core {
     }
 
     /// Sends a frame in a Buf, which `fill` fills behind the head. `PoolEmpty` if it waits for one.
-    fn poll_filled(
+    pub(super) fn poll_filled(
         &mut self,
         kind: Kind,
         cx: &mut Context<'_>,
@@ -289,7 +266,11 @@ impl Core {
     }
 
     /// Waits until the peer has the first so many frames.
-    fn poll_delivered(&mut self, first: u32, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
+    pub(super) fn poll_delivered(
+        &mut self,
+        first: u32,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), JobError>> {
         while !self.sends.has_delivered(first) {
             self.check()?;
             ready!(self.sends.poll_end(cx))?;

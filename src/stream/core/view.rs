@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::device::{Access, Device, Mtu, RdmaCaps, Transport};
+use crate::device::{Access, Device, Mtu, Path, RdmaCaps, Transport};
 use crate::mem::{MaybeDestination, MaybeRemote, MaybeSource};
 use crate::ops::graph::{GraphBuilder, Node, WriteNode};
 use crate::ops::{Rdma, RdmaOp, RdmaStats};
@@ -179,6 +179,11 @@ impl StreamRdma {
     /// ([`StreamOptions::mtu`](crate::stream::StreamOptions::mtu)).
     pub fn mtu(&self) -> Mtu {
         self.0.mtu()
+    }
+
+    /// Returns how it reaches the peer, as [`Rdma::path`].
+    pub fn path(&self) -> Option<Path> {
+        self.0.path()
     }
 
     /// Returns how packets travel, as [`Rdma::transport`].
