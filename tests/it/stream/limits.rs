@@ -321,3 +321,38 @@ fn a_proxy_copies_both_directions() {
         assert!(answer == bytes(0..9000));
     });
 }
+
+/// What a file server sends, with the default options: a hundred megabytes, and none of them lost,
+/// twice or elsewhere.
+#[test]
+fn a_hundred_megabytes_arrive() {
+    const BLOCK: usize = 1_000_000;
+    let block = |at: u64| {
+        let mut block = vec![at as u8; BLOCK];
+        block[..8].copy_from_slice(&at.to_be_bytes());
+        block
+    };
+    let device = under_test(false);
+    run(async {
+        let options = StreamOptions::new().connections(1).timeout(LIMIT);
+        let net = Net::new(&device, Mode::EventDriven, options).await;
+        let (mut here, mut there) = net.pair().await;
+        let sends = async {
+            for at in 0..100 {
+                let sent = in_time("a block is sent", here.write_all(&block(at))).await;
+                sent.unwrap();
+            }
+            here.shutdown().await.unwrap();
+        };
+        let takes = async {
+            let mut came = vec![0; BLOCK];
+            for at in 0..100 {
+                let read = in_time("a block comes", there.read_exact(&mut came)).await;
+                read.unwrap();
+                assert!(came == block(at), "block {at}");
+            }
+            assert_eq!(there.read(&mut came).await.unwrap(), 0);
+        };
+        tokio::join!(sends, takes);
+    });
+}
