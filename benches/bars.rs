@@ -16,6 +16,8 @@
 //! B5, B7, B8, B10, B15, G2, G4, G5, N2, R2 to R6, R8, R9, S1, S2 and S5 need both CPUs to
 //! themselves. The line says so when they were not free.
 
+#[path = "bars/bind.rs"]
+mod bind;
 #[path = "bars/cancel.rs"]
 mod cancel;
 #[path = "bars/channel.rs"]
@@ -124,6 +126,7 @@ const BARS: &[(&str, Bar)] = &[
     ("N3", echo::n3),
     ("N4", idle::n4),
     ("N5", ucx::n5),
+    ("N9", bind::n9),
     ("R1", rdma::r1),
     ("R2", rdma::r2),
     ("R3", rdma::r3),
