@@ -14,11 +14,11 @@ use std::process::ExitCode;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use tokio_doca::device::{
+use tokio_doca::device::contract::{
     AccelJob, Adapter, Armed, Completion, Job, KeepAlive, Provider, Queue, QueueConfig, Region,
-    Registrar, Registration, RegistrationUse, Segment, Signal, Submit, Submitted, Token,
-    WeakDevice,
+    Registrar, Registration, Segment, Signal, Submit, Submitted, Token,
 };
+use tokio_doca::device::{RegistrationUse, WeakDevice};
 use tokio_doca::{
     BufPool, Device, ErrorKind, Mmap, WorkQ,
     accel::{Accel, AccelCall},

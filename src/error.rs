@@ -248,7 +248,11 @@ impl JobError {
             _ => self,
         }
     }
+}
 
+/// For providers of devices ([`device::contract`](crate::device::contract)): why a job of theirs
+/// failed.
+impl JobError {
     /// What a device says of a job that failed: the kind, and the vendor's own code.
     pub const fn device(kind: ErrorKind, vendor: u64) -> JobError {
         JobError::new(Reason::Device, kind.code() as u64, vendor)

@@ -39,7 +39,8 @@
 //!
 //! | module | what it offers |
 //! |---|---|
-//! | [`device`] | opens devices and lists their capabilities; the contract for providers of devices |
+//! | [`device`] | opens devices and lists their capabilities |
+//! | [`device::contract`] | for providers of other devices |
 //! | [`mem`] | registered memory ([`Mmap`]) and buffers in it ([`Buf`], [`BufPool`], [`mem::BufChain`]); memory of other processes ([`mem::RemoteMmap`]) |
 //! | [`workq`] | the queue that carries jobs ([`WorkQ`]), event-driven, busy-polling or both ([`Mode`]) |
 //! | [`op`] | an operation as a value ([`Op`]): await it, start it, or post it to a loop of your own |
@@ -147,7 +148,7 @@
 //! | [`sha::Sha`], [`sha::ShaSession`] | a context that hashes; a message that comes in parts | `doca_sha`, `doca_sha_partial_session` |
 //! | [`crc::Crc`] | a context that computes CRC-32C, alone or with a copy | |
 //! | [`Rdma`] | a context: one side of a connection | `doca_rdma` |
-//! | endpoint | the device's half of an Rdma ([`device::Endpoint`]): a queue pair | `ibv_qp` |
+//! | endpoint | the device's half of an Rdma ([`device::contract::Endpoint`]): a queue pair | `ibv_qp` |
 //! | [`device::RepInfo`], [`device::Representor`] | the DPU's proxy of a host's function; an open one | `doca_devinfo_rep`, `doca_dev_rep` |
 //! | [`channel::Channel`], [`channel::Service`] | control messages between host and DPU; the side that accepts | DOCA Comm Channel |
 //! | [`rdma::RecvStream`] | a stream of messages in Bufs of a pool | |

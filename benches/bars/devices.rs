@@ -8,9 +8,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::EventFd;
-use tokio_doca::device::{
+use tokio_doca::device::RegistrationUse;
+use tokio_doca::device::contract::{
     Adapter, Armed, Completion, CopyJob, Job, KeepAlive, Queue, QueueConfig, Region, Registrar,
-    Registration, RegistrationUse, Segments, Signal, Submit, Submitted, Token,
+    Registration, Segments, Signal, Submit, Submitted, Token,
 };
 use tokio_doca::{
     Device, Result,

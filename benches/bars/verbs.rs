@@ -13,7 +13,7 @@ use std::process::Command;
 use std::ptr;
 
 use support::counting;
-use tokio_doca::device::Provider;
+use tokio_doca::device::contract::Provider;
 use tokio_doca::verbs::Verbs;
 use tokio_doca::verbs::ffi::*;
 use tokio_doca::{

@@ -3,9 +3,9 @@
 //! [`dma`] runs all of it on a device that copies, [`sha`] on one that hashes, [`crc`] on one that
 //! computes CRCs, [`rdma`] on one with endpoints, [`sync_event`] on one with sync events, [`accel`]
 //! on one with Jobs of its own kinds, by a [`Sample`] of one. Each check stands for a duty of
-//! [`device`](tokio_doca::device), by its number (the table there says which), and panics with a
-//! sentence that begins with it. They drive the queue directly (`open_queue`, `submit`, `reap`,
-//! `arm`, `retire`), as a WorkQ would, and then through the crate, in both modes:
+//! [`device::contract`](tokio_doca::device::contract), by its number (the table there says which),
+//! and panics with a sentence that begins with it. They drive the queue directly (`open_queue`,
+//! `submit`, `reap`, `arm`, `retire`), as a WorkQ would, and then through the crate, in both modes:
 //!
 //! ```
 //! use std::time::Duration;

@@ -107,7 +107,8 @@ struct Fake {
     shut: std::sync::atomic::AtomicBool,
 }
 
-// SAFETY: the duties of `device`, but for memory, which it does not touch: each Job completes once.
+// SAFETY: the duties of `device::contract`, but for memory, which it does not touch: each Job
+// completes once.
 unsafe impl Submit for Fake {
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         assert!(!self.shut.load(SeqCst), "a Job after the shutdown");

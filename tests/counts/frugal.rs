@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
+use tokio_doca::device::contract::*;
 use tokio_doca::device::*;
 use tokio_doca::*;
 

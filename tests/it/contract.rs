@@ -8,9 +8,10 @@ use std::time::Duration;
 use support::LIMIT;
 use support::device::required_adapter;
 use support::loopback::Loopback;
-use tokio_doca::device::{
-    Adapter, Armed, Completion, CopyJob, Device, Job, KeepAlive, Queue, QueueConfig, Registrar,
-    Segment, Segments, Submit, Submitted, Token,
+use tokio_doca::device::Device;
+use tokio_doca::device::contract::{
+    Adapter, Armed, Completion, CopyJob, Job, KeepAlive, Queue, QueueConfig, Registrar, Segment,
+    Segments, Submit, Submitted, Token,
 };
 use tokio_doca::soft::{Fault, Limits, Soft, SoftBuilder, View};
 use tokio_doca::{

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use sha2::Digest;
 use support::peer::hex;
 use support::*;
-use tokio_doca::device::{Adapter, Queue, QueueConfig, Registrar};
+use tokio_doca::device::contract::{Adapter, Queue, QueueConfig, Registrar};
 use tokio_doca::soft::{Fault, Limits, Soft};
 use tokio_doca::{
     Buf, BufPool, Device, ErrorKind, Mmap, Mode, WorkQ,

@@ -3,6 +3,7 @@
 use tokio_doca::accel::*;
 use tokio_doca::channel::*;
 use tokio_doca::crc::*;
+use tokio_doca::device::contract::*;
 use tokio_doca::device::*;
 use tokio_doca::dma::*;
 use tokio_doca::error::*;

@@ -15,8 +15,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ("channel", 1342, "46: sockets that listen already"),
     (
         "device",
-        2455,
-        "44: the contract suite, another crate now, lends sessions; 46: which address; 46: the path; 46: names that a provider alone knows, completion vectors",
+        2467,
+        "44: the contract suite, another crate now, lends sessions; 46: which address; 46: the path; 46: names that a provider alone knows, completion vectors; 45: the contract has a module of its own",
     ),
     (
         "error",
@@ -63,7 +63,7 @@ const RECORD: [(&str, usize, &str); 14] = [
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 44130;
+const SUM: usize = 44142;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use support::peer::{Peer, role, say};
 use support::{test_name, *};
-use tokio_doca::device::Provider;
+use tokio_doca::device::contract::Provider;
 use tokio_doca::soft::{Limits, Soft};
 use tokio_doca::{
     Device, Error, ErrorKind, add_provider,

@@ -9,7 +9,8 @@
     reason = "each test file uses its own part"
 )]
 
-use tokio_doca::device::{Device, Provider};
+use tokio_doca::device::Device;
+use tokio_doca::device::contract::Provider;
 use tokio_doca::verbs::Verbs;
 
 use crate::fake_verbs::World;

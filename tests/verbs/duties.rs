@@ -10,10 +10,11 @@ use crate::adapters::{open, provider};
 use crate::fake_verbs::{Description, Fake, LIMIT, World};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use support::block_until;
-use tokio_doca::device::{
-    Armed, Completion, Device, Endpoint, EndpointConfig, EndpointState, Liveness, Queue,
-    QueueConfig, RdmaJob, Receive, Segments, Signal, Submitted, Token, Verb,
+use tokio_doca::device::contract::{
+    Armed, Completion, Endpoint, EndpointConfig, EndpointState, Queue, QueueConfig, RdmaJob,
+    Receive, Segments, Signal, Submitted, Token, Verb,
 };
+use tokio_doca::device::{Device, Liveness};
 use tokio_doca::error::{JobError, Reason};
 use tokio_doca::verbs::ffi::Wc;
 

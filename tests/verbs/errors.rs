@@ -15,7 +15,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use support::rdma::{REMOTE, Setup, Side, connect, failed};
 use support::{test_name, *};
 use tokio::io::AsyncWriteExt;
-use tokio_doca::device::{Liveness, Provider};
+use tokio_doca::device::Liveness;
+use tokio_doca::device::contract::Provider;
 use tokio_doca::verbs::{Address, ffi::*};
 use tokio_doca::{
     BufPool, Device, Dma, ErrorKind, Mmap, Mode, Rdma, WorkQ,

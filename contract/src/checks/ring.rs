@@ -1,7 +1,7 @@
 //! Duty 5: one ring per `arm`, none without, and none that is missed.
 
 use crate::rig::{Rig, Shape, Subject, depths, watched};
-use tokio_doca::device::Armed;
+use tokio_doca::device::contract::Armed;
 
 const CELL: usize = 1024;
 const ROUNDS: u64 = 50;

@@ -17,10 +17,11 @@ use std::time::Duration;
 
 use super::Peers;
 use crate::rig::{Arena, Bell, Dice, reap};
-use tokio_doca::device::{
-    Access, Arrival, Completion, Endpoint, EndpointConfig, EndpointState, Job, Queue, QueueConfig,
-    RdmaJob, Receive, RegistrationUse, Segment, Segments, Signal, Submitted, Token,
+use tokio_doca::device::contract::{
+    Arrival, Completion, Endpoint, EndpointConfig, EndpointState, Job, Queue, QueueConfig, RdmaJob,
+    Receive, Segment, Segments, Signal, Submitted, Token,
 };
+use tokio_doca::device::{Access, RegistrationUse};
 use tokio_doca::error::JobError;
 
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);

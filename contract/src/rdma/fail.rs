@@ -7,7 +7,8 @@ use super::end::{Ended, Plan, Table};
 use super::memory::REMOTE;
 use super::pair::Pair;
 use super::{Peers, watched};
-use tokio_doca::device::{Access, EndpointState, Verb};
+use tokio_doca::device::Access;
+use tokio_doca::device::contract::{EndpointState, Verb};
 use tokio_doca::error::{ErrorKind, JobError};
 
 const CELL: usize = 1024;

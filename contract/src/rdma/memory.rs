@@ -2,7 +2,8 @@
 #![expect(unsafe_code, reason = "names memory of a peer's without a Lease")]
 
 use super::Peers;
-use tokio_doca::device::{Access, Device, Segment};
+use tokio_doca::device::contract::Segment;
+use tokio_doca::device::{Access, Device};
 use tokio_doca::{
     Buf, Mmap,
     mem::{BufInventory, RemoteMmap},

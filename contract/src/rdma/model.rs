@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::end::{Ended, Table};
 use super::pair::Pair;
-use tokio_doca::device::{Arrival, Completion, RdmaJob, Segments, Token, Verb};
+use tokio_doca::device::contract::{Arrival, Completion, RdmaJob, Segments, Token, Verb};
 
 /// A message on its way to a receive.
 pub(super) struct Message {

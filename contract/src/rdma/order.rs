@@ -4,7 +4,7 @@
 use super::end::{Plan, Table};
 use super::pair::Pair;
 use super::{Peers, watched};
-use tokio_doca::device::Verb;
+use tokio_doca::device::contract::Verb;
 
 const CELL: usize = 1024;
 /// Longer than any packet.

@@ -10,7 +10,7 @@ use super::memory::{ALL, Memory, REMOTE};
 use super::model::{Effect, Message};
 use super::{Peers, watched};
 use crate::rig::{AGAIN, Dice, check_refusal, pieces, wait_for};
-use tokio_doca::device::{Completion, EndpointState, Verb};
+use tokio_doca::device::contract::{Completion, EndpointState, Verb};
 use tokio_doca::error::JobError;
 
 /// What one side has beside its End.

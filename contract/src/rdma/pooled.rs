@@ -7,7 +7,7 @@ use super::end::{Plan, Table};
 use super::pair::Pair;
 use super::{Peers, watched};
 use crate::rig::wait_for;
-use tokio_doca::device::{Completion, EndpointState};
+use tokio_doca::device::contract::{Completion, EndpointState};
 use tokio_doca::error::{ErrorKind, Reason};
 
 const CELL: usize = 1024;

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::end::{Plan, Table};
 use super::pair::Pair;
 use super::{Peers, watched};
-use tokio_doca::device::{EndpointState, Verb};
+use tokio_doca::device::contract::{EndpointState, Verb};
 use tokio_doca::error::JobError;
 
 const CELL: usize = 1024;

@@ -8,7 +8,7 @@ use super::end::{End, Plan, Table};
 use super::pair::Pair;
 use super::{Peers, watched};
 use crate::rig::Arena;
-use tokio_doca::device::{EndpointState, Queue, Segment, Verb};
+use tokio_doca::device::contract::{EndpointState, Queue, Segment, Verb};
 
 const CELL: usize = 1024;
 

@@ -7,7 +7,7 @@ use super::end::{End, Ended, Plan, Table};
 use super::pair::Pair;
 use super::{Peers, watched};
 use crate::rig::wait_for;
-use tokio_doca::device::Armed;
+use tokio_doca::device::contract::Armed;
 
 const CELL: usize = 1024;
 const ROUNDS: u64 = 50;

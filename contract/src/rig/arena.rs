@@ -8,7 +8,8 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use tokio_doca::device::{Access, Device, Region, Registration, RegistrationUse, Segment};
+use tokio_doca::device::contract::{Region, Registration, Segment};
+use tokio_doca::device::{Access, Device, RegistrationUse};
 
 /// `Region::addr` is page aligned.
 const PAGE: usize = 4096;

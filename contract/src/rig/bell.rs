@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
-use tokio_doca::device::{Queue, Signal};
+use tokio_doca::device::contract::{Queue, Signal};
 
 const SIGNAL: u64 = 0;
 const OWN: u64 = 1;

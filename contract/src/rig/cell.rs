@@ -1,6 +1,6 @@
 //! One cell of the arena of a rig.
 
-use tokio_doca::device::Token;
+use tokio_doca::device::contract::Token;
 
 /// The piece of the arena that a token index has, and what the rig knows of its job.
 pub(super) struct Cell {

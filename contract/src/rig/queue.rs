@@ -1,7 +1,9 @@
 //! What goes into a queue and comes out of it: jobs, refusals for a while, completions.
 #![expect(unsafe_code, reason = "reaps, which one thread at a time may do")]
 
-use tokio_doca::device::{AccelJob, Completion, CopyJob, CrcJob, Job, Queue, ShaJob, Token};
+use tokio_doca::device::contract::{
+    AccelJob, Completion, CopyJob, CrcJob, Job, Queue, ShaJob, Token,
+};
 use tokio_doca::error::{ErrorKind, JobError};
 
 /// A job of the subject's kind.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use super::arena::Arena;
 use super::rig::Rig;
-use tokio_doca::device::{Hasher, Queue, Segment};
+use tokio_doca::device::contract::{Hasher, Queue, Segment};
 
 /// What `retire` is given, as the crate does it: the queue, and all that a Job in flight may reach.
 pub(super) struct Retained {

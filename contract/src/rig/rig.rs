@@ -22,9 +22,10 @@ use super::retained::{Retained, Retired};
 use super::shape::Shape;
 use super::subject::Subject;
 use super::watch::wait_for;
-use tokio_doca::device::{
-    Armed, Completion, EventJob, Hasher, Job, Queue, QueueConfig, RegistrationUse, Segment,
-    Segments, SessionRef, Signal, Submitted, Token,
+use tokio_doca::device::RegistrationUse;
+use tokio_doca::device::contract::{
+    Armed, Completion, EventJob, Hasher, Job, Queue, QueueConfig, Segment, Segments, SessionRef,
+    Signal, Submitted, Token,
 };
 use tokio_doca::error::JobError;
 

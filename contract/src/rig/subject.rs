@@ -11,9 +11,8 @@ use super::queue::AnyJob;
 use super::shape::Shape;
 use super::watch::{DEADLINE, watched_for};
 use tokio_doca::crc::Crc;
-use tokio_doca::device::{
-    AccelJob, Algorithm, CopyJob, CrcCaps, CrcJob, Device, Segments, SessionRef, ShaCaps, ShaJob,
-};
+use tokio_doca::device::contract::{AccelJob, CopyJob, CrcJob, Segments, SessionRef, ShaJob};
+use tokio_doca::device::{Algorithm, CrcCaps, Device, ShaCaps};
 use tokio_doca::error::Result;
 use tokio_doca::{
     Dma, WorkQ,

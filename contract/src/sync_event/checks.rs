@@ -6,7 +6,7 @@ use super::counter::a_counter_lies_where_it_was_told;
 use super::events::{DEPTH, Events, WAITS, step, watched};
 use super::rig::Rig;
 use crate::check::{Check, Fits, checks, run_all};
-use tokio_doca::device::{Armed, Completion, EventJob, EventWait, Token};
+use tokio_doca::device::contract::{Armed, Completion, EventJob, EventWait, Token};
 use tokio_doca::error::JobError;
 use tokio_doca::{
     Mode, WorkQ,

@@ -2,7 +2,7 @@
 
 use super::events::{Events, step, watched};
 use crate::rig::{Dice, wait_for};
-use tokio_doca::device::{EventConfig, EventJob, Processor};
+use tokio_doca::device::contract::{EventConfig, EventJob, Processor};
 use tokio_doca::error::ErrorKind;
 use tokio_doca::{
     Mmap,

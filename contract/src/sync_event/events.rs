@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use crate::rig::{DEADLINE, watched_for};
+use tokio_doca::device::Device;
 use tokio_doca::device::SyncEventCaps;
-use tokio_doca::device::{Device, EventJob};
+use tokio_doca::device::contract::EventJob;
 
 /// Jobs in flight at once.
 pub(super) const DEPTH: u32 = 16;

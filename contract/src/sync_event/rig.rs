@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::events::{DEPTH, Events, WAITS};
 use crate::rig::{Bell, wait_for};
-use tokio_doca::device::{
+use tokio_doca::device::contract::{
     Completion, EventConfig, EventCounter, EventJob, EventPort, EventWait, Job, Processor, Queue,
     QueueConfig, Signal, Submitted, Token,
 };

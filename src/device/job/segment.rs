@@ -13,14 +13,14 @@ use std::ptr::NonNull;
 ///
 /// ```compile_fail,E0451
 /// use std::ptr::NonNull;
-/// use tokio_doca::device::Segment;
+/// use tokio_doca::device::contract::Segment;
 ///
 /// Segment { addr: NonNull::<u8>::dangling(), len: 4096, key: 0 };
 /// ```
 ///
 /// ```compile_fail,E0133
 /// # use std::ptr::NonNull;
-/// # use tokio_doca::device::Segment;
+/// # use tokio_doca::device::contract::Segment;
 /// Segment::new(NonNull::<u8>::dangling(), 4096, 0);
 /// ```
 #[derive(Clone, Copy, Debug)]

@@ -120,7 +120,8 @@ pub enum RegistrationUse {
 /// Safe code cannot make a Registrar:
 ///
 /// ```compile_fail,E0200
-/// use tokio_doca::device::{Region, Registrar, Registration, RegistrationUse};
+/// use tokio_doca::device::RegistrationUse;
+/// use tokio_doca::device::contract::{Region, Registrar, Registration};
 ///
 /// struct Mine;
 ///

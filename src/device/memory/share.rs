@@ -91,7 +91,8 @@ pub struct Backing {
 ///
 /// ```compile_fail,E0133
 /// use std::sync::Weak;
-/// use tokio_doca::device::{Audience, LeakFlag, ExportRequest, Region};
+/// use tokio_doca::device::Audience;
+/// use tokio_doca::device::contract::{ExportRequest, LeakFlag, Region};
 ///
 /// fn forge(region: Region, owner: Weak<Vec<u8>>) -> Offer {
 ///     ExportRequest::new(region, None, Audience::Rdma, owner, LeakFlag::default())

@@ -146,7 +146,7 @@ pub struct Receive {
 /// The device's half of an Rdma, which takes [`Job::Rdma`](crate::device::Job::Rdma) alone.
 ///
 /// Its Completions come out of the [`Queue`](crate::device::Queue) that opened it. Besides the
-/// duties of the [module](crate::device):
+/// duties of the [contract](crate::device::contract):
 ///
 /// 1. Jobs begin in the order of their submission, and their Completions come in that order.
 ///    Receives end in the order in which they were posted. The answer of a Job is how many bytes

@@ -168,7 +168,7 @@ pub trait EventCounter: Send + Sync {
 /// A sync event on a queue, whose Completions come out of it. It takes
 /// [`Job::Event`](crate::device::Job::Event) alone.
 ///
-/// Besides the duties of the [module](crate::device):
+/// Besides the duties of the [contract](crate::device::contract):
 ///
 /// - Jobs are done in the order of their submission.
 /// - Each wait that was taken ends once, unless it is cancelled. It returns a value that ends it.

@@ -54,7 +54,7 @@ pub enum Armed {
 ///
 /// # Safety
 ///
-/// Implementors keep the duties 1 to 7 of the [module's documentation](crate::device), which has a
+/// Implementors keep the duties 1 to 7 of the [contract](crate::device::contract), which has a
 /// guide as well.
 pub unsafe trait Queue: Submit {
     /// Makes an Endpoint, in the state Init, whose Completions come out of this queue.

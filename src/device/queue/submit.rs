@@ -20,7 +20,7 @@ use crate::error::{ErrorKind, JobError};
 ///
 /// # Safety
 ///
-/// Implementors keep the duties 1 to 4 and 7 of the [module's documentation](crate::device).
+/// Implementors keep the duties 1 to 4 and 7 of the [contract](crate::device::contract).
 pub unsafe trait Submit: Send + Sync {
     /// Finishes the job now, on this thread, or returns `None` and has not begun. Takes no Token,
     /// and keeps nothing.

@@ -158,7 +158,7 @@ impl Driver for Reaper<'_> {
 /// Bytes that the thread of a task copies in one go: about 10 us.
 pub(super) const PIECE: usize = if cfg!(tokio_doca_loom) { 1 } else { 256 << 10 };
 
-// SAFETY: the duties of the module `device`:
+// SAFETY: the duties of `device::contract`:
 // 1. A Job is put once, got once, and its Completion is put once and got once.
 // 2. The engine does not touch a Job's memory after it put the Completion.
 // 3. A refused Job was not put. 4. `try_inline` copies, and keeps nothing.

@@ -27,7 +27,7 @@ use crate::sync::{lock, log};
 /// are devices of their own: memory and contexts of one are not of the other.
 ///
 /// ```
-/// use tokio_doca::device::Provider;
+/// use tokio_doca::device::contract::Provider;
 /// use tokio_doca::verbs::Verbs;
 ///
 /// let verbs = Verbs::system();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
 use support::*;
-use tokio_doca::device::Provider;
+use tokio_doca::device::contract::Provider;
 use tokio_doca::soft::{Limits, Soft};
 use tokio_doca::{
     Buf, ErrorKind, Mode,

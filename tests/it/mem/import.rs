@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tokio_doca::device::{
-    Adapter, ExportRequest, Exported, Imported, Queue, QueueConfig, Region, Registrar,
-    Registration, RegistrationUse,
+use tokio_doca::device::RegistrationUse;
+use tokio_doca::device::contract::{
+    Adapter, ExportRequest, Exported, Imported, Queue, QueueConfig, Region, Registrar, Registration,
 };
 use tokio_doca::soft::{Soft, View};
 use tokio_doca::{

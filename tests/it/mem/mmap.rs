@@ -18,9 +18,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use support::*;
-use tokio_doca::device::{
-    Adapter, Queue, QueueConfig, Region, Registrar, Registration, RegistrationUse,
-};
+use tokio_doca::device::RegistrationUse;
+use tokio_doca::device::contract::{Adapter, Queue, QueueConfig, Region, Registrar, Registration};
 use tokio_doca::soft::Soft;
 use tokio_doca::{
     BufPool, Device, Dma, Error, ErrorKind, Mmap, Mode, WorkQ,

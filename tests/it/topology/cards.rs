@@ -1,7 +1,7 @@
 //! The two sides of a card: which devices and representors there are, what each side can do, and
 //! what changes at run time.
 
-use tokio_doca::device::Provider;
+use tokio_doca::device::contract::Provider;
 use tokio_doca::soft::{Function, Limits, Port, Soft, Topology, View};
 use tokio_doca::{
     Device, Error, ErrorKind, Mmap,

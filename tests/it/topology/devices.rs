@@ -1,7 +1,8 @@
 //! Which devices there are, and how one is found and opened.
 
 use support::*;
-use tokio_doca::device::{Liveness, Provider};
+use tokio_doca::device::Liveness;
+use tokio_doca::device::contract::Provider;
 use tokio_doca::soft::Soft;
 use tokio_doca::{
     Device, Dma, ErrorKind, Mmap, WorkQ,

@@ -11,9 +11,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use support::rdma::{Setup, Side, connect};
 use support::subscriber::OnEvent;
 use support::*;
-use tokio_doca::device::{
-    Adapter, Armed, Completion, DevInfo, Job, KeepAlive, Queue, QueueConfig, Registrar, Submit,
-    Submitted, Token,
+use tokio_doca::device::DevInfo;
+use tokio_doca::device::contract::{
+    Adapter, Armed, Completion, Job, KeepAlive, Queue, QueueConfig, Registrar, Submit, Submitted,
+    Token,
 };
 use tokio_doca::soft::Soft;
 use tokio_doca::{

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use support::*;
-use tokio_doca::device::{
+use tokio_doca::device::contract::{
     Adapter, Armed, Completion, Job, KeepAlive, Queue, QueueConfig, Registrar, Submit, Submitted,
     Token,
 };

@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use support::*;
-use tokio_doca::device::{
+use tokio_doca::device::RegistrationUse;
+use tokio_doca::device::contract::{
     Adapter, Armed, Completion, Job, KeepAlive, Queue, QueueConfig, Region, Registrar,
-    Registration, RegistrationUse, Signal, Submit, Submitted, Token,
+    Registration, Signal, Submit, Submitted, Token,
 };
 use tokio_doca::soft::Fault;
 use tokio_doca::{

@@ -1,6 +1,6 @@
 //! CRCs, and the sins against them.
 
-use tokio_doca::device::CrcJob;
+use tokio_doca::device::contract::CrcJob;
 use tokio_doca::error::JobError;
 
 use super::Sin;

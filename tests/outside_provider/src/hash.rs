@@ -1,6 +1,6 @@
 //! Hashes, and the sins against them.
 
-use tokio_doca::device::{Hasher, Segment, Segments, SessionRef, ShaJob};
+use tokio_doca::device::contract::{Hasher, Segment, Segments, SessionRef, ShaJob};
 
 use super::Sin;
 

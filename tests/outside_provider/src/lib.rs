@@ -13,10 +13,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
-use tokio_doca::device::{
-    Adapter, CrcCaps, Provider, Queue, QueueConfig, Region, Registrar, Registration,
-    RegistrationUse, Segment,
+use tokio_doca::device::contract::{
+    Adapter, Provider, Queue, QueueConfig, Region, Registrar, Registration, Segment,
 };
+use tokio_doca::device::{CrcCaps, RegistrationUse};
 use tokio_doca::{
     Device, Result,
     device::{AccelCaps, Caps, DevInfo, PciAddr, PciFunction, ShaCaps},

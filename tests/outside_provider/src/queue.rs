@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use tokio_doca::device::{
+use tokio_doca::device::contract::{
     Armed, Completion, CrcJob, Job, KeepAlive, Queue, QueueConfig, Segment, Segments, SessionRef,
     ShaJob, Signal, Submit, Submitted, Token,
 };

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio_doca::device::{
-    Access, Adapter, Armed, Arrival, Completion, Endpoint, EndpointConfig, EndpointState,
-    ExportRequest, Exported, Imported, Job, KeepAlive, Queue, QueueConfig, RdmaJob, Receive,
-    Region, Registrar, Registration, RegistrationUse, Segments, Signal, Submit, Submitted, Token,
-    Verb,
+use tokio_doca::device::contract::{
+    Adapter, Armed, Arrival, Completion, Endpoint, EndpointConfig, EndpointState, ExportRequest,
+    Exported, Imported, Job, KeepAlive, Queue, QueueConfig, RdmaJob, Receive, Region, Registrar,
+    Registration, Segments, Signal, Submit, Submitted, Token, Verb,
 };
+use tokio_doca::device::{Access, RegistrationUse};
 use tokio_doca::{Device, ErrorKind, Result, device::DevInfo, error::JobError};
 
 /// What the device does against the contract.

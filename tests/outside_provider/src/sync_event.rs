@@ -4,10 +4,11 @@
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use tokio_doca::device::{
+use tokio_doca::device::RegistrationUse;
+use tokio_doca::device::contract::{
     Adapter, Armed, Completion, EventConfig, EventCounter, EventJob, EventPort, EventWait, Job,
-    KeepAlive, Queue, QueueConfig, Region, Registrar, Registration, RegistrationUse, Signal,
-    Submit, Submitted, Token,
+    KeepAlive, Queue, QueueConfig, Region, Registrar, Registration, Signal, Submit, Submitted,
+    Token,
 };
 use tokio_doca::{
     Device, Error, ErrorKind, Result,

@@ -4,7 +4,8 @@
 
 use outside_provider::{FILL, Outside, Sin, XOR};
 use support::sins;
-use tokio_doca::device::{Device, Provider};
+use tokio_doca::device::Device;
+use tokio_doca::device::contract::Provider;
 use tokio_doca::sha::Algorithm;
 use tokio_doca_contract::{self as contract, Outcome, Sample, Subject, selftest};
 

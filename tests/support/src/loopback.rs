@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use tokio_doca::device::contract::*;
 use tokio_doca::device::*;
 use tokio_doca::{
     Error, ErrorKind, Result,

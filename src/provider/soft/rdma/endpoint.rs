@@ -39,7 +39,7 @@ impl SoftEndpoint {
     }
 }
 
-// SAFETY: the duties of the module `device`: a job is put into one queue and taken from its front
+// SAFETY: the duties of `device::contract`: a job is put into one queue and taken from its front
 // once, under one lock, under which its memory is touched, and what is refused was not put. What is
 // done inline is done when nothing is queued, and nothing of it is kept. No call blocks.
 unsafe impl Submit for SoftEndpoint {

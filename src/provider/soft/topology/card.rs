@@ -14,7 +14,7 @@ const CARD: &str = "TD0000X00000";
 /// device another one. A topology is built in code:
 ///
 /// ```
-/// use tokio_doca::device::Provider;
+/// use tokio_doca::device::contract::Provider;
 /// use tokio_doca::soft::{Function, Port, Soft, Topology, View};
 ///
 /// let pf0 = Function::pf("pf0", "0b:00.0".parse()?);

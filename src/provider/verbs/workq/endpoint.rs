@@ -46,7 +46,7 @@ impl VerbsEndpoint {
     }
 }
 
-// SAFETY: the duties of the module `device`, as `VerbsQueue` keeps them: each request that was
+// SAFETY: the duties of `device::contract`, as `VerbsQueue` keeps them: each request that was
 // posted ends once, and what the adapter refuses it has not seen, or is accepted and fails.
 unsafe impl Submit for VerbsEndpoint {
     #[inline]

@@ -29,7 +29,7 @@ impl VerbsQueue {
     }
 }
 
-// SAFETY: the duties of the module `device`:
+// SAFETY: the duties of `device::contract`:
 // 1. The last request of a Job is signalled or flushed, and `Sends::done` takes it once; what is
 //    left when a queue pair was destroyed is finished once. 2. Requests end in order; before a
 //    queue pair is destroyed nothing of it that did not complete is finished.
