@@ -7,15 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::{Either, select};
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::RdmaStream;
-use super::exchange::Connecting;
+use super::exchange::{Connecting, Over};
 use super::options::{StreamAddr, StreamOptions};
 use super::side::{CONNECT, Exchange, Net, SURE, Side, each_address, not_passed, runtime};
 use super::wire::DATA_MAX;
 use crate::channel::Socket;
-use crate::device::{Device, Path};
+use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::WorkQ;
 use crate::sync::log;
@@ -152,17 +154,37 @@ impl RdmaConnector {
         data: &[u8],
     ) -> Result<(RdmaStream, Vec<u8>)> {
         let (options, mut state) = (self.0.options, Connecting::default());
+        let begun = Instant::now();
         let peer = exchange.socket.peer();
         loop {
             let offer = state.hear(&answer).map_err(|over| exchange.over(over))?;
             let mut connected = side.dial(CONNECT, offer, options.timeout).await;
             if connected.is_ok() {
                 let large = side.path().filter(|path| path.mtu > SURE);
-                connected = pass(&mut side, large, options.timeout).await;
+                let limit = match large {
+                    Some(_) => TEST.min(options.timeout / 4),
+                    // So that it ends before the exchange does, and says where.
+                    None => options.timeout.saturating_sub(begun.elapsed()) * 15 / 16,
+                };
+                let passed = {
+                    let passes = pin!(pass(&mut side, limit));
+                    match select(passes, pin!(exchange.hear())).await {
+                        Either::Left((passed, _)) => Ok(passed),
+                        Either::Right((said, _)) => Err(said?),
+                    }
+                };
+                connected = match passed {
+                    Ok(passed) => passed,
+                    // It has given up, or speaks out of turn.
+                    Err(said) => {
+                        let over = state.hear(&said).err().unwrap_or(Over::Unexpected);
+                        return Err(exchange.over(over));
+                    }
+                };
                 if let (Some(path), Err(error)) = (large, &connected)
                     && state.asks_again()
                 {
-                    let text = "packets of this size do not pass: 1,024 bytes from now on";
+                    let text = "no packets of this size have passed: 1,024 bytes from now on";
                     let mtu = path.mtu.bytes();
                     log(|| warn!(target: "tokio_doca::stream", %peer, mtu, %error, "{text}"));
                     side = self.0.side_again(&exchange, side).await?;
@@ -182,12 +204,11 @@ impl RdmaConnector {
     }
 }
 
-/// Has the first frames pass. Large packets have a part of the time alone.
-async fn pass(side: &mut Side, large: Option<Path>, timeout: Duration) -> Result<()> {
-    let Some(path) = large else {
+/// Has the first frames pass, within this time if there is a network.
+async fn pass(side: &mut Side, limit: Duration) -> Result<()> {
+    let Some(path) = side.path() else {
         return side.pass(CONNECT).await;
     };
-    let limit = TEST.min(timeout / 4);
     match tokio::time::timeout(limit, side.pass(CONNECT)).await {
         Ok(passed) => passed,
         Err(_) => {

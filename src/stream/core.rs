@@ -200,6 +200,9 @@ impl Core {
                 false => Unread::Lent(data, buf),
             });
         }
+        if kind == Kind::End {
+            self.rdma().set_ended();
+        }
         if kind != Kind::Credits {
             self.wakers.wake_reader();
         }

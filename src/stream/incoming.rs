@@ -22,8 +22,13 @@ use crate::sync::log;
 const GRANT: &str = "Incoming::accept";
 const REFUSE: &str = "Incoming::refuse";
 
-/// Hears what a peer wants; `None` if it says nothing that can be answered.
-pub(super) async fn hear(socket: Socket, net: Arc<Net>, runtime: Handle) -> Option<Incoming> {
+/// Hears what a peer wants. Fails if it says nothing that can be answered: the caller has the log
+/// say so, once it has no locks.
+pub(super) async fn hear(
+    socket: Socket,
+    net: Arc<Net>,
+    runtime: Handle,
+) -> std::result::Result<Incoming, (Peer, Error)> {
     let limit = net.options.timeout;
     let mut exchange = Exchange::new(GRANT, socket, runtime);
     let greeting = async {
@@ -38,28 +43,24 @@ pub(super) async fn hear(socket: Socket, net: Arc<Net>, runtime: Handle) -> Opti
         }
         Err(exchange.over(over))
     };
-    let heard = in_time(GRANT, limit, greeting).await;
+    let heard = tokio::time::timeout(limit, greeting).await;
     let peer = exchange.socket.peer();
-    let heard = heard.map_err(|error| {
-        net.guests.count(|stats| match error.kind() {
-            ErrorKind::TimedOut => stats.timed_out += 1,
-            _ => stats.strangers += 1,
-        });
-        log(|| match error.kind() {
-            ErrorKind::TimedOut => {
-                debug!(target: "tokio_doca::stream", %peer, %error, "timed out");
-            }
-            _ => debug!(target: "tokio_doca::stream", %peer, %error, "no peer"),
-        });
-    });
-    let (hello, state) = heard.ok()?;
-    Some(Incoming {
-        peer,
-        hello,
-        exchange,
-        state,
-        net,
-    })
+    let silent = || {
+        exchange.error(
+            ErrorKind::TimedOut,
+            format!("{peer} has said nothing for {limit:?}"),
+        )
+    };
+    match heard.unwrap_or_else(|_| Err(silent())) {
+        Ok((hello, state)) => Ok(Incoming {
+            peer,
+            hello,
+            exchange,
+            state,
+            net,
+        }),
+        Err(error) => Err((peer, error)),
+    }
 }
 
 /// A peer that asks for a stream. Dropping it refuses the peer without a reason.

@@ -18,7 +18,7 @@ use super::options::{StreamAddr, StreamOptions};
 use super::side::{Net, each_address, runtime};
 use crate::channel::Listener;
 use crate::device::Device;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::WorkQ;
 use crate::sync::{Mutex, lock, log};
 
@@ -100,8 +100,9 @@ impl RdmaListener {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for an option that is out of its range; `NotFound` for a host name without an
-    /// address; `AlreadyExist` if the address is in use; `NoMemory` if the memory of the streams
+    /// `InvalidValue` for an option that is out of its range; `NotSupported` for one that the
+    /// device does not have, and on iWARP; `NotFound` for a host name without an address;
+    /// `AlreadyExist` if the address is in use; `NoMemory` if the memory of the first streams
     /// cannot be had; `BadState` without a Tokio runtime; what the system says.
     ///
     /// # Panics
@@ -132,7 +133,7 @@ impl RdmaListener {
     ///
     /// # Errors
     ///
-    /// As [`bind`](RdmaListener::bind).
+    /// As [`bind`](RdmaListener::bind), but for memory, which comes with the first stream.
     ///
     /// # Panics
     ///
@@ -207,11 +208,24 @@ impl RdmaListener {
         self.accepting.looks.store(true, SeqCst);
         let came = arrivals.poll(&mut Context::from_waker(waker), &self.net, runtime);
         let unlogged = arrivals.unlogged.take();
+        let lost = std::mem::take(&mut arrivals.lost);
         let silent = arrivals.silent.len() as u64;
         self.net.guests.count(|stats| stats.half_open = silent);
         self.accepting.looks.store(false, SeqCst);
         drop(arrivals);
         self.accepting.tell();
+        for (peer, error) in lost {
+            self.net.guests.count(|stats| match error.kind() {
+                ErrorKind::TimedOut => stats.timed_out += 1,
+                _ => stats.strangers += 1,
+            });
+            log(|| match error.kind() {
+                ErrorKind::TimedOut => {
+                    debug!(target: "tokio_doca::stream", %peer, %error, "timed out");
+                }
+                _ => debug!(target: "tokio_doca::stream", %peer, %error, "no peer"),
+            });
+        }
         if let Some(error) = unlogged {
             log(|| warn!(target: "tokio_doca::stream", %error, "peers wait"));
         }

@@ -52,8 +52,9 @@
 //! stream has at most 4 of them, and two for credits and its end; an honest stream needs none there
 //! while the device finishes its frames at once.
 //!
-//! On an adapter, half of the peers can hold up the writes of all others for these 2 s. Use one
-//! listener and one WorkQ for each group of peers that must not hold up others.
+//! On an adapter, half of the peers can hold up the writes of all others for these 2 s, and so new
+//! connections, whose first frames take memory for sends as well. Use one listener and one WorkQ
+//! for each group of peers that must not hold up others.
 
 // The files: `listener`, `incoming`, `connector` and `side` set connections up by `options`, as
 // `exchange` says, and speak `wire`, with memory for each stream (`side/memory`); `drain` ends a

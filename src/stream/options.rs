@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::flow::{HEAD, RESERVED};
+use super::side::SURE;
 use super::wire::FRAME_MIN;
 use crate::device::{Access, Device, Mtu, Transport};
 use crate::error::{Error, ErrorKind, Result};
@@ -92,10 +93,10 @@ impl fmt::Display for StreamAddr {
 /// Each of `connections` has memory for as many frames as `recv_window` and two more to receive,
 /// unless streams share [`recv_bufs`](Self::recv_bufs), and for half of `send_window` to send: 385
 /// KiB by default. The memory comes in parts of at most 8 MiB (or of one stream, or the buffers
-/// that all share, if these are more): the first one with the listener, or with the first connect,
-/// and others with the streams that need them. Threads of their own allocate it, so that no task
-/// waits but the one that needs it. It is registered for remote operations alone, so that an
-/// adapter locks it once: a [`Dma`](crate::Dma) does not reach it.
+/// that all share, if these are more): the first one with `bind`, or with the first stream, and
+/// others with the streams that need them. Threads of their own allocate it, so that no task waits
+/// but the one that needs it. It is registered for remote operations alone, so that an adapter
+/// locks it once: a [`Dma`](crate::Dma) does not reach it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -239,9 +240,10 @@ impl StreamOptions {
     }
 
     /// Sets the largest payload of a packet; both sides use the smaller one of theirs. Defaults to
-    /// `None`: that of the port. A message of that size passes both ways before there is a stream:
-    /// if the network between the ports carries less, packets of the stream have 1,024 bytes, and
-    /// the log says so.
+    /// `None`: that of the port. No packet of more than 1,024 bytes is longer than
+    /// [`frame_size`](Self::frame_size). A message of that size passes both ways before there is a
+    /// stream: if the network between the ports carries less, packets of the stream have 1,024
+    /// bytes, and the log says so.
     pub fn mtu(mut self, mtu: impl Into<Option<Mtu>>) -> Self {
         self.mtu = mtu.into();
         self
@@ -287,7 +289,7 @@ impl StreamOptions {
             .permissions(self.permissions)
             .transport(transport)
             .gid_index(self.gid_index)
-            .mtu(self.mtu.unwrap_or(mtu).min(mtu));
+            .mtu(self.mtu.unwrap_or(mtu).min(mtu).min(self.tried()));
         // Credits are for receives that are posted. Without a network between them, a frame waits
         // for one only if the peer has lied.
         match self.rnr_timeout {
@@ -295,6 +297,14 @@ impl StreamOptions {
             None if !has_network(device) => rdma.rnr_timeout(LIAR),
             None => rdma,
         }
+    }
+
+    /// Returns the largest packet that the first frames try: none is larger than a frame. The least
+    /// one passes wherever Ethernet does.
+    fn tried(&self) -> Mtu {
+        let fit = |mtu: &&Mtu| mtu.bytes() as usize <= self.frame_size;
+        let largest = Mtu::ALL.iter().rev().find(fit);
+        largest.map_or(SURE, |mtu| (*mtu).max(SURE))
     }
 
     /// Returns how many frames a peer can send before this side reads.

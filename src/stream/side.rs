@@ -272,7 +272,7 @@ impl Net {
 
     /// Has memory for some streams.
     pub(super) async fn prepare(&self, op: &'static str) -> Result<()> {
-        self.memory.prepare(op).await
+        self.memory.take(op).await.map(drop)
     }
 
     /// One side of a connection that is to be made, for those that met in this exchange.
@@ -397,6 +397,8 @@ impl Exchange {
         }
         let kind = match over {
             Over::Wrong(Wrong::Version(_)) => ErrorKind::UnsupportedVersion,
+            // A stranger's words choose nothing for a listener.
+            _ if self.op != CONNECT => ErrorKind::ConnectionAborted,
             Over::Refused(BUSY) => ErrorKind::Full,
             Over::Refused(DRAINS) => ErrorKind::Shutdown,
             // By the application.

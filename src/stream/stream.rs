@@ -295,6 +295,8 @@ impl Drop for RdmaStream {
         let peer = self.peer.clone();
         log(|| debug!(target: "tokio_doca::stream", %peer, "ended"));
         if self.linger.is_zero() {
+            // Others may have the view of the connection yet.
+            _ = core.rdma().reset();
             return;
         }
         let runtime = core.runtime().clone();

@@ -20,13 +20,13 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "error",
-        752,
+        754,
         "45: receives out of range are refused; kinds have a file for their aliases; 46: what ends a stream is said in its words",
     ),
     ("mem", 5533, "45: a wait for a Buf is in the log"),
     (
         "ops",
-        6246,
+        6249,
         "46: what a device refuses is asked before; 45: a handshake that waits is in the log; receives out of range; 46: which address; 46: the log names the peer of a stream",
     ),
     (
@@ -51,19 +51,19 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "reactor",
-        6864,
-        "45: a handshake is late after a second; 46: that a peer leaves is no warning; 46: the peer's address; 46: completion vectors; 46: the log names the peer of a stream",
+        6876,
+        "45: a handshake is late after a second; 46: that a peer leaves is no warning; 46: the peer's address; 46: completion vectors; 46: the log names the peer of a stream; 46: an orderly end of a stream warns nobody",
     ),
     (
         "stream",
-        2941,
-        "46: settings of adapters, names, addresses, events; 45: limits out of range are refused, a connect that waits is in the log; 46: which address; 46: a stream tries its path, and asks for small packets; 46: memory comes with streams; 46: statistics, events, what of an Rdma leaves a stream whole",
+        3020,
+        "46: settings of adapters, names, addresses, events; 45: limits out of range are refused, a connect that waits is in the log; 46: which address; 46: a stream tries its path, and asks for small packets; 46: memory comes with streams; 46: statistics, events, what of an Rdma leaves a stream whole; 46: what a reader of it found",
     ),
     ("sync", 1034, ""),
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 44142;
+const SUM: usize = 44238;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

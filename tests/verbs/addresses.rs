@@ -52,11 +52,20 @@ async fn pair(devices: [&Device; 2], options: StreamOptions, addr: StreamAddr) -
 
 /// The addresses that a connector and a listener with these tables have.
 fn chosen(tables: [&str; 2], options: StreamOptions, addr: impl Into<StreamAddr>) -> [Ipv6Addr; 2] {
+    let wishes = format!("{options:?}").contains("source: Some");
     let world = World::new([adapter("fake0", tables[0]), adapter("fake1", tables[1])]);
     let verbs = provider(&world);
     let [one, other] = ["fake0", "fake1"].map(|name| open(&verbs, name));
     run(async {
-        let [here, there] = pair([&one, &other], options, addr.into()).await;
+        let addr = addr.into();
+        let [here, there] = pair([&one, &other], options, addr.clone()).await;
+        if let StreamAddr::Tcp(addr) = addr {
+            // An IPv4 address is one on an IPv6 socket too.
+            let met = Some(addr.ip().to_canonical());
+            let sources = [&here, &there].map(|stream| stream.rdma().transport().source);
+            assert_eq!(sources[1], met);
+            assert!(wishes || sources[0] == met, "{sources:?}");
+        }
         let paths = [&here, &there].map(|stream| stream.rdma().path().unwrap());
         let addrs = paths.map(|path| path.gid);
         assert_eq!(paths.map(|path| path.peer_gid), [addrs[1], addrs[0]]);

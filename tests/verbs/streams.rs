@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use support::device::under_test;
 use support::stream::{Net, small};
-use support::*;
+use support::subscriber::Lines;
+use support::{test_name, *};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio_doca::rdma::{Mtu, Transport};
+use tokio_doca::mem::{Access, BufInventory, RemoteMmap};
+use tokio_doca::rdma::{Mtu, RdmaState, Transport};
 use tokio_doca::stream::{RdmaStream, StreamOptions};
 use tokio_doca::verbs::ffi::{IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096, ibv_mtu};
-use tokio_doca::{Device, ErrorKind, Mode, WorkQ};
+use tokio_doca::{Device, ErrorKind, Mmap, Mode, WorkQ};
 
 use crate::adapters::{open, provider};
 use crate::fake_verbs::{Description, World};
@@ -26,6 +28,7 @@ fn packets_of_streams_travel_as_the_options_say() {
         let options = small()
             .transport(transport)
             .gid_index(5)
+            .frame_size(4096)
             .mtu(Mtu::Bytes2048);
         run(async {
             let net = Net::new(&device, mode, options).await;
@@ -219,4 +222,74 @@ fn a_new_stream_has_its_whole_window() {
             written.unwrap();
         }
     });
+}
+
+/// One-sided operations have packets of the path as well: none is larger than what was tried, which
+/// is a frame at most.
+#[test]
+fn packets_of_one_sided_operations_are_as_large_as_what_was_tried() {
+    for frame in [64, 512, 2048, 8 << 10] {
+        let (_world, devices) = networks([1500; 2], Description::roce);
+        run(async {
+            let options = small().frame_size(frame).permissions(Access::RDMA_WRITE);
+            let met = meet(&devices, options).await;
+            let [here, _there] = met.map(Result::unwrap);
+            assert!(here.rdma().path().unwrap().mtu <= Mtu::Bytes1024, "{frame}");
+            let memory = |device, access| {
+                let memory = Mmap::builder().device(device).access(access);
+                memory.alloc(8 << 10).unwrap()
+            };
+            let access = Access::LOCAL_READ_WRITE | Access::RDMA_WRITE;
+            let theirs = memory(&devices[1], access);
+            let blob = theirs.export_rdma(&devices[1]).unwrap();
+            let remote = RemoteMmap::from_export(&devices[0], &blob).await.unwrap();
+            let own = memory(&devices[0], Access::LOCAL_READ_WRITE);
+            let src = BufInventory::with_capacity(1).buf_filled(&own, ..).unwrap();
+            let dst = remote.buf(..).unwrap();
+            let written = here.rdma().write(&src, &dst);
+            in_time("8 KiB", written).await.unwrap();
+        });
+    }
+}
+
+/// A peer that has ended its stream and gone is no fault, though an adapter only knows that it is
+/// silent; one that has gone without an end is.
+#[test]
+fn an_orderly_end_warns_nobody() {
+    if !alone(test_name!(an_orderly_end_warns_nobody)) {
+        return;
+    }
+    let lines = Lines::everywhere();
+    for ends in [true, false] {
+        let (_world, devices) = networks([usize::MAX; 2], Description::roce);
+        run(async {
+            let options = long().linger(Duration::ZERO);
+            let mut pair = meet(&devices, options).await.map(Result::unwrap);
+            let [here, there] = &mut pair;
+            let mut watch = there.rdma().watch();
+            here.write_all(b"bye").await.unwrap();
+            if ends {
+                here.shutdown().await.unwrap();
+            }
+            let mut came = [0; 4];
+            let len = if ends { 3 } else { 2 };
+            in_time("the data", there.read_exact(&mut came[..len]))
+                .await
+                .unwrap();
+            if ends {
+                assert_eq!(there.read(&mut came).await.unwrap(), 0);
+            }
+            let [here, there] = pair;
+            // Without a linger nothing says that it goes.
+            drop(here);
+            let fails = async {
+                while !matches!(there.rdma().state(), RdmaState::Error(_)) {
+                    watch.changed().await.unwrap();
+                }
+            };
+            in_time("the end of the connection", fails).await;
+            let warned = lines.with(&["WARN tokio_doca::rdma state"]).len();
+            assert_eq!(warned, usize::from(!ends));
+        });
+    }
 }

@@ -246,6 +246,11 @@ impl Rdma {
         }
     }
 
+    /// The peer's stream has ended in order, for the log.
+    pub(crate) fn set_ended(&self) {
+        self.port().set_ended();
+    }
+
     /// Has the log name the peer from now on.
     pub(crate) fn set_peer(&self, peer: String) {
         self.port().set_peer(peer);

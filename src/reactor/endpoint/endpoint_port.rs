@@ -148,6 +148,11 @@ impl EndpointPort {
         self.watched.id
     }
 
+    /// The peer's stream has ended in order, for the log.
+    pub(crate) fn set_ended(&self) {
+        self.watched.set_ended();
+    }
+
     /// Has the log name the peer from now on.
     pub(crate) fn set_peer(&self, peer: String) {
         self.watched.set_peer(peer);

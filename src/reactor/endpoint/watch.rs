@@ -88,6 +88,8 @@ struct Known {
     changes: u64,
     /// The Rdma was dropped: the state does not change any more.
     gone: bool,
+    /// The peer's stream has ended in order: that it leaves then is no fault.
+    ended: bool,
 }
 
 impl Watched {
@@ -101,6 +103,7 @@ impl Watched {
                 transitions: (0, 0),
                 changes: 0,
                 gone: false,
+                ended: false,
             }),
             waiting: Waiters::new(),
             endpoint: OnceLock::new(),
@@ -116,6 +119,11 @@ impl Watched {
     /// Has the log name the peer from now on.
     pub(super) fn set_peer(&self, peer: String) {
         _ = self.peer.set(peer);
+    }
+
+    /// The peer's stream has ended in order.
+    pub(super) fn set_ended(&self) {
+        lock(&self.known).ended = true;
     }
 
     pub(super) fn peer(&self) -> Option<DisplayValue<&String>> {
@@ -165,16 +173,20 @@ impl Watched {
             RdmaState::Error(_) => known.transitions.1 += 1,
             RdmaState::Init | RdmaState::Reset => {}
         }
+        let ended = known.ended;
         drop(known);
         self.waiting.wake_all();
-        self.log(state);
+        self.log(state, ended);
     }
 
     /// Writes the new state to the log. The caller has no locks. That a peer leaves is no fault.
-    fn log(&self, state: RdmaState) {
+    fn log(&self, state: RdmaState, ended: bool) {
         let (rdma, peer) = (self.id, self.peer());
+        let leaves = |cause: JobError| {
+            cause.reason() == Reason::PeerClosed || ended && cause.is_disconnect()
+        };
         log(|| match state {
-            RdmaState::Error(cause) if cause.reason() == Reason::PeerClosed => {
+            RdmaState::Error(cause) if leaves(cause) => {
                 debug!(target: "tokio_doca::rdma", rdma, peer, state = "Error", %cause, "state");
             }
             RdmaState::Error(cause) => {

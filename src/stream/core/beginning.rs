@@ -77,7 +77,7 @@ impl Core {
     ) -> Poll<Result<(), JobError>> {
         if self.sends.accepted() == 0 {
             // The peer's first frame has given its receive back.
-            self.lend(cx);
+            ready!(self.poll_receives(cx));
             let len = len.min(self.frame) - HEAD;
             let fill = |data: &mut BufDataMut<'_>| data.put_bytes(0, len);
             while let Err(error) = ready!(self.poll_filled(Kind::Credits, cx, fill)) {

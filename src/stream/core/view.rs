@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::device::{Access, Device, Mtu, Path, RdmaCaps, Transport};
+use crate::device::{Access, Device, Path, RdmaCaps, Transport};
 use crate::mem::{MaybeDestination, MaybeRemote, MaybeSource};
 use crate::ops::graph::{GraphBuilder, Node, WriteNode};
 use crate::ops::{Rdma, RdmaOp, RdmaStats};
@@ -173,12 +173,6 @@ impl StreamRdma {
     /// ([`StreamOptions::permissions`](crate::stream::StreamOptions::permissions)).
     pub fn permissions(&self) -> Access {
         self.0.permissions()
-    }
-
-    /// Returns the largest payload of a packet that this side was set to
-    /// ([`StreamOptions::mtu`](crate::stream::StreamOptions::mtu)).
-    pub fn mtu(&self) -> Mtu {
-        self.0.mtu()
     }
 
     /// Returns how it reaches the peer, as [`Rdma::path`].

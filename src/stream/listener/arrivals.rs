@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep};
 
 use super::ACCEPT;
-use crate::channel::{Listener, is_full};
+use crate::channel::{Listener, Peer, is_full};
 use crate::error::{Error, ErrorKind, Result};
 use crate::stream::incoming::{Incoming, hear};
 use crate::stream::side::Net;
@@ -32,14 +32,18 @@ pub(super) struct Arrivals {
     short: bool,
     /// Why, if the log does not say it yet.
     pub(super) unlogged: Option<io::Error>,
+    /// Peers that have not become an `Incoming`, and why, which neither the log nor the statistics
+    /// say yet.
+    pub(super) lost: Vec<(Peer, Error)>,
     /// Peers that have not said what they want, the oldest first, and since when.
-    pub(super) silent: VecDeque<(Instant, Greeting)>,
+    pub(super) silent: VecDeque<(Instant, Peer, Greeting)>,
     /// When the oldest of them may lose its place, or when the next is accepted if there are none
     /// and it is `short`.
     patience: Pin<Box<Sleep>>,
 }
 
-type Greeting = Pin<Box<dyn Future<Output = Option<Incoming>> + Send>>;
+type Heard = std::result::Result<Incoming, (Peer, Error)>;
+type Greeting = Pin<Box<dyn Future<Output = Heard> + Send>>;
 
 impl Arrivals {
     pub(super) fn new(listener: Listener) -> Arrivals {
@@ -47,6 +51,7 @@ impl Arrivals {
             listener,
             short: false,
             unlogged: None,
+            lost: Vec::new(),
             silent: VecDeque::new(),
             patience: Box::pin(tokio::time::sleep(Duration::ZERO)),
         }
@@ -76,14 +81,16 @@ impl Arrivals {
                 Poll::Ready(Ok(Some(socket))) => {
                     self.short = false;
                     if no_room {
-                        self.drop_oldest(net);
+                        self.drop_oldest("another peer needed its place");
                     }
+                    let peer = socket.peer();
                     let greeting = hear(socket, Arc::clone(net), runtime.clone());
-                    self.silent.push_back((Instant::now(), Box::pin(greeting)));
+                    let greeting = (Instant::now(), peer, Box::pin(greeting) as Greeting);
+                    self.silent.push_back(greeting);
                 }
                 // A silent peer has a descriptor that another one needs.
                 Poll::Ready(Err(error)) if is_full(&error) && !self.silent.is_empty() => {
-                    self.drop_oldest(net);
+                    self.drop_oldest("another peer needed its descriptor");
                 }
                 Poll::Ready(Err(error)) if is_full(&error) => {
                     if !mem::replace(&mut self.short, true) {
@@ -105,13 +112,14 @@ impl Arrivals {
     /// Polls all that are silent, and returns one that has spoken.
     fn greeted(&mut self, cx: &mut Context<'_>) -> Option<Incoming> {
         let mut at = 0;
-        while let Some((_, greeting)) = self.silent.get_mut(at) {
+        while let Some((_, _, greeting)) = self.silent.get_mut(at) {
             match greeting.as_mut().poll(cx) {
                 Poll::Pending => at += 1,
-                Poll::Ready(incoming) => {
+                Poll::Ready(heard) => {
                     self.silent.remove(at);
-                    if incoming.is_some() {
-                        return incoming;
+                    match heard {
+                        Ok(incoming) => return Some(incoming),
+                        Err(lost) => self.lost.push(lost),
                     }
                 }
             }
@@ -119,16 +127,18 @@ impl Arrivals {
         None
     }
 
-    /// Another peer needs the place of the oldest one.
-    fn drop_oldest(&mut self, net: &Net) {
-        if self.silent.pop_front().is_some() {
-            net.guests.count(|stats| stats.timed_out += 1);
+    /// Another peer needs what the oldest one has.
+    fn drop_oldest(&mut self, why: &str) {
+        if let Some((since, peer, _)) = self.silent.pop_front() {
+            let text = format!("it was silent for {:?}, and {why}", since.elapsed());
+            self.lost
+                .push((peer, Error::new(ErrorKind::TimedOut, ACCEPT, text)));
         }
     }
 
     /// Waits until the oldest has been silent for long: then the next peer may have its place.
     fn is_silent(&mut self, cx: &mut Context<'_>) -> bool {
-        let Some((since, _)) = self.silent.front() else {
+        let Some((since, ..)) = self.silent.front() else {
             return true;
         };
         self.patience.as_mut().reset(*since + SILENCE);

@@ -1,17 +1,18 @@
 //! The memory of the streams of one listener or connector. It comes in parts, with the connections:
 //! a part is the memory of some streams, and a thread that may block allocates and registers it.
 
+use std::cmp::Reverse;
 use std::future::poll_fn;
 use std::sync::Arc;
 
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::OwnedMutexGuard;
 
 use crate::device::{Device, RegistrationUse};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::{Buf, BufPool, Mmap};
 use crate::stream::flow::RESERVED;
 use crate::stream::options::StreamOptions;
-use crate::sync::Blocking;
+use crate::sync::{Blocking, Mutex, lock};
 
 /// The most bytes of a part that is for several streams.
 const PART: usize = 8 << 20;
@@ -25,9 +26,12 @@ const CONTROL: usize = 64;
 pub(super) struct Memory {
     options: StreamOptions,
     device: Device,
-    /// Whoever adds a part has the lock until it is there: others wait for it.
     parts: Arc<Mutex<Parts>>,
+    /// Whoever adds a part has it until the part is there.
+    growing: Arc<Growing>,
 }
+
+type Growing = tokio::sync::Mutex<()>;
 
 #[derive(Default)]
 struct Parts {
@@ -59,15 +63,7 @@ impl Memory {
             options,
             device: device.clone(),
             parts: Arc::default(),
-        }
-    }
-
-    /// Has the first part, so that the first peer does not wait for it.
-    pub(super) async fn prepare(&self, op: &'static str) -> Result<()> {
-        let parts = Arc::clone(&self.parts).lock_owned().await;
-        match parts.all.is_empty() {
-            true => self.grow(op, parts).await,
-            false => Ok(()),
+            growing: Arc::default(),
         }
     }
 
@@ -75,18 +71,22 @@ impl Memory {
     /// ended gives back may be missing yet.
     pub(super) async fn take(&self, op: &'static str) -> Result<Place> {
         let (_, receives, _) = self.options.bufs_of_a_stream();
-        loop {
-            let parts = Arc::clone(&self.parts).lock_owned().await;
-            let is_whole = |part: &&Part| part.receives.stats().free >= receives;
-            if let Some(place) = parts.all.iter().filter(is_whole).find_map(Part::take) {
+        if let Some(place) = lock(&*self.parts).take(receives) {
+            return Ok(place);
+        }
+        let growing = Arc::clone(&self.growing).lock_owned().await;
+        {
+            let mut parts = lock(&*self.parts);
+            // Who grew before may have left some.
+            if let Some(place) = parts.take(receives) {
                 return Ok(place);
             }
             if parts.streams == self.options.connections {
-                let place = parts.all.iter().find_map(Part::take);
-                return place.ok_or_else(|| self.full(op));
+                return parts.take(0).ok_or_else(|| self.full(op));
             }
-            self.grow(op, parts).await?;
         }
+        let grown = self.grow(op, growing, receives).await;
+        grown.or_else(|error| lock(&*self.parts).take(0).ok_or(error))
     }
 
     pub(super) fn full(&self, op: &'static str) -> Error {
@@ -97,11 +97,26 @@ impl Memory {
         Error::new(ErrorKind::Full, op, text)
     }
 
-    /// Adds a part. If this is dropped meanwhile the part comes all the same.
-    async fn grow(&self, op: &'static str, mut parts: OwnedMutexGuard<Parts>) -> Result<()> {
+    /// Adds a part, and takes the memory of a stream of it. If this is dropped meanwhile the part
+    /// comes all the same.
+    async fn grow(
+        &self,
+        op: &'static str,
+        growing: OwnedMutexGuard<()>,
+        receives: usize,
+    ) -> Result<Place> {
         let (options, device) = (self.options, self.device.clone());
+        let parts = Arc::clone(&self.parts);
         let mut call = Blocking::new();
-        call.begin(op, move || parts.add(&options, &device))?;
+        call.begin(op, move || {
+            let (shared, streams) = lock(&*parts).next(&options);
+            let made = Part::new(&options, &device, shared, streams)?;
+            let mut parts = lock(&*parts);
+            parts.add(made, streams, options.recv_bufs.is_some());
+            let place = parts.take(receives);
+            drop(growing);
+            place.ok_or_else(|| Error::new(ErrorKind::Full, op, "others have taken it"))
+        })?;
         let grown = poll_fn(|cx| call.poll(op, cx)).await;
         grown.map_err(|error| match error.kind() {
             ErrorKind::NoMemory => {
@@ -137,31 +152,53 @@ impl StreamOptions {
 }
 
 impl Parts {
-    fn add(&mut self, options: &StreamOptions, device: &Device) -> Result<()> {
+    /// Takes the memory of a stream of the part that has most, if it has so many Bufs to receive.
+    fn take(&mut self, receives: usize) -> Option<Place> {
+        let mut all: Vec<_> = self.all.iter().collect();
+        all.sort_by_cached_key(|part| Reverse(part.receives.stats().free));
+        let enough = |part: &&&Part| part.receives.stats().free >= receives;
+        all.iter().filter(enough).find_map(|part| part.take())
+    }
+
+    /// What the next part is for: the pool that all share, if it is there, and how many streams.
+    fn next(&self, options: &StreamOptions) -> (Option<BufPool>, usize) {
+        let fit = (PART / options.bytes_of_a_stream()).max(1);
+        let streams = fit.min(options.connections - self.streams);
+        (self.shared.clone(), streams)
+    }
+
+    fn add(&mut self, part: Part, streams: usize, shares: bool) {
+        self.shared = shares.then(|| part.receives.clone());
+        self.all.push(part);
+        self.streams += streams;
+    }
+}
+
+impl Part {
+    fn new(
+        options: &StreamOptions,
+        device: &Device,
+        shared: Option<BufPool>,
+        streams: usize,
+    ) -> Result<Part> {
         let (element, receives, sends) = options.bufs_of_a_stream();
-        let shared = match (&self.shared, options.recv_bufs) {
+        let shared = match (shared, options.recv_bufs) {
             (None, Some(bufs)) => {
                 let memory = alloc(device, bufs * element)?;
                 Some(pool(&memory, 0, bufs * element, options.frame_size)?)
             }
-            (shared, _) => shared.clone(),
+            (shared, _) => shared,
         };
-        let fit = (PART / options.bytes_of_a_stream()).max(1);
-        let streams = fit.min(options.connections - self.streams);
         let memory = alloc(device, streams * options.bytes_of_a_stream())?;
         let [receives, sends] = [receives, sends].map(|bufs| bufs * element * streams);
-        let part = Part {
-            receives: match &shared {
-                Some(shared) => shared.clone(),
+        Ok(Part {
+            receives: match shared {
+                Some(shared) => shared,
                 None => pool(&memory, 0, receives, options.frame_size)?,
             },
             sends: pool(&memory, receives, sends, options.frame_size)?,
             control: pool(&memory, receives + sends, 2 * CONTROL * streams, CONTROL)?,
-        };
-        self.all.push(part);
-        self.streams += streams;
-        self.shared = shared;
-        Ok(())
+        })
     }
 }
 

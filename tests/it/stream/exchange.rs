@@ -251,6 +251,35 @@ fn a_stream_speaks_as_docs_wire_says() {
     });
 }
 
+/// What a stranger says chooses neither the error of an accept nor what is counted: a server may
+/// end at `Shutdown`.
+#[test]
+fn a_stranger_cannot_choose_why_it_is_not_accepted() {
+    run(async {
+        let net = net(small()).await;
+        let reasons = [
+            "the listener drains",
+            "all streams are in use",
+            "no such tenant",
+        ];
+        for reason in reasons {
+            let mut raw = Raw::new(&net).await;
+            raw.say(&raw.hello()).await;
+            let leaves = async {
+                raw.hear().await;
+                raw.say(&[b"TDST\x02\x03", reason.as_bytes()].concat())
+                    .await;
+            };
+            let accept = async { net.listener.accept().await?.accept(b"").await };
+            let (stream, ()) = in_time("the exchange", join(accept, leaves)).await;
+            let text = rejected(stream, ErrorKind::ConnectionAborted);
+            assert!(text.contains(reason), "{text}");
+        }
+        let stats = net.listener.stats();
+        assert_eq!((stats.failed, stats.full, stats.refused), (3, 0, 0));
+    });
+}
+
 #[test]
 fn a_connector_that_does_not_introduce_itself_gets_no_stream() {
     run(async {
