@@ -37,7 +37,10 @@ const WHY: &[(&[&str], &str)] = &[
         &["G1.instr"],
         "One type for all operands costs 30 instructions more than twins for local ones did",
     ),
-    (&["G6.4k"], "A job costs about 80 ns beside the bare crate"),
+    (
+        &["G6.4k", "G6.4k.copy"],
+        "A job costs about 80 ns beside the bare crate",
+    ),
     (
         &["F1.4k"],
         "Leases of both sides and the opaque copy cost 30 ns over a copy of 27",
@@ -79,6 +82,10 @@ const WHY: &[(&[&str], &str)] = &[
     (
         &["R11"],
         "Each side sets a connection up on threads that may block",
+    ),
+    (
+        &["R11.descriptors", "R11.memory"],
+        "Memory of as many streams as there were at once stays: a part of 8 MiB",
     ),
     (
         &["V2", "V7", "V7#2"],

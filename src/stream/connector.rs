@@ -111,8 +111,8 @@ impl RdmaConnector {
         let connected = self.connect_to(&addr, data).await;
         log(|| match &connected {
             Ok((stream, _)) => {
-                let path = stream.path();
-                debug!(target: "tokio_doca::stream", %addr, path, "connected");
+                let (peer, path) = (stream.peer(), stream.path());
+                debug!(target: "tokio_doca::stream", %addr, %peer, path, "connected");
             }
             Err(error) if error.kind() == ErrorKind::TimedOut => {
                 warn!(target: "tokio_doca::stream", %addr, %error, "timed out");
@@ -132,7 +132,7 @@ impl RdmaConnector {
                 StreamAddr::Unix(path) => Socket::connect_path(CONNECT, path).await?,
                 StreamAddr::Host(name) => {
                     let connect = async |addr| Socket::connect_tcp(CONNECT, addr).await;
-                    each_address(CONNECT, name, connect).await?
+                    each_address(CONNECT, name, options.timeout, connect).await?
                 }
             };
             let mut exchange = Exchange::new(CONNECT, socket, runtime);

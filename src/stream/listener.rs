@@ -319,7 +319,10 @@ impl StreamOptions {
             StreamAddr::Tcp(addr) => Listener::tcp(BIND, *addr).await?,
             StreamAddr::Unix(path) => Listener::path(BIND, path)?,
             StreamAddr::Host(name) => {
-                each_address(BIND, name, async |addr| Listener::tcp(BIND, addr).await).await?
+                each_address(BIND, name, self.timeout, async |addr| {
+                    Listener::tcp(BIND, addr).await
+                })
+                .await?
             }
         };
         Ok(RdmaListener::new(net, listener, addr))

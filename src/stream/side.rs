@@ -191,20 +191,40 @@ pub(super) fn runtime(op: &'static str) -> Result<Handle> {
 pub(super) async fn each_address<T>(
     op: &'static str,
     name: &str,
-    mut with: impl AsyncFnMut(SocketAddr) -> Result<T>,
+    limit: Duration,
+    with: impl AsyncFnMut(SocketAddr) -> Result<T>,
 ) -> Result<T> {
     let none = |error: &dyn fmt::Display| {
         let text = format!("no address for \"{name}\": {error}; write a name, a colon and a port");
         Error::new(ErrorKind::NotFound, op, text)
     };
-    let mut last = none(&"the resolver knows none");
-    for addr in lookup_host(name).await.map_err(|error| none(&error))? {
-        match with(addr).await {
-            Ok(done) => return Ok(done),
-            Err(error) => last = error,
-        }
+    let addrs = lookup_host(name).await.map_err(|error| none(&error))?;
+    let addrs: Vec<SocketAddr> = addrs.collect();
+    let done = first_of(op, &addrs, limit, with).await;
+    done.unwrap_or_else(|| Err(none(&"the resolver knows none")))
+}
+
+/// The same with these addresses. Each has its share of the time, so that one that is silent leaves
+/// some to the others.
+async fn first_of<T>(
+    op: &'static str,
+    addrs: &[SocketAddr],
+    limit: Duration,
+    mut with: impl AsyncFnMut(SocketAddr) -> Result<T>,
+) -> Option<Result<T>> {
+    let share = limit / addrs.len().max(1) as u32;
+    let mut last = None;
+    for &addr in addrs {
+        last = Some(match tokio::time::timeout(share, with(addr)).await {
+            Ok(Ok(done)) => return Some(Ok(done)),
+            Ok(error) => error,
+            Err(_) => {
+                let text = format!("{addr} did not answer within {share:?}");
+                Err(Error::new(ErrorKind::TimedOut, op, text))
+            }
+        });
     }
-    Err(last)
+    last
 }
 
 /// Refuses a device that connects by rdma_cm alone: iWARP's.
@@ -406,5 +426,30 @@ impl Exchange {
             _ => ErrorKind::ConnectionAborted,
         };
         self.error(kind, over.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_is_silent_leaves_time_to_the_others() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().build().unwrap();
+        let [silent, good] = [1, 2].map(|port| SocketAddr::from(([192, 0, 2, 1], port)));
+        let meet = async |addr| match addr == good {
+            true => Ok(addr),
+            false => std::future::pending().await,
+        };
+        runtime.block_on(async {
+            let limit = Duration::from_millis(50);
+            let met = first_of("test", &[silent, good], limit, meet).await;
+            assert_eq!(met.unwrap().unwrap(), good);
+            let met = first_of("test", &[silent], limit, meet).await;
+            let text = met.unwrap().unwrap_err().to_string();
+            assert!(text.contains("192.0.2.1:1 did not answer"), "{text}");
+            assert!(first_of("test", &[], limit, meet).await.is_none());
+        });
     }
 }

@@ -214,6 +214,9 @@ impl RdmaStream {
     }
 }
 
+/// What the log says of a dropped stream whose peer does not have everything.
+const REST: &str = "the rest was not sent";
+
 const HELD: &str = "drop alone takes it out";
 
 fn io_error(error: JobError) -> io::Error {
@@ -306,7 +309,10 @@ impl Drop for RdmaStream {
             let _entered = runtime.enter();
             // Its tasks wait for nothing any more.
             let mut idle = Context::from_waker(Waker::noop());
-            if core.poll_close(&mut idle).is_ready() {
+            if let Poll::Ready(closed) = core.poll_close(&mut idle) {
+                if let Err(error) = closed.map_err(JobError::of_stream) {
+                    log(|| debug!(target: "tokio_doca::stream", %peer, %error, "{REST}"));
+                }
                 return;
             }
         }
@@ -318,11 +324,10 @@ impl Drop for RdmaStream {
         });
         runtime.spawn(async move {
             let closed = tokio::time::timeout(linger, close).await;
-            let rest = "the rest was not sent";
             log(|| match closed {
                 Ok(Ok(())) => debug!(target: "tokio_doca::stream", %peer, "lingered"),
-                Ok(Err(error)) => debug!(target: "tokio_doca::stream", %peer, %error, "{rest}"),
-                Err(_) => warn!(target: "tokio_doca::stream", %peer, ?linger, "{rest}"),
+                Ok(Err(error)) => debug!(target: "tokio_doca::stream", %peer, %error, "{REST}"),
+                Err(_) => warn!(target: "tokio_doca::stream", %peer, ?linger, "{REST}"),
             });
         });
     }

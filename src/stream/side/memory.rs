@@ -76,17 +76,17 @@ impl Memory {
         }
         let growing = Arc::clone(&self.growing).lock_owned().await;
         {
-            let mut parts = lock(&*self.parts);
+            let parts = lock(&*self.parts);
             // Who grew before may have left some.
             if let Some(place) = parts.take(receives) {
                 return Ok(place);
             }
             if parts.streams == self.options.connections {
-                return parts.take(0).ok_or_else(|| self.full(op));
+                return parts.take_any().ok_or_else(|| self.full(op));
             }
         }
         let grown = self.grow(op, growing, receives).await;
-        grown.or_else(|error| lock(&*self.parts).take(0).ok_or(error))
+        grown.or_else(|error| lock(&*self.parts).take_any().ok_or(error))
     }
 
     pub(super) fn full(&self, op: &'static str) -> Error {
@@ -152,12 +152,17 @@ impl StreamOptions {
 }
 
 impl Parts {
-    /// Takes the memory of a stream of the part that has most, if it has so many Bufs to receive.
-    fn take(&mut self, receives: usize) -> Option<Place> {
+    /// Takes the memory of a stream of a part that has so many Bufs to receive.
+    fn take(&self, receives: usize) -> Option<Place> {
+        let enough = |part: &&Part| receives == 0 || part.receives.stats().free >= receives;
+        self.all.iter().filter(enough).find_map(Part::take)
+    }
+
+    /// The same of the part that has most of them.
+    fn take_any(&self) -> Option<Place> {
         let mut all: Vec<_> = self.all.iter().collect();
         all.sort_by_cached_key(|part| Reverse(part.receives.stats().free));
-        let enough = |part: &&&Part| part.receives.stats().free >= receives;
-        all.iter().filter(enough).find_map(|part| part.take())
+        all.into_iter().find_map(Part::take)
     }
 
     /// What the next part is for: the pool that all share, if it is there, and how many streams.
