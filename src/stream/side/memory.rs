@@ -154,8 +154,12 @@ impl StreamOptions {
 impl Parts {
     /// Takes the memory of a stream of a part that has so many Bufs to receive.
     fn take(&self, receives: usize) -> Option<Place> {
-        let enough = |part: &&Part| receives == 0 || part.receives.stats().free >= receives;
-        self.all.iter().filter(enough).find_map(Part::take)
+        self.all.iter().find_map(|part| {
+            // Cheap where a part has none: counting Bufs looks at each of them.
+            let place = part.take()?;
+            let whole = receives == 0 || part.receives.stats().free >= receives;
+            whole.then_some(place)
+        })
     }
 
     /// The same of the part that has most of them.
