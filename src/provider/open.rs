@@ -39,13 +39,15 @@ impl Device {
     #[doc(alias = "doca_dev_open")]
     pub fn open(name: &str) -> Result<Device> {
         const OP: &str = "Device::open";
-        let mut names = Vec::new();
-        let mut absent = String::new();
         for provider in providers() {
             let found = provider.find(name).map_err(|error| error.with_call(OP))?;
             if let Some(info) = found {
                 return open(&*provider, &info).map_err(|error| error.with_call(OP));
             }
+        }
+        let mut names = Vec::new();
+        let mut absent = String::new();
+        for provider in providers() {
             let devices = provider.devices();
             let devices = devices.map_err(|error| error.with_call(OP))?;
             names.extend(devices.iter().map(|info| info.name().to_owned()));

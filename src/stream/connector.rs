@@ -13,8 +13,8 @@ use tracing::{debug, warn};
 
 use super::RdmaStream;
 use super::exchange::{Connecting, Over};
-use super::options::{StreamAddr, StreamOptions};
-use super::side::{CONNECT, Exchange, Net, SURE, Side, each_address, not_passed, runtime};
+use super::options::{SURE, StreamAddr, StreamOptions};
+use super::side::{CONNECT, Exchange, Net, Side, each_address, not_passed, runtime};
 use super::wire::DATA_MAX;
 use crate::channel::Socket;
 use crate::device::Device;
@@ -158,39 +158,27 @@ impl RdmaConnector {
         let peer = exchange.socket.peer();
         loop {
             let offer = state.hear(&answer).map_err(|over| exchange.over(over))?;
-            let mut connected = side.dial(CONNECT, offer, options.timeout).await;
-            if connected.is_ok() {
-                let large = side.path().filter(|path| path.mtu > SURE);
-                let limit = match large {
-                    Some(_) => TEST.min(options.timeout / 4),
-                    // So that it ends before the exchange does, and says where.
-                    None => options.timeout.saturating_sub(begun.elapsed()) * 15 / 16,
-                };
-                let passed = {
-                    let passes = pin!(pass(&mut side, limit));
-                    match select(passes, pin!(exchange.hear())).await {
-                        Either::Left((passed, _)) => Ok(passed),
-                        Either::Right((said, _)) => Err(said?),
-                    }
-                };
-                connected = match passed {
-                    Ok(passed) => passed,
-                    // It has given up, or speaks out of turn.
-                    Err(said) => {
-                        let over = state.hear(&said).err().unwrap_or(Over::Unexpected);
-                        return Err(exchange.over(over));
-                    }
-                };
-                if let (Some(path), Err(error)) = (large, &connected)
-                    && state.asks_again()
-                {
-                    let text = "no packets of this size have passed: 1,024 bytes from now on";
-                    let mtu = path.mtu.bytes();
-                    log(|| warn!(target: "tokio_doca::stream", %peer, mtu, %error, "{text}"));
-                    side = self.0.side_again(&exchange, side).await?;
-                    answer = exchange.ask(&side, data).await?;
-                    continue;
-                }
+            let dialled = side.dial(CONNECT, offer, options.timeout).await;
+            let large = side.path();
+            let large = large.filter(|path| dialled.is_ok() && path.mtu > SURE);
+            let limit = match large {
+                Some(_) => TEST.min(options.timeout / 4),
+                // So that it ends before the exchange does, and says where.
+                None => options.timeout.saturating_sub(begun.elapsed()) * 15 / 16,
+            };
+            let connected = match dialled {
+                Ok(()) => pass(&mut side, &mut exchange, &mut state, limit).await?,
+                failed => failed,
+            };
+            if let (Some(path), Err(error)) = (large, &connected)
+                && state.asks_again()
+            {
+                let text = "no packets of this size have passed: 1,024 bytes from now on";
+                let mtu = path.mtu.bytes();
+                log(|| warn!(target: "tokio_doca::stream", %peer, mtu, %error, "{text}"));
+                side = self.0.side_again(&exchange, side).await?;
+                answer = exchange.ask(&side, data).await?;
+                continue;
             }
             if let Some(message) = state.dialled(connected.is_ok()) {
                 let said = exchange.say(message).await;
@@ -204,18 +192,34 @@ impl RdmaConnector {
     }
 }
 
-/// Has the first frames pass, within this time if there is a network.
-async fn pass(side: &mut Side, limit: Duration) -> Result<()> {
-    let Some(path) = side.path() else {
-        return side.pass(CONNECT).await;
-    };
-    match tokio::time::timeout(limit, side.pass(CONNECT)).await {
-        Ok(passed) => passed,
-        Err(_) => {
+/// Has the first frames pass, within this time if there is a network. Returns what became of them.
+///
+/// # Errors
+///
+/// The listener gives up meanwhile, or speaks out of turn.
+async fn pass(
+    side: &mut Side,
+    exchange: &mut Exchange,
+    state: &mut Connecting,
+    limit: Duration,
+) -> Result<Result<()>> {
+    let path = side.path();
+    let passes = async {
+        let Some(path) = path else {
+            return side.pass(CONNECT).await;
+        };
+        let passed = tokio::time::timeout(limit, side.pass(CONNECT)).await;
+        passed.unwrap_or_else(|_| {
             let why = format!("no frame has passed both ways within {limit:?}");
             Err(not_passed(CONNECT, ErrorKind::TimedOut, &why, path))
-        }
-    }
+        })
+    };
+    let said = match select(pin!(passes), pin!(exchange.hear())).await {
+        Either::Left((passed, _)) => return Ok(passed),
+        Either::Right((said, _)) => said?,
+    };
+    let over = state.hear(&said).err().unwrap_or(Over::Unexpected);
+    Err(exchange.over(over))
 }
 
 impl StreamOptions {

@@ -8,8 +8,11 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::ListenerStats;
 use crate::sync::{Mutex, lock};
+
+mod stats;
+
+pub use stats::ListenerStats;
 
 /// The streams of a listener.
 pub(super) struct Guests {

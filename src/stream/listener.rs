@@ -13,6 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tracing::{debug, warn};
 
+use super::drain::ListenerStats;
 use super::incoming::Incoming;
 use super::options::{StreamAddr, StreamOptions};
 use super::side::{Net, each_address, runtime};
@@ -23,10 +24,8 @@ use crate::reactor::WorkQ;
 use crate::sync::{Mutex, lock, log};
 
 mod arrivals;
-mod stats;
 
 use arrivals::Arrivals;
-pub use stats::ListenerStats;
 
 const BIND: &str = "RdmaListener::bind";
 const FROM_STD: &str = "RdmaListener::from_std";

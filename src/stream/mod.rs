@@ -83,8 +83,9 @@ mod wire;
 
 pub use connector::RdmaConnector;
 pub use core::{StreamRdma, StreamStats};
+pub use drain::ListenerStats;
 pub use incoming::Incoming;
-pub use listener::{ListenerStats, RdmaListener};
+pub use listener::RdmaListener;
 pub use messages::RdmaMessages;
 pub use options::{StreamAddr, StreamOptions};
 pub use stream::RdmaStream;

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::flow::{HEAD, RESERVED};
-use super::side::SURE;
 use super::wire::FRAME_MIN;
 use crate::device::{Access, Device, Mtu, Transport};
 use crate::error::{Error, ErrorKind, Result};
@@ -15,6 +14,10 @@ use crate::ops::{Rdma, RdmaBuilder};
 /// Bytes that may be on their way to a peer that does not read: less than what a connection of the
 /// software device holds.
 const IN_FLIGHT: usize = 448 << 10;
+
+/// The largest packet of all ports, and the one that passes wherever Ethernet does.
+pub(super) const LARGEST: Mtu = Mtu::Bytes4096;
+pub(super) const SURE: Mtu = Mtu::Bytes1024;
 
 /// How long a frame waits for a receive of a peer that has said that it is posted.
 const LIAR: Duration = Duration::from_millis(100);

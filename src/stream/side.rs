@@ -18,7 +18,7 @@ use super::core::{Core, Parts};
 use super::drain::Guests;
 use super::exchange::Over;
 use super::flow::RESERVED;
-use super::options::{StreamOptions, has_network};
+use super::options::{LARGEST, SURE, StreamOptions, has_network};
 use super::wakers::Wakers;
 use super::wire::{BUSY, CANNOT_CONNECT, DRAINS, LEN_MAX, Message, Offer, Wrong};
 use crate::channel::{self, Inbox, Socket};
@@ -38,10 +38,6 @@ pub(super) const CONNECT: &str = "RdmaConnector::connect";
 
 /// The most frames of a stream that wait for a receive, where no network is between.
 const WAITING: usize = 4;
-
-/// The largest packet of all ports, and the one that passes wherever Ethernet does.
-const LARGEST: Mtu = Mtu::Bytes4096;
-pub(super) const SURE: Mtu = Mtu::Bytes1024;
 
 /// One side of a connection that is to be made.
 pub(super) struct Side {

@@ -36,8 +36,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "provider",
-        264,
-        "45: what opens a device comes first on its page",
+        266,
+        "45: what opens a device comes first on its page; 46: names are listed once, where nobody has the device",
     ),
     (
         "provider/soft",
@@ -46,7 +46,7 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "provider/verbs",
-        6395,
+        6394,
         "46: which address of a port, by the networks of this host; 46: ports of adapters have names",
     ),
     (
@@ -56,14 +56,14 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "stream",
-        3049,
+        3037,
         "46: settings of adapters, names, addresses, events; 45: limits out of range are refused, a connect that waits is in the log; 46: which address; 46: a stream tries its path, and asks for small packets; 46: memory comes with streams; 46: statistics, events, what of an Rdma leaves a stream whole; 46: what a reader of it found",
     ),
     ("sync", 1034, ""),
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 44267;
+const SUM: usize = 44256;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

@@ -6,12 +6,13 @@ use support::programs::Folder;
 use support::stream::small;
 use support::*;
 use tokio_doca::rdma::Transport;
-use tokio_doca::stream::{RdmaStream, StreamAddr, StreamOptions};
+use tokio_doca::stream::{StreamAddr, StreamOptions};
 use tokio_doca::verbs::ffi::{IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2};
-use tokio_doca::{Device, ErrorKind, WorkQ};
+use tokio_doca::{ErrorKind, WorkQ};
 
 use crate::adapters::{open, provider};
 use crate::fake_verbs::{Description, Gid, World};
+use crate::streams::{loopback, meet};
 
 /// The address as a GID has it.
 fn mapped(text: &str) -> Ipv6Addr {
@@ -38,27 +39,16 @@ fn adapter(name: &str, table: &str) -> Description {
     }
 }
 
-/// A stream from the first device to the second one.
-async fn pair(devices: [&Device; 2], options: StreamOptions, addr: StreamAddr) -> [RdmaStream; 2] {
-    let workq = || WorkQ::builder().build().unwrap();
-    let listener = small().bind(devices[1], &workq(), addr).await.unwrap();
-    let connector = options.connector(devices[0], &workq()).unwrap();
-    let addr = listener.local_addr().clone();
-    let accept = async { listener.accept().await?.accept(b"").await };
-    let both = futures::future::try_join(connector.connect(addr), accept);
-    let (here, there) = in_time("the connection", both).await.unwrap();
-    [here, there]
-}
-
 /// The addresses that a connector and a listener with these tables have.
 fn chosen(tables: [&str; 2], options: StreamOptions, addr: impl Into<StreamAddr>) -> [Ipv6Addr; 2] {
     let wishes = format!("{options:?}").contains("source: Some");
     let world = World::new([adapter("fake0", tables[0]), adapter("fake1", tables[1])]);
     let verbs = provider(&world);
-    let [one, other] = ["fake0", "fake1"].map(|name| open(&verbs, name));
+    let devices = ["fake0", "fake1"].map(|name| open(&verbs, name));
     run(async {
         let addr = addr.into();
-        let [here, there] = pair([&one, &other], options, addr.clone()).await;
+        let met = meet(&devices, [options, small()], addr.clone()).await;
+        let [here, there] = met.map(Result::unwrap);
         if let StreamAddr::Tcp(addr) = addr {
             // An IPv4 address is one on an IPv6 socket too.
             let met = Some(addr.ip().to_canonical());
@@ -87,10 +77,6 @@ fn chosen(tables: [&str; 2], options: StreamOptions, addr: impl Into<StreamAddr>
         }
         addrs
     })
-}
-
-fn loopback() -> SocketAddr {
-    "127.0.0.1:0".parse().unwrap()
 }
 
 /// The address at which two sides met is in the tables of both, between those of other containers.

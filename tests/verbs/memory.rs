@@ -2,7 +2,6 @@
 //! lack of it means.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 
 use futures::FutureExt;
 use support::stream::{Net, small};
@@ -12,6 +11,7 @@ use tokio_doca::{Device, ErrorKind, Mode, WorkQ};
 
 use crate::adapters::{open, provider};
 use crate::fake_verbs::{Description, Region, World};
+use crate::streams::loopback;
 
 const MIB: u64 = 1 << 20;
 
@@ -19,10 +19,6 @@ fn adapter() -> (World, Device) {
     let world = World::new([Description::roce("fake0")]);
     let device = open(&provider(&world), "fake0");
     (world, device)
-}
-
-fn loopback() -> SocketAddr {
-    "127.0.0.1:0".parse().unwrap()
 }
 
 /// The memory that the adapter has locked, but for what a queue of 64 has to ask whether its peers

@@ -10,7 +10,7 @@ use support::{test_name, *};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_doca::mem::{Access, BufInventory, RemoteMmap};
 use tokio_doca::rdma::{Mtu, RdmaState, Transport};
-use tokio_doca::stream::{RdmaStream, StreamOptions};
+use tokio_doca::stream::{RdmaStream, StreamAddr, StreamOptions};
 use tokio_doca::verbs::ffi::{IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096, ibv_mtu};
 use tokio_doca::{Device, ErrorKind, Mmap, Mode, WorkQ};
 
@@ -59,9 +59,8 @@ fn settings_that_a_device_does_not_take_are_refused_before_a_peer_comes() {
     let world = World::new([Description::roce("fake0")]);
     let adapter = open(&provider(&world), "fake0");
     let workq = WorkQ::builder().build().unwrap();
-    let local: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let refused = |device, options: StreamOptions, kind, part: &str| {
-        let bound = run(options.bind(device, &workq, local));
+        let bound = run(options.bind(device, &workq, loopback()));
         let text = rejected(bound, kind);
         assert!(text.contains(part), "{text}");
         let text = rejected(options.connector(device, &workq), kind);
@@ -108,19 +107,24 @@ fn networks(carry: [usize; 2], make: fn(&str) -> Description) -> (World, [Device
     (world, devices)
 }
 
-/// A stream from the first device to the second one, or why there is none on either side.
-async fn meet(
+/// A stream from the first device to the second one, with the options of each, or why there is none
+/// on either side.
+pub(crate) async fn meet(
     devices: &[Device; 2],
-    options: StreamOptions,
+    options: [StreamOptions; 2],
+    addr: impl Into<StreamAddr>,
 ) -> [tokio_doca::Result<RdmaStream>; 2] {
     let workq = || WorkQ::builder().build().unwrap();
-    let local: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let listener = options.bind(&devices[1], &workq(), local).await.unwrap();
-    let connector = options.connector(&devices[0], &workq()).unwrap();
-    let addr = listener.tcp_addr().unwrap();
+    let listener = options[1].bind(&devices[1], &workq(), addr).await.unwrap();
+    let connector = options[0].connector(&devices[0], &workq()).unwrap();
+    let addr = listener.local_addr().clone();
     let accept = async { listener.accept().await?.accept(b"").await };
     let both = async { tokio::join!(connector.connect(addr), accept) };
     in_time("both sides", both).await.into()
+}
+
+pub(crate) fn loopback() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
 }
 
 /// The MTU of the queue pairs of streams, of both sides.
@@ -161,7 +165,7 @@ fn packets_are_as_large_as_both_ports_have_them() {
         for (options, mtu) in [(long(), mtu), (long().mtu(Mtu::Bytes512), IBV_MTU_512)] {
             let (world, devices) = networks([usize::MAX; 2], make);
             run(async {
-                let met = meet(&devices, options).await;
+                let met = meet(&devices, [options; 2], loopback()).await;
                 let mut pair = met.map(Result::unwrap);
                 assert_eq!(mtus(&world), [mtu; 2]);
                 carries(&mut pair).await;
@@ -178,7 +182,7 @@ fn packets_that_a_network_does_not_carry_are_made_smaller() {
         for options in [long().connections(1), long().recv_bufs(3)] {
             let (world, devices) = networks(carry, Description::roce);
             run(async {
-                let met = meet(&devices, options).await;
+                let met = meet(&devices, [options; 2], loopback()).await;
                 let mut pair = met.map(Result::unwrap);
                 assert_eq!(mtus(&world), [IBV_MTU_1024; 2], "{carry:?}");
                 carries(&mut pair).await;
@@ -197,7 +201,7 @@ fn a_path_that_carries_nothing_makes_no_stream() {
         let (_world, devices) = networks(carry, Description::roce);
         run(async {
             let options = long().timeout(Duration::from_secs(4));
-            let [connected, accepted] = meet(&devices, options).await;
+            let [connected, accepted] = meet(&devices, [options; 2], loopback()).await;
             accepted.unwrap_err();
             let text = connected.unwrap_err().to_string();
             for part in ["10.0.", " to 10.0.", "gid_index"] {
@@ -232,7 +236,7 @@ fn packets_of_one_sided_operations_are_as_large_as_what_was_tried() {
         let (_world, devices) = networks([1500; 2], Description::roce);
         run(async {
             let options = small().frame_size(frame).permissions(Access::RDMA_WRITE);
-            let met = meet(&devices, options).await;
+            let met = meet(&devices, [options; 2], loopback()).await;
             let [here, _there] = met.map(Result::unwrap);
             assert!(here.rdma().path().unwrap().mtu <= Mtu::Bytes1024, "{frame}");
             let memory = |device, access| {
@@ -264,7 +268,9 @@ fn an_orderly_end_warns_nobody() {
         let (_world, devices) = networks([usize::MAX; 2], Description::roce);
         run(async {
             let options = long().linger(Duration::ZERO);
-            let mut pair = meet(&devices, options).await.map(Result::unwrap);
+            let mut pair = meet(&devices, [options; 2], loopback())
+                .await
+                .map(Result::unwrap);
             let [here, there] = &mut pair;
             let mut watch = there.rdma().watch();
             here.write_all(b"bye").await.unwrap();

@@ -18,8 +18,8 @@ use crate::reactor::{RdmaState, RdmaWatch, WorkQ};
 ///
 /// One-sided operations and what is written to the stream arrive in the order in which they were
 /// submitted: bytes that are written to the stream after a [`write`](StreamRdma::write) has
-/// succeeded tell the peer that its memory was written. An operation that
-/// is refused leaves the stream as it is, and one that fails ends it.
+/// succeeded tell the peer that its memory was written. An operation that is refused leaves the
+/// stream as it is, and one that fails ends it.
 ///
 /// ```
 /// use tokio_doca::mem::{Access, BufInventory, RemoteMmap};

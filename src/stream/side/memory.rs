@@ -26,21 +26,12 @@ const CONTROL: usize = 64;
 pub(super) struct Memory {
     options: StreamOptions,
     device: Device,
-    parts: Arc<Mutex<Parts>>,
+    parts: Arc<Mutex<Vec<Part>>>,
     /// Whoever adds a part has it until the part is there.
     growing: Arc<Growing>,
 }
 
 type Growing = tokio::sync::Mutex<()>;
-
-#[derive(Default)]
-struct Parts {
-    /// The pool that all streams receive into, if they share one.
-    shared: Option<BufPool>,
-    all: Vec<Part>,
-    /// How many streams have memory.
-    streams: usize,
-}
 
 /// The memory of some streams.
 struct Part {
@@ -71,22 +62,22 @@ impl Memory {
     /// ended gives back may be missing yet.
     pub(super) async fn take(&self, op: &'static str) -> Result<Place> {
         let (_, receives, _) = self.options.bufs_of_a_stream();
-        if let Some(place) = lock(&*self.parts).take(receives) {
+        if let Some(place) = take_whole(&lock(&*self.parts), receives) {
             return Ok(place);
         }
         let growing = Arc::clone(&self.growing).lock_owned().await;
         {
             let parts = lock(&*self.parts);
             // Who grew before may have left some.
-            if let Some(place) = parts.take(receives) {
+            if let Some(place) = take_whole(&parts, receives) {
                 return Ok(place);
             }
-            if parts.streams == self.options.connections {
-                return parts.take_any().ok_or_else(|| self.full(op));
+            if streams(&parts) == self.options.connections {
+                return take_any(&parts).ok_or_else(|| self.full(op));
             }
         }
-        let grown = self.grow(op, growing, receives).await;
-        grown.or_else(|error| lock(&*self.parts).take_any().ok_or(error))
+        let grown = self.grow(op, growing).await;
+        grown.or_else(|error| take_any(&lock(&*self.parts)).ok_or(error))
     }
 
     pub(super) fn full(&self, op: &'static str) -> Error {
@@ -99,23 +90,27 @@ impl Memory {
 
     /// Adds a part, and takes the memory of a stream of it. If this is dropped meanwhile the part
     /// comes all the same.
-    async fn grow(
-        &self,
-        op: &'static str,
-        growing: OwnedMutexGuard<()>,
-        receives: usize,
-    ) -> Result<Place> {
+    async fn grow(&self, op: &'static str, growing: OwnedMutexGuard<()>) -> Result<Place> {
         let (options, device) = (self.options, self.device.clone());
         let parts = Arc::clone(&self.parts);
         let mut call = Blocking::new();
         call.begin(op, move || {
-            let (shared, streams) = lock(&*parts).next(&options);
-            let made = Part::new(&options, &device, shared, streams)?;
-            let mut parts = lock(&*parts);
-            parts.add(made, streams, options.recv_bufs.is_some());
-            let place = parts.take(receives);
+            let (there, shared) = {
+                let parts = lock(&*parts);
+                let shared = options.recv_bufs.and(parts.first());
+                (streams(&parts), shared.map(|part| part.receives.clone()))
+            };
+            let fit = (PART / options.bytes_of_a_stream()).max(1);
+            let part = Part::new(
+                &options,
+                &device,
+                shared,
+                fit.min(options.connections - there),
+            )?;
+            let place = part.take();
+            lock(&*parts).push(part);
             drop(growing);
-            place.ok_or_else(|| Error::new(ErrorKind::Full, op, "others have taken it"))
+            Ok(place.expect("it is new"))
         })?;
         let grown = poll_fn(|cx| call.poll(op, cx)).await;
         grown.map_err(|error| match error.kind() {
@@ -151,36 +146,26 @@ impl StreamOptions {
     }
 }
 
-impl Parts {
-    /// Takes the memory of a stream of a part that has so many Bufs to receive.
-    fn take(&self, receives: usize) -> Option<Place> {
-        self.all.iter().find_map(|part| {
-            // Cheap where a part has none: counting Bufs looks at each of them.
-            let place = part.take()?;
-            let whole = receives == 0 || part.receives.stats().free >= receives;
-            whole.then_some(place)
-        })
-    }
+/// How many streams have memory.
+fn streams(parts: &[Part]) -> usize {
+    parts.iter().map(|part| part.control.elements() / 2).sum()
+}
 
-    /// The same of the part that has most of them.
-    fn take_any(&self) -> Option<Place> {
-        let mut all: Vec<_> = self.all.iter().collect();
-        all.sort_by_cached_key(|part| Reverse(part.receives.stats().free));
-        all.into_iter().find_map(Part::take)
-    }
+/// Takes the memory of a stream of a part that has so many Bufs to receive.
+fn take_whole(parts: &[Part], receives: usize) -> Option<Place> {
+    parts.iter().find_map(|part| {
+        // Cheap where a part has none: counting Bufs looks at each of them.
+        let place = part.take()?;
+        let whole = receives == 0 || part.receives.stats().free >= receives;
+        whole.then_some(place)
+    })
+}
 
-    /// What the next part is for: the pool that all share, if it is there, and how many streams.
-    fn next(&self, options: &StreamOptions) -> (Option<BufPool>, usize) {
-        let fit = (PART / options.bytes_of_a_stream()).max(1);
-        let streams = fit.min(options.connections - self.streams);
-        (self.shared.clone(), streams)
-    }
-
-    fn add(&mut self, part: Part, streams: usize, shares: bool) {
-        self.shared = shares.then(|| part.receives.clone());
-        self.all.push(part);
-        self.streams += streams;
-    }
+/// The same of the part that has most of them.
+fn take_any(parts: &[Part]) -> Option<Place> {
+    let mut all: Vec<_> = parts.iter().collect();
+    all.sort_by_cached_key(|part| Reverse(part.receives.stats().free));
+    all.into_iter().find_map(Part::take)
 }
 
 impl Part {
@@ -209,20 +194,7 @@ impl Part {
             control: pool(&memory, receives + sends, 2 * CONTROL * streams, CONTROL)?,
         })
     }
-}
 
-fn alloc(device: &Device, len: usize) -> Result<Mmap> {
-    // An adapter locks memory once for each use.
-    let memory = Mmap::builder().only_for(RegistrationUse::Rdma);
-    memory.device(device).alloc(len)
-}
-
-fn pool(memory: &Mmap, from: usize, len: usize, element: usize) -> Result<BufPool> {
-    let pool = BufPool::builder(memory).range(from..from + len);
-    pool.element_size(element).alignment(ALIGN).build()
-}
-
-impl Part {
     fn take(&self) -> Option<Place> {
         let control = [self.control.try_alloc(), self.control.try_alloc()];
         let [Ok(credits), Ok(end)] = control else {
@@ -234,4 +206,15 @@ impl Part {
             control: [credits, end],
         })
     }
+}
+
+fn alloc(device: &Device, len: usize) -> Result<Mmap> {
+    // An adapter locks memory once for each use.
+    let memory = Mmap::builder().only_for(RegistrationUse::Rdma);
+    memory.device(device).alloc(len)
+}
+
+fn pool(memory: &Mmap, from: usize, len: usize, element: usize) -> Result<BufPool> {
+    let pool = BufPool::builder(memory).range(from..from + len);
+    pool.element_size(element).alignment(ALIGN).build()
 }

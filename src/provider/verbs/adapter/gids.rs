@@ -3,7 +3,7 @@
 //! A port of Ethernet has each address twice, for both versions of RoCE, and those of all
 //! containers of the host, only some of which this process can use.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::SockaddrStorage;
@@ -26,8 +26,8 @@ pub(in super::super) struct Gid {
 pub(in super::super) struct Wish {
     /// The peer's address, if it is known: an address of its subnet comes first.
     pub(in super::super) peer: Option<Ipv6Addr>,
-    /// [`Transport::source`](crate::device::Transport::source), mapped.
-    pub(in super::super) source: Option<Ipv6Addr>,
+    /// [`Transport::source`](crate::device::Transport::source).
+    pub(in super::super) source: Option<IpAddr>,
 }
 
 /// An address of a network device that this process can see, and the mask of its subnet.
@@ -42,8 +42,8 @@ impl Interface {
     fn all() -> Vec<Interface> {
         let each = getifaddrs().into_iter().flatten();
         let known = each.filter_map(|it| {
-            let addr = mapped(it.address.as_ref()?)?;
-            let mask = mapped(it.netmask.as_ref()?)?;
+            let addr = mapped(ip(it.address.as_ref()?)?);
+            let mask = mapped(ip(it.netmask.as_ref()?)?);
             // The mask of an IPv4 address is one of its last 32 bits.
             let high = if is_ipv4(addr) { !0 << 32 } else { 0 };
             let (addr, mask) = (addr.to_bits(), mask.to_bits() | high);
@@ -53,10 +53,17 @@ impl Interface {
     }
 }
 
-/// The address of a socket, as a GID has it.
-fn mapped(addr: &SockaddrStorage) -> Option<Ipv6Addr> {
-    let v4 = addr.as_sockaddr_in().map(|it| it.ip().to_ipv6_mapped());
-    v4.or_else(|| addr.as_sockaddr_in6().map(|it| it.ip()))
+fn ip(addr: &SockaddrStorage) -> Option<IpAddr> {
+    let v4 = addr.as_sockaddr_in().map(|it| it.ip().into());
+    v4.or_else(|| Some(addr.as_sockaddr_in6()?.ip().into()))
+}
+
+/// As a GID has it.
+fn mapped(addr: IpAddr) -> Ipv6Addr {
+    match addr {
+        IpAddr::V4(addr) => addr.to_ipv6_mapped(),
+        IpAddr::V6(addr) => addr,
+    }
 }
 
 fn is_ipv4(addr: Ipv6Addr) -> bool {
@@ -100,7 +107,7 @@ fn rank(gid: &Gid, wish: &Wish, interfaces: &[Interface]) -> Rank {
     let first = [
         wish.peer.is_some_and(|peer| same_family(peer) && in_subnet),
         wish.peer.is_some_and(same_family),
-        wish.source == Some(addr),
+        wish.source.map(mapped) == Some(addr),
         interface.is_some(),
     ];
     let is_v2 = gid.kind == IBV_GID_TYPE_ROCE_V2;
@@ -178,16 +185,11 @@ fn gid(index: u32, entry: &ibv_gid_entry) -> Gid {
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
-
     use super::super::super::ffi::IBV_GID_TYPE_ROCE_V1;
     use super::*;
 
     fn addr(text: &str) -> Ipv6Addr {
-        match text.parse().unwrap() {
-            IpAddr::V4(addr) => addr.to_ipv6_mapped(),
-            IpAddr::V6(addr) => addr,
-        }
+        mapped(text.parse().unwrap())
     }
 
     /// A table as "v1/fe80::1 v2/10.0.0.1".
@@ -293,7 +295,7 @@ mod tests {
         for case in CASES {
             let wish = Wish {
                 peer: case.peer.map(addr),
-                source: case.source.map(addr),
+                source: case.source.map(|text| text.parse().unwrap()),
             };
             let chosen = best(&table(case.table), &wish, &interfaces(case.interfaces));
             assert_eq!(chosen.unwrap().index, case.index, "{}", case.what);

@@ -1,8 +1,6 @@
 //! How the packets of a connection travel: from which address, and with what the application asked
 //! for.
 
-use std::net::{IpAddr, Ipv6Addr};
-
 use super::super::adapter::{EndpointBlob, Gid, Wish};
 use super::super::transport::{Retry, Route};
 use super::rc::{RcConnection, RcInner};
@@ -29,7 +27,7 @@ impl RcConnection {
             (.., Some(index)) => context.gid_at(index)?,
             _ => context.best_gid(&Wish {
                 peer: peer.map(|peer| peer.address.gid.into()),
-                source: transport.source.map(mapped),
+                source: transport.source,
             })?,
         };
         inner.gid = Some(gid);
@@ -66,13 +64,5 @@ impl RcConnection {
             retry: self.retry(),
             transport: self.config.transport,
         })
-    }
-}
-
-/// As a GID has it.
-fn mapped(addr: IpAddr) -> Ipv6Addr {
-    match addr {
-        IpAddr::V4(addr) => addr.to_ipv6_mapped(),
-        IpAddr::V6(addr) => addr,
     }
 }
