@@ -46,7 +46,7 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "provider/verbs",
-        6394,
+        6397,
         "46: which address of a port, by the networks of this host; 46: ports of adapters have names",
     ),
     (
@@ -63,7 +63,7 @@ const RECORD: [(&str, usize, &str); 14] = [
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 44256;
+const SUM: usize = 44259;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

@@ -164,3 +164,21 @@ fn streams_on_iwarp_are_refused_at_once() {
         assert!(text.contains("fake0 is an iWARP adapter"), "{text}");
     }
 }
+
+/// An InfiniBand port is reached by its LID: zeros in place of an address are none, and no fault.
+#[test]
+fn an_infiniband_port_without_an_address_connects() {
+    let adapter = |name: &str| {
+        let mut adapter = Description::infiniband(name);
+        adapter.gids[0].as_mut().unwrap().raw = [0; 16];
+        adapter
+    };
+    let world = World::new([adapter("fake0"), adapter("fake1")]);
+    let verbs = provider(&world);
+    let devices = ["fake0", "fake1"].map(|name| open(&verbs, name));
+    run(async {
+        let met = meet(&devices, [small(); 2], loopback()).await;
+        let paths = met.map(|stream| stream.unwrap().rdma().path().unwrap());
+        assert!(paths.iter().all(|path| path.gid.is_unspecified()));
+    });
+}

@@ -162,6 +162,14 @@ impl Context {
         })
     }
 
+    /// The same address, whose place in the table may be another one by now.
+    pub(in super::super) fn same_gid(&self, known: Gid) -> Result<Gid> {
+        match self.gid(known.index) {
+            Ok(entry) if gid(known.index, &entry) == known => Ok(known),
+            _ => self.gid_of(known.addr),
+        }
+    }
+
     /// The address at this index.
     pub(in super::super) fn gid_at(&self, index: u32) -> Result<Gid> {
         let found = self.gid(index).ok().map(|entry| gid(index, &entry));

@@ -18,11 +18,7 @@ impl RcConnection {
         let context = &self.core.context;
         let transport = &self.config.transport;
         let gid = match (inner.gid, transport.gid, self.config.gid_index) {
-            // Its place in the table may be another one since.
-            (Some(gid), ..) => match context.gid_at(gid.index) {
-                Ok(same) if same.addr == gid.addr => same,
-                _ => context.gid_of(gid.addr)?,
-            },
+            (Some(gid), ..) => context.same_gid(gid)?,
             (_, Some(addr), _) => context.gid_of(addr)?,
             (.., Some(index)) => context.gid_at(index)?,
             _ => context.best_gid(&Wish {
