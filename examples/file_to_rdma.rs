@@ -121,7 +121,7 @@ async fn send(addr: &str, path: &str) -> Result {
     let addr: SocketAddr = addr.parse()?;
     let (mut stream, blob) = connector.connect_with(addr, &len.to_le_bytes()).await?;
     let memory = RemoteMmap::from_export(&device, &blob).await?;
-    let rdma = stream.rdma().clone();
+    let rdma = stream.rdma().expect("TCP was not allowed").clone();
     let crc = Crc::builder(&device).attach(&workq)?;
 
     let chunks = Mmap::builder().device(&device).alloc(CHUNKS * CHUNK)?;

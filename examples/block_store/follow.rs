@@ -110,7 +110,8 @@ impl Follower {
         });
         let blob = blob.await??;
         let memory = RemoteMmap::from_export(&self.store.device, &blob).await?;
-        let link = Link::new(&self.store, stream.rdma(), memory)?;
+        let rdma = stream.rdma().expect("TCP was not allowed");
+        let link = Link::new(&self.store, rdma, memory)?;
         Ok((stream, Arc::new(link)))
     }
 

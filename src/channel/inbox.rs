@@ -38,7 +38,7 @@ impl Inbox {
     }
 
     /// What was agreed on for the messages from now on.
-    pub(super) fn agree(&mut self, max_message: usize, ahead: usize) {
+    pub(crate) fn agree(&mut self, max_message: usize, ahead: usize) {
         self.codec.set_max_frame_length(max_message);
         self.bound = (HEAD + max_message) * ahead;
     }
@@ -48,7 +48,7 @@ impl Inbox {
     /// # Errors
     ///
     /// The peer sends a longer one than it may.
-    pub(super) fn next(&mut self) -> io::Result<Option<Bytes>> {
+    pub(crate) fn next(&mut self) -> io::Result<Option<Bytes>> {
         let before = self.bytes.len();
         let frame = self.codec.decode(&mut self.bytes)?;
         self.within = match frame {
@@ -61,7 +61,7 @@ impl Inbox {
     }
 
     /// Room for more: at least a byte where `next` has none.
-    pub(super) fn room(&mut self) -> Limit<&mut BytesMut> {
+    pub(crate) fn room(&mut self) -> Limit<&mut BytesMut> {
         let room = self.bound.saturating_sub(self.bytes.len()).max(1);
         self.bytes.reserve(room);
         (&mut self.bytes).limit(room)

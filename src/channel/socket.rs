@@ -92,11 +92,11 @@ macro_rules! either {
 }
 
 impl Socket {
-    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         either!(self, stream => stream.try_write(bytes))
     }
 
-    pub(super) fn try_read(&self, into: &mut impl BufMut) -> io::Result<usize> {
+    pub(crate) fn try_read(&self, into: &mut impl BufMut) -> io::Result<usize> {
         match self {
             Socket::Unix(stream) if stream.refuses => stream.try_read_buf(into),
             Socket::Unix(stream) => stream.try_io(Interest::READABLE, || {
@@ -110,8 +110,18 @@ impl Socket {
         }
     }
 
-    pub(super) async fn writable(&self) -> io::Result<()> {
+    pub(crate) async fn writable(&self) -> io::Result<()> {
         either!(self, stream => stream.writable().await)
+    }
+
+    /// For one task.
+    pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self, stream => stream.poll_write_ready(cx))
+    }
+
+    /// For one task.
+    pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self, stream => stream.poll_read_ready(cx))
     }
 
     pub(super) async fn readable(&self) -> io::Result<()> {
@@ -150,8 +160,32 @@ impl Socket {
     }
 
     /// Ends both directions: who waits here or there is woken.
-    pub(super) fn hang_up(&self) {
+    pub(crate) fn hang_up(&self) {
         either!(self, stream => process::hang_up(stream.as_fd()));
+    }
+
+    /// How many bytes of what was written the peer's host has not. What a Unix socket has taken it
+    /// has.
+    pub(crate) fn unacknowledged(&self) -> usize {
+        match self {
+            Socket::Unix(_) => 0,
+            Socket::Tcp(stream) => process::unacknowledged(stream).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// What has gone wrong, and no read or write has said.
+    pub(crate) fn take_error(&self) -> io::Result<()> {
+        either!(self, stream => stream.take_error())?.map_or(Ok(()), Err)
+    }
+
+    /// Has an idle connection end within a minute if the peer's machine has gone: after 30 s
+    /// without a packet there are six probes, every 5 s. TCP_USER_TIMEOUT would end it while the
+    /// peer does not read as well.
+    pub(crate) fn keep_alive(&self) {
+        let Socket::Tcp(stream) = self else { return };
+        let _ = socket::setsockopt(stream, socket::sockopt::TcpKeepIdle, &30);
+        let _ = socket::setsockopt(stream, socket::sockopt::TcpKeepInterval, &5);
+        let _ = socket::setsockopt(stream, socket::sockopt::TcpKeepCount, &6);
     }
 
     /// The TCP address of this end.

@@ -122,6 +122,17 @@ pub unsafe trait Adapter: Send + Sync {
         Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 
+    /// Checks whether an endpoint of this device may connect to the one whose blob this is, as far
+    /// as the blob says it. Contacts nobody, and does not block. A stream asks it that may go on
+    /// without RDMA.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot.
+    fn check_peer(&self, _blob: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
     /// Makes a sync event, whose counter is 0, or, in memory of the application's, what is there.
     ///
     /// # Errors

@@ -12,5 +12,7 @@ mod user;
 pub(crate) use closing::Guarded;
 pub(crate) use environment::{variable, variables};
 pub(crate) use memfd::lengthen;
-pub(crate) use strangers::{accept, connect, hang_up, listen, receive, receive_with, refuse};
+pub(crate) use strangers::{
+    accept, connect, hang_up, listen, receive, receive_with, refuse, unacknowledged,
+};
 pub(crate) use user::{check_own_user, is_own_user};

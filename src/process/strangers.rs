@@ -219,6 +219,15 @@ fn guarded(descriptor: OwnedFd, is_expected: bool) -> Guarded {
     Guarded::new(descriptor, quick)
 }
 
+/// Returns how many bytes of what was written to a TCP socket the peer's host has not acknowledged
+/// (tcp(7): SIOCOUTQ).
+pub(crate) fn unacknowledged(socket: impl AsFd) -> nix::Result<usize> {
+    let (fd, mut len) = (socket.as_fd().as_raw_fd(), 0 as libc::c_int);
+    // SAFETY: the request writes one integer, to which this points.
+    let asked = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut len) };
+    Errno::result(asked).map(|_| len as usize)
+}
+
 /// Ends a connection, or listening, also where a child of fork(2) has a copy of the descriptor.
 pub(crate) fn hang_up(socket: impl AsFd) {
     let _ = socket::shutdown(socket.as_fd().as_raw_fd(), Shutdown::Both);

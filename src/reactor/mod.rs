@@ -72,6 +72,7 @@ pub(crate) use endpoint::{
     DisconnectWait, EndpointPort, RDMA_BATCH, Receiver, RecvBatch, RecvFuture, abandon,
     poll_posted, settle,
 };
+pub(crate) use events::this_thread::polls_here;
 pub(crate) use jobs::{Completions, JobFuture, RunWaiter, StreamSlotWaiter};
 pub(crate) use places::Wanted;
 pub(crate) use slots::{Outcome, ResultKind, Run};

@@ -11,11 +11,13 @@ use futures::future::{Either, select};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::RdmaStream;
 use super::exchange::{Connecting, Over};
 use super::options::{SURE, StreamAddr, StreamOptions};
-use super::side::{CONNECT, Exchange, Net, Side, each_address, not_passed, runtime};
-use super::wire::DATA_MAX;
+use super::side::{
+    CONNECT, Exchange, Net, Side, each_address, fell_back, is_of_rdma, not_passed, runtime,
+};
+use super::stream::{Link, RdmaStream};
+use super::wire::{DATA_MAX, Offer};
 use crate::channel::Socket;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
@@ -88,6 +90,8 @@ impl RdmaConnector {
     /// `ConnectionRefused`), or if the connection cannot be made; `NotPermitted` if the listener's
     /// application refuses, with its reason in the text; `Full` if all memory for streams is in
     /// use, here or there, and `Shutdown` if the listener drains: both may be tried again.
+    /// `NotSupported` if there is no RDMA between both sides, and one of them demands it
+    /// ([`StreamOptions::or_tcp`]).
     /// `NoMemory` if no more memory can be had here. `NotFound` for a host name without an address;
     /// `UnsupportedVersion` if the listener speaks another version; `TimedOut` if it does not
     /// answer within the [`timeout`](StreamOptions::timeout), or if the connection then takes as
@@ -111,8 +115,8 @@ impl RdmaConnector {
         let connected = self.connect_to(&addr, data).await;
         log(|| match &connected {
             Ok((stream, _)) => {
-                let (peer, path) = (stream.peer(), stream.path());
-                debug!(target: "tokio_doca::stream", %addr, %peer, path, "connected");
+                let (peer, path, transport) = (stream.peer(), stream.path(), stream.transport());
+                debug!(target: "tokio_doca::stream", %addr, %peer, ?transport, path, "connected");
             }
             Err(error) if error.kind() == ErrorKind::TimedOut => {
                 warn!(target: "tokio_doca::stream", %addr, %error, "timed out");
@@ -135,9 +139,9 @@ impl RdmaConnector {
                     each_address(CONNECT, name, options.timeout, connect).await?
                 }
             };
-            let mut exchange = Exchange::new(CONNECT, socket, runtime);
-            let side = self.0.side(&exchange).await?;
-            let answer = exchange.ask(&side, data).await?;
+            let mut exchange = Exchange::new(CONNECT, socket, runtime, &self.0);
+            let side = self.begin(&exchange).await?;
+            let answer = self.0.ask(&mut exchange, side.as_ref().ok(), data).await?;
             Ok((side, exchange, answer))
         };
         let (side, exchange, answer) = in_time(CONNECT, options.timeout, greet).await?;
@@ -145,51 +149,125 @@ impl RdmaConnector {
         in_time(CONNECT, options.timeout, connect).await
     }
 
-    /// Connects to who has answered. If the path carries no large packets it asks for small ones.
+    /// One side of a connection, or why there is no RDMA here if it may do without.
+    async fn begin(&self, exchange: &Exchange) -> Result<Result<Side>> {
+        match self.0.side(exchange).await {
+            Err(error) if exchange.may_tcp && is_of_rdma(&error) => Ok(Err(error)),
+            side => side
+                .map(Ok)
+                .map_err(|error| self.0.without_tcp(CONNECT, error)),
+        }
+    }
+
+    /// Connects to who has answered, in as many tries as both sides agree to.
     async fn dial(
         &self,
-        mut side: Side,
+        side: Result<Side>,
         mut exchange: Exchange,
         mut answer: Bytes,
         data: &[u8],
     ) -> Result<(RdmaStream, Vec<u8>)> {
-        let (options, mut state) = (self.0.options, Connecting::default());
+        let net = &*self.0;
+        let mut state = Connecting::new(exchange.may_tcp, side.is_ok());
         let begun = Instant::now();
-        let peer = exchange.socket.peer();
+        let (mut side, mut why) =
+            side.map_or_else(|why| (None, Some(why)), |side| (Some(side), None));
+        let mut place = None;
         loop {
             let offer = state.hear(&answer).map_err(|over| exchange.over(over))?;
-            let dialled = side.dial(CONNECT, offer, options.timeout).await;
-            let large = side.path();
-            let large = large.filter(|path| dialled.is_ok() && path.mtu > SURE);
-            let limit = match large {
-                Some(_) => TEST.min(options.timeout / 4),
-                // So that it ends before the exchange does, and says where.
-                None => options.timeout.saturating_sub(begun.elapsed()) * 15 / 16,
+            let (link, wakers) = match side.take() {
+                Some(mut it) if !offer.is_tcp() => {
+                    let reached = self.reach(&mut it, &mut exchange, &mut state, offer, begun);
+                    match reached.await? {
+                        Reached::Connected => (Link::Rdma(it.core), it.wakers),
+                        asks => {
+                            match asks {
+                                Reached::Tcp(error) => {
+                                    (place, why) = (Some(it.into_place()), Some(error));
+                                }
+                                _ => side = Some(net.side_again(&exchange, it).await?),
+                            }
+                            answer = net.ask(&mut exchange, side.as_ref(), data).await?;
+                            continue;
+                        }
+                    }
+                }
+                it => {
+                    let place = match place.take().or_else(|| it.map(Side::into_place)) {
+                        Some(place) => Ok(place),
+                        None => net.tcp_place(CONNECT).await,
+                    };
+                    let place = exchange.say_dialled(&mut state, place).await?;
+                    let link = net.over_tcp(&mut exchange, place, offer.frame);
+                    fell_back(&exchange.socket.peer(), why.take());
+                    (link, Arc::default())
+                }
             };
-            let connected = match dialled {
-                Ok(()) => pass(&mut side, &mut exchange, &mut state, limit).await?,
-                failed => failed,
-            };
-            if let (Some(path), Err(error)) = (large, &connected)
-                && state.asks_again()
-            {
-                let text = "no packets of this size have passed: 1,024 bytes from now on";
-                let mtu = path.mtu.bytes();
-                log(|| warn!(target: "tokio_doca::stream", %peer, mtu, %error, "{text}"));
-                side = self.0.side_again(&exchange, side).await?;
-                answer = exchange.ask(&side, data).await?;
-                continue;
-            }
-            if let Some(message) = state.dialled(connected.is_ok()) {
-                let said = exchange.say(message).await;
-                connected.and(said)?;
-            }
-            let (core, wakers) = (side.core, side.wakers);
-            let local = exchange.socket.local_addr();
-            let stream = RdmaStream::new(core, wakers, peer, local, options.linger);
+            let (peer, local) = (exchange.socket.peer(), exchange.socket.local_addr());
+            let stream = RdmaStream::new(link, wakers, peer, local, net.options.linger);
             return Ok((stream, offer.data.to_vec()));
         }
     }
+
+    /// Connects by RDMA, and tells the listener so. If the path carries no large packets, or
+    /// nothing at all, another hello may ask for what does.
+    async fn reach(
+        &self,
+        side: &mut Side,
+        exchange: &mut Exchange,
+        state: &mut Connecting,
+        offer: Offer<'_>,
+        begun: Instant,
+    ) -> Result<Reached> {
+        let timeout = self.0.options.timeout;
+        // So that it ends before the exchange does, and says where; or leaves time for TCP.
+        let share = match exchange.may_tcp && offer.may_tcp() {
+            true => timeout / 2,
+            false => timeout * 15 / 16,
+        };
+        let left = || share.saturating_sub(begun.elapsed());
+        let dialled = side.dial(CONNECT, offer, left()).await;
+        let large = side.path();
+        let large = large.filter(|path| dialled.is_ok() && path.mtu > SURE);
+        let limit = large.map_or_else(left, |_| TEST.min(timeout / 4));
+        let connected = match dialled {
+            Ok(()) => pass(side, exchange, state, limit).await?,
+            failed => failed,
+        };
+        let connected = match (connected, large) {
+            (Err(error), Some(path)) if state.asks_again() => {
+                let text = "no packets of this size have passed: 1,024 bytes from now on";
+                let (peer, mtu) = (exchange.socket.peer(), path.mtu.bytes());
+                log(|| warn!(target: "tokio_doca::stream", %peer, mtu, %error, "{text}"));
+                return Ok(Reached::SmallPackets);
+            }
+            (Err(error), _) if is_of_rdma(&error) && state.falls_back() => {
+                return Ok(Reached::Tcp(error));
+            }
+            (connected, _) => connected,
+        };
+        let said = exchange.say_dialled(state, connected).await;
+        said.map(|()| Reached::Connected)
+    }
+}
+
+impl Exchange {
+    /// Says what became of a connection, and returns it.
+    async fn say_dialled<T>(&self, state: &mut Connecting, dialled: Result<T>) -> Result<T> {
+        let said = match state.dialled(dialled.is_ok()) {
+            Some(message) => self.say(message).await,
+            None => Ok(()),
+        };
+        dialled.and_then(|dialled| said.map(|()| dialled))
+    }
+}
+
+/// What a connector knows of a listener's RDMA.
+enum Reached {
+    Connected,
+    /// It asks for smaller packets, or to go on without, for this reason.
+    SmallPackets,
+    Tcp(Error),
 }
 
 /// Has the first frames pass, within this time if there is a network. Returns what became of them.

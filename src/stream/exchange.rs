@@ -37,43 +37,68 @@ fn parse(bytes: &[u8]) -> Result<Message<'_>, Over<'_>> {
     }
 }
 
-/// The side that connects. Its hello is said. `again`: it was said a second time.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Connecting {
-    Asks {
-        again: bool,
-    },
-    /// It was welcome, and dials.
+/// What the last hello of a connector asks for: RDMA, RDMA with small packets, or the connection of
+/// the exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ask {
+    Rdma,
+    Again,
+    Tcp,
+}
+
+/// The side that connects. Its hello is said.
+#[derive(Debug)]
+pub(super) struct Connecting {
+    /// What its hellos say.
+    may_tcp: bool,
+    step: Dial,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dial {
+    Asks(Ask),
+    /// It was welcome. `both_may`: go on over the connection of the exchange.
     Dials {
-        again: bool,
+        ask: Ask,
+        both_may: bool,
     },
     Over,
 }
 
-impl Default for Connecting {
-    fn default() -> Connecting {
-        Connecting::Asks { again: false }
-    }
-}
-
 impl Connecting {
-    /// Hears the answer to its hello, and returns whom to dial.
+    /// With a first hello that has an address of RDMA, or none.
+    pub(super) fn new(may_tcp: bool, has_rdma: bool) -> Connecting {
+        let ask = if has_rdma { Ask::Rdma } else { Ask::Tcp };
+        Connecting {
+            may_tcp,
+            step: Dial::Asks(ask),
+        }
+    }
+
+    /// Hears the answer to its hello, and returns whom to dial; nobody if the stream goes on over
+    /// the connection of the exchange.
     pub(super) fn hear<'a>(&mut self, bytes: &'a [u8]) -> Result<Offer<'a>, Over<'a>> {
-        match (replace(self, Connecting::Over), parse(bytes)?) {
-            (Connecting::Asks { again }, Message::Welcome(offer)) => {
-                *self = Connecting::Dials { again };
+        match (replace(&mut self.step, Dial::Over), parse(bytes)?) {
+            (Dial::Asks(ask), Message::Welcome(offer)) => {
+                let both_may = self.may_tcp && offer.may_tcp();
+                let ask = match (ask, offer.is_tcp()) {
+                    (_, true) if both_may => Ask::Tcp,
+                    (Ask::Rdma | Ask::Again, false) => ask,
+                    _ => return Err(Over::Unexpected),
+                };
+                self.step = Dial::Dials { ask, both_may };
                 Ok(offer)
             }
-            (Connecting::Over, _) => Err(Over::Already),
+            (Dial::Over, _) => Err(Over::Already),
             _ => Err(Over::Unexpected),
         }
     }
 
     /// It has dialled. Returns what it says of that.
     pub(super) fn dialled(&mut self, connected: bool) -> Option<Message<'static>> {
-        match (replace(self, Connecting::Over), connected) {
-            (Connecting::Dials { .. }, true) => Some(Message::Ready),
-            (Connecting::Dials { .. }, false) => Some(Message::Refusal(CANNOT_CONNECT)),
+        match (replace(&mut self.step, Dial::Over), connected) {
+            (Dial::Dials { .. }, true) => Some(Message::Ready),
+            (Dial::Dials { .. }, false) => Some(Message::Refusal(CANNOT_CONNECT)),
             _ => None,
         }
     }
@@ -81,108 +106,166 @@ impl Connecting {
     /// The path carries no packets of this size. Returns whether it may ask for smaller ones, by
     /// another hello: once.
     pub(super) fn asks_again(&mut self) -> bool {
-        let may = *self == Connecting::Dials { again: false };
+        let may = matches!(self.step, Dial::Dials { ask: Ask::Rdma, .. });
         if may {
-            *self = Connecting::Asks { again: true };
+            self.step = Dial::Asks(Ask::Again);
+        }
+        may
+    }
+
+    /// The RDMA of both sides does not connect. Returns whether it may ask to go on over the
+    /// connection of the exchange, by another hello: once, and if both may.
+    pub(super) fn falls_back(&mut self) -> bool {
+        let may = matches!(self.step, Dial::Dials { ask, both_may } if both_may && ask != Ask::Tcp);
+        if may {
+            self.step = Dial::Asks(Ask::Tcp);
         }
         may
     }
 }
 
 /// The side that listens.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) enum Listening {
-    #[default]
+#[derive(Debug)]
+pub(super) struct Listening {
+    /// What its welcomes say.
+    may_tcp: bool,
+    step: Listen,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listen {
     Hears,
-    /// The peer has said what it wants: the application decides.
-    Decides,
-    /// It is welcome. A stream needs its word and itself: either may be first. `again`: it has said
-    /// hello a second time.
+    /// The peer has said what it wants: the application decides, or has decided before. `again`: it
+    /// has said hello a second time, and its first connection is nothing any more.
+    Decides {
+        asked: Asked,
+        again: bool,
+    },
+    /// It is welcome. A stream needs its word and itself, which either may be first; over the
+    /// connection of the exchange its word alone.
     Waits {
+        tcp: bool,
         ready: bool,
         came: bool,
         again: bool,
     },
-    /// It has said hello a second time: its first connection is nothing any more.
-    DecidesAgain,
     Over,
 }
 
+/// What a hello says: whether it has an address of RDMA, and whether both sides may do without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Asked {
+    tcp: bool,
+    both_may: bool,
+}
+
 impl Listening {
+    pub(super) fn new(may_tcp: bool) -> Listening {
+        Listening {
+            may_tcp,
+            step: Listen::Hears,
+        }
+    }
+
+    fn decides(&mut self, offer: &Offer<'_>, again: bool) {
+        let asked = Asked {
+            tcp: offer.is_tcp(),
+            both_may: self.may_tcp && offer.may_tcp(),
+        };
+        self.step = Listen::Decides { asked, again };
+    }
+
     /// Hears a hello, and returns it.
     pub(super) fn asked<'a>(&mut self, bytes: &'a [u8]) -> Result<Offer<'a>, Over<'a>> {
-        match (replace(self, Listening::Over), parse(bytes)?) {
-            (Listening::Hears, Message::Hello(offer)) => {
-                *self = Listening::Decides;
+        match (replace(&mut self.step, Listen::Over), parse(bytes)?) {
+            (Listen::Hears, Message::Hello(offer)) => {
+                self.decides(&offer, false);
                 Ok(offer)
             }
-            (Listening::Over, _) => Err(Over::Already),
+            (Listen::Over, _) => Err(Over::Already),
             _ => Err(Over::Unexpected),
         }
     }
 
-    /// Says that the peer is welcome, with this offer.
+    /// Says that the peer is welcome, with this offer: over RDMA if both have an address, else over
+    /// the connection of the exchange if both may.
     pub(super) fn welcome<'a>(&mut self, offer: Offer<'a>) -> Option<Message<'a>> {
-        match replace(self, Listening::Over) {
-            before @ (Listening::Decides | Listening::DecidesAgain) => {
-                *self = Listening::Waits {
-                    ready: false,
-                    came: false,
-                    again: before == Listening::DecidesAgain,
-                };
-                Some(Message::Welcome(offer))
-            }
-            _ => None,
+        let Listen::Decides { asked, again } = self.step else {
+            self.step = Listen::Over;
+            return None;
+        };
+        let tcp = offer.is_tcp();
+        let may = if tcp { asked.both_may } else { !asked.tcp };
+        if !may {
+            return None;
         }
+        self.step = Listen::Waits {
+            tcp,
+            ready: false,
+            came: tcp,
+            again,
+        };
+        Some(Message::Welcome(offer))
     }
 
     /// Hears whether the peer is connected. Returns its other offer if it is not, and asks for
-    /// smaller packets.
+    /// smaller packets, or for the connection of the exchange.
     pub(super) fn hear<'a>(&mut self, bytes: &'a [u8]) -> Result<Option<Offer<'a>>, Over<'a>> {
-        match (replace(self, Listening::Over), parse(bytes)?) {
+        let before = replace(&mut self.step, Listen::Over);
+        match (before, parse(bytes)?) {
             (
-                Listening::Waits {
+                Listen::Waits {
+                    tcp,
                     ready: false,
                     came,
                     again,
                 },
-                Message::Ready,
-            ) => {
-                *self = Listening::Waits {
-                    ready: true,
-                    came,
-                    again,
-                };
-                Ok(None)
-            }
-            (
-                Listening::Waits {
-                    ready: false,
-                    again: false,
-                    ..
-                },
-                Message::Hello(offer),
-            ) => {
-                *self = Listening::DecidesAgain;
-                Ok(Some(offer))
-            }
-            (Listening::Over, _) => Err(Over::Already),
+                said,
+            ) => match said {
+                Message::Ready => {
+                    self.step = Listen::Waits {
+                        tcp,
+                        ready: true,
+                        came,
+                        again,
+                    };
+                    Ok(None)
+                }
+                Message::Hello(offer) if !tcp => {
+                    let may = match offer.is_tcp() {
+                        true => self.may_tcp && offer.may_tcp(),
+                        false => !again,
+                    };
+                    if !may {
+                        return Err(Over::Unexpected);
+                    }
+                    self.decides(&offer, true);
+                    Ok(Some(offer))
+                }
+                _ => Err(Over::Unexpected),
+            },
+            (Listen::Over, _) => Err(Over::Already),
             _ => Err(Over::Unexpected),
         }
     }
 
     /// The peer has come: its first frame is here.
     pub(super) fn came(&mut self) {
-        if let Listening::Waits { came, .. } = self {
+        if let Listen::Waits { came, .. } = &mut self.step {
             *came = true;
         }
+    }
+
+    /// Whether the peer waits for an answer.
+    pub(super) fn is_asked(&self) -> bool {
+        !matches!(self.step, Listen::Hears | Listen::Over)
     }
 
     /// Whether there is a stream.
     pub(super) fn is_done(&self) -> bool {
         matches!(
-            self,
-            Listening::Waits {
+            self.step,
+            Listen::Waits {
                 ready: true,
                 came: true,
                 ..
@@ -192,8 +275,8 @@ impl Listening {
 
     /// Refuses the peer, for this reason. A peer is told once that it is.
     pub(super) fn refuse<'a>(&mut self, reason: &'a str) -> Option<Message<'a>> {
-        match replace(self, Listening::Over) {
-            Listening::Hears | Listening::Over => None,
+        match replace(&mut self.step, Listen::Over) {
+            Listen::Hears | Listen::Over => None,
             _ => Some(Message::Refusal(reason)),
         }
     }
@@ -204,7 +287,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::stream::wire::FRAME_MIN;
+    use crate::stream::wire::{FRAME_MIN, MAY_TCP};
 
     const OFFER: Offer<'static> = Offer {
         frame: FRAME_MIN,
@@ -214,15 +297,24 @@ mod tests {
         data: b"data",
     };
 
+    /// It may go on over the connection of the exchange, and wants to.
+    const MAY: Offer<'static> = Offer {
+        flags: MAY_TCP,
+        ..OFFER
+    };
+    const TCP: Offer<'static> = Offer { blob: b"", ..MAY };
+
     /// What a peer may say: each message, whole or cut, and nonsense.
     fn said() -> impl Strategy<Value = Vec<u8>> {
+        let offers = [OFFER, MAY, TCP, Offer { flags: 0, ..TCP }];
+        let offers = offers.map(|offer| [Message::Hello(offer), Message::Welcome(offer)]);
         let messages = [
-            Message::Hello(OFFER),
-            Message::Welcome(OFFER),
-            Message::Ready,
-            Message::Refusal("no"),
-        ];
-        let message = prop::sample::select(messages.map(|message| message.bytes()).to_vec());
+            offers.as_flattened(),
+            &[Message::Ready, Message::Refusal("no")],
+        ]
+        .concat();
+        let messages: Vec<_> = messages.iter().map(Message::bytes).collect();
+        let message = prop::sample::select(messages);
         let cut = (message.clone(), any::<prop::sample::Index>())
             .prop_map(|(bytes, at)| bytes[..at.index(bytes.len())].to_vec());
         prop_oneof![
@@ -235,7 +327,7 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Event {
         Asked(Vec<u8>),
-        Welcome,
+        Welcome(Offer<'static>),
         Heard(Vec<u8>),
         Came,
         Refuse,
@@ -250,13 +342,23 @@ mod tests {
         came: bool,
         refused: usize,
         again: usize,
+        /// What its last hello says, and whether it was welcome without RDMA.
+        may_tcp: bool,
+        has_rdma: bool,
+        tcp: bool,
+    }
+
+    impl Known {
+        fn hears(&mut self, hello: Offer<'_>) {
+            (self.may_tcp, self.has_rdma) = (hello.may_tcp(), !hello.is_tcp());
+        }
     }
 
     fn event() -> impl Strategy<Value = Event> {
         prop_oneof![
             said().prop_map(Event::Asked),
             said().prop_map(Event::Heard),
-            Just(Event::Welcome),
+            prop::sample::select(vec![OFFER, TCP]).prop_map(Event::Welcome),
             Just(Event::Came),
             Just(Event::Refuse),
         ]
@@ -266,22 +368,39 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(4_000))]
 
         /// Whatever a peer says and whenever: there is a stream only for one that asked, was
-        /// welcome, said that it is connected and came, in this order but for the last two.
+        /// welcome, said that it is connected and came, in this order but for the last two. There
+        /// is one without RDMA only if both sides say that they may.
         #[test]
         fn a_listener_has_a_stream_for_those_that_came_alone(
             events in prop::collection::vec(event(), 0..12),
+            may_tcp in any::<bool>(),
         ) {
-            let (mut side, mut it) = (Listening::default(), Known::default());
+            let (mut side, mut it) = (Listening::new(may_tcp), Known::default());
             for event in &events {
                 match event {
-                    Event::Asked(bytes) => it.asked |= side.asked(bytes).is_ok(),
-                    Event::Welcome => it.welcome |= side.welcome(OFFER).is_some(),
+                    Event::Asked(bytes) => {
+                        if let Ok(hello) = side.asked(bytes) {
+                            it.asked = true;
+                            it.hears(hello);
+                        }
+                    }
+                    Event::Welcome(offer) => {
+                        if side.welcome(*offer).is_some() {
+                            it.welcome = true;
+                            it.tcp = offer.is_tcp();
+                            let may = if it.tcp { may_tcp && it.may_tcp } else { it.has_rdma };
+                            prop_assert!(may);
+                            it.came |= it.tcp;
+                        }
+                    }
                     Event::Heard(bytes) => match side.hear(bytes) {
                         Ok(None) => it.ready = true,
                         // What it was welcome for, and came to, is over.
-                        Ok(Some(_)) => {
+                        Ok(Some(hello)) => {
+                            prop_assert!(!it.tcp, "it is agreed");
                             (it.welcome, it.came) = (false, false);
-                            it.again += 1;
+                            it.again += usize::from(!hello.is_tcp());
+                            it.hears(hello);
                         }
                         Err(_) => {}
                     },
@@ -301,9 +420,9 @@ mod tests {
         #[test]
         fn a_connector_dials_whoever_welcomes_it_and_nobody_twice(
             answers in prop::collection::vec(said(), 0..4),
-            connected in any::<bool>(),
+            (connected, may_tcp, has_rdma) in any::<(bool, bool, bool)>(),
         ) {
-            let mut side = Connecting::default();
+            let mut side = Connecting::new(may_tcp, has_rdma);
             let mut offers = 0;
             for answer in &answers {
                 if let Ok(offer) = side.hear(answer) {
@@ -311,8 +430,10 @@ mod tests {
                     offers += 1;
                 }
             }
-            let is_welcome = |answer: &Vec<u8>| {
-                matches!(Message::parse(answer), Ok(Message::Welcome(_)))
+            let is_welcome = |answer: &Vec<u8>| match Message::parse(answer) {
+                Ok(Message::Welcome(offer)) if offer.is_tcp() => may_tcp && offer.may_tcp(),
+                Ok(Message::Welcome(_)) => has_rdma,
+                _ => false,
             };
             let first = answers.first().is_some_and(is_welcome);
             prop_assert_eq!(offers, usize::from(first));
@@ -324,7 +445,7 @@ mod tests {
 
     #[test]
     fn an_exchange_that_goes_well() {
-        let (mut connector, mut listener) = (Connecting::default(), Listening::default());
+        let (mut connector, mut listener) = (Connecting::new(false, true), Listening::new(false));
         assert_eq!(listener.asked(&Message::Hello(OFFER).bytes()), Ok(OFFER));
         let welcome = listener.welcome(OFFER).unwrap().bytes();
         assert_eq!(connector.hear(&welcome), Ok(OFFER));
@@ -337,7 +458,7 @@ mod tests {
 
     #[test]
     fn a_connector_asks_again_once_and_a_listener_hears_it() {
-        let (mut connector, mut listener) = (Connecting::default(), Listening::default());
+        let (mut connector, mut listener) = (Connecting::new(false, true), Listening::new(false));
         assert!(!connector.asks_again(), "nobody has welcomed it");
         let hello = Message::Hello(OFFER).bytes();
         assert_eq!(listener.asked(&hello), Ok(OFFER));
@@ -358,7 +479,7 @@ mod tests {
 
     #[test]
     fn a_listener_hears_no_third_hello() {
-        let mut listener = Listening::default();
+        let mut listener = Listening::new(false);
         let hello = Message::Hello(OFFER).bytes();
         listener.asked(&hello).unwrap();
         listener.welcome(OFFER).unwrap();
@@ -366,5 +487,44 @@ mod tests {
         listener.welcome(OFFER).unwrap();
         assert_eq!(listener.hear(&hello), Err(Over::Unexpected));
         assert_eq!(listener.welcome(OFFER), None);
+    }
+
+    #[test]
+    fn two_that_may_go_on_without_rdma_after_a_second_try_that_fails() {
+        let (mut connector, mut listener) = (Connecting::new(true, true), Listening::new(true));
+        let hellos = [MAY, MAY, TCP].map(|offer| Message::Hello(offer).bytes());
+        assert_eq!(listener.asked(&hellos[0]), Ok(MAY));
+        for (again, hello) in hellos[1..].iter().enumerate() {
+            let welcome = listener.welcome(MAY).unwrap().bytes();
+            assert_eq!(connector.hear(&welcome), Ok(MAY));
+            let asks = if again == 0 {
+                connector.asks_again()
+            } else {
+                connector.falls_back()
+            };
+            assert!(asks);
+            assert!(listener.hear(hello).unwrap().is_some());
+        }
+        assert_eq!(listener.welcome(MAY), None, "the peer has no address");
+        let welcome = listener.welcome(TCP).unwrap().bytes();
+        assert_eq!(connector.hear(&welcome), Ok(TCP));
+        assert!(!connector.falls_back(), "it has");
+        let ready = connector.dialled(true).unwrap().bytes();
+        assert_eq!(listener.hear(&ready), Ok(None));
+        assert!(listener.is_done());
+    }
+
+    #[test]
+    fn a_side_that_demands_rdma_agrees_to_nothing_else() {
+        let mut listener = Listening::new(false);
+        assert_eq!(listener.asked(&Message::Hello(TCP).bytes()), Ok(TCP));
+        assert_eq!(listener.welcome(TCP), None);
+        assert!(listener.refuse("no").is_some(), "it can say so");
+        let mut connector = Connecting::new(false, true);
+        let welcome = Message::Welcome(TCP).bytes();
+        assert_eq!(connector.hear(&welcome), Err(Over::Unexpected));
+        let mut connector = Connecting::new(true, true);
+        assert!(connector.hear(&Message::Welcome(OFFER).bytes()).is_ok());
+        assert!(!connector.falls_back(), "the listener demands it");
     }
 }

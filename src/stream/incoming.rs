@@ -10,11 +10,11 @@ use tokio::runtime::Handle;
 
 use tracing::{debug, warn};
 
-use super::RdmaStream;
 use super::connector::{check_data, in_time};
 use super::exchange::{Listening, Over};
-use super::side::{Exchange, Net, Side};
-use super::wire::{BUSY, CANNOT_CONNECT, DRAINS, Message, Wrong};
+use super::side::{Exchange, Net, Place, Side, fell_back, is_of_rdma};
+use super::stream::{Link, RdmaStream, StreamTransport};
+use super::wire::{BUSY, CANNOT_CONNECT, DRAINS, Message, NO_RDMA, Offer, Wrong};
 use crate::channel::{Peer, Socket};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::log;
@@ -30,9 +30,9 @@ pub(super) async fn hear(
     runtime: Handle,
 ) -> std::result::Result<Incoming, (Peer, Error)> {
     let limit = net.options.timeout;
-    let mut exchange = Exchange::new(GRANT, socket, runtime);
+    let mut exchange = Exchange::new(GRANT, socket, runtime, &net);
     let greeting = async {
-        let (hello, mut state) = (exchange.hear().await?, Listening::default());
+        let (hello, mut state) = (exchange.hear().await?, Listening::new(exchange.may_tcp));
         let over = match state.asked(&hello) {
             Ok(_) => return Ok((hello, state)),
             Err(over) => over,
@@ -111,9 +111,17 @@ impl Incoming {
 
     /// Returns what the peer has told [`RdmaConnector::connect_with`](super::RdmaConnector).
     pub fn data(&self) -> &[u8] {
-        match Message::parse(&self.hello) {
-            Ok(Message::Hello(offer)) => offer.data,
-            _ => &[],
+        hello_of(&self.hello).data
+    }
+
+    /// Returns how the bytes of its stream will travel, as far as both sides know it now: not by
+    /// RDMA if the peer has none, or has a device of another kind. RDMA may fail yet: then the
+    /// stream's [`transport`](RdmaStream::transport) is another one.
+    pub fn transport(&self) -> StreamTransport {
+        let theirs = hello_of(&self.hello);
+        match theirs.is_tcp() || self.net.check_peer(GRANT, theirs.blob).is_err() {
+            true => StreamTransport::Tcp,
+            false => StreamTransport::Rdma,
         }
     }
 
@@ -121,7 +129,9 @@ impl Incoming {
     ///
     /// # Errors
     ///
-    /// The peer is refused then. `Shutdown` once the listener
+    /// The peer is refused then. `NotSupported` if the peer has no RDMA, and this side demands it
+    /// ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp)), or its device is of another host;
+    /// `Shutdown` once the listener
     /// [drains](super::RdmaListener::drain); `Full` if all memory for streams is in use, and `NoMemory`
     /// if no more can be had;
     /// `ConnectionAborted` if the peer could not connect, or gave up: its connect was dropped or
@@ -146,8 +156,8 @@ impl Incoming {
         });
         log(|| match &granted {
             Ok(stream) => {
-                let path = stream.path();
-                debug!(target: "tokio_doca::stream", %peer, path, "accepted");
+                let (path, transport) = (stream.path(), stream.transport());
+                debug!(target: "tokio_doca::stream", %peer, ?transport, path, "accepted");
             }
             Err(error) if error.kind() == ErrorKind::TimedOut => {
                 warn!(target: "tokio_doca::stream", %peer, %error, "timed out");
@@ -165,41 +175,76 @@ impl Incoming {
     }
 
     async fn grant(&mut self, data: &[u8]) -> Result<RdmaStream> {
-        let Some(guest) = self.net.guests.admit() else {
+        let guest = self.net.guests.admit();
+        if guest.is_none() {
             let text = "the listener drains: nobody is accepted any more";
             return Err(self.exchange.error(ErrorKind::Shutdown, text));
-        };
-        let mut side = self.net.side(&self.exchange).await?;
-        side.core.set_guest(Some(guest));
-        let mut hello = self.hello.clone();
-        // The path may carry no large packets: then the peer asks for small ones, once.
-        while let Some(again) = self.meet(&mut side, &hello, data).await? {
-            side = self.net.side_again(&self.exchange, side).await?;
-            hello = again;
         }
-        let (core, wakers) = (side.core, side.wakers);
-        Ok(RdmaStream::new(
-            core,
-            wakers,
-            self.peer.clone(),
-            self.exchange.socket.local_addr(),
-            self.net.options.linger,
-        ))
+        // Another thread may have heard the peer than the one that accepts it.
+        self.exchange.may_tcp &= self.net.may_tcp();
+        let (mut hello, mut before) = (self.hello.clone(), None);
+        // The path may carry no large packets, or nothing: then the peer asks for something else.
+        let (mut link, wakers) = loop {
+            match self.prepare(before.take(), &hello).await? {
+                Prepared::Rdma(mut side) => match self.meet(&mut side, data).await? {
+                    Some(again) => (before, hello) = (Some(side), again),
+                    None => break (Link::Rdma(side.core), side.wakers),
+                },
+                Prepared::Tcp(place, why) => {
+                    let link = self.fall_back(place, &hello, data).await?;
+                    fell_back(&self.peer, why);
+                    break (link, Arc::default());
+                }
+            }
+        };
+        link.set_guest(guest);
+        let (peer, local) = (self.peer.clone(), self.exchange.socket.local_addr());
+        let linger = self.net.options.linger;
+        Ok(RdmaStream::new(link, wakers, peer, local, linger))
+    }
+
+    /// Listens for the peer, in place of what was not met before; not if there is no RDMA, and both
+    /// may do without.
+    async fn prepare(&self, mut before: Option<Side>, hello: &[u8]) -> Result<Prepared> {
+        let (net, exchange, theirs) = (&self.net, &self.exchange, hello_of(hello));
+        let may = exchange.may_tcp && theirs.may_tcp();
+        if theirs.is_tcp() {
+            let text = "the peer has no RDMA, and this side demands it (StreamOptions::or_tcp)";
+            return match may {
+                true => Ok(Prepared::Tcp(before.map(Side::into_place), None)),
+                false => Err(net.without_tcp(GRANT, exchange.error(ErrorKind::NotSupported, text))),
+            };
+        }
+        let checked = match may {
+            true => net.check_peer(GRANT, theirs.blob),
+            false => Ok(()),
+        };
+        if let Err(error) = checked {
+            return Ok(Prepared::Tcp(before.map(Side::into_place), Some(error)));
+        }
+        let side = match before.take() {
+            Some(before) => net.side_again(exchange, before).await,
+            None => net.side(exchange).await,
+        };
+        let (error, place) = match side {
+            Ok(mut side) => match side.listen(GRANT, theirs).await.map_err(gave_up) {
+                Ok(()) => return Ok(Prepared::Rdma(side)),
+                Err(error) => (error, Some(side.into_place())),
+            },
+            Err(error) => (error, None),
+        };
+        if !may || !is_of_rdma(&error) {
+            return Err(net.without_tcp(GRANT, error));
+        }
+        Ok(Prepared::Tcp(place, Some(error)))
     }
 
     /// Welcomes the peer, and waits until it has come. Returns its other hello if it asks again.
-    async fn meet(&mut self, side: &mut Side, hello: &[u8], data: &[u8]) -> Result<Option<Bytes>> {
-        let exchange = &mut self.exchange;
-        let Ok(Message::Hello(theirs)) = Message::parse(hello) else {
-            unreachable!("it was parsed before");
-        };
-        let listens = side.listen(GRANT, theirs).await;
-        listens.map_err(gave_up)?;
+    async fn meet(&mut self, side: &mut Side, data: &[u8]) -> Result<Option<Bytes>> {
         let blob = side.blob(GRANT)?;
-        if let Some(welcome) = self.state.welcome(side.welcome(&blob, data)) {
-            exchange.say(welcome).await.map_err(gave_up)?;
-        }
+        self.welcome(&blob, side.first_credits(), data).await?;
         // What the peer says decides. Its frames pass meanwhile, or do not.
+        let exchange = &mut self.exchange;
         let mut passes = pin!(side.pass(GRANT));
         let (answer, passed) = match select(pin!(exchange.hear()), passes.as_mut()).await {
             Either::Left((answer, _)) => (answer, None),
@@ -216,8 +261,38 @@ impl Incoming {
         };
         passed.map_err(gave_up)?;
         self.state.came();
+        self.check_done().map(|()| None)
+    }
+
+    /// Welcomes the peer on the connection of the exchange, and waits until it says that it is
+    /// there.
+    async fn fall_back(&mut self, place: Option<Place>, hello: &[u8], data: &[u8]) -> Result<Link> {
+        let place = match place {
+            Some(place) => place,
+            None => self.net.tcp_place(GRANT).await?,
+        };
+        self.welcome(&[], 0, data).await?;
+        let answer = self.exchange.hear().await.map_err(gave_up)?;
+        let heard = self.state.hear(&answer);
+        heard.map_err(|over| self.exchange.over(over))?;
+        self.check_done()?;
+        let frame = hello_of(hello).frame;
+        let link = self.net.over_tcp(&mut self.exchange, place, frame);
+        self.net.guests.count(|stats| stats.fell_back += 1);
+        Ok(link)
+    }
+
+    async fn welcome(&mut self, blob: &[u8], credits: u16, data: &[u8]) -> Result<()> {
+        let offer = self.net.offer(&self.exchange, blob, credits, data);
+        match self.state.welcome(offer) {
+            Some(welcome) => self.exchange.say(welcome).await.map_err(gave_up),
+            None => Ok(()),
+        }
+    }
+
+    fn check_done(&self) -> Result<()> {
         match self.state.is_done() {
-            true => Ok(None),
+            true => Ok(()),
             false => Err(self.exchange.over(Over::Already)),
         }
     }
@@ -244,11 +319,28 @@ impl Incoming {
     }
 }
 
+/// How a peer is met.
+enum Prepared {
+    Rdma(Side),
+    /// On the connection of the exchange, with the memory of what was tried, and why if it is this
+    /// side that has no RDMA.
+    Tcp(Option<Place>, Option<Error>),
+}
+
+/// Returns what a hello says, which was parsed before.
+fn hello_of(hello: &[u8]) -> Offer<'_> {
+    match Message::parse(hello) {
+        Ok(Message::Hello(offer)) => offer,
+        _ => unreachable!("it was parsed before"),
+    }
+}
+
 /// Returns what is sent to a peer that cannot be accepted. A stranger learns nothing of this host.
 fn refusal(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Full | ErrorKind::NoMemory => BUSY,
         ErrorKind::Shutdown => DRAINS,
+        ErrorKind::NotSupported => NO_RDMA,
         _ => CANNOT_CONNECT,
     }
 }
@@ -273,8 +365,7 @@ fn gave_up(error: Error) -> Error {
 impl Drop for Incoming {
     /// Counts a peer that was neither accepted nor told why not.
     fn drop(&mut self) {
-        let waits = !matches!(self.state, Listening::Hears | Listening::Over);
-        if waits && !self.state.is_done() {
+        if self.state.is_asked() && !self.state.is_done() {
             self.net.guests.count(|stats| stats.refused += 1);
             let peer = &self.peer;
             log(|| debug!(target: "tokio_doca::stream", %peer, "refused"));

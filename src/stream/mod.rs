@@ -10,8 +10,9 @@
 //! ```
 //!
 //! The two sides meet at a TCP address or a Unix socket, and exchange there what they connect an
-//! [`Rdma`](crate::Rdma) with. Afterwards that socket is closed. docs/wire.md has the formats of
-//! the exchange and of the frames.
+//! [`Rdma`](crate::Rdma) with. Afterwards that socket is closed, unless both sides may do without
+//! RDMA ([`StreamOptions::or_tcp`]) and have none in common: then the frames go on there.
+//! docs/wire.md has the formats of the exchange and of the frames.
 //!
 //! RDMA neither encrypts nor authenticates. On a Unix socket the listener learns the peer's user
 //! from the kernel ([`Incoming::peer`]); by TCP it knows what the peer tells it. Use TLS on top if
@@ -60,7 +61,7 @@
 // `exchange` says, and speak `wire`, with memory for each stream (`side/memory`); `drain` ends a
 // listener. `stream` is what a user holds, and `messages` the same with Bufs; it stands on `core`,
 // which has both directions (`core/sending` has one of them), and that on `flow`, which counts
-// credits, and `wakers`.
+// credits, and `wakers`; or on `stream/tcp`, without RDMA.
 
 // First, since the documentation shows the methods of a type in the order of modules.
 mod options;
@@ -88,4 +89,4 @@ pub use incoming::Incoming;
 pub use listener::RdmaListener;
 pub use messages::RdmaMessages;
 pub use options::{StreamAddr, StreamOptions};
-pub use stream::RdmaStream;
+pub use stream::{RdmaStream, StreamTransport};

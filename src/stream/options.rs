@@ -132,6 +132,7 @@ pub struct StreamOptions {
     gid_index: Option<u32>,
     mtu: Option<Mtu>,
     rnr_timeout: Option<Duration>,
+    pub(super) or_tcp: bool,
     pub(super) timeout: Duration,
     pub(super) linger: Duration,
 }
@@ -150,6 +151,7 @@ impl Default for StreamOptions {
             gid_index: None,
             mtu: None,
             rnr_timeout: None,
+            or_tcp: false,
             timeout: Duration::from_secs(5),
             linger: Duration::from_secs(1),
         }
@@ -257,6 +259,37 @@ impl StreamOptions {
     /// on the software device, where an honest peer has posted what it gives credits for.
     pub fn rnr_timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
         self.rnr_timeout = timeout.into();
+        self
+    }
+
+    /// Sets whether a stream may go on over the connection of its exchange, by TCP or a Unix
+    /// socket, if there is no RDMA: if the devices of both sides are not of one kind, or do not
+    /// reach one another before there is a stream. Defaults to false. Both sides must set it: one
+    /// that has not refuses a peer that finds no RDMA, and says why.
+    ///
+    /// So one listener serves hosts with adapters and without. [`RdmaStream::transport`] says what
+    /// a stream has, and so do the log and [`ListenerStats::fell_back`]. Over TCP a stream is the
+    /// same type with the same rules, but for these:
+    ///
+    /// - [`RdmaStream::rdma`] is `None`. The device need not have RDMA at all. - The system's
+    /// buffers hold a writer up whose peer does not read, and not `recv_window` and `send_window`.
+    /// [`RdmaMessages`](super::RdmaMessages) copy, into as many Bufs as without. - `shutdown` waits
+    /// until the peer's host has everything, which it looks for every 1 to 16 ms. - A peer whose
+    /// machine has gone is noticed within a minute; if something is on its way to it, when the
+    /// system gives up (tcp(7): `tcp_retries2`, about 15 minutes). - A stream that a thread of
+    /// [`WorkQ::poll_thread`](crate::WorkQ::poll_thread) connects or accepts is refused there
+    /// without RDMA: that thread hears no sockets.
+    ///
+    /// A peer can choose that its own stream goes on over TCP, and a listener of the software
+    /// device, whose peers are processes of this host, then serves the network: see SECURITY.md.
+    /// RDMA that fails is given up after half of the [`timeout`](Self::timeout), which should be
+    /// the same on both sides.
+    ///
+    /// [`RdmaStream::transport`]: super::RdmaStream::transport
+    /// [`RdmaStream::rdma`]: super::RdmaStream::rdma
+    /// [`ListenerStats::fell_back`]: super::ListenerStats::fell_back
+    pub fn or_tcp(mut self, may: bool) -> Self {
+        self.or_tcp = may;
         self
     }
 

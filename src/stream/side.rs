@@ -14,37 +14,29 @@ use tokio::net::lookup_host;
 use tokio::runtime::Handle;
 use tracing::debug;
 
-use super::core::{Core, Parts};
-use super::drain::Guests;
+use super::core::Core;
 use super::exchange::Over;
-use super::flow::RESERVED;
-use super::options::{LARGEST, SURE, StreamOptions, has_network};
 use super::wakers::Wakers;
-use super::wire::{BUSY, CANNOT_CONNECT, DRAINS, LEN_MAX, Message, Offer, Wrong};
+use super::wire::{BUSY, CANNOT_CONNECT, DRAINS, LEN_MAX, Message, NO_RDMA, Offer, Wrong};
 use crate::channel::{self, Inbox, Socket};
-use crate::device::{Device, Mtu, Path};
+use crate::device::Path;
 use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::mem::BufPool;
-use crate::ops::RecvPool;
-use crate::reactor::WorkQ;
 use crate::sync::log;
 
 mod memory;
+mod net;
 
-use memory::{Memory, Place};
+pub(super) use memory::Place;
+pub(super) use net::{Net, fell_back, is_of_rdma};
 
 /// The call of a connector.
 pub(super) const CONNECT: &str = "RdmaConnector::connect";
-
-/// The most frames of a stream that wait for a receive, where no network is between.
-const WAITING: usize = 4;
 
 /// One side of a connection that is to be made.
 pub(super) struct Side {
     pub(super) core: Box<Core>,
     pub(super) wakers: Arc<Wakers>,
-    /// The longest frame that it takes.
-    frame: u32,
     /// Of its memory: for what it receives, and for what it sends.
     pools: (BufPool, BufPool),
 }
@@ -57,26 +49,21 @@ impl Side {
         blob.map_err(|error| error.with_call(op))
     }
 
-    /// Returns the connector's offer, which gives no credits: its first frame does.
-    pub(super) fn hello<'a>(&self, blob: &'a [u8], data: &'a [u8]) -> Offer<'a> {
-        Offer {
-            frame: self.frame,
-            credits: 0,
-            flags: 0,
-            blob,
-            data,
+    /// Returns the credits of a listener's offer. Over a network its first frame gives them.
+    pub(super) fn first_credits(&mut self) -> u16 {
+        match self.path() {
+            Some(_) => 0,
+            None => self.core.first_credits(),
         }
     }
 
-    /// Returns the listener's offer, once it listens. Over a network its first frame gives credits.
-    pub(super) fn welcome<'a>(&mut self, blob: &'a [u8], data: &'a [u8]) -> Offer<'a> {
-        let credits = match self.path() {
-            Some(_) => 0,
-            None => self.core.first_credits(),
-        };
-        Offer {
-            credits,
-            ..self.hello(blob, data)
+    /// Gives the connection up, and returns what another one begins with.
+    pub(super) fn into_place(self) -> Place {
+        let (receives, sends) = self.pools;
+        Place {
+            receives,
+            sends,
+            control: self.core.into_control(),
         }
     }
 
@@ -223,149 +210,24 @@ async fn first_of<T>(
     last
 }
 
-/// Refuses a device that connects by rdma_cm alone: iWARP's.
-fn check_connects(op: &'static str, device: &Device) -> Result<()> {
-    let caps = device.info().caps().rdma.as_ref();
-    if caps.is_none_or(|caps| caps.acknowledged) {
-        return Ok(());
-    }
-    let text = format!(
-        "{} is an iWARP adapter, which connects by rdma_cm alone, and streams do not: use \
-         another device, or TCP",
-        device.info().name()
-    );
-    Err(Error::new(ErrorKind::NotSupported, op, text))
-}
-
-/// Refuses a device whose endpoints cannot share buffers of this size.
-fn check_shared(op: &'static str, frame: usize, device: &Device) -> Result<()> {
-    let caps = device.info().caps().rdma.as_ref();
-    match caps.map_or(0, |caps| caps.max_pooled_room) {
-        most if most < frame => {
-            let text = format!(
-                "the device shares buffers of at most {most} bytes between connections, and a \
-                 frame has {frame}: leave StreamOptions::recv_bufs out, or set a smaller frame_size"
-            );
-            Err(Error::new(ErrorKind::NotSupported, op, text))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// What the streams of one listener or connector have in common.
-pub(super) struct Net {
-    pub(super) options: StreamOptions,
-    device: Device,
-    workq: WorkQ,
-    memory: Memory,
-    pub(super) guests: Guests,
-}
-
-impl Net {
-    /// Checks what can be checked before a peer comes, and allocates nothing.
-    pub(super) fn new(
-        op: &'static str,
-        options: StreamOptions,
-        device: &Device,
-        workq: &WorkQ,
-    ) -> Result<Net> {
-        options.check(op)?;
-        check_connects(op, device)?;
-        // What the device refuses is said now, and not to the first peer.
-        let checked = options.rdma(device, None, LARGEST).check_on(device);
-        checked.map_err(|error| error.with_call(op))?;
-        if options.recv_bufs.is_some() {
-            check_shared(op, options.frame_size, device)?;
-        }
-        Ok(Net {
-            memory: Memory::new(options, device),
-            device: device.clone(),
-            workq: workq.clone(),
-            options,
-            guests: Guests::new(),
-        })
-    }
-
-    /// Has memory for some streams.
-    pub(super) async fn prepare(&self, op: &'static str) -> Result<()> {
-        self.memory.take(op).await.map(drop)
-    }
-
-    /// One side of a connection that is to be made, for those that met in this exchange.
-    pub(super) async fn side(&self, exchange: &Exchange) -> Result<Side> {
-        let place = self.memory.take(exchange.op).await?;
-        let side = self.side_of(exchange, place, LARGEST)?;
-        match side.core.has_receives() {
-            true => Ok(side),
-            false => Err(self.memory.full(exchange.op)),
-        }
-    }
-
-    /// Another connection, with packets that pass wherever Ethernet does, in place of one that is
-    /// given up. Waits until its memory is back.
-    pub(super) async fn side_again(&self, exchange: &Exchange, before: Side) -> Result<Side> {
-        let (receives, sends) = before.pools;
-        let (control, guest) = before.core.into_control();
-        let place = Place {
-            receives,
-            sends,
-            control,
-        };
-        let mut side = self.side_of(exchange, place, SURE)?;
-        side.core.set_guest(guest);
-        poll_fn(|cx| side.core.poll_receives(cx)).await;
-        Ok(side)
-    }
-
-    fn side_of(&self, exchange: &Exchange, place: Place, mtu: Mtu) -> Result<Side> {
-        let op = exchange.op;
-        let mut send_window = self.options.send_window;
-        if !has_network(&self.device) {
-            send_window = send_window.min(WAITING);
-        }
-        let local = exchange.socket.local_addr();
-        let local = local.map(|addr| addr.ip().to_canonical());
-        let mut rdma = self.options.rdma(&self.device, local, mtu);
-        if self.options.recv_bufs.is_some() {
-            let credits = (self.options.window() + RESERVED) as u32;
-            rdma = rdma.recv_pool(&RecvPool::new(&place.receives).credits(credits));
-        }
-        let rdma = rdma
-            .attach(&self.workq)
-            .map_err(|error| error.with_call(op))?;
-        let wakers = Arc::default();
-        let parts = Parts {
-            receives: &place.receives,
-            sends: &place.sends,
-            control: place.control,
-            recv_window: self.options.window(),
-            send_window,
-            runtime: exchange.runtime.clone(),
-        };
-        Ok(Side {
-            core: Box::new(Core::new(rdma, parts, &wakers)),
-            frame: self.options.frame_size as u32,
-            wakers,
-            pools: (place.receives, place.sends),
-        })
-    }
-}
-
 /// The socket on which an exchange goes on, and what was read of it.
 pub(super) struct Exchange {
     pub(super) op: &'static str,
-    pub(super) socket: Socket,
+    pub(super) socket: Arc<Socket>,
     inbox: Inbox,
     pub(super) runtime: Handle,
+    /// This side may go on over the socket.
+    pub(super) may_tcp: bool,
 }
 
 impl Exchange {
-    pub(super) fn new(op: &'static str, socket: Socket, runtime: Handle) -> Exchange {
+    pub(super) fn new(op: &'static str, socket: Socket, runtime: Handle, net: &Net) -> Exchange {
         Exchange {
             op,
-            socket,
+            socket: Arc::new(socket),
             inbox: Inbox::new(LEN_MAX, 1),
             runtime,
+            may_tcp: net.may_tcp(),
         }
     }
 
@@ -392,13 +254,6 @@ impl Exchange {
         written.map_err(|error| self.io(error))
     }
 
-    /// Says hello, and hears the answer.
-    pub(super) async fn ask(&mut self, side: &Side, data: &[u8]) -> Result<Bytes> {
-        let blob = side.blob(self.op)?;
-        self.say(Message::Hello(side.hello(&blob, data))).await?;
-        self.hear().await
-    }
-
     /// Reads the next message, which the state of the exchange parses.
     pub(super) async fn hear(&mut self) -> Result<Bytes> {
         let read = self.socket.read_frame(&mut self.inbox).await;
@@ -417,6 +272,7 @@ impl Exchange {
             _ if self.op != CONNECT => ErrorKind::ConnectionAborted,
             Over::Refused(BUSY) => ErrorKind::Full,
             Over::Refused(DRAINS) => ErrorKind::Shutdown,
+            Over::Refused(NO_RDMA) => ErrorKind::NotSupported,
             // By the application.
             Over::Refused(reason) if reason != CANNOT_CONNECT => ErrorKind::NotPermitted,
             _ => ErrorKind::ConnectionAborted,

@@ -15,14 +15,19 @@ use tokio::runtime::{Handle, TryCurrentError};
 use tracing::field::{DisplayValue, display};
 use tracing::{debug, warn};
 
-use super::core::{Core, StreamRdma, StreamStats};
+use super::core::{StreamRdma, StreamStats};
 use super::drain::Guest;
 use super::wakers::Wakers;
 use crate::channel::Peer;
 use crate::device::Path;
-use crate::error::JobError;
 use crate::mem::Buf;
 use crate::sync::log;
+
+mod link;
+mod tcp;
+
+pub(super) use link::Link;
+pub use link::StreamTransport;
 
 /// A stream of bytes over an [`Rdma`](crate::Rdma), which any Tokio service can use in place of a
 /// `TcpStream`.
@@ -97,7 +102,7 @@ use crate::sync::log;
 /// nothing or, as `write_all` does, an unknown part.
 pub struct RdmaStream {
     /// `None` once it was dropped.
-    core: Option<Box<Core>>,
+    link: Option<Link>,
     wakers: Arc<Wakers>,
     /// Wakes both tasks of `wakers`.
     waker: Waker,
@@ -108,15 +113,17 @@ pub struct RdmaStream {
 
 impl RdmaStream {
     pub(super) fn new(
-        core: Box<Core>,
+        link: Link,
         wakers: Arc<Wakers>,
         peer: Peer,
         local: Option<SocketAddr>,
         linger: Duration,
     ) -> RdmaStream {
-        core.rdma().set_peer(peer.to_string());
+        if let Link::Rdma(core) = &link {
+            core.rdma().set_peer(peer.to_string());
+        }
         RdmaStream {
-            core: Some(core),
+            link: Some(link),
             waker: wakers.waker(),
             wakers,
             peer,
@@ -141,8 +148,15 @@ impl RdmaStream {
         self.local
     }
 
-    /// Returns the connection below, for its state and for one-sided operations.
-    pub fn rdma(&self) -> &StreamRdma {
+    /// Returns how its bytes travel: by RDMA, unless both sides have agreed to go on without
+    /// ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp)).
+    pub fn transport(&self) -> StreamTransport {
+        self.held().transport()
+    }
+
+    /// Returns the connection below, for its state and for one-sided operations; `None` if there is
+    /// no RDMA ([`transport`](RdmaStream::transport)).
+    pub fn rdma(&self) -> Option<&StreamRdma> {
         self.held().view()
     }
 
@@ -170,47 +184,47 @@ impl RdmaStream {
 
     /// The path between the adapters, as events show it; `None` on a device without a network.
     pub(super) fn path(&self) -> Option<DisplayValue<Path>> {
-        self.rdma().path().map(display)
+        self.rdma().and_then(StreamRdma::path).map(display)
     }
 
-    pub(super) fn held(&self) -> &Core {
-        self.core.as_ref().expect(HELD)
+    pub(super) fn held(&self) -> &Link {
+        self.link.as_ref().expect(HELD)
     }
 
     /// Sends the data of a Buf as a frame, whose head goes before it.
     pub(super) fn poll_send_buf(&mut self, buf: &Buf, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        let (core, mut cx) = self.writer(cx);
-        let sent = ready!(core.poll_send_buf(buf, &mut cx).map_err(io_error))?;
+        let (link, mut cx) = self.writer(cx);
+        let sent = ready!(link.poll_send_buf(buf, &mut cx))?;
         Poll::Ready(sent.ok_or(io::ErrorKind::BrokenPipe.into()))
     }
 
     /// Takes the next frame, or what is left of it.
     pub(super) fn poll_recv_buf(&mut self, cx: &Context<'_>) -> Poll<io::Result<Option<Buf>>> {
-        let (core, mut cx) = self.reader(cx);
-        ready!(core.poll_fill(&mut cx).map_err(io_error))?;
-        core.poll_take_buf(&mut cx).map_err(io_error)
+        let (link, mut cx) = self.reader(cx);
+        ready!(link.poll_fill(&mut cx))?;
+        link.poll_take_buf(&mut cx)
     }
 
     /// A `poll_recv_buf` was dropped: others have its turn.
     pub(super) fn leave_bufs(&mut self) {
-        if let Some(core) = &mut self.core {
-            core.leave_bufs();
+        if let Some(link) = &mut self.link {
+            link.leave_bufs();
         }
     }
 
-    fn reader(&mut self, cx: &Context<'_>) -> (&mut Core, Context<'_>) {
+    fn reader(&mut self, cx: &Context<'_>) -> (&mut Link, Context<'_>) {
         self.wakers.reader.register(cx.waker());
-        self.core()
+        self.link()
     }
 
-    fn writer(&mut self, cx: &Context<'_>) -> (&mut Core, Context<'_>) {
+    fn writer(&mut self, cx: &Context<'_>) -> (&mut Link, Context<'_>) {
         self.wakers.writer.register(cx.waker());
-        self.core()
+        self.link()
     }
 
-    fn core(&mut self) -> (&mut Core, Context<'_>) {
-        let core = self.core.as_mut().expect(HELD);
-        (core, Context::from_waker(&self.waker))
+    fn link(&mut self) -> (&mut Link, Context<'_>) {
+        let link = self.link.as_mut().expect(HELD);
+        (link, Context::from_waker(&self.waker))
     }
 }
 
@@ -219,20 +233,16 @@ const REST: &str = "the rest was not sent";
 
 const HELD: &str = "drop alone takes it out";
 
-fn io_error(error: JobError) -> io::Error {
-    error.of_stream().into()
-}
-
 impl AsyncBufRead for RdmaStream {
     fn poll_fill_buf(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
-        let (core, mut cx) = self.get_mut().reader(cx);
-        ready!(core.poll_fill(&mut cx).map_err(io_error))?;
-        Poll::Ready(Ok(core.unread()))
+        let (link, mut cx) = self.get_mut().reader(cx);
+        ready!(link.poll_fill(&mut cx))?;
+        Poll::Ready(Ok(link.unread()))
     }
 
     fn consume(self: Pin<&mut Self>, len: usize) {
-        let (core, mut cx) = self.get_mut().core();
-        core.consume(len, &mut cx);
+        let (link, mut cx) = self.get_mut().link();
+        link.consume(len, &mut cx);
     }
 }
 
@@ -245,12 +255,12 @@ impl AsyncRead for RdmaStream {
         if into.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
-        let (core, mut cx) = self.get_mut().reader(cx);
-        ready!(core.poll_fill(&mut cx).map_err(io_error))?;
-        let unread = core.unread();
+        let (link, mut cx) = self.get_mut().reader(cx);
+        ready!(link.poll_fill(&mut cx))?;
+        let unread = link.unread();
         let len = unread.len().min(into.remaining());
         into.put_slice(&unread[..len]);
-        core.consume(len, &mut cx);
+        link.consume(len, &mut cx);
         Poll::Ready(Ok(()))
     }
 }
@@ -269,8 +279,8 @@ impl AsyncWrite for RdmaStream {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let (core, mut cx) = self.get_mut().writer(cx);
-        let written = ready!(core.poll_write(slices, &mut cx).map_err(io_error))?;
+        let (link, mut cx) = self.get_mut().writer(cx);
+        let written = ready!(link.poll_write(slices, &mut cx))?;
         Poll::Ready(written.ok_or(io::ErrorKind::BrokenPipe.into()))
     }
 
@@ -279,38 +289,37 @@ impl AsyncWrite for RdmaStream {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let (core, _) = self.get_mut().writer(cx);
-        Poll::Ready(core.flush().map_err(io_error))
+        let (link, _) = self.get_mut().writer(cx);
+        Poll::Ready(link.flush())
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let (core, mut cx) = self.get_mut().writer(cx);
-        core.poll_shutdown(&mut cx).map_err(io_error)
+        let (link, mut cx) = self.get_mut().writer(cx);
+        link.poll_shutdown(&mut cx)
     }
 }
 
 impl Drop for RdmaStream {
     /// Goes on in the background if the peer does not have everything yet.
     fn drop(&mut self) {
-        let Some(mut core) = self.core.take() else {
+        let Some(mut link) = self.link.take() else {
             return;
         };
         let peer = self.peer.clone();
         log(|| debug!(target: "tokio_doca::stream", %peer, "ended"));
         if self.linger.is_zero() {
-            // Others may have the view of the connection yet.
-            _ = core.rdma().reset();
+            link.reset();
             return;
         }
-        let runtime = core.runtime().clone();
+        let runtime = link.runtime().clone();
         // The thread may be ending, and Tokio's part of it may be gone: the task does all then.
         let ends = |error: TryCurrentError| error.is_thread_local_destroyed();
         if !Handle::try_current().is_err_and(ends) {
             let _entered = runtime.enter();
             // Its tasks wait for nothing any more.
             let mut idle = Context::from_waker(Waker::noop());
-            if let Poll::Ready(closed) = core.poll_close(&mut idle) {
-                if let Err(error) = closed.map_err(JobError::of_stream) {
+            if let Poll::Ready(closed) = link.poll_close(&mut idle) {
+                if let Err(error) = closed {
                     log(|| debug!(target: "tokio_doca::stream", %peer, %error, "{REST}"));
                 }
                 return;
@@ -319,8 +328,7 @@ impl Drop for RdmaStream {
         let (wakers, waker, linger) = (Arc::clone(&self.wakers), self.waker.clone(), self.linger);
         let close = std::future::poll_fn(move |cx| {
             wakers.writer.register(cx.waker());
-            core.poll_close(&mut Context::from_waker(&waker))
-                .map_err(JobError::of_stream)
+            link.poll_close(&mut Context::from_waker(&waker))
         });
         runtime.spawn(async move {
             let closed = tokio::time::timeout(linger, close).await;
@@ -337,7 +345,7 @@ impl fmt::Debug for RdmaStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RdmaStream")
             .field("peer", &self.peer)
-            .field("rdma", self.rdma())
+            .field("rdma", &self.rdma())
             .finish_non_exhaustive()
     }
 }

@@ -24,6 +24,12 @@ pub(super) const CANNOT_CONNECT: &str = "cannot connect";
 pub(super) const BUSY: &str = "all streams are in use";
 pub(super) const DRAINS: &str = "the listener drains";
 
+/// What a side tells a peer if one of them demands RDMA, and they have none in common.
+pub(super) const NO_RDMA: &str = "there is no RDMA between both sides, and one of them demands it";
+
+/// Of the flags of an offer: this side may go on over the connection of the exchange.
+pub(super) const MAY_TCP: u16 = 1;
+
 /// The longest message: an offer with all bytes of the application's.
 pub(super) const LEN_MAX: usize = 16 + 1024 + DATA_MAX;
 
@@ -34,9 +40,10 @@ pub(super) struct Offer<'a> {
     pub(super) frame: u32,
     /// Frames with data that it takes at first. The connector's are in its first frame.
     pub(super) credits: u16,
-    /// Reserved: 0, and not looked at.
+    /// [`MAY_TCP`]; the others are reserved: 0, and not looked at.
     pub(super) flags: u16,
-    /// What the other side's `Rdma` connects with.
+    /// What the other side's `Rdma` connects with. Nothing if the stream is to go on over the
+    /// connection of the exchange.
     pub(super) blob: &'a [u8],
     /// Bytes of the application's.
     pub(super) data: &'a [u8],
@@ -118,6 +125,16 @@ impl Message<'_> {
 }
 
 impl Offer<'_> {
+    /// Returns whether the stream is to go on over the connection of the exchange, and whether it
+    /// may.
+    pub(super) fn is_tcp(&self) -> bool {
+        self.blob.is_empty()
+    }
+
+    pub(super) fn may_tcp(&self) -> bool {
+        self.flags & MAY_TCP != 0
+    }
+
     fn parse(bytes: &[u8]) -> Option<Offer<'_>> {
         let (frame, rest) = bytes.split_first_chunk()?;
         let (credits, rest) = rest.split_first_chunk()?;

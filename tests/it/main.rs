@@ -91,6 +91,7 @@ mod stream {
     mod messages;
     mod slots;
     mod stats;
+    mod tcp;
 }
 
 mod topology {

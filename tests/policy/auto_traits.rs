@@ -229,6 +229,7 @@ table! {
     StreamAddr:             Send Sync Unpin;
     StreamOptions:          Send Sync Unpin;
     StreamRdma:             Send Sync Unpin;
+    StreamTransport:        Send Sync Unpin;
     StreamStats:            Send Sync Unpin;
 
     // Errors.

@@ -110,6 +110,7 @@ const HELD: [(&str, &[&str]); 13] = [
             "StreamAddr",
             "StreamOptions",
             "StreamRdma",
+            "StreamTransport",
             "StreamStats",
         ],
     ),

@@ -12,18 +12,26 @@ use super::layering::{code, is_test, sources, without_tests};
 const RECORD: [(&str, usize, &str); 14] = [
     ("lib", 54, "45: the guide is a module"),
     ("guide", 28, "45: chapters are modules of the documentation"),
-    ("channel", 1342, "46: sockets that listen already"),
+    (
+        "channel",
+        1363,
+        "46: sockets that listen already; 46: a stream goes on over its socket",
+    ),
     (
         "device",
-        2467,
-        "44: the contract suite, another crate now, lends sessions; 46: which address; 46: the path; 46: names that a provider alone knows, completion vectors; 45: the contract has a module of its own",
+        2470,
+        "44: the contract suite, another crate now, lends sessions; 46: which address; 46: the path; 46: names that a provider alone knows, completion vectors; 45: the contract has a module of its own; 46: whether a peer is of the same kind",
     ),
     (
         "error",
         754,
         "45: receives out of range are refused; kinds have a file for their aliases; 46: what ends a stream is said in its words",
     ),
-    ("mem", 5533, "45: a wait for a Buf is in the log"),
+    (
+        "mem",
+        5538,
+        "45: a wait for a Buf is in the log; 46: memory that no device reaches",
+    ),
     (
         "ops",
         6249,
@@ -31,8 +39,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "process",
-        303,
-        "45: names of variables that do not exist are refused",
+        310,
+        "45: names of variables that do not exist are refused; 46: what a peer's host has",
     ),
     (
         "provider",
@@ -41,29 +49,29 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "provider/soft",
-        9919,
-        "45: variables that cannot be read are refused",
+        9922,
+        "45: variables that cannot be read are refused; 46: whether a peer is of the same kind",
     ),
     (
         "provider/verbs",
-        6397,
-        "46: which address of a port, by the networks of this host; 46: ports of adapters have names",
+        6400,
+        "46: which address of a port, by the networks of this host; 46: ports of adapters have names; 46: whether a peer is of the same kind",
     ),
     (
         "reactor",
-        6876,
-        "45: a handshake is late after a second; 46: that a peer leaves is no warning; 46: the peer's address; 46: completion vectors; 46: the log names the peer of a stream; 46: an orderly end of a stream warns nobody",
+        6880,
+        "45: a handshake is late after a second; 46: that a peer leaves is no warning; 46: the peer's address; 46: completion vectors; 46: the log names the peer of a stream; 46: an orderly end of a stream warns nobody; 46: whether a thread polls",
     ),
     (
         "stream",
-        3037,
-        "46: settings of adapters, names, addresses, events; 45: limits out of range are refused, a connect that waits is in the log; 46: which address; 46: a stream tries its path, and asks for small packets; 46: memory comes with streams; 46: statistics, events, what of an Rdma leaves a stream whole; 46: what a reader of it found",
+        3808,
+        "46: settings of adapters, names, addresses, events; 45: limits out of range are refused, a connect that waits is in the log; 46: which address; 46: a stream tries its path, and asks for small packets; 46: memory comes with streams; 46: statistics, events, what of an Rdma leaves a stream whole; 46: what a reader of it found; 46: streams over TCP where there is no RDMA",
     ),
     ("sync", 1034, ""),
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 44259;
+const SUM: usize = 45076;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures::{FutureExt, future::join};
 use support::channel::pair;
 use support::device::under_test;
+use support::loopback::Loopback;
 use support::peer::{Peer, hear, hex, role, say, unhex};
 use support::rdma::{Setup, Side, connect};
 use support::stream::{self, Net, offer, small};
@@ -262,6 +263,34 @@ fn peers_that_are_too_slow_and_streams_that_linger_are_told() {
         let read = there.read_to_end(&mut came);
         in_time("the end", read).await.unwrap();
         until("it is told", || lines.with(&lingered).len() == 1).await;
+    });
+}
+
+/// The side that has found no RDMA warns, and says why.
+#[test]
+fn streams_that_go_on_without_rdma_are_told() {
+    if !alone(test_name!(streams_that_go_on_without_rdma_are_told)) {
+        return;
+    }
+    let lines = Lines::everywhere();
+    let (none, soft) = (Loopback::without_rdma(), under_test(false));
+    run(async {
+        for (devices, at) in [([&none, &soft], 0), ([&soft, &none], 1)] {
+            let options = small().or_tcp(true);
+            let net = Net::between(devices, 64, Mode::EventDriven, options).await;
+            let (here, there) = net.pair().await;
+            let peers = [&here, &there].map(|stream| format!("peer={}", stream.peer()));
+            for (side, peer) in peers.iter().enumerate() {
+                let (level, why) = match side == at {
+                    true => ("WARN", "has no RDMA"),
+                    false => ("INFO", ""),
+                };
+                let told = lines.with(&[level, STREAM, " fell back", peer, why]);
+                assert_eq!(told.len(), 1, "{level} {peer}");
+                let made = if side == 0 { " connected" } else { " accepted" };
+                lines.has(&["DEBUG", STREAM, made, peer, "transport=Tcp"]);
+            }
+        }
     });
 }
 

@@ -52,11 +52,11 @@ fn chosen(tables: [&str; 2], options: StreamOptions, addr: impl Into<StreamAddr>
         if let StreamAddr::Tcp(addr) = addr {
             // An IPv4 address is one on an IPv6 socket too.
             let met = Some(addr.ip().to_canonical());
-            let sources = [&here, &there].map(|stream| stream.rdma().transport().source);
+            let sources = [&here, &there].map(|stream| stream.rdma().unwrap().transport().source);
             assert_eq!(sources[1], met);
             assert!(wishes || sources[0] == met, "{sources:?}");
         }
-        let paths = [&here, &there].map(|stream| stream.rdma().path().unwrap());
+        let paths = [&here, &there].map(|stream| stream.rdma().unwrap().path().unwrap());
         let addrs = paths.map(|path| path.gid);
         assert_eq!(paths.map(|path| path.peer_gid), [addrs[1], addrs[0]]);
         // What the queue pairs were told.
@@ -178,7 +178,7 @@ fn an_infiniband_port_without_an_address_connects() {
     let devices = ["fake0", "fake1"].map(|name| open(&verbs, name));
     run(async {
         let met = meet(&devices, [small(); 2], loopback()).await;
-        let paths = met.map(|stream| stream.unwrap().rdma().path().unwrap());
+        let paths = met.map(|stream| stream.unwrap().rdma().unwrap().path().unwrap());
         assert!(paths.iter().all(|path| path.gid.is_unspecified()));
     });
 }

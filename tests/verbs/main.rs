@@ -12,4 +12,5 @@ mod ports;
 mod program;
 mod shared;
 mod streams;
+mod without_rdma;
 mod workq;

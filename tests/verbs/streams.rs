@@ -49,7 +49,7 @@ fn packets_of_streams_travel_as_the_options_say() {
                 })
                 .collect();
             assert_eq!(told, [((104, 7, 5), IBV_MTU_2048); 2]);
-            assert_eq!(here.rdma().transport().traffic_class, 104);
+            assert_eq!(here.rdma().unwrap().transport().traffic_class, 104);
         });
     }
 }
@@ -87,7 +87,10 @@ fn a_stream_waits_for_a_peer_without_a_receive_as_long_as_it_is_told() {
             let (here, there) = net.pair().await;
             let limit = limit.unwrap_or(Duration::from_millis(100));
             assert_eq!(
-                [here.rdma().rnr_timeout(), there.rdma().rnr_timeout()],
+                [
+                    here.rdma().unwrap().rnr_timeout(),
+                    there.rdma().unwrap().rnr_timeout()
+                ],
                 [limit; 2]
             );
         }
@@ -186,7 +189,7 @@ fn packets_that_a_network_does_not_carry_are_made_smaller() {
                 let mut pair = met.map(Result::unwrap);
                 assert_eq!(mtus(&world), [IBV_MTU_1024; 2], "{carry:?}");
                 carries(&mut pair).await;
-                let path = pair[0].rdma().path().unwrap();
+                let path = pair[0].rdma().unwrap().path().unwrap();
                 assert_eq!(path.mtu, Mtu::Bytes1024);
             });
         }
@@ -238,7 +241,10 @@ fn packets_of_one_sided_operations_are_as_large_as_what_was_tried() {
             let options = small().frame_size(frame).permissions(Access::RDMA_WRITE);
             let met = meet(&devices, [options; 2], loopback()).await;
             let [here, _there] = met.map(Result::unwrap);
-            assert!(here.rdma().path().unwrap().mtu <= Mtu::Bytes1024, "{frame}");
+            assert!(
+                here.rdma().unwrap().path().unwrap().mtu <= Mtu::Bytes1024,
+                "{frame}"
+            );
             let memory = |device, access| {
                 let memory = Mmap::builder().device(device).access(access);
                 memory.alloc(8 << 10).unwrap()
@@ -250,7 +256,7 @@ fn packets_of_one_sided_operations_are_as_large_as_what_was_tried() {
             let own = memory(&devices[0], Access::LOCAL_READ_WRITE);
             let src = BufInventory::with_capacity(1).buf_filled(&own, ..).unwrap();
             let dst = remote.buf(..).unwrap();
-            let written = here.rdma().write(&src, &dst);
+            let written = here.rdma().unwrap().write(&src, &dst);
             in_time("8 KiB", written).await.unwrap();
         });
     }
@@ -272,7 +278,7 @@ fn an_orderly_end_warns_nobody() {
                 .await
                 .map(Result::unwrap);
             let [here, there] = &mut pair;
-            let mut watch = there.rdma().watch();
+            let mut watch = there.rdma().unwrap().watch();
             here.write_all(b"bye").await.unwrap();
             if ends {
                 here.shutdown().await.unwrap();
@@ -289,7 +295,7 @@ fn an_orderly_end_warns_nobody() {
             // Without a linger nothing says that it goes.
             drop(here);
             let fails = async {
-                while !matches!(there.rdma().state(), RdmaState::Error(_)) {
+                while !matches!(there.rdma().unwrap().state(), RdmaState::Error(_)) {
                     watch.changed().await.unwrap();
                 }
             };

@@ -104,6 +104,13 @@ impl MmapBuilder {
         self.begin(OP, memory)
     }
 
+    /// Memory that no device reaches: for Bufs that are only copied.
+    pub(crate) fn alloc_for_copies(self, len: usize) -> Result<Mmap> {
+        const OP: &str = "MmapBuilder::alloc";
+        let memory = memfd::alloc(not_empty(OP, len)?, self.huge)?;
+        self.begin(OP, memory)
+    }
+
     /// A range of a memfd of the application's. It is populated, and can be exported as what
     /// `alloc` makes.
     ///

@@ -125,6 +125,10 @@ unsafe impl Adapter for SoftDevice {
         }
     }
 
+    fn check_peer(&self, blob: &[u8]) -> Result<()> {
+        fabric::Ticket::parse(&fabric::ENDPOINT, blob)?.is_of_this_host()
+    }
+
     fn open_event(&self, config: EventConfig) -> Result<Arc<dyn EventCounter>> {
         self.make_event(config)
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use super::adapter::{Context, memory};
+use super::adapter::{Context, EndpointBlob, memory};
 use super::connection::Watched;
 use super::workq::VerbsQueue;
 use crate::device::{
@@ -54,6 +54,10 @@ unsafe impl Adapter for VerbsDevice {
             &self.watched,
             &config,
         )?))
+    }
+
+    fn check_peer(&self, blob: &[u8]) -> Result<()> {
+        EndpointBlob::parse(blob)?.is_of_this_library()
     }
 
     fn liveness(&self) -> Liveness {

@@ -50,6 +50,11 @@ pub(in crate::reactor) fn enter_block_on<T>(workq: &T) -> Doing {
     Doing::enter(&IN_BLOCK_ON, workq)
 }
 
+/// Whether this thread looks for the jobs of some WorkQ all the time.
+pub(crate) fn polls_here() -> bool {
+    !IN_BLOCK_ON.get().is_null()
+}
+
 /// Whether this thread looks for the jobs of this WorkQ all the time.
 pub(super) fn is_in_block_on<T>(workq: &T) -> bool {
     ptr::eq(IN_BLOCK_ON.get(), ptr::from_ref(workq).cast())

@@ -7,7 +7,6 @@ use bytes::BufMut;
 use super::Core;
 use crate::error::{JobError, Reason};
 use crate::mem::{Buf, BufDataMut};
-use crate::stream::drain::Guest;
 use crate::stream::flow::{HEAD, Kind};
 
 impl Core {
@@ -43,8 +42,8 @@ impl Core {
     }
 
     /// Gives up the connection, and returns what another one begins with.
-    pub(in crate::stream) fn into_control(self) -> ([Buf; 2], Option<Guest>) {
-        ([self.credits, self.last], self.guest)
+    pub(in crate::stream) fn into_control(self) -> [Buf; 2] {
+        [self.credits, self.last]
     }
 
     /// Waits until there is memory for what the peer sends.

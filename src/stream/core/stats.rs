@@ -49,7 +49,7 @@ pub struct StreamStats {
     /// Those of `frames_received` that were not read to their end.
     pub frames_unread: u64,
     /// Frames with data that this side may send now, as far as it knows: it takes new credits while
-    /// it is polled.
+    /// it is polled. Over TCP there are none.
     pub credits: u64,
     /// How many frames had to wait for credits before they could be sent: the peer had not read
     /// enough. One that still waits counts.

@@ -46,7 +46,8 @@ use crate::reactor::{RdmaState, RdmaWatch, WorkQ};
 /// let memory = RemoteMmap::from_export(&device, &blob).await?;
 /// let src = pool.alloc().await;
 /// src.extend_from_slice(b"hello")?;
-/// stream.rdma().write(&src, &memory.buf(..5)?).await?;
+/// let rdma = stream.rdma().expect("TCP was not allowed");
+/// rdma.write(&src, &memory.buf(..5)?).await?;
 /// let whole = BufInventory::with_capacity(1).buf_filled(&lent, ..5)?;
 /// let mut came = [0; 5];
 /// whole.copy_out(0, &mut came)?;
@@ -60,8 +61,9 @@ use crate::reactor::{RdmaState, RdmaWatch, WorkQ};
 /// ```compile_fail,E0599
 /// # use tokio_doca::{error::JobError, stream::RdmaStream};
 /// # async fn ask(stream: &RdmaStream) -> Result<(), JobError> {
-/// stream.rdma().write((), ()).await?;                         // asks whether the peer is there
-/// stream.rdma().send(()).await?;                              // there is no such method
+/// let rdma = stream.rdma().expect("TCP was not allowed");
+/// rdma.write((), ()).await?;                                  // asks whether the peer is there
+/// rdma.send(()).await?;                                       // there is no such method
 /// # Ok(())
 /// # }
 /// ```

@@ -36,6 +36,9 @@ pub struct ListenerStats {
     /// also while they [linger](crate::stream::StreamOptions::linger), and those that an `accept`
     /// is about to return.
     pub open: u64,
+    /// Those of `accepted` that go on over TCP
+    /// ([`StreamOptions::or_tcp`](crate::stream::StreamOptions::or_tcp)).
+    pub fell_back: u64,
     /// Peers that the application has refused, or whose `Incoming` or future of `accept` it has
     /// dropped.
     pub refused: u64,

@@ -25,7 +25,8 @@ const CONTROL: usize = 64;
 
 pub(super) struct Memory {
     options: StreamOptions,
-    device: Device,
+    /// `None` if no device reaches it.
+    device: Option<Device>,
     parts: Arc<Mutex<Vec<Part>>>,
     /// Whoever adds a part has it until the part is there.
     growing: Arc<Growing>,
@@ -41,7 +42,7 @@ struct Part {
 }
 
 /// The memory of one stream.
-pub(super) struct Place {
+pub(in crate::stream) struct Place {
     pub(super) receives: BufPool,
     pub(super) sends: BufPool,
     /// Two small Bufs, for a frame of credits and for the end.
@@ -49,10 +50,10 @@ pub(super) struct Place {
 }
 
 impl Memory {
-    pub(super) fn new(options: StreamOptions, device: &Device) -> Memory {
+    pub(super) fn new(options: StreamOptions, device: Option<&Device>) -> Memory {
         Memory {
             options,
-            device: device.clone(),
+            device: device.cloned(),
             parts: Arc::default(),
             growing: Arc::default(),
         }
@@ -103,7 +104,7 @@ impl Memory {
             let fit = (PART / options.bytes_of_a_stream()).max(1);
             let part = Part::new(
                 &options,
-                &device,
+                device.as_ref(),
                 shared,
                 fit.min(options.connections - there),
             )?;
@@ -171,7 +172,7 @@ fn take_any(parts: &[Part]) -> Option<Place> {
 impl Part {
     fn new(
         options: &StreamOptions,
-        device: &Device,
+        device: Option<&Device>,
         shared: Option<BufPool>,
         streams: usize,
     ) -> Result<Part> {
@@ -208,7 +209,10 @@ impl Part {
     }
 }
 
-fn alloc(device: &Device, len: usize) -> Result<Mmap> {
+fn alloc(device: Option<&Device>, len: usize) -> Result<Mmap> {
+    let Some(device) = device else {
+        return Mmap::builder().alloc_for_copies(len);
+    };
     // An adapter locks memory once for each use.
     let memory = Mmap::builder().only_for(RegistrationUse::Rdma);
     memory.device(device).alloc(len)

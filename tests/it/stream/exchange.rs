@@ -69,7 +69,7 @@ fn the_peer_of_a_stream_reads_memory_that_came_with_the_exchange_if_it_may() {
             let into = Mmap::builder().device(&device).alloc(4096).unwrap();
             let into = inventory.buf(&into, ..).unwrap();
             let range = remote.buf(64..72).unwrap();
-            let read = here.rdma().read(&range, &into).await;
+            let read = here.rdma().unwrap().read(&range, &into).await;
             match may {
                 true => assert_eq!((read.unwrap(), bytes(&into)), (8, b"as it is".to_vec())),
                 false => assert_eq!(read.unwrap_err().kind(), ErrorKind::NotPermitted),
@@ -359,7 +359,7 @@ fn shutdown_waits_for_no_frame_behind_the_end() {
             raw.send(b"\x00\x00\x00\x00x").await;
         }
         stream.read_exact(&mut [0; 3]).await.unwrap();
-        assert_eq!(stream.rdma().workq().in_flight(), 1);
+        assert_eq!(stream.rdma().unwrap().workq().in_flight(), 1);
         stream.shutdown().now_or_never().expect("over").unwrap();
     });
 }
@@ -377,7 +377,7 @@ fn a_frame_of_credits_waits_for_the_end_of_the_last_one() {
                 let read = in_time("the data", stream.read_u8()).await;
                 assert_eq!(read.unwrap(), b'x');
             }
-            assert_eq!(stream.rdma().workq().in_flight(), 1);
+            assert_eq!(stream.rdma().unwrap().workq().in_flight(), 1);
             let take = async {
                 for number in 0..2 {
                     let buf = raw.pool.alloc().await;
@@ -405,7 +405,7 @@ fn the_first_failure_is_what_a_write_fails_with() {
         }
         // There is a credit, and no receive.
         stream.write_all(b"y").await.unwrap();
-        let connected = || stream.rdma().state() == RdmaState::Connected;
+        let connected = || stream.rdma().unwrap().state() == RdmaState::Connected;
         until("it fails", || !connected()).await;
         // The last of them would have given credits.
         stream.read_exact(&mut [0; 3]).await.unwrap();

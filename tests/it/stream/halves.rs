@@ -54,13 +54,18 @@ fn poll_read(stream: &mut RdmaStream, cx: &mut Context<'_>) -> Poll<Vec<u8>> {
     read.map(|read| read.map(|()| room.filled().to_vec()).unwrap())
 }
 
+/// How many frames are on their way, as far as it is known: none over TCP.
+fn in_flight(stream: &RdmaStream) -> usize {
+    stream.rdma().map_or(0, |rdma| rdma.workq().in_flight())
+}
+
 /// Writes until the writer waits for a credit. Returns how many bytes that were.
 async fn fill(stream: &mut RdmaStream, writer: &mut Half) -> usize {
     let mut len = 0;
     loop {
         match writer.poll(|cx| poll_write(stream, cx)) {
             Poll::Ready(written) => len += written,
-            Poll::Pending if stream.rdma().workq().in_flight() == 0 => return len,
+            Poll::Pending if in_flight(stream) == 0 => return len,
             Poll::Pending => tokio::task::yield_now().await,
         }
     }

@@ -74,10 +74,10 @@ async fn is_seen_in_time(mode: Mode, defer: bool) -> bool {
     for _ in 0..LIARS {
         liars.push(Raw::meet(&net, 255).await);
     }
-    let workq = there.rdma().workq();
+    let workq = there.rdma().unwrap().workq();
     let begun = Instant::now();
     for (_, stream) in &mut liars {
-        assert_eq!(stream.rdma().rnr_timeout(), LIMIT);
+        assert_eq!(stream.rdma().unwrap().rnr_timeout(), LIMIT);
         fill(stream);
     }
     let in_flight = workq.in_flight();

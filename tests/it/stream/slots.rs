@@ -4,7 +4,7 @@
 use futures::future::join_all;
 use futures::{FutureExt, SinkExt};
 use support::rdma::{Setup, Side, connect};
-use support::stream::{Net, bytes, each_deep, small};
+use support::stream::{Net, bytes, each_by_rdma, small};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_doca::WorkQ;
@@ -17,7 +17,7 @@ const WINDOW: usize = 2 * 252;
 
 /// Runs a story with pairs that share two slots on either side.
 fn pairs(story: impl AsyncFn(Vec<(RdmaStream, RdmaStream)>)) {
-    each_deep(DEPTH, small().connections(STREAMS), async |net: &Net| {
+    each_by_rdma(2, DEPTH, small().connections(STREAMS), async |net: &Net| {
         let mut pairs = Vec::new();
         for _ in 0..STREAMS {
             pairs.push(net.pair().await);
@@ -34,7 +34,10 @@ pub(super) struct Held {
 
 impl Held {
     pub(super) fn of(stream: &RdmaStream) -> Held {
-        let (device, workq) = (stream.rdma().device(), stream.rdma().workq());
+        let (device, workq) = (
+            stream.rdma().unwrap().device(),
+            stream.rdma().unwrap().workq(),
+        );
         let setup = Setup::new(false, workq.mode());
         let other = WorkQ::builder().mode(workq.mode()).build().unwrap();
         let (here, peer) = (

@@ -91,6 +91,10 @@ impl Loopback {
         Loopback::of(inline, caps)
     }
 
+    pub fn without_rdma() -> Device {
+        Loopback::of(false, Caps::default()).1
+    }
+
     pub fn of(inline: bool, caps: Caps) -> (Loopback, Device) {
         let world = World {
             inline,

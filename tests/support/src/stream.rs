@@ -27,11 +27,21 @@ impl Net {
 
     /// With WorkQs of this depth.
     pub async fn deep(depth: u32, device: &Device, mode: Mode, options: StreamOptions) -> Net {
+        Net::between([device, device], depth, mode, options).await
+    }
+
+    /// With a device for the connector, and one for the listener.
+    pub async fn between(
+        [here, there]: [&Device; 2],
+        depth: u32,
+        mode: Mode,
+        options: StreamOptions,
+    ) -> Net {
         let workq = || WorkQ::builder().depth(depth).mode(mode).build().unwrap();
         let local: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        let listener = options.bind(device, &workq(), local).await.unwrap();
+        let listener = options.bind(there, &workq(), local).await.unwrap();
         Net {
-            connector: options.connector(device, &workq()).unwrap(),
+            connector: options.connector(here, &workq()).unwrap(),
             addr: listener.tcp_addr().unwrap(),
             listener,
         }
@@ -94,11 +104,26 @@ pub fn each_deep(depth: u32, options: StreamOptions, story: impl AsyncFn(&Net)) 
 
 /// The same, with this number of shared buffers.
 pub fn each_sharing(bufs: usize, depth: u32, options: StreamOptions, story: impl AsyncFn(&Net)) {
+    each_by_rdma(bufs, depth, options, &story);
+    over_tcp(depth, options, &story);
+    over_tcp(depth, options.recv_bufs(bufs), &story);
+}
+
+/// The same, where there is RDMA.
+pub fn each_by_rdma(bufs: usize, depth: u32, options: StreamOptions, story: impl AsyncFn(&Net)) {
     let of_soft = || defers().iter().map(|&defer| under_test(defer));
     let devices: Vec<_> = of_soft().chain([Loopback::device(false).1]).collect();
     each_on(&devices, depth, options, &story);
     let devices: Vec<_> = devices.into_iter().filter(shares).collect();
     each_on(&devices, depth, options.recv_bufs(bufs), &story);
+}
+
+/// Runs a story over TCP, since the connector has no RDMA.
+fn over_tcp(depth: u32, options: StreamOptions, story: &impl AsyncFn(&Net)) {
+    let (here, there) = (Loopback::without_rdma(), under_test(false));
+    eprintln!("over TCP: {options:?}");
+    let (devices, options) = ([&here, &there], options.or_tcp(true));
+    run(async { story(&Net::between(devices, depth, Mode::EventDriven, options).await).await });
 }
 
 /// Returns whether streams on this device can share what they receive into.

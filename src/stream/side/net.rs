@@ -1,0 +1,259 @@
+//! What the sides of one listener or connector have in common: their device, their memory, and what
+//! they say of themselves.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tracing::{info, warn};
+
+use super::memory::{Memory, Place};
+use super::{Exchange, Side};
+use crate::channel::{Inbox, Peer};
+use crate::device::{Device, Mtu};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ops::RecvPool;
+use crate::reactor::{WorkQ, polls_here};
+use crate::stream::core::{Core, Parts};
+use crate::stream::drain::Guests;
+use crate::stream::flow::RESERVED;
+use crate::stream::options::{LARGEST, SURE, StreamOptions, has_network};
+use crate::stream::stream::Link;
+use crate::stream::wire::{LEN_MAX, MAY_TCP, Message, Offer};
+use crate::sync::log;
+
+/// The most frames of a stream that wait for a receive, where no network is between.
+const WAITING: usize = 4;
+
+/// What the streams of one listener or connector have in common.
+pub(in crate::stream) struct Net {
+    pub(in crate::stream) options: StreamOptions,
+    device: Device,
+    workq: WorkQ,
+    memory: Memory,
+    /// For streams over TCP whose device takes no memory any more.
+    unregistered: Memory,
+    pub(in crate::stream) guests: Guests,
+}
+
+impl Net {
+    /// Checks what can be checked before a peer comes, and allocates nothing.
+    pub(in crate::stream) fn new(
+        op: &'static str,
+        options: StreamOptions,
+        device: &Device,
+        workq: &WorkQ,
+    ) -> Result<Net> {
+        options.check(op)?;
+        let connects = check_connects(op, device);
+        let has_rdma = connects.is_ok();
+        match connects {
+            Err(error) if !options.or_tcp => return Err(error),
+            Err(_) => {}
+            Ok(()) => {
+                // What the device refuses is said now, and not to the first peer.
+                let checked = options.rdma(device, None, LARGEST).check_on(device);
+                checked.map_err(|error| error.with_call(op))?;
+                if options.recv_bufs.is_some() {
+                    check_shared(op, options.frame_size, device)?;
+                }
+            }
+        }
+        Ok(Net {
+            memory: Memory::new(options, has_rdma.then_some(device)),
+            unregistered: Memory::new(options, None),
+            device: device.clone(),
+            workq: workq.clone(),
+            options,
+            guests: Guests::new(),
+        })
+    }
+
+    /// Has memory for some streams.
+    pub(in crate::stream) async fn prepare(&self, op: &'static str) -> Result<()> {
+        match self.memory.take(op).await {
+            Err(error) if self.options.or_tcp && is_of_rdma(&error) => Ok(()),
+            taken => taken.map(drop),
+        }
+    }
+
+    /// Returns whether a stream of this thread may go on over TCP. A thread that polls hears no
+    /// sockets.
+    pub(in crate::stream) fn may_tcp(&self) -> bool {
+        self.options.or_tcp && !polls_here()
+    }
+
+    /// Adds to an error of RDMA why its stream does not go on over TCP, if the options allow it.
+    pub(in crate::stream) fn without_tcp(&self, op: &'static str, error: Error) -> Error {
+        if self.may_tcp() || !self.options.or_tcp || !is_of_rdma(&error) {
+            return error;
+        }
+        let text = "and a thread that polls hears no sockets: connect or accept it in a runtime";
+        Error::new(error.kind(), op, format!("{}; {text}", error.message()))
+    }
+
+    /// Returns what a side says of itself, with the address of its RDMA if it has one.
+    pub(in crate::stream) fn offer<'a>(
+        &self,
+        exchange: &Exchange,
+        blob: &'a [u8],
+        credits: u16,
+        data: &'a [u8],
+    ) -> Offer<'a> {
+        Offer {
+            frame: self.options.frame_size as u32,
+            credits,
+            flags: if exchange.may_tcp { MAY_TCP } else { 0 },
+            blob,
+            data,
+        }
+    }
+
+    /// Says hello, and hears the answer. A connector without RDMA gives no credits, and one that
+    /// has it gives them in its first frame.
+    pub(in crate::stream) async fn ask(
+        &self,
+        exchange: &mut Exchange,
+        side: Option<&Side>,
+        data: &[u8],
+    ) -> Result<Bytes> {
+        let blob = match side {
+            Some(side) => side.blob(exchange.op)?,
+            None => Vec::new(),
+        };
+        let hello = Message::Hello(self.offer(exchange, &blob, 0, data));
+        exchange.say(hello).await?;
+        exchange.hear().await
+    }
+
+    /// Checks whether its peer's RDMA may be one that this side reaches.
+    pub(in crate::stream) fn check_peer(&self, op: &'static str, blob: &[u8]) -> Result<()> {
+        check_connects(op, &self.device)?;
+        let checked = self.device.adapter().check_peer(blob);
+        checked.map_err(|error| {
+            let text = format!("no RDMA between both sides: {}", error.message());
+            Error::new(error.kind(), op, text)
+        })
+    }
+
+    /// Takes the memory of a stream over TCP.
+    pub(in crate::stream) async fn tcp_place(&self, op: &'static str) -> Result<Place> {
+        match self.memory.take(op).await {
+            Err(error) if is_of_rdma(&error) => self.unregistered.take(op).await,
+            taken => taken,
+        }
+    }
+
+    /// Goes on over the connection of an exchange, with frames that the other side takes.
+    pub(in crate::stream) fn over_tcp(
+        &self,
+        exchange: &mut Exchange,
+        place: Place,
+        frame: u32,
+    ) -> Link {
+        let memory = (place.receives, place.control);
+        let inbox = std::mem::replace(&mut exchange.inbox, Inbox::new(LEN_MAX, 1));
+        let (socket, runtime) = (Arc::clone(&exchange.socket), exchange.runtime.clone());
+        let frame = self.options.frame_size.min(frame as usize);
+        Link::over_tcp(socket, runtime, inbox, memory, frame)
+    }
+
+    /// One side of a connection that is to be made, for those that met in this exchange.
+    pub(in crate::stream) async fn side(&self, exchange: &Exchange) -> Result<Side> {
+        check_connects(exchange.op, &self.device)?;
+        let place = self.memory.take(exchange.op).await?;
+        let side = self.side_of(exchange, place, LARGEST)?;
+        match side.core.has_receives() {
+            true => Ok(side),
+            false => Err(self.memory.full(exchange.op)),
+        }
+    }
+
+    /// Another connection, with packets that pass wherever Ethernet does, in place of one that is
+    /// given up. Waits until its memory is back.
+    pub(in crate::stream) async fn side_again(
+        &self,
+        exchange: &Exchange,
+        before: Side,
+    ) -> Result<Side> {
+        let mut side = self.side_of(exchange, before.into_place(), SURE)?;
+        poll_fn(|cx| side.core.poll_receives(cx)).await;
+        Ok(side)
+    }
+
+    fn side_of(&self, exchange: &Exchange, place: Place, mtu: Mtu) -> Result<Side> {
+        let op = exchange.op;
+        let mut send_window = self.options.send_window;
+        if !has_network(&self.device) {
+            send_window = send_window.min(WAITING);
+        }
+        let local = exchange.socket.local_addr();
+        let local = local.map(|addr| addr.ip().to_canonical());
+        let mut rdma = self.options.rdma(&self.device, local, mtu);
+        if self.options.recv_bufs.is_some() {
+            let credits = (self.options.window() + RESERVED) as u32;
+            rdma = rdma.recv_pool(&RecvPool::new(&place.receives).credits(credits));
+        }
+        let rdma = rdma
+            .attach(&self.workq)
+            .map_err(|error| error.with_call(op))?;
+        let wakers = Arc::default();
+        let parts = Parts {
+            receives: &place.receives,
+            sends: &place.sends,
+            control: place.control,
+            recv_window: self.options.window(),
+            send_window,
+            runtime: exchange.runtime.clone(),
+        };
+        Ok(Side {
+            core: Box::new(Core::new(rdma, parts, &wakers)),
+            wakers,
+            pools: (place.receives, place.sends),
+        })
+    }
+}
+
+/// Refuses a device without RDMA, and one that connects by rdma_cm alone: iWARP's.
+fn check_connects(op: &'static str, device: &Device) -> Result<()> {
+    let why = match device.info().caps().rdma.as_ref() {
+        Some(caps) if caps.acknowledged => return Ok(()),
+        Some(_) => "is an iWARP adapter, which connects by rdma_cm alone, and streams do not",
+        None => "has no RDMA",
+    };
+    let text = format!(
+        "{} {why}: use another device, or TCP (StreamOptions::or_tcp)",
+        device.info().name()
+    );
+    Err(Error::new(ErrorKind::NotSupported, op, text))
+}
+
+/// Returns whether a stream may go on over TCP after this error of RDMA. What a stranger can bring
+/// about by taking much for itself is none, and neither is what the application has ended.
+pub(in crate::stream) fn is_of_rdma(error: &Error) -> bool {
+    use ErrorKind::{BadState, Full, NoMemory, Shutdown};
+    !matches!(error.kind(), BadState | Full | NoMemory | Shutdown)
+}
+
+/// A stream is over TCP. The side that has found no RDMA warns, and says why.
+pub(in crate::stream) fn fell_back(peer: &Peer, why: Option<Error>) {
+    log(|| match &why {
+        Some(error) => warn!(target: "tokio_doca::stream", %peer, %error, "fell back"),
+        None => info!(target: "tokio_doca::stream", %peer, "fell back"),
+    });
+}
+
+/// Refuses a device whose endpoints cannot share buffers of this size.
+fn check_shared(op: &'static str, frame: usize, device: &Device) -> Result<()> {
+    let caps = device.info().caps().rdma.as_ref();
+    match caps.map_or(0, |caps| caps.max_pooled_room) {
+        most if most < frame => {
+            let text = format!(
+                "the device shares buffers of at most {most} bytes between connections, and a \
+                 frame has {frame}: leave StreamOptions::recv_bufs out, or set a smaller frame_size"
+            );
+            Err(Error::new(ErrorKind::NotSupported, op, text))
+        }
+        _ => Ok(()),
+    }
+}

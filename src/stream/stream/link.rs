@@ -1,0 +1,188 @@
+//! What is below a stream: RDMA, or the connection on which its sides have met.
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::runtime::Handle;
+
+use super::tcp::TcpCore;
+use crate::channel::{Inbox, Socket};
+use crate::error::JobError;
+use crate::mem::{Buf, BufPool};
+use crate::stream::core::{Core, StreamRdma, StreamStats};
+use crate::stream::drain::Guest;
+
+/// How the bytes of a stream travel.
+///
+/// ```
+/// # use std::net::SocketAddr;
+/// # use tokio_doca::{Device, WorkQ, stream::StreamOptions};
+/// use tokio_doca::stream::StreamTransport;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let device = Device::open_default()?;
+/// # let workq = WorkQ::builder().build()?;
+/// let options = StreamOptions::new().connections(1).or_tcp(true);
+/// let listener = options.bind(&device, &workq, "127.0.0.1:0".parse::<SocketAddr>()?).await?;
+/// let addr = listener.tcp_addr().expect("it listens at a TCP address");
+/// let connector = options.connector(&device, &workq)?;
+/// let accept = async { listener.accept().await?.accept(b"").await };
+/// let (stream, _accepted) = tokio::try_join!(connector.connect(addr), accept)?;
+/// match stream.transport() {
+///     StreamTransport::Rdma => assert!(stream.rdma().is_some()),
+///     StreamTransport::Tcp => println!("{} has no RDMA in common", stream.peer()),
+///     _ => {}
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StreamTransport {
+    /// By RDMA.
+    Rdma,
+    /// On the connection of the exchange, by TCP or a Unix socket
+    /// ([`StreamOptions::or_tcp`](crate::stream::StreamOptions::or_tcp)).
+    Tcp,
+}
+
+pub(in crate::stream) enum Link {
+    Rdma(Box<Core>),
+    Tcp(Box<TcpCore>),
+}
+
+fn io_error(error: JobError) -> io::Error {
+    error.of_stream().into()
+}
+
+/// Calls the method of whichever it is.
+macro_rules! either {
+    ($link:expr, $core:ident => $call:expr) => {
+        match $link {
+            Link::Rdma($core) => $call,
+            Link::Tcp($core) => $call,
+        }
+    };
+}
+
+impl Link {
+    /// Goes on where the exchange has ended, with memory for Bufs and what counts it.
+    pub(in crate::stream) fn over_tcp(
+        socket: Arc<Socket>,
+        runtime: Handle,
+        inbox: Inbox,
+        memory: (BufPool, [Buf; 2]),
+        frame: usize,
+    ) -> Link {
+        Link::Tcp(Box::new(TcpCore::new(
+            socket, runtime, inbox, memory, frame,
+        )))
+    }
+
+    pub(super) fn transport(&self) -> StreamTransport {
+        match self {
+            Link::Rdma(_) => StreamTransport::Rdma,
+            Link::Tcp(_) => StreamTransport::Tcp,
+        }
+    }
+
+    /// What the application may have of the connection below.
+    pub(super) fn view(&self) -> Option<&StreamRdma> {
+        match self {
+            Link::Rdma(core) => Some(core.view()),
+            Link::Tcp(_) => None,
+        }
+    }
+
+    pub(super) fn stats(&self) -> StreamStats {
+        either!(self, core => core.stats())
+    }
+
+    pub(super) fn guest(&self) -> Option<&Guest> {
+        either!(self, core => core.guest())
+    }
+
+    pub(in crate::stream) fn set_guest(&mut self, guest: Option<Guest>) {
+        either!(self, core => core.set_guest(guest));
+    }
+
+    pub(super) fn runtime(&self) -> &Handle {
+        either!(self, core => core.runtime())
+    }
+
+    /// The most bytes of a message.
+    pub(in crate::stream) fn max_message_size(&self) -> usize {
+        either!(self, core => core.max_message_size())
+    }
+
+    /// Waits until there is something to read, or the end of the stream.
+    #[inline]
+    pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self, core => core.poll_fill(cx)).map_err(io_error)
+    }
+
+    /// The bytes that can be read at once.
+    #[inline]
+    pub(super) fn unread(&self) -> &[u8] {
+        either!(self, core => core.unread())
+    }
+
+    #[inline]
+    pub(super) fn consume(&mut self, len: usize, cx: &mut Context<'_>) {
+        either!(self, core => core.consume(len, cx));
+    }
+
+    /// Takes out what is left of the frame that is read; `None` at the end.
+    pub(super) fn poll_take_buf(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Buf>>> {
+        either!(self, core => core.poll_take_buf(cx)).map_err(io_error)
+    }
+
+    /// Gives up the turn of a `poll_take_buf` that was dropped.
+    pub(super) fn leave_bufs(&mut self) {
+        either!(self, core => core.leave_bufs());
+    }
+
+    /// Sends a frame of what it takes of these bytes. `None` if the stream was closed.
+    #[inline]
+    pub(super) fn poll_write(
+        &mut self,
+        slices: &[IoSlice<'_>],
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<Option<usize>>> {
+        either!(self, core => core.poll_write(slices, cx)).map_err(io_error)
+    }
+
+    /// Sends a frame of the data of a Buf. `None` if the stream was closed.
+    pub(super) fn poll_send_buf(
+        &mut self,
+        buf: &Buf,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<Option<()>>> {
+        either!(self, core => core.poll_send_buf(buf, cx)).map_err(io_error)
+    }
+
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        either!(self, core => core.flush()).map_err(io_error)
+    }
+
+    /// Sends the end of the stream, and waits until the peer has all of it.
+    pub(super) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self, core => core.poll_shutdown(cx)).map_err(io_error)
+    }
+
+    /// Shuts a stream down that nobody reads any more.
+    pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self, core => core.poll_close(cx)).map_err(io_error)
+    }
+
+    /// Ends the connection without an end of the data.
+    pub(super) fn reset(&self) {
+        match self {
+            // Others may have the view of the connection yet.
+            Link::Rdma(core) => _ = core.rdma().reset(),
+            Link::Tcp(core) => core.reset(),
+        }
+    }
+}
