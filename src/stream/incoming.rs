@@ -12,10 +12,11 @@ use tracing::{debug, warn};
 
 use super::connector::{check_data, in_time};
 use super::exchange::{Listening, Over};
-use super::side::{Exchange, Net, Place, Side, fell_back, is_of_rdma};
+use super::side::{Exchange, Net, Place, Side, fell_back, is_of_rdma, not_passed};
 use super::stream::{Link, RdmaStream, StreamTransport};
 use super::wire::{BUSY, CANNOT_CONNECT, DRAINS, Message, NO_RDMA, Offer, Wrong};
 use crate::channel::{Peer, Socket};
+use crate::device::Path;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::log;
 
@@ -58,6 +59,7 @@ pub(super) async fn hear(
             exchange,
             state,
             net,
+            path: None,
         }),
         Err(error) => Err((peer, error)),
     }
@@ -101,6 +103,8 @@ pub struct Incoming {
     hello: bytes::Bytes,
     peer: Peer,
     net: Arc<Net>,
+    /// The path over which its frames are waited for.
+    path: Option<Path>,
 }
 
 impl Incoming {
@@ -146,6 +150,12 @@ impl Incoming {
         check_data(GRANT, data)?;
         let limit = self.net.options.timeout;
         let granted = in_time(GRANT, limit, self.grant(data)).await;
+        let granted = granted.map_err(|error| match self.path {
+            Some(path) if error.kind() == ErrorKind::TimedOut => {
+                not_passed(GRANT, error.kind(), error.message(), path)
+            }
+            _ => error,
+        });
         let peer = &self.peer;
         let failed = granted.as_ref().err().map(Error::kind);
         self.net.guests.count(|stats| match failed {
@@ -245,6 +255,7 @@ impl Incoming {
         self.welcome(&blob, side.first_credits(), data).await?;
         // What the peer says decides. Its frames pass meanwhile, or do not.
         let exchange = &mut self.exchange;
+        self.path = side.path();
         let mut passes = pin!(side.pass(GRANT));
         let (answer, passed) = match select(pin!(exchange.hear()), passes.as_mut()).await {
             Either::Left((answer, _)) => (answer, None),
@@ -259,6 +270,7 @@ impl Incoming {
             Some(passed) => passed,
             None => passes.await,
         };
+        self.path = None;
         passed.map_err(gave_up)?;
         self.state.came();
         self.check_done().map(|()| None)

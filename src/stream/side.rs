@@ -80,14 +80,14 @@ impl Side {
         timeout: Duration,
     ) -> Result<()> {
         let dial = self.core.rdma().dial(offer.blob).timeout(timeout);
-        dial.await.map_err(|error| error.with_call(op))?;
+        dial.await.map_err(|error| not_met(op, error))?;
         self.begin(op, offer)
     }
 
     /// Takes the connector as the peer, and contacts nobody.
     pub(super) async fn listen(&mut self, op: &'static str, offer: Offer<'_>) -> Result<()> {
         let listen = self.core.rdma().listen(offer.blob);
-        listen.await.map_err(|error| error.with_call(op))?;
+        listen.await.map_err(|error| not_met(op, error))?;
         // Its first frame gives credits, and nothing that comes before it.
         let offer = Offer {
             credits: 0,
@@ -132,6 +132,22 @@ impl Side {
         let begun = self.core.begin(offer.frame as usize, offer.credits);
         begun.map_err(|error| Error::from(error.of_stream()).with_call(op))
     }
+}
+
+/// Why a side does not meet the other one, in the words of a stream, whose user has no blob.
+fn not_met(op: &'static str, error: Error) -> Error {
+    use ErrorKind::{ConnectionAborted, ConnectionReset, InvalidValue};
+    let text = match error.kind() {
+        ConnectionAborted | ConnectionReset => {
+            "the other side has given up, or its process has ended: connect again"
+        }
+        InvalidValue => {
+            "the other side has no device of this kind: use adapters on both sides, or \
+             software devices of one host"
+        }
+        _ => return error.with_call(op),
+    };
+    Error::new(error.kind(), op, text)
 }
 
 /// What nothing passes on a path means.

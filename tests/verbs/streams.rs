@@ -4,15 +4,16 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use support::device::under_test;
-use support::stream::{Net, small};
+use support::stream::{Net, offer, say, small};
 use support::subscriber::Lines;
 use support::{test_name, *};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio_doca::mem::{Access, BufInventory, RemoteMmap};
 use tokio_doca::rdma::{Mtu, RdmaState, Transport};
 use tokio_doca::stream::{RdmaStream, StreamAddr, StreamOptions};
 use tokio_doca::verbs::ffi::{IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096, ibv_mtu};
-use tokio_doca::{Device, ErrorKind, Mmap, Mode, WorkQ};
+use tokio_doca::{Device, ErrorKind, Mmap, Mode, Rdma, WorkQ};
 
 use crate::adapters::{open, provider};
 use crate::fake_verbs::{Description, World};
@@ -212,6 +213,32 @@ fn a_path_that_carries_nothing_makes_no_stream() {
             }
         });
     }
+}
+
+/// Its error names both addresses, as that of a connector does.
+#[test]
+fn a_listener_whose_peer_does_not_come_says_where_it_waited() {
+    let (_world, devices) = networks([usize::MAX; 2], Description::roce);
+    run(async {
+        let workq = || WorkQ::builder().build().unwrap();
+        let options = long().timeout(Duration::from_millis(100));
+        let listener = options
+            .bind(&devices[1], &workq(), loopback())
+            .await
+            .unwrap();
+        let mut peer = TcpStream::connect(listener.tcp_addr().unwrap())
+            .await
+            .unwrap();
+        let rdma = Rdma::builder(&devices[0]).attach(&workq()).unwrap();
+        say(&mut peer, &offer(0, 0, &rdma.export().unwrap()))
+            .await
+            .unwrap();
+        let incoming = in_time("the hello", listener.accept()).await.unwrap();
+        let text = rejected(incoming.accept(b"").await, ErrorKind::TimedOut);
+        for part in ["10.0.", " to 10.0.", "gid_index"] {
+            assert!(text.contains(part), "{text}");
+        }
+    });
 }
 
 /// A new stream takes as many frames as its window before anybody reads: both first frames have

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tracing::{info, warn};
 
 use super::memory::{Memory, Place};
-use super::{Exchange, Side};
+use super::{Exchange, Side, not_met};
 use crate::channel::{Inbox, Peer};
 use crate::device::{Device, Mtu};
 use crate::error::{Error, ErrorKind, Result};
@@ -130,10 +130,7 @@ impl Net {
     pub(in crate::stream) fn check_peer(&self, op: &'static str, blob: &[u8]) -> Result<()> {
         check_connects(op, &self.device)?;
         let checked = self.device.adapter().check_peer(blob);
-        checked.map_err(|error| {
-            let text = format!("no RDMA between both sides: {}", error.message());
-            Error::new(error.kind(), op, text)
-        })
+        checked.map_err(|error| not_met(op, error))
     }
 
     /// Takes the memory of a stream over TCP.

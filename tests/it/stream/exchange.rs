@@ -507,6 +507,46 @@ fn a_listener_of_another_version_is_told_with_both_numbers() {
     });
 }
 
+/// What it welcomes with has gone since, is of another kind of device, or nothing at all.
+#[test]
+fn a_listener_that_cannot_be_dialled_is_told_in_words_of_streams() {
+    run(async {
+        let net = net(small()).await;
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let gone = Raw::new(&net).await.rdma.export().unwrap();
+        let other = {
+            let device = Loopback::device(false).1;
+            let workq = WorkQ::builder().build().unwrap();
+            Rdma::builder(&device)
+                .attach(&workq)
+                .unwrap()
+                .export()
+                .unwrap()
+        };
+        for (blob, kind) in [
+            (gone, ErrorKind::ConnectionAborted),
+            (other, ErrorKind::InvalidValue),
+            (b"nonsense".to_vec(), ErrorKind::InvalidValue),
+        ] {
+            let welcome = async {
+                let (mut socket, _) = listener.accept().await.unwrap();
+                hear(&mut socket).await;
+                say(&mut socket, &offer(1, 3, &blob)).await.unwrap();
+                // Until the connector hangs up.
+                _ = tokio::io::copy(&mut socket, &mut tokio::io::sink()).await;
+            };
+            let both = join(net.connector.connect(addr), welcome);
+            let (connected, ()) = in_time("the error", both).await;
+            let text = rejected(connected, kind);
+            for word in ["Rdma::", "Rdma ", "blob", "reset", "release", "export"] {
+                assert!(!text.contains(word), "{text}");
+            }
+            assert!(text.contains("the other side"), "{text}");
+        }
+    });
+}
+
 /// Peers that connect and say nothing neither keep others out nor stay.
 #[test]
 fn silent_peers_are_bounded_and_do_not_keep_others_out() {

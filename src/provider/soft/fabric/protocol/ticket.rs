@@ -89,7 +89,7 @@ pub(in super::super::super) static ENDPOINT: Kind = Kind {
     envelope: envelope(envelope::SOFT_ENDPOINT),
     number: 1,
     who: "peer",
-    what: "Rdma",
+    what: "endpoint",
     unknown: ErrorKind::ConnectionAborted,
     busy: (
         ErrorKind::ConnectionAborted,

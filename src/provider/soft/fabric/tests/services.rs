@@ -246,7 +246,7 @@ fn a_client_that_is_refused_is_told_why() {
         (10, aborted, "connected to another"),
         (11, aborted, "does not expect"),
         (12, aborted, "taken back, reset"),
-        (13, os, "could not share its Rdma"),
+        (13, os, "could not share its endpoint"),
     ] {
         let said = said(number);
         assert!(said.0 == kind && said.1.contains(text), "{said:?}");
