@@ -26,6 +26,8 @@ mod channel;
 mod counts;
 #[path = "bars/crc.rs"]
 mod crc;
+#[path = "bars/crowd.rs"]
+mod crowd;
 #[path = "bars/devices.rs"]
 mod devices;
 #[path = "bars/echo.rs"]
@@ -126,6 +128,9 @@ const BARS: &[(&str, Bar)] = &[
     ("N3", echo::n3),
     ("N4", idle::n4),
     ("N5", ucx::n5),
+    ("N8.asleep", crowd::n8_asleep),
+    ("N8.flight", crowd::n8_flight),
+    ("N8.peers", crowd::n8_peers),
     ("N9", bind::n9),
     ("R1", rdma::r1),
     ("R2", rdma::r2),

@@ -8,7 +8,7 @@ use tokio_doca::Mode;
 use tokio_doca::soft::Soft;
 
 use super::rig::{Rig, bare, fill, on_task};
-use super::{cancel, counts, echo, event, graph, raw, rdma, share};
+use super::{cancel, counts, crowd, echo, event, graph, raw, rdma, share};
 
 /// Bytes of the smallest job.
 const SMALL: usize = 64;
@@ -41,6 +41,7 @@ pub(crate) fn run(scenario: &str, jobs: u64) {
         #[cfg(feature = "verbs")]
         other if other.starts_with("verbs-") => super::verbs::run(other, jobs),
         other if other.starts_with("graph-") => graph::run(other, jobs),
+        other if other.starts_with("crowd-") => crowd::run(other, jobs),
         other => counts::run(other, jobs),
     }
 }

@@ -271,14 +271,14 @@ impl StreamOptions {
     /// a stream has, and so do the log and [`ListenerStats::fell_back`]. Over TCP a stream is the
     /// same type with the same rules, but for these:
     ///
-    /// - [`RdmaStream::rdma`] is `None`. The device need not have RDMA at all. - The system's
-    /// buffers hold a writer up whose peer does not read, and not `recv_window` and `send_window`.
-    /// [`RdmaMessages`](super::RdmaMessages) copy, into as many Bufs as without. - `shutdown` waits
-    /// until the peer's host has everything, which it looks for every 1 to 16 ms. - A peer whose
-    /// machine has gone is noticed within a minute; if something is on its way to it, when the
-    /// system gives up (tcp(7): `tcp_retries2`, about 15 minutes). - A stream that a thread of
-    /// [`WorkQ::poll_thread`](crate::WorkQ::poll_thread) connects or accepts is refused there
-    /// without RDMA: that thread hears no sockets.
+    /// - [`RdmaStream::rdma`] is `None`. The device need not have RDMA at all.
+    /// - The system's buffers hold a writer up whose peer does not read, and not `recv_window` and
+    ///   `send_window`. [`RdmaMessages`](super::RdmaMessages) copy, into as many Bufs as without.
+    /// - `shutdown` waits until the peer's host has everything. It looks every 1 to 16 ms.
+    /// - A peer whose machine has gone is noticed within a minute. If something is on its way to
+    ///   it, that is when the system gives up (tcp(7): `tcp_retries2`, about 15 minutes).
+    /// - A thread of [`WorkQ::poll_thread`](crate::WorkQ::poll_thread) hears no sockets: what it
+    ///   connects or accepts has RDMA, or is refused.
     ///
     /// A peer can choose that its own stream goes on over TCP, and a listener of the software
     /// device, whose peers are processes of this host, then serves the network: see SECURITY.md.

@@ -5,7 +5,7 @@
 //! read. A Slot goes back to the word that it is a bit of. There is no lock, no refill, and nothing
 //! thread-local but the number.
 
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{seq_cst_order, thread_number};
 
 /// Threads that have a word of their own, if there are Slots enough.
@@ -23,6 +23,9 @@ struct Word {
 pub(in crate::reactor) struct FreeBitmap {
     words: Box<[Word]>,
     slots: usize,
+    /// The word in which the last search beyond a thread's own word has found a Slot: words before
+    /// it are likely to be empty yet.
+    hint: AtomicUsize,
 }
 
 /// The bits of a word with nothing taken: Slot i is bit i / count of word i % count.
@@ -44,7 +47,11 @@ impl FreeBitmap {
                 all,
             })
             .collect();
-        FreeBitmap { words, slots }
+        FreeBitmap {
+            words,
+            slots,
+            hint: AtomicUsize::new(0),
+        }
     }
 
     /// Takes a free Slot. Pairs with `put`, so that the taker sees the Slot as it was left.
@@ -53,21 +60,42 @@ impl FreeBitmap {
         self.take_from(thread_number())
     }
 
+    #[inline]
     pub(in crate::reactor) fn take_from(&self, thread: usize) -> Option<u32> {
-        let count = self.words.len();
-        for step in 0..count {
-            let at = (thread + step) % count;
-            let word = &self.words[at].free;
-            let mut bits = word.load(Ordering::SeqCst);
-            while bits != 0 {
-                let less = bits & (bits - 1);
-                match word.compare_exchange_weak(bits, less, Ordering::SeqCst, Ordering::SeqCst) {
-                    Ok(_) => {
-                        seq_cst_order();
-                        return Some(bits.trailing_zeros() * count as u32 + at as u32);
-                    }
-                    Err(seen) => bits = seen,
+        let own = thread % self.words.len();
+        self.take_of(own).or_else(|| self.take_of_others(own))
+    }
+
+    #[inline]
+    fn take_of(&self, at: usize) -> Option<u32> {
+        let word = &self.words[at].free;
+        let mut bits = word.load(Ordering::SeqCst);
+        while bits != 0 {
+            let less = bits & (bits - 1);
+            match word.compare_exchange_weak(bits, less, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => {
+                    seq_cst_order();
+                    return Some(bits.trailing_zeros() * self.words.len() as u32 + at as u32);
                 }
+                Err(seen) => bits = seen,
+            }
+        }
+        None
+    }
+
+    /// Reads all other words before it finds none.
+    #[cold]
+    fn take_of_others(&self, own: usize) -> Option<u32> {
+        let count = self.words.len();
+        if count == 1 {
+            return None;
+        }
+        let hint = self.hint.load(Ordering::Relaxed);
+        for at in (hint..count).chain(0..hint).filter(|&at| at != own) {
+            let taken = self.take_of(at);
+            if taken.is_some() {
+                self.hint.store(at, Ordering::Relaxed);
+                return taken;
             }
         }
         None
@@ -106,17 +134,22 @@ impl FreeBitmap {
         taken & taken.wrapping_sub(1) != 0
     }
 
-    /// The Slots that are taken: exact if nothing changes meanwhile.
-    pub(in crate::reactor) fn taken(&self) -> impl Iterator<Item = usize> {
+    /// The Slots that are taken: exact if nothing changes meanwhile. Those of one's word come
+    /// first, and those of the words before it last.
+    pub(in crate::reactor) fn taken_from(&self, slot: usize) -> impl Iterator<Item = usize> {
         let count = self.words.len();
-        self.words.iter().enumerate().flat_map(move |(at, word)| {
-            let mut bits = word.all & !word.free.load(Ordering::SeqCst);
-            std::iter::from_fn(move || {
-                let bit = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
-                bits &= bits - 1;
-                Some(bit * count + at)
+        let first = slot % count;
+        let words = (first..count).chain(0..first);
+        words
+            .map(|at| (at, &self.words[at]))
+            .flat_map(move |(at, word)| {
+                let mut bits = word.all & !word.free.load(Ordering::SeqCst);
+                std::iter::from_fn(move || {
+                    let bit = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
+                    bits &= bits - 1;
+                    Some(bit * count + at)
+                })
             })
-        })
     }
 
     /// How many there are.
@@ -154,9 +187,9 @@ mod tests {
                 assert!(!std::mem::replace(&mut seen[slot], true), "{slot} twice");
             }
             assert_eq!((bitmap.take_from(5), bitmap.free()), (None, 0));
-            assert_eq!(bitmap.taken().count(), slots);
+            assert_eq!(bitmap.taken_from(5).count(), slots);
             bitmap.put(slots as u32 - 1);
-            assert!(bitmap.taken().all(|slot| slot != slots - 1));
+            assert!(bitmap.taken_from(0).all(|slot| slot != slots - 1));
             assert_eq!(
                 bitmap.take_from(11),
                 Some(slots as u32 - 1),

@@ -19,6 +19,7 @@ pub(in crate::reactor) use finished::Finished;
 #[cfg(all(test, tokio_doca_loom))]
 pub(in crate::reactor) use free_bitmap::FreeBitmap;
 pub(in crate::reactor) use job_leases::{JobLeases, keeps_memory};
+pub(in crate::reactor) use phases::Phases;
 #[cfg(all(test, tokio_doca_loom))]
 pub(in crate::reactor) use slot::Completed;
 pub(in crate::reactor) use slot::Slot;

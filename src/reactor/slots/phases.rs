@@ -56,10 +56,6 @@ impl Phases {
         Phases(all)
     }
 
-    pub(in crate::reactor) fn and(self, other: Phases) -> Phases {
-        Phases(self.0 | other.0)
-    }
-
     /// Whether all of these phases are among the others.
     pub(super) fn is_in(self, others: Phases) -> bool {
         self.0 & !others.0 == 0

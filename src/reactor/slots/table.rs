@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "says whose a Slot is")]
 
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::Waker;
 
 use super::finished::Finished;
@@ -21,6 +21,8 @@ pub(in crate::reactor) struct Table {
     finished: Finished,
     /// Completions that named no Job in flight.
     stale: AtomicU64,
+    /// The Slot that `any` has found last.
+    found: AtomicUsize,
 }
 
 impl Table {
@@ -31,6 +33,7 @@ impl Table {
             free: FreeBitmap::new(depth as usize),
             finished: Finished::new(depth as usize),
             stale: AtomicU64::new(0),
+            found: AtomicUsize::new(0),
         }
     }
 
@@ -118,7 +121,7 @@ impl Table {
     }
 
     fn taken(&self) -> impl Iterator<Item = &Slot> {
-        self.free.taken().map(|slot| &self.slots[slot])
+        self.free.taken_from(0).map(|slot| &self.slots[slot])
     }
 
     /// Whether a device may still have a Job, or is about to have one: a Slot that was taken and
@@ -132,11 +135,15 @@ impl Table {
         self.stale.load(Ordering::Relaxed)
     }
 
-    /// The phases of all Slots that are taken.
-    pub(in crate::reactor) fn phases(&self) -> Phases {
-        self.taken()
-            .map(Slot::phase)
-            .fold(Phases::default(), Phases::and)
+    /// Whether a Slot is in such a phase. It ends at the first, which is near that of the last time
+    /// where jobs end in the order in which they took their Slots.
+    pub(in crate::reactor) fn any(&self, is: impl Fn(Phases) -> bool) -> bool {
+        let mut taken = self.free.taken_from(self.found.load(Ordering::Relaxed));
+        let found = taken.find(|&slot| is(self.slots[slot].phase()));
+        if let Some(slot) = found {
+            self.found.store(slot, Ordering::Relaxed);
+        }
+        found.is_some()
     }
 
     /// Slots that a device may have a Job of, and Slots with a result that nobody fetched.

@@ -9,6 +9,7 @@ use super::turn::{Unheard, WAKE_ALL};
 use crate::device::Armed;
 use crate::error::Result;
 use crate::reactor::events::{Driven, Events};
+use crate::reactor::slots::Phases;
 use crate::sync::atomic::fence;
 
 impl Driven for Shared {
@@ -73,9 +74,13 @@ impl Shared {
     /// that slept when the mode was set and has yet to be polled. The caller's own loop arms for
     /// itself.
     fn is_waited_for(&self) -> bool {
-        let phases = self.core.table.phases();
         let policy = self.mode.load();
-        if phases.any_asleep() || self.core.registry.any_asleep() {
+        let table = &self.core.table;
+        let waits = |phase: Phases| match policy.is_event() {
+            true => phase.any_op(),
+            false => phase.any_asleep(),
+        };
+        if self.core.registry.any_asleep() || table.any(waits) {
             return true;
         }
         if policy.is_busy() {
@@ -85,16 +90,12 @@ impl Shared {
             return true;
         }
         // As a shutdown counts: a Slot that is taken may be filled.
-        if !self.drained.is_empty() && self.core.table.any_in_flight() {
+        if !self.drained.is_empty() && table.any_in_flight() {
             return true;
-        }
-        if !phases.any_in_flight() {
-            return false;
         }
         // Whoever is in line sleeps too, and any Job's end may be what it waits for.
         let lines = [&self.waiters, &self.stream_slots.line, &self.drained];
-        let in_line = || lines.iter().any(|line| !line.is_empty());
-        (phases.any_op() && policy.is_event()) || in_line()
+        lines.iter().any(|line| !line.is_empty()) && table.any(Phases::any_in_flight)
     }
 
     /// Has the next event tell of the ends of jobs that no operation waits for. `heard` says that
