@@ -33,6 +33,7 @@
 mod builder;
 mod channel;
 mod connection;
+mod delivery;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;

@@ -110,7 +110,7 @@ impl Socket {
         }
     }
 
-    pub(crate) async fn writable(&self) -> io::Result<()> {
+    pub(super) async fn writable(&self) -> io::Result<()> {
         either!(self, stream => stream.writable().await)
     }
 
@@ -132,10 +132,15 @@ impl Socket {
     pub(crate) async fn write_frame(&self, message: &[u8]) -> io::Result<()> {
         let mut outbox = Outbox::new(message.len());
         outbox.push(message);
-        while !outbox.bytes().is_empty() {
+        self.write_all(outbox.bytes()).await
+    }
+
+    /// Writes all of it.
+    pub(crate) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
             self.writable().await?;
-            match self.try_write(outbox.bytes()) {
-                Ok(written) => _ = outbox.wrote(written),
+            match self.try_write(bytes) {
+                Ok(written) => bytes = &bytes[written..],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
@@ -162,30 +167,6 @@ impl Socket {
     /// Ends both directions: who waits here or there is woken.
     pub(crate) fn hang_up(&self) {
         either!(self, stream => process::hang_up(stream.as_fd()));
-    }
-
-    /// How many bytes of what was written the peer's host has not. What a Unix socket has taken it
-    /// has.
-    pub(crate) fn unacknowledged(&self) -> usize {
-        match self {
-            Socket::Unix(_) => 0,
-            Socket::Tcp(stream) => process::unacknowledged(stream).unwrap_or(usize::MAX),
-        }
-    }
-
-    /// What has gone wrong, and no read or write has said.
-    pub(crate) fn take_error(&self) -> io::Result<()> {
-        either!(self, stream => stream.take_error())?.map_or(Ok(()), Err)
-    }
-
-    /// Has an idle connection end within a minute if the peer's machine has gone: after 30 s
-    /// without a packet there are six probes, every 5 s. TCP_USER_TIMEOUT would end it while the
-    /// peer does not read as well.
-    pub(crate) fn keep_alive(&self) {
-        let Socket::Tcp(stream) = self else { return };
-        let _ = socket::setsockopt(stream, socket::sockopt::TcpKeepIdle, &30);
-        let _ = socket::setsockopt(stream, socket::sockopt::TcpKeepInterval, &5);
-        let _ = socket::setsockopt(stream, socket::sockopt::TcpKeepCount, &6);
     }
 
     /// The TCP address of this end.

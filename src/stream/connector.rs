@@ -151,7 +151,8 @@ impl RdmaConnector {
 
     /// One side of a connection, or why there is no RDMA here if it may do without.
     async fn begin(&self, exchange: &Exchange) -> Result<Result<Side>> {
-        match self.0.side(exchange).await {
+        let side = self.0.side(exchange).await;
+        match side.and_then(|side| side.blob(CONNECT).map(|_| side)) {
             Err(error) if exchange.may_tcp && is_of_rdma(&error) => Ok(Err(error)),
             side => side
                 .map(Ok)
@@ -185,7 +186,12 @@ impl RdmaConnector {
                                 Reached::Tcp(error) => {
                                     (place, why) = (Some(it.into_place()), Some(error));
                                 }
-                                _ => side = Some(net.side_again(&exchange, it).await?),
+                                _ => match self.again(&exchange, it).await {
+                                    Err(error) if is_of_rdma(&error) && state.falls_back() => {
+                                        why = Some(error);
+                                    }
+                                    again => side = Some(again?),
+                                },
                             }
                             answer = net.ask(&mut exchange, side.as_ref(), data).await?;
                             continue;
@@ -198,15 +204,21 @@ impl RdmaConnector {
                         None => net.tcp_place(CONNECT).await,
                     };
                     let place = exchange.say_dialled(&mut state, place).await?;
-                    let link = net.over_tcp(&mut exchange, place, offer.frame);
+                    let frame = net.options.frame_size.min(offer.frame as usize);
+                    let link = Link::over_tcp(&mut exchange, place, frame);
                     fell_back(&exchange.socket.peer(), why.take());
                     (link, Arc::default())
                 }
             };
-            let (peer, local) = (exchange.socket.peer(), exchange.socket.local_addr());
-            let stream = RdmaStream::new(link, wakers, peer, local, net.options.linger);
+            let stream = RdmaStream::new(link, wakers, &exchange, net.options.linger, None);
             return Ok((stream, offer.data.to_vec()));
         }
+    }
+
+    /// Another connection in place of one whose packets do not pass.
+    async fn again(&self, exchange: &Exchange, before: Side) -> Result<Side> {
+        let side = self.0.side_again(exchange, before).await?;
+        side.blob(CONNECT).map(|_| side)
     }
 
     /// Connects by RDMA, and tells the listener so. If the path carries no large packets, or
@@ -221,7 +233,7 @@ impl RdmaConnector {
     ) -> Result<Reached> {
         let timeout = self.0.options.timeout;
         // So that it ends before the exchange does, and says where; or leaves time for TCP.
-        let share = match exchange.may_tcp && offer.may_tcp() {
+        let share = match state.both_may() {
             true => timeout / 2,
             false => timeout * 15 / 16,
         };
@@ -235,7 +247,7 @@ impl RdmaConnector {
             failed => failed,
         };
         let connected = match (connected, large) {
-            (Err(error), Some(path)) if state.asks_again() => {
+            (Err(error), Some(path)) if is_of_rdma(&error) && state.asks_again() => {
                 let text = "no packets of this size have passed: 1,024 bytes from now on";
                 let (peer, mtu) = (exchange.socket.peer(), path.mtu.bytes());
                 log(|| warn!(target: "tokio_doca::stream", %peer, mtu, %error, "{text}"));
@@ -289,7 +301,8 @@ async fn pass(
         let passed = tokio::time::timeout(limit, side.pass(CONNECT)).await;
         passed.unwrap_or_else(|_| {
             let why = format!("no frame has passed both ways within {limit:?}");
-            Err(not_passed(CONNECT, ErrorKind::TimedOut, &why, path))
+            let nothing = || not_passed(CONNECT, ErrorKind::TimedOut, &why, path);
+            Err(side.held_up(CONNECT).unwrap_or_else(nothing))
         })
     };
     let said = match select(pin!(passes), pin!(exchange.hear())).await {

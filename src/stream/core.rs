@@ -14,7 +14,6 @@ use bytes::{Buf as _, Bytes};
 use futures::Stream;
 use tokio::runtime::Handle;
 
-use super::drain::Guest;
 use super::flow::{Flow, HEAD, Kind, RESERVED};
 use super::wakers::Wakers;
 use crate::device::RecvOpcode;
@@ -101,9 +100,6 @@ pub(super) struct Core {
     /// What is counted as it happens, and what the next frame has waited for last.
     counted: StreamStats,
     waits: Option<Wait>,
-    /// Counts it with the listener that has accepted it. Dropped last: what the listener counts has
-    /// its memory and its connection.
-    guest: Option<Guest>,
 }
 
 impl Core {
@@ -117,7 +113,6 @@ impl Core {
         };
         let shared = rdma.recv_pool().map(RecvPool::bufs);
         let mut core = Core {
-            guest: None,
             flow: Flow::new(parts.recv_window),
             recv,
             sends: Sends::new(&rdma),
@@ -155,18 +150,6 @@ impl Core {
     /// What the application may have of it.
     pub(super) fn view(&self) -> &StreamRdma {
         &self.rdma
-    }
-
-    pub(super) fn guest(&self) -> Option<&Guest> {
-        self.guest.as_ref()
-    }
-
-    pub(super) fn set_guest(&mut self, guest: Option<Guest>) {
-        self.guest = guest;
-    }
-
-    pub(super) fn runtime(&self) -> &Handle {
-        &self.runtime
     }
 
     /// Keeps room for what was not read, and posts all other receives now. Returns how many.

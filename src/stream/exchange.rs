@@ -49,19 +49,17 @@ enum Ask {
 /// The side that connects. Its hello is said.
 #[derive(Debug)]
 pub(super) struct Connecting {
-    /// What its hellos say.
+    /// What its hellos say, and whether both sides may go on over the connection of the exchange.
     may_tcp: bool,
+    both_may: bool,
     step: Dial,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dial {
     Asks(Ask),
-    /// It was welcome. `both_may`: go on over the connection of the exchange.
-    Dials {
-        ask: Ask,
-        both_may: bool,
-    },
+    /// It was welcome.
+    Dials(Ask),
     Over,
 }
 
@@ -71,6 +69,7 @@ impl Connecting {
         let ask = if has_rdma { Ask::Rdma } else { Ask::Tcp };
         Connecting {
             may_tcp,
+            both_may: false,
             step: Dial::Asks(ask),
         }
     }
@@ -80,13 +79,13 @@ impl Connecting {
     pub(super) fn hear<'a>(&mut self, bytes: &'a [u8]) -> Result<Offer<'a>, Over<'a>> {
         match (replace(&mut self.step, Dial::Over), parse(bytes)?) {
             (Dial::Asks(ask), Message::Welcome(offer)) => {
-                let both_may = self.may_tcp && offer.may_tcp();
+                self.both_may = self.may_tcp && offer.may_tcp();
                 let ask = match (ask, offer.is_tcp()) {
-                    (_, true) if both_may => Ask::Tcp,
+                    (_, true) if self.both_may => Ask::Tcp,
                     (Ask::Rdma | Ask::Again, false) => ask,
                     _ => return Err(Over::Unexpected),
                 };
-                self.step = Dial::Dials { ask, both_may };
+                self.step = Dial::Dials(ask);
                 Ok(offer)
             }
             (Dial::Over, _) => Err(Over::Already),
@@ -97,8 +96,8 @@ impl Connecting {
     /// It has dialled. Returns what it says of that.
     pub(super) fn dialled(&mut self, connected: bool) -> Option<Message<'static>> {
         match (replace(&mut self.step, Dial::Over), connected) {
-            (Dial::Dials { .. }, true) => Some(Message::Ready),
-            (Dial::Dials { .. }, false) => Some(Message::Refusal(CANNOT_CONNECT)),
+            (Dial::Dials(_), true) => Some(Message::Ready),
+            (Dial::Dials(_), false) => Some(Message::Refusal(CANNOT_CONNECT)),
             _ => None,
         }
     }
@@ -106,17 +105,28 @@ impl Connecting {
     /// The path carries no packets of this size. Returns whether it may ask for smaller ones, by
     /// another hello: once.
     pub(super) fn asks_again(&mut self) -> bool {
-        let may = matches!(self.step, Dial::Dials { ask: Ask::Rdma, .. });
+        let may = self.step == Dial::Dials(Ask::Rdma);
         if may {
             self.step = Dial::Asks(Ask::Again);
         }
         may
     }
 
-    /// The RDMA of both sides does not connect. Returns whether it may ask to go on over the
-    /// connection of the exchange, by another hello: once, and if both may.
+    /// Whether both sides may go on over the connection of the exchange.
+    pub(super) fn both_may(&self) -> bool {
+        self.both_may
+    }
+
+    /// The RDMA of both sides does not connect, or there is none for small packets, which it was
+    /// about to ask for. Returns whether it may ask to go on over the connection of the exchange,
+    /// by another hello: once, and if both may.
     pub(super) fn falls_back(&mut self) -> bool {
-        let may = matches!(self.step, Dial::Dials { ask, both_may } if both_may && ask != Ask::Tcp);
+        let tried = [
+            Dial::Dials(Ask::Rdma),
+            Dial::Dials(Ask::Again),
+            Dial::Asks(Ask::Again),
+        ];
+        let may = self.both_may && tried.contains(&self.step);
         if may {
             self.step = Dial::Asks(Ask::Tcp);
         }
@@ -273,10 +283,11 @@ impl Listening {
         )
     }
 
-    /// Refuses the peer, for this reason. A peer is told once that it is.
+    /// Refuses the peer, for this reason. A peer is told once that it is, and not where it may take
+    /// it for a frame.
     pub(super) fn refuse<'a>(&mut self, reason: &'a str) -> Option<Message<'a>> {
         match replace(&mut self.step, Listen::Over) {
-            Listen::Hears | Listen::Over => None,
+            Listen::Hears | Listen::Over | Listen::Waits { tcp: true, .. } => None,
             _ => Some(Message::Refusal(reason)),
         }
     }
@@ -423,6 +434,7 @@ mod tests {
             (connected, may_tcp, has_rdma) in any::<(bool, bool, bool)>(),
         ) {
             let mut side = Connecting::new(may_tcp, has_rdma);
+            prop_assert!(!side.asks_again() && !side.falls_back(), "nobody has welcomed it");
             let mut offers = 0;
             for answer in &answers {
                 if let Ok(offer) = side.hear(answer) {
@@ -512,6 +524,38 @@ mod tests {
         let ready = connector.dialled(true).unwrap().bytes();
         assert_eq!(listener.hear(&ready), Ok(None));
         assert!(listener.is_done());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+        /// However its tries fail: it says at most three hellos, the last of which alone has no
+        /// address, and only if both sides may do without.
+        #[test]
+        fn a_connector_asks_for_less_each_time(
+            steps in prop::collection::vec((said(), 0..3_u8), 0..6),
+            (may_tcp, has_rdma) in any::<(bool, bool)>(),
+        ) {
+            let mut side = Connecting::new(may_tcp, has_rdma);
+            let (mut again, mut tcp, mut offers) = (0, 0, 0);
+            for (answer, then) in &steps {
+                if let Ok(offer) = side.hear(answer) {
+                    offers += 1;
+                    prop_assert!(!offer.is_tcp() || may_tcp && offer.may_tcp());
+                    prop_assert!(offer.is_tcp() || has_rdma && tcp == 0);
+                }
+                match then {
+                    0 => again += usize::from(side.asks_again()),
+                    1 => {
+                        let falls_back = side.falls_back();
+                        tcp += usize::from(falls_back);
+                        prop_assert!(!falls_back || may_tcp && side.both_may());
+                    }
+                    _ => {}
+                }
+                prop_assert!(again <= 1 && tcp <= 1 && offers <= 1 + again + tcp);
+            }
+        }
     }
 
     #[test]

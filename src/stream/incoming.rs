@@ -118,9 +118,10 @@ impl Incoming {
         hello_of(&self.hello).data
     }
 
-    /// Returns how the bytes of its stream will travel, as far as both sides know it now: not by
-    /// RDMA if the peer has none, or has a device of another kind. RDMA may fail yet: then the
-    /// stream's [`transport`](RdmaStream::transport) is another one.
+    /// Returns how the bytes of its stream would travel, as far as it is known now: not by RDMA if
+    /// the peer has none, or has a device of another kind. Then it is refused by
+    /// [`accept`](Incoming::accept) if either side demands RDMA. RDMA may fail yet: the stream's
+    /// [`transport`](RdmaStream::transport) says what became of it.
     pub fn transport(&self) -> StreamTransport {
         let theirs = hello_of(&self.hello);
         match theirs.is_tcp() || self.net.check_peer(GRANT, theirs.blob).is_err() {
@@ -192,25 +193,29 @@ impl Incoming {
         }
         // Another thread may have heard the peer than the one that accepts it.
         self.exchange.may_tcp &= self.net.may_tcp();
-        let (mut hello, mut before) = (self.hello.clone(), None);
+        let (mut hello, mut before, mut failure) = (self.hello.clone(), None, None);
         // The path may carry no large packets, or nothing: then the peer asks for something else.
-        let (mut link, wakers) = loop {
+        let (link, wakers) = loop {
             match self.prepare(before.take(), &hello).await? {
                 Prepared::Rdma(mut side) => match self.meet(&mut side, data).await? {
-                    Some(again) => (before, hello) = (Some(side), again),
+                    Some((again, failed)) => {
+                        match side.held_up(GRANT) {
+                            Some(full) if hello_of(&again).is_tcp() => return Err(full),
+                            _ => {}
+                        }
+                        (before, hello, failure) = (Some(side), again, failed);
+                    }
                     None => break (Link::Rdma(side.core), side.wakers),
                 },
                 Prepared::Tcp(place, why) => {
                     let link = self.fall_back(place, &hello, data).await?;
-                    fell_back(&self.peer, why);
+                    fell_back(&self.peer, why.or(failure));
                     break (link, Arc::default());
                 }
             }
         };
-        link.set_guest(guest);
-        let (peer, local) = (self.peer.clone(), self.exchange.socket.local_addr());
         let linger = self.net.options.linger;
-        Ok(RdmaStream::new(link, wakers, peer, local, linger))
+        Ok(RdmaStream::new(link, wakers, &self.exchange, linger, guest))
     }
 
     /// Listens for the peer, in place of what was not met before; not if there is no RDMA, and both
@@ -237,7 +242,7 @@ impl Incoming {
             None => net.side(exchange).await,
         };
         let (error, place) = match side {
-            Ok(mut side) => match side.listen(GRANT, theirs).await.map_err(gave_up) {
+            Ok(mut side) => match listen(&mut side, theirs).await {
                 Ok(()) => return Ok(Prepared::Rdma(side)),
                 Err(error) => (error, Some(side.into_place())),
             },
@@ -249,8 +254,13 @@ impl Incoming {
         Ok(Prepared::Tcp(place, Some(error)))
     }
 
-    /// Welcomes the peer, and waits until it has come. Returns its other hello if it asks again.
-    async fn meet(&mut self, side: &mut Side, data: &[u8]) -> Result<Option<Bytes>> {
+    /// Welcomes the peer, and waits until it has come. If it asks again, returns its other hello
+    /// and what has failed on this side.
+    async fn meet(
+        &mut self,
+        side: &mut Side,
+        data: &[u8],
+    ) -> Result<Option<(Bytes, Option<Error>)>> {
         let blob = side.blob(GRANT)?;
         self.welcome(&blob, side.first_credits(), data).await?;
         // What the peer says decides. Its frames pass meanwhile, or do not.
@@ -264,7 +274,7 @@ impl Incoming {
         let answer = answer.map_err(gave_up)?;
         let heard = self.state.hear(&answer);
         if heard.map_err(|over| self.exchange.over(over))?.is_some() {
-            return Ok(Some(answer));
+            return Ok(Some((answer, passed.and_then(Result::err))));
         }
         let passed = match passed {
             Some(passed) => passed,
@@ -288,8 +298,9 @@ impl Incoming {
         let heard = self.state.hear(&answer);
         heard.map_err(|over| self.exchange.over(over))?;
         self.check_done()?;
-        let frame = hello_of(hello).frame;
-        let link = self.net.over_tcp(&mut self.exchange, place, frame);
+        let frame = hello_of(hello).frame as usize;
+        let frame = self.net.options.frame_size.min(frame);
+        let link = Link::over_tcp(&mut self.exchange, place, frame);
         self.net.guests.count(|stats| stats.fell_back += 1);
         Ok(link)
     }
@@ -337,6 +348,12 @@ enum Prepared {
     /// On the connection of the exchange, with the memory of what was tried, and why if it is this
     /// side that has no RDMA.
     Tcp(Option<Place>, Option<Error>),
+}
+
+/// Takes the connector as the peer, whom this side can tell its own address then.
+async fn listen(side: &mut Side, theirs: Offer<'_>) -> Result<()> {
+    side.listen(GRANT, theirs).await.map_err(gave_up)?;
+    side.blob(GRANT).map(drop)
 }
 
 /// Returns what a hello says, which was parsed before.

@@ -100,7 +100,8 @@ impl RdmaListener {
     /// # Errors
     ///
     /// `InvalidValue` for an option that is out of its range; `NotSupported` for one that the
-    /// device does not have, and on iWARP; `NotFound` for a host name without an address;
+    /// device does not have, and without RDMA or on iWARP unless TCP will do
+    /// ([`StreamOptions::or_tcp`]); `NotFound` for a host name without an address;
     /// `AlreadyExist` if the address is in use; `NoMemory` if the memory of the first streams
     /// cannot be had; `BadState` without a Tokio runtime; what the system says.
     ///

@@ -15,12 +15,14 @@ use crate::mem::Buf;
 
 const SEND: &str = "RdmaMessages::send_buf";
 
-/// A stream of messages: each is one frame of an [`RdmaStream`], and no byte of it is copied.
+/// A stream of messages: each is one frame of an [`RdmaStream`], and no byte of it is copied, but
+/// for streams over TCP ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp)).
 ///
 /// [`RdmaStream::into_messages`] makes it. What a Buf that is sent has as data, the peer gets as
 /// the data of another one. A Buf needs [`HEADROOM`](RdmaMessages::HEADROOM) for the head of its
 /// frame, and memory of the device on which the stream was made. Bufs that were received have that
-/// headroom, so that they can be sent on.
+/// headroom, so that they can be sent on. A Buf that came over TCP is memory of the device as well,
+/// unless that has no RDMA or takes no memory any more.
 ///
 /// It is a `Stream` and a `Sink` of Bufs. The peer may be an `RdmaStream`, which reads and writes
 /// the same bytes. All else is as it is with that: back-pressure, ends and errors.

@@ -274,7 +274,8 @@ impl StreamOptions {
     /// - [`RdmaStream::rdma`] is `None`. The device need not have RDMA at all.
     /// - The system's buffers hold a writer up whose peer does not read, and not `recv_window` and
     ///   `send_window`. [`RdmaMessages`](super::RdmaMessages) copy, into as many Bufs as without.
-    /// - `shutdown` waits until the peer's host has everything. It looks every 1 to 16 ms.
+    /// - `shutdown` waits until the peer's host has everything, which takes a few milliseconds, and
+    ///   about 50 if the peer does not read.
     /// - A peer whose machine has gone is noticed within a minute. If something is on its way to
     ///   it, that is when the system gives up (tcp(7): `tcp_retries2`, about 15 minutes).
     /// - A thread of [`WorkQ::poll_thread`](crate::WorkQ::poll_thread) hears no sockets: what it
@@ -282,8 +283,8 @@ impl StreamOptions {
     ///
     /// A peer can choose that its own stream goes on over TCP, and a listener of the software
     /// device, whose peers are processes of this host, then serves the network: see SECURITY.md.
-    /// RDMA that fails is given up after half of the [`timeout`](Self::timeout), which should be
-    /// the same on both sides.
+    /// A connection by RDMA that is not made is given up after half of the
+    /// [`timeout`](Self::timeout), which should be the same on both sides.
     ///
     /// [`RdmaStream::transport`]: super::RdmaStream::transport
     /// [`RdmaStream::rdma`]: super::RdmaStream::rdma

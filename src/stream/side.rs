@@ -128,6 +128,14 @@ impl Side {
         })
     }
 
+    /// Returns the error of a side whose first frame waits for memory that other streams have: that
+    /// is no word on the path.
+    pub(super) fn held_up(&self, op: &'static str) -> Option<Error> {
+        let waits = self.path().is_some() && self.core.is_held_up(op == CONNECT);
+        let text = "the frames of other streams have all memory or slots of the WorkQ: try again";
+        waits.then(|| Error::new(ErrorKind::Full, op, text))
+    }
+
     fn begin(&mut self, op: &'static str, offer: Offer<'_>) -> Result<()> {
         let begun = self.core.begin(offer.frame as usize, offer.credits);
         begun.map_err(|error| Error::from(error.of_stream()).with_call(op))
@@ -263,6 +271,11 @@ impl Exchange {
             _ => format!("the exchange with {peer}: {error}"),
         };
         self.error(ErrorKind::ConnectionAborted, text)
+    }
+
+    /// Returns what was read of the socket, and not heard.
+    pub(super) fn take_inbox(&mut self) -> Inbox {
+        std::mem::replace(&mut self.inbox, Inbox::new(LEN_MAX, 1))
     }
 
     pub(super) async fn say(&self, message: Message<'_>) -> Result<()> {

@@ -17,6 +17,7 @@ use tracing::{debug, warn};
 
 use super::core::{StreamRdma, StreamStats};
 use super::drain::Guest;
+use super::side::Exchange;
 use super::wakers::Wakers;
 use crate::channel::Peer;
 use crate::device::Path;
@@ -42,7 +43,8 @@ pub use link::StreamTransport;
 /// does not read, while [`send_window`](super::StreamOptions::send_window) frames are on their way,
 /// or while all memory for sends or all slots of the WorkQ are in use. The device has what was
 /// written, so that `flush` waits for nothing; `shutdown` waits until the peer's memory has it. As
-/// `AsyncBufRead` a stream lends what came without a copy.
+/// `AsyncBufRead` a stream lends what came without a copy. Without RDMA the device is a socket
+/// ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp) says what differs).
 ///
 /// ```
 /// # use std::net::SocketAddr;
@@ -108,17 +110,23 @@ pub struct RdmaStream {
     waker: Waker,
     peer: Peer,
     local: Option<SocketAddr>,
+    /// The runtime that goes on once it was dropped, and for how long.
+    runtime: Handle,
     linger: Duration,
+    /// Counts it with the listener that has accepted it. Dropped last: what the listener counts has
+    /// its memory and its connection.
+    guest: Option<Guest>,
 }
 
 impl RdmaStream {
     pub(super) fn new(
         link: Link,
         wakers: Arc<Wakers>,
-        peer: Peer,
-        local: Option<SocketAddr>,
+        exchange: &Exchange,
         linger: Duration,
+        guest: Option<Guest>,
     ) -> RdmaStream {
+        let peer = exchange.socket.peer();
         if let Link::Rdma(core) = &link {
             core.rdma().set_peer(peer.to_string());
         }
@@ -127,8 +135,10 @@ impl RdmaStream {
             waker: wakers.waker(),
             wakers,
             peer,
-            local,
+            local: exchange.socket.local_addr(),
+            runtime: exchange.runtime.clone(),
             linger,
+            guest,
         }
     }
 
@@ -173,7 +183,7 @@ impl RdmaStream {
     ///
     /// Dropping the future changes nothing.
     pub fn draining(&self) -> impl Future<Output = ()> + Send + Sync + use<> {
-        let told = self.held().guest().map(Guest::told);
+        let told = self.guest.as_ref().map(Guest::told);
         async move {
             match told {
                 Some(told) => told.await,
@@ -311,7 +321,7 @@ impl Drop for RdmaStream {
             link.reset();
             return;
         }
-        let runtime = link.runtime().clone();
+        let runtime = self.runtime.clone();
         // The thread may be ending, and Tokio's part of it may be gone: the task does all then.
         let ends = |error: TryCurrentError| error.is_thread_local_destroyed();
         if !Handle::try_current().is_err_and(ends) {
@@ -330,8 +340,10 @@ impl Drop for RdmaStream {
             wakers.writer.register(cx.waker());
             link.poll_close(&mut Context::from_waker(&waker))
         });
+        let guest = self.guest.take();
         runtime.spawn(async move {
             let closed = tokio::time::timeout(linger, close).await;
+            drop(guest);
             log(|| match closed {
                 Ok(Ok(())) => debug!(target: "tokio_doca::stream", %peer, "lingered"),
                 Ok(Err(error)) => debug!(target: "tokio_doca::stream", %peer, %error, "{REST}"),

@@ -14,7 +14,7 @@ const RECORD: [(&str, usize, &str); 14] = [
     ("guide", 28, "45: chapters are modules of the documentation"),
     (
         "channel",
-        1363,
+        1382,
         "46: sockets that listen already; 46: a stream goes on over its socket",
     ),
     (
@@ -64,14 +64,14 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "stream",
-        3829,
-        "46: settings of adapters, names, addresses, events; 45: limits out of range are refused, a connect that waits is in the log; 46: which address; 46: a stream tries its path, and asks for small packets; 46: memory comes with streams; 46: statistics, events, what of an Rdma leaves a stream whole; 46: what a reader of it found; 46: streams over TCP where there is no RDMA; 46: errors in the words of a stream",
+        3832,
+        "46: settings of adapters, names, addresses, events; 45: limits out of range are refused, a connect that waits is in the log; 46: which address; 46: a stream tries its path, and asks for small packets; 46: memory comes with streams; 46: statistics, events, what of an Rdma leaves a stream whole; 46: what a reader of it found; 46: streams over TCP where there is no RDMA; 46: errors in the words of a stream; 46: what a reader of or_tcp found",
     ),
     ("sync", 1034, ""),
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 45128;
+const SUM: usize = 45150;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

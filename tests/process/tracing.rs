@@ -279,6 +279,12 @@ fn streams_that_go_on_without_rdma_are_told() {
             let options = small().or_tcp(true);
             let net = Net::between(devices, 64, Mode::EventDriven, options).await;
             let (here, there) = net.pair().await;
+            assert_eq!(
+                lines
+                    .with(&["WARN tokio_doca::stream no RDMA", "has no RDMA"])
+                    .len(),
+                at + 1
+            );
             let peers = [&here, &there].map(|stream| format!("peer={}", stream.peer()));
             for (side, peer) in peers.iter().enumerate() {
                 let (level, why) = match side == at {

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::{Either, join, select, try_join};
 use nix::libc::{EIO, ENETUNREACH, ENOMEM};
 use support::device::under_test;
 use support::stream::{crosses, small};
 use support::*;
+use tokio::io::AsyncWriteExt;
 use tokio_doca::stream::{RdmaStream, StreamOptions, StreamTransport};
-use tokio_doca::{Device, ErrorKind, Result};
+use tokio_doca::{Device, ErrorKind, Result, WorkQ};
 
 use crate::adapters::{open, provider};
 use crate::fake_verbs::{Description, World};
@@ -55,9 +58,12 @@ fn an_iwarp_adapter_serves_streams_over_tcp() {
 /// What goes wrong with this adapter, or with all.
 type Fault = (&'static str, fn(&World, &str));
 
-const FAULTS: [Fault; 6] = [
+const OF_ONE: [Fault; 2] = [
     ("removed", |world, name| world.fake(name).remove()),
     ("no port", |world, name| world.fake(name).set_port(false)),
+];
+
+const OF_ALL: [Fault; 4] = [
     ("no queue pairs", |world, _| {
         world.faults().fail_always("ibv_create_qp", EIO);
     }),
@@ -75,8 +81,14 @@ const FAULTS: [Fault; 6] = [
 /// On either side, before there is a peer.
 #[test]
 fn the_adapter_of_either_side_may_be_taken_away_or_fail() {
-    for (what, fault) in FAULTS {
-        for name in ["fake0", "fake1"] {
+    for names in [&["fake0", "fake1"][..], &["all"]] {
+        let faults = if names.len() == 2 {
+            &OF_ONE[..]
+        } else {
+            &OF_ALL
+        };
+        let each = |fault| names.iter().map(move |name| (fault, *name));
+        for ((what, fault), name) in faults.iter().flat_map(each) {
             eprintln!("{what}: {name}");
             let (world, devices) = adapters(Description::roce);
             fault(&world, name);
@@ -106,23 +118,123 @@ fn a_path_that_carries_nothing_is_left_for_tcp() {
     }
 }
 
+/// While large packets are tried, and while small ones are.
+#[test]
+fn an_adapter_may_be_taken_away_amid_the_exchange() {
+    for name in ["fake0", "fake1"] {
+        for amid in [400, 1400] {
+            let (world, devices) = adapters(|name| Description {
+                path_bytes: 100,
+                ..Description::roce(name)
+            });
+            run(async {
+                let options = options().timeout(Duration::from_secs(8));
+                let both = meet(&devices, [options; 2], loopback());
+                let remove = async {
+                    // The first try has a second, and the second one three.
+                    tokio::time::sleep(Duration::from_millis(amid)).await;
+                    world.fake(name).remove();
+                };
+                let (met, ()) = futures::join!(both, remove);
+                go_on(met).await;
+            });
+        }
+    }
+}
+
+/// Those of a listener that has no memory for their first frames, since the frames of strangers
+/// who are not there any more hold it.
+#[test]
+fn strangers_that_hold_the_memory_for_sends_turn_no_stream_into_tcp() {
+    let names = ["fake0", "fake1", "fake2"];
+    let world = World::new(names.map(Description::roce));
+    let verbs = provider(&world);
+    let [honest, server, stranger] = names.map(|name| open(&verbs, name));
+    run(async {
+        let options = options().timeout(Duration::from_millis(1500));
+        let options = options.linger(Duration::ZERO);
+        let workq = || WorkQ::builder().build().unwrap();
+        let listener = options.bind(&server, &workq(), loopback()).await.unwrap();
+        let addr = listener.tcp_addr().unwrap();
+        let accept = || async { listener.accept().await?.accept(b"").await };
+        let strangers = options.connector(&stranger, &workq()).unwrap();
+        let mut held = Vec::new();
+        for _ in 0..2 {
+            held.push(try_join(strangers.connect(addr), accept()).await.unwrap());
+        }
+        world.fake("fake2").set_port(false);
+        for (_, there) in &mut held {
+            while let Some(written) = there.write(&[7; 4000]).now_or_never() {
+                written.unwrap();
+            }
+        }
+        let honest = options.connector(&honest, &workq()).unwrap();
+        let met = in_time("both sides", join(honest.connect(addr), accept())).await;
+        for stream in [met.0, met.1].into_iter().flatten() {
+            assert_eq!(stream.transport(), StreamTransport::Rdma);
+        }
+    });
+}
+
+/// Also if the device takes memory no more after some have come.
+#[test]
+fn streams_over_tcp_count_among_the_connections() {
+    let (world, [here, there]) = adapters(Description::roce);
+    run(async {
+        let options = StreamOptions::new().or_tcp(true).frame_size(128 << 10);
+        let workq = || WorkQ::builder().depth(512).build().unwrap();
+        let few = options.connections(10);
+        let listener = few.bind(&there, &workq(), loopback()).await.unwrap();
+        let addr = listener.tcp_addr().unwrap();
+        let connector = options.connections(100).connector(&here, &workq()).unwrap();
+        let mut held = Vec::new();
+        let error = loop {
+            if held.len() == 9 {
+                world.faults().fail_always("ibv_reg_mr", EIO);
+            }
+            let accept = async { listener.accept().await?.accept(b"").await };
+            match try_join(connector.connect(addr), accept).await {
+                Ok(pair) => held.push(pair),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!((held.len(), error.kind()), (10, ErrorKind::Full), "{error}");
+    });
+    world.faults().clear();
+}
+
 /// A stranger can take much of it for itself.
 #[test]
 fn memory_that_is_not_to_be_had_is_an_error_and_no_reason_for_tcp() {
-    let (world, devices) = adapters(Description::roce);
-    run(async {
-        let addr = loopback();
-        let workq = || tokio_doca::WorkQ::builder().build().unwrap();
-        let listener = options().bind(&devices[1], &workq(), addr).await.unwrap();
-        let connector = options().connector(&devices[0], &workq()).unwrap();
-        world.faults().fail_always("ibv_create_qp", ENOMEM);
-        let connect = connector.connect(listener.tcp_addr().unwrap());
-        let accept = async { listener.accept().await?.accept(b"").await.map(drop) };
-        let both = futures::future::select(Box::pin(connect), Box::pin(accept));
-        let error = match in_time("an error", both).await {
-            futures::future::Either::Left((connected, _)) => connected.unwrap_err(),
-            futures::future::Either::Right((accepted, _)) => accepted.unwrap_err(),
-        };
-        assert_eq!(error.kind(), ErrorKind::NoMemory, "{error}");
-    });
+    for of_listener in [false, true] {
+        let (world, devices) = adapters(Description::roce);
+        run(async {
+            let workq = || WorkQ::builder().build().unwrap();
+            let (addr, workqs) = (loopback(), [workq(), workq()]);
+            let listener = options().bind(&devices[1], &workqs[1], addr).await.unwrap();
+            let connector = options().connector(&devices[0], &workqs[0]).unwrap();
+            let fail = || world.faults().fail_always("ibv_create_qp", ENOMEM);
+            if !of_listener {
+                fail();
+            }
+            let connect = connector.connect(listener.tcp_addr().unwrap());
+            let accept = async {
+                let incoming = listener.accept().await?;
+                fail();
+                incoming.accept(b"").await.map(drop)
+            };
+            let both = select(Box::pin(connect), Box::pin(accept));
+            let error = match in_time("an error", both).await {
+                Either::Left((connected, _)) if !of_listener => connected.unwrap_err(),
+                Either::Right((accepted, connects)) if of_listener => {
+                    // The peer is told that it may come again.
+                    rejected(connects.await, ErrorKind::Full);
+                    accepted.unwrap_err()
+                }
+                _ => panic!("the other side"),
+            };
+            assert_eq!(error.kind(), ErrorKind::NoMemory, "{error}");
+        });
+        world.faults().clear();
+    }
 }

@@ -46,6 +46,11 @@ impl Core {
         [self.credits, self.last]
     }
 
+    /// Whether memory or a Slot for this side's first frame over a network is all that is missing.
+    pub(in crate::stream) fn is_held_up(&self, dials: bool) -> bool {
+        self.sends.accepted() == 0 && (dials || self.flow.may_send())
+    }
+
     /// Waits until there is memory for what the peer sends.
     pub(in crate::stream) fn poll_receives(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.lend(cx);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use tokio::sync::OwnedMutexGuard;
 
+use super::is_of_rdma;
 use crate::device::{Device, RegistrationUse};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::{Buf, BufPool, Mmap};
@@ -36,6 +37,8 @@ type Growing = tokio::sync::Mutex<()>;
 
 /// The memory of some streams.
 struct Part {
+    /// The device reaches it.
+    registered: bool,
     receives: BufPool,
     sends: BufPool,
     control: BufPool,
@@ -43,7 +46,7 @@ struct Part {
 
 /// The memory of one stream.
 pub(in crate::stream) struct Place {
-    pub(super) receives: BufPool,
+    pub(in crate::stream) receives: BufPool,
     pub(super) sends: BufPool,
     /// Two small Bufs, for a frame of credits and for the end.
     pub(super) control: [Buf; 2],
@@ -59,26 +62,26 @@ impl Memory {
         }
     }
 
-    /// Takes the memory of a stream. If all parts are in use, something that a stream which has
-    /// ended gives back may be missing yet.
-    pub(super) async fn take(&self, op: &'static str) -> Result<Place> {
+    /// Takes the memory of a stream, which the device shall reach if there is RDMA. If all parts
+    /// are in use, something that a stream which has ended gives back may be missing yet.
+    pub(super) async fn take(&self, op: &'static str, rdma: bool) -> Result<Place> {
         let (_, receives, _) = self.options.bufs_of_a_stream();
-        if let Some(place) = take_whole(&lock(&*self.parts), receives) {
+        if let Some(place) = take_whole(&lock(&*self.parts), receives, rdma) {
             return Ok(place);
         }
         let growing = Arc::clone(&self.growing).lock_owned().await;
         {
             let parts = lock(&*self.parts);
             // Who grew before may have left some.
-            if let Some(place) = take_whole(&parts, receives) {
+            if let Some(place) = take_whole(&parts, receives, rdma) {
                 return Ok(place);
             }
             if streams(&parts) == self.options.connections {
-                return take_any(&parts).ok_or_else(|| self.full(op));
+                return take_any(&parts, rdma).ok_or_else(|| self.full(op));
             }
         }
-        let grown = self.grow(op, growing).await;
-        grown.or_else(|error| take_any(&lock(&*self.parts)).ok_or(error))
+        let grown = self.grow(op, rdma, growing).await;
+        grown.or_else(|error| take_any(&lock(&*self.parts), rdma).ok_or(error))
     }
 
     pub(super) fn full(&self, op: &'static str) -> Error {
@@ -91,23 +94,33 @@ impl Memory {
 
     /// Adds a part, and takes the memory of a stream of it. If this is dropped meanwhile the part
     /// comes all the same.
-    async fn grow(&self, op: &'static str, growing: OwnedMutexGuard<()>) -> Result<Place> {
+    async fn grow(
+        &self,
+        op: &'static str,
+        rdma: bool,
+        growing: OwnedMutexGuard<()>,
+    ) -> Result<Place> {
         let (options, device) = (self.options, self.device.clone());
         let parts = Arc::clone(&self.parts);
         let mut call = Blocking::new();
         call.begin(op, move || {
-            let (there, shared) = {
-                let parts = lock(&*parts);
-                let shared = options.recv_bufs.and(parts.first());
-                (streams(&parts), shared.map(|part| part.receives.clone()))
-            };
+            let there = streams(&lock(&*parts));
             let fit = (PART / options.bytes_of_a_stream()).max(1);
-            let part = Part::new(
-                &options,
-                device.as_ref(),
-                shared,
-                fit.min(options.connections - there),
-            )?;
+            let many = fit.min(options.connections - there);
+            let new = |device: Option<&Device>| {
+                let shared = options.recv_bufs.and_then(|_| {
+                    let parts = lock(&*parts);
+                    let part = parts
+                        .iter()
+                        .find(|part| part.registered >= device.is_some());
+                    part.map(|part| part.receives.clone())
+                });
+                Part::new(&options, device, shared, many)
+            };
+            let part = match new(device.as_ref()) {
+                Err(error) if !rdma && device.is_some() && is_of_rdma(&error) => new(None),
+                part => part,
+            }?;
             let place = part.take();
             lock(&*parts).push(part);
             drop(growing);
@@ -153,18 +166,24 @@ fn streams(parts: &[Part]) -> usize {
 }
 
 /// Takes the memory of a stream of a part that has so many Bufs to receive.
-fn take_whole(parts: &[Part], receives: usize) -> Option<Place> {
-    parts.iter().find_map(|part| {
-        // Cheap where a part has none: counting Bufs looks at each of them.
-        let place = part.take()?;
-        let whole = receives == 0 || part.receives.stats().free >= receives;
-        whole.then_some(place)
-    })
+fn take_whole(parts: &[Part], receives: usize, rdma: bool) -> Option<Place> {
+    parts
+        .iter()
+        .filter(|part| part.registered >= rdma)
+        .find_map(|part| {
+            // Cheap where a part has none: counting Bufs looks at each of them.
+            let place = part.take()?;
+            let whole = receives == 0 || part.receives.stats().free >= receives;
+            whole.then_some(place)
+        })
 }
 
 /// The same of the part that has most of them.
-fn take_any(parts: &[Part]) -> Option<Place> {
-    let mut all: Vec<_> = parts.iter().collect();
+fn take_any(parts: &[Part], rdma: bool) -> Option<Place> {
+    let mut all: Vec<_> = parts
+        .iter()
+        .filter(|part| part.registered >= rdma)
+        .collect();
     all.sort_by_cached_key(|part| Reverse(part.receives.stats().free));
     all.into_iter().find_map(Part::take)
 }
@@ -187,6 +206,7 @@ impl Part {
         let memory = alloc(device, streams * options.bytes_of_a_stream())?;
         let [receives, sends] = [receives, sends].map(|bufs| bufs * element * streams);
         Ok(Part {
+            registered: device.is_some(),
             receives: match shared {
                 Some(shared) => shared,
                 None => pool(&memory, 0, receives, options.frame_size)?,

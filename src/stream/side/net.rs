@@ -1,7 +1,9 @@
 //! What the sides of one listener or connector have in common: their device, their memory, and what
 //! they say of themselves.
 
+use std::error::Error as _;
 use std::future::poll_fn;
+use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -9,7 +11,7 @@ use tracing::{info, warn};
 
 use super::memory::{Memory, Place};
 use super::{Exchange, Side, not_met};
-use crate::channel::{Inbox, Peer};
+use crate::channel::Peer;
 use crate::device::{Device, Mtu};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::RecvPool;
@@ -18,8 +20,7 @@ use crate::stream::core::{Core, Parts};
 use crate::stream::drain::Guests;
 use crate::stream::flow::RESERVED;
 use crate::stream::options::{LARGEST, SURE, StreamOptions, has_network};
-use crate::stream::stream::Link;
-use crate::stream::wire::{LEN_MAX, MAY_TCP, Message, Offer};
+use crate::stream::wire::{MAY_TCP, Message, Offer};
 use crate::sync::log;
 
 /// The most frames of a stream that wait for a receive, where no network is between.
@@ -31,8 +32,6 @@ pub(in crate::stream) struct Net {
     device: Device,
     workq: WorkQ,
     memory: Memory,
-    /// For streams over TCP whose device takes no memory any more.
-    unregistered: Memory,
     pub(in crate::stream) guests: Guests,
 }
 
@@ -49,7 +48,7 @@ impl Net {
         let has_rdma = connects.is_ok();
         match connects {
             Err(error) if !options.or_tcp => return Err(error),
-            Err(_) => {}
+            Err(error) => no_rdma(&error),
             Ok(()) => {
                 // What the device refuses is said now, and not to the first peer.
                 let checked = options.rdma(device, None, LARGEST).check_on(device);
@@ -61,7 +60,6 @@ impl Net {
         }
         Ok(Net {
             memory: Memory::new(options, has_rdma.then_some(device)),
-            unregistered: Memory::new(options, None),
             device: device.clone(),
             workq: workq.clone(),
             options,
@@ -71,10 +69,11 @@ impl Net {
 
     /// Has memory for some streams.
     pub(in crate::stream) async fn prepare(&self, op: &'static str) -> Result<()> {
-        match self.memory.take(op).await {
-            Err(error) if self.options.or_tcp && is_of_rdma(&error) => Ok(()),
-            taken => taken.map(drop),
+        match self.memory.take(op, true).await {
+            Err(error) if self.options.or_tcp && is_of_rdma(&error) => no_rdma(&error),
+            taken => drop(taken?),
         }
+        Ok(())
     }
 
     /// Returns whether a stream of this thread may go on over TCP. A thread that polls hears no
@@ -135,30 +134,13 @@ impl Net {
 
     /// Takes the memory of a stream over TCP.
     pub(in crate::stream) async fn tcp_place(&self, op: &'static str) -> Result<Place> {
-        match self.memory.take(op).await {
-            Err(error) if is_of_rdma(&error) => self.unregistered.take(op).await,
-            taken => taken,
-        }
-    }
-
-    /// Goes on over the connection of an exchange, with frames that the other side takes.
-    pub(in crate::stream) fn over_tcp(
-        &self,
-        exchange: &mut Exchange,
-        place: Place,
-        frame: u32,
-    ) -> Link {
-        let memory = (place.receives, place.control);
-        let inbox = std::mem::replace(&mut exchange.inbox, Inbox::new(LEN_MAX, 1));
-        let (socket, runtime) = (Arc::clone(&exchange.socket), exchange.runtime.clone());
-        let frame = self.options.frame_size.min(frame as usize);
-        Link::over_tcp(socket, runtime, inbox, memory, frame)
+        self.memory.take(op, false).await
     }
 
     /// One side of a connection that is to be made, for those that met in this exchange.
     pub(in crate::stream) async fn side(&self, exchange: &Exchange) -> Result<Side> {
         check_connects(exchange.op, &self.device)?;
-        let place = self.memory.take(exchange.op).await?;
+        let place = self.memory.take(exchange.op, true).await?;
         let side = self.side_of(exchange, place, LARGEST)?;
         match side.core.has_receives() {
             true => Ok(side),
@@ -226,10 +208,22 @@ fn check_connects(op: &'static str, device: &Device) -> Result<()> {
 }
 
 /// Returns whether a stream may go on over TCP after this error of RDMA. What a stranger can bring
-/// about by taking much for itself is none, and neither is what the application has ended.
+/// about by taking much for itself, as memory and descriptors, is none, and neither is what the
+/// application has ended.
 pub(in crate::stream) fn is_of_rdma(error: &Error) -> bool {
     use ErrorKind::{BadState, Full, NoMemory, Shutdown};
-    !matches!(error.kind(), BadState | Full | NoMemory | Shutdown)
+    let source = error.source().and_then(|source| source.downcast_ref());
+    let errno = source.and_then(io::Error::raw_os_error);
+    let is_full = matches!(
+        errno,
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::EUSERS)
+    );
+    !is_full && !matches!(error.kind(), BadState | Full | NoMemory | Shutdown)
+}
+
+/// No stream of a listener or connector will have RDMA, unless its device recovers.
+fn no_rdma(error: &Error) {
+    log(|| warn!(target: "tokio_doca::stream", %error, "no RDMA"));
 }
 
 /// A stream is over TCP. The side that has found no RDMA warns, and says why.

@@ -4,14 +4,11 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tokio::runtime::Handle;
-
 use super::tcp::TcpCore;
-use crate::channel::{Inbox, Socket};
 use crate::error::JobError;
-use crate::mem::{Buf, BufPool};
+use crate::mem::Buf;
 use crate::stream::core::{Core, StreamRdma, StreamStats};
-use crate::stream::drain::Guest;
+use crate::stream::side::{Exchange, Place};
 
 /// How the bytes of a stream travel.
 ///
@@ -68,17 +65,11 @@ macro_rules! either {
 }
 
 impl Link {
-    /// Goes on where the exchange has ended, with memory for Bufs and what counts it.
-    pub(in crate::stream) fn over_tcp(
-        socket: Arc<Socket>,
-        runtime: Handle,
-        inbox: Inbox,
-        memory: (BufPool, [Buf; 2]),
-        frame: usize,
-    ) -> Link {
-        Link::Tcp(Box::new(TcpCore::new(
-            socket, runtime, inbox, memory, frame,
-        )))
+    /// Goes on over the connection of an exchange that has ended, with frames that both sides take.
+    pub(in crate::stream) fn over_tcp(exchange: &mut Exchange, place: Place, frame: usize) -> Link {
+        let (socket, runtime) = (Arc::clone(&exchange.socket), exchange.runtime.clone());
+        let inbox = exchange.take_inbox();
+        Link::Tcp(Box::new(TcpCore::new(socket, runtime, inbox, place, frame)))
     }
 
     pub(super) fn transport(&self) -> StreamTransport {
@@ -98,18 +89,6 @@ impl Link {
 
     pub(super) fn stats(&self) -> StreamStats {
         either!(self, core => core.stats())
-    }
-
-    pub(super) fn guest(&self) -> Option<&Guest> {
-        either!(self, core => core.guest())
-    }
-
-    pub(in crate::stream) fn set_guest(&mut self, guest: Option<Guest>) {
-        either!(self, core => core.set_guest(guest));
-    }
-
-    pub(super) fn runtime(&self) -> &Handle {
-        either!(self, core => core.runtime())
     }
 
     /// The most bytes of a message.

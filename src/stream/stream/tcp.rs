@@ -9,21 +9,20 @@ use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Buf as _, BufMut, Bytes, BytesMut};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, Sleep};
 
 use crate::channel::{Inbox, Socket};
 use crate::error::{JobError, Reason};
-use crate::mem::{Buf, BufPool, BufWait};
+use crate::mem::{Buf, BufWait};
 use crate::reactor::budget;
 use crate::stream::core::StreamStats;
-use crate::stream::drain::Guest;
 use crate::stream::flow::HEAD;
+use crate::stream::side::Place;
 
 /// Bytes of the length before a frame.
 const LENGTH: usize = 4;
@@ -31,17 +30,34 @@ const LENGTH: usize = 4;
 /// The first and the longest pause between two looks whether the peer's host has all.
 const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(16)];
 
+/// Milliseconds after which the system gives up a peer that does not answer, or more.
+const SILENCE: u64 = 60_000;
+
 /// The kinds of frames, as over RDMA.
 const DATA: [u8; HEAD] = [0; HEAD];
 const END: [u8; HEAD] = [1, 0, 0, 0];
 
 /// What an error of the socket means for a stream.
 fn lost(error: &io::Error) -> JobError {
-    use io::ErrorKind::{BrokenPipe, ConnectionReset};
-    JobError::of(match error.kind() {
-        BrokenPipe | ConnectionReset => Reason::PeerClosed,
-        _ => Reason::NotConnected,
-    })
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, HostUnreachable, TimedOut};
+    match error.kind() {
+        BrokenPipe | ConnectionReset => JobError::of(Reason::PeerClosed),
+        TimedOut | HostUnreachable => JobError::new(Reason::PeerSilent, SILENCE, 0),
+        _ => JobError::of(Reason::NotConnected),
+    }
+}
+
+/// What goes on by itself, on the runtime of the socket.
+type Task = Option<JoinHandle<io::Result<()>>>;
+
+fn poll_task(task: &mut Task, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    let Some(handle) = task else {
+        return Poll::Ready(Ok(()));
+    };
+    let ended = ready!(Pin::new(handle).poll(cx));
+    *task = None;
+    // Its runtime has gone.
+    Poll::Ready(ended.unwrap_or_else(|_| Err(io::ErrorKind::NotConnected.into())))
 }
 
 pub(in crate::stream) struct TcpCore {
@@ -54,24 +70,23 @@ pub(in crate::stream) struct TcpCore {
     /// The peer has sent its end.
     ended: bool,
     /// Writes what the socket has not taken of the last frame.
-    rest: Option<JoinHandle<io::Result<()>>>,
+    rest: Task,
+    /// Waits until the peer's host has all.
+    delivery: Task,
     recv_error: Option<JobError>,
     send_error: Option<JobError>,
-    /// A task did not write all that was accepted.
+    /// The rest of a frame was not written.
     incomplete: bool,
     /// The end was sent, or nobody waits for it.
     closed: bool,
-    /// Until the next look whether the peer's host has all, and the pause before it.
-    pause: Option<(Pin<Box<Sleep>>, Duration)>,
     /// The longest frame that both sides take.
     frame: usize,
     bufs: Pin<Box<BufWait>>,
-    /// The part of its memory that counts it among the `connections`.
-    _control: [Buf; 2],
+    /// Counts it among the `connections`.
+    _place: Place,
     counted: StreamStats,
     /// The next frame waits, which is counted.
     waits: bool,
-    guest: Option<Guest>,
 }
 
 impl TcpCore {
@@ -80,7 +95,7 @@ impl TcpCore {
         socket: Arc<Socket>,
         runtime: Handle,
         mut inbox: Inbox,
-        (receives, control): (BufPool, [Buf; 2]),
+        place: Place,
         frame: usize,
     ) -> TcpCore {
         socket.keep_alive();
@@ -92,30 +107,17 @@ impl TcpCore {
             unread: Bytes::new(),
             ended: false,
             rest: None,
+            delivery: None,
             recv_error: None,
             send_error: None,
             incomplete: false,
             closed: false,
-            pause: None,
             frame,
-            bufs: Box::pin(BufWait::new(&receives)),
-            _control: control,
+            bufs: Box::pin(BufWait::new(&place.receives)),
+            _place: place,
             counted: StreamStats::default(),
             waits: false,
-            guest: None,
         }
-    }
-
-    pub(super) fn guest(&self) -> Option<&Guest> {
-        self.guest.as_ref()
-    }
-
-    pub(super) fn set_guest(&mut self, guest: Option<Guest>) {
-        self.guest = guest;
-    }
-
-    pub(super) fn runtime(&self) -> &Handle {
-        &self.runtime
     }
 
     pub(super) fn stats(&self) -> StreamStats {
@@ -143,7 +145,7 @@ impl TcpCore {
                 Ok(0) => return Poll::Ready(Err(JobError::of(Reason::PeerClosed))),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(self.fail(error))),
+                Err(error) => return Poll::Ready(Err(self.fail(&error))),
             }
         };
         Poll::Ready(match frame.split_first_chunk() {
@@ -155,6 +157,8 @@ impl TcpCore {
             }
             Some((&END, [])) => {
                 self.ended = true;
+                // The peer may wait for it.
+                self.socket.acknowledge();
                 Ok(())
             }
             _ => Err(JobError::of(Reason::PeerNonsense)),
@@ -224,34 +228,8 @@ impl TcpCore {
         if len == 0 {
             return Poll::Ready(self.check().map(|()| Some(0)));
         }
-        self.poll_data(len, slices.iter().map(|slice| &slice[..]), cx)
-            .map_ok(|()| Some(len))
-    }
-
-    /// Sends a frame of the data of a Buf, by a copy. `None` if the stream was closed.
-    pub(super) fn poll_send_buf(
-        &mut self,
-        buf: &Buf,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<()>, JobError>> {
-        if self.closed {
-            return Poll::Ready(Ok(None));
-        }
-        let data = buf.data()?;
-        // Another handle may have changed it since the caller looked.
-        let len = data.len().min(self.max_message_size());
-        self.poll_data(len, [&data[..]].into_iter(), cx)
-            .map_ok(Some)
-    }
-
-    fn poll_data<'a>(
-        &mut self,
-        len: usize,
-        pieces: impl Iterator<Item = &'a [u8]> + Clone,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), JobError>> {
         ready!(budget::proceed(cx));
-        let sent = self.poll_send(&DATA, len, pieces, cx);
+        let sent = self.poll_send(&DATA, len, slices, cx);
         if sent.is_pending() && !std::mem::replace(&mut self.waits, true) {
             self.counted.room_waits += 1;
         }
@@ -260,49 +238,57 @@ impl TcpCore {
         self.waits = false;
         self.counted.frames_sent += 1;
         self.counted.bytes_sent += len as u64;
-        Poll::Ready(Ok(()))
+        Poll::Ready(Ok(Some(len)))
     }
 
-    fn poll_send<'a>(
+    /// Sends a frame of the data of a Buf, by a copy. `None` if the stream was closed.
+    pub(super) fn poll_send_buf(
+        &mut self,
+        buf: &Buf,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<()>, JobError>> {
+        let data = buf.data()?;
+        self.poll_write(&[IoSlice::new(&data)], cx)
+            .map_ok(|sent| sent.map(drop))
+    }
+
+    fn poll_send(
         &mut self,
         head: &[u8; HEAD],
         len: usize,
-        pieces: impl Iterator<Item = &'a [u8]> + Clone,
+        slices: &[IoSlice<'_>],
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), JobError>> {
         ready!(self.poll_rest(cx))?;
         loop {
-            ready!(self.socket.poll_writable(cx)).map_err(|error| self.fail(error))?;
+            ready!(self.socket.poll_writable(cx)).map_err(|error| self.fail(&error))?;
             let mut frame = BytesMut::with_capacity(LENGTH + HEAD + len);
             frame.put_u32((HEAD + len) as u32);
             frame.put_slice(head);
-            for piece in pieces.clone() {
+            for slice in slices {
                 let room = LENGTH + HEAD + len - frame.len();
-                frame.put_slice(&piece[..piece.len().min(room)]);
+                frame.put_slice(&slice[..slice.len().min(room)]);
             }
             match self.socket.try_write(&frame) {
                 Ok(written) if written == frame.len() => return Poll::Ready(Ok(())),
                 Ok(written) => {
-                    let rest = write_all(Arc::clone(&self.socket), frame.split_off(written));
-                    self.rest = Some(self.runtime.spawn(rest));
+                    let (socket, rest) = (Arc::clone(&self.socket), frame.split_off(written));
+                    let write = async move { socket.write_all(&rest).await };
+                    self.rest = Some(self.runtime.spawn(write));
                     return Poll::Ready(Ok(()));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(self.fail(error))),
+                Err(error) => return Poll::Ready(Err(self.fail(&error))),
             }
         }
     }
 
     /// Waits until the socket has all that was accepted.
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
-        if let Some(rest) = &mut self.rest {
-            let written = ready!(Pin::new(rest).poll(cx));
-            self.rest = None;
-            let gone = |_| Err(io::ErrorKind::NotConnected.into());
-            if let Err(error) = written.unwrap_or_else(gone) {
-                self.incomplete = true;
-                self.fail(error);
-            }
+        if let Err(error) = ready!(poll_task(&mut self.rest, cx)) {
+            // Its end does not count.
+            self.incomplete |= !self.closed;
+            self.fail(&error);
         }
         Poll::Ready(self.check())
     }
@@ -312,71 +298,51 @@ impl TcpCore {
         self.send_error.map_or(Ok(()), Err)
     }
 
-    fn fail(&mut self, error: io::Error) -> JobError {
-        *self.send_error.get_or_insert(lost(&error))
+    fn fail(&mut self, error: &io::Error) -> JobError {
+        *self.send_error.get_or_insert(lost(error))
     }
 
     /// Says whether all is well. While something is on its way nobody knows what an error means.
     pub(super) fn flush(&mut self) -> Result<(), JobError> {
-        match self.check() {
-            Err(error) if self.rest.is_none() => self.after(error),
-            _ => Ok(()),
+        if self.rest.as_ref().is_some_and(|rest| !rest.is_finished()) {
+            return Ok(());
         }
+        // It is ready.
+        _ = self.poll_rest(&mut Context::from_waker(Waker::noop()));
+        if let Err(error) = self.socket.take_error() {
+            self.fail(&error);
+        }
+        self.check().or_else(|error| self.after(error))
     }
 
     /// What an error means for those who end: whether something that was accepted is lost.
     fn after(&self, error: JobError) -> Result<(), JobError> {
-        // Its end does not count.
-        let end = if self.closed { LENGTH + HEAD } else { 0 };
-        let all = !self.incomplete && self.socket.unacknowledged() <= end;
-        match error.reason() != Reason::PeerNonsense && all {
-            true => Ok(()),
-            false => Err(error),
+        // Its end does not count, nor does the byte of the system's if this side has hung up.
+        let end = if self.closed { LENGTH + HEAD } else { 0 } + 1;
+        match self.incomplete || self.socket.unacknowledged() > end {
+            true => Err(error),
+            false => Ok(()),
         }
     }
 
     /// Sends the end of the stream, and waits until the peer's host has all of it.
     pub(super) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
-        let ended = match ready!(self.poll_end(cx)) {
-            Ok(()) => Ok(()),
-            Err(error) => self.after(error),
-        };
+        let ended = ready!(self.poll_end(cx)).or_else(|error| self.after(error));
         self.closed |= ended.is_ok();
         Poll::Ready(ended)
     }
 
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         if !self.closed {
-            ready!(self.poll_send(&END, 0, std::iter::empty(), cx))?;
+            ready!(self.poll_send(&END, 0, &[], cx))?;
             self.closed = true;
         }
         ready!(self.poll_rest(cx))?;
-        loop {
-            if self.socket.unacknowledged() == 0 {
-                return Poll::Ready(Ok(()));
-            }
-            self.check()?;
-            self.socket.take_error().map_err(|error| self.fail(error))?;
-            ready!(self.poll_pause(cx))?;
-        }
-    }
-
-    /// Waits until the next look, which no event calls for.
-    fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
-        let [first, longest] = PAUSES;
-        if self.pause.is_none() {
-            // Timers of a runtime that has gone panic: its sockets fail.
-            if let Poll::Ready(Err(error)) = self.socket.poll_writable(cx) {
-                return Poll::Ready(Err(self.fail(error)));
-            }
-            let here = Handle::try_current();
-            let _entered = here.is_err().then(|| self.runtime.enter());
-            self.pause = Some((Box::pin(tokio::time::sleep(first)), first));
-        }
-        if let Some((sleep, pause)) = &mut self.pause {
-            ready!(sleep.as_mut().poll(cx));
-            *pause = longest.min(*pause * 2);
-            sleep.as_mut().reset(Instant::now() + *pause);
+        while self.delivery.is_some() || self.socket.unacknowledged() > 0 {
+            let (socket, runtime) = (&self.socket, &self.runtime);
+            let wait = || Some(runtime.spawn(delivered(Arc::clone(socket))));
+            self.delivery = self.delivery.take().or_else(wait);
+            ready!(poll_task(&mut self.delivery, cx)).map_err(|error| self.fail(&error))?;
         }
         Poll::Ready(Ok(()))
     }
@@ -401,15 +367,21 @@ impl TcpCore {
     }
 }
 
-/// Writes the rest of a frame.
-async fn write_all(socket: Arc<Socket>, mut rest: BytesMut) -> io::Result<()> {
-    while !rest.is_empty() {
-        socket.writable().await?;
-        match socket.try_write(&rest) {
-            Ok(written) => rest.advance(written),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
+impl Drop for TcpCore {
+    /// A peer that does not read keeps no task, and no socket.
+    fn drop(&mut self) {
+        let tasks = [&self.rest, &self.delivery];
+        tasks.into_iter().flatten().for_each(JoinHandle::abort);
+    }
+}
+
+/// Waits until the peer's host has all that was written, of which no event tells.
+async fn delivered(socket: Arc<Socket>) -> io::Result<()> {
+    let [mut pause, longest] = PAUSES;
+    while socket.unacknowledged() > 0 {
+        socket.take_error()?;
+        tokio::time::sleep(pause).await;
+        pause = longest.min(pause * 2);
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! stories of `each` run over TCP as well: here is how it comes to that, and what is its own.
 
 use std::io::ErrorKind as IoErrorKind;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use futures::future::{Either, join, join_all, select, try_join};
@@ -12,6 +13,7 @@ use support::stream::{Net, bytes, crosses, hear, offer, say, small};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::runtime::{Handle, Runtime};
 use tokio_doca::stream::{RdmaConnector, RdmaStream, StreamOptions, StreamTransport};
 use tokio_doca::{Device, Error, ErrorKind, Mode, WorkQ};
 
@@ -228,6 +230,7 @@ impl Raw {
     async fn hello(net: &Net, flags: u8) -> Raw {
         let mut socket = TcpStream::connect(net.addr).await.unwrap();
         let mut hello = offer(0, 0, b"");
+        hello[6..10].copy_from_slice(&(1_u32 << 17).to_be_bytes());
         hello[13] = flags;
         say(&mut socket, &hello).await.unwrap();
         Raw(socket)
@@ -382,5 +385,155 @@ fn a_thread_that_polls_takes_no_stream_over_tcp() {
         let connected = in_time("the thread", joined).await.unwrap();
         let text = rejected(connected, ErrorKind::NotSupported);
         assert!(text.contains("polls"), "{text}");
+    });
+}
+
+/// The rest of a frame is written by a task.
+#[test]
+fn a_peer_that_does_not_read_keeps_nothing_after_the_linger() {
+    run(async {
+        let options = StreamOptions::new().or_tcp(true);
+        let options = options.linger(Duration::from_millis(20));
+        let net = net(&strangers()[2], options).await;
+        let (_raw, mut stream) = Raw::meet(&net).await;
+        let before = Handle::current().metrics().num_alive_tasks();
+        fill(&mut stream).await;
+        drop(stream);
+        let tasks = || Handle::current().metrics().num_alive_tasks();
+        until("all tasks have ended", || tasks() <= before).await;
+        until("it is not open", || net.listener.stats().open == 0).await;
+    });
+}
+
+fn with_time() -> Runtime {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.worker_threads(1).enable_all().build().unwrap()
+}
+
+/// Polled on its own runtime or another one, which has no time or has gone.
+#[test]
+fn a_shutdown_that_waits_outlives_the_runtime_that_polled_it() {
+    for (own_goes, has_time) in [(true, true), (false, true), (false, false)] {
+        let own = with_time();
+        let (_net, mut here, _there) = own.block_on(tcp_pair(StreamOptions::new()));
+        let mut other = tokio::runtime::Builder::new_current_thread();
+        let other = if has_time {
+            other.enable_all()
+        } else {
+            &mut other
+        };
+        let other = other.build().unwrap();
+        other.block_on(async {
+            // The socket takes it, and the peer's host does not.
+            fill(&mut here).await;
+            for _ in 0..3 {
+                assert!(here.shutdown().now_or_never().is_none());
+                tokio::task::yield_now().await;
+            }
+        });
+        drop(other);
+        if own_goes {
+            drop(own);
+            let ended = futures::executor::block_on(here.shutdown());
+            assert_eq!(ended.unwrap_err().kind(), IoErrorKind::NotConnected);
+        }
+        drop(here);
+    }
+}
+
+/// An end is acknowledged when it is read, and not 40 ms later.
+#[test]
+fn a_shutdown_whose_peer_reads_is_quick() {
+    run(async {
+        let (_net, mut here, mut there) = tcp_pair(StreamOptions::new()).await;
+        here.write_all(b"hello").await.unwrap();
+        let begun = Instant::now();
+        let mut came = Vec::new();
+        let both = join(here.shutdown(), there.read_to_end(&mut came));
+        in_time("the end", both).await.0.unwrap();
+        assert_quick("a shutdown", begun.elapsed(), Duration::from_millis(30));
+    });
+}
+
+#[test]
+fn a_flush_says_that_something_was_lost() {
+    run(async {
+        let (_net, mut here, there) = tcp_pair(StreamOptions::new()).await;
+        fill(&mut here).await;
+        drop(there);
+        let lost = async {
+            while here.flush().await.is_ok() {
+                tokio::task::yield_now().await;
+            }
+        };
+        in_time("an error", lost).await;
+        let flushed = here.flush().await.unwrap_err();
+        assert_eq!(flushed.kind(), IoErrorKind::ConnectionReset);
+    });
+}
+
+/// Nothing that was accepted is lost then.
+#[test]
+fn a_shutdown_after_nonsense_says_what_became_of_the_data() {
+    run(async {
+        let net = net(&strangers()[2], small().or_tcp(true)).await;
+        for writes in [false, true] {
+            let (mut raw, mut stream) = Raw::meet(&net).await;
+            if writes {
+                stream.write_all(b"hello").await.unwrap();
+                assert_eq!(hear(&mut raw.0).await, b"\x00\x00\x00\x00hello");
+            }
+            say(&mut raw.0, b"").await.unwrap();
+            in_time("an error", stream.read(&mut [0; 9]))
+                .await
+                .unwrap_err();
+            stream.flush().await.unwrap();
+            in_time("the end", stream.shutdown()).await.unwrap();
+        }
+    });
+}
+
+/// It might take it for a frame.
+#[test]
+fn a_peer_that_is_welcome_over_tcp_is_not_refused_afterwards() {
+    run(async {
+        let options = small().or_tcp(true).timeout(Duration::from_millis(50));
+        let net = net(&strangers()[2], options).await;
+        let mut raw = Raw::hello(&net, 1).await;
+        let accept = async { net.listener.accept().await?.accept(b"").await };
+        rejected(in_time("the end", accept).await, ErrorKind::TimedOut);
+        hear(&mut raw.0).await;
+        let mut rest = Vec::new();
+        _ = in_time("the end", raw.0.read_to_end(&mut rest)).await;
+        assert_eq!(rest, b"");
+    });
+}
+
+/// However much of them was read with it.
+#[test]
+fn frames_may_come_with_the_word_that_the_peer_is_there() {
+    run(async {
+        for len in [5, 1000, 17_000, 32_768] {
+            let net = net(&strangers()[2], StreamOptions::new().or_tcp(true)).await;
+            let mut raw = Raw::hello(&net, 1).await;
+            let meet = async {
+                hear(&mut raw.0).await;
+                let frame = [&[0; 4][..], &bytes(0..len)].concat();
+                let messages: [&[u8]; 5] =
+                    [b"TDST\x02\x02", &frame, &frame, &frame, b"\x01\x00\x00\x00"];
+                let mut all = Vec::new();
+                for message in messages {
+                    all.extend((message.len() as u32).to_be_bytes());
+                    all.extend(message);
+                }
+                raw.0.write_all(&all).await.unwrap();
+            };
+            let accept = async { net.listener.accept().await?.accept(b"").await };
+            let (stream, ()) = in_time("the exchange", join(accept, meet)).await;
+            let mut came = Vec::new();
+            let read = in_time("all", stream.unwrap().read_to_end(&mut came)).await;
+            assert_eq!(read.unwrap(), 3 * len);
+            assert!(came == bytes(0..len).repeat(3));
+        }
     });
 }
