@@ -14,8 +14,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ("guide", 28, "45: chapters are modules of the documentation"),
     (
         "channel",
-        1382,
-        "46: sockets that listen already; 46: a stream goes on over its socket",
+        1389,
+        "46: sockets that listen already; 46: a stream goes on over its socket; 47: whether a runtime has I/O is asked once",
     ),
     (
         "device",
@@ -49,8 +49,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "provider/soft",
-        9922,
-        "45: variables that cannot be read are refused; 46: whether a peer is of the same kind",
+        9930,
+        "45: variables that cannot be read are refused; 46: whether a peer is of the same kind; 47: the boot id is read once",
     ),
     (
         "provider/verbs",
@@ -71,7 +71,7 @@ const RECORD: [(&str, usize, &str); 14] = [
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 45150;
+const SUM: usize = 45165;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

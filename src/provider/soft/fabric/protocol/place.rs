@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::sync::OnceLock;
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -26,17 +27,26 @@ pub(in super::super) struct Place {
 impl Place {
     /// Where the calling thread is: a thread can have a network namespace of its own (setns(2)).
     pub(in super::super) fn here() -> Result<Place> {
-        const BOOT: &str = "/proc/sys/kernel/random/boot_id";
         const NET: &str = "/proc/thread-self/ns/net";
-        let text = fs::read_to_string(BOOT).map_err(|error| Error::os(None, BOOT, error))?;
-        let boot = uuid(text.trim()).ok_or_else(|| {
-            let text = format!("{BOOT} has \"{}\", and no UUID", text.trim());
-            Error::new(ErrorKind::Unexpected, None, text)
-        })?;
         let net = fs::metadata(NET).map_err(|error| Error::os(None, NET, error))?;
-        let net = (net.dev(), net.ino());
+        let (boot, net) = (boot()?, (net.dev(), net.ino()));
         Ok(Place { boot, net })
     }
+}
+
+/// Returns the boot of the machine, which is read once: it outlives the process.
+fn boot() -> Result<Id> {
+    const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+    static READ: OnceLock<Id> = OnceLock::new();
+    if let Some(boot) = READ.get() {
+        return Ok(*boot);
+    }
+    let text = fs::read_to_string(BOOT).map_err(|error| Error::os(None, BOOT, error))?;
+    let boot = uuid(text.trim()).ok_or_else(|| {
+        let text = format!("{BOOT} has \"{}\", and no UUID", text.trim());
+        Error::new(ErrorKind::Unexpected, None, text)
+    })?;
+    Ok(*READ.get_or_init(|| boot))
 }
 
 fn uuid(text: &str) -> Option<Id> {
