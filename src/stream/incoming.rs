@@ -369,7 +369,8 @@ fn refusal(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Full | ErrorKind::NoMemory => BUSY,
         ErrorKind::Shutdown => DRAINS,
-        ErrorKind::NotSupported => NO_RDMA,
+        // A blob of another kind is one of these.
+        ErrorKind::NotSupported | ErrorKind::InvalidValue => NO_RDMA,
         _ => CANNOT_CONNECT,
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::{StreamExt, future::join};
 use support::device::{needs_soft, under_test};
+use support::loopback::Loopback;
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_doca::error::JobError;
@@ -295,6 +296,48 @@ fn without_a_runtime() -> Result<usize, JobError> {
     futures::executor::block_on(async { dma.copy(&src, &dst).await })
 }
 
+/// A copy that waits, on five runtimes one after the other, all of which are there.
+fn on_five_runtimes() -> Result<usize, JobError> {
+    let device = under_test(true);
+    let mmap = Mmap::builder().device(&device).alloc(1 << 14).unwrap();
+    let pool = BufPool::builder(&mmap).build().unwrap();
+    let workq = WorkQ::builder().build().unwrap();
+    let dma = Dma::builder(&device).attach(&workq).unwrap();
+    let (src, dst) = (pool.try_alloc().unwrap(), pool.try_alloc().unwrap());
+    let runtimes = [(); 5].map(|()| runtime());
+    let copies = runtimes
+        .iter()
+        .map(|one| one.block_on(async { dma.copy(&src, &dst).await }));
+    copies.last().expect("there are five")
+}
+
+/// Devices of two kinds, and a thread that polls and finds no RDMA.
+async fn of_devices(told: &mut Told) {
+    let it = Beginner::new();
+    let (none, other) = (Loopback::without_rdma(), Loopback::device(false).1);
+    let row = "a stream between devices of two kinds";
+    let options = StreamOptions::new().connections(1);
+    let listener = options.bind(&it.device, &it.workq, local()).await.unwrap();
+    let addr = listener.tcp_addr().unwrap();
+    let workq = WorkQ::builder().build().unwrap();
+    let connector = options.connector(&other, &workq).unwrap();
+    let accept = async { listener.accept().await?.accept(b"").await.map(drop) };
+    let (connected, accepted) = in_time("both", join(connector.connect(addr), accept)).await;
+    accepted.unwrap_err();
+    told.note(row, connected);
+    let row = "a stream over TCP on a thread that polls";
+    let connector = options.or_tcp(true).connector(&none, &workq).unwrap();
+    // It waits by the runtime of another thread.
+    let begin = async move || connector.connect(addr).await.map(drop);
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(1).enable_all().build().unwrap();
+    let entered = runtime.enter();
+    let thread = workq.poll_thread().spawn(begin).unwrap();
+    drop(entered);
+    told.note(row, thread.join().unwrap());
+    runtime.shutdown_background();
+}
+
 /// A port of this host where nothing listens.
 fn nobody() -> SocketAddr {
     let free = std::net::TcpListener::bind(local()).unwrap();
@@ -316,7 +359,9 @@ fn each_mistake_of_the_guide_is_told_as_it_says() {
         of_connections(&mut told).await;
         of_operations(&mut told).await;
         of_streams(&mut told).await;
+        of_devices(&mut told).await;
     });
+    told.note("a WorkQ on a fifth runtime", on_five_runtimes());
     let page = include_str!("../../docs/guide/mistakes.md");
     let mut rows = 0;
     for row in page.lines().filter(|line| line.starts_with("| ")).skip(1) {
