@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 use tokio_doca::soft::Soft;
-use tokio_doca::{Device, Mode, Rdma, WorkQ};
+use tokio_doca::{Buf, Device, Dma, Mode, Rdma, WorkQ};
 
 use super::measure::{interleave, per_op};
 use super::report::Goal::AtMost;
 use super::report::Report;
-use super::rig::{Rig, fill};
+use super::rig::Rig;
 use super::scenario;
 
 const LEN: usize = 64;
@@ -47,6 +47,16 @@ fn connected(rig: &Rig, peer: &WorkQ, sends: u32) -> [Rdma; 2] {
     pair
 }
 
+/// Awaited copies into a destination that is emptied when it is full.
+async fn copies(dma: &Dma, src: &Buf, dst: &Buf, jobs: u64) {
+    for at in 1..=jobs {
+        dma.copy(src, dst).await.expect("a copy");
+        if at % u64::from(FEW) == 0 {
+            dst.reset_data_len().expect("nobody has it");
+        }
+    }
+}
+
 /// Messages that wait for a receive of their peer, for ever. Each has its task.
 async fn sleep(rdma: &Rdma, count: u32) {
     for _ in 0..count {
@@ -71,7 +81,7 @@ pub(crate) fn run(scenario: &str, jobs: u64) {
     let (src, dst) = rig.pair(LEN);
     runtime().block_on(async {
         sleep(&one, asleep.expect("a number")).await;
-        fill(&rig.dma, &src, &dst, jobs / u64::from(FEW)).await;
+        copies(&rig.dma, &src, &dst, jobs).await;
     });
 }
 
@@ -143,7 +153,7 @@ fn beside_peers(count: usize) -> f64 {
     let runtime = runtime();
     let copies = || {
         let start = Instant::now();
-        runtime.block_on(fill(&rig.dma, &src, &dst, FILLINGS));
+        runtime.block_on(copies(&rig.dma, &src, &dst, FILLINGS * u64::from(FEW)));
         per_op(start, FILLINGS * u64::from(FEW))
     };
     let took = interleave(ROUNDS, [&mut { copies }]);

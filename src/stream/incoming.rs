@@ -136,13 +136,12 @@ impl Incoming {
     ///
     /// The peer is refused then. `NotSupported` if the peer has no RDMA, and this side demands it
     /// ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp)), or its device is of another host;
-    /// `Shutdown` once the listener
-    /// [drains](super::RdmaListener::drain); `Full` if all memory for streams is in use, and `NoMemory`
-    /// if no more can be had;
-    /// `ConnectionAborted` if the peer could not connect, or gave up: its connect was dropped or
-    /// ran out of time, or its process has ended; `TimedOut` after the
-    /// [`timeout`](super::StreamOptions::timeout); `InvalidValue` for more than 16 KiB of `data`; as
-    /// [`Rdma::connect`](crate::Rdma::connect), but for its `ConnectionReset`.
+    /// `Shutdown` once the listener [drains](super::RdmaListener::drain); `Full` if all memory for
+    /// streams is in use, and `NoMemory` if no more can be had; `ConnectionAborted` if the peer
+    /// could not connect, or gave up: its connect was dropped or ran out of time, or its process
+    /// has ended; `TimedOut` after the [`timeout`](super::StreamOptions::timeout); `InvalidValue`
+    /// for more than 16 KiB of `data`; as [`Rdma::connect`](crate::Rdma::connect), but for its
+    /// `ConnectionReset`.
     ///
     /// # Cancel safety
     ///

@@ -22,6 +22,9 @@ struct Word {
 
 pub(in crate::reactor) struct FreeBitmap {
     words: Box<[Word]>,
+    /// One less than the words, whose number is a power of two, and which power.
+    mask: usize,
+    shift: u32,
     slots: usize,
     /// The word in which the last search beyond a thread's own word has found a Slot: words before
     /// it are likely to be empty yet.
@@ -40,6 +43,8 @@ impl FreeBitmap {
     /// All of `slots` free.
     pub(in crate::reactor) fn new(slots: usize) -> FreeBitmap {
         let count = (slots / SHARE).clamp(1, SPREAD).max(slots.div_ceil(64));
+        // Then a word and a bit are cheap to tell from a number.
+        let count = count.next_power_of_two();
         let words = (0..count)
             .map(|at| full(slots, count, at))
             .map(|all| Word {
@@ -49,6 +54,8 @@ impl FreeBitmap {
             .collect();
         FreeBitmap {
             words,
+            mask: count - 1,
+            shift: count.trailing_zeros(),
             slots,
             hint: AtomicUsize::new(0),
         }
@@ -62,7 +69,7 @@ impl FreeBitmap {
 
     #[inline]
     pub(in crate::reactor) fn take_from(&self, thread: usize) -> Option<u32> {
-        let own = thread % self.words.len();
+        let own = thread & self.mask;
         self.take_of(own).or_else(|| self.take_of_others(own))
     }
 
@@ -75,7 +82,7 @@ impl FreeBitmap {
             match word.compare_exchange_weak(bits, less, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => {
                     seq_cst_order();
-                    return Some(bits.trailing_zeros() * self.words.len() as u32 + at as u32);
+                    return Some((bits.trailing_zeros() << self.shift) | at as u32);
                 }
                 Err(seen) => bits = seen,
             }
@@ -105,8 +112,7 @@ impl FreeBitmap {
     /// Slot.
     #[inline]
     pub(in crate::reactor) fn put(&self, slot: u32) {
-        let count = self.words.len();
-        let (at, bit) = (slot as usize % count, slot as usize / count);
+        let (at, bit) = (slot as usize & self.mask, slot >> self.shift);
         let before = self.words[at].free.fetch_or(1 << bit, Ordering::SeqCst);
         debug_assert_eq!(before & 1 << bit, 0, "freed twice");
         seq_cst_order();
@@ -129,7 +135,7 @@ impl FreeBitmap {
     }
 
     fn several_of(&self, thread: usize) -> bool {
-        let word = &self.words[thread % self.words.len()];
+        let word = &self.words[thread & self.mask];
         let taken = word.all & !word.free.load(Ordering::Relaxed);
         taken & taken.wrapping_sub(1) != 0
     }
@@ -138,7 +144,7 @@ impl FreeBitmap {
     /// first, and those of the words before it last.
     pub(in crate::reactor) fn taken_from(&self, slot: usize) -> impl Iterator<Item = usize> {
         let count = self.words.len();
-        let first = slot % count;
+        let first = slot & self.mask;
         let words = (first..count).chain(0..first);
         words
             .map(|at| (at, &self.words[at]))
