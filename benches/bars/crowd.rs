@@ -68,35 +68,50 @@ async fn sleep(rdma: &Rdma, count: u32) {
     }
 }
 
-/// Awaited copies by event beside so many jobs that sleep. Runs under a tool that counts.
+/// Awaited copies by event beside so many jobs that sleep, or peer queues that do nothing. Runs
+/// under a tool that counts.
 pub(crate) fn run(scenario: &str, jobs: u64) {
-    let asleep = scenario
-        .strip_prefix("crowd-")
-        .and_then(|count| count.parse().ok());
+    let number = |what| scenario.strip_prefix(what)?.parse::<u32>().ok();
+    let (asleep, peers) = (number("crowd-asleep-"), number("crowd-peers-"));
     // Each copy is waited for.
-    let device = device(Duration::ZERO);
-    let rig = rig(&device, 2 * ASLEEP, LEN * FEW as usize, 2);
-    let peer = WorkQ::builder().build().expect("a WorkQ");
-    let [one, _other] = connected(&rig, &peer, ASLEEP);
+    let rig = rig(&device(Duration::ZERO), 2 * ASLEEP, LEN * FEW as usize, 2);
+    let peer = |_| {
+        let peer = WorkQ::builder().depth(1).build().expect("a WorkQ");
+        connected(&rig, &peer, ASLEEP)
+    };
+    let pairs: Vec<_> = (0..peers.unwrap_or(1)).map(peer).collect();
     let (src, dst) = rig.pair(LEN);
     runtime().block_on(async {
-        sleep(&one, asleep.expect("a number")).await;
+        sleep(&pairs[0][0], asleep.unwrap_or(0)).await;
         copies(&rig.dma, &src, &dst, jobs).await;
     });
 }
 
-pub(crate) fn n8_asleep(report: &mut Report) {
-    let counted = ["crowd-0", "crowd-4096"].map(scenario::instructions);
-    match counted {
-        [Ok(alone), Ok(beside)] => {
+/// Compares the instructions of two scenarios.
+fn compare(report: &mut Report, name: &str, goal: f64, scenarios: [&str; 2], what: [&str; 2]) {
+    match scenarios.map(scenario::instructions) {
+        [Ok(few), Ok(many)] => {
+            let [beside, alone] = what;
             let what = format!(
-                "instructions of an awaited copy by event beside {ASLEEP} messages that wait \
-                 ({beside:.0}) over one alone ({alone:.0})"
+                "instructions of an awaited copy by event beside {beside} ({many:.0}) over one \
+                 {alone} ({few:.0})"
             );
-            report.line("N8.asleep", beside / alone, AtMost(1.3), "x", &what);
+            report.line(name, many / few, AtMost(goal), "x", &what);
         }
-        [Err(why), _] | [_, Err(why)] => report.skip("N8.asleep", &why),
+        [Err(why), _] | [_, Err(why)] => report.skip(name, &why),
     }
+}
+
+pub(crate) fn n8_asleep(report: &mut Report) {
+    let what = ["4,096 messages that wait", "alone"];
+    let scenarios = ["crowd-asleep-0", "crowd-asleep-4096"];
+    compare(report, "N8.asleep", 1.3, scenarios, what);
+}
+
+pub(crate) fn n8_peers(report: &mut Report) {
+    let what = ["1,000 idle peer queues", "beside 10"];
+    let scenarios = ["crowd-peers-10", "crowd-peers-1000"];
+    compare(report, "N8.peers", 3.0, scenarios, what);
 }
 
 /// Nanoseconds of a copy of so many that are in flight at once.
@@ -138,34 +153,4 @@ pub(crate) fn n8_flight(report: &mut Report) {
         "a copy of {MANY} that are in flight ({many:.0} ns) over one of {FEW} ({few:.0} ns)"
     );
     report.line("N8.flight", many / few, AtMost(1.3), "x", &what);
-}
-
-/// Nanoseconds of a copy by event of a WorkQ with so many peer queues, which do nothing.
-fn beside_peers(count: usize) -> f64 {
-    const FILLINGS: u64 = 30;
-    let rig = rig(&device(Duration::ZERO), 256, LEN * FEW as usize, 2);
-    let (src, dst) = rig.pair(LEN);
-    let peers = (0..count).map(|_| {
-        let peer = WorkQ::builder().depth(1).build().expect("a WorkQ");
-        connected(&rig, &peer, 1)
-    });
-    let peers: Vec<_> = peers.collect();
-    let runtime = runtime();
-    let copies = || {
-        let start = Instant::now();
-        runtime.block_on(copies(&rig.dma, &src, &dst, FILLINGS * u64::from(FEW)));
-        per_op(start, FILLINGS * u64::from(FEW))
-    };
-    let took = interleave(ROUNDS, [&mut { copies }]);
-    drop(peers);
-    took[0].min()
-}
-
-pub(crate) fn n8_peers(report: &mut Report) {
-    let [few, many] = [10, 1_000].map(beside_peers);
-    let what = format!(
-        "an awaited copy by event beside 1,000 idle peer queues ({many:.0} ns) over one beside 10 \
-         ({few:.0} ns)"
-    );
-    report.line("N8.peers", many / few, AtMost(3.0), "x", &what);
 }

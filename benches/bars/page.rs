@@ -29,8 +29,12 @@ const WHY: &[(&[&str], &str)] = &[
         "The 22 ns of B1 and what the bare copy does with its cache",
     ),
     (
-        &["B7.busy", "B7.event", "B8.mpsc.busy"],
+        &["B7.busy", "B7.event", "B8.mpsc.event", "B8.mpsc.busy"],
         "A job through the engine's rings would have to take less than half as long",
+    ),
+    (
+        &["N2.shared.cpu"],
+        "A side that polls takes from the one CPU what its peer needs",
     ),
     (&["B10.16M", "B10.64M"], "A wake-up is on top of the copy"),
     (
