@@ -13,9 +13,7 @@ use tracing::{debug, warn};
 
 use super::exchange::{Connecting, Over};
 use super::options::{SURE, StreamAddr, StreamOptions};
-use super::side::{
-    CONNECT, Exchange, Net, Side, each_address, fell_back, is_of_rdma, not_passed, runtime,
-};
+use super::side::{CONNECT, Exchange, Net, Side, each_address, fell_back, not_passed, runtime};
 use super::stream::{Link, RdmaStream};
 use super::wire::{DATA_MAX, Offer};
 use crate::channel::Socket;
@@ -140,8 +138,11 @@ impl RdmaConnector {
                 }
             };
             let mut exchange = Exchange::new(CONNECT, socket, runtime, &self.0);
-            let side = self.begin(&exchange).await?;
-            let answer = self.0.ask(&mut exchange, side.as_ref().ok(), data).await?;
+            let (side, blob) = match self.begin(&exchange).await? {
+                Ok((side, blob)) => (Ok(side), blob),
+                Err(why) => (Err(why), Vec::new()),
+            };
+            let answer = self.0.ask(&mut exchange, &blob, data).await?;
             Ok((side, exchange, answer))
         };
         let (side, exchange, answer) = in_time(CONNECT, options.timeout, greet).await?;
@@ -149,11 +150,10 @@ impl RdmaConnector {
         in_time(CONNECT, options.timeout, connect).await
     }
 
-    /// One side of a connection, or why there is no RDMA here if it may do without.
-    async fn begin(&self, exchange: &Exchange) -> Result<Result<Side>> {
-        let side = self.0.side(exchange).await;
-        match side.and_then(|side| side.blob(CONNECT).map(|_| side)) {
-            Err(error) if exchange.may_tcp && is_of_rdma(&error) => Ok(Err(error)),
+    /// One side of a connection and its blob, or why there is no RDMA here if it may do without.
+    async fn begin(&self, exchange: &Exchange) -> Result<Result<(Side, Vec<u8>)>> {
+        match with_blob(self.0.side(exchange).await) {
+            Err(error) if exchange.may_tcp && self.0.is_of_rdma(&error) => Ok(Err(error)),
             side => side
                 .map(Ok)
                 .map_err(|error| self.0.without_tcp(CONNECT, error)),
@@ -174,51 +174,45 @@ impl RdmaConnector {
         let (mut side, mut why) =
             side.map_or_else(|why| (None, Some(why)), |side| (Some(side), None));
         let mut place = None;
-        loop {
+        let (link, wakers, theirs) = loop {
             let offer = state.hear(&answer).map_err(|over| exchange.over(over))?;
-            let (link, wakers) = match side.take() {
-                Some(mut it) if !offer.is_tcp() => {
-                    let reached = self.reach(&mut it, &mut exchange, &mut state, offer, begun);
-                    match reached.await? {
-                        Reached::Connected => (Link::Rdma(it.core), it.wakers),
-                        asks => {
-                            match asks {
-                                Reached::Tcp(error) => {
-                                    (place, why) = (Some(it.into_place()), Some(error));
-                                }
-                                _ => match self.again(&exchange, it).await {
-                                    Err(error) if is_of_rdma(&error) && state.falls_back() => {
-                                        why = Some(error);
-                                    }
-                                    again => side = Some(again?),
-                                },
-                            }
-                            answer = net.ask(&mut exchange, side.as_ref(), data).await?;
-                            continue;
-                        }
-                    }
+            let Some(mut it) = side.take_if(|_| !offer.is_tcp()) else {
+                let place = match place.or(side.map(Side::into_place)) {
+                    Some(place) => Ok(place),
+                    None => net.tcp_place(CONNECT).await,
+                };
+                let place = exchange.say_dialled(&mut state, place).await?;
+                let frame = net.options.frame_size.min(offer.frame as usize);
+                let link = Link::over_tcp(&mut exchange, place, frame);
+                fell_back(&exchange.socket.peer(), why);
+                break (link, Arc::default(), offer.data.to_vec());
+            };
+            let reached = self.reach(&mut it, &mut exchange, &mut state, offer, begun);
+            let blob = match reached.await? {
+                Reached::Connected => {
+                    break (Link::Rdma(it.core), it.wakers, offer.data.to_vec());
                 }
-                it => {
-                    let place = match place.take().or_else(|| it.map(Side::into_place)) {
-                        Some(place) => Ok(place),
-                        None => net.tcp_place(CONNECT).await,
-                    };
-                    let place = exchange.say_dialled(&mut state, place).await?;
-                    let frame = net.options.frame_size.min(offer.frame as usize);
-                    let link = Link::over_tcp(&mut exchange, place, frame);
-                    fell_back(&exchange.socket.peer(), why.take());
-                    (link, Arc::default())
+                Reached::SmallPackets => match with_blob(net.side_again(&exchange, it).await) {
+                    Ok((it, blob)) => {
+                        side = Some(it);
+                        blob
+                    }
+                    Err(error) if self.0.is_of_rdma(&error) && state.falls_back() => {
+                        why = Some(error);
+                        Vec::new()
+                    }
+                    Err(error) => return Err(error),
+                },
+                Reached::Tcp(error) => {
+                    (place, why) = (Some(it.into_place()), Some(error));
+                    Vec::new()
                 }
             };
-            let stream = RdmaStream::new(link, wakers, &exchange, net.options.linger, None);
-            return Ok((stream, offer.data.to_vec()));
-        }
-    }
-
-    /// Another connection in place of one whose packets do not pass.
-    async fn again(&self, exchange: &Exchange, before: Side) -> Result<Side> {
-        let side = self.0.side_again(exchange, before).await?;
-        side.blob(CONNECT).map(|_| side)
+            answer = net.ask(&mut exchange, &blob, data).await?;
+        };
+        let linger = net.options.linger;
+        let stream = RdmaStream::new(link, wakers, &exchange, linger, None);
+        Ok((stream, theirs))
     }
 
     /// Connects by RDMA, and tells the listener so. If the path carries no large packets, or
@@ -247,13 +241,13 @@ impl RdmaConnector {
             failed => failed,
         };
         let connected = match (connected, large) {
-            (Err(error), Some(path)) if is_of_rdma(&error) && state.asks_again() => {
+            (Err(error), Some(path)) if self.0.is_of_rdma(&error) && state.asks_again() => {
                 let text = "no packets of this size have passed: 1,024 bytes from now on";
                 let (peer, mtu) = (exchange.socket.peer(), path.mtu.bytes());
                 log(|| warn!(target: "tokio_doca::stream", %peer, mtu, %error, "{text}"));
                 return Ok(Reached::SmallPackets);
             }
-            (Err(error), _) if is_of_rdma(&error) && state.falls_back() => {
+            (Err(error), _) if self.0.is_of_rdma(&error) && state.falls_back() => {
                 return Ok(Reached::Tcp(error));
             }
             (connected, _) => connected,
@@ -272,6 +266,13 @@ impl Exchange {
         };
         dialled.and_then(|dialled| said.map(|()| dialled))
     }
+}
+
+/// Adds what the other side connects with.
+fn with_blob(side: Result<Side>) -> Result<(Side, Vec<u8>)> {
+    let side = side?;
+    let blob = side.blob(CONNECT)?;
+    Ok((side, blob))
 }
 
 /// What a connector knows of a listener's RDMA.

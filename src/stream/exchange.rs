@@ -112,7 +112,7 @@ impl Connecting {
         may
     }
 
-    /// Whether both sides may go on over the connection of the exchange.
+    /// Returns whether both sides may go on over the connection of the exchange.
     pub(super) fn both_may(&self) -> bool {
         self.both_may
     }
@@ -266,7 +266,7 @@ impl Listening {
         }
     }
 
-    /// Whether the peer waits for an answer.
+    /// Returns whether the peer waits for an answer.
     pub(super) fn is_asked(&self) -> bool {
         !matches!(self.step, Listen::Hears | Listen::Over)
     }

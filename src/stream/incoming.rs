@@ -12,7 +12,7 @@ use tracing::{debug, warn};
 
 use super::connector::{check_data, in_time};
 use super::exchange::{Listening, Over};
-use super::side::{Exchange, Net, Place, Side, fell_back, is_of_rdma, not_passed};
+use super::side::{Exchange, Net, Place, Side, fell_back, not_passed};
 use super::stream::{Link, RdmaStream, StreamTransport};
 use super::wire::{BUSY, CANNOT_CONNECT, DRAINS, Message, NO_RDMA, Offer, Wrong};
 use crate::channel::{Peer, Socket};
@@ -196,11 +196,12 @@ impl Incoming {
         // The path may carry no large packets, or nothing: then the peer asks for something else.
         let (link, wakers) = loop {
             match self.prepare(before.take(), &hello).await? {
-                Prepared::Rdma(mut side) => match self.meet(&mut side, data).await? {
+                Prepared::Rdma(mut side, blob) => match self.meet(&mut side, &blob, data).await? {
                     Some((again, failed)) => {
-                        match side.held_up(GRANT) {
-                            Some(full) if hello_of(&again).is_tcp() => return Err(full),
-                            _ => {}
+                        if let Some(full) = side.held_up(GRANT)
+                            && hello_of(&again).is_tcp()
+                        {
+                            return Err(full);
                         }
                         (before, hello, failure) = (Some(side), again, failed);
                     }
@@ -242,12 +243,12 @@ impl Incoming {
         };
         let (error, place) = match side {
             Ok(mut side) => match listen(&mut side, theirs).await {
-                Ok(()) => return Ok(Prepared::Rdma(side)),
+                Ok(blob) => return Ok(Prepared::Rdma(side, blob)),
                 Err(error) => (error, Some(side.into_place())),
             },
             Err(error) => (error, None),
         };
-        if !may || !is_of_rdma(&error) {
+        if !may || !net.is_of_rdma(&error) {
             return Err(net.without_tcp(GRANT, error));
         }
         Ok(Prepared::Tcp(place, Some(error)))
@@ -258,10 +259,10 @@ impl Incoming {
     async fn meet(
         &mut self,
         side: &mut Side,
+        blob: &[u8],
         data: &[u8],
     ) -> Result<Option<(Bytes, Option<Error>)>> {
-        let blob = side.blob(GRANT)?;
-        self.welcome(&blob, side.first_credits(), data).await?;
+        self.welcome(blob, side.first_credits(), data).await?;
         // What the peer says decides. Its frames pass meanwhile, or do not.
         let exchange = &mut self.exchange;
         self.path = side.path();
@@ -343,16 +344,18 @@ impl Incoming {
 
 /// How a peer is met.
 enum Prepared {
-    Rdma(Side),
+    /// With what it connects with.
+    Rdma(Side, Vec<u8>),
     /// On the connection of the exchange, with the memory of what was tried, and why if it is this
     /// side that has no RDMA.
     Tcp(Option<Place>, Option<Error>),
 }
 
-/// Takes the connector as the peer, whom this side can tell its own address then.
-async fn listen(side: &mut Side, theirs: Offer<'_>) -> Result<()> {
+/// Takes the connector as the peer, and returns what it connects with: this side knows its own
+/// address then.
+async fn listen(side: &mut Side, theirs: Offer<'_>) -> Result<Vec<u8>> {
     side.listen(GRANT, theirs).await.map_err(gave_up)?;
-    side.blob(GRANT).map(drop)
+    side.blob(GRANT)
 }
 
 /// Returns what a hello says, which was parsed before.

@@ -28,7 +28,8 @@ mod memory;
 mod net;
 
 pub(super) use memory::Place;
-pub(super) use net::{Net, fell_back, is_of_rdma};
+use net::is_of_rdma;
+pub(super) use net::{Net, fell_back};
 
 /// The call of a connector.
 pub(super) const CONNECT: &str = "RdmaConnector::connect";

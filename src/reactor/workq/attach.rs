@@ -64,7 +64,7 @@ impl WorkQ {
             );
             return Err(Error::new(ErrorKind::InvalidValue, None, text));
         }
-        if self.0.closed.load(Ordering::Acquire) {
+        if self.is_closed() {
             let text = "the WorkQ was shut down";
             return Err(Error::new(ErrorKind::BadState, None, text));
         }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::shared::{Attachment, Shared};
 use crate::device::Token;
@@ -93,6 +94,11 @@ impl WorkQ {
     #[doc(alias = "doca_ctx_get_num_inflight_tasks")]
     pub fn in_flight(&self) -> usize {
         self.0.in_use()
+    }
+
+    /// Returns whether it was shut down.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.0.closed.load(Ordering::Acquire)
     }
 
     pub(crate) fn is(&self, other: &WorkQ) -> bool {

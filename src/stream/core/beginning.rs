@@ -46,7 +46,7 @@ impl Core {
         [self.credits, self.last]
     }
 
-    /// Whether memory or a Slot for this side's first frame over a network is all that is missing.
+    /// Returns whether this side's first frame over a network waits for memory or a Slot alone.
     pub(in crate::stream) fn is_held_up(&self, dials: bool) -> bool {
         self.sends.accepted() == 0 && (dials || self.flow.may_send())
     }

@@ -76,6 +76,12 @@ impl Net {
         Ok(())
     }
 
+    /// Returns whether a stream may go on over TCP after this error. A WorkQ that the application
+    /// has shut down is no reason.
+    pub(in crate::stream) fn is_of_rdma(&self, error: &Error) -> bool {
+        is_of_rdma(error) && !self.workq.is_closed()
+    }
+
     /// Returns whether a stream of this thread may go on over TCP. A thread that polls hears no
     /// sockets.
     pub(in crate::stream) fn may_tcp(&self) -> bool {
@@ -84,7 +90,7 @@ impl Net {
 
     /// Adds to an error of RDMA why its stream does not go on over TCP, if the options allow it.
     pub(in crate::stream) fn without_tcp(&self, op: &'static str, error: Error) -> Error {
-        if self.may_tcp() || !self.options.or_tcp || !is_of_rdma(&error) {
+        if self.may_tcp() || !self.options.or_tcp || !self.is_of_rdma(&error) {
             return error;
         }
         let text = "and a thread that polls hears no sockets: connect or accept it in a runtime";
@@ -113,14 +119,10 @@ impl Net {
     pub(in crate::stream) async fn ask(
         &self,
         exchange: &mut Exchange,
-        side: Option<&Side>,
+        blob: &[u8],
         data: &[u8],
     ) -> Result<Bytes> {
-        let blob = match side {
-            Some(side) => side.blob(exchange.op)?,
-            None => Vec::new(),
-        };
-        let hello = Message::Hello(self.offer(exchange, &blob, 0, data));
+        let hello = Message::Hello(self.offer(exchange, blob, 0, data));
         exchange.say(hello).await?;
         exchange.hear().await
     }
@@ -208,17 +210,16 @@ fn check_connects(op: &'static str, device: &Device) -> Result<()> {
 }
 
 /// Returns whether a stream may go on over TCP after this error of RDMA. What a stranger can bring
-/// about by taking much for itself, as memory and descriptors, is none, and neither is what the
-/// application has ended.
-pub(in crate::stream) fn is_of_rdma(error: &Error) -> bool {
-    use ErrorKind::{BadState, Full, NoMemory, Shutdown};
+/// about by taking much for itself, as memory and descriptors, is none.
+pub(super) fn is_of_rdma(error: &Error) -> bool {
+    use ErrorKind::{Full, NoMemory, Shutdown};
     let source = error.source().and_then(|source| source.downcast_ref());
     let errno = source.and_then(io::Error::raw_os_error);
     let is_full = matches!(
         errno,
         Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::EUSERS)
     );
-    !is_full && !matches!(error.kind(), BadState | Full | NoMemory | Shutdown)
+    !is_full && !matches!(error.kind(), Full | NoMemory | Shutdown)
 }
 
 /// No stream of a listener or connector will have RDMA, unless its device recovers.

@@ -388,6 +388,20 @@ fn a_thread_that_polls_takes_no_stream_over_tcp() {
     });
 }
 
+#[test]
+fn a_workq_that_was_shut_down_is_no_reason_for_tcp() {
+    run(async {
+        let device = under_test(false);
+        let options = small().or_tcp(true);
+        let net = net(&[device.clone(), device.clone()], options).await;
+        let workq = WorkQ::builder().build().unwrap();
+        let connector = options.connector(&device, &workq).unwrap();
+        in_time("the shutdown", workq.shutdown()).await.unwrap();
+        let connected = in_time("an error", connector.connect(net.addr)).await;
+        rejected(connected, ErrorKind::BadState);
+    });
+}
+
 /// The rest of a frame is written by a task.
 #[test]
 fn a_peer_that_does_not_read_keeps_nothing_after_the_linger() {
