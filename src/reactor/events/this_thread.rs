@@ -50,7 +50,7 @@ pub(in crate::reactor) fn enter_block_on<T>(workq: &T) -> Doing {
     Doing::enter(&IN_BLOCK_ON, workq)
 }
 
-/// Whether this thread looks for the jobs of some WorkQ all the time.
+/// Returns whether this thread polls some WorkQ all the time.
 pub(crate) fn polls_here() -> bool {
     !IN_BLOCK_ON.get().is_null()
 }

@@ -93,12 +93,11 @@ impl FreeBitmap {
     /// Reads all other words before it finds none.
     #[cold]
     fn take_of_others(&self, own: usize) -> Option<u32> {
-        let count = self.words.len();
-        if count == 1 {
+        if self.mask == 0 {
             return None;
         }
         let hint = self.hint.load(Ordering::Relaxed);
-        for at in (hint..count).chain(0..hint).filter(|&at| at != own) {
+        for at in self.words_from(hint).filter(|&at| at != own) {
             let taken = self.take_of(at);
             if taken.is_some() {
                 self.hint.store(at, Ordering::Relaxed);
@@ -144,9 +143,7 @@ impl FreeBitmap {
     /// first, and those of the words before it last.
     pub(in crate::reactor) fn taken_from(&self, slot: usize) -> impl Iterator<Item = usize> {
         let count = self.words.len();
-        let first = slot & self.mask;
-        let words = (first..count).chain(0..first);
-        words
+        self.words_from(slot & self.mask)
             .map(|at| (at, &self.words[at]))
             .flat_map(move |(at, word)| {
                 let mut bits = word.all & !word.free.load(Ordering::SeqCst);
@@ -156,6 +153,11 @@ impl FreeBitmap {
                     Some(bit * count + at)
                 })
             })
+    }
+
+    /// The places of all words, in turn from this one on.
+    fn words_from(&self, first: usize) -> impl Iterator<Item = usize> + use<> {
+        (first..self.words.len()).chain(0..first)
     }
 
     /// How many there are.

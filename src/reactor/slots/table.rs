@@ -135,7 +135,7 @@ impl Table {
         self.stale.load(Ordering::Relaxed)
     }
 
-    /// Whether a Slot is in such a phase. It ends at the first, which is near that of the last time
+    /// Returns whether a Slot is in such a phase. It ends at the first, which is near the last one
     /// where jobs end in the order in which they took their Slots.
     pub(in crate::reactor) fn any(&self, is: impl Fn(Phases) -> bool) -> bool {
         let mut taken = self.free.taken_from(self.found.load(Ordering::Relaxed));
