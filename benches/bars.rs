@@ -128,6 +128,7 @@ const BARS: &[(&str, Bar)] = &[
     ("N3", echo::n3),
     ("N4", idle::n4),
     ("N5", ucx::n5),
+    ("N6", stream::n6),
     ("N8.asleep", crowd::n8_asleep),
     ("N8.flight", crowd::n8_flight),
     ("N8.peers", crowd::n8_peers),

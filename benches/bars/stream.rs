@@ -1,8 +1,9 @@
-//! R5, R9 and R11: streams of bytes over RDMA against TCP over loopback and Unix sockets, by the
-//! same code. Each side is a thread with a runtime of its own, on its CPU.
+//! N6, R5, R9 and R11: streams of bytes over RDMA against TCP over loopback and Unix sockets, by
+//! the same code. Each side is a thread with a runtime of its own, on its CPU.
 
 use std::fs;
 use std::net::Ipv4Addr;
+use std::process::{Child, Command};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,9 @@ use bytes::Bytes;
 use futures::future::join_all;
 use futures::{FutureExt, SinkExt, StreamExt, stream};
 use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::time::TimeVal;
+use nix::unistd::Pid;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::runtime::{Builder, Runtime};
@@ -231,8 +234,8 @@ fn compare<const CASES: usize>(
     samples.map(|of| of.map(|of| Samples::of(of).median()))
 }
 
-/// Sends bytes, and waits until the other side has read them all.
-fn bulk(over: Over, bytes: usize) -> [f64; 2] {
+/// Sends bytes in writes of so many, and waits until the other side has read them all.
+fn bulk(over: Over, write: usize, bytes: usize) -> [f64; 2] {
     let serve = move |mut pipe: Pipe| async move {
         let mut room = vec![0; WRITE];
         let mut left = bytes;
@@ -245,8 +248,8 @@ fn bulk(over: Over, bytes: usize) -> [f64; 2] {
         _ = pipe.read(&mut room).await;
     };
     let call = move |mut pipe: Pipe| async move {
-        let data = vec![7; WRITE];
-        for _ in 0..bytes / WRITE {
+        let data = vec![7; write];
+        for _ in 0..bytes / write {
             pipe.write_all(&data).await.expect("a write");
         }
         pipe.flush().await.expect("a write");
@@ -259,7 +262,7 @@ pub(crate) fn r5(report: &mut Report) {
     const BYTES: usize = 256 << 20;
     let busy_cpus = sys::both_cpus().err().unwrap_or_default();
     let costs = compare([Over::Tcp, Over::Unix, EVENT], BYTES, |over| {
-        bulk(over, BYTES)
+        bulk(over, WRITE, BYTES)
     });
     let [tcp, unix, rdma] = costs;
     let what = |over: &str| {
@@ -287,6 +290,57 @@ pub(crate) fn r5(report: &mut Report) {
     );
     let what = format!("CPU time of such a byte, over a Unix stream's, of both sides{busy_cpus}");
     report.line("R5.cpu", rdma[1] / unix[1], AtMost(0.7), "x", &what);
+}
+
+/// Processes that spin on both CPUs, for a minute at most.
+struct Load([Child; 2]);
+
+impl Load {
+    fn new() -> Load {
+        let spinning = [0, 1].map(|cpu| {
+            sys::pin(Some(cpu));
+            let mut spin = Command::new("timeout");
+            spin.args(["60", "sh", "-c", "while :; do :; done"]);
+            spin.spawn().expect("coreutils are there")
+        });
+        sys::pin(None);
+        Load(spinning)
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        for child in &self.0 {
+            let pid = Pid::from_raw(child.id() as i32);
+            _ = kill(pid, Signal::SIGTERM);
+        }
+        for child in &mut self.0 {
+            _ = child.wait();
+        }
+    }
+}
+
+/// Small writes one way, each of which is awaited.
+pub(crate) fn n6(report: &mut Report) {
+    const WRITES: usize = 1 << 19;
+    let busy_cpus = sys::both_cpus().err().unwrap_or_default();
+    let measure = |over| bulk(over, SMALL, SMALL * WRITES);
+    let [tcp, unix, rdma] = compare([Over::Tcp, Over::Unix, EVENT], WRITES, measure);
+    let what = format!(
+        "time of an awaited write of 64 B, event, over a Unix stream's ({:.0} ns against {:.0}; \
+         TCP {:.0}){busy_cpus}",
+        rdma[0], unix[0], tcp[0]
+    );
+    report.line("N6", rdma[0] / unix[0], AtMost(0.5), "x", &what);
+    let load = Load::new();
+    let [tcp, rdma] = compare([Over::Tcp, EVENT], WRITES, measure);
+    drop(load);
+    let what = format!(
+        "CPU time of one beside a load on both CPUs, over TCP's, of both sides ({:.0} ns against \
+         {:.0})",
+        rdma[1], tcp[1]
+    );
+    report.line("N6.cpu", rdma[1] / tcp[1], AtMost(1.5), "x", &what);
 }
 
 type Frames = Framed<Pipe, LengthDelimitedCodec>;

@@ -190,7 +190,8 @@ impl RdmaConnector {
             let reached = self.reach(&mut it, &mut exchange, &mut state, offer, begun);
             let blob = match reached.await? {
                 Reached::Connected => {
-                    break (Link::Rdma(it.core), it.wakers, offer.data.to_vec());
+                    let link = Link::over_rdma(it.core, &it.wakers, &exchange);
+                    break (link, it.wakers, offer.data.to_vec());
                 }
                 Reached::SmallPackets => match with_blob(net.side_again(&exchange, it).await) {
                     Ok((it, blob)) => {

@@ -10,24 +10,21 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf as _, Bytes};
-use futures::Stream;
-use tokio::runtime::Handle;
-
 use super::flow::{Flow, HEAD, Kind, RESERVED};
 use super::wakers::Wakers;
 use crate::device::RecvOpcode;
 use crate::error::{JobError, Reason};
 use crate::mem::{Buf, BufData, BufPool, BufWait};
 use crate::ops::{Message, Rdma, RecvPool, RecvStream, Sends};
+use bytes::{Buf as _, Bytes};
+use futures::Stream;
 
 mod beginning;
-mod late;
+mod rest;
 mod sending;
 mod stats;
 mod view;
 
-use late::Late;
 pub use stats::StreamStats;
 use stats::Wait;
 pub use view::StreamRdma;
@@ -41,25 +38,24 @@ pub(super) struct Parts<'a> {
     /// Frames with data that the peer may send before they are read, and that may be on their way.
     pub(super) recv_window: usize,
     pub(super) send_window: usize,
-    pub(super) runtime: Handle,
 }
 
 /// A frame with data that was taken, shortened by what was read.
-enum Unread {
+pub(super) enum Unread {
     Lent(BufData<'static>, Buf),
     /// It came in the last Buf of a pool that streams share, which has gone home.
     Copied(Bytes),
 }
 
 impl Unread {
-    fn data(&self) -> &[u8] {
+    pub(super) fn data(&self) -> &[u8] {
         match self {
             Unread::Lent(data, _) => data,
             Unread::Copied(data) => data,
         }
     }
 
-    fn advance(&mut self, len: usize) {
+    pub(super) fn advance(&mut self, len: usize) {
         match self {
             Unread::Lent(data, _) => data.advance(len),
             Unread::Copied(data) => data.advance(len),
@@ -78,17 +74,20 @@ pub(super) struct Core {
     shared: Option<Pin<Box<BufWait>>>,
     credits: Buf,
     last: Buf,
-    /// A frame of credits that could not be sent at once.
-    late: Option<Late>,
-    runtime: Handle,
-    /// Frames that were taken and not read.
+    /// The frame that was begun: writes have filled it, and it was not sent.
+    begun: Option<Buf>,
+    /// A frame of credits is to be sent.
+    owes: bool,
+    /// Frames that were taken, and that the reader does not have.
     inbox: VecDeque<Unread>,
+    /// The reader has one.
+    lends: bool,
     wakers: Arc<Wakers>,
     /// Receives that are posted, or hold a frame that was not read.
     receives: usize,
     send_window: usize,
-    /// The longest frame that both sides take.
-    frame: usize,
+    /// Each write is a frame of its own.
+    eager: bool,
     /// Why no frame comes any more, and why none is sent.
     recv_error: Option<JobError>,
     send_error: Option<JobError>,
@@ -113,7 +112,7 @@ impl Core {
         };
         let shared = rdma.recv_pool().map(RecvPool::bufs);
         let mut core = Core {
-            flow: Flow::new(parts.recv_window),
+            flow: Flow::new(parts.sends.element_size(), parts.recv_window),
             recv,
             sends: Sends::new(&rdma),
             pool: parts.sends.clone(),
@@ -121,13 +120,14 @@ impl Core {
             shared: shared.map(|pool| Box::pin(BufWait::new(pool))),
             credits,
             last,
-            late: None,
-            runtime: parts.runtime,
+            begun: None,
+            owes: false,
             inbox: VecDeque::with_capacity(parts.recv_window),
+            lends: false,
             wakers: Arc::clone(wakers),
             receives,
             send_window: parts.send_window,
-            frame: parts.sends.element_size(),
+            eager: true,
             recv_error: None,
             send_error: None,
             data_end: 0,
@@ -148,13 +148,18 @@ impl Core {
     }
 
     /// What the application may have of it.
-    pub(super) fn view(&self) -> &StreamRdma {
-        &self.rdma
+    pub(super) fn view(&self) -> StreamRdma {
+        self.rdma.clone()
     }
 
     /// Keeps room for what was not read, and posts all other receives now. Returns how many.
     fn lend(&mut self, cx: &mut Context<'_>) -> usize {
-        self.recv.lend(self.receives - self.inbox.len(), cx)
+        self.recv.lend(self.receives - self.unread(), cx)
+    }
+
+    /// Returns how many frames with data were taken, and not read to their end.
+    fn unread(&self) -> usize {
+        self.inbox.len() + usize::from(self.lends)
     }
 
     /// The same if the peer is to be told that it may send another frame of credits. Returns
@@ -193,7 +198,7 @@ impl Core {
             self.wakers.wake_writer();
         }
         // Frames that are not read have their room.
-        self.recv.keep(self.receives - self.inbox.len());
+        self.recv.keep(self.receives - self.unread());
         Ok(())
     }
 
@@ -235,61 +240,18 @@ impl Core {
 
     /// Gives the peer credits, if it is time.
     fn grant(&mut self, cx: &mut Context<'_>) {
-        let most = self.receives - self.inbox.len();
-        // The last one may not be back yet.
-        if self.is_late(cx) || !self.flow.shall_grant(most) {
-            return;
+        // The last frame of credits may not be sent yet.
+        if !self.owes {
+            if !self.flow.shall_grant(self.receives - self.unread()) {
+                return;
+            }
+            if self.recv_error.is_some() || self.check().is_err() {
+                return;
+            }
+            let lent = self.lend(cx);
+            self.owes = self.flow.shall_grant(lent);
         }
-        if self.recv_error.is_some() || self.check().is_err() {
-            return;
-        }
-        let lent = self.lend(cx);
-        if self.flow.shall_grant(lent) {
-            let head = self.flow.head(Kind::Credits, lent);
-            self.send_credits(head, cx);
-        }
-    }
-
-    fn send_credits(&mut self, head: [u8; HEAD], cx: &mut Context<'_>) {
-        // The peer may know of the last frame before this side knows of its end.
-        if self.credits.reset_data_len().is_err() {
-            return self.grant_late(head, cx);
-        }
-        let filled = self.credits.extend_from_slice(&head);
-        match filled.and_then(|()| self.sends.try_send(&self.credits)) {
-            Ok(true) => {}
-            Ok(false) => self.grant_late(head, cx),
-            // It shows in the next write, and does not keep back what came.
-            Err(error) => _ = self.fail(error),
-        }
-    }
-
-    /// Whether a frame of credits is not sent yet. It is sent again if its task has failed, or was
-    /// dropped with its runtime: the peer may wait for it, and acknowledges no other one.
-    fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
-        let Some(late) = &mut self.late else {
-            return false;
-        };
-        let Poll::Ready(sent) = late.poll(cx) else {
-            return true;
-        };
-        let head = late.head;
-        self.late = None;
-        if !sent {
-            self.send_credits(head, cx);
-        }
-        self.late.is_some()
-    }
-
-    /// Has the frame of credits sent by a task of its own, once the last one has ended and there is
-    /// a Slot.
-    #[cold]
-    fn grant_late(&mut self, head: [u8; HEAD], cx: &mut Context<'_>) {
-        // The runtime that the stream was made on may be driven by nobody any more.
-        let runtime = Handle::try_current().unwrap_or_else(|_| self.runtime.clone());
-        self.late = Some(Late::new(&self.rdma.0, &self.credits, head, runtime));
-        // The next poll waits for the end of that task.
-        cx.waker().wake_by_ref();
+        _ = self.poll_owed(cx);
     }
 
     /// Takes the next frame. While it waits for one, it gives the peer credits.
@@ -301,47 +263,44 @@ impl Core {
         taken
     }
 
-    /// Waits until there is something to read, or the end of the stream.
-    pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
-        while self.inbox.is_empty() && !self.flow.is_ended() {
-            ready!(self.poll_next_frame(cx))?;
+    /// Waits until there is a frame to read, or the end of the stream. `front`: what the reader
+    /// has.
+    pub(super) fn poll_fill(
+        &mut self,
+        front: &mut Option<Unread>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), JobError>> {
+        while front.is_none() {
+            if let Some(next) = self.inbox.pop_front() {
+                (*front, self.lends) = (Some(next), true);
+            } else if self.flow.is_ended() {
+                break;
+            } else {
+                ready!(self.poll_next_frame(cx))?;
+            }
         }
         Poll::Ready(Ok(()))
     }
 
-    /// The bytes that can be read at once.
-    pub(super) fn unread(&self) -> &[u8] {
-        self.inbox.front().map_or(&[], Unread::data)
-    }
-
-    pub(super) fn consume(&mut self, len: usize, cx: &mut Context<'_>) {
-        let Some(unread) = self.inbox.front_mut() else {
-            return;
-        };
-        unread.advance(len);
-        if unread.data().is_empty() {
-            // Its Buf is home then, and is lent again.
-            self.inbox.pop_front();
-            self.popped(cx);
-        }
-    }
-
-    /// A frame was taken out of the inbox.
-    fn popped(&mut self, cx: &mut Context<'_>) {
+    /// The reader has given its frame back, whose Buf is home then, and is lent again. `lends`: it
+    /// has given up its place in line alone.
+    pub(super) fn popped(&mut self, lends: bool, cx: &mut Context<'_>) {
+        self.lends = lends;
         self.leave_bufs();
-        self.recv.keep(self.receives - self.inbox.len());
+        self.recv.keep(self.receives - self.unread());
         // The application may not read again for long.
         self.grant(cx);
     }
 
-    /// Takes out what is left of the oldest frame, as the data of its Buf. One that was copied
-    /// waits for another Buf.
+    /// Takes out what is left of the frame that the reader has, as the data of its Buf. One that
+    /// was copied waits for another Buf.
     pub(super) fn poll_take_buf(
         &mut self,
+        front: &mut Option<Unread>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Buf>, JobError>> {
         let mut copied = None;
-        if let (Some(Unread::Copied(data)), Some(pool)) = (self.inbox.front(), &mut self.shared) {
+        if let (Some(Unread::Copied(data)), Some(pool)) = (&*front, &mut self.shared) {
             let Some(buf) = pool.as_mut().poll(cx.waker()) else {
                 return Poll::Pending;
             };
@@ -349,9 +308,11 @@ impl Core {
             buf.extend_from_slice(data)?;
             copied = Some(buf);
         }
-        let unread = self.inbox.pop_front();
-        self.popped(cx);
-        if let Some(Unread::Lent(data, buf)) = unread {
+        let Some(unread) = front.take() else {
+            return Poll::Ready(Ok(None));
+        };
+        self.popped(false, cx);
+        if let Unread::Lent(data, buf) = unread {
             let len = data.len();
             drop(data);
             buf.set_data(buf.headroom() + buf.data_len() - len, len)?;
@@ -360,8 +321,8 @@ impl Core {
         Poll::Ready(Ok(copied))
     }
 
-    /// Gives up the turn of a `poll_take_buf` that was dropped.
-    pub(super) fn leave_bufs(&mut self) {
+    /// Gives up the turn of a `poll_take_buf`.
+    fn leave_bufs(&mut self) {
         if let Some(pool) = &mut self.shared {
             pool.as_mut().stop();
         }
@@ -372,6 +333,7 @@ impl Core {
         self.leave_bufs();
         loop {
             self.inbox.clear();
+            self.lends = false;
             self.recv.keep(self.receives);
             if let Poll::Ready(closed) = self.poll_shutdown(cx) {
                 return Poll::Ready(closed);

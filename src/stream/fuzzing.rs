@@ -1,7 +1,7 @@
 //! What a peer of a stream may send, as a fuzzer makes it up. Built with `cfg(fuzzing)` only;
 //! .ci/fuzz runs it.
 
-use super::flow::{Flow, Kind};
+use super::flow::{Flow, Kind, RESERVED};
 use super::wire::{Message, Offer};
 
 /// A message of the exchange, or frames: each with a length of one byte before it.
@@ -13,7 +13,8 @@ impl Exchange {
         if let Ok(message) = Message::parse(input) {
             assert_eq!(message.bytes(), input);
         }
-        let (mut flow, mut lent) = (Flow::new(8), 10_usize);
+        const ROOM: usize = 8 + RESERVED;
+        let (mut flow, mut lent) = (Flow::new(4096, 8), ROOM);
         flow.grant(lent);
         let mut rest = input;
         while let Some((&len, tail)) = rest.split_first() {
@@ -25,7 +26,7 @@ impl Exchange {
             lent = lent.checked_sub(1).expect("each frame found a receive");
             // Some are posted again later.
             if len & 0x40 == 0 {
-                lent = 10;
+                lent = ROOM;
             }
             if flow.shall_grant(lent) {
                 assert!(!flow.is_ended());

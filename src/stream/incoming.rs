@@ -205,7 +205,10 @@ impl Incoming {
                         }
                         (before, hello, failure) = (Some(side), again, failed);
                     }
-                    None => break (Link::Rdma(side.core), side.wakers),
+                    None => {
+                        let link = Link::over_rdma(side.core, &side.wakers, &self.exchange);
+                        break (link, side.wakers);
+                    }
                 },
                 Prepared::Tcp(place, why) => {
                     let link = self.fall_back(place, &hello, data).await?;

@@ -93,8 +93,8 @@ impl fmt::Display for StreamAddr {
 /// The limits of the streams of one [`RdmaListener`](super::RdmaListener) or
 /// [`RdmaConnector`](super::RdmaConnector), and the memory that they share.
 ///
-/// Each of `connections` has memory for as many frames as `recv_window` and two more to receive,
-/// unless streams share [`recv_bufs`](Self::recv_bufs), and for half of `send_window` to send: 385
+/// Each of `connections` has memory for as many frames as `recv_window` and three more to receive,
+/// unless streams share [`recv_bufs`](Self::recv_bufs), and for half of `send_window` to send: 545
 /// KiB by default. The memory comes in parts of at most 8 MiB (or of one stream, or the buffers
 /// that all share, if these are more): the first one with `bind`, or with the first stream, and
 /// others with the streams that need them. Threads of their own allocate it, so that no task waits
@@ -179,7 +179,7 @@ impl StreamOptions {
     }
 
     /// Sets how many frames the peer can send before this side reads: at least 1, and at most 448
-    /// KiB in all. Defaults to 8, or as many as these have room for.
+    /// KiB in all. Defaults to 12, or as many as these have room for.
     pub fn recv_window(mut self, frames: usize) -> Self {
         self.recv_window = Some(frames);
         self
@@ -347,7 +347,7 @@ impl StreamOptions {
     /// Returns how many frames a peer can send before this side reads.
     pub(super) fn window(&self) -> usize {
         self.recv_window
-            .unwrap_or(8.min(IN_FLIGHT / self.frame_size))
+            .unwrap_or(12.min(IN_FLIGHT / self.frame_size))
     }
 
     /// Refuses a number that is out of its range.

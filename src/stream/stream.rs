@@ -25,6 +25,7 @@ use crate::mem::Buf;
 use crate::sync::log;
 
 mod link;
+mod rest;
 mod tcp;
 
 pub(super) use link::Link;
@@ -39,11 +40,14 @@ pub use link::StreamTransport;
 ///
 /// A write is sent at once, as one message of at most
 /// [`frame_size`](super::StreamOptions::frame_size) bytes; a vectored write gathers its slices into
-/// one. So write small pieces through a `BufWriter` or a `Framed`. A write waits while the peer
-/// does not read, while [`send_window`](super::StreamOptions::send_window) frames are on their way,
-/// or while all memory for sends or all slots of the WorkQ are in use. The device has what was
-/// written, so that `flush` waits for nothing; `shutdown` waits until the peer's memory has it. As
-/// `AsyncBufRead` a stream lends what came without a copy. Without RDMA the device is a socket
+/// one. While the peer has to read first, or
+/// [`send_window`](super::StreamOptions::send_window) messages are on their way, small writes share
+/// one that leaves once it can, without another call of yours; if it is full a write waits, and one
+/// of more than half of a message waits in any case. Writes share no message if the peer allows
+/// one-sided operations ([`StreamRdma`] has the order). A write also waits while all memory for
+/// sends or all slots of the WorkQ are in use. `flush` waits until the device has what was written;
+/// `shutdown` waits until the peer's memory has it. As `AsyncBufRead` a stream lends what came
+/// without a copy. Without RDMA the device is a socket
 /// ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp) says what differs).
 ///
 /// ```
@@ -127,8 +131,8 @@ impl RdmaStream {
         guest: Option<Guest>,
     ) -> RdmaStream {
         let peer = exchange.socket.peer();
-        if let Link::Rdma(core) = &link {
-            core.rdma().set_peer(peer.to_string());
+        if let Link::Rdma(link) = &link {
+            link.view().0.set_peer(peer.to_string());
         }
         RdmaStream {
             link: Some(link),
@@ -217,8 +221,9 @@ impl RdmaStream {
 
     /// A `poll_recv_buf` was dropped: others have its turn.
     pub(super) fn leave_bufs(&mut self) {
-        if let Some(link) = &mut self.link {
-            link.leave_bufs();
+        if self.link.is_some() {
+            let (link, mut cx) = self.link();
+            link.leave_bufs(&mut cx);
         }
     }
 
@@ -299,8 +304,8 @@ impl AsyncWrite for RdmaStream {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let (link, _) = self.get_mut().writer(cx);
-        Poll::Ready(link.flush())
+        let (link, mut cx) = self.get_mut().writer(cx);
+        link.poll_flush(&mut cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

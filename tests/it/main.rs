@@ -81,6 +81,7 @@ mod rdma {
 
 mod stream {
     mod addresses;
+    mod begun;
     mod drain;
     mod ends;
     mod exchange;

@@ -266,6 +266,13 @@ fn permissions_but(peers: &Peers, without: Access) {
             ..plan
         },
     );
+    for end in &pair.ends {
+        let said = end.endpoint().peer_permissions();
+        assert!(
+            said.contains(permissions),
+            "an endpoint says that its peer permits {said:?}, which permits {permissions:?}"
+        );
+    }
     let (denied, permitted): (Vec<_>, Vec<_>) = needs(peers)
         .into_iter()
         .partition(|(needs, _)| *needs == without);

@@ -183,6 +183,12 @@ pub unsafe trait Endpoint: Submit {
         None
     }
 
+    /// What the peer lets this side do, once it was connected and until the next reset. Everything,
+    /// by default: then streams keep their writes in order with one-sided operations.
+    fn peer_permissions(&self) -> Access {
+        Access::RDMA_READ | Access::RDMA_WRITE | Access::RDMA_ATOMIC
+    }
+
     /// What the peer's `connect` needs: at most 1,024 bytes, until the next reset the same.
     ///
     /// # Errors

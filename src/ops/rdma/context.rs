@@ -251,6 +251,11 @@ impl Rdma {
         self.port().set_ended();
     }
 
+    /// What the peer lets this side do.
+    pub(crate) fn peer_permissions(&self) -> Access {
+        self.port().peer_permissions()
+    }
+
     /// Has the log name the peer from now on.
     pub(crate) fn set_peer(&self, peer: String) {
         self.port().set_peer(peer);

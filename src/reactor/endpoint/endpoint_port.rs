@@ -13,7 +13,8 @@ use arrayvec::ArrayVec;
 
 use super::watch::{RdmaState, RdmaWatch, Watched};
 use crate::device::{
-    Endpoint, EndpointConfig, EndpointState, KeepAlive, Path, Queue, Receive, Submit, Transport,
+    Access, Endpoint, EndpointConfig, EndpointState, KeepAlive, Path, Queue, Receive, Submit,
+    Transport,
 };
 use crate::error::{ErrorKind, JobError, Reason, Result};
 use crate::mem::Grow;
@@ -113,6 +114,11 @@ impl EndpointPort {
 
     pub(crate) fn transport(&self) -> Transport {
         self.endpoint.transport()
+    }
+
+    /// What the peer lets this side do.
+    pub(crate) fn peer_permissions(&self) -> Access {
+        self.endpoint.peer_permissions()
     }
 
     pub(crate) fn path(&self) -> Option<Path> {

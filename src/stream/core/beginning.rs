@@ -22,10 +22,8 @@ impl Core {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), JobError>> {
         self.grant(cx);
-        match self.late {
-            Some(_) => Poll::Pending,
-            None => Poll::Ready(self.check()),
-        }
+        ready!(self.poll_owed(cx));
+        Poll::Ready(self.check())
     }
 
     /// Waits for the peer's. A peer that sends another one first breaks the protocol.
@@ -68,8 +66,14 @@ impl Core {
 
     /// Begins, with what the peer has said.
     pub(in crate::stream) fn begin(&mut self, frame: usize, credits: u16) -> Result<(), JobError> {
-        self.frame = self.frame.min(frame);
+        self.flow.limit(frame);
         self.flow.add(credits)
+    }
+
+    /// The connection is there. One-sided operations and what is written arrive in order: so writes
+    /// do not share a frame if the peer allows such operations.
+    pub(in crate::stream) fn connected(&mut self) {
+        self.eager = !self.rdma().peer_permissions().is_empty();
     }
 
     /// Sends this side's first frame over a network, which has a length of `len` bytes and gives
@@ -82,7 +86,7 @@ impl Core {
         if self.sends.accepted() == 0 {
             // The peer's first frame has given its receive back.
             ready!(self.poll_receives(cx));
-            let len = len.min(self.frame) - HEAD;
+            let len = (len - HEAD).min(self.flow.payload());
             let fill = |data: &mut BufDataMut<'_>| data.put_bytes(0, len);
             while let Err(error) = ready!(self.poll_filled(Kind::Credits, cx, fill)) {
                 // It had a Slot: for a Buf first, this time.

@@ -1,7 +1,7 @@
 //! What a stream sends: frames with data, and its end.
 //!
-//! What is accepted is the device's when the call returns: nothing that was accepted waits for a
-//! poll. Who waits for a Slot keeps no Buf meanwhile, and the other way round.
+//! What is accepted is the device's when the call returns, or in the frame that was begun
+//! ([`super::rest`]). Who waits for a Slot keeps no other Buf meanwhile, and the other way round.
 
 use std::cell::Cell;
 use std::io::IoSlice;
@@ -38,18 +38,31 @@ impl Core {
             return Poll::Ready(Ok(None));
         }
         self.check()?;
-        let len = slices.iter().map(|slice| slice.len()).sum::<usize>();
-        let len = len.min(self.frame - HEAD);
+        let all = slices.iter().map(|slice| slice.len()).sum::<usize>();
+        let len = all.min(self.flow.payload());
         if len == 0 {
             return Poll::Ready(Ok(Some(0)));
         }
-        let sent = ready!(self.poll_room(cx, len, |core, cx| core.poll_slices(slices, cx)));
-        Poll::Ready(sent.map(|()| Some(len)).map_err(|error| self.fail(error)))
+        let sent = match self.poll_begun(cx) {
+            Poll::Ready(Ok(())) => self.poll_room(cx, |core, cx| core.poll_slices(slices, cx)),
+            other => other,
+        };
+        match sent {
+            Poll::Ready(Ok(())) => {
+                self.count_sent(len);
+                Poll::Ready(Ok(Some(len)))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(self.fail(error))),
+            Poll::Pending => match self.fill(slices, all)? {
+                0 => Poll::Pending,
+                taken => Poll::Ready(Ok(Some(taken))),
+            },
+        }
     }
 
     /// The most bytes of a message.
     pub(in crate::stream) fn max_message_size(&self) -> usize {
-        self.frame - HEAD
+        self.flow.payload()
     }
 
     /// Sends a frame of the data of a Buf, of a length that fits and with room for a head before
@@ -63,9 +76,10 @@ impl Core {
             return Poll::Ready(Ok(None));
         }
         self.check()?;
+        ready!(self.poll_begun(cx))?;
         // Another handle may have changed it since the caller looked: that breaks the stream alone.
         let (from, len) = (buf.headroom().saturating_sub(HEAD), buf.data_len());
-        let sent = self.poll_room(cx, len, |core, cx| {
+        let sent = self.poll_room(cx, |core, cx| {
             let sent = core.poll_frame_of(Kind::Data, cx, |head| {
                 buf.set_data(from, HEAD + len)?;
                 buf.copy_in(0, &head)?;
@@ -77,15 +91,16 @@ impl Core {
             }
             sent
         });
-        sent.map_ok(Some)
+        ready!(sent)?;
+        self.count_sent(len);
+        Poll::Ready(Ok(Some(())))
     }
 
     /// Waits for a credit, and for room in the window, and then for what `poll` waits for, which
-    /// sends a frame of `len` bytes.
-    fn poll_room(
+    /// sends a frame.
+    pub(super) fn poll_room(
         &mut self,
         cx: &mut Context<'_>,
-        len: usize,
         mut poll: impl FnMut(&mut Core, &mut Context<'_>) -> Poll<Result<(), JobError>>,
     ) -> Poll<Result<(), JobError>> {
         ready!(budget::proceed(cx));
@@ -99,11 +114,7 @@ impl Core {
                 match poll(self, cx) {
                     // It had a Slot, and stands in no line now: for a Buf first, this time.
                     Poll::Ready(Err(error)) if error.reason() == Reason::PoolEmpty => continue,
-                    Poll::Ready(Ok(())) => {
-                        self.count_sent(len);
-                        return Poll::Ready(Ok(()));
-                    }
-                    Poll::Ready(error) => return Poll::Ready(error),
+                    Poll::Ready(sent) => return Poll::Ready(sent),
                     Poll::Pending => {}
                 }
             }
@@ -118,7 +129,7 @@ impl Core {
     }
 
     /// Sends a frame. `frame` makes it once it can be sent.
-    fn poll_frame_of(
+    pub(super) fn poll_frame_of(
         &mut self,
         kind: Kind,
         cx: &mut Context<'_>,
@@ -140,7 +151,7 @@ impl Core {
         if self.try_send_slices(slices)? {
             return Poll::Ready(Ok(()));
         }
-        let longest = self.frame;
+        let longest = HEAD + self.flow.payload();
         ready!(self.poll_filled(Kind::Data, cx, |data| {
             for slice in slices {
                 let room = longest - data.len();
@@ -181,7 +192,7 @@ impl Core {
         let mut flow = self.flow;
         let head = flow.head(Kind::Data, self.recv.lent());
         let mut pieces = ArrayVec::<&[u8], PIECES>::from_iter([&head[..]]);
-        let mut room = self.frame - HEAD;
+        let mut room = self.flow.payload();
         for slice in slices.iter().filter(|slice| !slice.is_empty()) {
             let piece = &slice[..slice.len().min(room)];
             room -= piece.len();
@@ -201,24 +212,34 @@ impl Core {
     /// Gives up the turns of a write that was dropped.
     fn leave(&mut self) {
         self.bufs.as_mut().stop();
-        self.sends.leave();
+        if !self.owes {
+            self.sends.leave();
+        }
     }
 
-    /// Says whether all is well: what was written is the device's, or the peer's. While something
-    /// is on its way nobody knows what an error means.
-    pub(in crate::stream) fn flush(&mut self) -> Result<(), JobError> {
+    /// Waits until the frame that was begun has left, and says whether all is well: what was
+    /// written is the device's, or the peer's. While something is on its way nobody knows what an
+    /// error means.
+    pub(in crate::stream) fn poll_flush(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), JobError>> {
+        if let Err(error) = ready!(self.poll_begun(cx)) {
+            return Poll::Ready(Err(self.fail(error)));
+        }
         self.leave();
-        match self.check() {
+        Poll::Ready(match self.check() {
             Err(error) if self.sends.in_flight() == 0 => self.after(error),
             _ => Ok(()),
-        }
+        })
     }
 
     /// What an error means for those who end. Without a connection it is all that counts whether
     /// something that was accepted is lost: TCP reports no error then either.
     fn after(&self, error: JobError) -> Result<(), JobError> {
         let is_over = error.is_disconnect() || self.rdma.state() != RdmaState::Connected;
-        match is_over && self.sends.has_delivered(self.data_end) {
+        let has_all = self.begun.is_none() && self.sends.has_delivered(self.data_end);
+        match is_over && has_all {
             true => Ok(()),
             false => Err(error),
         }
@@ -248,6 +269,9 @@ impl Core {
         self.bufs.as_mut().stop();
         self.check()?;
         if !self.closed {
+            if let Err(error) = ready!(self.poll_begun(cx)) {
+                return Poll::Ready(Err(self.fail(error)));
+            }
             self.shall_lend(cx);
             let mut flow = self.flow;
             let head = flow.head(Kind::End, self.recv.lent());

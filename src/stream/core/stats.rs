@@ -6,8 +6,8 @@ use super::Core;
 /// What an [`RdmaStream`](crate::stream::RdmaStream) has sent and received, and how often it had to
 /// wait: the answer of [`RdmaStream::stats`](crate::stream::RdmaStream::stats).
 ///
-/// A frame is what one write sends. Frames without data, of credits and of the end, are not
-/// counted.
+/// A frame is what one write sends, or several small ones while the peer has to read first. Frames
+/// without data, of credits and of the end, are not counted.
 ///
 /// ```
 /// # use std::net::SocketAddr;
@@ -71,16 +71,25 @@ impl Core {
     pub(in crate::stream) fn stats(&self) -> StreamStats {
         StreamStats {
             frames_received: self.flow.taken(),
-            frames_unread: self.inbox.len() as u64,
+            frames_unread: self.unread() as u64,
             credits: self.flow.credits().into(),
             ..self.counted
         }
     }
 
+    /// A write has sent a frame.
     pub(super) fn count_sent(&mut self, len: usize) {
+        self.count_frame();
+        self.count_accepted(len);
+    }
+
+    pub(super) fn count_frame(&mut self) {
         self.counted.frames_sent += 1;
-        self.counted.bytes_sent += len as u64;
         self.waits = None;
+    }
+
+    pub(super) fn count_accepted(&mut self, len: usize) {
+        self.counted.bytes_sent += len as u64;
     }
 
     /// The next frame cannot be sent yet. It counts once, however often it is polled.

@@ -68,7 +68,7 @@ use crate::reactor::{RdmaState, RdmaWatch, WorkQ};
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct StreamRdma(pub(super) Rdma);
+pub struct StreamRdma(pub(in crate::stream) Rdma);
 
 impl StreamRdma {
     /// Writes to the peer's memory, as [`Rdma::write`].

@@ -185,7 +185,6 @@ impl Net {
             control: place.control,
             recv_window: self.options.window(),
             send_window,
-            runtime: exchange.runtime.clone(),
         };
         Ok(Side {
             core: Box::new(Core::new(rdma, parts, &wakers)),

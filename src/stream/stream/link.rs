@@ -4,11 +4,13 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use super::rest::RdmaLink;
 use super::tcp::TcpCore;
 use crate::error::JobError;
 use crate::mem::Buf;
 use crate::stream::core::{Core, StreamRdma, StreamStats};
 use crate::stream::side::{Exchange, Place};
+use crate::stream::wakers::Wakers;
 
 /// How the bytes of a stream travel.
 ///
@@ -46,7 +48,7 @@ pub enum StreamTransport {
 }
 
 pub(in crate::stream) enum Link {
-    Rdma(Box<Core>),
+    Rdma(Box<RdmaLink>),
     Tcp(Box<TcpCore>),
 }
 
@@ -65,6 +67,16 @@ macro_rules! either {
 }
 
 impl Link {
+    /// Begins over a connection.
+    pub(in crate::stream) fn over_rdma(
+        core: Box<Core>,
+        wakers: &Arc<Wakers>,
+        exchange: &Exchange,
+    ) -> Link {
+        let runtime = exchange.runtime.clone();
+        Link::Rdma(Box::new(RdmaLink::new(core, wakers, runtime)))
+    }
+
     /// Goes on over the connection of an exchange that has ended, with frames that both sides take.
     pub(in crate::stream) fn over_tcp(exchange: &mut Exchange, place: Place, frame: usize) -> Link {
         let (socket, runtime) = (Arc::clone(&exchange.socket), exchange.runtime.clone());
@@ -82,7 +94,7 @@ impl Link {
     /// What the application may have of the connection below.
     pub(super) fn view(&self) -> Option<&StreamRdma> {
         match self {
-            Link::Rdma(core) => Some(core.view()),
+            Link::Rdma(link) => Some(link.view()),
             Link::Tcp(_) => None,
         }
     }
@@ -119,8 +131,8 @@ impl Link {
     }
 
     /// Gives up the turn of a `poll_take_buf` that was dropped.
-    pub(super) fn leave_bufs(&mut self) {
-        either!(self, core => core.leave_bufs());
+    pub(super) fn leave_bufs(&mut self, cx: &mut Context<'_>) {
+        either!(self, core => core.leave_bufs(cx));
     }
 
     /// Sends a frame of what it takes of these bytes. `None` if the stream was closed.
@@ -142,8 +154,9 @@ impl Link {
         either!(self, core => core.poll_send_buf(buf, cx)).map_err(io_error)
     }
 
-    pub(super) fn flush(&mut self) -> io::Result<()> {
-        either!(self, core => core.flush()).map_err(io_error)
+    /// Waits until what was written has left.
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self, core => core.poll_flush(cx)).map_err(io_error)
     }
 
     /// Sends the end of the stream, and waits until the peer has all of it.
@@ -160,7 +173,7 @@ impl Link {
     pub(super) fn reset(&self) {
         match self {
             // Others may have the view of the connection yet.
-            Link::Rdma(core) => _ = core.rdma().reset(),
+            Link::Rdma(link) => _ = link.view().0.reset(),
             Link::Tcp(core) => core.reset(),
         }
     }

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf as _, BufMut, Bytes, BytesMut};
@@ -210,7 +210,7 @@ impl TcpCore {
     }
 
     /// Gives up the turn of a `poll_take_buf` that was dropped.
-    pub(super) fn leave_bufs(&mut self) {
+    pub(super) fn leave_bufs(&mut self, _: &mut Context<'_>) {
         self.bufs.as_mut().stop();
     }
 
@@ -302,17 +302,13 @@ impl TcpCore {
         *self.send_error.get_or_insert(lost(error))
     }
 
-    /// Says whether all is well. While something is on its way nobody knows what an error means.
-    pub(super) fn flush(&mut self) -> Result<(), JobError> {
-        if self.rest.as_ref().is_some_and(|rest| !rest.is_finished()) {
-            return Ok(());
-        }
-        // It is ready.
-        _ = self.poll_rest(&mut Context::from_waker(Waker::noop()));
+    /// Waits until the socket has what was written, and says whether all is well.
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
+        _ = ready!(self.poll_rest(cx));
         if let Err(error) = self.socket.take_error() {
             self.fail(&error);
         }
-        self.check().or_else(|error| self.after(error))
+        Poll::Ready(self.check().or_else(|error| self.after(error)))
     }
 
     /// What an error means for those who end: whether something that was accepted is lost.
@@ -349,7 +345,7 @@ impl TcpCore {
 
     /// Shuts a stream down that nobody reads any more.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
-        self.leave_bufs();
+        self.bufs.as_mut().stop();
         loop {
             if let Poll::Ready(closed) = self.poll_shutdown(cx) {
                 return Poll::Ready(closed);

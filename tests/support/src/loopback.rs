@@ -484,6 +484,13 @@ unsafe impl Endpoint for LoopEndpoint {
             .map_or(EndpointState::Init, |end| end.state)
     }
 
+    fn peer_permissions(&self) -> Access {
+        let world = lock(&self.world.0);
+        let peer = world.ends.get(&self.id).and_then(|end| end.peer);
+        let peer = peer.and_then(|peer| world.ends.get(&peer));
+        peer.map_or(Access::empty(), |peer| peer.config.permissions)
+    }
+
     fn export(&self) -> Result<Vec<u8>> {
         let world = lock(&self.world.0);
         let end = &world.ends[&self.id];

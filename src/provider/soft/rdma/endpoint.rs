@@ -148,6 +148,11 @@ unsafe impl Endpoint for SoftEndpoint {
         self.0.inner().state
     }
 
+    fn peer_permissions(&self) -> Access {
+        let peer = self.0.inner().expected;
+        peer.map_or(Access::empty(), |peer| peer.permissions)
+    }
+
     fn export(&self) -> Result<Vec<u8>> {
         self.0.export()
     }

@@ -9,8 +9,8 @@ use super::super::adapter::EndpointBlob;
 use super::super::connection::RcConnection;
 use super::shared::Shared;
 use crate::device::{
-    Arrival, Endpoint, EndpointState, Job, KeepAlive, Path, Receive, Segments, Submit, Submitted,
-    Token, Transport,
+    Access, Arrival, Endpoint, EndpointState, Job, KeepAlive, Path, Receive, Segments, Submit,
+    Submitted, Token, Transport,
 };
 use crate::error::{JobError, Result};
 use crate::sync::{discard, lock};
@@ -74,6 +74,11 @@ unsafe impl Endpoint for VerbsEndpoint {
 
     fn path(&self) -> Option<Path> {
         self.conn.inner().path
+    }
+
+    fn peer_permissions(&self) -> Access {
+        let peer = self.conn.inner().peer;
+        peer.map_or(Access::empty(), |peer| peer.permissions)
     }
 
     fn export(&self) -> Result<Vec<u8>> {

@@ -1,0 +1,134 @@
+//! What a stream has accepted or owes, and could not send at once: a frame that writes fill, and a
+//! frame of credits.
+//!
+//! Neither waits for another call of the application's, which may not come for long: whoever hears
+//! of what it waits for sends it (`stream/rest.rs`).
+
+use std::io::IoSlice;
+use std::task::{Context, Poll, ready};
+
+use super::Core;
+use crate::error::JobError;
+use crate::stream::flow::{HEAD, Kind};
+
+impl Core {
+    /// Returns whether something is to be sent that can be.
+    pub(in crate::stream) fn has_rest(&self) -> bool {
+        (self.owes || self.flow.has_begun()) && self.check().is_ok()
+    }
+
+    /// Sends it, or as much of it as can be sent now.
+    pub(in crate::stream) fn poll_rest(&mut self, cx: &mut Context<'_>) {
+        _ = self.poll_owed(cx);
+        if let Poll::Ready(Err(error)) = self.poll_begun(cx) {
+            self.fail(error);
+        }
+    }
+
+    /// Sends the frame of credits that is owed.
+    pub(super) fn poll_owed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.owes {
+            if self.check().is_err() {
+                self.owes = false;
+                break;
+            }
+            // The peer may know of the last one before this side knows of its end.
+            if self.credits.reset_data_len().is_err() {
+                if self.sends.in_flight() == 0 {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                if let Err(error) = ready!(self.sends.poll_end(cx)) {
+                    self.fail(error);
+                }
+                continue;
+            }
+            let lent = self.lend(cx);
+            let mut flow = self.flow;
+            // Another frame may have taken the credits with it.
+            if !flow.shall_grant(lent) {
+                self.owes = false;
+                break;
+            }
+            let head = flow.head(Kind::Credits, lent);
+            let credits = &self.credits;
+            let frame = || {
+                credits.reset_data_len()?;
+                credits.extend_from_slice(&head)?;
+                Ok(credits.clone())
+            };
+            match ready!(self.sends.poll_send(cx, frame)) {
+                Ok(()) => self.flow = flow,
+                // It shows in the next write, and does not keep back what came.
+                Err(error) => _ = self.fail(error),
+            }
+            self.owes = false;
+        }
+        Poll::Ready(())
+    }
+
+    /// Sends the frame that was begun, if there is one.
+    pub(super) fn poll_begun(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
+        let Some(begun) = &self.begun else {
+            return Poll::Ready(Ok(()));
+        };
+        let begun = begun.clone();
+        self.check()?;
+        ready!(self.poll_room(cx, |core, cx| {
+            core.poll_frame_of(Kind::Data, cx, |head| {
+                begun.copy_in(0, &head)?;
+                Ok(begun.clone())
+            })
+        }))?;
+        self.data_end = self.sends.accepted();
+        self.begun = None;
+        self.count_frame();
+        Poll::Ready(Ok(()))
+    }
+
+    /// Copies what fits of a write into the frame that was begun, or begins one if it waits for
+    /// credits or for the window. Returns how many bytes it has taken; 0 if the write must wait.
+    pub(super) fn fill(&mut self, slices: &[IoSlice<'_>], len: usize) -> Result<usize, JobError> {
+        let mut flow = self.flow;
+        let mut left = flow.fill(len);
+        if left == 0 || (self.begun.is_none() && !self.begin_frame()) {
+            return Ok(0);
+        }
+        let (taken, begun) = (left, self.begun.as_ref().expect("there is one"));
+        for slice in slices {
+            let piece = &slice[..slice.len().min(left)];
+            begun.extend_from_slice(piece)?;
+            left -= piece.len();
+        }
+        self.flow = flow;
+        self.count_accepted(taken);
+        Ok(taken)
+    }
+
+    /// Takes a Buf for a frame that waits for credits or for the window.
+    fn begin_frame(&mut self) -> bool {
+        let waits = !self.flow.may_send() || self.sends.in_flight() >= self.send_window;
+        if self.eager || !waits {
+            return false;
+        }
+        let Ok(buf) = self.pool.try_alloc() else {
+            return false;
+        };
+        self.bufs.as_mut().stop();
+        // The head is written over once it is known.
+        let begins = buf
+            .set_data(0, 0)
+            .and_then(|()| buf.extend_from_slice(&[0; HEAD]));
+        self.begun = begins.is_ok().then_some(buf);
+        self.begun.is_some()
+    }
+
+    /// Does the same for a frame that was begun already, and looks at nothing else.
+    pub(in crate::stream) fn try_fill(&mut self, slices: &[IoSlice<'_>]) -> Option<usize> {
+        if self.closed || self.begun.is_none() || self.check().is_err() {
+            return None;
+        }
+        let len = slices.iter().map(|slice| slice.len()).sum();
+        self.fill(slices, len).ok().filter(|&taken| taken > 0)
+    }
+}

@@ -1,0 +1,361 @@
+//! A stream over RDMA, and the task that goes on with what it has accepted or owes.
+//!
+//! The application and that task use the [`Core`] in turn. While there is nothing to go on with the
+//! stream has it, and nobody else may look. Else it lies in [`Shared`], and whoever uses it takes
+//! it out: no code of the application's runs under a lock. Who finds that the other one has it is
+//! woken once it is back.
+//!
+//! Invariant: when the Core lies there with something to send, it has looked for what that waits
+//! for, with the waker of all tasks of the stream, after `has_rest` was set. So an event wakes the
+//! task, which is registered or about to be polled.
+
+use std::future::poll_fn;
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use crate::error::JobError;
+use crate::mem::Buf;
+use crate::reactor::budget;
+use crate::stream::core::{Core, StreamRdma, StreamStats, Unread};
+use crate::stream::wakers::Wakers;
+use crate::sync::{Mutex, lock};
+
+pub(in crate::stream) struct RdmaLink {
+    /// `None` while it lies in `shared`, or the task has it.
+    core: Option<Box<Core>>,
+    /// The frame that is read.
+    front: Option<Unread>,
+    shared: Arc<Shared>,
+    task: Option<Task>,
+    /// The runtime on which the stream was made.
+    runtime: Handle,
+    /// Nobody uses it any more but to end it.
+    ends: bool,
+    view: StreamRdma,
+    max_message_size: usize,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    wakers: Arc<Wakers>,
+}
+
+#[derive(Default)]
+struct State {
+    core: Option<Box<Core>>,
+    /// Somebody has not found it.
+    missed: bool,
+    /// The reader has given its frame back, or its place in line, and has not found it. Whether it
+    /// has a frame.
+    popped: Option<bool>,
+    /// What it had counted when the task took it.
+    stats: StreamStats,
+    /// The stream is gone.
+    over: bool,
+}
+
+/// The task of a stream.
+struct Task {
+    handle: JoinHandle<()>,
+    runtime: Handle,
+}
+
+impl RdmaLink {
+    pub(super) fn new(mut core: Box<Core>, wakers: &Arc<Wakers>, runtime: Handle) -> RdmaLink {
+        core.connected();
+        RdmaLink {
+            view: core.view(),
+            max_message_size: core.max_message_size(),
+            core: Some(core),
+            front: None,
+            shared: Arc::new(Shared {
+                state: Mutex::default(),
+                wakers: Arc::clone(wakers),
+            }),
+            task: None,
+            runtime,
+            ends: false,
+        }
+    }
+
+    /// What the application may have of the connection.
+    pub(super) fn view(&self) -> &StreamRdma {
+        &self.view
+    }
+
+    pub(super) fn stats(&self) -> StreamStats {
+        match &self.core {
+            Some(core) => core.stats(),
+            None => {
+                let state = lock(&self.shared.state);
+                state.core.as_ref().map_or(state.stats, |core| core.stats())
+            }
+        }
+    }
+
+    /// The most bytes of a message.
+    pub(super) fn max_message_size(&self) -> usize {
+        self.max_message_size
+    }
+
+    /// Does something with the Core, and has the task go on with what is left. Waits while the task
+    /// has it.
+    #[inline]
+    fn poll_with<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        poll: impl FnOnce(&mut Core, &mut Option<Unread>, &mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        if self.core.is_none() && !self.take_back() {
+            return Poll::Pending;
+        }
+        let core = self.core.as_mut().expect("it was taken");
+        let polled = poll(core, &mut self.front, cx);
+        if core.has_rest() && !self.ends {
+            self.hand_over(cx);
+        }
+        polled
+    }
+
+    /// Takes the Core back; false if the task has it.
+    #[cold]
+    fn take_back(&mut self) -> bool {
+        let mut state = lock(&self.shared.state);
+        let Some(core) = state.core.take() else {
+            state.missed = true;
+            return false;
+        };
+        drop(state);
+        self.taken_back(core);
+        true
+    }
+
+    fn taken_back(&mut self, core: Box<Core>) {
+        self.shared.wakers.has_rest.store(false, Ordering::Relaxed);
+        self.core = Some(core);
+    }
+
+    /// Puts the Core where the task finds it, unless it can send all now.
+    #[cold]
+    fn hand_over(&mut self, cx: &mut Context<'_>) {
+        let Some(mut core) = self.core.take() else {
+            return;
+        };
+        self.shared.wakers.has_rest.store(true, Ordering::Relaxed);
+        core.poll_rest(cx);
+        if !core.has_rest() {
+            return self.taken_back(core);
+        }
+        self.attend();
+        let mut state = lock(&self.shared.state);
+        state.core = Some(core);
+        let missed = std::mem::take(&mut state.missed);
+        drop(state);
+        if missed {
+            self.shared.wakers.wake_task();
+        }
+    }
+
+    /// Sees to it that the task is polled: its runtime may have ended, or may be driven by nobody
+    /// any more, so that it moves to the one on which the stream is polled.
+    fn attend(&mut self) {
+        let here = Handle::try_current().ok();
+        if self.is_attended(here.as_ref()) {
+            return;
+        }
+        if let Some(last) = self.task.take() {
+            last.handle.abort();
+        }
+        let runtime = here.unwrap_or_else(|| self.runtime.clone());
+        let shared = Arc::clone(&self.shared);
+        let number = shared.wakers.next_task();
+        let handle = runtime.spawn(poll_fn(move |cx| shared.poll(number, cx)));
+        self.task = Some(Task { handle, runtime });
+    }
+
+    fn is_attended(&self, here: Option<&Handle>) -> bool {
+        self.task.as_ref().is_some_and(|task| {
+            let is_here = here.is_none_or(|here| here.id() == task.runtime.id());
+            is_here && !task.handle.is_finished()
+        })
+    }
+
+    /// Waits until there is something to read, or the end of the stream.
+    #[inline]
+    pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
+        if self.front.is_some() {
+            return Poll::Ready(Ok(()));
+        }
+        self.poll_with(cx, Core::poll_fill)
+    }
+
+    /// The bytes that can be read at once.
+    #[inline]
+    pub(super) fn unread(&self) -> &[u8] {
+        self.front.as_ref().map_or(&[], Unread::data)
+    }
+
+    #[inline]
+    pub(super) fn consume(&mut self, len: usize, cx: &mut Context<'_>) {
+        let Some(front) = &mut self.front else {
+            return;
+        };
+        front.advance(len);
+        if front.data().is_empty() {
+            self.front = None;
+            self.popped(cx);
+        }
+    }
+
+    /// The reader has given its frame back, or its place in line.
+    fn popped(&mut self, cx: &mut Context<'_>) {
+        if self.core.is_none() {
+            let mut state = lock(&self.shared.state);
+            let Some(core) = state.core.take() else {
+                // The task does it.
+                state.popped = Some(self.front.is_some());
+                return;
+            };
+            drop(state);
+            self.taken_back(core);
+        }
+        let popped = |core: &mut Core, front: &mut Option<Unread>, cx: &mut Context<'_>| {
+            core.popped(front.is_some(), cx);
+            Poll::Ready(())
+        };
+        _ = self.poll_with(cx, popped);
+    }
+
+    /// Takes out what is left of the frame that is read; `None` at the end.
+    pub(super) fn poll_take_buf(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Buf>, JobError>> {
+        self.poll_with(cx, Core::poll_take_buf)
+    }
+
+    /// Gives up the turn of a `poll_take_buf` that was dropped.
+    pub(super) fn leave_bufs(&mut self, cx: &mut Context<'_>) {
+        self.popped(cx);
+    }
+
+    /// Sends a frame of what it takes of these bytes, or puts them into one that is filled. `None`
+    /// if the stream was closed.
+    #[inline]
+    pub(super) fn poll_write(
+        &mut self,
+        slices: &[IoSlice<'_>],
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<usize>, JobError>> {
+        if self.core.is_none()
+            && let Some(taken) = ready!(self.poll_try_fill(slices, cx))
+        {
+            return Poll::Ready(Ok(Some(taken)));
+        }
+        self.poll_with(cx, |core, _, cx| core.poll_write(slices, cx))
+    }
+
+    /// Puts what fits of these bytes into a frame that is filled. `None` if there is none, or none
+    /// that somebody sends.
+    fn poll_try_fill(&self, slices: &[IoSlice<'_>], cx: &mut Context<'_>) -> Poll<Option<usize>> {
+        if !self.is_attended(Handle::try_current().ok().as_ref()) {
+            return Poll::Ready(None);
+        }
+        ready!(budget::proceed(cx));
+        let mut state = lock(&self.shared.state);
+        let core = state.core.as_mut();
+        let taken = core.and_then(|core| core.try_fill(slices));
+        drop(state);
+        budget::spent(taken.unwrap_or_default());
+        Poll::Ready(taken)
+    }
+
+    /// Sends a frame of the data of a Buf. `None` if the stream was closed.
+    pub(super) fn poll_send_buf(
+        &mut self,
+        buf: &Buf,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<()>, JobError>> {
+        self.poll_with(cx, |core, _, cx| core.poll_send_buf(buf, cx))
+    }
+
+    /// Waits until what was written has left.
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
+        self.poll_with(cx, |core, _, cx| core.poll_flush(cx))
+    }
+
+    /// Sends the end of the stream, and waits until the peer has all of it.
+    pub(super) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
+        self.poll_with(cx, |core, _, cx| core.poll_shutdown(cx))
+    }
+
+    /// Shuts a stream down that nobody reads any more. Whoever polls this goes on with the rest.
+    pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
+        self.ends = true;
+        self.front = None;
+        self.poll_with(cx, |core, _, cx| core.poll_close(cx))
+    }
+}
+
+impl Drop for RdmaLink {
+    fn drop(&mut self) {
+        let mut state = lock(&self.shared.state);
+        state.over = true;
+        let core = state.core.take();
+        drop(state);
+        if let Some(task) = &self.task {
+            task.handle.abort();
+        }
+        drop(core);
+    }
+}
+
+impl Shared {
+    /// Sends what there is to send, as far as that is possible.
+    fn poll(&self, task: u64, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.wakers.register_task(task, cx.waker()) {
+            return Poll::Ready(());
+        }
+        let mut state = lock(&self.state);
+        if state.over {
+            return Poll::Ready(());
+        }
+        let Some(mut core) = state.core.take() else {
+            state.missed = true;
+            return Poll::Pending;
+        };
+        state.stats = core.stats();
+        drop(state);
+        let waker = self.wakers.waker();
+        let cx = &mut Context::from_waker(&waker);
+        loop {
+            core.poll_rest(cx);
+            let mut state = lock(&self.state);
+            if state.over {
+                drop(state);
+                return Poll::Ready(());
+            }
+            if let Some(lends) = state.popped.take() {
+                drop(state);
+                core.popped(lends, cx);
+                continue;
+            }
+            if !core.has_rest() {
+                self.wakers.has_rest.store(false, Ordering::Relaxed);
+            }
+            state.core = Some(core);
+            let missed = std::mem::take(&mut state.missed);
+            drop(state);
+            if missed {
+                self.wakers.wake_reader();
+                self.wakers.wake_writer();
+            }
+            return Poll::Pending;
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Small writes that find no credit share a frame, and nobody needs to write again for it to leave.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::join;
+use support::device::{adapter, under_test};
+use support::stream::{Net, byte, bytes, each_by_rdma, small};
+use support::*;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+use tokio_doca::mem::Access;
+use tokio_doca::stream::{RdmaMessages, RdmaStream};
+use tokio_doca::{BufPool, Mmap, Mode};
+
+/// What a frame of these tests carries, and how many a peer takes that does not read.
+const PAYLOAD: usize = 252;
+const WINDOW: usize = 3;
+
+/// Runs a story with a pair whose `here` has written as many frames of a byte as it may, and then
+/// `len` bytes, a byte a write.
+fn pairs(len: usize, story: impl AsyncFn(&Net, RdmaStream, RdmaStream)) {
+    pairs_that_linger(Duration::from_secs(1), len, story);
+}
+
+fn pairs_that_linger(
+    linger: Duration,
+    len: usize,
+    story: impl AsyncFn(&Net, RdmaStream, RdmaStream),
+) {
+    let options = small().send_window(8).linger(linger);
+    each_by_rdma(8, 64, options, async |net| {
+        let (mut here, there) = net.pair().await;
+        for at in 0..WINDOW + len {
+            // It may wait for the end of a frame that is on its way.
+            let byte = [byte(at)];
+            let write = in_time("a write", here.write(&byte));
+            assert_eq!(write.await.unwrap(), 1);
+        }
+        let stats = here.stats();
+        assert_eq!(stats.bytes_sent, (WINDOW + len) as u64);
+        assert!(stats.frames_sent <= WINDOW as u64, "{stats:?}");
+        story(net, here, there).await;
+    });
+}
+
+/// Reads so many bytes more than `at`.
+async fn read(stream: &mut RdmaStream, at: usize, len: usize) {
+    let mut came = vec![0; len];
+    let read = stream.read_exact(&mut came);
+    in_time("the bytes", read).await.unwrap();
+    assert!(came == bytes(at..at + len));
+}
+
+#[test]
+fn a_lone_write_leaves_at_once() {
+    each_by_rdma(8, 64, small().send_window(8), async |net| {
+        let (mut here, mut there) = net.pair().await;
+        for round in 0..50 {
+            here.write_all(b"ping").await.unwrap();
+            assert_eq!(here.stats().frames_sent, round + 1);
+            there.read_exact(&mut [0; 4]).await.unwrap();
+            there.write_all(b"pong").await.unwrap();
+            here.read_exact(&mut [0; 4]).await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn what_was_written_without_a_credit_arrives_though_nobody_writes_again() {
+    for len in [1, 100, PAYLOAD] {
+        pairs(len, async |_, here, mut there| {
+            read(&mut there, 0, WINDOW + len).await;
+            // Those of a byte, and one with all the others.
+            until("it is counted", || here.stats().frames_sent > WINDOW as u64).await;
+            let stats = here.stats();
+            assert_eq!((stats.frames_sent, stats.credit_waits), (4, 1));
+        });
+    }
+}
+
+/// And the writer is woken when there is room again.
+#[test]
+fn a_frame_that_is_full_is_waited_for() {
+    pairs(PAYLOAD, async |_, mut here, mut there| {
+        assert!(here.write(b"more").now_or_never().is_none());
+        let at = WINDOW + PAYLOAD;
+        let writer = async {
+            here.write_all(&bytes(at..at + 1000)).await.unwrap();
+            here.flush().await.unwrap();
+        };
+        join(in_time("the rest", writer), read(&mut there, 0, at + 1000)).await;
+    });
+}
+
+#[test]
+fn a_flush_waits_until_the_frame_has_left() {
+    pairs(10, async |_, mut here, mut there| {
+        assert!(here.flush().now_or_never().is_none());
+        let flush = async {
+            here.flush().await.unwrap();
+            here.stats().frames_sent
+        };
+        let both = join(flush, read(&mut there, 0, WINDOW + 10));
+        assert_eq!(in_time("the flush", both).await.0, 4);
+        assert!(here.flush().now_or_never().is_some());
+    });
+}
+
+/// So does the end, by a shutdown or a drop.
+#[test]
+fn the_end_is_behind_it() {
+    for drops in [false, true] {
+        pairs(10, async |_, mut here, mut there| {
+            let mut came = Vec::new();
+            let ends = async {
+                match drops {
+                    true => drop(here),
+                    false => here.shutdown().await.unwrap(),
+                }
+            };
+            let both = join(ends, there.read_to_end(&mut came));
+            in_time("the end", both).await.1.unwrap();
+            assert!(came == bytes(0..WINDOW + 10));
+        });
+    }
+}
+
+#[test]
+fn messages_are_sent_behind_it_and_share_no_frame() {
+    pairs(10, async |net, here, mut there| {
+        let device = here.rdma().unwrap().device().clone();
+        let memory = Mmap::builder().device(&device).alloc(1 << 12).unwrap();
+        let pool = BufPool::builder(&memory).element_size(64).build().unwrap();
+        let message = |at: usize| {
+            let buf = pool.try_alloc().unwrap();
+            buf.set_data(RdmaMessages::HEADROOM, 0).unwrap();
+            buf.extend_from_slice(&[byte(at)]).unwrap();
+            buf
+        };
+        let mut here = here.into_messages();
+        assert!(here.send_buf(message(13)).now_or_never().is_none());
+        let sends = async {
+            for at in 13..18 {
+                here.send_buf(message(at)).await.unwrap();
+            }
+        };
+        join(in_time("messages", sends), read(&mut there, 0, 18)).await;
+        assert_eq!(here.stream().stats().frames_sent, 9);
+        // Its memory is the stream's device's.
+        drop((here, there, net));
+    });
+}
+
+/// A peer that has allowed one-sided operations finds bytes that were written before one.
+#[test]
+fn writes_share_no_frame_beside_one_sided_operations() {
+    let options = small().send_window(8).permissions(Access::RDMA_WRITE);
+    each_by_rdma(8, 64, options, async |net| {
+        let (mut here, mut there) = net.pair().await;
+        for at in 0..WINDOW {
+            in_time("a write", here.write_u8(byte(at))).await.unwrap();
+        }
+        assert!(here.write(&[byte(3)]).now_or_never().is_none());
+        let both = join(here.write_u8(byte(3)), read(&mut there, 0, 4));
+        in_time("the write", both).await.0.unwrap();
+        assert_eq!(here.stats().frames_sent, 4);
+    });
+}
+
+#[test]
+fn a_peer_that_goes_is_an_error_if_it_has_not_left() {
+    pairs_that_linger(Duration::ZERO, 10, async |_, mut here, there| {
+        drop(there);
+        let flush = in_time("the flush", here.flush()).await;
+        assert_eq!(flush.unwrap_err().kind(), ErrorKind::ConnectionReset);
+        let write = in_time("a write", here.write(b"more")).await;
+        assert_eq!(write.unwrap_err().kind(), ErrorKind::ConnectionReset);
+        let shutdown = in_time("the shutdown", here.shutdown()).await;
+        assert_eq!(shutdown.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    });
+}
+
+/// What a stream lends stays, though its own task sends meanwhile.
+#[test]
+fn what_is_lent_stays_while_the_frame_leaves() {
+    pairs(10, async |_, mut here, mut there| {
+        in_time("a frame", there.write_all(b"lent")).await.unwrap();
+        let lent = in_time("a frame", here.fill_buf()).await.unwrap();
+        read(&mut there, 0, WINDOW + 10).await;
+        in_time("another", there.write_all(b"more")).await.unwrap();
+        assert_eq!(lent, b"lent");
+        here.consume(4);
+        let mut more = [0; 4];
+        in_time("more", here.read_exact(&mut more)).await.unwrap();
+        assert_eq!(&more, b"more");
+    });
+}
+
+/// The runtime on which it was begun may be driven by nobody any more, or have ended.
+#[test]
+fn it_leaves_by_the_runtime_that_writes() {
+    for ends in [false, true] {
+        pairs(0, async |_, mut here, mut there| {
+            let at = WINDOW;
+            let begin = tokio::task::spawn_blocking(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread();
+                let runtime = { runtime }.enable_all().build().unwrap();
+                runtime.block_on(async { here.write_all(&[byte(at)]).await.unwrap() });
+                // It ends here.
+                (here, (!ends).then_some(runtime))
+            });
+            let (mut here, runtime) = begin.await.unwrap();
+            in_time("a write", here.write_all(&[byte(at + 1)]))
+                .await
+                .unwrap();
+            read(&mut there, 0, at + 2).await;
+            if let Some(runtime) = runtime {
+                runtime.shutdown_background();
+            }
+        });
+    }
+}
+
+/// A thread without a runtime writes, which must poll; what it has begun leaves by the runtime of
+/// the stream.
+#[test]
+fn it_leaves_by_the_runtime_of_the_stream_if_there_is_no_other() {
+    pairs(0, async |_, mut here, mut there| {
+        if here.rdma().unwrap().workq().mode() != Mode::BusyPoll {
+            return;
+        }
+        let begin = std::thread::spawn(move || {
+            let write = here.write(&[byte(WINDOW)]).now_or_never();
+            assert_eq!(write.unwrap().unwrap(), 1);
+            here
+        });
+        let here = begin.join().unwrap();
+        read(&mut there, 0, WINDOW + 1).await;
+        drop(here);
+    });
+}
+
+/// Halves on threads of their own, whose streams have bytes to send most of the time.
+#[test]
+fn halves_and_the_task_of_a_stream_take_turns() {
+    let len = if adapter().is_some() {
+        1 << 14
+    } else {
+        1 << 18
+    };
+    let story = async move {
+        let options = small().send_window(8);
+        let net = Net::new(&under_test(false), Mode::EventDriven, options).await;
+        let (here, there) = net.pair().await;
+        let mut tasks = Vec::new();
+        for stream in [here, there] {
+            let (mut reads, mut writes) = tokio::io::split(stream);
+            tasks.push(tokio::spawn(async move {
+                let (mut at, mut step) = (0, 0);
+                while at < len {
+                    let end = len.min(at + 1 + step % 40);
+                    writes.write_all(&bytes(at..end)).await.unwrap();
+                    (at, step) = (end, step + 7);
+                    if step % 11 == 0 {
+                        tokio::task::yield_now().await;
+                    }
+                }
+                writes.shutdown().await.unwrap();
+            }));
+            tasks.push(tokio::spawn(async move {
+                let (mut at, mut room) = (0, [0; 90]);
+                loop {
+                    let came = reads.read(&mut room).await.unwrap();
+                    if came == 0 {
+                        break assert_eq!(at, len);
+                    }
+                    assert!(room[..came] == bytes(at..at + came));
+                    at += came;
+                }
+            }));
+        }
+        for task in tasks {
+            in_time("a half", task).await.unwrap();
+        }
+    };
+    workers().block_on(async { tokio::spawn(story).await.unwrap() });
+}
+
+/// A slow reader, and a writer that does something else after each burst.
+#[test]
+fn bursts_arrive_whole() {
+    const BURSTS: usize = 200;
+    pairs(0, async |_, mut here, mut there| {
+        let (tells, mut told) = tokio::sync::mpsc::channel(1);
+        let writer = async {
+            let mut at = WINDOW;
+            for burst in 0..BURSTS {
+                for len in [1, 7, burst % 120] {
+                    here.write_all(&bytes(at..at + len)).await.unwrap();
+                    at += len;
+                }
+                // It does not poll the stream before the reader has everything.
+                tells.send(at).await.unwrap();
+                tells.reserve().await.unwrap();
+            }
+            drop(tells);
+        };
+        let reader = async {
+            let mut at = 0;
+            while let Some(end) = told.recv().await {
+                while at < end {
+                    let len = 5.min(end - at);
+                    read(&mut there, at, len).await;
+                    at += len;
+                    tokio::task::yield_now().await;
+                }
+            }
+        };
+        in_time("all bursts", join(writer, reader)).await;
+    });
+}
