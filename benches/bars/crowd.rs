@@ -33,14 +33,15 @@ fn runtime() -> Runtime {
     runtime.enable_io().build().expect("a runtime")
 }
 
-fn connected(rig: &Rig, peer: &WorkQ, sends: u32) -> [Rdma; 2] {
-    let rdma = |workq: &WorkQ| {
-        let rdma = Rdma::builder(&rig.device)
+/// The peer has another device: the engine of the one that is measured does not know its queue.
+fn connected(rig: &Rig, peer: (&Device, &WorkQ), sends: u32) -> [Rdma; 2] {
+    let rdma = |(device, workq): (&Device, &WorkQ)| {
+        let rdma = Rdma::builder(device)
             .send_queue_size(sends)
             .rnr_timeout(Duration::from_secs(3600));
         rdma.attach(workq).expect("a context")
     };
-    let pair = [rdma(&rig.workq), rdma(peer)];
+    let pair = [rdma((&rig.device, &rig.workq)), rdma(peer)];
     let [blob, others] = [0, 1].map(|at: usize| pair[at].export().expect("a blob"));
     pair[0].connect(&others).wait().expect("a connection");
     pair[1].connect(&blob).wait().expect("a connection");
@@ -75,9 +76,10 @@ pub(crate) fn run(scenario: &str, jobs: u64) {
     let (asleep, peers) = (number("crowd-asleep-"), number("crowd-peers-"));
     // Each copy is waited for.
     let rig = rig(&device(Duration::ZERO), 2 * ASLEEP, LEN * FEW as usize, 2);
+    let others = Soft::builder().build().open("pf0").expect("a device");
     let peer = |_| {
         let peer = WorkQ::builder().depth(1).build().expect("a WorkQ");
-        connected(&rig, &peer, ASLEEP)
+        connected(&rig, (&others, &peer), ASLEEP)
     };
     let pairs: Vec<_> = (0..peers.unwrap_or(1)).map(peer).collect();
     let (src, dst) = rig.pair(LEN);

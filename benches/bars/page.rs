@@ -84,10 +84,6 @@ const WHY: &[(&[&str], &str)] = &[
         "The two CPUs hardly contend for the bare atomic",
     ),
     (
-        &["N8.peers"],
-        "A look and an arm visit the page of every peer queue",
-    ),
-    (
         &["R11"],
         "Each side sets a connection up on threads that may block",
     ),

@@ -67,6 +67,7 @@ mod mem {
 mod rdma {
     mod close;
     mod connect;
+    mod crowd;
     mod errors;
     mod forgotten;
     mod one_sided;

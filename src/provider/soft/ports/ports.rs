@@ -167,7 +167,7 @@ impl Ports {
     #[inline]
     pub(in super::super) fn ready(&self) -> bool {
         // First: a reaper has taken out what it puts back.
-        let Some(reaper) = try_lock(&self.reaper) else {
+        let Some(mut reaper) = try_lock(&self.reaper) else {
             return true;
         };
         self.ready_set.any() || reaper.finds() || self.timer.is_due() || self.ask_watched()
@@ -250,7 +250,7 @@ impl Ports {
 
     /// Has the peers, and this process, ring for whoever arms. The caller polls afterwards.
     pub(in super::super) fn arm(&self) {
-        let reaper = self.reaper();
+        let mut reaper = self.reaper();
         reaper.arm();
         self.ready_set.arm();
         self.timer.arm();
@@ -292,7 +292,7 @@ impl Ports {
         if data == TIMER {
             self.timer.rang();
         } else if data & PORT == 0 {
-            let bell = self.reaper().bell(data);
+            let bell = self.reaper().rang(data);
             // Outside of the lock.
             if let Some(bell) = bell {
                 bell::drain(&bell);

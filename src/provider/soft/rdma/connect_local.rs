@@ -136,9 +136,16 @@ impl Shared {
         }
         let (_memfd, mapping) = Arena::create(PAGE)?;
         let page = memory(mapping, PAGE);
+        let keys = [(); 2].map(|()| DoorbellPage::new_key());
         let end = |side, to: &Shared, of: &Shared| {
-            let bell = Bell::Signal(Arc::clone(&to.ports.signal));
+            let (own, peers) = match side {
+                Side::Host => (keys[0], keys[1]),
+                Side::Guest => (keys[1], keys[0]),
+            };
+            let rung = to.ports.reaper().doorbells.rung();
+            let bell = Bell::Signal(Arc::clone(&to.ports.signal), rung, peers);
             Arc::new(DoorbellPage::new(
+                own,
                 Arc::clone(&page),
                 side,
                 bell,

@@ -87,7 +87,15 @@ impl Shared {
         process: Arc<Process>,
     ) -> Arc<DoorbellPage> {
         let (page, owner) = (memory(mapping, PAGE), Arc::downgrade(&self.ports) as _);
-        Arc::new(DoorbellPage::new(page, side, bell, Some(process), owner))
+        let key = DoorbellPage::new_key();
+        Arc::new(DoorbellPage::new(
+            key,
+            page,
+            side,
+            bell,
+            Some(process),
+            owner,
+        ))
     }
 
     /// Takes the connection that a new page's client hangs its bell on.

@@ -44,24 +44,21 @@ struct PolledEndpoint {
 impl Reaper {
     /// Whether the peers of endpoints have something for this queue.
     #[inline]
-    pub(in super::super) fn finds(&self) -> bool {
+    pub(in super::super) fn finds(&mut self) -> bool {
         let finds = |polled: &PolledEndpoint| polled.watch.finds(&polled.messages);
-        self.polled.iter().any(finds) || self.doorbells.iter().any(|page| page.is_hinted())
+        self.polled.iter().any(finds) || self.doorbells.look()
     }
 
     /// Makes the endpoints ready that peers hinted at.
     #[inline]
-    pub(in super::super) fn take_hints(&self, ready_set: &ReadySet) {
-        for doorbell in self.doorbells.iter() {
-            if doorbell.is_hinted() {
-                doorbell.take_hints(|number| ready_set.set(number));
-            }
-        }
+    pub(in super::super) fn take_hints(&mut self, ready_set: &ReadySet) {
+        let take = |page: &DoorbellPage| page.take_hints(|number| ready_set.set(number));
+        self.doorbells.hinted(take);
     }
 
     /// Has the peers of endpoints ring. The caller polls afterwards.
-    pub(in super::super) fn arm(&self) {
-        self.doorbells.iter().for_each(|doorbell| doorbell.arm());
+    pub(in super::super) fn arm(&mut self) {
+        self.doorbells.arm();
     }
 
     /// Lets go of doorbell pages without message rings.
@@ -81,12 +78,11 @@ impl Reaper {
         (!self.changed.is_empty()).then(|| std::mem::take(&mut self.changed))
     }
 
-    /// The bell of a doorbell page, if its peer is another process.
-    pub(in super::super) fn bell(&self, key: u64) -> Option<Arc<Guarded>> {
-        let doorbell = self.doorbells.iter().find(|page| page.key == key)?;
-        match doorbell.bell() {
+    /// The bell of a doorbell page rang: returns it, if the peer is another process.
+    pub(in super::super) fn rang(&mut self, key: u64) -> Option<Arc<Guarded>> {
+        match self.doorbells.rang(key)?.bell() {
             Bell::Socket(socket) => socket.get().cloned(),
-            Bell::Signal(_) => None,
+            Bell::Signal(..) => None,
         }
     }
 

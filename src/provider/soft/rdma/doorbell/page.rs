@@ -52,6 +52,8 @@ pub(in super::super) struct DoorbellPage {
     rings: AtomicU32,
     members: Mutex<Members>,
     owner: Weak<dyn DoorbellOwner>,
+    /// It is in the list of those that are looked at each time (`pages.rs`).
+    is_awake: AtomicBool,
 }
 
 /// The queue whose end of a doorbell page it is.
@@ -63,10 +65,33 @@ pub(in super::super) trait DoorbellOwner: Send + Sync {
     fn note_idle(&self);
 }
 
+/// Pages of a queue that peers of this process rang for.
+#[derive(Default)]
+pub(in super::super) struct Rung {
+    any: AtomicBool,
+    keys: Mutex<Vec<u64>>,
+}
+
+impl Rung {
+    fn add(&self, key: u64) {
+        lock(&self.keys).push(key);
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Takes their keys, if there are any.
+    #[inline]
+    pub(super) fn take(&self, into: &mut Vec<u64>) {
+        // What is added meanwhile sets it again.
+        if self.any.load(Ordering::Relaxed) && self.any.swap(false, Ordering::Acquire) {
+            into.append(&mut lock(&self.keys));
+        }
+    }
+}
+
 /// How the peer is woken.
 pub(in super::super) enum Bell {
-    /// It is of this process.
-    Signal(Arc<Signal>),
+    /// It is of this process: the bell of its queue, and where that finds which page rang.
+    Signal(Arc<Signal>, Arc<Rung>, u64),
     /// A byte on a socket. Empty until the peer has its end.
     Socket(OnceLock<Arc<Guarded>>),
 }
@@ -80,15 +105,15 @@ struct Members {
 
 impl DoorbellPage {
     pub(in super::super) fn new(
+        key: u64,
         memory: Arc<Memory>,
         side: Side,
         bell: Bell,
         process: Option<Arc<Process>>,
         owner: Weak<dyn DoorbellOwner>,
     ) -> DoorbellPage {
-        static KEY: AtomicU64 = AtomicU64::new(0);
         DoorbellPage {
-            key: KEY.fetch_add(1, Ordering::Relaxed),
+            key,
             memory,
             side,
             bell,
@@ -98,7 +123,22 @@ impl DoorbellPage {
             rings: AtomicU32::new(0),
             members: Mutex::default(),
             owner,
+            is_awake: AtomicBool::new(false),
         }
+    }
+
+    /// Returns a key that no page of this process has.
+    pub(in super::super) fn new_key() -> u64 {
+        static KEY: AtomicU64 = AtomicU64::new(0);
+        KEY.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Notes whether it is looked at each time, and returns whether it was. The reaper's lock is
+    /// held.
+    pub(super) fn set_awake(&self, awake: bool) -> bool {
+        let before = self.is_awake.load(Ordering::Relaxed);
+        self.is_awake.store(awake, Ordering::Relaxed);
+        before
     }
 
     fn word(&self, side: Side, at: usize) -> &Word {
@@ -234,6 +274,11 @@ impl DoorbellPage {
         self.word(self.side, ARMED).store(1, Ordering::SeqCst);
     }
 
+    /// Returns whether the peer will ring for its next hint.
+    pub(super) fn is_armed(&self) -> bool {
+        self.word(self.side, ARMED).load(Ordering::SeqCst) != 0
+    }
+
     /// Wakes the peer if it sleeps. After what was published, and a fence. Returns false if it was
     /// found to have died.
     #[inline(always)]
@@ -245,7 +290,7 @@ impl DoorbellPage {
     #[cold]
     fn ring_peer(&self, armed: &Word) -> bool {
         let socket = match &self.bell {
-            Bell::Signal(_) => None,
+            Bell::Signal(..) => None,
             Bell::Socket(socket) => match socket.get() {
                 Some(socket) => Some(socket),
                 // It stays armed: `hang_bell` rings.
@@ -256,7 +301,10 @@ impl DoorbellPage {
             return true;
         }
         match (&self.bell, socket) {
-            (Bell::Signal(signal), _) => signal.ring(),
+            (Bell::Signal(signal, rung, key), _) => {
+                rung.add(*key);
+                signal.ring();
+            }
             (_, Some(socket)) if !bell::ring(socket) => {
                 self.gone.store(true, Ordering::Relaxed);
                 return false;

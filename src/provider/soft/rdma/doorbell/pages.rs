@@ -1,14 +1,35 @@
 //! The doorbell pages of a queue.
+//!
+//! A queue looks at those that may have hints for which nobody rings, and at a few of the others in
+//! turn. So a queue with a thousand idle peers costs what one with a few does. A page that is armed
+//! and has no hint is left to its bell, since the peer's next hint rings; the bell says which page
+//! it is of. A queue that polls hears no bells, and finds hints by its turns.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::super::super::fabric::{Id, Process};
 use super::super::messages::Side;
-use super::page::DoorbellPage;
+use super::page::{DoorbellPage, Rung};
+
+/// So many pages are looked at each time, and so many others in turn.
+const FEW: usize = 16;
 
 /// The doorbell pages that a queue looks at.
 #[derive(Default)]
-pub(in super::super) struct DoorbellPages(Vec<Entry>);
+pub(in super::super) struct DoorbellPages {
+    all: Vec<Entry>,
+    by_key: HashMap<u64, Arc<DoorbellPage>>,
+    /// Those that are looked at each time.
+    awake: Vec<Arc<DoorbellPage>>,
+    /// There may be some that are neither awake nor armed.
+    cold: bool,
+    /// Where the next turn begins.
+    next: usize,
+    rung: Arc<Rung>,
+    /// Keys that were taken out of it: no look allocates.
+    keys: Vec<u64>,
+}
 
 struct Entry {
     /// The peer's fabric, and its queue.
@@ -20,9 +41,94 @@ struct Entry {
 }
 
 impl DoorbellPages {
+    /// Where peers of this process say which page they rang for.
+    pub(in super::super) fn rung(&self) -> Arc<Rung> {
+        Arc::clone(&self.rung)
+    }
+
+    /// Whether a page has hints: one that is awake, or one of those whose turn it is. After `arm`
+    /// that is each page for whose hints nobody rings.
     #[inline]
-    pub(in super::super) fn iter(&self) -> impl Iterator<Item = &Arc<DoorbellPage>> {
-        self.0.iter().map(|entry| &entry.doorbell)
+    pub(in super::super) fn look(&mut self) -> bool {
+        self.rung.take(&mut self.keys);
+        while let Some(key) = self.keys.pop() {
+            self.rang(key);
+        }
+        if self.awake.len() < self.all.len() {
+            self.take_turn();
+        }
+        let is_hinted = |page: &Arc<DoorbellPage>| page.is_hinted();
+        if self.awake.len() > FEW {
+            self.thin_out();
+        }
+        self.awake.iter().any(is_hinted)
+    }
+
+    /// Looks at a few pages that are not looked at each time.
+    fn take_turn(&mut self) {
+        for _ in 0..FEW.min(self.all.len()) {
+            self.next = (self.next + 1) % self.all.len();
+            let page = &self.all[self.next].doorbell;
+            if page.is_hinted() && !page.set_awake(true) {
+                self.awake.push(Arc::clone(page));
+            }
+        }
+    }
+
+    /// Looks at all that are awake, and keeps those that have hints, or a few of the others.
+    #[cold]
+    fn thin_out(&mut self) {
+        let (mut others, cold) = (0, &mut self.cold);
+        self.awake.retain(|page| {
+            if page.is_hinted() {
+                return true;
+            }
+            others += 1;
+            if others <= FEW / 2 {
+                return true;
+            }
+            *cold |= !page.is_armed();
+            page.set_awake(false);
+            false
+        });
+    }
+
+    /// Calls `each` with the pages that have hints.
+    #[inline]
+    pub(in super::super) fn hinted(&mut self, mut each: impl FnMut(&DoorbellPage)) {
+        if self.look() {
+            let hinted = self.awake.iter().filter(|page| page.is_hinted());
+            hinted.for_each(|page| each(page));
+        }
+    }
+
+    /// Has the peers of all ring for their next hint. The caller looks afterwards.
+    pub(in super::super) fn arm(&mut self) {
+        if std::mem::take(&mut self.cold) {
+            for entry in &self.all {
+                let page = &entry.doorbell;
+                if !page.is_armed() && !page.set_awake(true) {
+                    self.awake.push(Arc::clone(page));
+                }
+            }
+        }
+        self.awake.retain(|page| {
+            let rings = page.is_armed() && !page.is_hinted();
+            match rings {
+                true => _ = page.set_awake(false),
+                false => page.arm(),
+            }
+            !rings
+        });
+    }
+
+    /// The peer of a page rang: returns the page.
+    pub(in super::super) fn rang(&mut self, key: u64) -> Option<&Arc<DoorbellPage>> {
+        let page = self.by_key.get(&key)?;
+        if !page.set_awake(true) {
+            self.awake.push(Arc::clone(page));
+        }
+        Some(page)
     }
 
     /// The doorbell page with this number to this queue of the peer, which is this process and none
@@ -41,7 +147,7 @@ impl DoorbellPages {
                 && entry.doorbell.side() == side
                 && entry.doorbell.is_of(process)
         };
-        let entry = self.0.iter().find(of)?;
+        let entry = self.all.iter().find(of)?;
         Some(Arc::clone(&entry.doorbell))
     }
 
@@ -51,7 +157,7 @@ impl DoorbellPages {
         peer: (Id, u64),
     ) -> Option<(u64, Arc<DoorbellPage>)> {
         let joined = |entry: &&Entry| entry.peer == peer && entry.doorbell.side() == Side::Guest;
-        let entry = self.0.iter().rfind(joined)?;
+        let entry = self.all.iter().rfind(joined)?;
         Some((entry.number, Arc::clone(&entry.doorbell)))
     }
 
@@ -61,7 +167,7 @@ impl DoorbellPages {
         &self,
         peer: (Id, u64),
     ) -> Option<(u64, Arc<DoorbellPage>, Arc<DoorbellPage>)> {
-        self.0.iter().find_map(|entry| {
+        self.all.iter().find_map(|entry| {
             let twin = entry.twin.as_ref().filter(|_| entry.peer == peer)?;
             Some((entry.number, Arc::clone(&entry.doorbell), Arc::clone(twin)))
         })
@@ -77,9 +183,12 @@ impl DoorbellPages {
         doorbell: &Arc<DoorbellPage>,
         twin: Option<&Arc<DoorbellPage>>,
     ) {
-        if self.iter().all(|known| !Arc::ptr_eq(known, doorbell)) {
+        if !self.by_key.contains_key(&doorbell.key) {
             self.let_go_of_idle();
-            self.0.push(Entry {
+            self.by_key.insert(doorbell.key, Arc::clone(doorbell));
+            doorbell.set_awake(true);
+            self.awake.push(Arc::clone(doorbell));
+            self.all.push(Entry {
                 peer,
                 number,
                 doorbell: Arc::clone(doorbell),
@@ -90,6 +199,14 @@ impl DoorbellPages {
 
     /// Those that have no message ring any more go.
     pub(in super::super) fn let_go_of_idle(&mut self) {
-        self.0.retain(|entry| !entry.doorbell.is_idle());
+        self.all.retain(|entry| {
+            let is_idle = entry.doorbell.is_idle();
+            if is_idle {
+                self.by_key.remove(&entry.doorbell.key);
+            }
+            !is_idle
+        });
+        let by_key = &self.by_key;
+        self.awake.retain(|page| by_key.contains_key(&page.key));
     }
 }

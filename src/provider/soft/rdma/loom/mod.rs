@@ -55,8 +55,10 @@ fn ends() -> [End; 2] {
             Side::Host => (0, 1),
             Side::Guest => (1, 0),
         };
-        let bell = Bell::Signal(Arc::clone(&signals[other]));
-        let doorbell = DoorbellPage::new(Arc::clone(&page), side, bell, None, Weak::<Ports>::new());
+        let (signal, rung) = (Arc::clone(&signals[other]), Arc::default());
+        let bell = Bell::Signal(signal, rung, other as u64);
+        let (page, owner) = (Arc::clone(&page), Weak::<Ports>::new());
+        let doorbell = DoorbellPage::new(own as u64, page, side, bell, None, owner);
         doorbell.join(0, 7);
         let messages = MessageRing::new(Arc::clone(&memory), shape, side);
         End {

@@ -1,5 +1,6 @@
 //! Who is parked, armed or waits: nobody sleeps through anything.
 
+use super::super::doorbell::DoorbellPages;
 use super::super::messages::{Got, STREAM, Sent, Watch};
 use super::{End, SHORT, ends, is_hinted, is_rung, publish_and_notify};
 use crate::sync::atomic::{Ordering::SeqCst, fence};
@@ -114,6 +115,53 @@ fn mutant_that_wakes_before_it_hints_is_found() {
     }
     mutant("slept through it", || {
         check(3, is_rung_for(wake_and_hint, arm_and_look));
+    });
+}
+
+/// The same of a queue that may have left a page to its bell (`armed`).
+fn is_rung_for_by_a_page(
+    armed: bool,
+    looks: fn(&mut DoorbellPages) -> bool,
+) -> impl Fn() + Send + Sync {
+    move || {
+        let [mut sender, mut receiver] = ends();
+        receiver.post(SHORT);
+        receiver.messages().set_parked(true);
+        let mut pages = DoorbellPages::default();
+        pages.keep(([0; 16], 1), 1, &receiver.connection.doorbell, None);
+        if armed {
+            pages.arm();
+            assert!(!pages.look());
+        }
+        let publisher = spawn(move || publish_and_notify(&mut sender));
+        let found = looks(&mut pages);
+        publisher.join().unwrap();
+        assert!(found || is_rung(&receiver.signal), "slept through it");
+        assert!(is_hinted(&receiver), "woken for nothing");
+    }
+}
+
+fn arm_and_look_at_pages(pages: &mut DoorbellPages) -> bool {
+    pages.arm();
+    fence(SeqCst);
+    pages.look()
+}
+
+#[test]
+fn who_leaves_a_page_to_its_bell_is_rung_for_or_sees_it() {
+    check(3, is_rung_for_by_a_page(true, arm_and_look_at_pages));
+    check(3, is_rung_for_by_a_page(false, arm_and_look_at_pages));
+}
+
+#[test]
+fn mutant_that_looks_at_pages_and_then_arms_them_is_found() {
+    fn look_and_arm(pages: &mut DoorbellPages) -> bool {
+        let found = pages.look();
+        pages.arm();
+        found
+    }
+    mutant("slept through it", || {
+        check(3, is_rung_for_by_a_page(false, look_and_arm));
     });
 }
 

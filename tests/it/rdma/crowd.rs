@@ -1,0 +1,77 @@
+//! One queue with many peer queues, most of which are idle: each message is heard.
+
+use support::rdma::{Setup, Side, connect};
+use support::*;
+use tokio_doca::{Mode, WorkQ};
+
+/// More peer queues than a queue looks at each time.
+const PEERS: usize = 70;
+
+fn workq(mode: Mode) -> WorkQ {
+    WorkQ::builder().depth(8).mode(mode).build().unwrap()
+}
+
+/// A queue whose `here[at]` is connected to `peers[at]`, which is on a queue of its own.
+struct Crowd {
+    queue: WorkQ,
+    here: Vec<Side>,
+    peers: Vec<Side>,
+}
+
+impl Crowd {
+    fn new(mode: Mode) -> Crowd {
+        let (device, queue) = (device::under_test(false), workq(mode));
+        let setup = Setup::new(false, mode);
+        let pair = |_| {
+            let here = Side::on(&device, &queue, setup);
+            let peer = Side::on(&device, &workq(mode), setup);
+            connect(&here.rdma, &peer.rdma);
+            (here, peer)
+        };
+        let (here, peers) = (0..PEERS).map(pair).unzip();
+        Crowd { queue, here, peers }
+    }
+
+    /// A peer sends to the queue, which sleeps or polls meanwhile, and back.
+    async fn there_and_back(&self, at: usize) {
+        let (here, peer) = (&self.here[at], &self.peers[at]);
+        for (from, to) in [(peer, here), (here, peer)] {
+            let both = futures::future::join(to.recv(), async {
+                // The receiver may sleep by now.
+                tokio::task::yield_now().await;
+                from.rdma.send(from.filled(b"hello")).await.unwrap();
+            });
+            let (came, ()) = in_time("a message", both).await;
+            assert_eq!(came.unwrap(), b"hello");
+        }
+    }
+}
+
+#[test]
+fn a_queue_hears_each_of_many_peers() {
+    for mode in [Mode::EventDriven, Mode::BusyPoll, Mode::default()] {
+        let crowd = Crowd::new(mode);
+        run(async {
+            for round in 0..300 {
+                crowd.there_and_back(round * 31 % PEERS).await;
+            }
+        });
+    }
+}
+
+/// Pages that were left to their bells are found by a queue that hears none.
+#[test]
+fn a_queue_that_begins_to_poll_hears_each_of_many_peers() {
+    let crowd = Crowd::new(Mode::EventDriven);
+    run(async {
+        for mode in [Mode::BusyPoll, Mode::EventDriven, Mode::BusyPoll] {
+            for at in 0..PEERS {
+                crowd.there_and_back(at).await;
+            }
+            crowd.queue.set_mode(mode).unwrap();
+        }
+        for at in (0..PEERS).rev() {
+            crowd.there_and_back(at).await;
+        }
+    });
+}
