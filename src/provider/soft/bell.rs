@@ -22,8 +22,18 @@ pub(super) fn ring(socket: &Guarded) -> bool {
 /// Reads what rang, so that there is room for more. What a flooding peer leaves there costs it its
 /// bell, and so does a descriptor.
 pub(super) fn drain(socket: &Guarded) {
+    read(socket, READS);
+}
+
+/// Reads one ring: most times there is no other one. What is left there does not hide the next
+/// edge.
+pub(super) fn hear(socket: &Guarded) {
+    read(socket, 1);
+}
+
+fn read(socket: &Guarded, most: usize) {
     let mut message = [0; 64];
-    for _ in 0..READS {
+    for _ in 0..most {
         match receive(socket, &mut message) {
             Ok(1..) | Err(Errno::EINTR) => {}
             Err(Errno::EBADMSG) => return hang_up(socket),

@@ -14,7 +14,6 @@ use std::time::Instant;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
-use super::super::bell;
 use super::super::counter::Counter;
 use super::super::fault::Faults;
 use super::super::rdma::Reaper;
@@ -292,10 +291,10 @@ impl Ports {
         if data == TIMER {
             self.timer.rang();
         } else if data & PORT == 0 {
-            let bell = self.reaper().rang(data);
+            let read_bell = self.reaper().rang(data);
             // Outside of the lock.
-            if let Some(bell) = bell {
-                bell::drain(&bell);
+            if let Some(read_bell) = read_bell {
+                read_bell();
             }
         } else {
             let number = (data & !PORT) as u32;

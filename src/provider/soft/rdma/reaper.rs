@@ -16,7 +16,6 @@ use super::messages::{MessageRing, Watch};
 use super::state::Shared;
 use crate::device::Completion;
 use crate::error::{Error, Result};
-use crate::process::Guarded;
 use crate::sync::atomic::fence;
 
 /// Endpoints that are polled without a hint.
@@ -78,12 +77,10 @@ impl Reaper {
         (!self.changed.is_empty()).then(|| std::mem::take(&mut self.changed))
     }
 
-    /// The bell of a doorbell page rang: returns it, if the peer is another process.
-    pub(in super::super) fn rang(&mut self, key: u64) -> Option<Arc<Guarded>> {
-        match self.doorbells.rang(key)?.bell() {
-            Bell::Socket(socket) => socket.get().cloned(),
-            Bell::Signal(..) => None,
-        }
+    /// The bell of a doorbell page rang. Returns what reads it, for whoever holds no lock.
+    pub(in super::super) fn rang(&mut self, key: u64) -> Option<impl FnOnce() + use<>> {
+        let page = self.doorbells.rang(key)?;
+        Some(move || page.read_bell())
     }
 
     /// Polls the endpoints that need no hint.

@@ -123,12 +123,12 @@ impl DoorbellPages {
     }
 
     /// The peer of a page rang: returns the page.
-    pub(in super::super) fn rang(&mut self, key: u64) -> Option<&Arc<DoorbellPage>> {
+    pub(in super::super) fn rang(&mut self, key: u64) -> Option<Arc<DoorbellPage>> {
         let page = self.by_key.get(&key)?;
         if !page.set_awake(true) {
             self.awake.push(Arc::clone(page));
         }
-        Some(page)
+        Some(Arc::clone(page))
     }
 
     /// The doorbell page with this number to this queue of the peer, which is this process and none
