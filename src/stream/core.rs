@@ -76,6 +76,8 @@ pub(super) struct Core {
     last: Buf,
     /// The frame that was begun: writes have filled it, and it was not sent.
     begun: Option<Buf>,
+    /// It could not be sent, and never will be.
+    lost: bool,
     /// A frame of credits is to be sent.
     owes: bool,
     /// Frames that were taken, and that the reader does not have.
@@ -121,6 +123,7 @@ impl Core {
             credits,
             last,
             begun: None,
+            lost: false,
             owes: false,
             inbox: VecDeque::with_capacity(parts.recv_window),
             lends: false,
@@ -215,7 +218,7 @@ impl Core {
         if let Err(error) = taken {
             self.recv_error = Some(error);
             if error.reason() == Reason::PeerNonsense {
-                self.send_error = Some(error);
+                self.fail(error);
                 // It fails if the WorkQ was shut down, and then there is no connection any more.
                 _ = self.rdma.0.reset();
             }
@@ -234,6 +237,7 @@ impl Core {
 
     fn fail(&mut self, error: JobError) -> JobError {
         self.send_error = Some(error);
+        self.lose_rest();
         self.wakers.wake_writer();
         error
     }

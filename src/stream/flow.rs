@@ -91,11 +91,6 @@ impl Flow {
         self.payload
     }
 
-    /// Returns whether a frame was begun, and not sent.
-    pub(super) fn has_begun(&self) -> bool {
-        self.begun > 0
-    }
-
     /// Takes what fits of a write of `len` bytes into the frame that was begun, or begins one with
     /// a write that is small. Returns how many bytes it has taken; 0 if the write must wait.
     pub(super) fn fill(&mut self, len: usize) -> usize {
@@ -269,11 +264,11 @@ mod tests {
 
         /// Sends the frame that was begun, if it can be.
         fn send_begun(&mut self, other: &mut Side) {
-            if self.flow.has_begun() && self.flow.may_send() && !self.flow.shall_lend(self.posted) {
+            if (self.flow.begun > 0) && self.flow.may_send() && !self.flow.shall_lend(self.posted) {
                 let data = std::mem::take(&mut self.begun);
                 assert!(!data.is_empty() && data.len() <= self.flow.payload());
                 self.send(Kind::Data, &data, other);
-                assert!(!self.flow.has_begun());
+                assert!(!(self.flow.begun > 0));
             }
         }
 
@@ -284,7 +279,7 @@ mod tests {
                 self.send_begun(other);
             }
             let waits = self.flow.shall_lend(self.posted) || !self.flow.may_send() || full;
-            if self.flow.has_begun() || waits {
+            if (self.flow.begun > 0) || waits {
                 let taken = self.flow.fill(len);
                 assert!(taken <= len);
                 let bytes = self.bytes(taken);
@@ -340,7 +335,7 @@ mod tests {
                     _ => (&mut right[0], &mut left[0]),
                 };
                 match act {
-                    59 if !this.closed && !this.flow.has_begun() => this.send(Kind::End, &[], other),
+                    59 if !this.closed && !(this.flow.begun > 0) => this.send(Kind::End, &[], other),
                     58 => {
                         this.lend();
                         this.send_begun(other);

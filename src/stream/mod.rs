@@ -20,9 +20,9 @@
 //!
 //! # Flow control
 //!
-//! A side posts `recv_window` receives and two more, and gives the peer a credit for each but
-//! these, which are for a frame of credits and for the end of the stream. So a frame never meets an
-//! empty receive queue, however slow the application reads, and a stream that waits for its peer
+//! A side posts `recv_window` receives and three more, and gives the peer a credit for each but
+//! these, which are for two frames of credits and for the end of the stream. So a frame never meets
+//! an empty receive queue, however slow the application reads, and a stream that waits for its peer
 //! occupies no slot of the WorkQ. A stream gives credits back in the head of what it sends, or in a
 //! frame of their own once the peer has none left or would get half of a window.
 //!
@@ -32,10 +32,11 @@
 //! is read, so that the buffer stays free for others.
 //!
 //! On a device that does not finish sends inline, as adapters do not, a frame takes a slot of the
-//! WorkQ until it was sent. A write is accepted once it has its slot, so that what was accepted
-//! goes on though no task of the stream polls again. A frame of credits that finds no slot is sent
-//! by a task of its own. With a WorkQ as deep as the frames of all streams
-//! ([`send_window`](StreamOptions::send_window) for each) nobody waits for a slot.
+//! WorkQ until it was sent. A write is accepted once it has its slot, or its bytes are in a frame
+//! that waits for credits. A task of the stream's own sends such a frame, and a frame of credits
+//! that finds no slot: what was accepted goes on though the application does not poll again. With a
+//! WorkQ as deep as the frames of all streams ([`send_window`](StreamOptions::send_window) for
+//! each) nobody waits for a slot.
 //!
 //! # What a peer may do
 //!

@@ -93,7 +93,9 @@ pub use link::StreamTransport;
 /// again. Frames that have come can still be read. Dropping a stream without it sends what was
 /// written, and its end, in the background, for at most [`linger`](super::StreamOptions::linger).
 /// That needs the runtime on which the stream was made; if the runtime ends first, the peer's
-/// reads fail.
+/// reads fail. A message that small writes share needs it as well, or the one on which the last of
+/// them was: one of them must run. In a [`WorkQ`](crate::WorkQ) that polls, it polls until the
+/// peer has read.
 ///
 /// # Errors
 ///
@@ -110,7 +112,7 @@ pub struct RdmaStream {
     /// `None` once it was dropped.
     link: Option<Link>,
     wakers: Arc<Wakers>,
-    /// Wakes both tasks of `wakers`.
+    /// Wakes all tasks of `wakers`.
     waker: Waker,
     peer: Peer,
     local: Option<SocketAddr>,

@@ -53,6 +53,11 @@ impl Wakers {
         number
     }
 
+    /// Returns whether no other task has the place of this one.
+    pub(super) fn is_task(&self, number: u64) -> bool {
+        lock(&self.task).number == number
+    }
+
     /// Has the task of this number woken; false if another one has its place.
     pub(super) fn register_task(&self, number: u64, waker: &Waker) -> bool {
         let waker = waker.clone();

@@ -14,14 +14,33 @@ use crate::stream::flow::{HEAD, Kind};
 impl Core {
     /// Returns whether something is to be sent that can be.
     pub(in crate::stream) fn has_rest(&self) -> bool {
-        (self.owes || self.flow.has_begun()) && self.check().is_ok()
+        self.owes || self.begun.is_some()
     }
 
     /// Sends it, or as much of it as can be sent now.
     pub(in crate::stream) fn poll_rest(&mut self, cx: &mut Context<'_>) {
+        if let Err(error) = self.check() {
+            self.fail(error);
+        }
         _ = self.poll_owed(cx);
         if let Poll::Ready(Err(error)) = self.poll_begun(cx) {
             self.fail(error);
+        }
+    }
+
+    /// Nothing is sent any more: what was begun is lost, and gives back its Buf and its place in
+    /// line, which may be that of a write.
+    pub(super) fn lose_rest(&mut self) {
+        self.owes = false;
+        self.lost |= self.begun.take().is_some();
+        self.leave_line();
+    }
+
+    /// Gives up a place in line that nothing needs any more, unless a write does, which asks anew.
+    fn leave_line(&mut self) {
+        if self.sends.is_in_line() {
+            self.sends.leave();
+            self.wakers.wake_writer();
         }
     }
 
@@ -30,6 +49,7 @@ impl Core {
         while self.owes {
             if self.check().is_err() {
                 self.owes = false;
+                self.leave_line();
                 break;
             }
             // The peer may know of the last one before this side knows of its end.
@@ -48,6 +68,7 @@ impl Core {
             // Another frame may have taken the credits with it.
             if !flow.shall_grant(lent) {
                 self.owes = false;
+                self.leave_line();
                 break;
             }
             let head = flow.head(Kind::Credits, lent);
@@ -88,10 +109,15 @@ impl Core {
 
     /// Copies what fits of a write into the frame that was begun, or begins one if it waits for
     /// credits or for the window. Returns how many bytes it has taken; 0 if the write must wait.
-    pub(super) fn fill(&mut self, slices: &[IoSlice<'_>], len: usize) -> Result<usize, JobError> {
+    pub(super) fn fill(
+        &mut self,
+        slices: &[IoSlice<'_>],
+        len: usize,
+        cx: &mut Context<'_>,
+    ) -> Result<usize, JobError> {
         let mut flow = self.flow;
         let mut left = flow.fill(len);
-        if left == 0 || (self.begun.is_none() && !self.begin_frame()) {
+        if left == 0 || (self.begun.is_none() && !self.begin_frame(cx)) {
             return Ok(0);
         }
         let (taken, begun) = (left, self.begun.as_ref().expect("there is one"));
@@ -105,16 +131,16 @@ impl Core {
         Ok(taken)
     }
 
-    /// Takes a Buf for a frame that waits for credits or for the window.
-    fn begin_frame(&mut self) -> bool {
+    /// Takes a Buf for a frame that waits for credits or for the window, if nobody waits for one.
+    fn begin_frame(&mut self, cx: &mut Context<'_>) -> bool {
         let waits = !self.flow.may_send() || self.sends.in_flight() >= self.send_window;
         if self.eager || !waits {
             return false;
         }
-        let Ok(buf) = self.pool.try_alloc() else {
+        let Some(buf) = self.bufs.as_mut().poll(cx.waker()) else {
+            self.bufs.as_mut().stop();
             return false;
         };
-        self.bufs.as_mut().stop();
         // The head is written over once it is known.
         let begins = buf
             .set_data(0, 0)
@@ -124,11 +150,15 @@ impl Core {
     }
 
     /// Does the same for a frame that was begun already, and looks at nothing else.
-    pub(in crate::stream) fn try_fill(&mut self, slices: &[IoSlice<'_>]) -> Option<usize> {
+    pub(in crate::stream) fn try_fill(
+        &mut self,
+        slices: &[IoSlice<'_>],
+        cx: &mut Context<'_>,
+    ) -> Option<usize> {
         if self.closed || self.begun.is_none() || self.check().is_err() {
             return None;
         }
         let len = slices.iter().map(|slice| slice.len()).sum();
-        self.fill(slices, len).ok().filter(|&taken| taken > 0)
+        self.fill(slices, len, cx).ok().filter(|&taken| taken > 0)
     }
 }

@@ -53,7 +53,7 @@ impl Core {
                 Poll::Ready(Ok(Some(len)))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(self.fail(error))),
-            Poll::Pending => match self.fill(slices, all)? {
+            Poll::Pending => match self.fill(slices, all, cx)? {
                 0 => Poll::Pending,
                 taken => Poll::Ready(Ok(Some(taken))),
             },
@@ -76,7 +76,9 @@ impl Core {
             return Poll::Ready(Ok(None));
         }
         self.check()?;
-        ready!(self.poll_begun(cx))?;
+        if let Err(error) = ready!(self.poll_begun(cx)) {
+            return Poll::Ready(Err(self.fail(error)));
+        }
         // Another handle may have changed it since the caller looked: that breaks the stream alone.
         let (from, len) = (buf.headroom().saturating_sub(HEAD), buf.data_len());
         let sent = self.poll_room(cx, |core, cx| {
@@ -238,7 +240,8 @@ impl Core {
     /// something that was accepted is lost: TCP reports no error then either.
     fn after(&self, error: JobError) -> Result<(), JobError> {
         let is_over = error.is_disconnect() || self.rdma.state() != RdmaState::Connected;
-        let has_all = self.begun.is_none() && self.sends.has_delivered(self.data_end);
+        let is_lost = self.lost || self.begun.is_some();
+        let has_all = !is_lost && self.sends.has_delivered(self.data_end);
         match is_over && has_all {
             true => Ok(()),
             false => Err(error),

@@ -9,8 +9,9 @@
 //! for, with the waker of all tasks of the stream, after `has_rest` was set. So an event wakes the
 //! task, which is registered or about to be polled.
 
-use std::future::poll_fn;
+use std::future::Future;
 use std::io::IoSlice;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
@@ -172,9 +173,9 @@ impl RdmaLink {
             last.handle.abort();
         }
         let runtime = here.unwrap_or_else(|| self.runtime.clone());
-        let shared = Arc::clone(&self.shared);
-        let number = shared.wakers.next_task();
-        let handle = runtime.spawn(poll_fn(move |cx| shared.poll(number, cx)));
+        let is_another = runtime.id() != self.runtime.id();
+        let own = is_another.then(|| self.runtime.clone());
+        let handle = runtime.spawn(GoesOn::new(&self.shared, own));
         self.task = Some(Task { handle, runtime });
     }
 
@@ -269,7 +270,7 @@ impl RdmaLink {
         ready!(budget::proceed(cx));
         let mut state = lock(&self.shared.state);
         let core = state.core.as_mut();
-        let taken = core.and_then(|core| core.try_fill(slices));
+        let taken = core.and_then(|core| core.try_fill(slices, cx));
         drop(state);
         budget::spent(taken.unwrap_or_default());
         Poll::Ready(taken)
@@ -315,6 +316,46 @@ impl Drop for RdmaLink {
     }
 }
 
+/// What the task of a stream does.
+struct GoesOn {
+    shared: Arc<Shared>,
+    number: u64,
+    /// The runtime of the stream, if it is on another one.
+    own: Option<Handle>,
+}
+
+impl GoesOn {
+    fn new(shared: &Arc<Shared>, own: Option<Handle>) -> GoesOn {
+        GoesOn {
+            number: shared.wakers.next_task(),
+            shared: Arc::clone(shared),
+            own,
+        }
+    }
+}
+
+impl Future for GoesOn {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.shared.poll(self.number, cx)
+    }
+}
+
+impl Drop for GoesOn {
+    /// Goes on by the runtime of the stream if another one has ended: the application may not poll
+    /// the stream again.
+    fn drop(&mut self) {
+        let is_over = lock(&self.shared.state).over;
+        if let Some(own) = self.own.take()
+            && !is_over
+            && self.shared.wakers.is_task(self.number)
+        {
+            own.spawn(GoesOn::new(&self.shared, None));
+        }
+    }
+}
+
 impl Shared {
     /// Sends what there is to send, as far as that is possible.
     fn poll(&self, task: u64, cx: &mut Context<'_>) -> Poll<()> {
@@ -331,6 +372,8 @@ impl Shared {
         };
         state.stats = core.stats();
         drop(state);
+        // What the reader has given back may be owed, and then wait for the same as the rest.
+        self.wakers.has_rest.store(true, Ordering::Relaxed);
         let waker = self.wakers.waker();
         let cx = &mut Context::from_waker(&waker);
         loop {
@@ -354,6 +397,8 @@ impl Shared {
             if missed {
                 self.wakers.wake_reader();
                 self.wakers.wake_writer();
+                // Another task may have the place of this one by now.
+                self.wakers.wake_task();
             }
             return Poll::Pending;
         }

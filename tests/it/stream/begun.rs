@@ -222,6 +222,22 @@ fn it_leaves_by_the_runtime_that_writes() {
     }
 }
 
+/// The runtime that wrote ends, and nobody calls the stream again.
+#[test]
+fn it_leaves_by_the_runtime_of_the_stream_if_another_one_ends() {
+    pairs(0, async |_, mut here, mut there| {
+        let begin = tokio::task::spawn_blocking(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = { runtime }.enable_all().build().unwrap();
+            runtime.block_on(async { here.write_all(&[byte(WINDOW)]).await.unwrap() });
+            here
+        });
+        let here = begin.await.unwrap();
+        read(&mut there, 0, WINDOW + 1).await;
+        drop(here);
+    });
+}
+
 /// A thread without a runtime writes, which must poll; what it has begun leaves by the runtime of
 /// the stream.
 #[test]

@@ -144,6 +144,24 @@ fn credits_are_given_though_nobody_drives_the_runtime_of_the_reader() {
     });
 }
 
+/// Nor does anybody else wait behind them.
+#[test]
+fn credits_that_a_peer_needs_no_more_stand_in_no_line() {
+    pairs(async |mut pairs| {
+        let (mut here, mut there) = pairs.swap_remove(0);
+        let workq = there.rdma().unwrap().workq();
+        write(&mut here).await;
+        let held = Held::of(&there);
+        read(&mut there, WINDOW).await;
+        in_time("the end", here.shutdown()).await.unwrap();
+        let end = in_time("the end", there.read(&mut [0])).await;
+        assert_eq!(end.unwrap(), 0);
+        held.release().await;
+        until("nobody waits", || workq.stats().waiting == 0).await;
+        drop(there);
+    });
+}
+
 /// And the peer gets it once, when it is sent again.
 #[test]
 fn a_buf_whose_send_was_dropped_in_line_is_as_it_was() {
