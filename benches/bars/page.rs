@@ -76,8 +76,8 @@ const WHY: &[(&[&str], &str)] = &[
         "A message is copied into a ring and out of it, between two CPUs",
     ),
     (
-        &["R5", "R5.unix", "R5.cpu"],
-        "A byte is copied into a ring and out of it",
+        &["R5", "R5.unix", "R5.1M", "R5.1M.unix", "R5.cpu"],
+        "A window of 384 KiB is sent from one wake-up to the next",
     ),
     (
         &["R8.rate"],

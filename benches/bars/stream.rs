@@ -261,33 +261,40 @@ fn bulk(over: Over, write: usize, bytes: usize) -> [f64; 2] {
 pub(crate) fn r5(report: &mut Report) {
     const BYTES: usize = 256 << 20;
     let busy_cpus = sys::both_cpus().err().unwrap_or_default();
-    let costs = compare([Over::Tcp, Over::Unix, EVENT], BYTES, |over| {
-        bulk(over, WRITE, BYTES)
-    });
-    let [tcp, unix, rdma] = costs;
-    let what = |over: &str| {
+    let of = |write: usize| {
+        let measure = |over| bulk(over, write, BYTES);
+        compare([Over::Tcp, Over::Unix, EVENT, BUSY], BYTES, measure)
+    };
+    let what = |writes: &str, over: &str, [rdma, tcp, unix]: [[f64; 2]; 3]| {
         format!(
-            "bytes a second in writes of 64 KiB, over {over}, both through Tokio ({:.2} GB/s; TCP \
-             {:.2}, Unix {:.2}){busy_cpus}",
+            "bytes a second in writes of {writes}, over {over}, both through Tokio ({:.2} GB/s; \
+             TCP {:.2}, Unix {:.2}){busy_cpus}",
             1.0 / rdma[0],
             1.0 / tcp[0],
             1.0 / unix[0]
         )
     };
+    let [tcp, unix, rdma, _] = of(1 << 20);
+    let texts = ["TCP loopback", "a Unix stream"];
+    let [over_tcp, over_unix] = texts.map(|over| what("1 MiB", over, [rdma, tcp, unix]));
+    report.line("R5.1M", tcp[0] / rdma[0], AtLeast(1.5), "x", &over_tcp);
     report.line(
-        "R5",
-        tcp[0] / rdma[0],
-        AtLeast(2.0),
-        "x",
-        &what("TCP loopback"),
-    );
-    report.line(
-        "R5.unix",
+        "R5.1M.unix",
         unix[0] / rdma[0],
-        AtLeast(1.5),
+        AtLeast(1.0),
         "x",
-        &what("a Unix stream"),
+        &over_unix,
     );
+    let [tcp, unix, rdma, busy] = of(WRITE);
+    let [over_tcp, over_unix] = texts.map(|over| what("64 KiB", over, [rdma, tcp, unix]));
+    report.line("R5", tcp[0] / rdma[0], AtLeast(1.5), "x", &over_tcp);
+    report.line("R5.unix", unix[0] / rdma[0], AtLeast(1.0), "x", &over_unix);
+    let polls = what(
+        "64 KiB to a side that polls",
+        "TCP loopback",
+        [busy, tcp, unix],
+    );
+    report.line("R5.busy", tcp[0] / busy[0], AtLeast(2.0), "x", &polls);
     let what = format!("CPU time of such a byte, over a Unix stream's, of both sides{busy_cpus}");
     report.line("R5.cpu", rdma[1] / unix[1], AtMost(0.7), "x", &what);
 }

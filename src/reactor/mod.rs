@@ -78,6 +78,6 @@ pub(crate) use places::Wanted;
 pub(crate) use slots::{Outcome, ResultKind, Run};
 pub(crate) use spin::Spin;
 pub(crate) use sync_event::{EventPortHandle, EventWaitFuture, Waiter};
-pub(crate) use tables::{End, PostedRun, Receipt, RecvBuf, RecvCompletion};
+pub(crate) use tables::{End, PostedRun, Receipt, RecvBuf, RecvCompletion, TABLES};
 pub(crate) use waiting::Backoff;
 pub(crate) use workq::{Attachment, HasAttachment, Prepared};

@@ -10,6 +10,7 @@ use super::wire::FRAME_MIN;
 use crate::device::{Access, Device, Mtu, Transport};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::{Rdma, RdmaBuilder};
+use crate::reactor::TABLES;
 
 /// Bytes that may be on their way to a peer that does not read: less than what a connection of the
 /// software device holds.
@@ -164,7 +165,8 @@ impl StreamOptions {
         StreamOptions::default()
     }
 
-    /// Sets how many streams have memory at once. Defaults to 64; 1 to 65,536.
+    /// Sets how many streams have memory at once. Defaults to 64; 1 to 4,094, which is
+    /// as many contexts as a WorkQ has.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections;
         self
@@ -361,7 +363,7 @@ impl StreamOptions {
             }
         };
         let many = 1 << 16;
-        within("connections", self.connections, 1, many)?;
+        within("connections", self.connections, 1, TABLES)?;
         within("frame_size", frame, FRAME_MIN as usize, 128 << 10)?;
         within("recv_window", self.window(), 1, IN_FLIGHT / frame).map_err(|error| {
             let text = format!("{} with frames of {frame} bytes", error.message());

@@ -26,6 +26,7 @@ pub(crate) use received::{RecvBuf, RecvCompletion};
 pub(crate) use receives::{Receipt, RecvTable};
 #[cfg(all(test, tokio_doca_loom))]
 pub(in crate::reactor) use registry::Numbered;
+pub(crate) use registry::TABLES;
 pub(in crate::reactor) use registry::{Changed, Registry, Watching};
 pub(in crate::reactor) use stream_slots::StreamSlots;
 pub(in crate::reactor) use waits::{Ticket, WaitTable};

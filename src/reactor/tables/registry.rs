@@ -14,7 +14,7 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{BriefMutex, lock};
 
 /// The most tables: 0 stands for the Slots, and the last number for no Token at all.
-const TABLES: usize = 4094;
+pub(crate) const TABLES: usize = 4094;
 
 /// Called when the state of an Rdma has changed.
 pub(in crate::reactor) type Changed = Arc<dyn Fn() + Send + Sync>;
