@@ -264,11 +264,11 @@ mod tests {
 
         /// Sends the frame that was begun, if it can be.
         fn send_begun(&mut self, other: &mut Side) {
-            if (self.flow.begun > 0) && self.flow.may_send() && !self.flow.shall_lend(self.posted) {
+            if self.flow.begun > 0 && self.flow.may_send() && !self.flow.shall_lend(self.posted) {
                 let data = std::mem::take(&mut self.begun);
                 assert!(!data.is_empty() && data.len() <= self.flow.payload());
                 self.send(Kind::Data, &data, other);
-                assert!(!(self.flow.begun > 0));
+                assert_eq!(self.flow.begun, 0);
             }
         }
 
@@ -279,7 +279,7 @@ mod tests {
                 self.send_begun(other);
             }
             let waits = self.flow.shall_lend(self.posted) || !self.flow.may_send() || full;
-            if (self.flow.begun > 0) || waits {
+            if self.flow.begun > 0 || waits {
                 let taken = self.flow.fill(len);
                 assert!(taken <= len);
                 let bytes = self.bytes(taken);
@@ -335,7 +335,7 @@ mod tests {
                     _ => (&mut right[0], &mut left[0]),
                 };
                 match act {
-                    59 if !this.closed && !(this.flow.begun > 0) => this.send(Kind::End, &[], other),
+                    59 if !this.closed && this.flow.begun == 0 => this.send(Kind::End, &[], other),
                     58 => {
                         this.lend();
                         this.send_begun(other);
