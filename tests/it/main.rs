@@ -93,6 +93,7 @@ mod stream {
     mod messages;
     mod slots;
     mod stats;
+    mod storm;
     mod tcp;
 }
 

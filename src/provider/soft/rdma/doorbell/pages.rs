@@ -50,10 +50,7 @@ impl DoorbellPages {
     /// that is each page for whose hints nobody rings.
     #[inline]
     pub(in super::super) fn look(&mut self) -> bool {
-        self.rung.take(&mut self.keys);
-        while let Some(key) = self.keys.pop() {
-            self.rang(key);
-        }
+        self.hear();
         if self.awake.len() < self.all.len() {
             self.take_turn();
         }
@@ -62,6 +59,15 @@ impl DoorbellPages {
             self.thin_out();
         }
         self.awake.iter().any(is_hinted)
+    }
+
+    /// Takes note of the pages that peers of this process rang for.
+    #[inline]
+    fn hear(&mut self) {
+        self.rung.take(&mut self.keys);
+        while let Some(key) = self.keys.pop() {
+            self.rang(key);
+        }
     }
 
     /// Looks at a few pages that are not looked at each time.
@@ -104,6 +110,8 @@ impl DoorbellPages {
 
     /// Has the peers of all ring for their next hint. The caller looks afterwards.
     pub(in super::super) fn arm(&mut self) {
+        // One that rang is not armed, though what it rang for may be done already.
+        self.hear();
         if std::mem::take(&mut self.cold) {
             for entry in &self.all {
                 let page = &entry.doorbell;
