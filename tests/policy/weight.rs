@@ -49,7 +49,7 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "provider/soft",
-        10094,
+        10097,
         "45: variables that cannot be read are refused; 46: whether a peer is of the same kind; 47: the boot id is read once; 47: what a peer permits; 47: a queue looks at the pages that rang",
     ),
     (
@@ -71,7 +71,7 @@ const RECORD: [(&str, usize, &str); 14] = [
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 45813;
+const SUM: usize = 45816;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

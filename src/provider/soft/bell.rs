@@ -25,8 +25,7 @@ pub(super) fn drain(socket: &Guarded) {
     read(socket, READS);
 }
 
-/// Reads one ring: most times there is no other one. What is left there does not hide the next
-/// edge.
+/// Reads the one ring that there is.
 pub(super) fn hear(socket: &Guarded) {
     read(socket, 1);
 }

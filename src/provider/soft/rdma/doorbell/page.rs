@@ -29,8 +29,8 @@ pub(in super::super) const PAGE: usize = 4096;
 /// Message rings that a doorbell page joins.
 pub(in super::super) const RINGS: u32 = 64 * 64;
 
-/// How often a bell is heard before all of it is read.
-const HEARD: u32 = 16;
+/// How often a bell is read until it is read to its end: a socket holds 10 rings or more.
+const READS: u32 = 8;
 
 const ARMED: usize = 0;
 const SUMMARY: usize = 128;
@@ -57,8 +57,10 @@ pub(in super::super) struct DoorbellPage {
     owner: Weak<dyn DoorbellOwner>,
     /// It is in the list of those that are looked at each time (`pages.rs`).
     is_awake: AtomicBool,
-    /// How often its bell was heard.
-    heard: AtomicU32,
+    /// How often it was armed since its bell was read: the peer has rung no more often.
+    arms: AtomicU32,
+    /// How often its bell was read.
+    reads: AtomicU32,
 }
 
 /// The queue whose end of a doorbell page it is.
@@ -129,7 +131,8 @@ impl DoorbellPage {
             members: Mutex::default(),
             owner,
             is_awake: AtomicBool::new(false),
-            heard: AtomicU32::new(0),
+            arms: AtomicU32::new(0),
+            reads: AtomicU32::new(0),
         }
     }
 
@@ -190,18 +193,19 @@ impl DoorbellPage {
         self.is_dead() || self.process.as_ref().is_some_and(ended)
     }
 
-    /// Reads what rang for this side: all of it now and then, so that nothing adds up.
+    /// Reads all that rang for this side. A socket that was left full would hide the next ring.
     pub(in super::super) fn read_bell(&self) {
         let Bell::Socket(socket) = &self.bell else {
             return;
         };
-        let (Some(socket), heard) = (socket.get(), self.heard.load(Ordering::Relaxed)) else {
+        let Some(socket) = socket.get() else {
             return;
         };
-        self.heard.store(heard.wrapping_add(1), Ordering::Relaxed);
-        match heard % HEARD {
-            0 => bell::drain(socket),
-            _ => bell::hear(socket),
+        // Another thread of the peer's may still ring for the time before.
+        let reads = self.reads.fetch_add(1, Ordering::Relaxed);
+        match self.arms.swap(0, Ordering::Relaxed) {
+            1 if !reads.is_multiple_of(READS) => bell::hear(socket),
+            _ => bell::drain(socket),
         }
     }
 
@@ -292,6 +296,8 @@ impl DoorbellPage {
 
     /// This side is about to sleep, and will look after a fence.
     pub(in super::super) fn arm(&self) {
+        // First: the peer rings for this one at once.
+        self.arms.fetch_add(1, Ordering::Relaxed);
         self.word(self.side, ARMED).store(1, Ordering::SeqCst);
     }
 
