@@ -64,7 +64,7 @@ impl Unread {
 }
 
 pub(super) struct Core {
-    rdma: StreamRdma,
+    rdma: Rdma,
     flow: Flow,
     recv: RecvStream,
     sends: Sends,
@@ -138,7 +138,7 @@ impl Core {
             closed: false,
             counted: StreamStats::default(),
             waits: None,
-            rdma: StreamRdma(rdma),
+            rdma,
         };
         let waker = wakers.waker();
         core.recv
@@ -147,12 +147,12 @@ impl Core {
     }
 
     pub(super) fn rdma(&self) -> &Rdma {
-        &self.rdma.0
+        &self.rdma
     }
 
     /// What the application may have of it.
     pub(super) fn view(&self) -> StreamRdma {
-        self.rdma.clone()
+        StreamRdma(self.rdma.clone())
     }
 
     /// Keeps room for what was not read, and posts all other receives now. Returns how many.
@@ -220,7 +220,7 @@ impl Core {
             if error.reason() == Reason::PeerNonsense {
                 self.fail(error);
                 // It fails if the WorkQ was shut down, and then there is no connection any more.
-                _ = self.rdma.0.reset();
+                _ = self.rdma.reset();
             }
             self.wakers.wake_reader();
             self.wakers.wake_writer();

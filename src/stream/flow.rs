@@ -81,7 +81,7 @@ impl Flow {
         self.credits > 0
     }
 
-    /// Takes no longer frames than the peer does.
+    /// Frames are no longer than what the peer takes.
     pub(super) fn limit(&mut self, frame: usize) {
         self.payload = self.payload.min(frame - HEAD);
     }

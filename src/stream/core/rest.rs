@@ -12,20 +12,15 @@ use crate::error::JobError;
 use crate::stream::flow::{HEAD, Kind};
 
 impl Core {
-    /// Returns whether something is to be sent that can be.
+    /// Returns whether something is to be sent.
     pub(in crate::stream) fn has_rest(&self) -> bool {
         self.owes || self.begun.is_some()
     }
 
     /// Sends it, or as much of it as can be sent now.
     pub(in crate::stream) fn poll_rest(&mut self, cx: &mut Context<'_>) {
-        if let Err(error) = self.check() {
-            self.fail(error);
-        }
         _ = self.poll_owed(cx);
-        if let Poll::Ready(Err(error)) = self.poll_begun(cx) {
-            self.fail(error);
-        }
+        _ = self.poll_begun(cx);
     }
 
     /// Nothing is sent any more: what was begun is lost, and gives back its Buf and its place in
@@ -47,9 +42,8 @@ impl Core {
     /// Sends the frame of credits that is owed.
     pub(super) fn poll_owed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.owes {
-            if self.check().is_err() {
-                self.owes = false;
-                self.leave_line();
+            if let Err(error) = self.check() {
+                self.fail(error);
                 break;
             }
             // The peer may know of the last one before this side knows of its end.
@@ -88,19 +82,24 @@ impl Core {
         Poll::Ready(())
     }
 
-    /// Sends the frame that was begun, if there is one.
+    /// Sends the frame that was begun, if there is one. If that fails it is lost.
     pub(super) fn poll_begun(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         let Some(begun) = &self.begun else {
             return Poll::Ready(Ok(()));
         };
         let begun = begun.clone();
-        self.check()?;
-        ready!(self.poll_room(cx, |core, cx| {
-            core.poll_frame_of(Kind::Data, cx, |head| {
-                begun.copy_in(0, &head)?;
-                Ok(begun.clone())
-            })
-        }))?;
+        let sent = match self.check() {
+            Ok(()) => ready!(self.poll_room(cx, |core, cx| {
+                core.poll_frame_of(Kind::Data, cx, |head| {
+                    begun.copy_in(0, &head)?;
+                    Ok(begun.clone())
+                })
+            })),
+            error => error,
+        };
+        if let Err(error) = sent {
+            return Poll::Ready(Err(self.fail(error)));
+        }
         self.data_end = self.sends.accepted();
         self.begun = None;
         self.count_frame();

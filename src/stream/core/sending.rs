@@ -76,9 +76,7 @@ impl Core {
             return Poll::Ready(Ok(None));
         }
         self.check()?;
-        if let Err(error) = ready!(self.poll_begun(cx)) {
-            return Poll::Ready(Err(self.fail(error)));
-        }
+        ready!(self.poll_begun(cx))?;
         // Another handle may have changed it since the caller looked: that breaks the stream alone.
         let (from, len) = (buf.headroom().saturating_sub(HEAD), buf.data_len());
         let sent = self.poll_room(cx, |core, cx| {
@@ -226,9 +224,7 @@ impl Core {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), JobError>> {
-        if let Err(error) = ready!(self.poll_begun(cx)) {
-            return Poll::Ready(Err(self.fail(error)));
-        }
+        ready!(self.poll_begun(cx))?;
         self.leave();
         Poll::Ready(match self.check() {
             Err(error) if self.sends.in_flight() == 0 => self.after(error),
@@ -272,9 +268,7 @@ impl Core {
         self.bufs.as_mut().stop();
         self.check()?;
         if !self.closed {
-            if let Err(error) = ready!(self.poll_begun(cx)) {
-                return Poll::Ready(Err(self.fail(error)));
-            }
+            ready!(self.poll_begun(cx))?;
             self.shall_lend(cx);
             let mut flow = self.flow;
             let head = flow.head(Kind::End, self.recv.lent());

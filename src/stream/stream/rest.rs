@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
-use tokio::runtime::Handle;
+use tokio::runtime::{self, Handle};
 use tokio::task::JoinHandle;
 
 use crate::error::JobError;
@@ -63,7 +63,7 @@ struct State {
 /// The task of a stream.
 struct Task {
     handle: JoinHandle<()>,
-    runtime: Handle,
+    runtime: runtime::Id,
 }
 
 impl RdmaLink {
@@ -112,7 +112,7 @@ impl RdmaLink {
         cx: &mut Context<'_>,
         poll: impl FnOnce(&mut Core, &mut Option<Unread>, &mut Context<'_>) -> Poll<T>,
     ) -> Poll<T> {
-        if self.core.is_none() && !self.take_back() {
+        if self.core.is_none() && !self.take_back(|state| state.missed = true) {
             return Poll::Pending;
         }
         let core = self.core.as_mut().expect("it was taken");
@@ -123,12 +123,12 @@ impl RdmaLink {
         polled
     }
 
-    /// Takes the Core back; false if the task has it.
+    /// Takes the Core back; false if the task has it, for which `note` is left then.
     #[cold]
-    fn take_back(&mut self) -> bool {
+    fn take_back(&mut self, note: impl FnOnce(&mut State)) -> bool {
         let mut state = lock(&self.shared.state);
         let Some(core) = state.core.take() else {
-            state.missed = true;
+            note(&mut state);
             return false;
         };
         drop(state);
@@ -175,13 +175,15 @@ impl RdmaLink {
         let runtime = here.unwrap_or_else(|| self.runtime.clone());
         let is_another = runtime.id() != self.runtime.id();
         let own = is_another.then(|| self.runtime.clone());
-        let handle = runtime.spawn(GoesOn::new(&self.shared, own));
-        self.task = Some(Task { handle, runtime });
+        self.task = Some(Task {
+            handle: runtime.spawn(GoesOn::new(&self.shared, own)),
+            runtime: runtime.id(),
+        });
     }
 
     fn is_attended(&self, here: Option<&Handle>) -> bool {
         self.task.as_ref().is_some_and(|task| {
-            let is_here = here.is_none_or(|here| here.id() == task.runtime.id());
+            let is_here = here.is_none_or(|here| here.id() == task.runtime);
             is_here && !task.handle.is_finished()
         })
     }
@@ -215,21 +217,14 @@ impl RdmaLink {
 
     /// The reader has given its frame back, or its place in line.
     fn popped(&mut self, cx: &mut Context<'_>) {
-        if self.core.is_none() {
-            let mut state = lock(&self.shared.state);
-            let Some(core) = state.core.take() else {
-                // The task does it.
-                state.popped = Some(self.front.is_some());
-                return;
-            };
-            drop(state);
-            self.taken_back(core);
+        let lends = self.front.is_some();
+        if self.core.is_none() && !self.take_back(|state| state.popped = Some(lends)) {
+            return;
         }
-        let popped = |core: &mut Core, front: &mut Option<Unread>, cx: &mut Context<'_>| {
-            core.popped(front.is_some(), cx);
+        _ = self.poll_with(cx, |core, _, cx| {
+            core.popped(lends, cx);
             Poll::Ready(())
-        };
-        _ = self.poll_with(cx, popped);
+        });
     }
 
     /// Takes out what is left of the frame that is read; `None` at the end.

@@ -40,6 +40,13 @@ struct Entry {
     twin: Option<Arc<DoorbellPage>>,
 }
 
+/// Has a page looked at each time.
+fn wake(awake: &mut Vec<Arc<DoorbellPage>>, page: &Arc<DoorbellPage>) {
+    if !page.set_awake(true) {
+        awake.push(Arc::clone(page));
+    }
+}
+
 impl DoorbellPages {
     /// Where peers of this process say which page they rang for.
     pub(in super::super) fn rung(&self) -> Arc<Rung> {
@@ -54,11 +61,10 @@ impl DoorbellPages {
         if self.awake.len() < self.all.len() {
             self.take_turn();
         }
-        let is_hinted = |page: &Arc<DoorbellPage>| page.is_hinted();
         if self.awake.len() > FEW {
             self.thin_out();
         }
-        self.awake.iter().any(is_hinted)
+        self.awake.iter().any(|page| page.is_hinted())
     }
 
     /// Takes note of the pages that peers of this process rang for.
@@ -75,8 +81,8 @@ impl DoorbellPages {
         for _ in 0..FEW.min(self.all.len()) {
             self.next = (self.next + 1) % self.all.len();
             let page = &self.all[self.next].doorbell;
-            if page.is_hinted() && !page.set_awake(true) {
-                self.awake.push(Arc::clone(page));
+            if page.is_hinted() {
+                wake(&mut self.awake, page);
             }
         }
     }
@@ -114,9 +120,8 @@ impl DoorbellPages {
         self.hear();
         if std::mem::take(&mut self.cold) {
             for entry in &self.all {
-                let page = &entry.doorbell;
-                if !page.is_armed() && !page.set_awake(true) {
-                    self.awake.push(Arc::clone(page));
+                if !entry.doorbell.is_armed() {
+                    wake(&mut self.awake, &entry.doorbell);
                 }
             }
         }
@@ -133,9 +138,7 @@ impl DoorbellPages {
     /// The peer of a page rang: returns the page.
     pub(in super::super) fn rang(&mut self, key: u64) -> Option<Arc<DoorbellPage>> {
         let page = self.by_key.get(&key)?;
-        if !page.set_awake(true) {
-            self.awake.push(Arc::clone(page));
-        }
+        wake(&mut self.awake, page);
         Some(Arc::clone(page))
     }
 
@@ -194,8 +197,7 @@ impl DoorbellPages {
         if !self.by_key.contains_key(&doorbell.key) {
             self.let_go_of_idle();
             self.by_key.insert(doorbell.key, Arc::clone(doorbell));
-            doorbell.set_awake(true);
-            self.awake.push(Arc::clone(doorbell));
+            wake(&mut self.awake, doorbell);
             self.all.push(Entry {
                 peer,
                 number,

@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 
 use super::super::ports::Ports;
 use super::connection::Connection;
-use super::doorbell::{Bell, DoorbellPage, PAGE};
+use super::doorbell::{Bell, DoorbellPage, DoorbellPages, PAGE};
 use super::messages::{Got, Head, Kind, Memory, MessageRing, Sent, Shape, Side};
 use super::payload::Identity;
 use crate::device::{Access, Segment, Segments, Signal};
@@ -26,6 +26,8 @@ struct End {
     connection: Connection,
     /// Rings for this side.
     signal: Arc<Signal>,
+    /// The page of the two, as the queue of this side looks at it.
+    pages: DoorbellPages,
 }
 
 /// The two ends, with a receive each: who sends, and who receives.
@@ -50,20 +52,29 @@ fn ends() -> [End; 2] {
         proof: [0; 16],
         permissions: Access::empty(),
     };
+    let mut pages = [(); 2].map(|()| Some(DoorbellPages::default()));
+    let rung = pages.each_ref().map(|pages| pages.as_ref().unwrap().rung());
     [Side::Host, Side::Guest].map(|side| {
         let (own, other) = match side {
             Side::Host => (0, 1),
             Side::Guest => (1, 0),
         };
-        let (signal, rung) = (Arc::clone(&signals[other]), Arc::default());
-        let bell = Bell::Signal(signal, rung, other as u64);
+        let bell = Bell::Signal(
+            Arc::clone(&signals[other]),
+            rung[other].clone(),
+            other as u64,
+        );
         let (page, owner) = (Arc::clone(&page), Weak::<Ports>::new());
         let doorbell = DoorbellPage::new(own as u64, page, side, bell, None, owner);
+        let doorbell = Arc::new(doorbell);
         doorbell.join(0, 7);
+        let mut pages = pages[own].take().unwrap();
+        pages.keep(([0; 16], 1), 1, &doorbell, None);
         let messages = MessageRing::new(Arc::clone(&memory), shape, side);
         End {
-            connection: Connection::new(messages, Arc::new(doorbell), 0, peer),
+            connection: Connection::new(messages, doorbell, 0, peer),
             signal: Arc::clone(&signals[own]),
+            pages,
         }
     })
 }

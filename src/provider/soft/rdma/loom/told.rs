@@ -1,6 +1,5 @@
 //! Who is parked, armed or waits: nobody sleeps through anything.
 
-use super::super::doorbell::DoorbellPages;
 use super::super::messages::{Got, STREAM, Sent, Watch};
 use super::{End, SHORT, ends, is_hinted, is_rung, publish_and_notify};
 use crate::sync::atomic::{Ordering::SeqCst, fence};
@@ -71,10 +70,19 @@ fn mutant_that_asks_who_is_cold_without_a_fence_is_found() {
 
 /// The same of who sleeps: its message ring is parked, so that it looks at its hints.
 fn is_rung_for(publishes: fn(&mut End), looks: fn(&mut End) -> bool) -> impl Fn() + Send + Sync {
+    is_rung_for_after(|_| {}, publishes, looks)
+}
+
+fn is_rung_for_after(
+    begins: fn(&mut End),
+    publishes: fn(&mut End),
+    looks: fn(&mut End) -> bool,
+) -> impl Fn() + Send + Sync {
     move || {
         let [mut sender, mut receiver] = ends();
         receiver.post(SHORT);
         receiver.messages().set_parked(true);
+        begins(&mut receiver);
         let publisher = spawn(move || publishes(&mut sender));
         let found = looks(&mut receiver);
         publisher.join().unwrap();
@@ -118,50 +126,56 @@ fn mutant_that_wakes_before_it_hints_is_found() {
     });
 }
 
-/// The same of a queue that may have left a page to its bell (`armed`).
-fn is_rung_for_by_a_page(
-    armed: bool,
-    looks: fn(&mut DoorbellPages) -> bool,
-) -> impl Fn() + Send + Sync {
-    move || {
-        let [mut sender, mut receiver] = ends();
-        receiver.post(SHORT);
-        receiver.messages().set_parked(true);
-        let mut pages = DoorbellPages::default();
-        pages.keep(([0; 16], 1), 1, &receiver.connection.doorbell, None);
-        if armed {
-            pages.arm();
-            assert!(!pages.look());
-        }
-        let publisher = spawn(move || publish_and_notify(&mut sender));
-        let found = looks(&mut pages);
-        publisher.join().unwrap();
-        assert!(found || is_rung(&receiver.signal), "slept through it");
-        assert!(is_hinted(&receiver), "woken for nothing");
-    }
+/// The same of a queue that has left the page to its bell.
+fn arm_and_look_at_pages(end: &mut End) -> bool {
+    end.pages.arm();
+    fence(SeqCst);
+    end.pages.look()
 }
 
-fn arm_and_look_at_pages(pages: &mut DoorbellPages) -> bool {
-    pages.arm();
-    fence(SeqCst);
-    pages.look()
+/// The second time it finds that the page is armed.
+fn leave_to_bell(end: &mut End) {
+    assert!(!arm_and_look_at_pages(end));
+    assert!(!arm_and_look_at_pages(end));
 }
 
 #[test]
 fn who_leaves_a_page_to_its_bell_is_rung_for_or_sees_it() {
-    check(3, is_rung_for_by_a_page(true, arm_and_look_at_pages));
-    check(3, is_rung_for_by_a_page(false, arm_and_look_at_pages));
+    let looks = arm_and_look_at_pages;
+    let left = is_rung_for_after(leave_to_bell, publish_and_notify, looks);
+    check(3, left);
+    check(3, is_rung_for(publish_and_notify, looks));
 }
 
 #[test]
 fn mutant_that_looks_at_pages_and_then_arms_them_is_found() {
-    fn look_and_arm(pages: &mut DoorbellPages) -> bool {
-        let found = pages.look();
-        pages.arm();
+    fn look_and_arm(end: &mut End) -> bool {
+        let found = end.pages.look();
+        end.pages.arm();
         found
     }
     mutant("slept through it", || {
-        check(3, is_rung_for_by_a_page(false, look_and_arm));
+        check(3, is_rung_for(publish_and_notify, look_and_arm));
+    });
+}
+
+/// A page rang, and what it rang for was taken by who looks without a hint. It rings for the next.
+#[test]
+fn who_was_rung_for_without_a_hint_is_rung_for_again() {
+    check(3, || {
+        let [mut sender, mut receiver] = ends();
+        receiver.post(SHORT);
+        receiver.messages().set_parked(false);
+        leave_to_bell(&mut receiver);
+        publish_and_notify(&mut sender);
+        assert!(is_rung(&receiver.signal));
+        receiver.take_all(SHORT, 1);
+        receiver.post(SHORT);
+        let publisher = spawn(move || publish_and_notify(&mut sender));
+        let hinted = arm_and_look_at_pages(&mut receiver);
+        let found = hinted || Watch::Message(1).finds(receiver.messages());
+        publisher.join().unwrap();
+        assert!(found || is_rung(&receiver.signal), "slept through it");
     });
 }
 
