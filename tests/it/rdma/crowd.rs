@@ -1,4 +1,4 @@
-//! One queue with many peer queues, most of which are idle: each message is heard.
+//! Queues with many peer queues, most of which are idle, or come and go: each message is heard.
 
 use support::rdma::{Setup, Side, connect};
 use support::*;
@@ -74,4 +74,36 @@ fn a_queue_that_begins_to_poll_hears_each_of_many_peers() {
             crowd.there_and_back(at).await;
         }
     });
+}
+
+/// Of two queues one has let go of what joined them, and the other one, which has not polled since,
+/// connects by it again.
+#[test]
+fn a_peer_queue_that_comes_back_is_heard() {
+    for mode in [Mode::EventDriven, Mode::BusyPoll, Mode::default()] {
+        let (device, setup) = (device::under_test(false), Setup::new(false, mode));
+        let queues = [workq(mode), workq(mode)];
+        let sides = || {
+            queues
+                .each_ref()
+                .map(|queue| Side::on(&device, queue, setup))
+        };
+        let [first, last] = sides();
+        connect(&first.rdma, &last.rdma);
+        let [here, there] = sides();
+        let queue = queues[0].clone();
+        let crowd = Crowd {
+            queue,
+            here: vec![here],
+            peers: vec![there],
+        };
+        run(async {
+            drop(last);
+            poll_pending(std::pin::pin!(crowd.peers[0].recv()));
+            connect(&crowd.here[0].rdma, &crowd.peers[0].rdma);
+            for _ in 0..3 {
+                crowd.there_and_back(0).await;
+            }
+        });
+    }
 }

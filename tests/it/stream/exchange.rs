@@ -514,6 +514,9 @@ fn a_listener_that_cannot_be_dialled_is_told_in_words_of_streams() {
         let net = net(small()).await;
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
+        // Without it nothing of the process would be there any more.
+        let stays = Raw::new(&net).await;
+        stays.rdma.export().unwrap();
         let gone = Raw::new(&net).await.rdma.export().unwrap();
         let other = {
             let device = Loopback::device(false).1;

@@ -217,6 +217,11 @@ impl DoorbellPages {
             !is_idle
         });
         let by_key = &self.by_key;
-        self.awake.retain(|page| by_key.contains_key(&page.key));
+        self.awake.retain(|page| {
+            let stays = by_key.contains_key(&page.key);
+            // The other end may connect by it again.
+            page.set_awake(stays);
+            stays
+        });
     }
 }
