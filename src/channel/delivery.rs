@@ -5,31 +5,31 @@ use std::io;
 
 use nix::sys::socket::{setsockopt, sockopt};
 
-use super::Socket;
+use super::socket::{Socket, Stream};
 use crate::process;
 
 impl Socket {
     /// How many bytes of what was written the peer's host has not. What a Unix socket has taken it
     /// has.
     pub(crate) fn unacknowledged(&self) -> usize {
-        match self {
-            Socket::Unix(_) => 0,
-            Socket::Tcp(stream) => process::unacknowledged(stream).unwrap_or(usize::MAX),
+        match &self.stream {
+            Stream::Unix(_) => 0,
+            Stream::Tcp(stream) => process::unacknowledged(stream).unwrap_or(usize::MAX),
         }
     }
 
     /// Acknowledges what has come at once, and not with the next answer (tcp(7): TCP_QUICKACK).
     pub(crate) fn acknowledge(&self) {
-        if let Socket::Tcp(stream) = self {
+        if let Stream::Tcp(stream) = &self.stream {
             let _ = stream.set_quickack(true);
         }
     }
 
     /// What has gone wrong, and no read or write has said.
     pub(crate) fn take_error(&self) -> io::Result<()> {
-        let error = match self {
-            Socket::Unix(stream) => stream.take_error(),
-            Socket::Tcp(stream) => stream.take_error(),
+        let error = match &self.stream {
+            Stream::Unix(stream) => stream.take_error(),
+            Stream::Tcp(stream) => stream.take_error(),
         };
         error?.map_or(Ok(()), Err)
     }
@@ -38,7 +38,9 @@ impl Socket {
     /// without a packet there are six probes, every 5 s. TCP_USER_TIMEOUT would end it while the
     /// peer does not read as well.
     pub(crate) fn keep_alive(&self) {
-        let Socket::Tcp(stream) = self else { return };
+        let Stream::Tcp(stream) = &self.stream else {
+            return;
+        };
         let _ = setsockopt(stream, sockopt::TcpKeepIdle, &30);
         let _ = setsockopt(stream, sockopt::TcpKeepInterval, &5);
         let _ = setsockopt(stream, sockopt::TcpKeepCount, &6);

@@ -34,7 +34,13 @@ thread_local! {
 }
 
 /// A connected socket. What it does is asked for by `&self`, so that both directions go on at once.
-pub(crate) enum Socket {
+pub(crate) struct Socket {
+    pub(super) stream: Stream,
+    peer: Peer,
+    local: Option<SocketAddr>,
+}
+
+pub(super) enum Stream {
     Unix(ClosedElsewhere<UnixStream>),
     Tcp(TcpStream),
 }
@@ -91,9 +97,9 @@ impl<T> Drop for ClosedElsewhere<T> {
 /// Calls the method of whichever it is.
 macro_rules! either {
     ($socket:expr, $stream:ident => $call:expr) => {
-        match $socket {
-            Socket::Unix($stream) => $call,
-            Socket::Tcp($stream) => $call,
+        match &$socket.stream {
+            Stream::Unix($stream) => $call,
+            Stream::Tcp($stream) => $call,
         }
     };
 }
@@ -104,16 +110,16 @@ impl Socket {
     }
 
     pub(crate) fn try_read(&self, into: &mut impl BufMut) -> io::Result<usize> {
-        match self {
-            Socket::Unix(stream) if stream.refuses => stream.try_read_buf(into),
-            Socket::Unix(stream) => stream.try_io(Interest::READABLE, || {
+        match &self.stream {
+            Stream::Unix(stream) if stream.refuses => stream.try_read_buf(into),
+            Stream::Unix(stream) => stream.try_io(Interest::READABLE, || {
                 let mut bytes = [0; 4096];
                 let room = bytes.len().min(into.remaining_mut());
                 let (len, _) = process::receive_with::<0>(stream.as_fd(), &mut bytes[..room])?;
                 into.put_slice(&bytes[..len]);
                 Ok(len)
             }),
-            Socket::Tcp(stream) => stream.try_read_buf(into),
+            Stream::Tcp(stream) => stream.try_read_buf(into),
         }
     }
 
@@ -178,34 +184,34 @@ impl Socket {
 
     /// The TCP address of this end.
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
-        match self {
-            Socket::Unix(_) => None,
-            Socket::Tcp(stream) => stream.local_addr().ok(),
-        }
+        self.local
     }
 
     /// Who is at the other end.
     pub(crate) fn peer(&self) -> Peer {
-        match self {
-            Socket::Unix(stream) => {
-                let cred = stream.peer_cred().ok();
-                Peer::of_process(cred.and_then(|c| c.pid())).with_user(cred.map(|c| c.uid()))
-            }
-            Socket::Tcp(stream) => Peer::at(stream.peer_addr().ok()),
-        }
+        self.peer.clone()
     }
 
     /// Whether the other end of a Unix socket is a process of this user: who connected, or who
     /// listened.
-    fn is_of_this_user(stream: &UnixStream) -> bool {
-        let cred = stream.peer_cred();
-        cred.is_ok_and(|cred| process::is_own_user(cred.uid()))
+    fn is_of_this_user(&self) -> bool {
+        self.peer.user_id().is_some_and(process::is_own_user)
     }
 
-    fn unix(socket: Guarded) -> io::Result<Socket> {
+    fn unix(stream: ClosedElsewhere<UnixStream>) -> Socket {
+        let cred = stream.peer_cred().ok();
+        let peer = Peer::of_process(cred.and_then(|cred| cred.pid()));
+        Socket {
+            stream: Stream::Unix(stream),
+            peer: peer.with_user(cred.map(|cred| cred.uid())),
+            local: None,
+        }
+    }
+
+    fn unix_of(socket: Guarded) -> io::Result<Socket> {
         let (socket, refuses) = socket.into_parts();
         let stream = UnixStream::from_std(socket.into())?;
-        Ok(Socket::Unix(ClosedElsewhere::stream(stream, refuses)))
+        Ok(Socket::unix(ClosedElsewhere::stream(stream, refuses)))
     }
 }
 
@@ -243,12 +249,12 @@ pub(super) async fn connect(op: &'static str, name: &str) -> Result<Socket> {
     let os = |errno: Errno| Error::os(op, name, errno.into());
     let address = UnixAddr::new_abstract(name.as_bytes()).map_err(os)?;
     let socket = connect_unix(op, address, name).await?;
-    match &socket {
-        Socket::Unix(stream) if !Socket::is_of_this_user(stream) => {
+    match socket.is_of_this_user() {
+        true => Ok(socket),
+        false => {
             let text = format!("another user listens at {name}");
             Err(Error::new(ErrorKind::NotPermitted, op, text))
         }
-        _ => Ok(socket),
     }
 }
 
@@ -272,7 +278,7 @@ async fn connect_unix(op: &'static str, address: UnixAddr, name: &str) -> Result
         }
         Err(errno) => return Err(Error::os(op, name, errno.into())),
     };
-    Socket::unix(socket).map_err(|error| Error::os(op, name, error))
+    Socket::unix_of(socket).map_err(|error| Error::os(op, name, error))
 }
 
 fn nobody_listens(op: &'static str, addr: impl std::fmt::Display, error: io::Error) -> Error {
@@ -298,7 +304,10 @@ async fn stand_in_line(op: &'static str, address: UnixAddr) -> Result<nix::Resul
 /// Connects to a TCP address.
 pub(super) async fn connect_tcp(op: &'static str, addr: SocketAddr) -> Result<Socket> {
     match TcpStream::connect(addr).await {
-        Ok(stream) => Ok(Socket::tcp(stream)),
+        Ok(stream) => {
+            let peer = stream.peer_addr().ok();
+            Ok(Socket::tcp(stream, peer))
+        }
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             Err(nobody_listens(op, addr, error))
         }
@@ -320,11 +329,15 @@ impl Socket {
         connect_unix(op, address, &name).await
     }
 
-    fn tcp(stream: TcpStream) -> Socket {
+    fn tcp(stream: TcpStream, peer: Option<SocketAddr>) -> Socket {
         // Messages are small and waited for; a peer whose machine has gone is noticed at last.
         let _ = stream.set_nodelay(true);
         let _ = socket::setsockopt(&stream, socket::sockopt::KeepAlive, &true);
-        Socket::Tcp(stream)
+        Socket {
+            local: stream.local_addr().ok(),
+            stream: Stream::Tcp(stream),
+            peer: Peer::at(peer),
+        }
     }
 }
 
@@ -373,12 +386,12 @@ impl Listener {
                 let any_user = matches!(self, Listener::Path(_));
                 std::task::ready!(listener.poll_accept(cx)).map(|(stream, _)| {
                     let stream = ClosedElsewhere::stream(stream, listener.refuses);
-                    let may = any_user || Socket::is_of_this_user(&stream);
-                    may.then(|| Socket::Unix(stream))
+                    let socket = Socket::unix(stream);
+                    (any_user || socket.is_of_this_user()).then_some(socket)
                 })
             }
             Listener::Tcp(listener) => std::task::ready!(listener.poll_accept(cx))
-                .map(|(stream, _)| Some(Socket::tcp(stream))),
+                .map(|(stream, peer)| Some(Socket::tcp(stream, Some(peer)))),
         };
         Poll::Ready(match accepted {
             Err(error) if is_of_the_peer(&error) => Ok(None),

@@ -20,12 +20,13 @@ use std::time::Instant;
 
 use arrayvec::ArrayVec;
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
 use nix::sys::socket::{
     self, AddressFamily, Backlog, MsgFlags, Shutdown, SockFlag, SockType, UnixAddr, sockopt,
 };
-use nix::sys::stat::fstat;
+use nix::sys::stat::{Mode, fstat};
 use nix::sys::time::{TimeVal, TimeValLike};
+use nix::unistd::read;
 
 use super::closing::Guarded;
 
@@ -115,7 +116,13 @@ pub(crate) fn refuse(socket: &mut Guarded) {
 /// (`unix_show_fdinfo`).
 fn queued(socket: BorrowedFd<'_>) -> Option<usize> {
     let path = format!("/proc/thread-self/fdinfo/{}", socket.as_raw_fd());
-    let info = std::fs::read_to_string(path).ok()?;
+    let file = open(&*path, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).ok()?;
+    // It has some 60 bytes, which one read gets.
+    let mut info = [0; 256];
+    let len = read(&file, &mut info)
+        .ok()
+        .filter(|&len| len < info.len())?;
+    let info = std::str::from_utf8(&info[..len]).ok()?;
     info.lines()
         .find_map(|line| line.strip_prefix("scm_fds: "))
         .and_then(|count| count.parse().ok())

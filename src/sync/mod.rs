@@ -10,6 +10,7 @@ mod lock;
 #[cfg(all(test, tokio_doca_loom))]
 pub(crate) mod loom;
 mod order;
+mod process;
 mod stalled;
 mod waiters;
 mod wakers;
@@ -23,6 +24,7 @@ pub(crate) use brief::BriefMutex;
 pub(crate) use cell::UnsafeCell;
 pub(crate) use lock::{lock, try_lock};
 pub(crate) use order::{Order, Turn};
+pub(crate) use process::Process;
 pub(crate) use stalled::{Line, pass_over_soon};
 pub(crate) use waiters::{WaitNode, Waiters};
 pub(crate) use wakers::{contain, discard, log, wake};
@@ -41,25 +43,6 @@ pub(crate) use ::loom::sync::{Mutex, MutexGuard, atomic};
 pub(crate) fn seq_cst_order() {
     #[cfg(tokio_doca_loom)]
     ::loom::sync::atomic::fence(atomic::Ordering::SeqCst);
-}
-
-/// The process that made something. A child of fork(2) has a copy of it, and what is behind it is
-/// its parent's, or not there.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Process(u32);
-
-impl Process {
-    pub(crate) fn current() -> Process {
-        Process(std::process::id())
-    }
-
-    pub(crate) fn id(self) -> u32 {
-        self.0
-    }
-
-    pub(crate) fn is_current(self) -> bool {
-        self.0 == std::process::id()
-    }
 }
 
 /// A small number of the calling thread, to spread what threads would fight over. It may stand for

@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -72,7 +72,7 @@ const PIDFS: FsType = FsType(0x5049_4446);
 impl Identity {
     pub(super) fn of(instance: Id, pid: i32, watch: &Watch) -> nix::Result<Identity> {
         let pidfd = match watch {
-            Watch::Pidfd(pidfd) if fstatfs(pidfd)?.filesystem_type() == PIDFS => {
+            Watch::Pidfd(pidfd) if are_told_apart(pidfd)? => {
                 let stat = fstat(pidfd)?;
                 Some((stat.st_dev, stat.st_ino))
             }
@@ -90,6 +90,17 @@ impl Identity {
     fn is_known(&self) -> bool {
         self.pid > 0 || self.pidfd.is_some()
     }
+}
+
+/// Returns whether each process's pidfds have an inode of their own, which this kernel's have or
+/// have not.
+fn are_told_apart(pidfd: &OwnedFd) -> nix::Result<bool> {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    if let Some(known) = KNOWN.get() {
+        return Ok(*known);
+    }
+    let told_apart = fstatfs(pidfd)?.filesystem_type() == PIDFS;
+    Ok(*KNOWN.get_or_init(|| told_apart))
 }
 
 /// Another descriptor of the same connection.

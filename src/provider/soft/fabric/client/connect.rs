@@ -193,11 +193,11 @@ impl Ticket {
 
     /// Checks whether the ticket was made on this host, since its last start.
     pub(in super::super::super) fn is_of_this_host(&self) -> Result<()> {
-        self.same_boot(&Place::here()?)
+        self.same_boot(&place::boot()?)
     }
 
-    fn same_boot(&self, here: &Place) -> Result<()> {
-        if here.boot == self.place.boot {
+    fn same_boot(&self, here: &Id) -> Result<()> {
+        if *here == self.place.boot {
             return Ok(());
         }
         let text = format!(
@@ -205,7 +205,7 @@ impl Ticket {
              share memory within a host",
             self.kind.what,
             place::hex(&self.place.boot),
-            place::hex(&here.boot)
+            place::hex(here)
         );
         Err(Error::new(ErrorKind::NotSupported, None, text))
     }
@@ -232,7 +232,7 @@ impl Ticket {
 
     /// Checks whether the server can be reached from here at all.
     pub(in super::super) fn reachable(&self, here: &Place) -> Result<()> {
-        self.same_boot(here)?;
+        self.same_boot(&here.boot)?;
         let who = self.kind.who;
         let text = if here.net != self.place.net && matches!(self.address, Address::Abstract(_)) {
             format!(

@@ -50,7 +50,7 @@ impl Arena {
         let memfd = memfd_create(c"tokio-doca-arena", flags).map_err(os("memfd_create"))?;
         lengthen(&memfd, len)?;
         fcntl(&memfd, FcntlArg::F_ADD_SEALS(seals())).map_err(os("fcntl(F_ADD_SEALS)"))?;
-        let mapping = Arena::received(&memfd, len)?;
+        let mapping = map(&memfd, whole(len)?)?;
         Ok((Arc::new(memfd), mapping))
     }
 
@@ -60,11 +60,7 @@ impl Arena {
     ///
     /// `NotPermitted` for what no honest peer sends; what could not be had.
     pub(in super::super::super) fn received(memfd: &OwnedFd, len: usize) -> Result<Mapping> {
-        let Some(whole) = NonZeroUsize::new(len).filter(|_| len <= MAX) else {
-            return hostile(format!(
-                "memory of {len} bytes is to be shared: at most {MAX} are"
-            ));
-        };
+        let whole = whole(len)?;
         // First: only memory answers, and nothing else of this file is done to anything else.
         let Ok(have) = fcntl(memfd, FcntlArg::F_GET_SEALS) else {
             return hostile("the peer sent a descriptor that is no memfd".to_owned());
@@ -75,8 +71,8 @@ impl Arena {
                 "the peer's memfd has the seals {have:?}: it could be shortened under this process"
             ));
         }
-        let size = fstat(memfd).map_err(os("fstat"))?.st_size;
-        let paid = pages::bytes(memfd).map_err(os("fstat"))?;
+        let stat = fstat(memfd).map_err(os("fstat"))?;
+        let (size, paid) = (stat.st_size, pages::bytes_of(&stat));
         if usize::try_from(size) != Ok(len) || pages::are_behind(paid, len as u64) {
             return hostile(format!(
                 "the peer's memfd has {size} bytes, with pages for {paid}, and {len} were to be shared"
@@ -87,14 +83,28 @@ impl Arena {
         if fs.filesystem_type() == HUGETLBFS_MAGIC {
             return hostile("the peer's memfd has huge pages".to_owned());
         }
-        // What is sealed against writing cannot be mapped so: EPERM.
-        let mapping = Mapping::new(memfd, whole, true, MapFlags::MAP_SHARED);
-        let mapping = mapping.map_err(os("mmap of shared memory"))?;
-        mapping
-            .keep_from_children()
-            .map_err(os("madvise(MADV_DONTFORK)"))?;
-        Ok(mapping)
+        map(memfd, whole)
     }
+}
+
+/// Returns the length, if so much may be shared.
+fn whole(len: usize) -> Result<NonZeroUsize> {
+    match NonZeroUsize::new(len).filter(|_| len <= MAX) {
+        Some(whole) => Ok(whole),
+        None => hostile(format!(
+            "memory of {len} bytes is to be shared: at most {MAX} are"
+        )),
+    }
+}
+
+fn map(memfd: &OwnedFd, whole: NonZeroUsize) -> Result<Mapping> {
+    // What is sealed against writing cannot be mapped so: EPERM.
+    let mapping = Mapping::new(memfd, whole, true, MapFlags::MAP_SHARED);
+    let mapping = mapping.map_err(os("mmap of shared memory"))?;
+    mapping
+        .keep_from_children()
+        .map_err(os("madvise(MADV_DONTFORK)"))?;
+    Ok(mapping)
 }
 
 #[cfg(test)]

@@ -8,12 +8,17 @@ use std::fs::read_to_string;
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 
-use nix::sys::stat::fstat;
+use nix::sys::stat::{FileStat, fstat};
 
 /// Bytes of its pages.
 pub(in super::super) fn bytes(memfd: &OwnedFd) -> nix::Result<u64> {
-    let blocks = u64::try_from(fstat(memfd)?.st_blocks).unwrap_or(0);
-    Ok(blocks.saturating_mul(512))
+    Ok(bytes_of(&fstat(memfd)?))
+}
+
+/// The same, of what fstat(2) said.
+pub(super) fn bytes_of(stat: &FileStat) -> u64 {
+    let blocks = u64::try_from(stat.st_blocks).unwrap_or(0);
+    blocks.saturating_mul(512)
 }
 
 /// Returns whether so many bytes of pages are more than a memfd of this size has before its end.

@@ -35,7 +35,7 @@ impl Place {
 }
 
 /// Returns the boot of the machine, which is read once: it outlives the process.
-fn boot() -> Result<Id> {
+pub(in super::super) fn boot() -> Result<Id> {
     const BOOT: &str = "/proc/sys/kernel/random/boot_id";
     static READ: OnceLock<Id> = OnceLock::new();
     if let Some(boot) = READ.get() {
