@@ -71,7 +71,7 @@ fn connect(ticket: &Ticket, deadline: Instant) -> Result<Arc<SoftEvent>> {
             unsafe { words.with_counter(at, Arc::new(memory)) }
         }
     };
-    let (process, socket) = (granted.process, Arc::new(granted.socket));
+    let (process, socket) = (granted.process, Arc::new(granted.line.into_socket()));
     let line = process.at_the_end_of(&socket);
     let line = line.map_err(|errno| Error::os(None, "epoll_ctl", errno.into()))?;
     let peer = Peer {

@@ -1,15 +1,17 @@
 //! Connections to the fabric's thread: of clients that have not asked yet, that have not read their
-//! reply yet, and that have to stay.
+//! reply yet, that may ask again, and that have to stay.
 //!
 //! Until its descriptors are read, a reply counts among those that this process's user has in
 //! flight: as many as the user may have open files (`RLIMIT_NOFILE`), for all its programs
 //! together. A user who asks and does not read could use all of them up, so each other user gets a
 //! share. Replies to processes of the same user and of root are not counted: those can do worse.
 
+use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use super::protocol::socket;
 use super::server::Then;
+use super::watch::Process;
 use crate::process::{Guarded, is_own_user};
 
 /// Connections that are silent at once; the oldest makes room.
@@ -18,6 +20,8 @@ const SILENT: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Connections that stay: one for each process that can be watched in no other way.
 const STAYING: usize = 256;
+/// Connections of clients that may ask again; the oldest makes room, and its client dials anew.
+pub(super) const KEPT: usize = 64;
 /// Unread replies of one user.
 const OF_ONE: usize = 32;
 /// Unread replies of all users.
@@ -27,6 +31,8 @@ pub(super) struct Connection {
     pub(super) number: u64,
     pub(super) socket: Guarded,
     pub(super) state: State,
+    /// The epoll descriptor has it, for what its state waits for.
+    pub(super) registered: bool,
 }
 
 pub(super) enum State {
@@ -34,6 +40,8 @@ pub(super) enum State {
     Silent(Instant),
     /// A client of this user has not read its reply yet.
     Unread(u32, Then),
+    /// Its client has asked, and may ask again. The client's process, if it is watched.
+    Kept(Weak<Process>),
     /// Its end is all that one of the two can watch.
     Stays,
 }
@@ -95,11 +103,15 @@ impl Connections {
 
     /// Takes out a connection that has been silent for too long at this time, or that makes room
     /// for another one.
-    pub(super) fn take_silent(&mut self, now: Instant) -> Option<Connection> {
-        let is_silent = |it: &Connection| matches!(it.state, State::Silent(_));
-        let many = self.0.iter().filter(|it| is_silent(it)).count() > SILENT;
+    pub(super) fn take_spare(&mut self, now: Instant) -> Option<Connection> {
+        let is_silent = |state: &State| matches!(state, State::Silent(_));
+        let is_kept = |state: &State| matches!(state, State::Kept(_));
         let late = self.deadline().is_some_and(|until| until <= now);
-        let at = self.0.iter().position(is_silent).filter(|_| many || late)?;
-        Some(self.0.remove(at))
+        let spare = match late || self.count(is_silent) > SILENT {
+            true => self.0.iter().position(|it| is_silent(&it.state)),
+            false if self.count(is_kept) > KEPT => self.0.iter().position(|it| is_kept(&it.state)),
+            false => None,
+        };
+        spare.map(|at| self.0.remove(at))
     }
 }

@@ -1,6 +1,6 @@
 //! How a request is answered, in the fabric's thread.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Mutex, Weak};
 
@@ -11,12 +11,14 @@ use super::process::{Server, Shared};
 use super::protocol::message::Bad;
 use super::protocol::{Id, Refusal, Reply, Request, Slots, socket};
 use super::service::{Client, Entry, Service};
+use super::watch::Process;
 use crate::process::Guarded;
 use crate::sync::lock;
 
 /// What becomes of a connection whose request was granted.
 pub(super) enum Then {
-    HangUp,
+    /// Its client may ask again.
+    Keep,
     Stay,
     HandOver(Box<dyn FnOnce(Guarded) + Send>),
 }
@@ -60,6 +62,7 @@ pub(super) fn answer(
     server: &Server,
     message: &[u8],
     from: &Guarded,
+    process: &mut Weak<Process>,
     has_room: bool,
 ) -> Option<Then> {
     let (request, key, service) = match judge(&server.table, message, has_room) {
@@ -75,6 +78,7 @@ pub(super) fn answer(
         payload: request.payload,
         fabric: &server.fabric,
         socket: from,
+        known: RefCell::new(process),
         has_room,
         stays: Cell::new(request.stays),
     };
@@ -92,7 +96,7 @@ pub(super) fn answer(
     match (sent, grant.keep) {
         (Ok(()), Some(to)) => Some(Then::HandOver(to)),
         (Ok(()), None) if stays => Some(Then::Stay),
-        (Ok(()), None) => Some(Then::HangUp),
+        (Ok(()), None) => Some(Then::Keep),
         // Too many descriptors are on their way to clients that do not read them.
         (Err(Errno::ETOOMANYREFS), _) => refuse(from, Errno::ETOOMANYREFS.into()),
         (Err(_), _) => None,

@@ -2,7 +2,7 @@
 //! accepts.
 
 use std::any::Any;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
@@ -40,6 +40,8 @@ pub(in super::super) struct Client<'a> {
     pub(in super::super) payload: Payload,
     pub(super) fabric: &'a Weak<Fabric>,
     pub(super) socket: &'a Guarded,
+    /// Its process, if it is known from an earlier request on the same connection.
+    pub(super) known: RefCell<&'a mut Weak<Process>>,
     /// Whether one more connection may stay.
     pub(super) has_room: bool,
     /// Whether this one has to stay, since its end is all that one of the two can watch.
@@ -53,6 +55,10 @@ impl Client<'_> {
     ///
     /// `Failed` if the process has ended, or if its connection would have to stay and too many do.
     pub(in super::super) fn process(&self) -> Result<Arc<Process>, Refusal> {
+        let mut known = self.known.borrow_mut();
+        if let Some(process) = known.upgrade().filter(|process| !process.is_dead()) {
+            return Ok(process);
+        }
         let fabric = self.fabric.upgrade().ok_or(Refusal::UNKNOWN)?;
         let pidfd = socket::pidfd(self.socket)?;
         if pidfd.is_none() {
@@ -62,6 +68,7 @@ impl Client<'_> {
             }
         }
         let process = Process::across(&fabric, self.instance, self.socket, pidfd, false)?;
+        **known = Arc::downgrade(&process);
         Ok(process)
     }
 }

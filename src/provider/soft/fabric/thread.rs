@@ -4,7 +4,7 @@
 //! has not asked yet, or while it could not accept for want of descriptors. It never waits for
 //! anybody: a client that is slow, silent or talks nonsense loses its connection.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -128,17 +128,16 @@ impl Worker {
     /// A client has connected. Most have asked by now.
     fn accepted(&mut self, server: &Server, socket: Guarded) {
         self.next += 1;
-        let number = self.next;
-        let Some(socket) = self.hear(server, number, socket) else {
-            return;
-        };
-        self.keep(
-            number,
-            socket,
-            EpollFlags::EPOLLIN,
-            State::Silent(patience()),
+        self.hear(
+            server,
+            Connection {
+                number: self.next,
+                socket,
+                state: State::Silent(patience()),
+                registered: false,
+            },
         );
-        self.hang_up_silent();
+        self.hang_up_spare();
     }
 
     /// A client asks, has read its reply, or has hung up.
@@ -146,94 +145,119 @@ impl Worker {
         let Some(connection) = self.connections.take(number) else {
             return;
         };
-        if matches!(connection.state, State::Unread(..)) && socket::has_unread(&connection.socket) {
-            return self.connections.push(connection);
-        }
-        // In a child of fork(2) it may stay open.
-        let _ = self.shared.epoll.delete(&connection.socket);
-        let Connection { socket, state, .. } = connection;
-        match state {
-            State::Unread(_, then) => self.go_on(number, socket, then),
-            State::Stays => hang_up(&socket),
-            State::Silent(_) => {
+        match &connection.state {
+            State::Unread(..) if socket::has_unread(&connection.socket) => {
+                self.connections.push(connection);
+            }
+            State::Unread(..) => self.go_on(connection),
+            State::Stays => self.leave(connection),
+            State::Silent(_) | State::Kept(_) => {
                 let shared = Arc::clone(&self.shared);
-                let silent = match shared.server() {
-                    Some(server) => self.hear(server, number, socket),
-                    None => Some(socket),
-                };
-                if let Some(socket) = silent {
-                    // Ready, and with nothing to read: that is no client of ours.
-                    hang_up(&socket);
+                match shared.server() {
+                    Some(server) => self.hear(server, connection),
+                    None => self.leave(connection),
                 }
             }
         }
+        self.hang_up_spare();
     }
 
-    /// Answers a request; gives the connection back if there is none yet.
-    fn hear(&mut self, server: &Server, number: u64, socket: Guarded) -> Option<Guarded> {
+    /// Answers the request of a connection, or waits for it.
+    fn hear(&mut self, server: &Server, mut connection: Connection) {
         // A byte more than a request has, by which a longer message shows.
         let mut message = [0; REQUEST_LEN + 1];
-        let len = match receive(&socket, &mut message) {
-            Err(Errno::EAGAIN) => return Some(socket),
+        let len = match receive(&connection.socket, &mut message) {
+            // One that is ready, and has nothing to read, is no client of ours.
+            Err(Errno::EAGAIN) if !connection.registered => {
+                return self.keep(connection, EpollFlags::EPOLLIN);
+            }
             received => received.unwrap_or(0),
         };
-        let user = counted_user(&socket);
+        // Connections of others' users are not kept.
+        let (user, mut process) = match &connection.state {
+            State::Kept(process) => (None, Weak::clone(process)),
+            _ => (counted_user(&connection.socket), Weak::new()),
+        };
         let then = match user.is_some_and(|user| !self.connections.may_be_sent(user)) {
-            true => server::refuse(&socket, Errno::ETOOMANYREFS.into()),
-            false => {
-                let may_stay = self.connections.may_stay();
-                server::answer(&self.shared, server, &message[..len], &socket, may_stay)
-            }
+            true => server::refuse(&connection.socket, Errno::ETOOMANYREFS.into()),
+            false => server::answer(
+                &self.shared,
+                server,
+                &message[..len],
+                &connection.socket,
+                &mut process,
+                self.connections.may_stay(),
+            ),
         };
         match (then, user) {
-            (None, _) => hang_up(&socket),
-            (Some(then), None) => self.go_on(number, socket, then),
+            (None, _) => self.leave(connection),
+            (Some(Then::Keep), None) => {
+                connection.state = State::Kept(process);
+                self.keep(connection, EpollFlags::EPOLLIN);
+            }
+            (Some(then), None) => {
+                connection.state = State::Unread(0, then);
+                self.go_on(connection);
+            }
             (Some(then), Some(user)) => {
+                self.forget(&mut connection);
+                connection.state = State::Unread(user, then);
                 // Rung at once, and whenever something was read.
-                let events = EpollFlags::EPOLLOUT | EpollFlags::EPOLLET;
-                self.keep(number, socket, events, State::Unread(user, then));
+                self.keep(connection, EpollFlags::EPOLLOUT | EpollFlags::EPOLLET);
             }
         }
-        None
     }
 
     /// The reply was read, or need not be.
-    fn go_on(&mut self, number: u64, socket: Guarded, then: Then) {
+    fn go_on(&mut self, mut connection: Connection) {
+        self.forget(&mut connection);
+        let State::Unread(_, then) = connection.state else {
+            return;
+        };
         match then {
-            Then::HangUp => hang_up(&socket),
-            Then::HandOver(to) => to(socket),
+            Then::Keep => hang_up(&connection.socket),
+            Then::HandOver(to) => to(connection.socket),
             // Until the other side hangs up.
-            Then::Stay => self.keep(number, socket, EpollFlags::EPOLLRDHUP, State::Stays),
+            Then::Stay => {
+                connection.state = State::Stays;
+                self.keep(connection, EpollFlags::EPOLLRDHUP);
+            }
         }
     }
 
     /// Keeps a connection until one of these events comes.
-    fn keep(&mut self, number: u64, socket: Guarded, events: EpollFlags, state: State) {
-        match self
-            .shared
-            .epoll
-            .add(&socket, EpollEvent::new(events, number))
-        {
-            Ok(()) => self.connections.push(Connection {
-                number,
-                socket,
-                state,
-            }),
-            Err(_) => hang_up(&socket),
+    fn keep(&mut self, mut connection: Connection, events: EpollFlags) {
+        if !connection.registered {
+            let event = EpollEvent::new(events, connection.number);
+            if self.shared.epoll.add(&connection.socket, event).is_err() {
+                return hang_up(&connection.socket);
+            }
+            connection.registered = true;
+        }
+        self.connections.push(connection);
+    }
+
+    /// The epoll descriptor lets go of it: in a child of fork(2) it may stay open.
+    fn forget(&self, connection: &mut Connection) {
+        if std::mem::take(&mut connection.registered) {
+            let _ = self.shared.epoll.delete(&connection.socket);
         }
     }
 
+    fn leave(&self, mut connection: Connection) {
+        self.forget(&mut connection);
+        hang_up(&connection.socket);
+    }
+
     /// Hangs up on clients that have been silent for too long, or that are too many.
-    fn hang_up_silent(&mut self) {
-        while let Some(silent) = self.connections.take_silent(Instant::now()) {
-            // The epoll descriptor forgets it first: in a child of fork(2) it may stay open.
-            let _ = self.shared.epoll.delete(&silent.socket);
-            hang_up(&silent.socket);
+    fn hang_up_spare(&mut self) {
+        while let Some(spare) = self.connections.take_spare(Instant::now()) {
+            self.leave(spare);
         }
     }
 
     fn expire(&mut self, now: Instant) {
-        self.hang_up_silent();
+        self.hang_up_spare();
         if self.paused.is_some_and(|until| until <= now) {
             self.resume();
         }

@@ -243,7 +243,7 @@ impl Shared {
                 "the peer has more receives than can be",
             );
         };
-        let [page, messages] = &granted.descriptors;
+        let [_, messages] = &granted.descriptors;
         let messages = memory(Arena::received(messages, len)?, len);
         let is_its = |doorbell: &Arc<DoorbellPage>| doorbell.is_of(&granted.process);
         let known = known
@@ -251,8 +251,12 @@ impl Shared {
             .map(|(_, doorbell)| doorbell)
             .or_else(|| self.find_page(queue, number, &granted.process, Side::Guest));
         let (doorbell, stays) = match known {
-            Some(doorbell) => (doorbell, Some(granted.socket).filter(|_| granted.stays)),
-            None => (self.join_page(page, granted.socket, granted.process)?, None),
+            Some(doorbell) if granted.stays => (doorbell, Some(granted.line.into_socket())),
+            Some(doorbell) => {
+                granted.process.keep_line(granted.line);
+                (doorbell, None)
+            }
+            None => (self.join_page(granted)?, None),
         };
         let messages = MessageRing::new(messages, shape, Side::Guest);
         doorbell.join(index, self.number);

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use nix::errno::Errno;
 
-use super::super::fabric::{Arena, Id, Mapping, Process, Refusal};
+use super::super::fabric::{Arena, Granted, Id, Mapping, Process, Refusal};
 use super::connect::{memory, new_doorbell};
 use super::doorbell::{Bell, DoorbellPage, PAGE};
 use super::messages::Side;
@@ -38,15 +38,12 @@ impl Shared {
     }
 
     /// The client's side of a doorbell page that the server has made.
-    pub(super) fn join_page(
-        &self,
-        page: &OwnedFd,
-        socket: Guarded,
-        process: Arc<Process>,
-    ) -> Result<Arc<DoorbellPage>> {
+    pub(super) fn join_page(&self, granted: Granted) -> Result<Arc<DoorbellPage>> {
+        let [page, _] = &granted.descriptors;
         let mapping = Arena::received(page, PAGE)?;
+        let socket = granted.line.into_socket();
         let bell = Bell::Socket(OnceLock::from(Arc::new(socket)));
-        let doorbell = self.new_page(mapping, Side::Guest, bell, process);
+        let doorbell = self.new_page(mapping, Side::Guest, bell, granted.process);
         self.ports.add_bell(&doorbell)?;
         doorbell.watch_process();
         Ok(doorbell)

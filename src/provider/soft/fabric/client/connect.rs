@@ -1,7 +1,7 @@
 //! How this process connects to what a ticket is of: one connection, one request, one reply.
 
 use std::mem;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,6 +9,7 @@ use arrayvec::ArrayVec;
 use nix::errno::Errno;
 use zerocopy::IntoBytes;
 
+use super::super::process::Fabric;
 use super::super::protocol::message::{Bad, VERSION};
 use super::super::protocol::{
     Address, DESCRIPTORS, Id, PAYLOAD, Payload, Place, REPLY_LEN, Reply, Request, Status, Ticket,
@@ -16,7 +17,7 @@ use super::super::protocol::{
 };
 use super::super::publish::instance;
 use super::super::service::Service;
-use super::super::watch::Process;
+use super::super::watch::{Line, Process};
 use super::super::{current, listener};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::{Guarded, hang_up, refuse};
@@ -44,6 +45,21 @@ pub(in super::super) struct Dialed {
     /// Of the server's process. `None` if there is no such thing here, so that the connection has
     /// to stay open.
     pub(in super::super) pidfd: Option<OwnedFd>,
+    /// The process, if it was asked on this connection before, and watches the pidfd.
+    known: Option<Arc<Process>>,
+}
+
+impl Dialed {
+    /// Nothing is asked on it any more.
+    fn leave(&mut self) {
+        refuse(&mut self.socket);
+        hang_up(&self.socket);
+    }
+
+    fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        let known = self.known.as_ref().map(|process| process.descriptor());
+        known.or_else(|| self.pidfd.as_ref().map(|pidfd| pidfd.as_fd()))
+    }
 }
 
 /// What a client got.
@@ -51,10 +67,11 @@ pub(in super::super::super) struct Granted {
     pub(in super::super::super) payload: Payload,
     /// Nothing is known of these: whoever maps them checks what they are.
     pub(in super::super::super) descriptors: [Guarded; DESCRIPTORS],
-    /// The connection, which the service has as well if it wanted to keep it.
-    pub(in super::super::super) socket: Guarded,
     /// Whether the connection has to stay open, since its end is all that one of the two can watch.
     pub(in super::super::super) stays: bool,
+    /// The connection: a service that wanted to keep it has it as well. If none did, the server can
+    /// be asked again on it ([`Process::keep_line`]).
+    pub(in super::super::super) line: Line,
     pub(in super::super::super) process: Arc<Process>,
 }
 
@@ -109,19 +126,30 @@ impl Ticket {
         deadline: Instant,
     ) -> Result<Granted> {
         let fabric = current::fabric()?;
-        let (dialed, request, answer) = self.ask(fabric.instance, payload, deadline)?;
+        let (mut dialed, request, answer) = self.ask(&fabric, payload, deadline)?;
         let granted = self.granted(&request, answer);
         // Now, whenever it is closed.
-        let (reply, descriptors) = granted.inspect_err(|_| hang_up(&dialed.socket))?;
-        let Dialed { socket, pidfd, .. } = dialed;
-        let shared = self.kind.shares_watch;
-        let process = Process::across(&fabric, self.instance, &socket, pidfd, shared);
+        let (reply, descriptors) = granted.inspect_err(|_| dialed.leave())?;
+        let Dialed {
+            socket,
+            pidfd,
+            known,
+            ..
+        } = dialed;
+        let watch = || {
+            let shared = self.kind.shares_watch;
+            Process::across(&fabric, self.instance, &socket, pidfd, shared)
+        };
+        let process = known.map_or_else(watch, Ok);
         Ok(Granted {
             payload: reply.payload,
             descriptors,
             stays: reply.stays,
             process: process.map_err(|errno| self.os("to watch", errno))?,
-            socket,
+            line: Line {
+                address: self.address.clone(),
+                socket,
+            },
         })
     }
 
@@ -142,19 +170,22 @@ impl Ticket {
     pub(in super::super::super) fn probe(&self, deadline: Instant) -> Result<Option<Arc<Process>>> {
         let fabric = current::fabric()?;
         self.is_of_this_host()?;
-        let asked = self.ask(fabric.instance, &[0; PAYLOAD], deadline);
+        let asked = self.ask(&fabric, &[0; PAYLOAD], deadline);
         let is_path = matches!(self.address, Address::Path(_));
         match asked.map_err(|error| (error.kind(), error)) {
-            Ok((dialed, _, answer)) => match Reply::parse(&answer.bytes[..answer.len]) {
+            Ok((mut dialed, _, answer)) => match Reply::parse(&answer.bytes[..answer.len]) {
                 Ok(reply) if reply.status == Status::Unknown => Err(self.unknown()),
                 _ => {
-                    let Dialed { socket, pidfd, .. } = dialed;
+                    dialed.leave();
+                    if dialed.known.is_some() {
+                        return Ok(dialed.known);
+                    }
                     // Without a pidfd the end of this connection would count as the process's.
+                    let (socket, shared) = (&dialed.socket, self.kind.shares_watch);
                     let watch = |pidfd| {
-                        let shared = self.kind.shares_watch;
-                        Process::across(&fabric, self.instance, &socket, Some(pidfd), shared)
+                        Process::across(&fabric, self.instance, socket, Some(pidfd), shared)
                     };
-                    let process = pidfd.map(watch).transpose();
+                    let process = dialed.pidfd.map(watch).transpose();
                     process.map_err(|errno| self.os("to watch", errno))
                 }
             },
@@ -166,29 +197,43 @@ impl Ticket {
         }
     }
 
-    /// Asks until there is an answer.
+    /// Asks until there is an answer: on a connection to the process that is kept, if there is one.
+    /// The server may have hung up on that.
     fn ask(
         &self,
-        instance: Id,
+        fabric: &Fabric,
         payload: &Payload,
         deadline: Instant,
     ) -> Result<(Dialed, Request, Answer)> {
-        self.reachable(&Place::here()?)?;
-        let once = || -> Result<_> {
-            let mut dialed = self.dial(deadline)?;
-            let request = self.request(instance, dialed.nonce, dialed.pidfd.is_none(), payload);
+        let once = |mut dialed: Dialed| -> Result<_> {
+            let stays = dialed.pidfd().is_none();
+            let request = self.request(fabric.instance, dialed.nonce, stays, payload);
             let answered = self.exchange(&dialed, &request, deadline);
-            refuse(&mut dialed.socket);
-            let answer = answered.inspect_err(|_| hang_up(&dialed.socket))?;
+            let answer = answered.inspect_err(|_| dialed.leave())?;
             Ok((dialed, request, answer))
         };
-        for _ in 1..TRIES {
-            match once() {
-                Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+        let has_hung_up = |error: &Error| error.kind() == ErrorKind::ConnectionReset;
+        while let Some((process, line)) = Process::take_line(fabric, &self.instance, &self.address)
+        {
+            let dialed = Dialed {
+                socket: line.socket,
+                nonce: place::random()?,
+                pidfd: None,
+                known: Some(process),
+            };
+            match once(dialed) {
+                Err(error) if has_hung_up(&error) => {}
                 done => return done,
             }
         }
-        once()
+        self.reachable(&Place::here()?)?;
+        for _ in 1..TRIES {
+            match self.dial(deadline).and_then(once) {
+                Err(error) if has_hung_up(&error) => {}
+                done => return done,
+            }
+        }
+        self.dial(deadline).and_then(once)
     }
 
     /// Checks whether the ticket was made on this host, since its last start.
@@ -267,6 +312,7 @@ impl Ticket {
             socket,
             nonce: place::random()?,
             pidfd,
+            known: None,
         })
     }
 
@@ -283,8 +329,7 @@ impl Ticket {
             Err(Errno::EPIPE | Errno::ECONNRESET) => return Err(self.gone()),
             Err(errno) => return Err(self.os("send to", errno)),
         }
-        let ends = dialed.pidfd.as_ref().map(|pidfd| pidfd.as_fd());
-        let waited = socket::wait([Some(socket), ends], deadline);
+        let waited = socket::wait([Some(socket), dialed.pidfd()], deadline);
         match waited.map_err(|errno| self.os("poll of", errno))? {
             [true, _] => {}
             [false, true] => return Err(self.gone()),

@@ -125,6 +125,9 @@ pub(in super::super) fn other(
     let [memfd, control] = &granted.descriptors;
     let memory = received::map(memfd, info.len, info.may_write(), deadline)?;
     let peer = exporter(ticket, &granted, control)?;
+    if !granted.stays {
+        granted.process.keep_line(granted.line);
+    }
     let addr = memory.base();
     finish(ticket, info, peer, addr, Some(memory))
 }

@@ -9,7 +9,8 @@ mod import;
 #[cfg(fuzzing)]
 pub(super) use connect::Answer;
 #[cfg(test)]
-pub(super) use connect::{Dialed, Granted};
+pub(super) use connect::Dialed;
+pub(in super::super) use connect::Granted;
 #[cfg(test)]
 pub(super) use import::other;
 pub(in super::super) use import::{Import, import};

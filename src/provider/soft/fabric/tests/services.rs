@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "forks")]
 
 use std::any::Any;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex, Weak};
 
@@ -13,12 +13,14 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use super::super::client::Granted;
+use super::super::connections::KEPT;
 use super::super::ended::Ended;
 use super::super::memory::Arena;
 use super::super::protocol::{ENDPOINT, EVENT, Id, REPLY_LEN, Refusal, Reply, Status};
 use super::super::publish::{Published, instance, publish};
 use super::super::service::{Client, Grant, Service};
 use super::*;
+use crate::process::hang_up;
 use crate::sync::lock;
 
 const LEN: usize = 8192;
@@ -167,22 +169,74 @@ fn a_client_is_accepted_gets_the_memory_and_has_the_connection() {
     assert!(Arc::ptr_eq(process, &granted.process));
     let kept = lock(&*endpoint.kept).pop().unwrap();
     let mut into = [0; 8];
+    let socket = granted.line.into_socket();
     socket::send(kept.as_fd(), b"bell", &[]).unwrap();
-    assert_eq!(socket::receive(granted.socket.as_fd(), &mut into), Ok(4));
-    socket::send(granted.socket.as_fd(), b"bel", &[]).unwrap();
+    assert_eq!(socket::receive(socket.as_fd(), &mut into), Ok(4));
+    socket::send(socket.as_fd(), b"bel", &[]).unwrap();
     assert_eq!(socket::receive(kept.as_fd(), &mut into), Ok(3));
     assert_eq!(endpoint.undone.load(SeqCst), 0);
 }
 
 #[test]
-fn a_connection_that_nobody_keeps_is_closed_behind_the_answer() {
-    let endpoint = Endpoint::new();
-    let published = endpoint.publish();
-    let granted = says(&parsed(&published), 20).unwrap();
-    assert_eq!(granted.payload, filled(120));
-    let socket = granted.socket.as_fd();
-    assert_eq!(socket::wait([Some(socket)], soon()), Ok([true]));
-    assert_eq!(socket::receive(socket, &mut [0; 8]), Ok(0));
+fn a_connection_that_no_service_keeps_is_asked_again() {
+    const NAME: &str = "a_connection_that_no_service_keeps_is_asked_again";
+    alone_in(module_path!(), NAME, || {
+        let endpoint = Endpoint::new();
+        let published = [endpoint.publish(), endpoint.publish()];
+        let [first, other] = published.each_ref().map(parsed);
+        let fabric = current::fabric().unwrap();
+        let line_at = |instance: &Id, address: &Address| {
+            Process::take_line(&fabric, instance, address).map(|(_, line)| line)
+        };
+        let granted = says(&first, 20).unwrap();
+        let (process, raw) = (granted.process, granted.line.socket.as_raw_fd());
+        process.keep_line(granted.line);
+        // Another server says that it is this one, or listens there.
+        let elsewhere = Address::Abstract(b"tokio-doca-nobody".to_vec());
+        assert!(line_at(&first.instance, &elsewhere).is_none());
+        assert!(line_at(&[1; 16], &first.address).is_none());
+        // By the key of each ticket.
+        let granted = says(&other, 20).unwrap();
+        assert_eq!(granted.line.socket.as_raw_fd(), raw, "it is the same one");
+        assert!(Arc::ptr_eq(&granted.process, &process));
+        process.keep_line(granted.line);
+        let forged = with(&other, |ticket| ticket.key = [2; 16]);
+        assert_eq!(kind(says(&forged, 20)), ErrorKind::ConnectionAborted);
+        assert!(line_at(&first.instance, &first.address).is_none());
+        // The server has hung up meanwhile.
+        let granted = says(&first, 20).unwrap();
+        hang_up(&granted.line.socket);
+        process.keep_line(granted.line);
+        assert!(says(&first, 20).is_ok());
+        // There are few.
+        let granted = [(); 6].map(|()| says(&first, 20).unwrap());
+        for granted in granted {
+            process.keep_line(granted.line);
+        }
+        let lines = std::iter::from_fn(|| line_at(&first.instance, &first.address));
+        assert_eq!(lines.count(), 4);
+    });
+}
+
+/// Each client that never asks again costs a descriptor.
+#[test]
+fn connections_that_are_kept_are_bounded() {
+    const NAME: &str = "connections_that_are_kept_are_bounded";
+    alone_in(module_path!(), NAME, || {
+        let endpoint = Endpoint::new();
+        let published = endpoint.publish();
+        let ticket = parsed(&published);
+        let ask = || says(&ticket, 20).unwrap().line.socket;
+        let first = ask();
+        let others: Vec<_> = (0..KEPT).map(|_| ask()).collect();
+        assert_eq!(socket::wait([Some(first.as_fd())], soon()), Ok([true]));
+        assert_eq!(socket::receive(first.as_fd(), &mut [0; 8]), Ok(0));
+        for other in &others {
+            let said = socket::receive(other.as_fd(), &mut [0; 8]);
+            assert_eq!(said, Err(Errno::EAGAIN));
+        }
+        assert!(says(&ticket, 20).is_ok());
+    });
 }
 
 #[test]
@@ -439,7 +493,8 @@ fn without_a_pidfd_the_end_of_the_connection_is_the_end_of_the_process() {
     let granted = says(&parsed(&published), 2).unwrap();
     endpoint.keeps.reaches(1);
     let kept = lock(&*endpoint.kept).pop().unwrap();
-    let across = || Process::across(&fabric, [8; 16], &granted.socket, None, false).unwrap();
+    let socket = granted.line.into_socket();
+    let across = || Process::across(&fabric, [8; 16], &socket, None, false).unwrap();
     let (one, other) = (across(), across());
     assert!(
         !Arc::ptr_eq(&one, &other),
@@ -522,6 +577,8 @@ fn a_thousand_connects_leave_nothing_behind() {
                 for number in [2, 10, 20, 13, 3] {
                     let granted = parsed(published).connect(&filled(number), soon());
                     assert_eq!(granted.is_ok(), number != 10 && number != 13);
+                    // One that takes descriptors still is closed by a thread.
+                    drop(granted.map(|granted| granted.line.into_socket()));
                 }
             }
             assert_eq!(threads(), before.1 + 1);
