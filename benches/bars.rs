@@ -78,6 +78,8 @@ mod stream;
 mod sync_event;
 #[path = "bars/sys.rs"]
 mod sys;
+#[path = "bars/two.rs"]
+mod two;
 #[path = "bars/ucx.rs"]
 mod ucx;
 #[path = "bars/uring.rs"]
@@ -129,10 +131,12 @@ const BARS: &[(&str, Bar)] = &[
     ("N4", idle::n4),
     ("N5", ucx::n5),
     ("N6", stream::n6),
+    ("N7", two::n7),
     ("N8.asleep", crowd::n8_asleep),
     ("N8.flight", crowd::n8_flight),
     ("N8.peers", crowd::n8_peers),
     ("N9", bind::n9),
+    ("N10", two::n10),
     ("R1", rdma::r1),
     ("R2", rdma::r2),
     ("R3", rdma::r3),

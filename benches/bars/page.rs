@@ -80,6 +80,10 @@ const WHY: &[(&[&str], &str)] = &[
         "A window of 384 KiB is sent from one wake-up to the next",
     ),
     (
+        &["N7", "N7.cpu"],
+        "Both sides exchange blobs by TCP, and a thread of each process does what may block",
+    ),
+    (
         &["R8.rate"],
         "The two CPUs hardly contend for the bare atomic",
     ),

@@ -159,6 +159,7 @@ impl Connection {
         send_queue: usize,
         at: At,
     ) -> Connection {
+        socket.keep_alive();
         Connection {
             peer: socket.peer(),
             socket,

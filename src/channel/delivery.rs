@@ -41,6 +41,7 @@ impl Socket {
         let Stream::Tcp(stream) = &self.stream else {
             return;
         };
+        let _ = setsockopt(stream, sockopt::KeepAlive, &true);
         let _ = setsockopt(stream, sockopt::TcpKeepIdle, &30);
         let _ = setsockopt(stream, sockopt::TcpKeepInterval, &5);
         let _ = setsockopt(stream, sockopt::TcpKeepCount, &6);

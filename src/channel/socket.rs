@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes};
 use nix::errno::Errno;
-use nix::sys::socket::{self, SockType, UnixAddr};
+use nix::sys::socket::{SockType, UnixAddr};
 use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::runtime::{self, Handle};
@@ -305,7 +305,11 @@ async fn stand_in_line(op: &'static str, address: UnixAddr) -> Result<nix::Resul
 pub(super) async fn connect_tcp(op: &'static str, addr: SocketAddr) -> Result<Socket> {
     match TcpStream::connect(addr).await {
         Ok(stream) => {
-            let peer = stream.peer_addr().ok();
+            // The kernel takes another one than what stands for this host.
+            let peer = match addr.ip().is_unspecified() {
+                true => stream.peer_addr().ok(),
+                false => Some(addr),
+            };
             Ok(Socket::tcp(stream, peer))
         }
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
@@ -330,9 +334,8 @@ impl Socket {
     }
 
     fn tcp(stream: TcpStream, peer: Option<SocketAddr>) -> Socket {
-        // Messages are small and waited for; a peer whose machine has gone is noticed at last.
+        // Messages are small and waited for.
         let _ = stream.set_nodelay(true);
-        let _ = socket::setsockopt(&stream, socket::sockopt::KeepAlive, &true);
         Socket {
             local: stream.local_addr().ok(),
             stream: Stream::Tcp(stream),

@@ -11,7 +11,7 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Mutex;
 
-use crate::sync::lock;
+use crate::sync::{Process, lock};
 use nix::sys::signal::SigSet;
 
 /// A descriptor, and whether closing it may take time.
@@ -101,7 +101,7 @@ static QUEUE: Mutex<Queue> = Mutex::new(Queue {
 ///
 /// If no thread can be started, the descriptor stays open until one can.
 fn close(descriptor: OwnedFd) {
-    let process = std::process::id();
+    let process = Process::current().id();
     let mut queue = lock(&QUEUE);
     queue.waiting.push(descriptor);
     if queue.closes == Some(process) {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::lock;
+use super::{Process, lock};
 use crate::error::{Error, ErrorKind, Result};
 
 /// When so much time will be over. What lies beyond the clock is a day.
@@ -127,8 +127,9 @@ static CALLED: Condvar = Condvar::new();
 /// The system's, if no thread can be started and none runs.
 pub(crate) fn elsewhere(run: Run) -> std::io::Result<()> {
     let mut queue = lock(&QUEUE);
-    if queue.process != std::process::id() {
-        queue.process = std::process::id();
+    let process = Process::current().id();
+    if queue.process != process {
+        queue.process = process;
         (queue.threads, queue.idle) = (0, 0);
         // Calls of the parent's: it makes them.
         std::mem::take(&mut queue.waiting)

@@ -10,14 +10,14 @@
 //!   thread: looks the slot up, checks the proof <------ request: kind, slot, generation, nonce,
 //!                                                                payload, proof
 //!           asks the service: Service::accept --------> reply: payload, proof; two descriptors
-//!           keeps, hands over or closes the connection  checks the proof, watches the process
+//!           keeps the connection, or hands it over      checks the proof, watches the process
 //! ```
 //!
 //! There are three services. What a payload says is their own matter.
 //!
 //! | service | ticket | request | reply | descriptors | connection |
 //! |---|---|---|---|---|---|
-//! | memory ([`export`](mod@export)) | audience, port, access, length | - | the same as the ticket | the memfd, the control page | is closed |
+//! | memory ([`export`](mod@export)) | audience, port, access, length | - | the same as the ticket | the memfd, the control page | is asked again |
 //! | an endpoint (`rdma`) | queue, receives, permissions | the client's info and name | doorbell page, number | doorbell page, message ring | carries the bells |
 //! | a sync event (`event`) | port | - | import's number, place of the counter | the page, the counter's memory | carries the bells |
 //!
@@ -51,7 +51,7 @@
 //! | nobody writes lines or escapes into a log by what a blob says | [`Error`](crate::Error) escapes what is not printable |
 //! | nobody forges a revocation, or hides one of another's | a control page that only its process can map to write: [`control`]; a blob's word for whose it is is not enough: [`peer`], [`watch`] |
 //! | nobody uses up what this process's user has in flight | a share of unread replies for each other user: [`connections`] |
-//! | no peer blocks, stops or floods the thread | every call `MSG_DONTWAIT`, descriptors opened without waiting for a lease, one message per connection, 64 silent ones for 2 s, a pause when descriptors run out: [`thread`], [`connections`], [`socket`] |
+//! | no peer blocks, stops or floods the thread | every call `MSG_DONTWAIT`, descriptors opened without waiting for a lease, one request at a time on a connection, 64 silent ones for 2 s and 64 that may ask again, a pause when descriptors run out: [`thread`], [`connections`], [`socket`] |
 //! | no descriptor of a stranger is kept, and none is closed on a thread that anybody waits for | refused by the kernel, or read with room for all and closed elsewhere: [`strangers`](crate::process) |
 //! | a process's end is noticed, also when a child holds its sockets | a pidfd, or a connection that stays: [`watch`] |
 //! | a process that replaces its program (execve(2)) takes back what it exported, also when a child holds its descriptors | a word of the control page that the kernel marks: [`Owner`](control::Owner) |

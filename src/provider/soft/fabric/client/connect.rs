@@ -1,66 +1,27 @@
 //! How this process connects to what a ticket is of: one connection, one request, one reply.
 
 use std::mem;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use arrayvec::ArrayVec;
 use nix::errno::Errno;
-use zerocopy::IntoBytes;
 
-use super::super::process::Fabric;
 use super::super::protocol::message::{Bad, VERSION};
 use super::super::protocol::{
-    Address, DESCRIPTORS, Id, PAYLOAD, Payload, Place, REPLY_LEN, Reply, Request, Status, Ticket,
-    place, socket,
+    Address, DESCRIPTORS, Id, PAYLOAD, Payload, Place, Reply, Request, Status, Ticket, place,
 };
 use super::super::publish::instance;
 use super::super::service::Service;
 use super::super::watch::{Line, Process};
 use super::super::{current, listener};
+use super::dial::{Answer, Dialed};
 use crate::error::{Error, ErrorKind, Result};
-use crate::process::{Guarded, hang_up, refuse};
+use crate::process::Guarded;
 use crate::sync::lock;
-
-/// How often a server is asked that hangs up. A server that lives does so if strangers connect
-/// without end, and push out those that have not spoken yet; where a server has ended, nobody
-/// listens when it is asked again.
-const TRIES: u32 = 8;
 
 /// The descriptors that came with a reply.
 pub(in super::super) type Descriptors = ArrayVec<Guarded, DESCRIPTORS>;
-
-/// A reply as it came, which may be any bytes with any descriptors.
-pub(in super::super) struct Answer {
-    bytes: [u8; REPLY_LEN],
-    len: usize,
-    descriptors: Descriptors,
-}
-
-/// A connection to a server.
-pub(in super::super) struct Dialed {
-    pub(in super::super) socket: Guarded,
-    pub(in super::super) nonce: Id,
-    /// Of the server's process. `None` if there is no such thing here, so that the connection has
-    /// to stay open.
-    pub(in super::super) pidfd: Option<OwnedFd>,
-    /// The process, if it was asked on this connection before, and watches the pidfd.
-    known: Option<Arc<Process>>,
-}
-
-impl Dialed {
-    /// Nothing is asked on it any more.
-    fn leave(&mut self) {
-        refuse(&mut self.socket);
-        hang_up(&self.socket);
-    }
-
-    fn pidfd(&self) -> Option<BorrowedFd<'_>> {
-        let known = self.known.as_ref().map(|process| process.descriptor());
-        known.or_else(|| self.pidfd.as_ref().map(|pidfd| pidfd.as_fd()))
-    }
-}
 
 /// What a client got.
 pub(in super::super::super) struct Granted {
@@ -197,45 +158,6 @@ impl Ticket {
         }
     }
 
-    /// Asks until there is an answer: on a connection to the process that is kept, if there is one.
-    /// The server may have hung up on that.
-    fn ask(
-        &self,
-        fabric: &Fabric,
-        payload: &Payload,
-        deadline: Instant,
-    ) -> Result<(Dialed, Request, Answer)> {
-        let once = |mut dialed: Dialed| -> Result<_> {
-            let stays = dialed.pidfd().is_none();
-            let request = self.request(fabric.instance, dialed.nonce, stays, payload);
-            let answered = self.exchange(&dialed, &request, deadline);
-            let answer = answered.inspect_err(|_| dialed.leave())?;
-            Ok((dialed, request, answer))
-        };
-        let has_hung_up = |error: &Error| error.kind() == ErrorKind::ConnectionReset;
-        while let Some((process, line)) = Process::take_line(fabric, &self.instance, &self.address)
-        {
-            let dialed = Dialed {
-                socket: line.socket,
-                nonce: place::random()?,
-                pidfd: None,
-                known: Some(process),
-            };
-            match once(dialed) {
-                Err(error) if has_hung_up(&error) => {}
-                done => return done,
-            }
-        }
-        self.reachable(&Place::here()?)?;
-        for _ in 1..TRIES {
-            match self.dial(deadline).and_then(once) {
-                Err(error) if has_hung_up(&error) => {}
-                done => return done,
-            }
-        }
-        self.dial(deadline).and_then(once)
-    }
-
     /// Checks whether the ticket was made on this host, since its last start.
     pub(in super::super::super) fn is_of_this_host(&self) -> Result<()> {
         self.same_boot(&place::boot()?)
@@ -267,7 +189,7 @@ impl Ticket {
         Ok(())
     }
 
-    fn forged(&self, why: &str) -> Error {
+    pub(super) fn forged(&self, why: &str) -> Error {
         let text = format!(
             "the {}'s blob leads to {}, {why}: the blob is forged",
             self.kind.who, self.address
@@ -289,69 +211,6 @@ impl Ticket {
             return Ok(());
         };
         Err(Error::new(ErrorKind::NotSupported, None, text))
-    }
-
-    pub(in super::super) fn dial(&self, deadline: Instant) -> Result<Dialed> {
-        let socket = match socket::connect(&self.address, deadline) {
-            Ok(socket) => socket,
-            Err(Errno::ECONNREFUSED | Errno::ENOENT | Errno::ESRCH) => return Err(self.gone()),
-            Err(Errno::EAGAIN) => return Err(self.late()),
-            Err(Errno::ENOTSOCK) => return Err(self.forged("which is no socket")),
-            Err(errno) => {
-                let what = format!("connect to the {} at {}", self.kind.who, self.address);
-                return Err(Error::os(None, what, errno.into()));
-            }
-        };
-        // Before it answers: then it is the process that answered.
-        let pidfd = match socket::pidfd(&socket) {
-            Ok(pidfd) => pidfd,
-            Err(Errno::ESRCH) => return Err(self.gone()),
-            Err(errno) => return Err(self.os("a pidfd of", errno)),
-        };
-        Ok(Dialed {
-            socket,
-            nonce: place::random()?,
-            pidfd,
-            known: None,
-        })
-    }
-
-    /// Sends a request, and waits for the answer.
-    pub(in super::super) fn exchange(
-        &self,
-        dialed: &Dialed,
-        request: &Request,
-        deadline: Instant,
-    ) -> Result<Answer> {
-        let socket = dialed.socket.as_fd();
-        match socket::send(socket, request.as_bytes(), &[]) {
-            Ok(()) => {}
-            Err(Errno::EPIPE | Errno::ECONNRESET) => return Err(self.gone()),
-            Err(errno) => return Err(self.os("send to", errno)),
-        }
-        let waited = socket::wait([Some(socket), dialed.pidfd()], deadline);
-        match waited.map_err(|errno| self.os("poll of", errno))? {
-            [true, _] => {}
-            [false, true] => return Err(self.gone()),
-            [false, false] => return Err(self.late()),
-        }
-        let mut bytes = [0; REPLY_LEN];
-        match socket::receive_with(socket, &mut bytes) {
-            Ok((0, _)) | Err(Errno::ECONNRESET) => {
-                let text = format!(
-                    "the {} at {} hung up without an answer: it has ended, or is of another release",
-                    self.kind.who, self.address
-                );
-                Err(Error::new(ErrorKind::ConnectionReset, None, text))
-            }
-            Ok((len, descriptors)) => Ok(Answer {
-                bytes,
-                len,
-                descriptors,
-            }),
-            Err(Errno::EBADMSG) => Err(self.nonsense()),
-            Err(errno) => Err(self.os("recvmsg from", errno)),
-        }
     }
 
     /// What an answer to this request is worth.
@@ -431,7 +290,7 @@ impl Ticket {
         Error::os(None, format!("{what} the {}", self.kind.who), errno.into())
     }
 
-    fn gone(&self) -> Error {
+    pub(super) fn gone(&self) -> Error {
         let text = format!(
             "nobody listens at {}: the process that exported this {} has ended, or has dropped all its exports; a path must \
              be visible here as well",
@@ -440,7 +299,7 @@ impl Ticket {
         Error::new(ErrorKind::ConnectionReset, None, text)
     }
 
-    fn late(&self) -> Error {
+    pub(super) fn late(&self) -> Error {
         let text = format!(
             "the {} at {} does not answer: it is stopped, or too busy",
             self.kind.who, self.address
@@ -448,25 +307,11 @@ impl Ticket {
         Error::new(ErrorKind::TimedOut, None, text)
     }
 
-    fn nonsense(&self) -> Error {
+    pub(super) fn nonsense(&self) -> Error {
         let text = format!(
             "who answers at {} is no {} of software devices, or this process has no descriptors left",
             self.address, self.kind.who
         );
         Error::new(ErrorKind::NotPermitted, None, text)
-    }
-}
-
-#[cfg(fuzzing)]
-impl Answer {
-    /// One that never travelled; `None` if it is longer than what is read.
-    pub(in super::super) fn made_up(bytes: &[u8], descriptors: Descriptors) -> Option<Answer> {
-        let mut read = [0; REPLY_LEN];
-        read.get_mut(..bytes.len())?.copy_from_slice(bytes);
-        Some(Answer {
-            bytes: read,
-            len: bytes.len(),
-            descriptors,
-        })
     }
 }

@@ -4,13 +4,14 @@
 //! These files import all of the fabric; nothing of the fabric imports them.
 
 mod connect;
+mod dial;
 mod import;
 
-#[cfg(fuzzing)]
-pub(super) use connect::Answer;
-#[cfg(test)]
-pub(super) use connect::Dialed;
 pub(in super::super) use connect::Granted;
+#[cfg(fuzzing)]
+pub(super) use dial::Answer;
+#[cfg(test)]
+pub(super) use dial::Dialed;
 #[cfg(test)]
 pub(super) use import::other;
 pub(in super::super) use import::{Import, import};

@@ -1,0 +1,285 @@
+//! N7 and N10: connects and round trips between two processes, over streams, TCP and Unix sockets.
+//!
+//! A child process is the side that connects, and starts the other one. It is what is counted: what
+//! one connect costs is the difference of two runs with different numbers of them.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::task::JoinSet;
+use tokio_doca::stream::{RdmaConnector, RdmaListener, StreamOptions};
+use tokio_doca::{Device, Mode, WorkQ};
+
+use super::report::{Goal::AtMost, Report};
+use super::{scenario, sys};
+
+/// Bytes of a round trip, and of what passes before a connection is closed.
+const TRIP: usize = 64;
+const FIRST: usize = 5;
+
+trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+type Pipe = Box<dyn Duplex>;
+
+enum Listening {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+    Rdma(RdmaListener),
+}
+
+enum Calling {
+    Tcp(String),
+    Unix(PathBuf),
+    Rdma(RdmaConnector, String),
+}
+
+fn tcp(stream: TcpStream) -> Pipe {
+    stream.set_nodelay(true).expect("TCP_NODELAY");
+    Box::new(stream)
+}
+
+fn workq() -> (Device, WorkQ) {
+    let workq = WorkQ::builder().depth(4096).mode(Mode::EventDriven);
+    let device = Device::open_default().expect("a device");
+    (device, workq.build().expect("a WorkQ"))
+}
+
+/// A socket for these two processes.
+fn path() -> PathBuf {
+    std::env::temp_dir().join(format!("tokio-doca-bars-{}", std::process::id()))
+}
+
+impl Listening {
+    async fn new(over: &str, connections: usize) -> (Listening, String) {
+        const LOCAL: &str = "127.0.0.1:0";
+        match over {
+            "tcp" => {
+                let listener = TcpListener::bind(LOCAL).await.expect("a port");
+                let addr = listener.local_addr().expect("an address").to_string();
+                (Listening::Tcp(listener), addr)
+            }
+            "unix" => {
+                let path = path();
+                let listener = UnixListener::bind(&path).expect("a path");
+                (Listening::Unix(listener), path.display().to_string())
+            }
+            _ => {
+                let (device, workq) = workq();
+                let options = StreamOptions::new().connections(connections);
+                let addr: SocketAddr = LOCAL.parse().expect("an address");
+                let listener = options.bind(&device, &workq, addr).await;
+                let listener = listener.expect("a listener");
+                let addr = listener.tcp_addr().expect("its address").to_string();
+                (Listening::Rdma(listener), addr)
+            }
+        }
+    }
+
+    async fn accept(&self) -> Pipe {
+        match self {
+            Listening::Tcp(listener) => tcp(listener.accept().await.expect("a peer").0),
+            Listening::Unix(listener) => Box::new(listener.accept().await.expect("a peer").0),
+            Listening::Rdma(listener) => {
+                let incoming = listener.accept().await.expect("a peer");
+                Box::new(incoming.accept(b"").await.expect("a stream"))
+            }
+        }
+    }
+}
+
+impl Calling {
+    fn new(over: &str, connections: usize, addr: &str) -> Calling {
+        match over {
+            "tcp" => Calling::Tcp(addr.to_owned()),
+            "unix" => Calling::Unix(addr.into()),
+            _ => {
+                let (device, workq) = workq();
+                let options = StreamOptions::new().connections(connections);
+                let connector = options.connector(&device, &workq);
+                Calling::Rdma(connector.expect("a connector"), addr.to_owned())
+            }
+        }
+    }
+
+    async fn connect(&self) -> Pipe {
+        match self {
+            Calling::Tcp(addr) => tcp(TcpStream::connect(addr).await.expect("a stream")),
+            Calling::Unix(path) => Box::new(UnixStream::connect(path).await.expect("a stream")),
+            Calling::Rdma(connector, addr) => {
+                let addr: SocketAddr = addr.parse().expect("an address");
+                Box::new(connector.connect(addr).await.expect("a stream"))
+            }
+        }
+    }
+}
+
+/// Sends what comes back, until the end.
+async fn serve(mut pipe: Pipe) {
+    let mut came = [0; TRIP];
+    loop {
+        match pipe.read(&mut came).await.expect("a read") {
+            0 => break,
+            len => pipe.write_all(&came[..len]).await.expect("a write"),
+        }
+    }
+    pipe.shutdown().await.expect("the end");
+}
+
+async fn trips<const LEN: usize>(pipe: &mut Pipe, count: usize) {
+    let mut came = [0; LEN];
+    for _ in 0..count {
+        pipe.write_all(&[7; LEN]).await.expect("a write");
+        pipe.read_exact(&mut came).await.expect("an answer");
+    }
+}
+
+/// Ends a stream, in order.
+async fn close(mut pipe: Pipe) {
+    pipe.shutdown().await.expect("the end");
+    assert_eq!(pipe.read(&mut [0]).await.expect("the end"), 0);
+}
+
+/// The process that `scenario` is: `two-connects-rdma`, `two-trips-unix-64`, and each with
+/// `-served` behind it.
+pub(crate) fn run(scenario: &str, jobs: u64) {
+    let mut words = scenario.split('-').skip(1);
+    let (what, over) = (words.next().expect("what"), words.next().expect("over"));
+    let connections = words.next().and_then(|word| word.parse().ok()).unwrap_or(2);
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().build().expect("a runtime");
+    if scenario.ends_with("-served") {
+        sys::pin(Some(1));
+        return runtime.block_on(async {
+            let (listening, addr) = Listening::new(over, connections).await;
+            println!("{addr}");
+            let all = match what {
+                "trips" => connections,
+                _ => 1 + jobs as usize,
+            };
+            let mut streams = JoinSet::new();
+            for _ in 0..all {
+                streams.spawn(serve(listening.accept().await));
+            }
+            streams.join_all().await;
+        });
+    }
+    let mut served = Command::new(std::env::current_exe().expect("a path"))
+        .args(["scenario", &format!("{scenario}-served"), &jobs.to_string()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("another process");
+    let mut said = BufReader::new(served.stdout.take().expect("a pipe"));
+    let mut addr = String::new();
+    said.read_line(&mut addr).expect("its address");
+    let addr = addr.trim();
+    sys::pin(Some(0));
+    runtime.block_on(async {
+        let calling = Calling::new(over, connections, addr);
+        if what == "connects" {
+            // One stays open beside the others.
+            let beside = calling.connect().await;
+            for _ in 0..jobs {
+                let mut pipe = calling.connect().await;
+                trips::<FIRST>(&mut pipe, 1).await;
+                close(pipe).await;
+            }
+            return close(beside).await;
+        }
+        let mut pipes = Vec::new();
+        for _ in 0..connections {
+            let mut pipe = calling.connect().await;
+            trips::<TRIP>(&mut pipe, 8).await;
+            pipes.push(pipe);
+        }
+        let (each, start) = (jobs as usize / connections, Instant::now());
+        let mut tasks = JoinSet::new();
+        for mut pipe in pipes {
+            tasks.spawn(async move {
+                trips::<TRIP>(&mut pipe, each).await;
+                pipe
+            });
+        }
+        let pipes = tasks.join_all().await;
+        let took = start.elapsed().as_nanos() as f64 / (each * connections) as f64;
+        println!("{took}");
+        for pipe in pipes {
+            close(pipe).await;
+        }
+    });
+    assert!(served.wait().expect("it ends").success());
+    if over == "unix" {
+        std::fs::remove_file(addr).expect("the socket");
+    }
+}
+
+/// Runs a scenario, and returns what it says and the CPU time of its processes in nanoseconds.
+fn measured(scenario: &str, jobs: u64) -> (String, f64) {
+    let cpu = || {
+        let usage = getrusage(UsageWho::RUSAGE_CHILDREN).expect("they are ours");
+        (usage.user_time().num_nanoseconds() + usage.system_time().num_nanoseconds()) as f64
+    };
+    let before = cpu();
+    let output = Command::new(std::env::current_exe().expect("a path"))
+        .args(["scenario", scenario, &jobs.to_string()])
+        .output()
+        .expect("another process");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{scenario}: {text}");
+    (
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        cpu() - before,
+    )
+}
+
+pub(crate) fn n7(report: &mut Report) {
+    let what = "system calls of both sides for a connection beside an open stream: connect, 5 B \
+                there and back, close";
+    match scenario::system_calls("two-connects-rdma", 20, 120) {
+        Ok(calls) => report.line("N7", calls, AtMost(80.0), "", what),
+        Err(error) => report.skip("N7", &error),
+    }
+    let [tcp, rdma] = ["tcp", "rdma"].map(|over| {
+        let scenario = format!("two-connects-{over}");
+        let cpu = |count| {
+            let runs = (0..3).map(|_| measured(&scenario, count).1);
+            runs.fold(f64::MAX, f64::min)
+        };
+        (cpu(1_100) - cpu(100)) / 1_000.0
+    });
+    let what = format!(
+        "CPU time of one, of both sides, over TCP's ({:.0} us against {:.0})",
+        rdma / 1e3,
+        tcp / 1e3
+    );
+    report.line("N7.cpu", rdma / tcp, AtMost(2.5), "x", &what);
+}
+
+pub(crate) fn n10(report: &mut Report) {
+    let busy_cpus = sys::both_cpus().err().unwrap_or_default();
+    for (name, connections, bar) in [("N10", 1, 1.5), ("N10.64", 64, 0.7), ("N10.512", 512, 0.7)] {
+        let jobs = if connections == 1 { 20_000 } else { 200_000 };
+        let mut best = [f64::MAX; 3];
+        for _ in 0..3 {
+            for (over, best) in ["unix", "rdma", "tcp"].into_iter().zip(&mut best) {
+                let (said, _) = measured(&format!("two-trips-{over}-{connections}"), jobs);
+                *best = best.min(said.trim().parse().expect("a number"));
+            }
+        }
+        let [unix, rdma, tcp] = best;
+        let what = format!(
+            "time of a round trip of {TRIP} B between two processes, event, one on its way for \
+             each of {connections}, over a Unix socket's ({rdma:.0} ns against {unix:.0}; TCP \
+             {tcp:.0}){busy_cpus}"
+        );
+        report.line(name, rdma / unix, AtMost(bar), "x", &what);
+    }
+}
