@@ -276,8 +276,8 @@ pub(crate) fn n10(report: &mut Report) {
         }
         let [unix, rdma, tcp] = best;
         let what = format!(
-            "time of a round trip of {TRIP} B between two processes, event, one on its way for \
-             each of {connections}, over a Unix socket's ({rdma:.0} ns against {unix:.0}; TCP \
+            "time per round trip of {TRIP} B between two processes, event, one on its way on each \
+             of {connections} connections, over a Unix socket's ({rdma:.0} ns against {unix:.0}; TCP \
              {tcp:.0}){busy_cpus}"
         );
         report.line(name, rdma / unix, AtMost(bar), "x", &what);

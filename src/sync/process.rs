@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
+use nix::errno::Errno;
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous};
 
 /// The process that made something. A child of fork(2) has a copy of it, and what is behind it is
@@ -62,9 +63,15 @@ fn new_page() -> *mut AtomicU32 {
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
     let page = unsafe { mmap_anonymous(None, len, protection, flags) };
     let page = page.and_then(|page| {
-        // SAFETY: the page was mapped above, and nobody else has it yet.
+        // An emulator of user mode (qemu-user) may say yes to everything, and do nothing.
+        // SAFETY: the page was mapped above, nobody else has it yet, and there is no such advice.
+        let believes_all = unsafe { libc::madvise(page.as_ptr(), len.get(), -1) } == 0;
+        // SAFETY: as above.
         let wiped = unsafe { madvise(page, len.get(), MmapAdvise::MADV_WIPEONFORK) };
-        wiped.map(|()| page.as_ptr().cast())
+        match believes_all {
+            true => Err(Errno::ENOSYS),
+            false => wiped.map(|()| page.as_ptr().cast()),
+        }
     });
     let page = page.unwrap_or((&raw const NONE).cast_mut());
     // Of threads that come here at once the first one's stays; the others' pages are left.

@@ -13,9 +13,9 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::control::Control;
 use super::listener;
-use super::protocol::{Address, Id, Place, Slots, place};
+use super::protocol::{Address, Id, Lines, Place, Slots, place};
 use super::service::Entry;
-use super::watch::Processes;
+use super::watch::{self, Processes};
 use crate::error::{Error, Result};
 use crate::process::{Guarded, hang_up};
 use crate::sync::{Process, lock};
@@ -49,6 +49,7 @@ pub(super) struct Shared {
     /// Held while the server opens.
     opening: Mutex<()>,
     pub(super) processes: Mutex<Processes>,
+    pub(super) lines: Lines<watch::Process>,
 }
 
 /// What a process has that exports something, from its first export on.
@@ -144,6 +145,7 @@ impl Shared {
             server: OnceLock::new(),
             opening: Mutex::new(()),
             processes: Mutex::default(),
+            lines: Lines::new(),
         })
     }
 

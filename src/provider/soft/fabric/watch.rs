@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -18,9 +18,9 @@ use super::control::Words;
 use super::ended::{Ended, Watched};
 use super::peer::{Page, Pages, Peer};
 use super::process::{Fabric, PROCESS};
-use super::protocol::{Address, Id, socket};
+use super::protocol::{Id, Line, socket};
 use crate::error::Result;
-use crate::process::{Guarded, hang_up, refuse};
+use crate::process::Guarded;
 use crate::sync::lock;
 
 /// Another process, which is watched until this is dropped.
@@ -29,27 +29,8 @@ pub(in super::super) struct Process {
     pub(super) watched: Arc<Watched>,
     watch: Watch,
     pages: Pages,
-    /// Connections to it on which nothing is asked now.
-    lines: Mutex<Vec<Line>>,
     fabric: Arc<Fabric>,
 }
-
-/// A connection to a server, which was dialled at this address and has answered.
-pub(in super::super) struct Line {
-    pub(super) address: Address,
-    pub(super) socket: Guarded,
-}
-
-impl Line {
-    /// The connection, which takes no descriptors from now on.
-    pub(in super::super) fn into_socket(mut self) -> Guarded {
-        refuse(&mut self.socket);
-        self.socket
-    }
-}
-
-/// The most connections to a process that are kept for the next request.
-const LINES: usize = 4;
 
 /// How the end of a process shows.
 pub(super) enum Watch {
@@ -150,12 +131,6 @@ impl Processes {
         Some(Arc::clone(&known.watched))
     }
 
-    fn of_instance(&self, instance: &Id) -> Vec<Weak<Process>> {
-        let of = |known: &&Known| known.identity.instance == *instance;
-        let known = self.known.iter().filter(of);
-        known.map(|known| Weak::clone(&known.process)).collect()
-    }
-
     /// Finds a process that lives: one that has ended is not taken for the next with its number.
     fn find(&self, identity: &Identity) -> Option<Arc<Process>> {
         let of = |known: &&Known| {
@@ -231,7 +206,6 @@ impl Process {
             watched: Arc::new(Watched::new(identity.pid)),
             watch,
             pages: Pages::default(),
-            lines: Mutex::default(),
             fabric: Arc::clone(fabric),
         });
         processes.known.push(Known {
@@ -243,37 +217,12 @@ impl Process {
         Ok(process)
     }
 
-    /// Takes a connection on which the server of this instance, which listens at this address, can
-    /// be asked again; and its process.
-    pub(super) fn take_line(
-        fabric: &Fabric,
-        instance: &Id,
-        address: &Address,
-    ) -> Option<(Arc<Process>, Line)> {
-        // One that goes takes the lock.
-        let known = lock(&fabric.processes).of_instance(instance);
-        let processes = known.iter().filter_map(Weak::upgrade);
-        processes.filter(|it| !it.is_dead()).find_map(|process| {
-            let mut lines = lock(&process.lines);
-            let at = lines.iter().position(|line| line.address == *address)?;
-            let line = lines.swap_remove(at);
-            drop(lines);
-            Some((process, line))
-        })
-    }
-
     /// Keeps a connection for the next request. No service has it.
-    pub(in super::super) fn keep_line(&self, line: Line) {
+    pub(in super::super) fn keep_line(self: &Arc<Self>, line: Line) {
         // In a child of fork(2) it is its parent's.
-        if self.fabric.is_inherited() {
-            return;
+        if !self.fabric.is_inherited() {
+            self.fabric.lines.keep(self, line);
         }
-        let mut lines = lock(&self.lines);
-        if lines.len() < LINES {
-            return lines.push(line);
-        }
-        drop(lines);
-        hang_up(&line.socket);
     }
 
     /// What ends with it.
@@ -340,10 +289,7 @@ impl Drop for Process {
             return;
         }
         let _ = self.fabric.epoll.delete(self.watch.descriptor().as_fd());
-        // In a child of fork(2) they may stay open.
-        for line in lock(&self.lines).drain(..) {
-            hang_up(&line.socket);
-        }
+        self.fabric.lines.let_go_of(self);
         let mut processes = lock(&self.fabric.processes);
         processes.known.retain(|known| known.number != self.number);
     }

@@ -9,11 +9,11 @@ use nix::errno::Errno;
 
 use super::super::protocol::message::{Bad, VERSION};
 use super::super::protocol::{
-    Address, DESCRIPTORS, Id, PAYLOAD, Payload, Place, Reply, Request, Status, Ticket, place,
+    Address, DESCRIPTORS, Id, Line, PAYLOAD, Payload, Place, Reply, Request, Status, Ticket, place,
 };
 use super::super::publish::instance;
 use super::super::service::Service;
-use super::super::watch::{Line, Process};
+use super::super::watch::Process;
 use super::super::{current, listener};
 use super::dial::{Answer, Dialed};
 use crate::error::{Error, ErrorKind, Result};
@@ -87,19 +87,20 @@ impl Ticket {
         deadline: Instant,
     ) -> Result<Granted> {
         let fabric = current::fabric()?;
-        let (mut dialed, request, answer) = self.ask(&fabric, payload, deadline)?;
-        let granted = self.granted(&request, answer);
-        // Now, whenever it is closed.
-        let (reply, descriptors) = granted.inspect_err(|_| dialed.leave())?;
+        let (dialed, request, answer) = self.ask(&fabric, payload, deadline)?;
+        let (reply, descriptors) = self.granted(&request, answer)?;
         let Dialed {
-            socket,
+            mut line,
             pidfd,
             known,
             ..
         } = dialed;
+        if reply.stays {
+            line.refuse();
+        }
         let watch = || {
             let shared = self.kind.shares_watch;
-            Process::across(&fabric, self.instance, &socket, pidfd, shared)
+            Process::across(&fabric, self.instance, line.socket(), pidfd, shared)
         };
         let process = known.map_or_else(watch, Ok);
         Ok(Granted {
@@ -107,10 +108,7 @@ impl Ticket {
             descriptors,
             stays: reply.stays,
             process: process.map_err(|errno| self.os("to watch", errno))?,
-            line: Line {
-                address: self.address.clone(),
-                socket,
-            },
+            line,
         })
     }
 
@@ -134,15 +132,14 @@ impl Ticket {
         let asked = self.ask(&fabric, &[0; PAYLOAD], deadline);
         let is_path = matches!(self.address, Address::Path(_));
         match asked.map_err(|error| (error.kind(), error)) {
-            Ok((mut dialed, _, answer)) => match Reply::parse(&answer.bytes[..answer.len]) {
+            Ok((dialed, _, answer)) => match Reply::parse(&answer.bytes[..answer.len]) {
                 Ok(reply) if reply.status == Status::Unknown => Err(self.unknown()),
                 _ => {
-                    dialed.leave();
                     if dialed.known.is_some() {
                         return Ok(dialed.known);
                     }
                     // Without a pidfd the end of this connection would count as the process's.
-                    let (socket, shared) = (&dialed.socket, self.kind.shares_watch);
+                    let (socket, shared) = (dialed.line.socket(), self.kind.shares_watch);
                     let watch = |pidfd| {
                         Process::across(&fabric, self.instance, socket, Some(pidfd), shared)
                     };

@@ -8,11 +8,10 @@ use nix::errno::Errno;
 use zerocopy::IntoBytes;
 
 use super::super::process::Fabric;
-use super::super::protocol::{Id, Payload, Place, REPLY_LEN, Request, Ticket, place, socket};
+use super::super::protocol::{Id, Line, Payload, Place, REPLY_LEN, Request, Ticket, place, socket};
 use super::super::watch::Process;
 use super::connect::Descriptors;
 use crate::error::{Error, ErrorKind, Result};
-use crate::process::{Guarded, hang_up, refuse};
 
 /// How often a server is asked that hangs up. A server that lives does so if strangers connect
 /// without end, and push out those that have not spoken yet; where a server has ended, nobody
@@ -28,7 +27,7 @@ pub(in super::super) struct Answer {
 
 /// A connection to a server.
 pub(in super::super) struct Dialed {
-    pub(in super::super) socket: Guarded,
+    pub(in super::super) line: Line,
     pub(in super::super) nonce: Id,
     /// Of the server's process. `None` if there is no such thing here, so that the connection has
     /// to stay open.
@@ -38,12 +37,6 @@ pub(in super::super) struct Dialed {
 }
 
 impl Dialed {
-    /// Nothing is asked on it any more.
-    pub(super) fn leave(&mut self) {
-        refuse(&mut self.socket);
-        hang_up(&self.socket);
-    }
-
     fn pidfd(&self) -> Option<BorrowedFd<'_>> {
         let known = self.known.as_ref().map(|process| process.descriptor());
         known.or_else(|| self.pidfd.as_ref().map(|pidfd| pidfd.as_fd()))
@@ -59,18 +52,16 @@ impl Ticket {
         payload: &Payload,
         deadline: Instant,
     ) -> Result<(Dialed, Request, Answer)> {
-        let once = |mut dialed: Dialed| -> Result<_> {
+        let once = |dialed: Dialed| -> Result<_> {
             let stays = dialed.pidfd().is_none();
             let request = self.request(fabric.instance, dialed.nonce, stays, payload);
-            let answered = self.exchange(&dialed, &request, deadline);
-            let answer = answered.inspect_err(|_| dialed.leave())?;
+            let answer = self.exchange(&dialed, &request, deadline)?;
             Ok((dialed, request, answer))
         };
         let has_hung_up = |error: &Error| error.kind() == ErrorKind::ConnectionReset;
-        while let Some((process, line)) = Process::take_line(fabric, &self.instance, &self.address)
-        {
+        while let Some((process, line)) = fabric.lines.take(self) {
             let dialed = Dialed {
-                socket: line.socket,
+                line,
                 nonce: place::random()?,
                 pidfd: None,
                 known: Some(process),
@@ -102,13 +93,14 @@ impl Ticket {
             }
         };
         // Before it answers: then it is the process that answered.
-        let pidfd = match socket::pidfd(&socket) {
+        let line = Line::new(self, socket);
+        let pidfd = match socket::pidfd(line.socket()) {
             Ok(pidfd) => pidfd,
             Err(Errno::ESRCH) => return Err(self.gone()),
             Err(errno) => return Err(self.os("a pidfd of", errno)),
         };
         Ok(Dialed {
-            socket,
+            line,
             nonce: place::random()?,
             pidfd,
             known: None,
@@ -122,7 +114,7 @@ impl Ticket {
         request: &Request,
         deadline: Instant,
     ) -> Result<Answer> {
-        let socket = dialed.socket.as_fd();
+        let socket = dialed.line.socket().as_fd();
         match socket::send(socket, request.as_bytes(), &[]) {
             Ok(()) => {}
             Err(Errno::EPIPE | Errno::ECONNRESET) => return Err(self.gone()),

@@ -1,16 +1,19 @@
 //! What processes say to each other, as bytes.
 //!
 //! A [ticket] names what was exported: a place, a socket's address and a [slot](Slots). [message]
-//! has the request that a client sends and the reply that it gets; a [socket] carries them. These
-//! files import one another downwards, `ticket > {message, slots, socket} > place`, and nothing
-//! else of the fabric.
+//! has the request that a client sends and the reply that it gets; a [socket] carries them, and is
+//! kept for the next ones ([lines]). These files import one another downwards, `lines > ticket >
+//! {message, slots, socket} > place`, and nothing else of the fabric.
 
+mod lines;
 pub(super) mod message;
 pub(super) mod place;
 mod slots;
 pub(super) mod socket;
 mod ticket;
 
+pub(in super::super) use lines::Line;
+pub(super) use lines::Lines;
 pub(in super::super) use message::{PAYLOAD, Payload, Refusal, fields_of, payload, proof_of};
 pub(super) use message::{REPLY_LEN, REQUEST_LEN, Reply, Request, Status};
 pub(super) use place::Place;

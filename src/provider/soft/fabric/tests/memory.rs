@@ -585,7 +585,7 @@ fn without_a_pidfd_the_connection_stays_and_its_end_is_noticed() {
     let mut dialed = ticket.dial(soon()).unwrap();
     dialed.pidfd = None;
     let [_, control] = grant(&ticket, &dialed);
-    let watch = Watch::Connection(Arc::new(dialed.socket));
+    let watch = Watch::Connection(Arc::new(dialed.line.into_socket()));
     let page = Words::identify(&control).unwrap();
     // Of another pid namespace, where nothing but the control page says who it is: anybody who has
     // it can send it on.

@@ -185,36 +185,82 @@ fn a_connection_that_no_service_keeps_is_asked_again() {
         let published = [endpoint.publish(), endpoint.publish()];
         let [first, other] = published.each_ref().map(parsed);
         let fabric = current::fabric().unwrap();
-        let line_at = |instance: &Id, address: &Address| {
-            Process::take_line(&fabric, instance, address).map(|(_, line)| line)
-        };
+        let keep = |granted: Granted| granted.process.keep_line(granted.line);
         let granted = says(&first, 20).unwrap();
-        let (process, raw) = (granted.process, granted.line.socket.as_raw_fd());
-        process.keep_line(granted.line);
-        // Another server says that it is this one, or listens there.
+        let process = Arc::clone(&granted.process);
+        let raw = granted.line.socket().as_raw_fd();
+        keep(granted);
+        // Another server says that it is this one, or listens there, or in another namespace.
         let elsewhere = Address::Abstract(b"tokio-doca-nobody".to_vec());
-        assert!(line_at(&first.instance, &elsewhere).is_none());
-        assert!(line_at(&[1; 16], &first.address).is_none());
+        for forged in [
+            with(&first, |ticket| ticket.address = elsewhere),
+            with(&first, |ticket| ticket.instance = [1; 16]),
+            with(&first, |ticket| ticket.place.net = (1, 2)),
+        ] {
+            assert!(fabric.lines.take(&forged).is_none());
+        }
         // By the key of each ticket.
         let granted = says(&other, 20).unwrap();
-        assert_eq!(granted.line.socket.as_raw_fd(), raw, "it is the same one");
+        assert_eq!(granted.line.socket().as_raw_fd(), raw, "it is the same one");
         assert!(Arc::ptr_eq(&granted.process, &process));
-        process.keep_line(granted.line);
+        keep(granted);
         let forged = with(&other, |ticket| ticket.key = [2; 16]);
         assert_eq!(kind(says(&forged, 20)), ErrorKind::ConnectionAborted);
-        assert!(line_at(&first.instance, &first.address).is_none());
+        assert!(fabric.lines.take(&first).is_none());
         // The server has hung up meanwhile.
         let granted = says(&first, 20).unwrap();
-        hang_up(&granted.line.socket);
-        process.keep_line(granted.line);
+        hang_up(granted.line.socket());
+        keep(granted);
         assert!(says(&first, 20).is_ok());
-        // There are few.
-        let granted = [(); 6].map(|()| says(&first, 20).unwrap());
-        for granted in granted {
-            process.keep_line(granted.line);
+        // There are few, and they go with what joins the processes.
+        for granted in [(); 6].map(|()| says(&first, 20).unwrap()) {
+            keep(granted);
         }
-        let lines = std::iter::from_fn(|| line_at(&first.instance, &first.address));
-        assert_eq!(lines.count(), 4);
+        let lines = std::iter::from_fn(|| fabric.lines.take(&first));
+        let lines: Vec<_> = lines.map(|(_, line)| line).collect();
+        assert_eq!(lines.len(), 4);
+        for line in lines {
+            process.keep_line(line);
+        }
+        lock(&endpoint.clients).clear();
+        drop(process);
+        assert!(fabric.lines.take(&first).is_none());
+    });
+}
+
+/// A child of fork(2) has a copy of each connection. It ends none of them, and neither waits for a
+/// lock that a thread of its parent's had nor starts a thread.
+#[test]
+fn a_child_leaves_the_connections_of_its_parent_alone() {
+    const NAME: &str = "a_child_leaves_the_connections_of_its_parent_alone";
+    alone_in(module_path!(), NAME, || {
+        let endpoint = Endpoint::new();
+        let published = endpoint.publish();
+        let ticket = parsed(&published);
+        for _ in 0..20 {
+            let [kept, other] = [(); 2].map(|()| says(&ticket, 20).unwrap());
+            kept.process.keep_line(kept.line);
+            let process = kept.process;
+            // SAFETY: the child allocates, which glibc allows; the other thread of this process
+            // holds no lock, as it sleeps.
+            let pid = unsafe { libc::fork() };
+            if pid == 0 {
+                process.keep_line(other.line);
+                drop((process, other.process));
+                let alone = threads() == 1;
+                // SAFETY: ends the child alone.
+                unsafe { libc::_exit(if alone { 7 } else { 8 }) };
+            }
+            let pid = Pid::from_raw(pid);
+            assert_eq!(waitpid(pid, None).unwrap(), WaitStatus::Exited(pid, 7));
+            for line in [other.line.into_socket()] {
+                assert_eq!(
+                    socket::receive(line.as_fd(), &mut [0; 8]),
+                    Err(Errno::EAGAIN)
+                );
+            }
+            assert!(says(&ticket, 20).is_ok());
+        }
     });
 }
 
@@ -226,13 +272,16 @@ fn connections_that_are_kept_are_bounded() {
         let endpoint = Endpoint::new();
         let published = endpoint.publish();
         let ticket = parsed(&published);
-        let ask = || says(&ticket, 20).unwrap().line.socket;
+        let ask = || says(&ticket, 20).unwrap().line;
         let first = ask();
         let others: Vec<_> = (0..KEPT).map(|_| ask()).collect();
-        assert_eq!(socket::wait([Some(first.as_fd())], soon()), Ok([true]));
-        assert_eq!(socket::receive(first.as_fd(), &mut [0; 8]), Ok(0));
+        assert_eq!(
+            socket::wait([Some(first.socket().as_fd())], soon()),
+            Ok([true])
+        );
+        assert_eq!(socket::receive(first.socket().as_fd(), &mut [0; 8]), Ok(0));
         for other in &others {
-            let said = socket::receive(other.as_fd(), &mut [0; 8]);
+            let said = socket::receive(other.socket().as_fd(), &mut [0; 8]);
             assert_eq!(said, Err(Errno::EAGAIN));
         }
         assert!(says(&ticket, 20).is_ok());
@@ -528,7 +577,7 @@ fn a_client_that_can_watch_nothing_else_keeps_the_connection() {
     assert!(reply.stays);
     // It has answered others since, and did not hang up.
     assert!(says(&ticket, 2).is_ok());
-    let no = socket::receive(dialed.socket.as_fd(), &mut [0; 8]);
+    let no = socket::receive(dialed.line.socket().as_fd(), &mut [0; 8]);
     assert_eq!(no, Err(Errno::EAGAIN));
 }
 
@@ -577,8 +626,6 @@ fn a_thousand_connects_leave_nothing_behind() {
                 for number in [2, 10, 20, 13, 3] {
                     let granted = parsed(published).connect(&filled(number), soon());
                     assert_eq!(granted.is_ok(), number != 10 && number != 13);
-                    // One that takes descriptors still is closed by a thread.
-                    drop(granted.map(|granted| granted.line.into_socket()));
                 }
             }
             assert_eq!(threads(), before.1 + 1);

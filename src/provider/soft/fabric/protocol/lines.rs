@@ -1,0 +1,125 @@
+//! Connections to servers that have answered, on which they are asked again.
+//!
+//! Until its next answer has come such a connection takes descriptors, so that closing it could
+//! take time: a [`Line`] refuses them first.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use super::{Address, Id, Place, Ticket};
+use crate::process::{Guarded, hang_up, refuse};
+use crate::sync::{self, lock};
+
+/// The most connections that are kept of a process, and in all.
+const OF_ONE: usize = 4;
+const OF_ALL: usize = 64;
+
+/// A connection to the server of this instance, which was dialled at this address.
+pub(in super::super::super) struct Line {
+    instance: Id,
+    address: Address,
+    place: Place,
+    /// `None` once it was taken out.
+    socket: Option<Guarded>,
+    process: sync::Process,
+}
+
+impl Line {
+    pub(in super::super) fn new(ticket: &Ticket, socket: Guarded) -> Line {
+        Line {
+            instance: ticket.instance,
+            address: ticket.address.clone(),
+            place: ticket.place,
+            socket: Some(socket),
+            process: sync::Process::current(),
+        }
+    }
+
+    pub(in super::super) fn socket(&self) -> &Guarded {
+        let socket = self.socket.as_ref();
+        socket.expect("whoever takes it out consumes the line")
+    }
+
+    /// From now on it takes no descriptors.
+    pub(in super::super) fn refuse(&mut self) {
+        self.socket.iter_mut().for_each(refuse);
+    }
+
+    /// The connection, which takes no descriptors from now on.
+    pub(in super::super::super) fn into_socket(mut self) -> Guarded {
+        self.refuse();
+        let socket = self.socket.take();
+        socket.expect("whoever takes it out consumes the line")
+    }
+
+    /// Returns whether the server of this ticket is dialled in the same way.
+    fn leads_to(&self, ticket: &Ticket) -> bool {
+        self.instance == ticket.instance
+            && self.place == ticket.place
+            && self.address == ticket.address
+    }
+}
+
+impl Drop for Line {
+    /// Closes it here: the thread that closes what may take time can be held up by a stranger.
+    fn drop(&mut self) {
+        let Some(mut socket) = self.socket.take() else {
+            return;
+        };
+        if self.process.is_current() {
+            refuse(&mut socket);
+            hang_up(&socket);
+        } else {
+            // It is the connection of the parent, which has inherited locks that nobody opens.
+            drop(socket.into_parts());
+        }
+    }
+}
+
+/// The connections on which nothing is asked now, by age. `P` is the process at the other end.
+pub(in super::super) struct Lines<P>(Mutex<Vec<(Weak<P>, Line)>>);
+
+fn is_of<P>(process: &P) -> impl Fn(&(Weak<P>, Line)) -> bool {
+    move |(its, _)| std::ptr::eq(its.as_ptr(), process)
+}
+
+impl<P> Lines<P> {
+    pub(in super::super) fn new() -> Lines<P> {
+        Lines(Mutex::new(Vec::new()))
+    }
+
+    /// Takes a connection on which the server of this ticket can be asked, and its process.
+    pub(in super::super) fn take(&self, ticket: &Ticket) -> Option<(Arc<P>, Line)> {
+        loop {
+            let mut lines = lock(&self.0);
+            let at = lines.iter().rposition(|(_, line)| line.leads_to(ticket))?;
+            let (process, line) = lines.remove(at);
+            // A process that goes takes the lock.
+            drop(lines);
+            if let Some(process) = process.upgrade() {
+                return Some((process, line));
+            }
+        }
+    }
+
+    /// Keeps a connection to a process for the next request.
+    pub(in super::super) fn keep(&self, process: &Arc<P>, line: Line) {
+        let mut lines = lock(&self.0);
+        lines.push((Arc::downgrade(process), line));
+        let its = lines.iter().filter(|it| is_of(&**process)(it)).count();
+        let spare = match its > OF_ONE {
+            true => lines.iter().position(is_of(&**process)),
+            false => (lines.len() > OF_ALL).then_some(0),
+        };
+        let spare = spare.map(|at| lines.remove(at));
+        drop(lines);
+        drop(spare);
+    }
+
+    /// Nothing joins this process to the other one any more.
+    pub(in super::super) fn let_go_of(&self, process: &P) {
+        let mut lines = lock(&self.0);
+        let its: Vec<_> = lines.extract_if(.., |it| is_of(process)(it)).collect();
+        drop(lines);
+        drop(its);
+    }
+}
