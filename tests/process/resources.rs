@@ -2,12 +2,17 @@
 //! is given back.
 
 use std::fs::File;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use futures::future::join;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_doca::stream::{RdmaStream, StreamOptions};
 
+use support::device::under_test;
 use support::peer::{again, role};
+use support::stream::Net;
 use support::{test_name, *};
 use tokio_doca::soft::Soft;
 use tokio_doca::{
@@ -268,5 +273,77 @@ fn transparent_huge_pages_are_advice_that_the_kernel_has_heard() {
             .buf_filled(&mmap, ..)
             .unwrap();
         assert!(buf.data().unwrap().iter().all(|&byte| byte == 0));
+    });
+}
+
+/// The KiB that the message rings of this process have in memory.
+fn rings() -> u64 {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut is_ring = false;
+    let mut sum = 0;
+    for line in maps.lines() {
+        if let Some((range, rest)) = line.split_once(' ')
+            && range.contains('-')
+            && !range.ends_with(':')
+        {
+            is_ring = rest.contains("tokio-doca-arena");
+        }
+        if let Some(kib) = line.strip_prefix("Rss:").filter(|_| is_ring) {
+            sum += kib.trim_end_matches(" kB").trim().parse::<u64>().unwrap();
+        }
+    }
+    sum
+}
+
+/// Streams that are idle give the memory of their message rings back, at some turn of their queue
+/// after some seconds, and go on with what is written then.
+#[test]
+fn idle_streams_give_the_memory_of_their_rings_back() {
+    if !alone(test_name!(idle_streams_give_the_memory_of_their_rings_back)) {
+        return;
+    }
+    const IDLE: usize = 4;
+    const LEN: usize = 1 << 20;
+    let options = StreamOptions::new().timeout(LIMIT).connections(IDLE + 1);
+    run(async {
+        let (mut others, mut idle) = (Vec::new(), Vec::new());
+        for mode in [Mode::EventDriven, Mode::BusyPoll] {
+            let net = Net::new(&under_test(false), mode, options).await;
+            others.push(net.pair().await);
+            for _ in 0..IDLE {
+                idle.push(net.pair().await);
+            }
+        }
+        let before = rings();
+        let bytes = vec![7; LEN];
+        let carry = async |from: &mut RdmaStream, to: &mut RdmaStream| {
+            let mut came = vec![0; LEN];
+            let both = join(from.write_all(&bytes), to.read_exact(&mut came));
+            let (wrote, read) = in_time("a MiB", both).await;
+            wrote.and(read.map(drop)).unwrap();
+            assert!(came == bytes);
+        };
+        for (here, there) in &mut idle {
+            carry(here, there).await;
+            carry(there, here).await;
+        }
+        // Half a MiB in each direction.
+        assert!(rings() - before >= 900 * idle.len() as u64, "{}", rings());
+        let end = Instant::now() + LIMIT;
+        while rings() > before + 64 {
+            assert!(Instant::now() < end, "{} KiB, {before} before", rings());
+            for (here, there) in &mut others {
+                // It lies beside the rings' streams.
+                here.write_all(b"a word").await.unwrap();
+                let mut came = [0; 6];
+                let read = there.read_exact(&mut came);
+                in_time("a word", read).await.unwrap();
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        for (here, there) in &mut idle {
+            carry(here, there).await;
+            carry(there, here).await;
+        }
     });
 }

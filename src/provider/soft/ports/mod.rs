@@ -5,8 +5,8 @@
 //! the endpoints that it polls anyway, and the sync events that are [watched]. What rings from
 //! outside (sockets of peers, and the [timer]) stands in one epoll descriptor.
 //!
-//! These files import one another downwards, `ports > {pollable, timer, watched > ready_set >
-//! flags}`; what a port does is behind the trait `Pollable`. Of `rdma` they import its reaper,
+//! These files import one another downwards, `ports > {pollable, rests, timer, watched > ready_set
+//! > flags}`; what a port does is behind the trait `Pollable`. Of `rdma` they import its reaper,
 //! which has the doorbell pages and the endpoints that are polled.
 
 mod flags;
@@ -15,6 +15,7 @@ mod loom;
 mod pollable;
 mod ports;
 mod ready_set;
+mod rests;
 mod timer;
 mod watched;
 

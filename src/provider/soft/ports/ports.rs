@@ -21,6 +21,7 @@ use super::super::shared::DeviceShared;
 use super::flags::FLAGS;
 use super::pollable::Pollable;
 use super::ready_set::ReadySet;
+use super::rests::Rests;
 use super::timer::Timer;
 use super::watched::Watched;
 use crate::device::{Completion, Signal};
@@ -37,6 +38,9 @@ pub(in super::super) const POLLS: usize = 64;
 /// How often what rang is read in one go, 16 at a time.
 const CLEARS: usize = 4;
 
+/// A queue that polls asks for the time once in so many turns.
+const TURNS: u32 = 1 << 4;
+
 type SharedPort = Arc<dyn Pollable<Reaper>>;
 
 pub(in super::super) struct Ports {
@@ -52,6 +56,7 @@ pub(in super::super) struct Ports {
     pub(in super::super) stale: AtomicBool,
     watched: Watched<SharedPort>,
     timer: Timer,
+    rests: Rests,
     /// What rings for the queue from outside.
     sources: Epoll,
 }
@@ -79,6 +84,7 @@ impl Ports {
             stale: AtomicBool::new(false),
             watched: Watched::new(),
             timer,
+            rests: Rests::new(),
             sources,
         }))
     }
@@ -191,6 +197,11 @@ impl Ports {
         let mut filled = 0;
         // In turn, so that neither waits for the other for ever.
         let turn = reaper.next_turn();
+        if turn.is_multiple_of(TURNS)
+            && let Some(rested) = self.rests.goes_on()
+        {
+            self.give_back(rested);
+        }
         for first in [turn % 2, (turn + 1) % 2] {
             if first == 0 {
                 // SAFETY: as the caller promises.
@@ -253,6 +264,17 @@ impl Ports {
         reaper.arm();
         self.ready_set.arm();
         self.timer.arm();
+        if let Some(rested) = self.rests.sleeps() {
+            self.give_back(rested);
+        }
+    }
+
+    /// Has idle ports give memory back. The caller holds the reaper's lock.
+    #[cold]
+    fn give_back(&self, rested: bool) {
+        // Outside of the lock.
+        let ports: Vec<_> = self.ports().iter().flatten().map(Arc::clone).collect();
+        ports.iter().for_each(|port| port.give_back(rested));
     }
 
     /// Has the queue hear what rings for a port alone.

@@ -45,6 +45,11 @@ impl Connection {
         }
     }
 
+    /// Gives memory back that an idle connection has no use for.
+    pub(super) fn give_back(&mut self, rested: bool) {
+        self.sending.give_back(&self.messages, rested);
+    }
+
     /// A receive is posted. The peer must be told.
     pub(super) fn post(&mut self, room: usize) {
         let room = u32::try_from(room).unwrap_or(u32::MAX);

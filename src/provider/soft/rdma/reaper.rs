@@ -166,6 +166,15 @@ impl Pollable<Reaper> for Shared {
         }
     }
 
+    fn give_back(&self, rested: bool) {
+        // Who has it is not idle.
+        if let Some(mut inner) = self.try_inner()
+            && let Some(connection) = &mut inner.connection
+        {
+            connection.give_back(rested);
+        }
+    }
+
     fn end(&self) {
         self.retire();
     }

@@ -18,7 +18,7 @@ use super::messages::{MessageRing, Presence, Watch};
 use super::payload::Identity;
 use crate::device::{Completion, EndpointConfig, EndpointState, RdmaJob, Receive, Token};
 use crate::error::{JobError, Reason, Result};
-use crate::sync::lock;
+use crate::sync::{lock, try_lock};
 
 pub(in super::super) struct Shared {
     pub(super) ports: Arc<Ports>,
@@ -112,6 +112,10 @@ impl Shared {
 
     pub(super) fn inner(&self) -> MutexGuard<'_, EndpointInner> {
         lock(&self.inner)
+    }
+
+    pub(super) fn try_inner(&self) -> Option<MutexGuard<'_, EndpointInner>> {
+        try_lock(&self.inner)
     }
 
     /// Puts into one word what one-sided operations ask.

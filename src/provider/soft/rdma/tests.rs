@@ -345,3 +345,48 @@ fn a_message_is_taken_while_it_is_sent() {
     }
     assert!(message == room);
 }
+
+/// What a side has put into its stream is memory until it is given back, which it is once the peer
+/// has taken all; and both sides go on.
+#[test]
+fn an_idle_side_gives_the_pages_of_its_stream_back() {
+    let shape = Shape { host: 4, guest: 4 };
+    let len = shape.len().unwrap();
+    let (memfd, mapping) = Arena::create(len).unwrap();
+    // SAFETY: the two ends of a message ring alone reach it, by atomics.
+    let memory = Arc::new(unsafe { Memory::new(mapping, len) });
+    let end = |side| MessageRing::new(Arc::clone(&memory), shape, side);
+    let (host, guest) = (end(Side::Host), end(Side::Guest));
+    let pages = || nix::sys::stat::fstat(&*memfd).unwrap().st_blocks * 512;
+    let (mut sending, mut receiving) = (Sending::default(), Receiving::default());
+    let before = pages();
+    for round in 0..5_u8 {
+        const MESSAGE: usize = 300 << 10;
+        let (mut sent, mut came) = (vec![round; MESSAGE], vec![0; MESSAGE]);
+        receiving.post(&guest, MESSAGE as u32);
+        let src = segments(&mut sent);
+        // SAFETY: the bytes are there, and long enough.
+        let all = unsafe { sending.send(&host, head(Kind::Send, MESSAGE, 0), &src, MESSAGE) };
+        assert_eq!(all, Ok(Sent::All));
+        let is_there = || assert!(pages() - before >= MESSAGE as i64, "{}", pages());
+        if round % 2 == 0 {
+            sending.give_back(&host, true);
+            is_there();
+        }
+        let dst = segments(&mut came);
+        let mut got = Got::Nothing;
+        while !matches!(got, Got::All(_)) {
+            // SAFETY: as above.
+            got = unsafe { receiving.take(&guest, Some((&dst, MESSAGE)), MESSAGE) }.unwrap();
+        }
+        assert!(came == sent);
+        if round % 2 == 1 {
+            // Something was sent since it was asked last.
+            sending.give_back(&host, false);
+            is_there();
+        }
+        sending.give_back(&host, false);
+        // The pages that a stream shares with what lies before it stay.
+        assert!(pages() - before <= 3 * 4096, "{}", pages());
+    }
+}

@@ -69,14 +69,20 @@ impl Mapping {
         self.advise(0..self.len(), MmapAdvise::MADV_DONTFORK)
     }
 
+    /// Gives the pages of this range back, of memory that is mapped shared: there are zeros then.
+    pub(in super::super::super) fn discard(&self, range: Range<usize>) -> nix::Result<()> {
+        self.advise(range, MmapAdvise::MADV_REMOVE)
+    }
+
     fn advise(&self, range: Range<usize>, advice: MmapAdvise) -> nix::Result<()> {
         let within = range.start <= range.end && range.end <= self.len();
         let begin = self.base.as_ptr().wrapping_add(range.start);
         let begin = NonNull::new(begin)
             .filter(|_| within)
             .ok_or(Errno::EINVAL)?;
-        // SAFETY: the range lies within the mapping, as was just checked; the two kinds of advice
-        // of this file change no byte of it.
+        // SAFETY: the range lies within the mapping, as was just checked. Of the kinds of advice of
+        // this file one changes bytes, which others may change at any time: nothing of this process
+        // but atomics and opaque copies reaches memory that is mapped to be written.
         unsafe { madvise(begin.cast(), range.len(), advice) }
     }
 }

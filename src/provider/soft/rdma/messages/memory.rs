@@ -48,6 +48,12 @@ impl Memory {
         unsafe { word.as_ref() }
     }
 
+    /// Gives the pages of so many bytes from this one on back, as far as that is possible.
+    pub(super) fn discard(&self, at: usize, len: usize) {
+        // Else they stay, which is what they did before.
+        let _ = self.mapping.discard(at..at + len);
+    }
+
     /// So many bytes from this one on, to be copied out by the opaque routine.
     #[inline(always)]
     pub(super) fn to_read(&self, at: usize, len: usize) -> Segment {

@@ -42,6 +42,10 @@ pub(in super::super) const STREAM: usize = if cfg!(tokio_doca_loom) {
 } else {
     512 << 10
 };
+/// A side's block begins and ends with a page.
+const PAGE: usize = 4096;
+/// Bytes that are copied before the other side is told of them.
+pub(super) const PIECE: usize = if cfg!(tokio_doca_loom) { 128 } else { 16 << 10 };
 /// The most receives of an endpoint.
 pub(in super::super) const MAX_RECEIVES: u32 = 1 << 14;
 
@@ -87,7 +91,7 @@ impl Shape {
     }
 
     fn block(self, side: Side) -> usize {
-        (self.stream_at(side) + STREAM).next_multiple_of(4096)
+        (self.stream_at(side) + STREAM).next_multiple_of(PAGE)
     }
 
     fn base(self, side: Side) -> usize {
@@ -384,6 +388,13 @@ impl MessageRing {
     pub(in super::super) fn stream_out(&self, produced: u64, len: usize) -> Segment {
         let (at, len) = Self::stream_piece(&self.own, produced, len);
         self.memory.to_write(at, len)
+    }
+
+    /// Gives the pages of this side's stream back, which has no bytes that the peer has not taken.
+    pub(super) fn discard_stream(&self) {
+        let from = self.own.stream.next_multiple_of(PAGE);
+        let end = (self.own.stream + STREAM).next_multiple_of(PAGE);
+        self.memory.discard(from, end - from);
     }
 
     /// Where the peer's bytes are next.
