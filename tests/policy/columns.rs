@@ -61,6 +61,7 @@ fn lines_of_prose_fit_into_100_columns() {
         "docs",
         "fuzz",
         "http",
+        "cli",
         "README.md",
         "DESIGN.md",
         "CHANGELOG.md",

@@ -1,0 +1,239 @@
+//! What the kernel says of an adapter's port (`/sys/class/infiniband`): its link and its addresses.
+
+use std::fs;
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use tokio_doca::{Device, Rdma, WorkQ};
+
+use crate::failure::text;
+
+pub(crate) const CLASS: &str = "/sys/class/infiniband";
+
+/// The link of a port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Link {
+    pub(crate) port: u32,
+    /// `active`, `down`, ..
+    pub(crate) state: String,
+    /// `InfiniBand` or `Ethernet`.
+    pub(crate) layer: String,
+    /// `100 Gb/sec (4X EDR)`.
+    pub(crate) rate: String,
+}
+
+/// An address (GID) of a port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Address {
+    pub(crate) index: u32,
+    /// IPv4 addresses are written as such.
+    pub(crate) address: IpAddr,
+    /// `RoCE v2`, `IB/RoCE v1`.
+    pub(crate) kind: String,
+    /// The network interface that it belongs to.
+    pub(crate) interface: Option<String>,
+    /// Whether a connection would have it, if it were told nothing.
+    pub(crate) taken: bool,
+}
+
+fn read(path: impl AsRef<Path>) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let text = text.trim();
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// Numbers that are names of entries of a folder, in order.
+fn numbers(folder: &Path) -> Vec<u32> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut numbers: Vec<u32> = entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// The names of the adapters that the kernel has.
+pub(crate) fn names(class: &Path) -> Vec<String> {
+    let entries = fs::read_dir(class).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    names
+}
+
+fn state(port: &Path) -> String {
+    let state = read(port.join("state")).unwrap_or_default();
+    // "4: ACTIVE"
+    let word = state.split_once(": ").map_or(&*state, |(_, word)| word);
+    word.to_lowercase()
+}
+
+/// The folder of the port that a device's name means: the one that it says, or else the first that
+/// is active, or else the first.
+fn port(class: &Path, name: &str) -> Option<(u32, PathBuf)> {
+    let (adapter, named) = match name.split_once('/') {
+        Some((adapter, port)) => (adapter, Some(port.parse().ok()?)),
+        None => (name, None),
+    };
+    let ports = class.join(adapter).join("ports");
+    let all = numbers(&ports);
+    let is_active = |number: &&u32| state(&ports.join(number.to_string())) == "active";
+    let number = match named {
+        Some(number) => number,
+        None => *all.iter().find(is_active).or(all.first())?,
+    };
+    Some((number, ports.join(number.to_string())))
+}
+
+pub(crate) fn link(class: &Path, name: &str) -> Option<Link> {
+    let (number, folder) = port(class, name)?;
+    Some(Link {
+        port: number,
+        state: state(&folder),
+        layer: read(folder.join("link_layer"))?,
+        rate: read(folder.join("rate")).unwrap_or_default(),
+    })
+}
+
+/// The addresses of a device's port; `taken` is the one that a connection would have.
+pub(crate) fn addresses(class: &Path, name: &str, taken: Option<IpAddr>) -> Vec<Address> {
+    let Some((_, folder)) = port(class, name) else {
+        return Vec::new();
+    };
+    let mut found: Vec<Address> = numbers(&folder.join("gids"))
+        .into_iter()
+        .filter_map(|index| {
+            let gid: Ipv6Addr = read(folder.join(format!("gids/{index}")))?.parse().ok()?;
+            (!gid.is_unspecified()).then(|| Address {
+                index,
+                address: IpAddr::from(gid).to_canonical(),
+                kind: read(folder.join(format!("gid_attrs/types/{index}"))).unwrap_or_default(),
+                interface: read(folder.join(format!("gid_attrs/ndevs/{index}"))),
+                taken: false,
+            })
+        })
+        .collect();
+    // A port of Ethernet has each address twice, and RoCE v2 comes before v1.
+    let is_taken = |address: &&mut Address| Some(address.address) == taken;
+    let newest = found.iter_mut().filter(is_taken).reduce(|best, next| {
+        match next.kind == "RoCE v2" && best.kind != "RoCE v2" {
+            true => next,
+            false => best,
+        }
+    });
+    if let Some(newest) = newest {
+        newest.taken = true;
+    }
+    found
+}
+
+/// Which address a connection of this device has if it is told nothing. Two connections are made
+/// and connected with each other; nothing is sent.
+pub(crate) async fn taken(name: &str) -> std::result::Result<IpAddr, String> {
+    let connect = async || -> tokio_doca::Result<Option<IpAddr>> {
+        let device = Device::open(name)?;
+        let workq = WorkQ::builder().depth(16).build()?;
+        let here = Rdma::builder(&device).attach(&workq)?;
+        let there = Rdma::builder(&device).attach(&workq)?;
+        here.connect(&there.export()?).await?;
+        Ok(here
+            .path()
+            .map(|path| IpAddr::from(path.gid).to_canonical()))
+    };
+    match connect().await {
+        Ok(Some(address)) => Ok(address),
+        Ok(None) => Err("the device does not say which address it takes".to_owned()),
+        Err(error) => Err(text(&error)),
+    }
+}
+
+/// Why the library takes an address, as far as the address itself says it.
+pub(crate) fn because(address: &Address) -> String {
+    let reach = match address.address {
+        it if it.is_loopback() => "loopback",
+        IpAddr::V4(it) if it.is_link_local() => "link-local",
+        IpAddr::V6(it) if it.is_unicast_link_local() => "link-local",
+        _ => "routed",
+    };
+    let family = if address.address.is_ipv4() {
+        "IPv4"
+    } else {
+        "IPv6"
+    };
+    format!("{reach}, {}, {family}", address.kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder as the kernel has it, which is deleted at the end.
+    struct Class(PathBuf);
+
+    impl Class {
+        fn new(name: &str) -> Class {
+            let name = format!("tokio-doca-cli-{name}-{}", std::process::id());
+            Class(std::env::temp_dir().join(name))
+        }
+
+        fn port(&self, number: u32, state: &str, gids: &[(&str, &str)]) {
+            let port = self.0.join(format!("mlx5_0/ports/{number}"));
+            for folder in ["gids", "gid_attrs/types", "gid_attrs/ndevs"] {
+                fs::create_dir_all(port.join(folder)).unwrap();
+            }
+            fs::write(port.join("state"), format!("{state}\n")).unwrap();
+            fs::write(port.join("link_layer"), "Ethernet\n").unwrap();
+            fs::write(port.join("rate"), "100 Gb/sec (4X EDR)\n").unwrap();
+            for (index, (gid, kind)) in gids.iter().enumerate() {
+                fs::write(port.join(format!("gids/{index}")), format!("{gid}\n")).unwrap();
+                fs::write(port.join(format!("gid_attrs/types/{index}")), kind).unwrap();
+                fs::write(port.join(format!("gid_attrs/ndevs/{index}")), "eth0\n").unwrap();
+            }
+        }
+    }
+
+    impl Drop for Class {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_name_means_the_first_port_that_is_up() {
+        let class = Class::new("ports");
+        class.port(1, "1: DOWN", &[]);
+        class.port(2, "4: ACTIVE", &[]);
+        let state = |name| link(&class.0, name).map(|link| (link.port, link.state));
+        assert_eq!(state("mlx5_0"), Some((2, "active".to_owned())));
+        assert_eq!(state("mlx5_0/1"), Some((1, "down".to_owned())));
+        assert_eq!(state("mlx5_0/3"), None);
+        assert_eq!(state("pf0"), None);
+        assert_eq!(names(&class.0), ["mlx5_0"]);
+    }
+
+    #[test]
+    fn the_taken_address_is_the_newer_version_of_roce() {
+        let class = Class::new("gids");
+        let gids = [
+            ("fe80:0000:0000:0000:0202:c9ff:fe00:0001", "IB/RoCE v1\n"),
+            ("0000:0000:0000:0000:0000:ffff:0a00:0001", "IB/RoCE v1\n"),
+            ("0000:0000:0000:0000:0000:ffff:0a00:0001", "RoCE v2\n"),
+            ("0000:0000:0000:0000:0000:0000:0000:0000", ""),
+        ];
+        class.port(1, "4: ACTIVE", &gids);
+        let taken: IpAddr = "10.0.0.1".parse().unwrap();
+        let found = addresses(&class.0, "mlx5_0", Some(taken));
+        let marks: Vec<bool> = found.iter().map(|address| address.taken).collect();
+        assert_eq!(marks, [false, false, true]);
+        assert_eq!(because(&found[0]), "link-local, IB/RoCE v1, IPv6");
+        assert_eq!(because(&found[2]), "routed, RoCE v2, IPv4");
+        assert_eq!(found[2].interface.as_deref(), Some("eth0"));
+        assert!(
+            addresses(&class.0, "mlx5_0", None)
+                .iter()
+                .all(|it| !it.taken)
+        );
+    }
+}

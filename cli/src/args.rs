@@ -1,0 +1,57 @@
+//! The command line.
+
+use clap::{Parser, Subcommand};
+
+use crate::failure::Result;
+use crate::{caps, completions, copy, devices, hash};
+
+const AFTER: &str = "\
+Exit codes: 0 done, 1 failed, 2 wrong usage. NO_COLOR=1 turns colours off.
+TOKIO_DOCA_SOFT=dpu shows the DPU's side of the software device.";
+
+/// DMA and RDMA devices: lists them, tells what they can do, copies and hashes
+#[derive(Parser)]
+#[command(name = "tokio-doca", version, after_help = AFTER)]
+#[command(arg_required_else_help = true, disable_help_subcommand = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// List the devices, their links, addresses and representors
+    Devices(devices::Args),
+    /// Show the limits and operations of a device
+    Caps(caps::Args),
+    /// Copy a file by a device
+    Copy(copy::Args),
+    /// Hash files by a device, in the format of sha256sum
+    Hash(hash::Args),
+    /// Print the completions of a shell
+    Completions(completions::Args),
+}
+
+impl Command {
+    pub(crate) fn run(self) -> Result {
+        match self {
+            Command::Devices(args) => devices::run(&args),
+            Command::Caps(args) => caps::run(&args),
+            Command::Copy(args) => copy::run(&args),
+            Command::Hash(args) => hash::run(&args),
+            Command::Completions(args) => completions::run(&args),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::Args;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+}

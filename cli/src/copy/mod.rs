@@ -1,0 +1,230 @@
+//! `tokio-doca copy`: copies a file by a DMA context.
+//!
+//! The bytes go to a temporary file beside DST, which takes DST's name at the end: DST is a whole
+//! copy, or it is what it was.
+
+mod lanes;
+mod target;
+mod verify;
+
+use std::fs::{self, File, Metadata};
+use std::io::{Seek, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use tokio::task::spawn_blocking;
+use tokio_doca::Device;
+use tokio_doca::sha::Algorithm;
+
+use crate::failure::{Failure, Result, cannot, name};
+use crate::hash::{Hasher, line};
+use crate::open;
+use crate::output::print_bytes;
+use crate::signals::Signals;
+use target::Target;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The file to copy
+    src: PathBuf,
+    /// The copy
+    dst: PathBuf,
+    /// Read the copy back and compare it with SRC
+    #[arg(long)]
+    verify: bool,
+    /// Print the copy's SHA-256 in the format of sha256sum
+    #[arg(long)]
+    hash: bool,
+    /// The device [default: the first that copies]
+    #[arg(short, long, value_name = "NAME")]
+    device: Option<String>,
+    /// Bytes of one DMA job, also as 64K, 1M, 1G [default: 1M]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    chunk: Option<u64>,
+    /// Replace DST if it exists
+    #[arg(short, long)]
+    force: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result {
+    let device = open::device(args.device.as_deref())?;
+    let chunk = chunk(args.chunk, &device)?;
+    let src = source(&args.src)?;
+    let runtime = open::runtime()?;
+    let result = runtime.block_on(async {
+        // First, so that no signal leaves the temporary file behind.
+        let mut signals = Signals::new().map_err(cannot("catch", "signals".as_ref()))?;
+        let target = Target::create(&args.dst, &src.meta, args.force)?;
+        tokio::select! {
+            done = copy(args, &device, chunk, src, target) => done,
+            () = signals.recv() => {
+                let dst = name(&args.dst);
+                Err(Failure::Failed(format!("interrupted: {dst} is what it was before")))
+            }
+        }
+    });
+    // A thread may be at a long read or write, whose end no one needs.
+    runtime.shutdown_background();
+    match result? {
+        Some(line) => print_bytes(&line),
+        None => Ok(()),
+    }
+}
+
+struct Source {
+    file: Arc<File>,
+    meta: Metadata,
+}
+
+/// Opens SRC. A pipe is refused before it is opened, which would wait for its other end.
+fn source(path: &Path) -> Result<Source> {
+    let meta = fs::metadata(path).map_err(cannot("read", path))?;
+    let what = match meta.file_type() {
+        it if it.is_file() => None,
+        it if it.is_dir() => Some("a directory"),
+        _ => Some("no regular file"),
+    };
+    if let Some(what) = what {
+        let text = format!("cannot copy {}: it is {what}: name a file", name(path));
+        return Err(Failure::Failed(text));
+    }
+    let file = File::open(path).map_err(cannot("read", path))?;
+    let meta = file.metadata().map_err(cannot("read", path))?;
+    Ok(Source {
+        file: Arc::new(file),
+        meta,
+    })
+}
+
+/// Copies, and returns the line of the sum if it is wanted.
+async fn copy(
+    args: &Args,
+    device: &Device,
+    chunk: usize,
+    src: Source,
+    target: Target,
+) -> Result<Option<Vec<u8>>> {
+    let size = src.meta.size();
+    let begun = Instant::now();
+    let bar = bar(size, "copying");
+    lanes::copy(device, chunk, (&args.src, &src.file), &target, size, &bar).await?;
+    bar.finish_and_clear();
+    let took = begun.elapsed();
+    let (file, dst) = (Arc::clone(&target.file), args.dst.clone());
+    // A full disk may say so only now.
+    let synced = spawn_blocking(move || file.sync_all()).await;
+    synced.map_err(panicked)?.map_err(cannot("write", &dst))?;
+    if args.verify {
+        let bar = self::bar(size, "verifying");
+        let (a, b) = (Arc::clone(&src.file), Arc::clone(&target.file));
+        let names = (args.src.clone(), args.dst.clone());
+        let shown = bar.clone();
+        let equal = spawn_blocking(move || verify::equal((&names.0, &a), (&names.1, &b), &shown));
+        let equal = equal.await.map_err(panicked)?;
+        bar.finish_and_clear();
+        equal?;
+    }
+    let mut sum = None;
+    if args.hash {
+        let read = || {
+            let mut file = target.file.try_clone()?;
+            file.rewind()?;
+            Ok(file)
+        };
+        let file = read().map_err(cannot("read", &dst))?;
+        let hasher = Hasher::new(device, Algorithm::Sha256)?;
+        sum = Some(line(&hasher.sum(Box::new(file), &dst).await?, &dst));
+    }
+    target.publish()?;
+    let verified = if args.verify { ", verified" } else { "" };
+    let rate = size as f64 / 1e6 / took.as_secs_f64();
+    let device = device.info().name();
+    let text = format!("copied {size} bytes by {device} in {took:.1?}, {rate:.0} MB/s{verified}");
+    let _ = writeln!(anstream::stderr(), "{text}");
+    Ok(sum)
+}
+
+fn panicked(error: tokio::task::JoinError) -> String {
+    format!("a thread of this program ended early: {error}")
+}
+
+/// A bar on stderr, if that is a terminal.
+fn bar(size: u64, what: &'static str) -> ProgressBar {
+    let template = "{msg} {bar:30} {percent:>3} % of {total_bytes}, {bytes_per_sec}, {eta} left";
+    let style = ProgressStyle::with_template(template).expect("the template is right");
+    let bar = ProgressBar::new(size).with_style(style.progress_chars("#>-"));
+    bar.with_message(what)
+}
+
+/// The bytes of a job: what was asked for, unless the device refuses it, or 1 MiB at most.
+fn chunk(asked: Option<u64>, device: &Device) -> Result<usize> {
+    let info = device.info();
+    let most = info.caps().dma.as_ref().map_or(0, |dma| dma.max_buf_size);
+    let chunk = match asked {
+        _ if most == 0 => {
+            let text = format!(
+                "device {} copies nothing: try another --device",
+                info.name()
+            );
+            return Err(Failure::Failed(text));
+        }
+        Some(asked) if asked > most => {
+            let name = info.name();
+            return Err(Failure::Usage(format!(
+                "--chunk is {asked} bytes, and device {name} copies {most} at once: say at most {most}"
+            )));
+        }
+        Some(asked) => asked,
+        None => most.min(1 << 20),
+    };
+    let fits = usize::try_from(chunk).map_err(|_| "--chunk does not fit into memory".to_owned());
+    Ok(fits?)
+}
+
+/// Reads a size: bytes, or a number of KiB, MiB or GiB.
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let bits = match &text[digits.len()..] {
+        "" | "B" => 0,
+        "k" | "K" | "KiB" => 10,
+        "M" | "MiB" => 20,
+        "G" | "GiB" => 30,
+        _ => 64,
+    };
+    let number: Option<u64> = digits.parse().ok();
+    let size = number.and_then(|number| number.checked_mul(1u64.checked_shl(bits)?));
+    match size {
+        Some(size @ 1..=MOST) => Ok(size),
+        _ => Err("write 1 to 1G, for example 64K, 1M or 4096".to_owned()),
+    }
+}
+
+/// The largest chunk.
+const MOST: u64 = 1 << 30;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_with_units() {
+        for (text, bytes) in [("1", 1), ("64K", 65536), ("2MiB", 2 << 20), ("1G", MOST)] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in [
+            "",
+            "0",
+            "K",
+            "-1",
+            "1.5M",
+            "1T",
+            "2G",
+            "99999999999999999999",
+        ] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+}

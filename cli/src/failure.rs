@@ -1,0 +1,152 @@
+//! How a command ends: its exit code, and one sentence on stderr if it failed.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anstyle::{AnsiColor, Style};
+use clap::error::ErrorKind;
+
+/// Why a command ended early.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It failed, for the reason that this sentence says.
+    Failed(String),
+    /// The arguments do not fit the device.
+    Usage(String),
+    /// The reader of its output has closed the pipe: it has what it wanted.
+    Closed,
+    /// It failed, and has printed why.
+    Said,
+}
+
+pub(crate) type Result<T = (), E = Failure> = std::result::Result<T, E>;
+
+impl From<String> for Failure {
+    fn from(text: String) -> Failure {
+        Failure::Failed(text)
+    }
+}
+
+impl From<tokio_doca::Error> for Failure {
+    fn from(error: tokio_doca::Error) -> Failure {
+        Failure::Failed(text(&error))
+    }
+}
+
+/// The text of an error of the library, without the name of the Rust function that failed.
+pub(crate) fn text(error: &tokio_doca::Error) -> String {
+    let text = error.to_string();
+    let plain = error
+        .call()
+        .and_then(|call| text.strip_prefix(call)?.strip_prefix(": "));
+    without_numbers(plain.unwrap_or(&text))
+}
+
+/// The text of an error of the system, without its number.
+pub(crate) fn reason(error: &io::Error) -> String {
+    without_numbers(&error.to_string())
+}
+
+/// Drops each ` (os error 2)`, which the words before it say already.
+fn without_numbers(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    let rest = parts.map(|part| part.split_once(')').map_or("", |(_, rest)| rest));
+    rest.fold(first, |text, rest| text + rest)
+}
+
+/// A file's name as a sentence has it: with quotes if it has control characters.
+pub(crate) fn name(path: &Path) -> String {
+    let name = path.display().to_string();
+    match name.contains(char::is_control) || name.is_empty() {
+        true => format!("{name:?}"),
+        false => name,
+    }
+}
+
+/// Joins what was done and the file's name to an error of the system.
+pub(crate) fn cannot(what: &str, path: &Path) -> impl Fn(io::Error) -> String {
+    move |error| format!("cannot {what} {}: {}", name(path), reason(&error))
+}
+
+/// Prints a sentence on stderr.
+pub(crate) fn say(text: &str) {
+    let style = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
+    let _ = writeln!(anstream::stderr(), "{style}tokio-doca:{style:#} {text}");
+}
+
+/// Says why a command failed, and returns the exit code.
+pub(crate) fn exit_code(result: Result) -> ExitCode {
+    match result {
+        Ok(()) | Err(Failure::Closed) => ExitCode::SUCCESS,
+        Err(Failure::Said) => ExitCode::from(1),
+        Err(Failure::Failed(text)) => {
+            say(&text);
+            ExitCode::from(1)
+        }
+        Err(Failure::Usage(text)) => {
+            say(&text);
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Prints the help or the version that was asked for, or says in one sentence what is wrong with
+/// the arguments.
+pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // A reader that closes the pipe has seen enough.
+            let _ = error.print();
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            ExitCode::from(2)
+        }
+        _ => {
+            say(&sentence(&error.render().to_string()));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Makes one sentence of clap's paragraphs: what is wrong, its tips, and the usage.
+fn sentence(text: &str) -> String {
+    let paragraphs = text.trim().split("\n\n").filter_map(|paragraph| {
+        let words: Vec<&str> = paragraph.split_whitespace().collect();
+        let words = words.join(" ");
+        let words = words.strip_prefix("error: ").unwrap_or(&words);
+        let is_wanted = !words.starts_with("For more information");
+        is_wanted.then(|| words.replacen("Usage: ", "usage: ", 1))
+    });
+    paragraphs.collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paragraphs_become_one_sentence() {
+        let text = "error: unrecognized subcommand 'devs'\n\n  tip: a similar one exists: \
+                    'devices'\n\nUsage: tokio-doca <COMMAND>\n\nFor more information, try --help.\n";
+        assert_eq!(
+            sentence(text),
+            "unrecognized subcommand 'devs'; tip: a similar one exists: 'devices'; \
+             usage: tokio-doca <COMMAND>"
+        );
+    }
+
+    #[test]
+    fn a_sentence_has_neither_rust_calls_nor_numbers_of_the_system() {
+        let error = tokio_doca::Device::open("nope").unwrap_err();
+        assert!(text(&error).starts_with("no device \"nope\"; there are: "));
+        let error = io::Error::from_raw_os_error(2);
+        assert_eq!(reason(&error), "No such file or directory");
+        let both = "a (os error 2): b (os error 38); c";
+        assert_eq!(without_numbers(both), "a: b; c");
+        assert_eq!(name(Path::new("a\nb")), "\"a\\nb\"");
+    }
+}

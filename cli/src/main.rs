@@ -1,0 +1,27 @@
+//! `tokio-doca`: devices and their capabilities, and files that a device copies and hashes.
+//!
+//! One file for each command. `failure` says how a command ends, `output` prints, `open` finds the
+//! device that a name means.
+
+mod adapters;
+mod args;
+mod caps;
+mod completions;
+mod copy;
+mod devices;
+mod failure;
+mod hash;
+mod open;
+mod output;
+mod signals;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    match args::Args::try_parse() {
+        Ok(args) => failure::exit_code(args.command.run()),
+        Err(error) => failure::usage(&error),
+    }
+}

@@ -1,0 +1,93 @@
+//! What is printed on stdout: tables of at most 80 columns, JSON, and lines.
+
+use std::io::{self, Write};
+
+use anstyle::Style;
+use comfy_table::{ContentArrangement, Table, presets::NOTHING};
+use serde::Serialize;
+
+use crate::failure::{Failure, Result, reason};
+
+/// Columns of a table, on a terminal or not, so that a pipe sees what a terminal shows.
+const COLUMNS: u16 = 80;
+
+/// For headings, where the output is a terminal.
+pub(crate) const BOLD: Style = Style::new().bold();
+
+/// Tells a reader that has closed the pipe from an output that cannot be written.
+pub(crate) fn written(result: io::Result<()>) -> Result {
+    result.map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => Failure::Closed,
+        _ => Failure::Failed(format!("cannot write the output: {}", reason(&error))),
+    })
+}
+
+/// Prints text on stdout. It may have styles, which only a terminal gets to see.
+pub(crate) fn print(text: &str) -> Result {
+    let mut out = anstream::stdout().lock();
+    written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// Prints bytes on stdout as they are.
+pub(crate) fn print_bytes(bytes: &[u8]) -> Result {
+    let mut out = io::stdout().lock();
+    written(out.write_all(bytes).and_then(|()| out.flush()))
+}
+
+pub(crate) fn print_json(value: &impl Serialize) -> Result {
+    let text = serde_json::to_string_pretty(value);
+    let text = text.map_err(|error| format!("cannot write JSON: {error}"))?;
+    print_bytes(format!("{text}\n").as_bytes())
+}
+
+/// Breaks a sentence into lines between its words.
+pub(crate) fn wrapped(text: &str) -> String {
+    let mut lines = String::new();
+    let mut column = 0;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > usize::from(COLUMNS) {
+            lines.push('\n');
+            column = 0;
+        } else if column > 0 {
+            lines.push(' ');
+            column += 1;
+        }
+        lines.push_str(word);
+        column += length;
+    }
+    lines.push('\n');
+    lines
+}
+
+/// A table without borders, whose heading is bold.
+pub(crate) fn table<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> String {
+    let mut table = Table::new();
+    table
+        .load_preset(NOTHING)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(COLUMNS)
+        .set_header(heading)
+        .add_rows(rows);
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    let text = table.trim_fmt();
+    let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
+    let end = if rest.is_empty() { "" } else { "\n" };
+    format!("{BOLD}{first}{BOLD:#}\n{rest}{end}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_end_between_words() {
+        let text = wrapped(&["word"; 40].join(" "));
+        assert_eq!(text.lines().map(str::len).collect::<Vec<_>>(), [79, 79, 39]);
+        assert_eq!(wrapped("a b"), "a b\n");
+        let long = "x".repeat(90);
+        assert_eq!(wrapped(&format!("a {long}")), format!("a\n{long}\n"));
+    }
+}
