@@ -5,9 +5,10 @@
 //! the endpoints that it polls anyway, and the sync events that are [watched]. What rings from
 //! outside (sockets of peers, and the [timer]) stands in one epoll descriptor.
 //!
-//! These files import one another downwards, `ports > {pollable, rests, timer, watched > ready_set
-//! > flags}`; what a port does is behind the trait `Pollable`. Of `rdma` they import its reaper,
-//! which has the doorbell pages and the endpoints that are polled.
+//! These files import one another downwards, `ports > {pollable, rests, timer, watched >
+//! ready_set > flags}`; what a port does is behind the trait `Pollable`. Of `rdma` they import its
+//! reaper, which has the doorbell pages and the endpoints that are polled. An idle port gives
+//! memory back ([rests]).
 
 mod flags;
 #[cfg(all(test, tokio_doca_loom))]
