@@ -332,7 +332,7 @@ fn a_subscriber_that_hears_of_the_end_may_receive() {
             client.disconnect().await;
             let (told, heard) = std::sync::mpsc::channel();
             let same = server.clone();
-            let receives = OnEvent(move |_| told.send(same.try_recv().map(drop)).unwrap());
+            let receives = OnEvent::new(move |_| told.send(same.try_recv().map(drop)).unwrap());
             let guard = tracing::subscriber::set_default(receives);
             match awaits {
                 true => is(

@@ -163,7 +163,7 @@ fn nap_with_few_descriptors(left: usize) {
         }
         files.truncate(files.len() - left);
         let workq = event.workq();
-        let uses = OnEvent(move |level| uses_at_errors(&workq, level));
+        let uses = OnEvent::new(move |level| uses_at_errors(&workq, level));
         tracing::subscriber::with_default(uses, || {
             let mut wait = pin!(event.wait_gt(0));
             for _ in 0..100 {

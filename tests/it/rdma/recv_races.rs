@@ -143,7 +143,7 @@ fn a_subscriber_that_panics_in_the_poll_of_a_receive_costs_neither_message_nor_p
             assert!(polled.is_pending());
             other.rdma.send_imm((), 1).await.unwrap();
             one.rdma.state();
-            let panics = OnEvent(|_| panic!("a subscriber of the application's"));
+            let panics = OnEvent::new(|_| panic!("a subscriber of the application's"));
             let polled = tracing::subscriber::with_default(panics, || {
                 catch_unwind(AssertUnwindSafe(|| poll(first.as_mut())))
             });

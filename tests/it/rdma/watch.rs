@@ -60,7 +60,7 @@ fn a_watcher_is_woken_before_the_log_hears_of_the_change() {
         let mut changed = Box::pin(watch.changed());
         poll_counted(changed.as_mut(), &count);
         let (told, heard) = mpsc::channel();
-        let hears = OnEvent(move |_| told.send(count.wakes()).unwrap());
+        let hears = OnEvent::new(move |_| told.send(count.wakes()).unwrap());
         let guard = tracing::subscriber::set_default(hears);
         other.rdma.reset().unwrap();
         one.failed().await;

@@ -399,7 +399,7 @@ fn sinner_on(soft: &Soft, workq: WorkQBuilder) -> (User, Next) {
 fn a_subscriber_that_panics_stops_no_op() {
     on_a_thread("a copy after a subscriber's panic", || {
         let (user, next) = sinner();
-        tracing::subscriber::with_default(OnEvent(panics_at_errors), || {
+        tracing::subscriber::with_default(OnEvent::new(panics_at_errors), || {
             for _ in 0..3 {
                 *next.lock().unwrap() = Some(Wrong::Stale);
                 user.copy();

@@ -59,7 +59,7 @@ fn who_waits_for_the_end_is_woken_before_the_log_hears_that_the_queue_broke() {
         let polled = shutdown.as_mut().poll(&mut Context::from_waker(&waker));
         assert!(polled.is_pending());
         let (told, heard) = std::sync::mpsc::channel();
-        let hears = OnEvent(move |level| {
+        let hears = OnEvent::new(move |level| {
             if level == tracing::Level::ERROR {
                 told.send(count.wakes()).unwrap();
             }

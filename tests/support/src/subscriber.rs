@@ -1,14 +1,24 @@
 //! Subscribers to `tracing`: one that runs code of the test's, and one that writes lines.
 
 use std::fmt::{Debug, Write};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
 /// Calls the function with the level of each event. It hears of no spans.
-pub struct OnEvent<F>(pub F);
+pub struct OnEvent<F>(F);
+
+impl<F: Fn(Level) + Send + Sync + 'static> OnEvent<F> {
+    /// Another subscriber stays. While there is one alone, `tracing` asks that of the thread which
+    /// comes to an event first whether anybody wants it, and believes the answer for all threads.
+    pub fn new(call: F) -> OnEvent<F> {
+        static OTHER: OnceLock<Dispatch> = OnceLock::new();
+        OTHER.get_or_init(|| Dispatch::new(OnEvent(|_| {})));
+        OnEvent(call)
+    }
+}
 
 impl<F: Fn(Level) + Send + Sync + 'static> Subscriber for OnEvent<F> {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
