@@ -22,9 +22,12 @@ pub(in super::super) trait Pollable<R>: Send + Sync {
     /// Reads what rang for this port alone.
     fn rang(&self) {}
 
-    /// Gives memory back that an idle port has no use for. `rested` says that nothing was done with
-    /// the port for a while; else that shows when this is called again.
-    fn give_back(&self, _rested: bool) {}
+    /// Gives memory back that an idle port has no use for, and returns whether there was any.
+    /// `rested` says that nothing was done with the port for a while; else that shows when this is
+    /// called again.
+    fn give_back(&self, _rested: bool) -> bool {
+        false
+    }
 
     /// The queue is gone: nothing is handed out any more.
     fn end(&self);

@@ -21,7 +21,7 @@ use super::super::shared::DeviceShared;
 use super::flags::FLAGS;
 use super::pollable::Pollable;
 use super::ready_set::ReadySet;
-use super::rests::Rests;
+use super::rests::{Rests, Round};
 use super::timer::Timer;
 use super::watched::Watched;
 use crate::device::{Completion, Signal};
@@ -198,9 +198,9 @@ impl Ports {
         // In turn, so that neither waits for the other for ever.
         let turn = reaper.next_turn();
         if turn.is_multiple_of(TURNS)
-            && let Some(rested) = self.rests.goes_on()
+            && let Some(round) = self.rests.goes_on()
         {
-            self.give_back(rested);
+            self.give_back(round);
         }
         for first in [turn % 2, (turn + 1) % 2] {
             if first == 0 {
@@ -264,17 +264,26 @@ impl Ports {
         reaper.arm();
         self.ready_set.arm();
         self.timer.arm();
-        if let Some(rested) = self.rests.sleeps() {
-            self.give_back(rested);
+        if let Some(round) = self.rests.sleeps() {
+            self.give_back(round);
         }
     }
 
-    /// Has idle ports give memory back. The caller holds the reaper's lock.
+    /// Has some ports give memory back if they are idle. The caller holds the reaper's lock.
     #[cold]
-    fn give_back(&self, rested: bool) {
-        // Outside of the lock.
-        let ports: Vec<_> = self.ports().iter().flatten().map(Arc::clone).collect();
-        ports.iter().for_each(|port| port.give_back(rested));
+    fn give_back(&self, mut round: Round) {
+        while round.goes_on() {
+            // It is asked, and perhaps dropped, without the lock.
+            let port = match self.ports().get(round.next) {
+                Some(port) => port.clone(),
+                None => {
+                    round.next = 0;
+                    break;
+                }
+            };
+            round.asked(port.is_some_and(|port| port.give_back(round.rested)));
+        }
+        self.rests.came_to(round.next);
     }
 
     /// Has the queue hear what rings for a port alone.

@@ -46,8 +46,8 @@ impl Connection {
     }
 
     /// Gives memory back that an idle connection has no use for.
-    pub(super) fn give_back(&mut self, rested: bool) {
-        self.sending.give_back(&self.messages, rested);
+    pub(super) fn give_back(&mut self, rested: bool) -> bool {
+        self.sending.give_back(&self.messages, rested)
     }
 
     /// A receive is posted. The peer must be told.

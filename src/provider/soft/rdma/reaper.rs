@@ -166,13 +166,13 @@ impl Pollable<Reaper> for Shared {
         }
     }
 
-    fn give_back(&self, rested: bool) {
+    fn give_back(&self, rested: bool) -> bool {
         // Who has it is not idle.
-        if let Some(mut inner) = self.try_inner()
-            && let Some(connection) = &mut inner.connection
-        {
-            connection.give_back(rested);
-        }
+        let Some(mut inner) = self.try_inner() else {
+            return false;
+        };
+        let connection = inner.connection.as_mut();
+        connection.is_some_and(|connection| connection.give_back(rested))
     }
 
     fn end(&self) {

@@ -35,15 +35,17 @@ pub(in super::super) enum Sent {
 
 impl Sending {
     /// Gives the pages of the stream back if the peer has taken all, and nothing was put there
-    /// since this was called last; `rested` says that this is known.
-    pub(in super::super) fn give_back(&mut self, messages: &MessageRing, rested: bool) {
+    /// since this was called last; `rested` says that this is known. Returns whether it did.
+    pub(in super::super) fn give_back(&mut self, messages: &MessageRing, rested: bool) -> bool {
         let rested = rested || self.asked == self.produced;
         self.asked = self.produced;
         let is_empty = || messages.stream_room(self.produced) == Ok(STREAM);
-        if rested && self.given_back != self.produced && self.part.is_none() && is_empty() {
+        let gives = rested && self.given_back != self.produced && self.part.is_none() && is_empty();
+        if gives {
             messages.discard_stream();
             self.given_back = self.produced;
         }
+        gives
     }
 
     /// Whether all of a message could be sent at once.
