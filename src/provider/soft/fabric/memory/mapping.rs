@@ -70,6 +70,10 @@ impl Mapping {
     }
 
     /// Gives the pages of this range back, of memory that is mapped shared: there are zeros then.
+    #[cfg_attr(
+        all(test, tokio_doca_loom),
+        expect(dead_code, reason = "memory that is modelled has no pages")
+    )]
     pub(in super::super::super) fn discard(&self, range: Range<usize>) -> nix::Result<()> {
         self.advise(range, MmapAdvise::MADV_REMOVE)
     }
