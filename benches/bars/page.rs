@@ -80,6 +80,10 @@ const WHY: &[(&[&str], &str)] = &[
         "A window of 384 KiB is sent from one wake-up to the next",
     ),
     (
+        &["N4.fds"],
+        "Both processes keep the one connection on which they ask each other again",
+    ),
+    (
         &["N7", "N7.cpu"],
         "Both sides exchange blobs by TCP, and a thread of each process does what may block",
     ),
