@@ -43,24 +43,22 @@ fn read(path: impl AsRef<Path>) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// Numbers that are names of entries of a folder, in order.
-fn numbers(folder: &Path) -> Vec<u32> {
+/// The names of a folder's entries, in order: `/sys/class/infiniband` has one for each adapter.
+pub(crate) fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut numbers: Vec<u32> = entries
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .collect();
-    numbers.sort_unstable();
-    numbers
-}
-
-/// The names of the adapters that the kernel has.
-pub(crate) fn names(class: &Path) -> Vec<String> {
-    let entries = fs::read_dir(class).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
         .filter_map(|entry| entry.file_name().into_string().ok())
         .collect();
     names.sort();
     names
+}
+
+/// Those that are numbers, in order.
+fn numbers(folder: &Path) -> Vec<u32> {
+    let names = names(folder);
+    let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
+    numbers.sort_unstable();
+    numbers
 }
 
 fn state(port: &Path) -> String {

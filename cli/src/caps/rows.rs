@@ -9,63 +9,66 @@ use tokio_doca::sha::Algorithm;
 use super::value::{Row, Value};
 use crate::devices::function;
 
+fn is(key: &'static str, words: &'static str, is: bool) -> Row {
+    Row(key, words, Value::Is(is))
+}
+
+fn count(key: &'static str, words: &'static str, count: u32) -> Row {
+    Row(key, words, Value::Count(count.into()))
+}
+
+fn bytes(key: &'static str, words: &'static str, bytes: u64) -> Row {
+    Row(key, words, Value::Bytes(bytes))
+}
+
+/// `None` if there is no such thing.
+fn text(key: &'static str, words: &'static str, text: Option<String>) -> Row {
+    Row(key, words, text.map_or(Value::None, Value::Text))
+}
+
+fn list_len(len: u32) -> Row {
+    count("max_list_len", "buffers of a list", len)
+}
+
+fn event_driven(event_driven: bool) -> Row {
+    is("event_driven", "can ring an event handle", event_driven)
+}
+
 pub(super) fn general(info: &DevInfo) -> Vec<Row> {
     let caps = info.caps();
-    let addr = info
-        .pci_addr()
-        .map_or(Value::None, |addr| Value::Text(addr.to_string()));
-    let lists = |filter| Value::Is(caps.representors.supports(filter));
+    let lists = |filter| caps.representors.supports(filter);
+    let addr = info.pci_addr();
+    let kind = function(addr, info.function());
     vec![
-        Row("name", "device", Value::Text(info.name().to_owned())),
-        Row(
-            "provider",
-            "provider",
-            Value::Text(info.provider().to_owned()),
-        ),
-        Row("pci_address", "PCI address", addr),
-        Row(
-            "function",
-            "kind",
-            function(info.pci_addr(), info.function())
-                .map_or(Value::None, |kind| Value::Text(kind.to_owned())),
-        ),
-        Row(
-            "max_depth",
-            "jobs in flight per WorkQ",
-            Value::Count(caps.max_depth.into()),
-        ),
-        Row(
+        text("name", "device", Some(info.name().to_owned())),
+        text("provider", "provider", Some(info.provider().to_owned())),
+        text("pci_address", "PCI address", addr.map(|it| it.to_string())),
+        text("function", "kind", kind.map(str::to_owned)),
+        count("max_depth", "jobs in flight per WorkQ", caps.max_depth),
+        count(
             "completion_vectors",
             "completion vectors",
-            Value::Count(caps.completion_vectors.into()),
+            caps.completion_vectors,
         ),
-        Row(
-            "export_dpu",
-            "exports memory to the DPU",
-            Value::Is(caps.export_dpu),
-        ),
-        Row(
-            "import_dpu",
-            "imports memory of the host",
-            Value::Is(caps.import_dpu),
-        ),
-        Row(
+        is("export_dpu", "exports memory to the DPU", caps.export_dpu),
+        is("import_dpu", "imports memory of the host", caps.import_dpu),
+        is(
             "share_rdma",
             "exports memory to RDMA peers",
-            Value::Is(caps.share_rdma),
+            caps.share_rdma,
         ),
-        Row("channel", "channels to the DPU", Value::Is(caps.channel)),
-        Row(
+        is("channel", "channels to the DPU", caps.channel),
+        is(
             "hotplug_manager",
             "plugs emulated functions",
-            Value::Is(caps.hotplug_manager),
+            caps.hotplug_manager,
         ),
-        Row(
+        is(
             "representors_net",
             "lists net representors",
             lists(RepFilter::Net),
         ),
-        Row(
+        is(
             "representors_emulated",
             "lists emulated representors",
             lists(RepFilter::Emulated),
@@ -73,82 +76,52 @@ pub(super) fn general(info: &DevInfo) -> Vec<Row> {
     ]
 }
 
-fn event_driven(is: bool) -> Row {
-    Row("event_driven", "can ring an event handle", Value::Is(is))
-}
-
 pub(super) fn dma(caps: &DmaCaps) -> Vec<Row> {
     vec![
-        Row(
-            "max_buf_size",
-            "largest copy",
-            Value::Bytes(caps.max_buf_size),
-        ),
-        Row(
-            "max_list_len",
-            "buffers of a list",
-            Value::Count(caps.max_list_len.into()),
-        ),
+        bytes("max_buf_size", "largest copy", caps.max_buf_size),
+        list_len(caps.max_list_len),
         event_driven(caps.event_driven),
     ]
 }
 
 pub(super) fn sha(all: &Caps, caps: &ShaCaps) -> Vec<Row> {
-    let operation = |key, words, kind| Row(key, words, Value::Is(all.supports(kind)));
-    let [sha1, sha256, sha512] = Algorithm::ALL;
+    let [sha1, sha256, sha512] = Algorithm::ALL.map(|it| all.supports(JobKind::Sha(it)));
     vec![
-        operation("sha1", "SHA-1", JobKind::Sha(sha1)),
-        operation("sha256", "SHA-256", JobKind::Sha(sha256)),
-        operation("sha512", "SHA-512", JobKind::Sha(sha512)),
-        Row("sessions", "messages in parts", Value::Is(caps.sessions)),
-        Row("hardware", "computed by hardware", Value::Is(caps.hardware)),
-        Row("max_src_len", "largest job", Value::Bytes(caps.max_src_len)),
-        Row(
-            "max_list_len",
-            "buffers of a list",
-            Value::Count(caps.max_list_len.into()),
-        ),
+        is("sha1", "SHA-1", sha1),
+        is("sha256", "SHA-256", sha256),
+        is("sha512", "SHA-512", sha512),
+        is("sessions", "messages in parts", caps.sessions),
+        is("hardware", "computed by hardware", caps.hardware),
+        bytes("max_src_len", "largest job", caps.max_src_len),
+        list_len(caps.max_list_len),
         event_driven(caps.event_driven),
     ]
 }
 
 pub(super) fn crc(caps: &CrcCaps) -> Vec<Row> {
     vec![
-        Row(
-            "max_buf_size",
-            "largest job",
-            Value::Bytes(caps.max_buf_size),
-        ),
-        Row(
-            "max_list_len",
-            "buffers of a list",
-            Value::Count(caps.max_list_len.into()),
-        ),
+        bytes("max_buf_size", "largest job", caps.max_buf_size),
+        list_len(caps.max_list_len),
         event_driven(caps.event_driven),
     ]
 }
 
 pub(super) fn rdma(caps: &RdmaCaps) -> Vec<Row> {
-    let operation = |key, words, kind| Row(key, words, Value::Is(caps.supports(kind)));
-    let count = |key, words, count: u32| Row(key, words, Value::Count(count.into()));
+    let can = |key, words, kind| is(key, words, caps.supports(kind));
     vec![
-        operation("receive", "receive", RdmaKind::Receive),
-        operation("send", "send", RdmaKind::Send),
-        operation("send_imm", "send with an immediate", RdmaKind::SendImm),
-        operation("read", "read", RdmaKind::Read),
-        operation("write", "write", RdmaKind::Write),
-        operation("write_imm", "write with an immediate", RdmaKind::WriteImm),
-        operation(
+        can("receive", "receive", RdmaKind::Receive),
+        can("send", "send", RdmaKind::Send),
+        can("send_imm", "send with an immediate", RdmaKind::SendImm),
+        can("read", "read", RdmaKind::Read),
+        can("write", "write", RdmaKind::Write),
+        can("write_imm", "write with an immediate", RdmaKind::WriteImm),
+        can(
             "compare_swap",
             "atomic compare-and-swap",
             RdmaKind::CompareSwap,
         ),
-        operation("fetch_add", "atomic fetch-and-add", RdmaKind::FetchAdd),
-        Row(
-            "max_message_size",
-            "largest message",
-            Value::Bytes(caps.max_message_size),
-        ),
+        can("fetch_add", "atomic fetch-and-add", RdmaKind::FetchAdd),
+        bytes("max_message_size", "largest message", caps.max_message_size),
         count(
             "max_send_queue_size",
             "entries of a send queue",
@@ -175,12 +148,12 @@ pub(super) fn rdma(caps: &RdmaCaps) -> Vec<Row> {
             caps.max_recv_list_len,
         ),
         pooled(caps.max_pooled_room),
-        Row(
+        is(
             "acknowledged",
             "completion means delivery",
-            Value::Is(caps.acknowledged),
+            caps.acknowledged,
         ),
-        Row("transport", "has a network", Value::Is(caps.transport)),
+        is("transport", "has a network", caps.transport),
         count(
             "gid_table_size",
             "places for addresses (GIDs)",
@@ -192,47 +165,30 @@ pub(super) fn rdma(caps: &RdmaCaps) -> Vec<Row> {
 }
 
 fn pooled(room: usize) -> Row {
-    let value = match room {
-        0 => Value::Is(false),
-        room => Value::Bytes(room as u64),
-    };
-    Row("max_pooled_room", "largest message from a pool", value)
+    let (key, words) = ("max_pooled_room", "largest message from a pool");
+    match room {
+        0 => is(key, words, false),
+        room => bytes(key, words, room as u64),
+    }
 }
 
 pub(super) fn sync_event(caps: &SyncEventCaps) -> Vec<Row> {
-    let operation = |key, words, kind| Row(key, words, Value::Is(caps.supports(kind)));
-    let export = Row(
-        "export_dpu",
-        "exports to the DPU",
-        Value::Is(caps.export_dpu),
-    );
-    let import = Row(
-        "import_dpu",
-        "imports from the host",
-        Value::Is(caps.import_dpu),
-    );
+    let can = |key, words, kind| is(key, words, caps.supports(kind));
+    let most = caps.max_wait.map_or(Value::None, Value::Count);
     vec![
-        operation("get", "get", SyncEventKind::Get),
-        operation("set", "set", SyncEventKind::Set),
-        operation("add", "add", SyncEventKind::Add),
-        operation("wait_gt", "wait until greater", SyncEventKind::WaitGt),
-        Row(
-            "max_wait",
-            "largest threshold of a wait",
-            caps.max_wait.map_or(Value::None, Value::Count),
-        ),
-        Row(
-            "max_waits",
-            "waits at once per event",
-            Value::Count(caps.max_waits.into()),
-        ),
-        Row(
+        can("get", "get", SyncEventKind::Get),
+        can("set", "set", SyncEventKind::Set),
+        can("add", "add", SyncEventKind::Add),
+        can("wait_gt", "wait until greater", SyncEventKind::WaitGt),
+        Row("max_wait", "largest threshold of a wait", most),
+        count("max_waits", "waits at once per event", caps.max_waits),
+        is(
             "whole_byte_masks",
             "masks must be whole bytes",
-            Value::Is(caps.whole_byte_masks),
+            caps.whole_byte_masks,
         ),
-        export,
-        import,
+        is("export_dpu", "exports to the DPU", caps.export_dpu),
+        is("import_dpu", "imports from the host", caps.import_dpu),
         event_driven(caps.event_driven),
     ]
 }
@@ -240,16 +196,8 @@ pub(super) fn sync_event(caps: &SyncEventCaps) -> Vec<Row> {
 pub(super) fn accel(caps: &AccelCaps) -> Vec<Row> {
     vec![
         Row("opcodes", "opcodes", Value::List(caps.opcodes.clone())),
-        Row(
-            "max_buf_size",
-            "largest job",
-            Value::Bytes(caps.max_buf_size),
-        ),
-        Row(
-            "max_list_len",
-            "buffers of a list",
-            Value::Count(caps.max_list_len.into()),
-        ),
+        bytes("max_buf_size", "largest job", caps.max_buf_size),
+        list_len(caps.max_list_len),
         event_driven(caps.event_driven),
     ]
 }
