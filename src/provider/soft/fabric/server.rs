@@ -62,7 +62,7 @@ pub(super) fn answer(
     server: &Server,
     message: &[u8],
     from: &Guarded,
-    process: &mut Weak<Process>,
+    known: &RefCell<Weak<Process>>,
     has_room: bool,
 ) -> Option<Then> {
     let (request, key, service) = match judge(&server.table, message, has_room) {
@@ -78,7 +78,7 @@ pub(super) fn answer(
         payload: request.payload,
         fabric: &server.fabric,
         socket: from,
-        known: RefCell::new(process),
+        known,
         has_room,
         stays: Cell::new(request.stays),
     };

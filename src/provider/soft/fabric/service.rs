@@ -41,7 +41,7 @@ pub(in super::super) struct Client<'a> {
     pub(super) fabric: &'a Weak<Fabric>,
     pub(super) socket: &'a Guarded,
     /// Its process, if it is known from an earlier request on the same connection.
-    pub(super) known: RefCell<&'a mut Weak<Process>>,
+    pub(super) known: &'a RefCell<Weak<Process>>,
     /// Whether one more connection may stay.
     pub(super) has_room: bool,
     /// Whether this one has to stay, since its end is all that one of the two can watch.
@@ -68,7 +68,7 @@ impl Client<'_> {
             }
         }
         let process = Process::across(&fabric, self.instance, self.socket, pidfd, false)?;
-        **known = Arc::downgrade(&process);
+        *known = Arc::downgrade(&process);
         Ok(process)
     }
 }

@@ -4,6 +4,7 @@
 //! has not asked yet, or while it could not accept for want of descriptors. It never waits for
 //! anybody: a client that is slow, silent or talks nonsense loses its connection.
 
+use std::cell::RefCell;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -145,21 +146,29 @@ impl Worker {
         let Some(connection) = self.connections.take(number) else {
             return;
         };
-        match &connection.state {
-            State::Unread(..) if socket::has_unread(&connection.socket) => {
-                self.connections.push(connection);
+        let is_unread = |it: &Connection| {
+            matches!(it.state, State::Unread(..)) && socket::has_unread(&it.socket)
+        };
+        match connection {
+            it if is_unread(&it) => self.connections.push(it),
+            Connection {
+                number,
+                socket,
+                state: State::Unread(_, then),
+                ..
+            } => {
+                let _ = self.shared.epoll.delete(&socket);
+                self.go_on(number, socket, then);
             }
-            State::Unread(..) => self.go_on(connection),
-            State::Stays => self.leave(connection),
-            State::Silent(_) | State::Kept(_) => {
+            it if matches!(it.state, State::Stays) => self.leave(it),
+            it => {
                 let shared = Arc::clone(&self.shared);
                 match shared.server() {
-                    Some(server) => self.hear(server, connection),
-                    None => self.leave(connection),
+                    Some(server) => self.hear(server, it),
+                    None => self.leave(it),
                 }
             }
         }
-        self.hang_up_spare();
     }
 
     /// Answers the request of a connection, or waits for it.
@@ -174,10 +183,11 @@ impl Worker {
             received => received.unwrap_or(0),
         };
         // Connections of others' users are not kept.
-        let (user, mut process) = match &connection.state {
+        let (user, process) = match &connection.state {
             State::Kept(process) => (None, Weak::clone(process)),
             _ => (counted_user(&connection.socket), Weak::new()),
         };
+        let known = RefCell::new(process);
         let then = match user.is_some_and(|user| !self.connections.may_be_sent(user)) {
             true => server::refuse(&connection.socket, Errno::ETOOMANYREFS.into()),
             false => server::answer(
@@ -185,19 +195,19 @@ impl Worker {
                 server,
                 &message[..len],
                 &connection.socket,
-                &mut process,
+                &known,
                 self.connections.may_stay(),
             ),
         };
         match (then, user) {
             (None, _) => self.leave(connection),
             (Some(Then::Keep), None) => {
-                connection.state = State::Kept(process);
+                connection.state = State::Kept(known.into_inner());
                 self.keep(connection, EpollFlags::EPOLLIN);
             }
             (Some(then), None) => {
-                connection.state = State::Unread(0, then);
-                self.go_on(connection);
+                self.forget(&mut connection);
+                self.go_on(connection.number, connection.socket, then);
             }
             (Some(then), Some(user)) => {
                 self.forget(&mut connection);
@@ -209,19 +219,20 @@ impl Worker {
     }
 
     /// The reply was read, or need not be.
-    fn go_on(&mut self, mut connection: Connection) {
-        self.forget(&mut connection);
-        let State::Unread(_, then) = connection.state else {
-            return;
-        };
+    fn go_on(&mut self, number: u64, socket: Guarded, then: Then) {
         match then {
-            Then::Keep => hang_up(&connection.socket),
-            Then::HandOver(to) => to(connection.socket),
+            Then::Keep => hang_up(&socket),
+            Then::HandOver(to) => to(socket),
             // Until the other side hangs up.
-            Then::Stay => {
-                connection.state = State::Stays;
-                self.keep(connection, EpollFlags::EPOLLRDHUP);
-            }
+            Then::Stay => self.keep(
+                Connection {
+                    number,
+                    socket,
+                    state: State::Stays,
+                    registered: false,
+                },
+                EpollFlags::EPOLLRDHUP,
+            ),
         }
     }
 

@@ -105,9 +105,9 @@ impl<P> Lines<P> {
     pub(in super::super) fn keep(&self, process: &Arc<P>, line: Line) {
         let mut lines = lock(&self.0);
         lines.push((Arc::downgrade(process), line));
-        let its = lines.iter().filter(|it| is_of(&**process)(it)).count();
-        let spare = match its > OF_ONE {
-            true => lines.iter().position(is_of(&**process)),
+        let is_its = is_of(&**process);
+        let spare = match lines.iter().filter(|it| is_its(it)).count() > OF_ONE {
+            true => lines.iter().position(is_its),
             false => (lines.len() > OF_ALL).then_some(0),
         };
         let spare = spare.map(|at| lines.remove(at));
