@@ -60,6 +60,8 @@ mod memory;
 mod modes;
 #[path = "bars/page.rs"]
 mod page;
+#[path = "bars/pipe.rs"]
+mod pipe;
 #[path = "bars/raw.rs"]
 mod raw;
 #[path = "bars/rdma.rs"]

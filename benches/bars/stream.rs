@@ -2,7 +2,6 @@
 //! the same code. Each side is a thread with a runtime of its own, on its CPU.
 
 use std::fs;
-use std::net::Ipv4Addr;
 use std::process::{Child, Command};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -14,15 +13,11 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::time::TimeVal;
 use nix::unistd::Pid;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tokio::runtime::{Builder, Runtime};
-use tokio_doca::soft::Soft;
-use tokio_doca::stream::{RdmaConnector, RdmaListener, StreamAddr, StreamOptions};
-use tokio_doca::{Mode, WorkQ};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 use super::measure::Samples;
+use super::pipe::{BUSY, Calling, EVENT, Listening, Over, Pipe, runtime};
 use super::report::Goal::{AtLeast, AtMost};
 use super::report::Report;
 use super::sys;
@@ -32,129 +27,6 @@ const ROUNDS: usize = 5;
 const WRITE: usize = 64 << 10;
 /// Bytes of an echo.
 const SMALL: usize = 64;
-
-/// What the bytes go over.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Over {
-    Tcp,
-    Unix,
-    Rdma(Mode),
-}
-
-const EVENT: Over = Over::Rdma(Mode::EventDriven);
-const BUSY: Over = Over::Rdma(Mode::BusyPoll);
-
-trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
-
-type Pipe = Box<dyn Duplex>;
-
-/// Where the side that connects finds the other one.
-enum Meeting {
-    Tcp(u16),
-    Unix(Vec<std::os::unix::net::UnixStream>),
-    Rdma(StreamAddr),
-}
-
-enum Listening {
-    Tcp(TcpListener),
-    Unix(Vec<std::os::unix::net::UnixStream>),
-    Rdma(RdmaListener),
-}
-
-fn runtime() -> Runtime {
-    let runtime = Builder::new_current_thread().enable_all().build();
-    runtime.expect("a runtime")
-}
-
-fn workq(mode: Mode) -> WorkQ {
-    WorkQ::builder().mode(mode).build().expect("a WorkQ")
-}
-
-fn unix(end: std::os::unix::net::UnixStream) -> Pipe {
-    end.set_nonblocking(true).expect("a socket");
-    Box::new(UnixStream::from_std(end).expect("a stream"))
-}
-
-fn tcp(stream: TcpStream) -> Pipe {
-    stream.set_nodelay(true).expect("TCP_NODELAY");
-    Box::new(stream)
-}
-
-impl Listening {
-    async fn new(over: Over, connections: usize) -> (Listening, Meeting) {
-        match over {
-            Over::Tcp => {
-                let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
-                let listener = listener.expect("a port");
-                let port = listener.local_addr().expect("an address").port();
-                (Listening::Tcp(listener), Meeting::Tcp(port))
-            }
-            Over::Unix => {
-                let pair = |_| std::os::unix::net::UnixStream::pair().expect("two sockets");
-                let (ours, theirs) = (0..connections).map(pair).unzip();
-                (Listening::Unix(ours), Meeting::Unix(theirs))
-            }
-            Over::Rdma(mode) => {
-                let device = Soft::builder().build().open("pf0").expect("a device");
-                let options = StreamOptions::new().connections(connections);
-                let local = std::net::SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-                let listener = options.bind(&device, &workq(mode), local).await;
-                let listener = listener.expect("a listener");
-                let addr = listener.local_addr().clone();
-                (Listening::Rdma(listener), Meeting::Rdma(addr))
-            }
-        }
-    }
-
-    async fn accept(&mut self) -> Pipe {
-        match self {
-            Listening::Tcp(listener) => tcp(listener.accept().await.expect("a peer").0),
-            Listening::Unix(ends) => unix(ends.pop().expect("one for each")),
-            Listening::Rdma(listener) => {
-                let incoming = listener.accept().await.expect("a peer");
-                Box::new(incoming.accept(b"").await.expect("a stream"))
-            }
-        }
-    }
-}
-
-/// The side that connects.
-enum Calling {
-    Tcp(u16),
-    Unix(Vec<std::os::unix::net::UnixStream>),
-    Rdma(RdmaConnector, StreamAddr),
-}
-
-impl Calling {
-    fn new(over: Over, connections: usize, meeting: Meeting) -> Calling {
-        match (over, meeting) {
-            (_, Meeting::Tcp(port)) => Calling::Tcp(port),
-            (_, Meeting::Unix(ends)) => Calling::Unix(ends),
-            (Over::Rdma(mode), Meeting::Rdma(addr)) => {
-                let device = Soft::builder().build().open("pf0").expect("a device");
-                let options = StreamOptions::new().connections(connections);
-                let connector = options.connector(&device, &workq(mode));
-                Calling::Rdma(connector.expect("a connector"), addr)
-            }
-            _ => unreachable!("both sides have the same"),
-        }
-    }
-
-    async fn connect(&self, at: usize) -> Pipe {
-        match self {
-            Calling::Tcp(port) => {
-                let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, *port)).await;
-                tcp(stream.expect("a stream"))
-            }
-            Calling::Unix(ends) => unix(ends[at].try_clone().expect("a descriptor")),
-            Calling::Rdma(connector, addr) => {
-                Box::new(connector.connect(addr.clone()).await.expect("a stream"))
-            }
-        }
-    }
-}
 
 /// The time that this process has had of all CPUs, in nanoseconds.
 fn cpu_time() -> f64 {
@@ -180,8 +52,10 @@ where
         scope.spawn(move || {
             sys::pin(Some(1));
             runtime().block_on(async {
-                let (mut listening, meeting) = Listening::new(over, connections).await;
-                meets.send(meeting).expect("the other side is there");
+                let listening = Listening::new(over, connections).await;
+                meets
+                    .send(listening.addr())
+                    .expect("the other side is there");
                 let mut tasks = Vec::new();
                 for _ in 0..connections {
                     tasks.push(tokio::spawn(serve(listening.accept().await)));
@@ -193,14 +67,11 @@ where
         });
         sys::pin(Some(0));
         let cost = runtime().block_on(async {
-            let meeting = met.recv().expect("the other side listens");
-            let mut calling = Calling::new(over, connections, meeting);
+            let addr = met.recv().expect("the other side listens");
+            let calling = Calling::new(over, connections, &addr);
             let mut pipes = Vec::new();
-            for at in 0..connections {
-                pipes.push(calling.connect(at).await);
-            }
-            if let Calling::Unix(ends) = &mut calling {
-                ends.clear();
+            for _ in 0..connections {
+                pipes.push(calling.connect().await);
             }
             let (start, cpu) = (Instant::now(), cpu_time());
             let tasks: Vec<_> = pipes
@@ -447,8 +318,10 @@ fn connections(over: Over, count: usize) -> [f64; 3] {
     std::thread::scope(|scope| {
         scope.spawn(move || {
             runtime().block_on(async {
-                let (mut listening, meeting) = Listening::new(over, 2 * AT_ONCE).await;
-                meets.send(meeting).expect("the other side is there");
+                let listening = Listening::new(over, 2 * AT_ONCE).await;
+                meets
+                    .send(listening.addr())
+                    .expect("the other side is there");
                 let mut tasks = tokio::task::JoinSet::new();
                 for _ in 0..AT_ONCE + count {
                     let mut pipe = listening.accept().await;
@@ -466,10 +339,10 @@ fn connections(over: Over, count: usize) -> [f64; 3] {
             });
         });
         runtime().block_on(async {
-            let meeting = met.recv().expect("the other side listens");
-            let calling = Calling::new(over, 2 * AT_ONCE, meeting);
-            let one = async |at| {
-                let mut pipe = calling.connect(at).await;
+            let addr = met.recv().expect("the other side listens");
+            let calling = Calling::new(over, 2 * AT_ONCE, &addr);
+            let one = async |_| {
+                let mut pipe = calling.connect().await;
                 pipe.write_all(&[7; SMALL]).await.expect("a write");
                 pipe.shutdown().await.expect("the end");
                 let mut came = Vec::new();

@@ -4,123 +4,21 @@
 //! one connect costs is the difference of two runs with different numbers of them.
 
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
-use tokio_doca::stream::{RdmaConnector, RdmaListener, StreamOptions};
-use tokio_doca::{Device, Mode, WorkQ};
 
+use super::pipe::{Calling, EVENT, Listening, Over, Pipe, runtime};
 use super::report::{Goal::AtMost, Report};
 use super::{scenario, sys};
 
 /// Bytes of a round trip, and of what passes before a connection is closed.
 const TRIP: usize = 64;
 const FIRST: usize = 5;
-
-trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
-
-type Pipe = Box<dyn Duplex>;
-
-enum Listening {
-    Tcp(TcpListener),
-    Unix(UnixListener),
-    Rdma(RdmaListener),
-}
-
-enum Calling {
-    Tcp(String),
-    Unix(PathBuf),
-    Rdma(RdmaConnector, String),
-}
-
-fn tcp(stream: TcpStream) -> Pipe {
-    stream.set_nodelay(true).expect("TCP_NODELAY");
-    Box::new(stream)
-}
-
-fn workq() -> (Device, WorkQ) {
-    let workq = WorkQ::builder().depth(4096).mode(Mode::EventDriven);
-    let device = Device::open_default().expect("a device");
-    (device, workq.build().expect("a WorkQ"))
-}
-
-/// A socket for these two processes.
-fn path() -> PathBuf {
-    std::env::temp_dir().join(format!("tokio-doca-bars-{}", std::process::id()))
-}
-
-impl Listening {
-    async fn new(over: &str, connections: usize) -> (Listening, String) {
-        const LOCAL: &str = "127.0.0.1:0";
-        match over {
-            "tcp" => {
-                let listener = TcpListener::bind(LOCAL).await.expect("a port");
-                let addr = listener.local_addr().expect("an address").to_string();
-                (Listening::Tcp(listener), addr)
-            }
-            "unix" => {
-                let path = path();
-                let listener = UnixListener::bind(&path).expect("a path");
-                (Listening::Unix(listener), path.display().to_string())
-            }
-            _ => {
-                let (device, workq) = workq();
-                let options = StreamOptions::new().connections(connections);
-                let addr: SocketAddr = LOCAL.parse().expect("an address");
-                let listener = options.bind(&device, &workq, addr).await;
-                let listener = listener.expect("a listener");
-                let addr = listener.tcp_addr().expect("its address").to_string();
-                (Listening::Rdma(listener), addr)
-            }
-        }
-    }
-
-    async fn accept(&self) -> Pipe {
-        match self {
-            Listening::Tcp(listener) => tcp(listener.accept().await.expect("a peer").0),
-            Listening::Unix(listener) => Box::new(listener.accept().await.expect("a peer").0),
-            Listening::Rdma(listener) => {
-                let incoming = listener.accept().await.expect("a peer");
-                Box::new(incoming.accept(b"").await.expect("a stream"))
-            }
-        }
-    }
-}
-
-impl Calling {
-    fn new(over: &str, connections: usize, addr: &str) -> Calling {
-        match over {
-            "tcp" => Calling::Tcp(addr.to_owned()),
-            "unix" => Calling::Unix(addr.into()),
-            _ => {
-                let (device, workq) = workq();
-                let options = StreamOptions::new().connections(connections);
-                let connector = options.connector(&device, &workq);
-                Calling::Rdma(connector.expect("a connector"), addr.to_owned())
-            }
-        }
-    }
-
-    async fn connect(&self) -> Pipe {
-        match self {
-            Calling::Tcp(addr) => tcp(TcpStream::connect(addr).await.expect("a stream")),
-            Calling::Unix(path) => Box::new(UnixStream::connect(path).await.expect("a stream")),
-            Calling::Rdma(connector, addr) => {
-                let addr: SocketAddr = addr.parse().expect("an address");
-                Box::new(connector.connect(addr).await.expect("a stream"))
-            }
-        }
-    }
-}
 
 /// Sends what comes back, until the end.
 async fn serve(mut pipe: Pipe) {
@@ -152,15 +50,18 @@ async fn close(mut pipe: Pipe) {
 /// `-served` behind it.
 pub(crate) fn run(scenario: &str, jobs: u64) {
     let mut words = scenario.split('-').skip(1);
-    let (what, over) = (words.next().expect("what"), words.next().expect("over"));
+    let what = words.next().expect("what");
+    let over = match words.next().expect("over") {
+        "tcp" => Over::Tcp,
+        "unix" => Over::Unix,
+        _ => EVENT,
+    };
     let connections = words.next().and_then(|word| word.parse().ok()).unwrap_or(2);
-    let runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = { runtime }.enable_all().build().expect("a runtime");
     if scenario.ends_with("-served") {
         sys::pin(Some(1));
-        return runtime.block_on(async {
-            let (listening, addr) = Listening::new(over, connections).await;
-            println!("{addr}");
+        return runtime().block_on(async {
+            let listening = Listening::new(over, connections).await;
+            println!("{}", listening.addr());
             let all = match what {
                 "trips" => connections,
                 _ => 1 + jobs as usize,
@@ -180,10 +81,9 @@ pub(crate) fn run(scenario: &str, jobs: u64) {
     let mut said = BufReader::new(served.stdout.take().expect("a pipe"));
     let mut addr = String::new();
     said.read_line(&mut addr).expect("its address");
-    let addr = addr.trim();
     sys::pin(Some(0));
-    runtime.block_on(async {
-        let calling = Calling::new(over, connections, addr);
+    runtime().block_on(async {
+        let calling = Calling::new(over, connections, addr.trim());
         if what == "connects" {
             // One stays open beside the others.
             let beside = calling.connect().await;
@@ -216,9 +116,6 @@ pub(crate) fn run(scenario: &str, jobs: u64) {
         }
     });
     assert!(served.wait().expect("it ends").success());
-    if over == "unix" {
-        std::fs::remove_file(addr).expect("the socket");
-    }
 }
 
 /// Runs a scenario, and returns what it says and the CPU time of its processes in nanoseconds.
