@@ -46,6 +46,17 @@ pub(super) enum State {
     Stays,
 }
 
+impl Connection {
+    pub(super) fn new(number: u64, socket: Guarded, state: State) -> Connection {
+        Connection {
+            number,
+            socket,
+            state,
+            registered: false,
+        }
+    }
+}
+
 /// All connections of the thread, by age.
 #[derive(Default)]
 pub(super) struct Connections(Vec<Connection>);

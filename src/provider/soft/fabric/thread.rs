@@ -129,15 +129,8 @@ impl Worker {
     /// A client has connected. Most have asked by now.
     fn accepted(&mut self, server: &Server, socket: Guarded) {
         self.next += 1;
-        self.hear(
-            server,
-            Connection {
-                number: self.next,
-                socket,
-                state: State::Silent(patience()),
-                registered: false,
-            },
-        );
+        let state = State::Silent(patience());
+        self.hear(server, Connection::new(self.next, socket, state));
         self.hang_up_spare();
     }
 
@@ -146,11 +139,10 @@ impl Worker {
         let Some(connection) = self.connections.take(number) else {
             return;
         };
-        let is_unread = |it: &Connection| {
-            matches!(it.state, State::Unread(..)) && socket::has_unread(&it.socket)
-        };
+        let is_unread =
+            matches!(connection.state, State::Unread(..)) && socket::has_unread(&connection.socket);
         match connection {
-            it if is_unread(&it) => self.connections.push(it),
+            it if is_unread => self.connections.push(it),
             Connection {
                 number,
                 socket,
@@ -224,15 +216,10 @@ impl Worker {
             Then::Keep => hang_up(&socket),
             Then::HandOver(to) => to(socket),
             // Until the other side hangs up.
-            Then::Stay => self.keep(
-                Connection {
-                    number,
-                    socket,
-                    state: State::Stays,
-                    registered: false,
-                },
-                EpollFlags::EPOLLRDHUP,
-            ),
+            Then::Stay => {
+                let connection = Connection::new(number, socket, State::Stays);
+                self.keep(connection, EpollFlags::EPOLLRDHUP);
+            }
         }
     }
 
