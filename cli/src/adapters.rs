@@ -8,6 +8,7 @@ use serde::Serialize;
 use tokio_doca::{Device, Rdma, WorkQ};
 
 use crate::failure::text;
+use crate::system;
 
 pub(crate) const CLASS: &str = "/sys/class/infiniband";
 
@@ -38,9 +39,8 @@ pub(crate) struct Address {
 }
 
 fn read(path: impl AsRef<Path>) -> Option<String> {
-    let text = fs::read_to_string(path).ok()?;
-    let text = text.trim();
-    (!text.is_empty()).then(|| text.to_owned())
+    let text = system::text(path.as_ref()).ok()?;
+    (!text.is_empty()).then_some(text)
 }
 
 /// The names of a folder's entries, in order: `/sys/class/infiniband` has one for each adapter.
@@ -68,6 +68,11 @@ fn state(port: &Path) -> String {
     word.to_lowercase()
 }
 
+/// The numbers of an adapter's ports, in order.
+pub(crate) fn ports(class: &Path, adapter: &str) -> Vec<u32> {
+    numbers(&class.join(adapter).join("ports"))
+}
+
 /// The folder of the port that a device's name means: the one that it says, or else the first that
 /// is active, or else the first.
 fn port(class: &Path, name: &str) -> Option<(u32, PathBuf)> {
@@ -76,7 +81,7 @@ fn port(class: &Path, name: &str) -> Option<(u32, PathBuf)> {
         None => (name, None),
     };
     let ports = class.join(adapter).join("ports");
-    let all = numbers(&ports);
+    let all = self::ports(class, adapter);
     let is_active = |number: &&u32| state(&ports.join(number.to_string())) == "active";
     let number = match named {
         Some(number) => number,

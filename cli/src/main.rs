@@ -14,6 +14,7 @@ mod hash;
 mod open;
 mod output;
 mod signals;
+mod system;
 
 use std::process::ExitCode;
 

@@ -42,14 +42,21 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result {
 
 /// Breaks a sentence into lines between its words.
 pub(crate) fn wrapped(text: &str) -> String {
-    let mut lines = String::new();
-    let mut column = 0;
+    indented(text, 0)
+}
+
+/// The same, with `indent` spaces before each line.
+pub(crate) fn indented(text: &str, indent: usize) -> String {
+    let margin = " ".repeat(indent);
+    let mut lines = margin.clone();
+    let mut column = indent;
     for word in text.split(' ') {
         let length = word.chars().count();
-        if column > 0 && column + 1 + length > usize::from(COLUMNS) {
+        if column > indent && column + 1 + length > usize::from(COLUMNS) {
             lines.push('\n');
-            column = 0;
-        } else if column > 0 {
+            lines.push_str(&margin);
+            column = indent;
+        } else if column > indent {
             lines.push(' ');
             column += 1;
         }
@@ -89,5 +96,7 @@ mod tests {
         assert_eq!(wrapped("a b"), "a b\n");
         let long = "x".repeat(90);
         assert_eq!(wrapped(&format!("a {long}")), format!("a\n{long}\n"));
+        let text = indented(&["word"; 20].join(" "), 10);
+        assert_eq!(text.lines().map(str::len).collect::<Vec<_>>(), [79, 39]);
     }
 }
