@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::failure::Result;
-use crate::{caps, completions, copy, devices, hash};
+use crate::{caps, completions, copy, devices, doctor, hash};
 
 const AFTER: &str = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage. NO_COLOR=1 turns colours off.
@@ -24,6 +24,8 @@ pub(crate) enum Command {
     Devices(devices::Args),
     /// Show the limits and operations of a device
     Caps(caps::Args),
+    /// Check this system: limits, CPUs, clock, kernel, RDMA, containers
+    Doctor(doctor::Args),
     /// Copy a file by a device
     Copy(copy::Args),
     /// Hash files by a device, in the format of sha256sum
@@ -37,6 +39,7 @@ impl Command {
         match self {
             Command::Devices(args) => devices::run(&args),
             Command::Caps(args) => caps::run(&args),
+            Command::Doctor(args) => doctor::run(&args),
             Command::Copy(args) => copy::run(&args),
             Command::Hash(args) => hash::run(&args),
             Command::Completions(args) => completions::run(&args),

@@ -1,7 +1,8 @@
-//! `tokio-doca`: devices and their capabilities, and files that a device copies and hashes.
+//! `tokio-doca`: devices and their capabilities, what of the system hinders them, and files that a
+//! device copies and hashes.
 //!
-//! One file for each command. `failure` says how a command ends, `output` prints, `open` finds the
-//! device that a name means.
+//! One file or folder for each command. `failure` says how a command ends, `output` prints, `open`
+//! finds the device that a name means, and `system` reads the kernel's files.
 
 mod adapters;
 mod args;
@@ -9,6 +10,7 @@ mod caps;
 mod completions;
 mod copy;
 mod devices;
+mod doctor;
 mod failure;
 mod hash;
 mod open;

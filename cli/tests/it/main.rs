@@ -3,6 +3,9 @@
 mod caps;
 mod copy;
 mod devices;
+mod doctor;
+mod doctor_odd;
 mod hash;
 mod support;
+mod system;
 mod usage;

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::support::{Folder, Ran};
 
-const COMMANDS: [&str; 5] = ["devices", "caps", "copy", "hash", "completions"];
+const COMMANDS: [&str; 6] = ["devices", "caps", "doctor", "copy", "hash", "completions"];
 
 #[test]
 fn help_fits_a_screen_and_names_each_command() {
@@ -63,6 +63,7 @@ fn a_closed_pipe_ends_it_quietly() {
     for args in [
         &["devices"][..],
         &["caps", "pf0"],
+        &["doctor"],
         &["completions", "zsh"],
         &["--help"],
     ] {
