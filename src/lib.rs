@@ -225,8 +225,8 @@ pub mod sha {
 pub mod rdma {
     pub use crate::device::{Mtu, Path, RecvOpcode, Transport};
     pub use crate::ops::{
-        Connect, Message, Rdma, RdmaBuilder, RdmaOp, RdmaRecv, RdmaStats, RecvPool, RecvStream,
-        SendSink,
+        CmAccept, CmListener, CmRequest, Connect, ConnectTo, Message, Rdma, RdmaBuilder, RdmaOp,
+        RdmaRecv, RdmaStats, RecvPool, RecvStream, SendSink,
     };
     pub use crate::reactor::{RdmaState, RdmaWatch, Received};
 }

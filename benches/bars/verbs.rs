@@ -329,6 +329,7 @@ const TABLE: Table = Table {
     create_srq: None,
     modify_srq: None,
     destroy_srq: None,
+    cm: || Err("none".to_owned()),
 };
 
 /// In C's way: a request is filled, posted, and its completion polled.

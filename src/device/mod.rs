@@ -14,11 +14,12 @@ mod queue;
 mod representor;
 
 pub(crate) use contract::{
-    AccelJob, Adapter, Armed, Arrival, Backing, Completion, CopyJob, CrcJob, Endpoint,
-    EndpointConfig, EndpointState, EventBacking, EventConfig, EventCounter, EventJob, EventPort,
-    EventWait, ExportRequest, Exported, Hasher, ImportOrigin, Imported, Job, KeepAlive, LeakFlag,
-    Processor, Provider, Queue, QueueConfig, RdmaJob, Receive, Region, Registrar, Registration,
-    Segment, Segments, SessionRef, ShaJob, Signal, Submit, Submitted, Token, Verb,
+    AccelJob, Adapter, Armed, Arrival, Backing, CmAnswer, CmArrivals, CmListening, CmOffer,
+    CmOptions, Completion, CopyJob, CrcJob, Endpoint, EndpointConfig, EndpointState, EventBacking,
+    EventConfig, EventCounter, EventJob, EventPort, EventWait, ExportRequest, Exported, Hasher,
+    ImportOrigin, Imported, Job, KeepAlive, LeakFlag, Processor, Provider, Queue, QueueConfig,
+    RdmaJob, Receive, Region, Registrar, Registration, Segment, Segments, SessionRef, ShaJob,
+    Signal, Submit, Submitted, Token, Verb,
 };
 pub use info::{
     AccelCaps, Algorithm, Caps, CrcCaps, DevInfo, DmaCaps, JobKind, PciAddr, PciFunction, RdmaCaps,

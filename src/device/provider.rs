@@ -6,6 +6,7 @@
 
 use std::ffi::c_void;
 use std::fmt;
+use std::net::SocketAddr;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -13,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use crate::device::info::{DevInfo, RepInfo};
 use crate::device::memory::Registrar;
-use crate::device::queue::{EventConfig, EventCounter, Queue, QueueConfig};
+use crate::device::queue::{
+    CmArrivals, CmListening, EventConfig, EventCounter, Queue, QueueConfig, no_manager,
+};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A family of devices.
@@ -120,6 +123,22 @@ pub unsafe trait Adapter: Send + Sync {
             "{of} has no other side on this machine: use a TCP address (ChannelBuilder::listen_tcp, connect_tcp)"
         );
         Err(Error::new(ErrorKind::NotSupported, None, text))
+    }
+
+    /// Listens at an address for connections by the network's connection manager, with so many
+    /// requests that wait. By default it is not supported.
+    ///
+    /// # Errors
+    ///
+    /// `NotSupported` without such a manager; `InvalidValue` for an address that is not this
+    /// device's; `InUse` if somebody listens there.
+    fn listen_at(
+        &self,
+        _addr: SocketAddr,
+        _backlog: u32,
+        _arrivals: CmArrivals,
+    ) -> Result<Box<dyn CmListening>> {
+        Err(no_manager())
     }
 
     /// Checks whether an endpoint of this device may connect to the one whose blob this is, as far

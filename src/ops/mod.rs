@@ -19,8 +19,8 @@ pub use operation::{Op, Operation, Refused, Started};
 pub use output::Output;
 pub(crate) use rdma::Sends;
 pub use rdma::{
-    Connect, Message, Rdma, RdmaBuilder, RdmaOp, RdmaRecv, RdmaStats, RecvPool, RecvStream,
-    SendSink,
+    CmAccept, CmListener, CmRequest, Connect, ConnectTo, Message, Rdma, RdmaBuilder, RdmaOp,
+    RdmaRecv, RdmaStats, RecvPool, RecvStream, SendSink,
 };
 pub use sha::{Sha, ShaBuilder, ShaOp, ShaSession};
 pub use sync_event::{

@@ -51,7 +51,11 @@ impl<T> Blocking<T> {
         let result = pin!(tokio::task::unconstrained(result));
         let result = ready!(result.poll(cx));
         *self = Blocking::Taken;
-        let panicked = Error::new(ErrorKind::Unexpected, op, "the device panicked");
+        let panicked = Error::new(
+            ErrorKind::Unexpected,
+            op,
+            "the device panicked, or had no thread for it",
+        );
         Poll::Ready(result.unwrap_or(Err(panicked)))
     }
 }
@@ -69,6 +73,13 @@ impl<T> Drop for Blocking<T> {
 }
 
 impl<T: Send + 'static> Blocking<T> {
+    /// Begins a call that is answered from elsewhere. One that is dropped unanswered has failed.
+    pub(crate) fn begin_answered(&mut self, call: impl FnOnce(Box<dyn FnOnce(Result<T>) + Send>)) {
+        let (tell, told) = oneshot::channel();
+        *self = Blocking::Begun(told);
+        call(Box::new(move |result| _ = tell.send(result)));
+    }
+
     /// Begins the call, as soon as a thread is free for it. A time limit begins before that.
     ///
     /// # Errors

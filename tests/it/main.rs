@@ -66,6 +66,7 @@ mod mem {
 
 mod rdma {
     mod close;
+    mod cm;
     mod connect;
     mod crowd;
     mod errors;

@@ -108,7 +108,11 @@ table! {
     RdmaBuilder<'static>:   Send Sync Unpin;
     RdmaState:              Send Sync Unpin;
     RdmaWatch:              Send Sync Unpin;
+    CmAccept:               Send Sync Unpin;
+    CmListener:             Send Sync Unpin;
+    CmRequest:              Send Sync Unpin;
     Connect:                Send Sync Unpin;
+    ConnectTo:              Send Sync Unpin;
     RecvPool:               Send Sync Unpin;
     RecvStream:             Send Sync Unpin;
     RdmaStats:              Send Sync Unpin;

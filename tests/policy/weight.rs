@@ -19,8 +19,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "device",
-        2473,
-        "44: the contract suite, another crate now, lends sessions; 46: which address; 46: the path; 46: names that a provider alone knows, completion vectors; 45: the contract has a module of its own; 46: whether a peer is of the same kind; 47: what a peer permits",
+        2522,
+        "44: the contract suite, another crate now, lends sessions; 46: which address; 46: the path; 46: names that a provider alone knows, completion vectors; 45: the contract has a module of its own; 46: whether a peer is of the same kind; 47: what a peer permits; 48: connections by addresses",
     ),
     (
         "error",
@@ -34,8 +34,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "ops",
-        6252,
-        "46: what a device refuses is asked before; 45: a handshake that waits is in the log; receives out of range; 46: which address; 46: the log names the peer of a stream; 47: what a peer permits",
+        6505,
+        "46: what a device refuses is asked before; 45: a handshake that waits is in the log; receives out of range; 46: which address; 46: the log names the peer of a stream; 47: what a peer permits; 48: connections by addresses",
     ),
     (
         "process",
@@ -54,8 +54,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "provider/verbs",
-        6404,
-        "46: which address of a port, by the networks of this host; 46: ports of adapters have names; 46: whether a peer is of the same kind; 47: what a peer permits",
+        7818,
+        "46: which address of a port, by the networks of this host; 46: ports of adapters have names; 46: whether a peer is of the same kind; 47: what a peer permits; 48: rdma_cm",
     ),
     (
         "reactor",
@@ -69,13 +69,13 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "sync",
-        1081,
-        "47: this process's number in a page that a child gets empty",
+        1090,
+        "47: this process's number in a page that a child gets empty; 48: calls that are answered from elsewhere",
     ),
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 46250;
+const SUM: usize = 47975;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

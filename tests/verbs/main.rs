@@ -2,6 +2,7 @@
 
 mod adapters;
 mod addresses;
+mod cm;
 mod contract;
 mod duties;
 mod errors;

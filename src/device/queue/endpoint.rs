@@ -5,9 +5,11 @@
 )]
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::manager::{CmAnswer, CmOffer, CmOptions, no_manager};
 use super::submit::{KeepAlive, Submit, Submitted};
 use super::transport::{Path, Transport};
 use crate::device::job::{Arrival, Segments, Token};
@@ -227,6 +229,32 @@ pub unsafe trait Endpoint: Submit {
     /// As [`connect`](Endpoint::connect); `NotPermitted` if the blob leads elsewhere.
     fn dial(&self, blob: &[u8], deadline: Instant) -> Result<()> {
         self.connect(blob, deadline)
+    }
+
+    /// Connects to the side that listens at this address, by the network's connection manager. It
+    /// does not block: `answer` is called when it is over, at the deadline at the latest. By
+    /// default it is not supported.
+    ///
+    /// # Errors
+    ///
+    /// Given to `answer`: `BadState` unless in the state Init; `InvalidValue` for more private data
+    /// than there is room for; `NotSupported` if the address cannot be reached by this device;
+    /// `ConnectionAborted` if the peer refuses; `TimedOut`. The state is as after
+    /// [`connect`](Endpoint::connect).
+    fn connect_to(&self, _addr: SocketAddr, _options: CmOptions, answer: CmAnswer) {
+        answer(Err(no_manager()));
+    }
+
+    /// Accepts the connection that a peer has asked for. It does not block, and `answer` is called
+    /// with no bytes when both sides are connected, or this has failed. By default it is not
+    /// supported.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect_to`](Endpoint::connect_to), and `InvalidValue` for an offer of another device,
+    /// or of a peer that is foreign or not against what the options say.
+    fn accept(&self, _offer: Box<dyn CmOffer>, _options: CmOptions, answer: CmAnswer) {
+        answer(Err(no_manager()));
     }
 
     /// Posts receives, up to `recv_queue_size` of them, in order, until one is refused. They are

@@ -1,9 +1,11 @@
-//! Where jobs go in and completions come out: the queue, and the endpoints and sync events on it.
+//! Where jobs go in and completions come out: the queue, and the endpoints and sync events on it;
+//! and how endpoints come to be connected by addresses.
 //!
 //! Of the other rooms of `device` it imports `job` and `memory`.
 
 mod endpoint;
 mod event;
+mod manager;
 mod queue;
 mod signal;
 mod submit;
@@ -11,6 +13,8 @@ mod transport;
 
 pub use endpoint::{Endpoint, EndpointConfig, EndpointState, Mtu, Receive};
 pub use event::{EventBacking, EventConfig, EventCounter, EventPort, EventWait, Processor};
+pub(super) use manager::no_manager;
+pub use manager::{CmAnswer, CmArrivals, CmListening, CmOffer, CmOptions};
 pub use queue::{Armed, Queue, QueueConfig};
 pub use signal::Signal;
 pub use submit::{KeepAlive, Submit, Submitted};

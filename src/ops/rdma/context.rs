@@ -137,7 +137,7 @@ impl Rdma {
     #[doc(alias = "doca_rdma_connect")]
     pub fn connect(&self, blob: &[u8]) -> Connect {
         let how = |endpoint: &dyn Endpoint, blob: &[u8], until| endpoint.connect(blob, until);
-        Connect::new(self, how, blob, self.0.extra().connect_timeout)
+        Connect::new(self, how, blob, self.connect_timeout())
     }
 
     /// Where it is in its life. It looks whether the peer has left.
@@ -231,7 +231,7 @@ impl Rdma {
     /// hostile.
     pub(crate) fn dial(&self, blob: &[u8]) -> Connect {
         let how = |endpoint: &dyn Endpoint, blob: &[u8], until| endpoint.dial(blob, until);
-        Connect::new(self, how, blob, self.0.extra().connect_timeout)
+        Connect::new(self, how, blob, self.connect_timeout())
     }
 
     /// Takes the context that was exported so as its peer, which [`dial`](Rdma::dial)s, and does
@@ -259,6 +259,11 @@ impl Rdma {
     /// Has the log name the peer from now on.
     pub(crate) fn set_peer(&self, peer: String) {
         self.port().set_peer(peer);
+    }
+
+    /// How long a connection may take that says no other limit.
+    pub(super) fn connect_timeout(&self) -> Duration {
+        self.0.extra().connect_timeout
     }
 
     #[inline(always)]

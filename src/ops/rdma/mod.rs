@@ -1,13 +1,12 @@
 //! Remote operations and messages, between two connected contexts.
 
 // First, since the documentation shows the methods of a type in the order of modules.
-mod handshake;
+mod connect;
 mod operations;
 
 mod context;
 
 mod builder;
-mod connect;
 mod nodes;
 mod pooled_receives;
 mod posted_receives;
@@ -19,7 +18,7 @@ mod sink;
 mod stream;
 
 pub use builder::RdmaBuilder;
-pub use connect::Connect;
+pub use connect::{CmAccept, CmListener, CmRequest, Connect, ConnectTo};
 pub use context::{Rdma, RdmaStats};
 pub use nodes::{
     CompareSwapData, CompareSwapNode, FetchAddData, FetchAddNode, ReadData, ReadNode, SendData,

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "implements Adapter")]
 
 use std::ffi::c_void;
+use std::net::SocketAddr;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,10 +10,11 @@ use std::time::Instant;
 
 use super::adapter::{Context, EndpointBlob, memory};
 use super::connection::Watched;
+use super::managed::Listener;
 use super::workq::VerbsQueue;
 use crate::device::{
-    Adapter, DevInfo, ExportRequest, Exported, Imported, Liveness, Queue, QueueConfig, Region,
-    Registrar, Registration, RegistrationUse,
+    Adapter, CmArrivals, CmListening, DevInfo, ExportRequest, Exported, Imported, Liveness, Queue,
+    QueueConfig, Region, Registrar, Registration, RegistrationUse,
 };
 use crate::error::Result;
 
@@ -58,6 +60,16 @@ unsafe impl Adapter for VerbsDevice {
 
     fn check_peer(&self, blob: &[u8]) -> Result<()> {
         EndpointBlob::parse(blob)?.is_of_this_library()
+    }
+
+    fn listen_at(
+        &self,
+        addr: SocketAddr,
+        backlog: u32,
+        arrivals: CmArrivals,
+    ) -> Result<Box<dyn CmListening>> {
+        let listener = Listener::listen(&self.context, addr, backlog, arrivals)?;
+        Ok(Box::new(listener))
     }
 
     fn liveness(&self) -> Liveness {

@@ -32,9 +32,11 @@
 //!   list, device, bridge   what adapters there are, an open one, one over a foreign protection domain
 //!   watcher                the thread that hears of devices' events, and looks at the time
 //!   workq                  one WorkQ's half: its queue and endpoints, copies, hashes
+//!   managed                connections that rdma_cm makes, and its listeners
 //!   connection             a connection: its Jobs and receives, their ends, its timeouts
 //!   transport              completion queues, queue pairs, requests, the causes of failures
 //!   adapter                an open device: protection domains, capabilities, memory, blobs
+//!   cm                     rdma_cm: its event channel, and an id of it
 //!   ffi                    the C side
 //! ```
 //!
@@ -42,11 +44,13 @@
 
 mod adapter;
 mod bridge;
+mod cm;
 mod connection;
 mod device;
 #[doc(hidden)]
 pub mod ffi;
 mod list;
+mod managed;
 mod transport;
 mod watcher;
 mod workq;

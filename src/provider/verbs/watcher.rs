@@ -15,6 +15,7 @@ use nix::sys::eventfd::EventFd;
 use tracing::{debug, error, warn};
 
 use super::adapter::{Context, event, wake};
+use super::cm;
 use super::connection::Watched;
 use super::ffi::*;
 use super::transport::set_nonblocking;
@@ -110,6 +111,7 @@ impl Watcher {
         let mut next: Option<Instant> = None;
         loop {
             let closed = self.wait(next);
+            cm::read_events();
             let mut again = None;
             for (context, watched) in &self.contexts() {
                 let is_closed = closed.iter().any(|it| it.as_ptr() == Arc::as_ptr(context));
@@ -122,7 +124,7 @@ impl Watcher {
             let now = Instant::now();
             let lists = self.lists();
             let ticks = lists.iter().filter_map(|watched| watched.tick(now));
-            again = ticks.chain(again).min();
+            again = ticks.chain(again).chain(cm::deliver_overdue(now)).min();
             next = again.map(|again| now + again);
         }
     }
@@ -139,6 +141,7 @@ impl Watcher {
             .map(|(_, fd)| PollFd::new(fd.as_fd(), PollFlags::POLLIN))
             .collect();
         fds.push(PollFd::new(self.wake.as_fd(), PollFlags::POLLIN));
+        fds.extend(cm::channel_fd().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         let timeout = until.map_or(PollTimeout::NONE, |until| {
             let left = until.saturating_duration_since(Instant::now());
             // Not a moment too early, which would be once more.
@@ -226,6 +229,8 @@ fn read_events(context: &Context, watched: &Watched, closed: bool) {
 /// What an event is about.
 enum About {
     RcConnection(u64),
+    /// A message has come to a queue pair whose peer has not said that it is ready.
+    CameFirst(u64),
     Queue(u64),
     /// Few receives are left of the shared queue with this number.
     SharedReceives(u32),
@@ -244,11 +249,16 @@ impl About {
             IBV_EVENT_QP_FATAL
             | IBV_EVENT_QP_REQ_ERR
             | IBV_EVENT_QP_ACCESS_ERR
-            | IBV_EVENT_QP_LAST_WQE_REACHED => {
+            | IBV_EVENT_QP_LAST_WQE_REACHED
+            | IBV_EVENT_COMM_EST => {
                 // SAFETY: events of these types have a queue pair (ibv_get_async_event(3)).
                 let qp = unsafe { event.element.qp };
                 // SAFETY: it is not destroyed before the event is acknowledged.
-                About::RcConnection(unsafe { (*qp).qp_context }.addr() as u64)
+                let id = unsafe { (*qp).qp_context }.addr() as u64;
+                match event.event_type {
+                    IBV_EVENT_COMM_EST => About::CameFirst(id),
+                    _ => About::RcConnection(id),
+                }
             }
             IBV_EVENT_CQ_ERR => {
                 // SAFETY: events of this type have a completion queue.
@@ -290,6 +300,11 @@ fn tell(context: &Context, watched: &Watched, about: About, kind: u32) {
             }
             // Last, as in the others: nobody waits for a subscriber.
             log(|| debug!(target: "tokio_doca::verbs", device, kind, "a queue pair failed"));
+        }
+        About::CameFirst(id) => {
+            for conn in watched.conns() {
+                conn.message_came_first(id);
+            }
         }
         About::Queue(id) => {
             for core in watched.cores().iter().filter(|core| core.cq.id() == id) {

@@ -3,6 +3,7 @@
 
 pub mod both_sides;
 pub mod channel;
+pub mod cm;
 pub mod counting;
 pub mod crc;
 pub mod device;

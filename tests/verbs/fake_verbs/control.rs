@@ -9,7 +9,7 @@ use tokio_doca::verbs::ffi::Table;
 use tokio_doca::verbs::ffi::*;
 
 use super::fabric::{BELL, Bell, Context, Errno, Fabric, Mr, call, lock, wait_while_held};
-use super::{completion, events, pair, shared};
+use super::{cm, completion, events, pair, shared};
 
 pub(super) const TABLE: Table = Table {
     get_device_list,
@@ -39,6 +39,7 @@ pub(super) const TABLE: Table = Table {
     create_srq: Some(shared::create_srq),
     modify_srq: Some(shared::modify_srq),
     destroy_srq: Some(shared::destroy_srq),
+    cm: cm::table,
 };
 
 pub(super) fn set_errno(errno: Errno) {

@@ -162,7 +162,8 @@ pub(super) unsafe extern "C" fn ack_async_event(event: *mut ibv_async_event) {
         IBV_EVENT_QP_FATAL
         | IBV_EVENT_QP_REQ_ERR
         | IBV_EVENT_QP_ACCESS_ERR
-        | IBV_EVENT_QP_LAST_WQE_REACHED => {
+        | IBV_EVENT_QP_LAST_WQE_REACHED
+        | IBV_EVENT_COMM_EST => {
             // SAFETY: these kinds have one.
             Element::Qp(unsafe { event.element.qp } as usize)
         }

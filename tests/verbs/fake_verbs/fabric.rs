@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use tokio_doca::verbs::ffi::*;
 
+use super::cm::Manager;
 use super::describe::Description;
 use super::faults::Plan;
 use super::pair::Qp;
@@ -216,6 +217,7 @@ pub(super) struct Fabric {
     pub(super) sins: Vec<String>,
     /// Work requests that were carried out, of all adapters.
     pub(super) carried_out: u64,
+    pub(super) cm: Manager,
     heads: Vec<Head>,
 }
 
@@ -239,6 +241,7 @@ impl Fabric {
 
     /// The test is over, and has failed: its objects are leaked.
     pub(super) fn abandon(&mut self) {
+        self.clear_events();
         let mut old = std::mem::take(self);
         self.abandoned = std::mem::take(&mut old.abandoned);
         self.abandoned
@@ -249,6 +252,7 @@ impl Fabric {
 
     /// The test is over.
     pub(super) fn clear(&mut self) -> Fabric {
+        self.clear_events();
         let mut old = std::mem::take(self);
         self.abandoned = std::mem::take(&mut old.abandoned);
         for head in old.heads.drain(..) {
@@ -336,6 +340,7 @@ impl Fabric {
             ("completion queues", self.cqs.len()),
             ("shared receive queues", self.srqs.len()),
             ("queue pairs", self.qps.len()),
+            ("ids of rdma_cm", self.cm.live()),
         ];
         all.into_iter().filter(|(_, count)| *count > 0).collect()
     }

@@ -1,10 +1,12 @@
 //! What a test has planned to go wrong, and what it does to an adapter from outside.
 
 use std::ffi::c_int;
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
 use tokio_doca::verbs::ffi::*;
 
+use super::cm;
 use super::describe::Description;
 use super::fabric::{BELL, Element, Entry, Errno, Fabric, POLLS_ARE_PLANNED, lock, waiting};
 use super::pair::Qp;
@@ -123,6 +125,16 @@ impl Faults {
         lock().plan.fail(Some(call), nth, errno, false);
     }
 
+    /// The word of a side that rdma_cm has connected does not arrive.
+    pub fn lose_words(self, lost: bool) {
+        lock().cm.loses_words = lost;
+    }
+
+    /// The queue pairs of those that have accepted have got a message before that word.
+    pub fn messages_come_first(self) {
+        lock().messages_come_first();
+    }
+
     /// All calls of this name fail from now on.
     pub fn fail_always(self, call: &'static str, errno: c_int) {
         lock().plan.fail(Some(call), 1, errno, true);
@@ -221,12 +233,18 @@ impl Fake {
             return;
         }
         fabric.tell(self, IBV_EVENT_DEVICE_FATAL, Element::Device);
+        fabric.remove_ids(self.0);
         // From now on its descriptor is ready without end, and reading says `EIO`.
         let contexts = fabric.contexts.values();
         contexts
             .filter(|context| context.adapter == self.0)
             .for_each(|context| context.bell.ring());
         BELL.notify_all();
+    }
+
+    /// The address that a connection by rdma_cm takes.
+    pub fn ip(self) -> IpAddr {
+        cm::ip_of(&lock(), self.0)
     }
 
     /// Another device of the same name comes in its place. (What was open on the last one is as it

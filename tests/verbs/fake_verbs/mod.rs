@@ -23,6 +23,7 @@
     reason = "each test file uses its own part"
 )]
 
+mod cm;
 mod completion;
 mod control;
 mod describe;

@@ -32,7 +32,7 @@ impl BlobOrigin {
         }
     }
 
-    pub(super) const FOREIGN: BlobOrigin = BlobOrigin {
+    pub(in super::super) const FOREIGN: BlobOrigin = BlobOrigin {
         process: 0,
         number: 0,
     };
@@ -45,11 +45,11 @@ impl BlobOrigin {
         *self == BlobOrigin::FOREIGN
     }
 
-    fn format(self) -> [U64; 2] {
+    pub(super) fn format(self) -> [U64; 2] {
         [self.process.into(), self.number.into()]
     }
 
-    fn parse(fields: [U64; 2]) -> BlobOrigin {
+    pub(super) fn parse(fields: [U64; 2]) -> BlobOrigin {
         let [process, number] = fields.map(U64::get);
         BlobOrigin { process, number }
     }

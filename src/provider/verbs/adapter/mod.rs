@@ -1,13 +1,15 @@
 //! An open adapter: its [context] with the protection domains, what it can do ([traits]), where it
-//! sits ([sysfs]), its addresses ([gids]), its [memory] regions, and the [blobs](blob) that peers
-//! exchange.
+//! sits ([sysfs]), its addresses ([gids]), its [memory] regions, and the [blobs](blob) and
+//! [greetings](greeting) that peers exchange.
 //!
 //! `wake` is the event that wakes the thread which watches adapters. These files import `ffi` and
-//! one another downwards, `{memory, gids} > context > {traits, wake}` and `memory > blob`.
+//! one another downwards, `{memory, gids} > context > {traits, wake}` and `{memory,
+//! greeting} > blob`.
 
 mod blob;
 mod context;
 mod gids;
+pub(super) mod greeting;
 pub(super) mod memory;
 pub(super) mod sysfs;
 mod traits;

@@ -22,7 +22,7 @@ impl RcConnection {
         if !matches!(inner.state, EndpointState::Error(_)) {
             self.set_state(inner, EndpointState::Error(JobError::of(Reason::Reset)));
         }
-        Some(Dying(inner.qp.take()))
+        Some(Dying(inner.qp.take(), inner.link.take()))
     }
 
     /// It was reset: from now on it is for others, in the state Init if it has a queue pair.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::super::adapter::PROBES;
+use super::super::cm::CmEvent;
 use super::rc::{RcConnection, RcInner};
 use super::timeouts::{LEAST, takes_receive};
 use crate::device::EndpointState;
@@ -53,6 +54,15 @@ impl RcConnection {
         drop(inner);
         if tell {
             self.tell();
+        }
+    }
+
+    /// A message has come before the peer has said that it is ready, which rdma_cm is told: the
+    /// peer's word may be lost. If somebody has the lock, the word is sent again.
+    pub(in super::super) fn message_came_first(&self, id: u64) {
+        let link = self.try_inner().and_then(|inner| inner.link.clone());
+        if let Some(link) = link.filter(|_| self.id() == id) {
+            link.handle(CmEvent::CAME_FIRST);
         }
     }
 

@@ -15,8 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use super::super::adapter::{
-    Address, BlobOrigin, EndpointBlob, Gid, PROBES, random_psn, remote_flags, wake,
+    Address, BlobOrigin, EndpointBlob, Gid, PROBES, random_psn, remote_flags,
 };
+use super::super::cm::{CmEvent, Handler};
 use super::super::ffi::*;
 use super::super::transport::{Core, PeerTimeouts, Qp, QpCaps, Retry, Sends};
 use super::local_endpoints;
@@ -67,7 +68,9 @@ pub(in super::super) struct RcInner {
     /// Since it was connected last, and until the next reset.
     pub(in super::super) path: Option<Path>,
     pub(in super::super) peer: Option<EndpointBlob>,
-    connecting: bool,
+    /// What connects it by rdma_cm, or has done so, as long as it has this queue pair.
+    pub(super) link: Option<Arc<dyn Handler>>,
+    pub(super) connecting: bool,
     pub(in super::super) sends: Sends<RdmaJob>,
     pub(in super::super) receives: VecDeque<Posted>,
     /// Where reads write to that the adapter has, on iWARP.
@@ -94,9 +97,13 @@ pub(in super::super) struct RcInner {
 }
 
 /// What is left of a connection that has begun to end: its queue pair, if there is one, for the
-/// caller to take from the adapter. The driver may take long: no lock is held meanwhile.
+/// caller to take from the adapter. The driver may take long: no lock is held meanwhile. What
+/// connected it by rdma_cm goes after it, which tells the peer.
 #[must_use]
-pub(in super::super) struct Dying(pub(super) Option<Arc<Qp>>);
+pub(in super::super) struct Dying(
+    pub(super) Option<Arc<Qp>>,
+    pub(super) Option<Arc<dyn Handler>>,
+);
 
 impl Dying {
     /// Returns whether there is something to take.
@@ -106,7 +113,12 @@ impl Dying {
 
     /// Takes it; false if in doubt.
     pub(in super::super) fn quiesce(self) -> bool {
-        self.0.is_none_or(Qp::quiesce)
+        let Dying(qp, link) = self;
+        let quiesced = qp.is_none_or(Qp::quiesce);
+        if let Some(link) = link {
+            link.handle(CmEvent::ENDED);
+        }
+        quiesced
     }
 }
 
@@ -132,6 +144,7 @@ impl RcConnection {
             gid: None,
             path: None,
             peer: None,
+            link: None,
             connecting: false,
             sends: Sends::new(depth),
             receives: VecDeque::with_capacity(own_receives(&config) as usize),
@@ -264,54 +277,24 @@ impl RcConnection {
             let text = "this is the Rdma's own blob, and it cannot be its own peer: the two sides exchange their blobs";
             return Err(Error::new(ErrorKind::InvalidValue, None, text));
         }
-        if inner.state != EndpointState::Init || inner.connecting {
-            let text = "it is connected, or being connected, or has failed: reset it first";
-            return Err(Error::new(ErrorKind::BadState, None, text));
-        }
-        let Some(qp) = inner.qp.clone() else {
-            let text = "it has no queue pair: reset it first";
-            return Err(Error::new(ErrorKind::BadState, None, text));
-        };
+        let qp = self.unconnected(&inner)?;
         let gid = self.choose_gid(&mut inner, Some(&peer))?;
         let route = self.route(&inner, gid, &peer)?;
         let path = Path::new(gid.addr, peer.address.gid.into(), route.mtu);
         inner.connecting = true;
         drop(inner);
-        // It may take long: others go on meanwhile.
-        let connected = qp
-            .ready_to_receive(&route)
-            .map_err(|error| (false, error))
-            .and_then(|()| qp.ready_to_send(&route).map_err(|error| (true, error)));
-        let mut inner = self.inner();
-        let same = inner.qp.as_ref().is_some_and(|it| Arc::ptr_eq(it, &qp));
-        if same {
-            inner.connecting = false;
-        }
-        if !same || inner.state != EndpointState::Init {
-            let text = "it was reset or dropped, or failed, while it was being connected";
-            return Err(Error::new(ErrorKind::ConnectionAborted, None, text));
-        }
-        if let Err((half, error)) = connected {
-            // It takes messages already: another peer's blob does not help.
-            let told = half && self.fail(&mut inner, JobError::device(error.kind(), 0));
-            drop(inner);
-            if told {
-                self.tell();
-            }
+        if let Err((half, error)) = qp.connect(&route) {
+            let cause = JobError::device(error.kind(), 0);
+            self.give_back(&qp, half, cause)?;
             return Err(self.unreachable(error, gid, path));
         }
-        (inner.peer, inner.path) = (Some(peer), Some(path));
-        self.set_state(&mut inner, EndpointState::Connected);
-        inner.timeouts = Timeouts::default();
-        drop(inner);
-        wake();
-        Ok(())
+        self.set_connected(&qp, peer, path)
     }
 
     fn unreachable(&self, error: Error, gid: Gid, path: Path) -> Error {
         let name = &self.core.context.name;
         let hint = match self.core.context.traits.iwarp {
-            true => "iWARP connects by rdma_cm alone, which this library does not",
+            true => "iWARP connects by rdma_cm alone, which this library does not do there yet",
             false => {
                 "is the peer's address of this network, and of the same kind (RoCE, InfiniBand)? gid_index() or Transport::gid says another address of this side"
             }

@@ -30,7 +30,7 @@ impl RcConnection {
         Ok(gid)
     }
 
-    pub(super) fn retry(&self) -> Retry {
+    pub(in super::super) fn retry(&self) -> Retry {
         Retry::within(self.config.rnr_timeout, &self.config.transport)
     }
 
@@ -59,6 +59,7 @@ impl RcConnection {
             rd_atomics: [traits.rd_atomics[0], traits.rd_atomics[1].min(peer.answers)],
             retry: self.retry(),
             transport: self.config.transport,
+            resolved: None,
         })
     }
 }

@@ -1,4 +1,5 @@
-//! The types of libibverbs's ABI, by the names of its headers (verbs.h of rdma-core).
+//! The types of the ABIs of libibverbs and librdmacm, by the names of their headers (verbs.h and
+//! rdma_cma.h of rdma-core).
 //!
 //! The ABI only grows at the end of what the library makes: of such a type the fields that are used
 //! are declared, and those before them. A value of it is never made here, but by tests, whose
@@ -361,5 +362,54 @@ types! {
         slid: u16,
         sl: u8,
         dlid_path_bits: u8,
+    }
+    struct rdma_addr = "struct rdma_addr" {
+        src_addr = "src_storage": [u64; 16],
+        dst_addr = "dst_storage": [u64; 16],
+        addr = "addr.ibaddr": rdma_ib_addr,
+    }
+    struct rdma_cm_event = "struct rdma_cm_event" {
+        id: *mut rdma_cm_id,
+        listen_id: *mut rdma_cm_id,
+        event: rdma_cm_event_type,
+        status: c_int,
+        /// The first of the union that C has here.
+        conn = "param.conn": rdma_conn_param,
+        .. more
+    }
+    struct rdma_cm_id = "struct rdma_cm_id" {
+        verbs: *mut ibv_context,
+        channel: *mut rdma_event_channel,
+        context: *mut c_void,
+        qp: *mut ibv_qp,
+        route: rdma_route,
+        ps: rdma_port_space,
+        port_num: u8,
+        .. more
+    }
+    struct rdma_conn_param = "struct rdma_conn_param" {
+        private_data: *const c_void,
+        private_data_len: u8,
+        responder_resources: u8,
+        initiator_depth: u8,
+        flow_control: u8,
+        retry_count: u8,
+        rnr_retry_count: u8,
+        srq: u8,
+        qp_num: u32,
+    }
+    struct rdma_event_channel = "struct rdma_event_channel" {
+        fd: c_int,
+    }
+    struct rdma_ib_addr = "struct rdma_ib_addr" {
+        sgid: ibv_gid,
+        dgid: ibv_gid,
+        /// Big-endian.
+        pkey: u16,
+    }
+    struct rdma_route = "struct rdma_route" {
+        addr: rdma_addr,
+        path_rec: *mut c_void,
+        num_paths: c_int,
     }
 }

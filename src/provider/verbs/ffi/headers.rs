@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use super::abi::types;
-use super::table::PROTOTYPES;
+use super::table::{CM_PROTOTYPES, PROTOTYPES};
 use super::values::{ENUMS, FLAGS};
 
 /// What `abi` says of a type.
@@ -85,6 +85,8 @@ fn in_c(of: &str) -> String {
         ("c_int", "int"),
         ("c_uint", "unsigned int"),
         ("c_void", "void"),
+        ("ibv_event_type", "enum ibv_event_type"),
+        ("rdma_port_space", "enum rdma_port_space"),
         ("u8", "uint8_t"),
         ("u32", "uint32_t"),
         ("usize", "size_t"),
@@ -95,7 +97,7 @@ fn in_c(of: &str) -> String {
 
 /// Writes what the functions take and return.
 fn prototypes(c: &mut String) {
-    for (name, arguments, returned) in PROTOTYPES {
+    for (name, arguments, returned) in PROTOTYPES.iter().chain(CM_PROTOTYPES) {
         let name = name.to_str().unwrap();
         let arguments: Vec<_> = arguments.iter().map(|of| in_c(of)).collect();
         let returned = returned.first().map_or("void".to_owned(), |of| in_c(of));
@@ -120,7 +122,8 @@ fn same(c: &mut String, name: &str, is: &str) {
 
 /// All claims, as a program.
 fn program() -> String {
-    let mut c = "#include <stddef.h>\n#include <infiniband/verbs.h>\n".to_owned();
+    let mut c = "#include <stddef.h>\n#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n"
+        .to_owned();
     for one in types() {
         one.claims(&mut c);
     }
@@ -148,7 +151,7 @@ fn compile(c: &str) -> Result<(), String> {
 }
 
 #[test]
-#[ignore = "needs cc and libibverbs-dev"]
+#[ignore = "needs cc, libibverbs-dev and librdmacm-dev"]
 fn types_and_values_are_those_of_the_headers() {
     let program = program();
     compile(&program).unwrap();

@@ -1,54 +1,80 @@
-//! The functions of libibverbs, found when the process runs.
+//! The functions of libibverbs and librdmacm, found when the process runs.
 //!
-//! The library is opened by `dlopen(3)`, so that a program starts where there is none. What works
+//! A library is opened by `dlopen(3)`, so that a program starts where there is none. What works
 //! on queues at speed (`ibv_post_send`, `ibv_poll_cq`, ..) has no symbol: the header calls it
 //! through `ibv_context.ops`, and so does `ops`.
 #![expect(unsafe_code, reason = "opens a library and calls what it finds there")]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
+use std::sync::OnceLock;
+
+use libc::sockaddr;
 
 use super::abi::*;
+use super::values::*;
 
 macro_rules! table {
-    ($($(#[$doc:meta])* $name:ident = $symbol:literal, ($($arg:ty),*) $(-> $ret:ty)?;)*
-     ; $($may:ident = $of_may:literal, ($($may_arg:ty),*) -> $may_ret:ty;)*) => {
-        /// The functions of libibverbs that the provider calls, as their man pages have them. One
-        /// that is `None` is not in the library: the device lacks what it is for.
+    ($(#[$of_table:meta])* $table:ident of $library:ident as $prototypes:ident;
+     $($(#[$doc:meta])* $name:ident = $symbol:literal, ($($arg:ty),*) $(-> $ret:ty)?;)*
+     ; $($may:ident = $of_may:literal, ($($may_arg:ty),*) -> $may_ret:ty;)*
+     ; $($(#[$of_more:meta])* $more:ident: $more_type:ty = $value:expr;)*) => {
+        $(#[$of_table])*
         #[derive(Clone, Copy)]
-        pub struct Table {
+        pub struct $table {
             $($(#[$doc])* #[allow(missing_docs)] pub $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
             $(#[allow(missing_docs)] pub $may: Option<unsafe extern "C" fn($($may_arg),*) -> $may_ret>,)*
+            $($(#[$of_more])* pub $more: $more_type,)*
         }
 
-        impl Table {
+        impl $table {
             /// Opens the library of the system, and finds its functions.
-            pub(in super::super) fn load() -> Result<Table, Missing> {
-                let library = Library::open()?;
-                Ok(Table {
+            pub(in super::super) fn load() -> Result<$table, Missing> {
+                let library = Library::open($library)?;
+                Ok($table {
                     $($name: {
                         let found = library.find($symbol)?;
-                        // SAFETY: the symbol of libibverbs.so.1, whose ABI is stable, has this
-                        // signature (verbs.h).
+                        // SAFETY: the symbol of the library, whose ABI is stable, has this
+                        // signature (verbs.h, rdma_cma.h).
                         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) $(-> $ret)?>(found) }
                     },)*
                     $($may: library.find($of_may).ok().map(|found| {
                         // SAFETY: as above.
                         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($may_arg),*) -> $may_ret>(found) }
                     }),)*
+                    $($more: $value,)*
                 })
+            }
+        }
+
+        impl fmt::Debug for $table {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($table)).finish_non_exhaustive()
             }
         }
 
         /// Of each function its name, its arguments and what it returns, for `headers`.
         #[cfg(test)]
-        pub(super) const PROTOTYPES: &[(&CStr, &[&str], &[&str])] =
+        pub(super) const $prototypes: &[(&CStr, &[&str], &[&str])] =
             &[$(($symbol, &[$(stringify!($arg)),*], &[$(stringify!($ret))?]),)*
               $(($of_may, &[$(stringify!($may_arg)),*], &[stringify!($may_ret)]),)*];
     };
 }
 
+const VERBS: Names = Names {
+    file: c"libibverbs.so.1",
+    install: "rdma-core (Debian: libibverbs1 and ibverbs-providers)",
+};
+
+const CM: Names = Names {
+    file: c"librdmacm.so.1",
+    install: "rdma-core's librdmacm (Debian: librdmacm1)",
+};
+
 table! {
+    /// The functions of libibverbs that the provider calls, as their man pages have them. One that
+    /// is `None` is not in the library: the device lacks what it is for.
+    Table of VERBS as PROTOTYPES;
     get_device_list = c"ibv_get_device_list", (*mut c_int) -> *mut *mut ibv_device;
     free_device_list = c"ibv_free_device_list", (*mut *mut ibv_device);
     get_device_name = c"ibv_get_device_name", (*mut ibv_device) -> *const c_char;
@@ -82,11 +108,42 @@ table! {
     create_srq = c"ibv_create_srq", (*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
     modify_srq = c"ibv_modify_srq", (*mut ibv_srq, *mut ibv_srq_attr, c_int) -> c_int;
     destroy_srq = c"ibv_destroy_srq", (*mut ibv_srq) -> c_int;
+    ;
+    /// Finds the functions of librdmacm, or says why there are none.
+    cm: fn() -> Result<&'static CmTable, String> = CmTable::system;
 }
 
-impl fmt::Debug for Table {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Table").finish_non_exhaustive()
+table! {
+    /// The functions of librdmacm that the provider calls, as their man pages have them.
+    CmTable of CM as CM_PROTOTYPES;
+    create_event_channel = c"rdma_create_event_channel", () -> *mut rdma_event_channel;
+    create_id = c"rdma_create_id",
+        (*mut rdma_event_channel, *mut *mut rdma_cm_id, *mut c_void, rdma_port_space) -> c_int;
+    destroy_id = c"rdma_destroy_id", (*mut rdma_cm_id) -> c_int;
+    bind_addr = c"rdma_bind_addr", (*mut rdma_cm_id, *mut sockaddr) -> c_int;
+    resolve_addr = c"rdma_resolve_addr",
+        (*mut rdma_cm_id, *mut sockaddr, *mut sockaddr, c_int) -> c_int;
+    resolve_route = c"rdma_resolve_route", (*mut rdma_cm_id, c_int) -> c_int;
+    init_qp_attr = c"rdma_init_qp_attr", (*mut rdma_cm_id, *mut ibv_qp_attr, *mut c_int) -> c_int;
+    listen = c"rdma_listen", (*mut rdma_cm_id, c_int) -> c_int;
+    connect = c"rdma_connect", (*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
+    establish = c"rdma_establish", (*mut rdma_cm_id) -> c_int;
+    accept = c"rdma_accept", (*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
+    reject = c"rdma_reject", (*mut rdma_cm_id, *const c_void, u8) -> c_int;
+    notify = c"rdma_notify", (*mut rdma_cm_id, ibv_event_type) -> c_int;
+    get_cm_event = c"rdma_get_cm_event",
+        (*mut rdma_event_channel, *mut *mut rdma_cm_event) -> c_int;
+    ack_cm_event = c"rdma_ack_cm_event", (*mut rdma_cm_event) -> c_int;
+    ;
+    ;
+}
+
+impl CmTable {
+    /// The library of the system, which is opened once.
+    fn system() -> Result<&'static CmTable, String> {
+        static TABLE: OnceLock<Result<CmTable, String>> = OnceLock::new();
+        let load = || CmTable::load().map_err(|missing| missing.to_string());
+        TABLE.get_or_init(load).as_ref().map_err(String::clone)
     }
 }
 
@@ -189,50 +246,58 @@ pub(in super::super) mod ops {
     }
 }
 
-/// Why there is no libibverbs.
+/// What a library is called, and what has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Names {
+    file: &'static CStr,
+    install: &'static str,
+}
+
+/// Why a library cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum Missing {
-    Library(String),
-    Symbol(&'static CStr),
+    Library(Names, String),
+    Symbol(Names, &'static CStr),
 }
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Missing::Library(why) => write!(
+            Missing::Library(Names { file, install }, why) => write!(
                 f,
-                "libibverbs.so.1 cannot be opened ({why}): install rdma-core (Debian: libibverbs1 and ibverbs-providers)"
+                "{} cannot be opened ({why}): install {install}",
+                file.to_string_lossy()
             ),
-            Missing::Symbol(name) => write!(
+            Missing::Symbol(Names { file, .. }, name) => write!(
                 f,
-                "libibverbs.so.1 has no {}: install rdma-core 32 or newer",
+                "{} has no {}: install rdma-core 32 or newer",
+                file.to_string_lossy(),
                 name.to_string_lossy()
             ),
         }
     }
 }
 
-/// The library of the system. It is never closed: its threads and tables may outlive what opened
-/// it.
-struct Library(*mut c_void);
+/// A library of the system. It is never closed: its threads and tables may outlive what opened it.
+struct Library(Names, *mut c_void);
 
 impl Library {
-    fn open() -> Result<Library, Missing> {
+    fn open(names: Names) -> Result<Library, Missing> {
         let flags = libc::RTLD_NOW | libc::RTLD_LOCAL;
         // SAFETY: a name that ends with 0; the library's constructors are those of the system's own
-        // libibverbs.
-        let handle = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), flags) };
+        // rdma-core.
+        let handle = unsafe { libc::dlopen(names.file.as_ptr(), flags) };
         if handle.is_null() {
-            return Err(Missing::Library(dl_error()));
+            return Err(Missing::Library(names, dl_error()));
         }
-        Ok(Library(handle))
+        Ok(Library(names, handle))
     }
 
     fn find(&self, symbol: &'static CStr) -> Result<*mut c_void, Missing> {
         // SAFETY: a handle that is never closed, and a name that ends with 0.
-        let found = unsafe { libc::dlsym(self.0, symbol.as_ptr()) };
+        let found = unsafe { libc::dlsym(self.1, symbol.as_ptr()) };
         if found.is_null() {
-            return Err(Missing::Symbol(symbol));
+            return Err(Missing::Symbol(self.0, symbol));
         }
         Ok(found)
     }
@@ -255,9 +320,9 @@ mod tests {
 
     #[test]
     fn what_is_missing_says_the_way_out() {
-        let library = Missing::Library("no such file".to_owned()).to_string();
+        let library = Missing::Library(VERBS, "no such file".to_owned()).to_string();
         assert!(library.contains("no such file") && library.contains("rdma-core"));
-        let symbol = Missing::Symbol(c"_ibv_query_gid_ex").to_string();
+        let symbol = Missing::Symbol(VERBS, c"_ibv_query_gid_ex").to_string();
         assert!(symbol.contains("_ibv_query_gid_ex") && symbol.contains("rdma-core 32"));
     }
 }

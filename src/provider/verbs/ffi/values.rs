@@ -58,6 +58,7 @@ enums! {
         IBV_EVENT_QP_FATAL = 1,
         IBV_EVENT_QP_REQ_ERR = 2,
         IBV_EVENT_QP_ACCESS_ERR = 3,
+        IBV_EVENT_COMM_EST = 4,
         IBV_EVENT_DEVICE_FATAL = 8,
         IBV_EVENT_PORT_ACTIVE = 9,
         IBV_EVENT_PORT_ERR = 10,
@@ -153,6 +154,25 @@ enums! {
         IBV_WR_RDMA_READ = 4,
         IBV_WR_ATOMIC_CMP_AND_SWP = 5,
         IBV_WR_ATOMIC_FETCH_AND_ADD = 6,
+    }
+    rdma_cm_event_type: u32 {
+        RDMA_CM_EVENT_ADDR_RESOLVED = 0,
+        RDMA_CM_EVENT_ADDR_ERROR = 1,
+        RDMA_CM_EVENT_ROUTE_RESOLVED = 2,
+        RDMA_CM_EVENT_ROUTE_ERROR = 3,
+        RDMA_CM_EVENT_CONNECT_REQUEST = 4,
+        RDMA_CM_EVENT_CONNECT_RESPONSE = 5,
+        RDMA_CM_EVENT_CONNECT_ERROR = 6,
+        RDMA_CM_EVENT_UNREACHABLE = 7,
+        RDMA_CM_EVENT_REJECTED = 8,
+        RDMA_CM_EVENT_ESTABLISHED = 9,
+        RDMA_CM_EVENT_DISCONNECTED = 10,
+        RDMA_CM_EVENT_DEVICE_REMOVAL = 11,
+        RDMA_CM_EVENT_ADDR_CHANGE = 14,
+        RDMA_CM_EVENT_TIMEWAIT_EXIT = 15,
+    }
+    rdma_port_space: u32 {
+        RDMA_PS_TCP = 0x106,
     }
 }
 

@@ -12,7 +12,7 @@ use super::cq::Cq;
 use super::srq::Srq;
 use super::wr::{Chain, RecvChain};
 use crate::device::{Mtu, Transport};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 pub(in super::super) struct Qp {
     cq: Arc<Cq>,
@@ -45,7 +45,7 @@ pub(in super::super) struct QpCaps {
 }
 
 /// How a peer is reached.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(in super::super) struct Route {
     pub(in super::super) peer: Address,
     /// The number of this side's first packet.
@@ -58,6 +58,8 @@ pub(in super::super) struct Route {
     pub(in super::super) rd_atomics: [u8; 2],
     pub(in super::super) retry: Retry,
     pub(in super::super) transport: Transport,
+    /// The way, as rdma_cm has found it. What the application says of it goes first.
+    pub(in super::super) resolved: Option<ibv_ah_attr>,
 }
 
 /// When a peer that does not answer is given up.
@@ -111,6 +113,21 @@ impl Retry {
 fn asks_for_grh(transport: &Transport) -> bool {
     let of = |it: &Transport| (it.traffic_class, it.hop_limit, it.gid);
     of(transport) != of(&Transport::default())
+}
+
+/// The way that was found, with what the application says of it.
+fn as_asked(mut found: ibv_ah_attr, asked: &Transport) -> ibv_ah_attr {
+    let default = Transport::default();
+    if asked.service_level != default.service_level {
+        found.sl = asked.service_level;
+    }
+    if asked.traffic_class != default.traffic_class {
+        found.grh.traffic_class = asked.traffic_class;
+    }
+    if asked.hop_limit != default.hop_limit {
+        found.grh.hop_limit = asked.hop_limit;
+    }
+    found
 }
 
 impl Qp {
@@ -217,16 +234,41 @@ impl Qp {
         self.modify("ibv_modify_qp to INIT", &mut attr, mask)
     }
 
-    /// To the states ready to receive and ready to send.
-    pub(in super::super) fn connect(&self, route: &Route) -> Result<()> {
-        self.ready_to_receive(route)?;
-        self.ready_to_send(route)
+    /// To the states ready to receive and ready to send. `Err` says whether it is half-way: there
+    /// is no way back to INIT that keeps what was posted.
+    pub(in super::super) fn connect(
+        &self,
+        route: &Route,
+    ) -> std::result::Result<(), (bool, Error)> {
+        let received = self.ready_to_receive(route);
+        received.map_err(|error| (false, error))?;
+        let sends = self.ready_to_send(route);
+        sends.map_err(|error| (true, error))
+    }
+
+    /// The way to a peer whose address is known.
+    fn ah_attr(&self, route: &Route) -> ibv_ah_attr {
+        let traits = &self.cq.context.traits;
+        let mut attr = ibv_ah_attr {
+            dlid: route.peer.lid,
+            sl: route.transport.service_level,
+            port_num: traits.port,
+            ..ibv_ah_attr::default()
+        };
+        let is_asked = asks_for_grh(&route.transport);
+        if traits.ethernet || route.needs_grh || route.peer.lid == 0 || is_asked {
+            attr.is_global = 1;
+            attr.grh.dgid.raw = route.peer.gid;
+            attr.grh.sgid_index = route.gid_index as u8;
+            attr.grh.hop_limit = route.transport.hop_limit;
+            attr.grh.traffic_class = route.transport.traffic_class;
+        }
+        attr
     }
 
     /// From INIT. It may take as long as finding the peer's hardware address does.
-    pub(in super::super) fn ready_to_receive(&self, route: &Route) -> Result<()> {
+    fn ready_to_receive(&self, route: &Route) -> Result<()> {
         use ibv_qp_attr_mask as m;
-        let traits = &self.cq.context.traits;
         let mut attr = ibv_qp_attr {
             qp_state: IBV_QPS_RTR,
             path_mtu: route.mtu as u32 + 1,
@@ -236,17 +278,10 @@ impl Qp {
             min_rnr_timer: RNR_TIMER,
             ..ibv_qp_attr::default()
         };
-        attr.ah_attr.dlid = route.peer.lid;
-        attr.ah_attr.sl = route.transport.service_level;
-        attr.ah_attr.port_num = traits.port;
-        let is_asked = asks_for_grh(&route.transport);
-        if traits.ethernet || route.needs_grh || route.peer.lid == 0 || is_asked {
-            attr.ah_attr.is_global = 1;
-            attr.ah_attr.grh.dgid.raw = route.peer.gid;
-            attr.ah_attr.grh.sgid_index = route.gid_index as u8;
-            attr.ah_attr.grh.hop_limit = route.transport.hop_limit;
-            attr.ah_attr.grh.traffic_class = route.transport.traffic_class;
-        }
+        attr.ah_attr = match route.resolved {
+            Some(resolved) => as_asked(resolved, &route.transport),
+            None => self.ah_attr(route),
+        };
         let mask = m::IBV_QP_STATE
             | m::IBV_QP_AV
             | m::IBV_QP_PATH_MTU
@@ -257,8 +292,8 @@ impl Qp {
         self.modify("ibv_modify_qp to RTR", &mut attr, mask)
     }
 
-    /// From there. If this fails there is no way back to INIT that keeps what was posted.
-    pub(in super::super) fn ready_to_send(&self, route: &Route) -> Result<()> {
+    /// From there.
+    fn ready_to_send(&self, route: &Route) -> Result<()> {
         use ibv_qp_attr_mask as m;
         let mut attr = ibv_qp_attr {
             qp_state: IBV_QPS_RTS,

@@ -118,7 +118,9 @@ impl Copies {
             rd_atomics: [0, 0],
             retry: Retry::within(PATIENCE, &transport),
             transport,
-        })?;
+            resolved: None,
+        })
+        .map_err(|(_, error)| error)?;
         self.qp = Some(Arc::new(qp));
         self.broken = None;
         Ok(())

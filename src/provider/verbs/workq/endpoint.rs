@@ -1,19 +1,22 @@
 //! An endpoint, as the crate sees it.
 #![expect(unsafe_code, reason = "posts Jobs whose memory was lent")]
 
+use std::any::Any;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
 
 use super::super::adapter::EndpointBlob;
 use super::super::connection::RcConnection;
+use super::super::managed::Offered;
 use super::shared::Shared;
 use crate::device::{
-    Access, Arrival, Endpoint, EndpointState, Job, KeepAlive, Path, Receive, Segments, Submit,
-    Submitted, Token, Transport,
+    Access, Arrival, CmAnswer, CmOffer, CmOptions, Endpoint, EndpointState, Job, KeepAlive, Path,
+    Receive, Segments, Submit, Submitted, Token, Transport,
 };
-use crate::error::{JobError, Result};
-use crate::sync::{discard, lock};
+use crate::error::{Error, ErrorKind, JobError, Result};
+use crate::sync::{discard, elsewhere, lock};
 
 /// The handle that the crate has.
 pub(super) struct VerbsEndpoint {
@@ -99,6 +102,27 @@ unsafe impl Endpoint for VerbsEndpoint {
         self.conn.connect(blob)?;
         self.conn.tell();
         Ok(())
+    }
+
+    fn connect_to(&self, addr: SocketAddr, options: CmOptions, answer: CmAnswer) {
+        let conn = Arc::clone(&self.conn);
+        let connect = move || conn.connect_to(addr, options, answer);
+        // Without a thread the answer is dropped, which tells whoever waits for it.
+        let _ = elsewhere(Box::new(connect));
+    }
+
+    fn accept(&self, offer: Box<dyn CmOffer>, options: CmOptions, answer: CmAnswer) {
+        let offer: Box<dyn Any> = offer;
+        let Ok(offered) = offer.downcast::<Offered>() else {
+            let text = "the peer asks another provider's device for a connection";
+            return answer(Err(Error::new(ErrorKind::InvalidValue, None, text)));
+        };
+        if let Err(error) = offered.check(&self.queue.core.context) {
+            return answer(Err(error));
+        }
+        let conn = Arc::clone(&self.conn);
+        let accept = move || conn.accept(*offered, options, answer);
+        let _ = elsewhere(Box::new(accept));
     }
 
     unsafe fn post_recvs(&self, receives: &[Receive]) -> Submitted {

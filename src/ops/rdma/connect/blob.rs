@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, warn};
 
-use super::Rdma;
+use super::super::Rdma;
 use crate::device::{Endpoint, EndpointState};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{Blocking, deadline, log};
@@ -50,7 +50,7 @@ pub struct Connect {
 }
 
 impl Connect {
-    pub(super) fn new(rdma: &Rdma, how: How, blob: &[u8], timeout: Duration) -> Connect {
+    pub(in super::super) fn new(rdma: &Rdma, how: How, blob: &[u8], timeout: Duration) -> Connect {
         Connect {
             rdma: rdma.clone(),
             how,

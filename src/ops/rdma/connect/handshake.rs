@@ -10,8 +10,8 @@ use futures::future::try_join;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tracing::debug;
 
-use super::context::BLOB;
-use super::{Rdma, RdmaBuilder};
+use super::super::context::BLOB;
+use super::super::{Rdma, RdmaBuilder};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::{Backoff, RdmaState};
@@ -58,7 +58,6 @@ impl Rdma {
     ///
     /// Dropping it leaves the stream amid the exchange: drop it too, and [`reset`](Rdma::reset) the
     /// context.
-    #[doc(alias = "doca_rdma_connect_to_addr")]
     pub async fn handshake<S>(&self, stream: &mut S) -> Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -110,8 +109,6 @@ impl Rdma {
     /// # Cancel safety
     ///
     /// As [`Rdma::handshake`].
-    #[doc(alias = "doca_rdma_start_listen_to_port")]
-    #[doc(alias = "doca_rdma_connection_accept")]
     pub async fn handshake_accept<S>(&self, stream: &mut S) -> Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin,

@@ -1,0 +1,408 @@
+//! Connections by rdma_cm, between addresses: a listener, its requests, and the side that dials.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+use tracing::{debug, warn};
+
+use super::super::Rdma;
+use crate::device::{CmAnswer, CmListening, CmOffer, CmOptions, Device};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::{Blocking, Mutex, deadline, lock, log};
+
+const TO: &str = "Rdma::connect_to";
+const ACCEPT: &str = "CmRequest::accept";
+
+/// As many requests wait at a listener; more are refused.
+const BACKLOG: usize = 128;
+
+impl Rdma {
+    /// Connects to a [`CmListener`] at this address, or to another program's, by rdma_cm: the
+    /// kernel finds the adapter, the route and the addresses on it, and both sides hear at once
+    /// when the other one ends. Needs an adapter, and the library librdmacm. The address must be
+    /// reached by the Rdma's own device; [`source`](crate::rdma::Transport::source) says from which
+    /// address of this host.
+    ///
+    /// Nothing begins before the first poll; the time limit is that of the builder if
+    /// [`ConnectTo::timeout`] says no other.
+    ///
+    /// # Errors
+    ///
+    /// `NotSupported` on the software device, over iWARP, without rdma_cm, and if the address is
+    /// reached by another device or by none; `ConnectionAborted` if nobody listens there, or the
+    /// peer refuses, with what its application says; `TimedOut`; `InvalidValue` for too much
+    /// private data, or if the peer has this library or not against [`ConnectTo::foreign`];
+    /// `BadState` unless in the state Init. The state is Init then; or Error, if the queue pair was
+    /// half connected: [`reset`](Rdma::reset) it.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Rdma::connect`].
+    #[doc(alias = "doca_rdma_connect_to_addr")]
+    #[doc(alias = "rdma_connect")]
+    #[doc(alias = "rdma_resolve_addr")]
+    pub fn connect_to(&self, addr: SocketAddr) -> ConnectTo {
+        ConnectTo(Call::new(self, TO, How::Dial(addr), addr))
+    }
+}
+
+/// The future of [`Rdma::connect_to`]; its output is what the peer's application said.
+///
+/// ```no_run
+/// # use tokio_doca::{Device, Rdma, WorkQ};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let device = Device::open("mlx5_0")?;
+/// let rdma = Rdma::builder(&device).attach(&WorkQ::builder().build()?)?;
+/// let said = rdma.connect_to("10.0.0.2:7471".parse()?).private_data(b"volume 7").await?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "futures do nothing unless polled"]
+pub struct ConnectTo(Call);
+
+/// The future of [`CmRequest::accept`].
+#[must_use = "futures do nothing unless polled"]
+pub struct CmAccept(Call);
+
+macro_rules! options {
+    ($name:ident, $most:literal, $foreign:literal, $output:ty, $said:expr) => {
+        impl $name {
+            #[doc = concat!("Says this to the peer's application: up to ", $most, " bytes, or ", $foreign)]
+            /// to a foreign one. Defaults to none.
+            pub fn private_data(mut self, data: &[u8]) -> $name {
+                self.0.private_data = data.to_vec();
+                self
+            }
+
+            /// The peer is a program without this library: it is sent the private data alone. Its
+            /// private data come as long as the transport makes them, with zeros at their end. Like
+            /// every such peer it is trusted, and is not asked whether it is there while nothing is
+            /// under way. Defaults to `false`.
+            pub fn foreign(mut self, foreign: bool) -> $name {
+                self.0.foreign = foreign;
+                self
+            }
+
+            /// How long it may take, from the first poll on.
+            pub fn timeout(mut self, timeout: Duration) -> $name {
+                self.0.timeout = timeout;
+                self
+            }
+        }
+
+        impl Future for $name {
+            type Output = Result<$output>;
+
+            fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+                self.0.poll(cx).map_ok($said)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($name))
+                    .field("rdma", &self.0.rdma)
+                    .field("peer", &self.0.peer)
+                    .field("timeout", &self.0.timeout)
+                    .finish()
+            }
+        }
+    };
+}
+
+options!(ConnectTo, "30", "56", Bytes, Bytes::from);
+options!(CmAccept, "170", "196", (), drop);
+
+/// Which side it is.
+enum How {
+    Dial(SocketAddr),
+    Accept(Box<dyn CmOffer>),
+    Begun,
+}
+
+/// A connection under way.
+struct Call {
+    rdma: Rdma,
+    op: &'static str,
+    how: How,
+    peer: SocketAddr,
+    private_data: Vec<u8>,
+    foreign: bool,
+    timeout: Duration,
+    call: Blocking<Vec<u8>>,
+}
+
+impl Call {
+    fn new(rdma: &Rdma, op: &'static str, how: How, peer: SocketAddr) -> Call {
+        Call {
+            rdma: rdma.clone(),
+            op,
+            how,
+            peer,
+            private_data: Vec::new(),
+            foreign: false,
+            timeout: rdma.connect_timeout(),
+            call: Blocking::new(),
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>>> {
+        if !self.call.is_begun() {
+            self.rdma.check_open(self.op)?;
+            self.begin();
+        }
+        let polled = self.call.poll(self.op, cx);
+        polled.map_err(|error| error.with_call(self.op))
+    }
+
+    fn begin(&mut self) {
+        let port = self.rdma.port();
+        let (rdma, peer, endpoint) = (port.id(), self.peer, Arc::clone(port.endpoint()));
+        let options = CmOptions {
+            private_data: std::mem::take(&mut self.private_data),
+            foreign: self.foreign,
+            deadline: deadline(self.timeout),
+        };
+        port.set_peer(peer.to_string());
+        log(|| debug!(target: "tokio_doca::rdma", rdma, %peer, "connect"));
+        let how = std::mem::replace(&mut self.how, How::Begun);
+        self.call.begin_answered(|answer| {
+            let answer: CmAnswer = Box::new(move |result| {
+                log(|| match &result {
+                    Ok(_) => debug!(target: "tokio_doca::rdma", rdma, %peer, "connected"),
+                    Err(error) => {
+                        warn!(target: "tokio_doca::rdma", rdma, %peer, %error, "connect refused");
+                    }
+                });
+                answer(result);
+            });
+            match how {
+                How::Dial(addr) => endpoint.connect_to(addr, options, answer),
+                How::Accept(offer) => endpoint.accept(offer, options, answer),
+                How::Begun => {}
+            }
+        });
+    }
+}
+
+/// Listens at an address for connections by rdma_cm (`rdma_listen`), of other programs as well.
+///
+/// A request has the peer's address, and what its application says; it is accepted by an [`Rdma`]
+/// on the listener's device, or refused. Up to 128 requests wait, and more are refused. Dropping
+/// the listener refuses those that wait, and leaves connections as they are.
+///
+/// ```no_run
+/// # use tokio_doca::{Device, Rdma, WorkQ, rdma::CmListener};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (device, workq) = (Device::open("mlx5_0")?, WorkQ::builder().build()?);
+/// let listener = CmListener::bind(&device, "0.0.0.0:7471".parse()?)?;
+/// loop {
+///     let request = listener.accept().await?;
+///     if request.private_data() != b"volume 7" {
+///         request.reject(b"no such volume")?;
+///         continue;
+///     }
+///     let rdma = Rdma::builder(&device).attach(&workq)?;
+///     // Post receives first: the peer may send at once.
+///     tokio::spawn(async move { request.accept(&rdma).await });
+/// }
+/// # }
+/// ```
+#[doc(alias = "doca_rdma_start_listen_to_port")]
+#[doc(alias = "rdma_listen")]
+pub struct CmListener {
+    device: Device,
+    // Before the line: no request comes after it.
+    listening: Box<dyn CmListening>,
+    line: Arc<Line>,
+}
+
+/// Requests that wait.
+#[derive(Default)]
+struct Line {
+    requests: Mutex<Requests>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct Requests {
+    offers: VecDeque<Box<dyn CmOffer>>,
+    /// Why there will be no more.
+    over: Option<(ErrorKind, String)>,
+}
+
+impl Line {
+    fn arrived(&self, offer: Result<Box<dyn CmOffer>>) {
+        let mut requests = lock(&self.requests);
+        let refused = match offer {
+            Ok(offer) if requests.offers.len() < BACKLOG => {
+                requests.offers.push_back(offer);
+                None
+            }
+            Ok(offer) => Some(offer),
+            Err(error) => {
+                requests.over = Some((error.kind(), error.to_string()));
+                drop(requests);
+                self.changed.notify_waiters();
+                return self.changed.notify_one();
+            }
+        };
+        drop(requests);
+        match refused {
+            None => self.changed.notify_one(),
+            Some(offer) => {
+                let peer = offer.peer_addr();
+                let text = "too many requests wait at a CmListener: one is refused";
+                log(|| warn!(target: "tokio_doca::rdma", %peer, "{text}"));
+            }
+        }
+    }
+
+    fn take(&self) -> Option<Result<Box<dyn CmOffer>>> {
+        let mut requests = lock(&self.requests);
+        if let Some(offer) = requests.offers.pop_front() {
+            return Some(Ok(offer));
+        }
+        let (kind, text) = requests.over.clone()?;
+        Some(Err(Error::new(kind, None, text)))
+    }
+}
+
+impl CmListener {
+    /// Listens at an address of this device's, or at all of them (`0.0.0.0`, `::`): requests that
+    /// come to another adapter are refused. Port 0 is replaced by a free one. The numbers of ports
+    /// are apart from those of TCP, but for iWARP.
+    ///
+    /// # Errors
+    ///
+    /// `NotSupported` on the software device, over iWARP, and without rdma_cm; `InvalidValue` for
+    /// an address of another adapter; the system's, if the address is in use or not this host's.
+    pub fn bind(device: &Device, addr: SocketAddr) -> Result<CmListener> {
+        const OP: &str = "CmListener::bind";
+        let line = Arc::<Line>::default();
+        let arrived = Arc::clone(&line);
+        let arrivals = Arc::new(move |offer| arrived.arrived(offer));
+        let adapter = device.adapter();
+        let listening = adapter.listen_at(addr, BACKLOG as u32, arrivals);
+        let listening = listening.map_err(|error| error.with_call(OP))?;
+        Ok(CmListener {
+            device: device.clone(),
+            listening,
+            line,
+        })
+    }
+
+    /// The address, with the port that was chosen.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.listening.local_addr()
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Waits for a request.
+    ///
+    /// # Errors
+    ///
+    /// `Driver` once the adapter was removed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses no request.
+    pub async fn accept(&self) -> Result<CmRequest> {
+        loop {
+            // Before the look, so that what comes after it is heard.
+            let changed = self.line.changed.notified();
+            if let Some(taken) = self.line.take() {
+                let taken = taken.map_err(|error| error.with_call("CmListener::accept"));
+                return taken.map(CmRequest);
+            }
+            changed.await;
+        }
+    }
+}
+
+impl fmt::Debug for CmListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CmListener")
+            .field("device", &self.device)
+            .field("local_addr", &self.local_addr())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A connection that a peer asks a [`CmListener`] for. Dropping it refuses.
+pub struct CmRequest(Box<dyn CmOffer>);
+
+impl CmRequest {
+    /// The peer's address. The kernel of the peer says it: in a network of strangers it proves
+    /// nothing.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.0.peer_addr()
+    }
+
+    /// What the peer's application says. Of a [foreign](CmRequest::is_foreign) peer it has zeros at
+    /// its end.
+    pub fn private_data(&self) -> &[u8] {
+        self.0.private_data()
+    }
+
+    /// Whether the peer is a program without this library, as it says. Accept it by
+    /// [`CmAccept::foreign`], or refuse it.
+    pub fn is_foreign(&self) -> bool {
+        self.0.is_foreign()
+    }
+
+    /// Accepts: the Rdma is connected when the peer has said that it is. The peer may send at once:
+    /// post receives first. The time limit is that of the Rdma's builder if [`CmAccept::timeout`]
+    /// says no other. Nothing begins before the first poll.
+    ///
+    /// # Errors
+    ///
+    /// As [`Rdma::connect_to`]; `InvalidValue` if the Rdma is on another device than the listener.
+    /// The peer is refused then.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Rdma::connect`].
+    #[doc(alias = "doca_rdma_connection_accept")]
+    #[doc(alias = "rdma_accept")]
+    pub fn accept(self, rdma: &Rdma) -> CmAccept {
+        let peer = self.peer_addr();
+        CmAccept(Call::new(rdma, ACCEPT, How::Accept(self.0), peer))
+    }
+
+    /// Refuses, and tells the peer's application why: up to 148 bytes. It does not wait.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` for more; `ConnectionAborted` if the adapter was removed. The peer is refused
+    /// all the same.
+    #[doc(alias = "doca_rdma_connection_reject")]
+    #[doc(alias = "rdma_reject")]
+    pub fn reject(self, private_data: &[u8]) -> Result<()> {
+        let rejected = self.0.reject(private_data);
+        rejected.map_err(|error| error.with_call("CmRequest::reject"))
+    }
+}
+
+impl fmt::Debug for CmRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CmRequest")
+            .field("peer_addr", &self.peer_addr())
+            .field("is_foreign", &self.is_foreign())
+            .finish_non_exhaustive()
+    }
+}

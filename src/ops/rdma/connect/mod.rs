@@ -1,0 +1,10 @@
+//! How a context comes to be connected: over a stream, by the peer's blob, or by rdma_cm.
+
+// First, since the documentation shows the methods of a type in the order of modules.
+mod handshake;
+
+mod blob;
+mod cm;
+
+pub use blob::Connect;
+pub use cm::{CmAccept, CmListener, CmRequest, ConnectTo};

@@ -1,0 +1,104 @@
+//! An event of the connection manager, copied out of librdmacm's memory.
+#![expect(unsafe_code, reason = "reads what librdmacm has filled")]
+
+use super::super::ffi::*;
+
+/// What an event says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum What {
+    AddrResolved,
+    RouteResolved,
+    /// A peer asks a listener for a connection.
+    Request,
+    /// The peer has accepted: this side must make its queue pair ready, and say so.
+    Response,
+    Established,
+    /// The step that was begun has failed.
+    Failed(rdma_cm_event_type),
+    Disconnected,
+    /// The adapter is being removed: the kernel waits until the id was destroyed.
+    DeviceRemoved,
+    /// The time limit of a connection that is being made is over. Not of the kernel's.
+    TimedOut,
+    /// This side has ended the connection. Not of the kernel's.
+    Ended,
+    /// A message has come on a connection that is being made. An event of the adapter.
+    CameFirst,
+    Other(rdma_cm_event_type),
+}
+
+#[derive(Debug)]
+pub(in super::super) struct CmEvent {
+    pub(in super::super) what: What,
+    /// Why it has failed: an errno, negative, or, of a rejection, a reason of the transport's.
+    pub(in super::super) status: i32,
+    /// What the peer's application says. The transport may have padded it with zeros.
+    pub(in super::super) private_data: Vec<u8>,
+    /// How many reads and atomics the peer wants answered at once, and how many it answers.
+    pub(in super::super) reads: [u8; 2],
+}
+
+impl CmEvent {
+    pub(super) const TIMED_OUT: CmEvent = CmEvent::bare(What::TimedOut);
+    pub(in super::super) const ENDED: CmEvent = CmEvent::bare(What::Ended);
+    pub(in super::super) const CAME_FIRST: CmEvent = CmEvent::bare(What::CameFirst);
+
+    const fn bare(what: What) -> CmEvent {
+        CmEvent {
+            what,
+            status: 0,
+            private_data: Vec::new(),
+            reads: [0; 2],
+        }
+    }
+
+    /// Whether it ends a connection.
+    pub(in super::super) fn is_end(&self) -> bool {
+        matches!(
+            self.what,
+            What::Disconnected | What::DeviceRemoved | What::Ended
+        )
+    }
+
+    /// # Safety
+    ///
+    /// The event was read, and is not acknowledged yet.
+    pub(super) unsafe fn of(event: &rdma_cm_event) -> CmEvent {
+        let what = match event.event {
+            RDMA_CM_EVENT_ADDR_RESOLVED => What::AddrResolved,
+            RDMA_CM_EVENT_ROUTE_RESOLVED => What::RouteResolved,
+            RDMA_CM_EVENT_CONNECT_REQUEST => What::Request,
+            RDMA_CM_EVENT_CONNECT_RESPONSE => What::Response,
+            RDMA_CM_EVENT_ESTABLISHED => What::Established,
+            failed @ (RDMA_CM_EVENT_ADDR_ERROR
+            | RDMA_CM_EVENT_ROUTE_ERROR
+            | RDMA_CM_EVENT_CONNECT_ERROR
+            | RDMA_CM_EVENT_UNREACHABLE
+            | RDMA_CM_EVENT_REJECTED) => What::Failed(failed),
+            RDMA_CM_EVENT_DISCONNECTED => What::Disconnected,
+            RDMA_CM_EVENT_DEVICE_REMOVAL => What::DeviceRemoved,
+            other => What::Other(other),
+        };
+        let conn = &event.conn;
+        let says = matches!(
+            what,
+            What::Request
+                | What::Response
+                | What::Established
+                | What::Failed(RDMA_CM_EVENT_REJECTED)
+        );
+        let len = usize::from(conn.private_data_len);
+        let private_data = match says && len > 0 && !conn.private_data.is_null() {
+            // SAFETY: events of these types have so many bytes there, as long as they are not
+            // acknowledged (rdma_get_cm_event(3)).
+            true => unsafe { std::slice::from_raw_parts(conn.private_data.cast(), len) }.to_vec(),
+            false => Vec::new(),
+        };
+        CmEvent {
+            what,
+            status: event.status,
+            private_data,
+            reads: [conn.responder_resources, conn.initiator_depth],
+        }
+    }
+}

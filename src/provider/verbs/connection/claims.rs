@@ -1,0 +1,90 @@
+//! Who connects a queue pair: it is claimed meanwhile, and a reset or a failure ends the claim.
+
+use std::sync::Arc;
+
+use super::super::adapter::{BlobOrigin, EndpointBlob, wake};
+use super::super::cm::Handler;
+use super::super::transport::Qp;
+use super::rc::{RcConnection, RcInner};
+use super::timeouts::Timeouts;
+use crate::device::{EndpointState, Path};
+use crate::error::{Error, ErrorKind, JobError, Result};
+use crate::sync::BriefGuard;
+
+impl RcConnection {
+    /// What tells it from others, until the next reset.
+    pub(in super::super) fn origin(&self) -> BlobOrigin {
+        self.inner().origin
+    }
+
+    /// Returns the queue pair, if it can be connected.
+    pub(super) fn unconnected(&self, inner: &RcInner) -> Result<Arc<Qp>> {
+        let text = match &inner.qp {
+            _ if inner.state != EndpointState::Init || inner.connecting => {
+                "it is connected, or being connected, or has failed: reset it first"
+            }
+            Some(qp) => return Ok(Arc::clone(qp)),
+            None => "it has no queue pair: reset it first",
+        };
+        Err(Error::new(ErrorKind::BadState, None, text))
+    }
+
+    /// Takes the queue pair, to connect it by rdma_cm: nobody else does meanwhile. It comes back by
+    /// `give_back` or `set_connected`; whoever ends the connection meanwhile ends `by`.
+    pub(in super::super) fn claim(&self, by: &Arc<dyn Handler>) -> Result<Arc<Qp>> {
+        let mut inner = self.inner();
+        let qp = self.unconnected(&inner)?;
+        inner.connecting = true;
+        inner.link = Some(Arc::clone(by));
+        Ok(qp)
+    }
+
+    /// The connection of a queue pair that was claimed, if it is its still.
+    fn claimed(&self, qp: &Arc<Qp>) -> Result<BriefGuard<'_, RcInner>> {
+        let mut inner = self.inner();
+        let same = inner.qp.as_ref().is_some_and(|it| Arc::ptr_eq(it, qp));
+        if same {
+            inner.connecting = false;
+        }
+        if same && inner.state == EndpointState::Init {
+            return Ok(inner);
+        }
+        let text = "it was reset or dropped, or failed, while it was being connected";
+        Err(Error::new(ErrorKind::ConnectionAborted, None, text))
+    }
+
+    /// It could not be connected. One that is `half` connected takes messages already: another peer
+    /// does not help, and it has failed.
+    pub(in super::super) fn give_back(
+        self: &Arc<Self>,
+        qp: &Arc<Qp>,
+        half: bool,
+        cause: JobError,
+    ) -> Result<()> {
+        let mut inner = self.claimed(qp)?;
+        // Its caller has a handle: it does not end here.
+        inner.link = None;
+        let told = half && self.fail(&mut inner, cause);
+        drop(inner);
+        if told {
+            self.tell();
+        }
+        Ok(())
+    }
+
+    /// It is connected. The caller tells.
+    pub(in super::super) fn set_connected(
+        &self,
+        qp: &Arc<Qp>,
+        peer: EndpointBlob,
+        path: Path,
+    ) -> Result<()> {
+        let mut inner = self.claimed(qp)?;
+        (inner.peer, inner.path) = (Some(peer), Some(path));
+        self.set_state(&mut inner, EndpointState::Connected);
+        inner.timeouts = Timeouts::default();
+        drop(inner);
+        wake();
+        Ok(())
+    }
+}

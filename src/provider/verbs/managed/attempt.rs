@@ -1,0 +1,278 @@
+//! The steps of a connection that rdma_cm makes, and why it fails.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::super::adapter::greeting::{self, Greeting};
+use super::super::adapter::{Address, BlobOrigin, EndpointBlob, adapter_and_port};
+use super::super::cm::{CmEvent, CmId, Offer, What, peer_gid};
+use super::super::connection::RcConnection;
+use super::super::ffi::*;
+use super::super::transport::{Qp, Route};
+use crate::device::{Access, CmAnswer, CmOptions, Mtu, Path};
+use crate::error::{Error, ErrorKind, JobError, Result};
+use crate::sync::contain;
+
+pub(super) struct Attempt {
+    pub(super) id: CmId,
+    pub(super) conn: Arc<RcConnection>,
+    pub(super) qp: Arc<Qp>,
+    /// The queue pair has left the state INIT.
+    pub(super) half: bool,
+    /// The peer, once the queue pair is connected to it.
+    pub(super) ready: Option<(EndpointBlob, Path)>,
+    pub(super) options: CmOptions,
+    pub(super) answer: CmAnswer,
+}
+
+/// What a step leads to.
+pub(super) enum Next {
+    Wait,
+    /// Both sides are connected, and the peer's application has said this.
+    Connected(Vec<u8>),
+}
+
+impl Attempt {
+    pub(super) fn step(&mut self, event: &CmEvent) -> Result<Next> {
+        let text = match event.what {
+            What::AddrResolved => {
+                self.id
+                    .resolve_route(left(&self.options))
+                    .map_err(unreachable)?;
+                return Ok(Next::Wait);
+            }
+            What::RouteResolved => return self.ask().map(|()| Next::Wait),
+            What::Response => return self.respond(event).map(Next::Connected),
+            What::Established => return Ok(Next::Connected(Vec::new())),
+            What::CameFirst => {
+                // A message has come before the word that the peer is ready, which it proves.
+                self.id.notify_established()?;
+                return Ok(Next::Wait);
+            }
+            What::Failed(kind) => return Err(failed(kind, event)),
+            What::TimedOut => {
+                let text = match self.ready {
+                    None => "the address did not answer in time",
+                    Some(_) => "the peer asked for a connection, and did not complete it in time",
+                };
+                return Err(Error::new(ErrorKind::TimedOut, None, text));
+            }
+            What::Disconnected => "the peer has ended the connection before it was complete",
+            What::DeviceRemoved => "the adapter was removed",
+            What::Ended => "it was reset or dropped while it was being connected",
+            What::Request | What::Other(_) => return Ok(Next::Wait),
+        };
+        Err(Error::new(ErrorKind::ConnectionAborted, None, text))
+    }
+
+    /// The route is known: asks the peer.
+    fn ask(&self) -> Result<()> {
+        let context = &self.conn.core.context;
+        let own = (adapter_and_port(&context.name).0, context.traits.port);
+        let found = self.id.device(context);
+        if found.as_ref().map(|(name, port)| (name.as_str(), *port)) != Some(own) {
+            let (name, port) = found.unwrap_or_default();
+            let text = format!(
+                "the address is reached by port {port} of {name}, and this Rdma is on {}: open that device, or say another source (Transport::source)",
+                context.name
+            );
+            return Err(Error::new(ErrorKind::NotSupported, None, text));
+        }
+        let said = self.private_data();
+        self.id
+            .connect(&self.offer(&said, context.traits.rd_atomics))
+    }
+
+    fn private_data(&self) -> Vec<u8> {
+        match self.options.foreign {
+            true => self.options.private_data.clone(),
+            false => self.conn.greeting().format(&self.options.private_data),
+        }
+    }
+
+    fn offer<'a>(&self, private_data: &'a [u8], reads: [u8; 2]) -> Offer<'a> {
+        Offer {
+            qp_num: self.qp.num(),
+            srq: self.conn.config.pooled_room.is_some(),
+            private_data,
+            reads,
+        }
+    }
+
+    /// The peer has accepted: connects the queue pair, and says so.
+    fn respond(&mut self, event: &CmEvent) -> Result<Vec<u8>> {
+        let parsed = match self.options.foreign {
+            true => None,
+            false => Greeting::parse(&event.private_data)?,
+        };
+        let (greeting, said) = match parsed {
+            Some((greeting, said)) => (Some(greeting), said.to_vec()),
+            None if self.options.foreign => (None, event.private_data.clone()),
+            None => {
+                let text = "the peer is a program without this library: connect to it as a foreign one, which trusts it";
+                return Err(Error::new(ErrorKind::InvalidValue, None, text));
+            }
+        };
+        self.make_ready(greeting, event.reads)?;
+        self.id.establish().map_err(given_up)?;
+        Ok(said)
+    }
+
+    /// Connects the queue pair to whoever has asked, and answers.
+    pub(super) fn accept(&mut self, greeting: Option<Greeting>, asked: [u8; 2]) -> Result<()> {
+        self.make_ready(greeting, asked)?;
+        let [answers, asks] = self.conn.core.context.traits.rd_atomics;
+        let said = self.private_data();
+        let reads = [answers.min(asked[0]), asks.min(asked[1])];
+        self.id.accept(&self.offer(&said, reads)).map_err(given_up)
+    }
+
+    /// Takes the queue pair to RTS, by the way that rdma_cm knows. What would break the promises of
+    /// this library is its own: the time limits (rdma_cm has 17 s a try), and what the peer may do.
+    fn make_ready(&mut self, greeting: Option<Greeting>, reads: [u8; 2]) -> Result<()> {
+        let (conn, context) = (&self.conn, &self.conn.core.context);
+        // The manager knows a way as long as the connection is being made.
+        let way = |state| self.id.qp_attr(state).map_err(given_up);
+        let (rtr, rts) = (way(IBV_QPS_RTR)?, way(IBV_QPS_RTS)?);
+        let (gid, port) = (peer_gid(&rtr), context.port()?);
+        let path_mtu = usize::try_from(rtr.path_mtu).ok();
+        let path_mtu = path_mtu.and_then(|mtu| Mtu::ALL.get(mtu.checked_sub(1)?));
+        let mtu = conn.config.mtu.min(port.mtu);
+        let mtu = path_mtu.map_or(mtu, |path| mtu.min(*path));
+        let peer = EndpointBlob {
+            origin: greeting.map_or(BlobOrigin::FOREIGN, |it| it.origin),
+            address: Address {
+                lid: rtr.ah_attr.dlid,
+                qpn: rtr.dest_qp_num,
+                psn: rtr.rq_psn,
+                gid,
+                mtu: Some(mtu),
+            },
+            permissions: greeting.map_or_else(|| may(reads[1]), |it| it.permissions),
+            answers: greeting.map_or(reads[1], |it| it.answers.min(reads[1])),
+        };
+        let sgid_index = u32::from(rtr.ah_attr.grh.sgid_index);
+        let own = context.gid_at(sgid_index).map(|gid| gid.addr);
+        let path = Path::new(own.unwrap_or([0; 16].into()), gid.into(), mtu);
+        let route = Route {
+            peer: peer.address,
+            psn: rts.sq_psn,
+            gid_index: sgid_index,
+            mtu,
+            needs_grh: port.needs_grh,
+            rd_atomics: [
+                context.traits.rd_atomics[0],
+                context.traits.rd_atomics[1].min(peer.answers),
+            ],
+            retry: conn.retry(),
+            transport: conn.config.transport,
+            resolved: Some(rtr.ah_attr),
+        };
+        let connected = self.qp.connect(&route);
+        self.half = !matches!(connected, Err((false, _)));
+        connected.map_err(|(_, error)| {
+            let text = format!("{} cannot reach the peer by {path}: {error}", context.name);
+            Error::new(ErrorKind::NotSupported, None, text)
+        })?;
+        self.ready = Some((peer, path));
+        Ok(())
+    }
+
+    /// It has failed. The peer is told as the id goes.
+    pub(super) fn fail(self, error: Error) {
+        self.id.clear_deadline();
+        let cause = JobError::device(error.kind(), 0);
+        let given_back = self.conn.give_back(&self.qp, self.half, cause);
+        let Attempt { answer, .. } = self;
+        contain("a waker", || answer(Err(given_back.err().unwrap_or(error))));
+    }
+}
+
+/// What a foreign peer that answers so many reads lets this side do, as far as is known.
+fn may(answers: u8) -> Access {
+    let reads = Access::RDMA_READ | Access::RDMA_ATOMIC;
+    match answers {
+        0 => Access::RDMA_WRITE,
+        _ => Access::RDMA_WRITE | reads,
+    }
+}
+
+pub(super) fn left(options: &CmOptions) -> Duration {
+    options.deadline.saturating_duration_since(Instant::now())
+}
+
+/// Refuses more than the transport carries.
+pub(super) fn check_private_data(said: &[u8], most: usize, foreign: bool) -> Result<()> {
+    let most = if foreign { most } else { most - greeting::LEN };
+    if said.len() <= most {
+        return Ok(());
+    }
+    let text = format!(
+        "{} bytes of private data, and rdma_cm carries {most} here: send the rest as a message",
+        said.len()
+    );
+    Err(Error::new(ErrorKind::InvalidValue, None, text))
+}
+
+fn given_up(error: Error) -> Error {
+    let text = format!("the peer has given up, or the connection has ended meanwhile: {error}");
+    Error::new(ErrorKind::ConnectionAborted, None, text)
+}
+
+pub(super) fn unreachable(error: Error) -> Error {
+    let text = format!("the address cannot be reached by an adapter: {error}");
+    Error::new(ErrorKind::NotSupported, None, text)
+}
+
+/// Why the manager says that it has failed.
+fn failed(kind: rdma_cm_event_type, event: &CmEvent) -> Error {
+    let status = event.status;
+    let system = || match status {
+        ..0 => std::io::Error::from_raw_os_error(-status).to_string(),
+        _ => format!("status {status}"),
+    };
+    let (kind, text) = match kind {
+        RDMA_CM_EVENT_REJECTED => {
+            let why = match status {
+                // The reasons of a rejection (InfiniBand specification, 12.6.7.2).
+                28 => refused_by_application(&event.private_data),
+                8 => "nobody listens there".to_owned(),
+                10 => "it knows a connection of this queue pair still: reset the Rdma, and connect anew".to_owned(),
+                _ => system(),
+            };
+            (
+                ErrorKind::ConnectionAborted,
+                format!("the peer has rejected the connection: {why}"),
+            )
+        }
+        RDMA_CM_EVENT_UNREACHABLE => (
+            ErrorKind::TimedOut,
+            format!("the peer does not answer: {}", system()),
+        ),
+        RDMA_CM_EVENT_CONNECT_ERROR => (
+            ErrorKind::ConnectionAborted,
+            format!("the connection could not be completed: {}", system()),
+        ),
+        RDMA_CM_EVENT_ROUTE_ERROR => (
+            ErrorKind::NotSupported,
+            format!("no route to the address by an adapter: {}", system()),
+        ),
+        _ => (
+            ErrorKind::NotSupported,
+            format!("the address cannot be reached by an adapter: {}", system()),
+        ),
+    };
+    Error::new(kind, None, text)
+}
+
+/// What a peer's application said is for a person to read, if it is text.
+fn refused_by_application(said: &[u8]) -> String {
+    let end = said
+        .iter()
+        .rposition(|byte| *byte != 0)
+        .map_or(0, |at| at + 1);
+    match &said[..end] {
+        [] => "its application does not want it".to_owned(),
+        said => format!("its application says \"{}\"", said.escape_ascii()),
+    }
+}

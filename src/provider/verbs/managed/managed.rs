@@ -1,0 +1,270 @@
+//! A connection that rdma_cm makes: from the address, or from a peer's request, to the end that
+//! either side is told of.
+//!
+//! ```text
+//!   connect_to: address -> route -> request --- response: RTR, RTS ---> Connected
+//!   accept:     Offered -> RTR, RTS, answer --- established ----------> Connected
+//! ```
+//!
+//! Each event is a step, and the steps of a connection are done one after the other, by a thread
+//! that may block ([`elsewhere`]). The queue pair is claimed from the first step on, so that a
+//! reset or a drop meanwhile ends the attempt, as the time limit does.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, Weak};
+
+use super::super::adapter::greeting::{self, Greeting};
+use super::super::cm::{Cm, CmEvent, CmId, Handler, What};
+use super::super::connection::RcConnection;
+use super::super::transport::Qp;
+use super::attempt::{Attempt, Next, check_private_data, left, unreachable};
+use super::offered::Offered;
+use crate::device::{CmAnswer, CmOptions};
+use crate::error::{Error, ErrorKind, JobError, Reason, Result};
+use crate::sync::{contain, elsewhere, lock, log};
+
+pub(in super::super) struct Managed {
+    line: Mutex<Line>,
+    state: Mutex<State>,
+}
+
+/// Events that wait for their step.
+#[derive(Default)]
+struct Line {
+    events: VecDeque<CmEvent>,
+    /// A thread does the steps.
+    busy: bool,
+}
+
+enum State {
+    /// A peer has asked for it, and nobody has answered.
+    Offered(CmId),
+    Connecting(Box<Attempt>),
+    Connected {
+        /// Dropped once it is over, which tells the peer.
+        _id: CmId,
+        conn: Weak<RcConnection>,
+        /// The id of its queue pair.
+        qp: u64,
+    },
+    Over,
+}
+
+impl Managed {
+    fn new(state: State) -> Arc<Managed> {
+        Arc::new(Managed {
+            line: Mutex::default(),
+            state: Mutex::new(state),
+        })
+    }
+
+    /// A connection that a peer asks for.
+    pub(super) fn offered(id: CmId) -> Arc<Managed> {
+        let managed = Managed::new(State::Over);
+        let handler: Arc<dyn Handler> = Arc::clone(&managed) as _;
+        id.set_handler(Arc::downgrade(&handler));
+        *lock(&managed.state) = State::Offered(id);
+        managed
+    }
+
+    /// The id of one that is offered still.
+    pub(super) fn take_offer(&self) -> Result<CmId> {
+        match std::mem::replace(&mut *lock(&self.state), State::Over) {
+            State::Offered(id) => Ok(id),
+            _ => {
+                let text = "the adapter by which the peer asked was removed";
+                Err(Error::new(ErrorKind::ConnectionAborted, None, text))
+            }
+        }
+    }
+
+    fn next_event(&self) -> Option<CmEvent> {
+        let mut line = lock(&self.line);
+        let next = line.events.pop_front();
+        line.busy = next.is_some();
+        next
+    }
+
+    fn step(self: &Arc<Self>, event: CmEvent) {
+        let mut state = lock(&self.state);
+        *state = match std::mem::replace(&mut *state, State::Over) {
+            State::Connecting(attempt) => self.go_on(attempt, event),
+            // The kernel waits until it was destroyed.
+            State::Offered(_) if event.what == What::DeviceRemoved => State::Over,
+            State::Connected { conn, qp, .. } if event.is_end() => {
+                let cause = match event.what {
+                    What::DeviceRemoved => Reason::DeviceGone,
+                    _ => Reason::PeerClosed,
+                };
+                if let Some(conn) = conn.upgrade().filter(|_| event.what != What::Ended) {
+                    conn.fail_queue_pair(qp, JobError::of(cause));
+                }
+                State::Over
+            }
+            other => {
+                let what = event.what;
+                log(|| tracing::debug!(target: "tokio_doca::verbs", ?what, "an event of rdma_cm"));
+                other
+            }
+        };
+    }
+
+    fn go_on(self: &Arc<Self>, mut attempt: Box<Attempt>, event: CmEvent) -> State {
+        let said = match attempt.step(&event) {
+            Ok(Next::Wait) => return State::Connecting(attempt),
+            Ok(Next::Connected(said)) => said,
+            Err(error) => {
+                attempt.fail(error);
+                return State::Over;
+            }
+        };
+        let Some((peer, path)) = attempt.ready else {
+            return State::Over;
+        };
+        let qp = attempt.conn.id();
+        if let Err(error) = attempt.conn.set_connected(&attempt.qp, peer, path) {
+            attempt.fail(error);
+            return State::Over;
+        }
+        let Attempt {
+            id, conn, answer, ..
+        } = *attempt;
+        id.clear_deadline();
+        conn.tell();
+        contain("a waker", || answer(Ok(said)));
+        State::Connected {
+            _id: id,
+            conn: Arc::downgrade(&conn),
+            qp,
+        }
+    }
+}
+
+impl Handler for Managed {
+    fn handle(self: Arc<Self>, event: CmEvent) {
+        let mut line = lock(&self.line);
+        line.events.push_back(event);
+        if std::mem::replace(&mut line.busy, true) {
+            return;
+        }
+        drop(line);
+        let this = Arc::clone(&self);
+        let run = move |this: &Arc<Managed>| {
+            while let Some(event) = this.next_event() {
+                contain("a step of rdma_cm", || this.step(event));
+            }
+        };
+        if elsewhere(Box::new(move || run(&this))).is_err() {
+            // There is no thread to be had.
+            run(&self);
+        }
+    }
+}
+
+impl RcConnection {
+    /// Connects to the side that listens at this address. The answer comes within the time limit.
+    pub(in super::super) fn connect_to(
+        self: Arc<Self>,
+        addr: SocketAddr,
+        options: CmOptions,
+        answer: CmAnswer,
+    ) {
+        let managed = Managed::new(State::Over);
+        let begun = self.begin_managed(&managed, &options, greeting::CONNECT, None);
+        let (id, qp) = match begun {
+            Ok(begun) => begun,
+            Err(error) => return answer(Err(error)),
+        };
+        // Its events wait until it is under way.
+        let mut state = lock(&managed.state);
+        let transport = &self.config.transport;
+        let of_gid = || Some(IpAddr::from(transport.gid?).to_canonical());
+        let source = transport.source.or_else(of_gid);
+        let asked = id.resolve_addr(source, addr, left(&options));
+        let attempt = Attempt {
+            id,
+            conn: self,
+            qp,
+            half: false,
+            ready: None,
+            options,
+            answer,
+        };
+        match asked {
+            Ok(()) => *state = State::Connecting(Box::new(attempt)),
+            Err(error) => attempt.fail(unreachable(error)),
+        }
+    }
+
+    /// Accepts what a peer has asked for. As `connect_to`.
+    pub(in super::super) fn accept(
+        self: Arc<Self>,
+        offered: Offered,
+        options: CmOptions,
+        answer: CmAnswer,
+    ) {
+        let (managed, greeting, reads) = offered.into_parts();
+        let wrong = match (greeting.is_some(), options.foreign) {
+            (false, false) => Some(
+                "the peer is a program without this library: accept it as a foreign one, which trusts it",
+            ),
+            (true, true) => Some("the peer has this library, and was to be a foreign one"),
+            _ => None,
+        };
+        if let Some(text) = wrong {
+            return answer(Err(Error::new(ErrorKind::InvalidValue, None, text)));
+        }
+        let begun = managed
+            .take_offer()
+            .and_then(|id| self.begin_managed(&managed, &options, greeting::ACCEPT, Some(id)));
+        let (id, qp) = match begun {
+            Ok(begun) => begun,
+            Err(error) => return answer(Err(error)),
+        };
+        let mut state = lock(&managed.state);
+        let mut attempt = Attempt {
+            id,
+            conn: self,
+            qp,
+            half: false,
+            ready: None,
+            options,
+            answer,
+        };
+        match attempt.accept(greeting, reads) {
+            Ok(()) => *state = State::Connecting(Box::new(attempt)),
+            Err(error) => attempt.fail(error),
+        }
+    }
+
+    /// Claims the queue pair, and has an id tell the events of it and of the time limit.
+    fn begin_managed(
+        self: &Arc<Self>,
+        managed: &Arc<Managed>,
+        options: &CmOptions,
+        most: usize,
+        id: Option<CmId>,
+    ) -> Result<(CmId, Arc<Qp>)> {
+        let context = &self.core.context;
+        check_private_data(&options.private_data, most, options.foreign)?;
+        let id = match id {
+            Some(id) => id,
+            None => CmId::create(Cm::get(context)?)?,
+        };
+        let handler: Arc<dyn Handler> = Arc::clone(managed) as _;
+        let qp = self.claim(&handler)?;
+        id.set_handler(Arc::downgrade(&handler));
+        id.set_deadline(options.deadline, handler);
+        Ok((id, qp))
+    }
+
+    /// What this side says to a peer that has this library.
+    pub(super) fn greeting(&self) -> Greeting {
+        Greeting {
+            origin: self.origin(),
+            permissions: self.config.permissions,
+            answers: self.core.context.traits.rd_atomics[0],
+        }
+    }
+}

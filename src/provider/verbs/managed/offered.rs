@@ -1,0 +1,174 @@
+//! Connections that peers ask a listener for, by rdma_cm.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use super::super::adapter::greeting::{self, Greeting};
+use super::super::adapter::{Context, adapter_and_port};
+use super::super::cm::{Cm, CmEvent, CmId, Handler, What};
+use super::attempt::check_private_data;
+use super::managed::Managed;
+use crate::device::{CmArrivals, CmListening, CmOffer};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::{contain, elsewhere, lock, log};
+
+/// A listener: it ends with the id.
+pub(in super::super) struct Listener {
+    addr: SocketAddr,
+    _arrivals: Arc<Arrivals>,
+}
+
+/// Where the requests of a listener go.
+struct Arrivals {
+    context: Arc<Context>,
+    tell: CmArrivals,
+    /// `None` once the adapter was removed.
+    id: Mutex<Option<CmId>>,
+}
+
+impl Listener {
+    pub(in super::super) fn listen(
+        context: &Arc<Context>,
+        addr: SocketAddr,
+        backlog: u32,
+        tell: CmArrivals,
+    ) -> Result<Listener> {
+        let id = CmId::create(Cm::get(context)?)?;
+        let arrivals = Arc::new(Arrivals {
+            context: Arc::clone(context),
+            tell,
+            id: Mutex::default(),
+        });
+        let handler: Arc<dyn Handler> = Arc::clone(&arrivals) as _;
+        id.set_handler(Arc::downgrade(&handler));
+        id.bind(addr)?;
+        if let Some(found) = id.device(context)
+            && !is_of(context, &found)
+        {
+            let (name, port) = found;
+            let text = format!(
+                "{addr} is an address of port {port} of {name}, and this device is {}",
+                context.name
+            );
+            return Err(Error::new(ErrorKind::InvalidValue, None, text));
+        }
+        id.listen(backlog)?;
+        let addr = id.local_addr().unwrap_or(addr);
+        *lock(&arrivals.id) = Some(id);
+        Ok(Listener {
+            addr,
+            _arrivals: arrivals,
+        })
+    }
+}
+
+fn is_of(context: &Context, found: &(String, u8)) -> bool {
+    (found.0.as_str(), found.1) == (adapter_and_port(&context.name).0, context.traits.port)
+}
+
+impl CmListening for Listener {
+    fn local_addr(&self) -> SocketAddr {
+        self.addr
+    }
+}
+
+impl Handler for Arrivals {
+    fn handle(self: Arc<Self>, event: CmEvent) {
+        if event.what != What::DeviceRemoved {
+            return;
+        }
+        drop(lock(&self.id).take());
+        let text = format!("{} was removed", self.context.name);
+        let gone = Error::new(ErrorKind::Driver, None, text);
+        contain("a waker", || (self.tell)(Err(gone)));
+    }
+
+    fn offer(&self, id: CmId, event: CmEvent) {
+        let refused = |why: String| {
+            let (device, peer) = (&self.context.name, id.peer_addr());
+            log(|| {
+                let text = "a request by rdma_cm is refused";
+                tracing::debug!(target: "tokio_doca::verbs", device, ?peer, why, "{text}");
+            });
+        };
+        if id
+            .device(&self.context)
+            .is_none_or(|found| !is_of(&self.context, &found))
+        {
+            return refused("it came to another adapter".to_owned());
+        }
+        let (greeting, said) = match Greeting::parse(&event.private_data) {
+            Ok(Some((greeting, said))) => (Some(greeting), said.to_vec()),
+            Ok(None) => (None, event.private_data),
+            Err(error) => return refused(error.to_string()),
+        };
+        let Some(peer) = id.peer_addr() else {
+            return refused("it has no address".to_owned());
+        };
+        let offered = Offered {
+            context: Arc::clone(&self.context),
+            peer,
+            said,
+            greeting,
+            reads: event.reads,
+            managed: Managed::offered(id),
+        };
+        contain("a waker", || (self.tell)(Ok(Box::new(offered))));
+    }
+}
+
+/// A connection that a peer asks for. Dropping it refuses.
+pub(in super::super) struct Offered {
+    context: Arc<Context>,
+    peer: SocketAddr,
+    said: Vec<u8>,
+    /// Of a peer that has this library.
+    greeting: Option<Greeting>,
+    reads: [u8; 2],
+    managed: Arc<Managed>,
+}
+
+impl Offered {
+    /// Refuses one that came to another device.
+    pub(in super::super) fn check(&self, context: &Arc<Context>) -> Result<()> {
+        if Arc::ptr_eq(&self.context, context) {
+            return Ok(());
+        }
+        let text = format!(
+            "the peer asks for a connection to {}, and this Rdma is on {}",
+            self.context.name, context.name
+        );
+        Err(Error::new(ErrorKind::InvalidValue, None, text))
+    }
+
+    pub(super) fn into_parts(self) -> (Arc<Managed>, Option<Greeting>, [u8; 2]) {
+        (self.managed, self.greeting, self.reads)
+    }
+}
+
+impl CmOffer for Offered {
+    fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    fn private_data(&self) -> &[u8] {
+        &self.said
+    }
+
+    fn is_foreign(&self) -> bool {
+        self.greeting.is_none()
+    }
+
+    fn reject(self: Box<Self>, private_data: &[u8]) -> Result<()> {
+        check_private_data(private_data, greeting::REJECT, true)?;
+        let (id, said) = (self.managed.take_offer()?, private_data.to_vec());
+        let reject = move || {
+            if let Err(error) = id.reject(&said) {
+                log(|| tracing::debug!(target: "tokio_doca::verbs", %error, "rejects"));
+            }
+        };
+        // Without a thread it is refused all the same, and not told why.
+        let _ = elsewhere(Box::new(reject));
+        Ok(())
+    }
+}

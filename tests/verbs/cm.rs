@@ -1,0 +1,274 @@
+//! Connections by rdma_cm over the fake adapters and a fake of librdmacm: the stories of
+//! `support::cm`, and what goes wrong at each step.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures::future::join;
+use support::both_sides::Side;
+use support::cm::{self, Place, failed};
+use support::*;
+use tokio_doca::error::Reason;
+use tokio_doca::rdma::{RdmaState, Transport};
+use tokio_doca::{ErrorKind, Mode};
+
+use crate::adapters::{open, provider};
+use crate::fake_verbs::{Description, World};
+
+fn place(world: &World, name: &str) -> Place {
+    Place {
+        device: open(&provider(world), name),
+        ip: world.fake(name).ip(),
+    }
+}
+
+fn on_one(story: impl AsyncFnOnce(&World, Place)) {
+    let world = World::new([Description::roce("fake0")]);
+    run(story(&world, place(&world, "fake0")));
+}
+
+macro_rules! stories {
+    ($($name:ident)*) => {$(
+        #[test]
+        fn $name() {
+            on_one(async |_, place| cm::$name(&place).await);
+        }
+    )*};
+}
+
+stories! {
+    two_sides_meet an_end_is_heard a_refusal_says_why private_data_have_limits
+    a_foreign_peer_is_said_to_be_one an_attempt_can_be_given_up
+}
+
+/// What rdma_cm says of time limits and permissions would break this library's promises.
+#[test]
+fn the_promises_are_kept_beside_what_rdma_cm_says() {
+    on_one(async |world, place| {
+        let sides = place.connected().await;
+        for side in &sides {
+            assert_eq!(side.rdma.transport().retry_count, 6);
+        }
+        let connected = world.fake("fake0").connected();
+        let ours = connected.iter().filter(|(_, inline)| *inline > 0);
+        let each: Vec<_> = ours.map(|(attr, _)| attr).collect();
+        assert_eq!(each.len(), 2);
+        for attr in each {
+            // 134 ms a try where rdma_cm has 2 s, and 0.64 ms where it has 655.
+            assert_eq!(
+                (attr.timeout, attr.min_rnr_timer, attr.retry_cnt),
+                (15, 12, 6)
+            );
+        }
+    });
+}
+
+/// Any call may fail: both sides hear of it, nothing is left, and both can begin anew.
+#[test]
+fn a_call_that_fails_ends_the_attempt_on_both_sides() {
+    // Of what each call is the so-many-th, both sides make one.
+    let calls = [
+        ("rdma_create_id", 1),
+        ("rdma_resolve_addr", 1),
+        ("rdma_resolve_route", 1),
+        ("rdma_connect", 1),
+        ("rdma_accept", 1),
+        ("rdma_establish", 1),
+        ("rdma_init_qp_attr", 1),
+        ("rdma_init_qp_attr", 2),
+        ("rdma_init_qp_attr", 3),
+        ("rdma_init_qp_attr", 4),
+        ("ibv_modify_qp", 1),
+        ("ibv_modify_qp", 2),
+        ("ibv_modify_qp", 3),
+        ("ibv_modify_qp", 4),
+    ];
+    for (call, nth) in calls {
+        on_one(async |world, place| {
+            let (listener, sides) = (place.listen(), [place.side(), place.side()]);
+            world.faults().fail(call, nth, libc::EAGAIN);
+            let dial = sides[0]
+                .rdma
+                .connect_to(listener.local_addr())
+                .timeout(LIMIT);
+            let accept = async {
+                let request = listener.accept().await.unwrap();
+                request.accept(&sides[1].rdma).timeout(LIMIT).await
+            };
+            // Before there is a request, nobody accepts.
+            let early = [
+                "rdma_create_id",
+                "rdma_resolve_addr",
+                "rdma_resolve_route",
+                "rdma_connect",
+            ];
+            let told = match early.contains(&call) {
+                true => [in_time("it hears", dial).await.map(drop), Ok(())],
+                false => {
+                    let (dialled, accepted) = in_time("both hear", join(dial, accept)).await;
+                    [dialled.map(drop), accepted]
+                }
+            };
+            assert!(told[0].is_err(), "{call} {nth}: {told:?}");
+            assert!(
+                told[1].is_err() || early.contains(&call),
+                "{call} {nth}: {told:?}"
+            );
+            for side in &sides {
+                side.rdma.reset().unwrap();
+                assert_eq!(side.rdma.state(), RdmaState::Init);
+            }
+            place.connected().await;
+        });
+    }
+}
+
+/// The word that the peer is ready is lost: a message proves it, and without one the time ends.
+#[test]
+fn a_message_stands_for_a_lost_word() {
+    on_one(async |world, place| {
+        world.faults().lose_words(true);
+        for proves in [true, false] {
+            let (listener, sides) = (place.listen(), [place.side(), place.side()]);
+            let dst = sides[1].empty();
+            let receive = sides[1].rdma.recv(&dst).start().unwrap();
+            let dial = sides[0]
+                .rdma
+                .connect_to(listener.local_addr())
+                .timeout(LIMIT);
+            let limit = if proves {
+                LIMIT
+            } else {
+                Duration::from_millis(100)
+            };
+            let accept = async {
+                let request = listener.accept().await.unwrap();
+                request.accept(&sides[1].rdma).timeout(limit).await
+            };
+            let send = async {
+                dial.await.unwrap();
+                let sent = sides[0].rdma.send(sides[0].filled(b"first")).await;
+                if proves {
+                    world.faults().messages_come_first();
+                }
+                sent
+            };
+            let (accepted, sent) = in_time("both end", join(accept, send)).await;
+            assert_eq!(sent, Ok(5));
+            match proves {
+                true => {
+                    accepted.unwrap();
+                    assert_eq!(receive.await.unwrap().len, 5);
+                }
+                false => {
+                    let error = accepted.unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+                    assert!(matches!(sides[1].rdma.state(), RdmaState::Error(_)));
+                }
+            }
+        }
+        world.faults().lose_words(false);
+    });
+}
+
+/// An address is reached by the adapter that has it, or from the one that the source says.
+#[test]
+fn another_adapter_is_named() {
+    let world = World::new([Description::roce("fake0"), Description::roce("fake1")]);
+    let [here, there] = ["fake0", "fake1"].map(|name| place(&world, name));
+    run(async {
+        let listener = there.listen();
+        let plain = here.side();
+        let error = plain
+            .rdma
+            .connect_to(listener.local_addr())
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotSupported, "{error}");
+        assert!(error.to_string().contains("fake1"), "{error}");
+        let addr = SocketAddr::new(here.ip, 7471);
+        let error = tokio_doca::rdma::CmListener::bind(&there.device, addr).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidValue, "{error}");
+        assert!(error.to_string().contains("fake0"), "{error}");
+        let sourced = Side::with(&here.device, Mode::EventDriven, |builder| {
+            let mut transport = Transport::default();
+            transport.source = Some(here.ip);
+            builder.transport(transport)
+        });
+        let peer = there.side();
+        let dial = sourced
+            .rdma
+            .connect_to(listener.local_addr())
+            .timeout(LIMIT);
+        let accept = async {
+            let request = listener.accept().await.unwrap();
+            assert_eq!(request.peer_addr().ip(), here.ip);
+            // An Rdma of another device does not take it, and the peer is told.
+            request.accept(&peer.rdma).timeout(LIMIT).await
+        };
+        let (dialled, accepted) = in_time("they meet", join(dial, accept)).await;
+        dialled.unwrap();
+        accepted.unwrap();
+        let nowhere = "10.255.255.1:1".parse().unwrap();
+        let error = plain.rdma.connect_to(nowhere).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotSupported, "{error}");
+        let other = plain.rdma.connect_to("[::1]:1".parse().unwrap()).await;
+        assert!(other.is_err());
+    });
+}
+
+/// The kernel waits with an adapter's removal until all its ids are gone.
+#[test]
+fn a_removed_adapter_ends_all_of_it() {
+    on_one(async |world, place| {
+        let (listener, [a, b]) = (place.listen(), place.connected().await);
+        let waiting = place.side();
+        let dial = waiting
+            .rdma
+            .connect_to(listener.local_addr())
+            .timeout(LIMIT);
+        let removed = async {
+            let request = listener.accept().await.unwrap();
+            world.fake("fake0").remove();
+            let error = in_time("it ends", listener.accept()).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Driver, "{error}");
+            drop(request);
+        };
+        let (dialled, ()) = in_time("all end", join(dial, removed)).await;
+        assert_eq!(dialled.unwrap_err().kind(), ErrorKind::ConnectionAborted);
+        for side in [&a, &b] {
+            assert_eq!(failed(side).await, Reason::DeviceGone);
+        }
+    });
+}
+
+/// Strangers who ask and ask hold 128 places, and honest ones are served when the owner looks.
+#[test]
+fn requests_beyond_the_line_are_refused() {
+    on_one(async |_, place| {
+        let (listener, line) = (place.listen(), 128);
+        let asks: Vec<_> = (0..=line).map(|_| place.side()).collect();
+        let addr = listener.local_addr();
+        let mut dials = Vec::new();
+        for side in &asks {
+            let dial = side.rdma.connect_to(addr).timeout(LIMIT);
+            dials.push(tokio::spawn(async move { dial.await.map(drop) }));
+        }
+        // One of them is refused.
+        let (first, _, rest) = in_time("one is refused", futures::future::select_all(dials)).await;
+        let error = first.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");
+        for _ in 0..line {
+            drop(listener.accept().await.unwrap());
+        }
+        for dial in rest {
+            dial.await.unwrap().unwrap_err();
+        }
+        let side = place.side();
+        let dial = asks[0].rdma.connect_to(addr).timeout(LIMIT);
+        let accept = async { listener.accept().await.unwrap().accept(&side.rdma).await };
+        let (dialled, accepted) = in_time("they meet", join(dial, accept)).await;
+        dialled.unwrap();
+        accepted.unwrap();
+    });
+}

@@ -1,0 +1,671 @@
+//! A fake of librdmacm and of the kernel's connection manager, between the adapters of the world:
+//! what the man pages and the states of InfiniBand's manager have, without loss of packets.
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::{c_int, c_void};
+use std::net::{IpAddr, Ipv4Addr};
+use std::ptr;
+use std::sync::{LazyLock, PoisonError};
+
+use tokio_doca::verbs::ffi::{CmTable, *};
+
+use super::control::{fill, minus_one, object};
+use super::fabric::{BELL, Bell, Element, Errno, Fabric, call, lock};
+
+static TABLE: CmTable = CmTable {
+    create_event_channel,
+    create_id,
+    destroy_id,
+    bind_addr,
+    resolve_addr,
+    resolve_route,
+    init_qp_attr,
+    listen,
+    connect,
+    establish,
+    accept,
+    reject,
+    notify,
+    get_cm_event,
+    ack_cm_event,
+};
+
+pub(super) fn table() -> Result<&'static CmTable, String> {
+    Ok(&TABLE)
+}
+
+/// Bytes that the kernel hands over with a request, an answer and a refusal.
+const REQUEST: usize = 56;
+const ANSWER: usize = 196;
+const REFUSAL: usize = 148;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Idle,
+    Bound,
+    Resolved,
+    Routed,
+    Listening,
+    /// It has asked.
+    Asks,
+    /// It was asked.
+    Asked,
+    /// It has accepted, and waits for the peer's word.
+    Answered,
+    /// The peer has accepted.
+    Responded,
+    Established,
+    Over,
+}
+
+struct Id {
+    state: State,
+    adapter: Option<usize>,
+    local: (Ipv4Addr, u16),
+    remote: (Ipv4Addr, u16),
+    peer: usize,
+    qp_num: u32,
+    psn: u32,
+    /// Read, and not acknowledged.
+    unacked: usize,
+}
+
+struct Waiting {
+    /// Whose event it is: of a request the listener's.
+    about: usize,
+    id: usize,
+    kind: rdma_cm_event_type,
+    status: c_int,
+    private_data: Vec<u8>,
+    reads: [u8; 2],
+}
+
+/// The ids of a world.
+#[derive(Default)]
+pub(super) struct Manager {
+    ids: HashMap<usize, Id>,
+    events: VecDeque<Waiting>,
+    /// Events that were read, with their bytes.
+    read: HashMap<usize, (usize, Vec<u8>)>,
+    ports: u16,
+    /// The word of a side that has been accepted is lost.
+    pub(super) loses_words: bool,
+}
+
+/// One for the process: it outlives the worlds.
+struct Channel(rdma_event_channel, Bell);
+
+// SAFETY: the struct has a number alone.
+unsafe impl Sync for Channel {}
+
+static CHANNEL: LazyLock<Channel> = LazyLock::new(|| {
+    let bell = Bell::new();
+    Channel(rdma_event_channel { fd: bell.fd() }, bell)
+});
+
+impl Manager {
+    pub(super) fn live(&self) -> usize {
+        self.ids.len()
+    }
+
+    fn tell(&mut self, id: usize, kind: rdma_cm_event_type, status: c_int) {
+        self.tell_more(id, kind, status, Vec::new(), [0; 2]);
+    }
+
+    fn tell_more(
+        &mut self,
+        id: usize,
+        kind: rdma_cm_event_type,
+        status: c_int,
+        private_data: Vec<u8>,
+        reads: [u8; 2],
+    ) {
+        self.put(Waiting {
+            about: id,
+            id,
+            kind,
+            status,
+            private_data,
+            reads,
+        });
+    }
+
+    fn put(&mut self, event: Waiting) {
+        self.events.push_back(event);
+        CHANNEL.1.ring();
+    }
+
+    fn set(&mut self, id: usize, state: State) {
+        if let Some(id) = self.ids.get_mut(&id) {
+            id.state = state;
+        }
+    }
+
+    fn port(&mut self) -> u16 {
+        self.ports = self.ports.max(20_000) + 1;
+        self.ports
+    }
+
+    /// The peer of this id is told that it is over, in whatever state it is.
+    fn leave(&mut self, id: usize, private_data: &[u8]) {
+        let Some(Id { state, peer, .. }) = self.ids.get(&id) else {
+            return;
+        };
+        let (state, peer) = (*state, *peer);
+        let theirs = self.ids.get(&peer).map(|peer| peer.state);
+        let (kind, status) = match (state, theirs) {
+            (State::Asked | State::Answered | State::Responded, Some(_)) => {
+                (RDMA_CM_EVENT_REJECTED, 28)
+            }
+            // A timeout (InfiniBand specification, 12.6.7.2).
+            (State::Asks, Some(State::Asked | State::Answered)) => (RDMA_CM_EVENT_REJECTED, 4),
+            (State::Established, Some(State::Established)) => (RDMA_CM_EVENT_DISCONNECTED, 0),
+            _ => return,
+        };
+        if matches!(theirs, Some(State::Over)) {
+            return;
+        }
+        self.set(peer, State::Over);
+        self.set(id, State::Over);
+        let said = match kind {
+            RDMA_CM_EVENT_REJECTED => padded(private_data, REFUSAL),
+            _ => Vec::new(),
+        };
+        self.tell_more(peer, kind, status, said, [0; 2]);
+    }
+}
+
+impl Fabric {
+    fn cm_id(&mut self, call: &str, id: *mut rdma_cm_id) -> Result<&mut Id, Errno> {
+        let address = id as usize;
+        if !self.cm.ids.contains_key(&address) {
+            return Err(self.unknown(call, address));
+        }
+        Ok(self.cm.ids.get_mut(&address).expect("just found"))
+    }
+
+    /// Which adapter has this address, and where in its table.
+    fn adapter_of(&self, ip: Ipv4Addr) -> Option<(usize, usize)> {
+        let raw = ip.to_ipv6_mapped().octets();
+        self.adapters.iter().enumerate().find_map(|(at, adapter)| {
+            let is = |gid: &Option<super::Gid>| {
+                gid.as_ref()
+                    .is_some_and(|gid| gid.raw == raw && gid.kind == IBV_GID_TYPE_ROCE_V2)
+            };
+            let index = adapter.description.gids.iter().position(is)?;
+            (!adapter.removed).then_some((at, index))
+        })
+    }
+
+    /// Binds an id to an adapter: from now on it has a context of the library's.
+    fn bind(&mut self, address: usize, adapter: usize) {
+        let device = self.adapters[adapter].device as *mut ibv_device;
+        let verbs = self.make(ibv_context {
+            device,
+            ..ibv_context::default()
+        });
+        let id = address as *mut rdma_cm_id;
+        // SAFETY: an object of the fabric's, which the caller reads after an event alone.
+        unsafe { (*id).verbs = verbs };
+        // SAFETY: as above.
+        unsafe { (*id).port_num = 1 };
+        self.cm.ids.get_mut(&address).expect("it is alive").adapter = Some(adapter);
+    }
+
+    fn write_addrs(&mut self, address: usize) {
+        let Id { local, remote, .. } = &self.cm.ids[&address];
+        let (local, remote) = (storage(*local), storage(*remote));
+        let id = address as *mut rdma_cm_id;
+        // SAFETY: as in `bind`.
+        unsafe { (*id).route.addr.src_addr = local };
+        // SAFETY: as above.
+        unsafe { (*id).route.addr.dst_addr = remote };
+    }
+
+    /// An adapter is being removed: each of its ids is told.
+    pub(super) fn remove_ids(&mut self, adapter: usize) {
+        let of = |(at, id): (&usize, &Id)| (id.adapter == Some(adapter)).then_some(*at);
+        let ids: Vec<usize> = self.cm.ids.iter().filter_map(of).collect();
+        for id in ids {
+            self.cm.tell(id, RDMA_CM_EVENT_DEVICE_REMOVAL, 0);
+        }
+    }
+
+    /// The queue pairs of those that have accepted have got a message first.
+    pub(super) fn messages_come_first(&mut self) {
+        let answered = self
+            .cm
+            .ids
+            .values()
+            .filter(|id| id.state == State::Answered);
+        let numbers: Vec<u32> = answered.map(|id| id.qp_num).collect();
+        for number in numbers {
+            let Some(&qp) = self.by_number.get(&number) else {
+                continue;
+            };
+            let pd = self.qps[&qp].pd;
+            let context = self.pds[&pd];
+            self.raise(context, IBV_EVENT_COMM_EST, Element::Qp(qp));
+        }
+    }
+
+    /// The test is over: the channel is there for the next one.
+    pub(super) fn clear_events(&mut self) {
+        self.cm.events.drain(..).for_each(|_| CHANNEL.1.unring());
+    }
+}
+
+fn padded(said: &[u8], len: usize) -> Vec<u8> {
+    let mut said = said.to_vec();
+    said.resize(len, 0);
+    said
+}
+
+fn storage((ip, port): (Ipv4Addr, u16)) -> [u64; 16] {
+    let mut bytes = [0; 128];
+    bytes[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+    bytes[2..4].copy_from_slice(&port.to_be_bytes());
+    bytes[4..8].copy_from_slice(&ip.octets());
+    let mut words = [0; 16];
+    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
+    }
+    words
+}
+
+/// What a caller's address says.
+fn addr(addr: *const libc::sockaddr) -> Result<(Ipv4Addr, u16), Errno> {
+    let addr = addr.cast::<libc::sockaddr_in>();
+    // SAFETY: an address of this family or another one, which begins so.
+    let addr = unsafe { *addr };
+    if i32::from(addr.sin_family) != libc::AF_INET {
+        return Err(libc::EAFNOSUPPORT);
+    }
+    let ip = Ipv4Addr::from(u32::from_be(addr.sin_addr.s_addr));
+    Ok((ip, u16::from_be(addr.sin_port)))
+}
+
+fn private_data(param: &rdma_conn_param, most: usize) -> Result<Vec<u8>, Errno> {
+    let len = usize::from(param.private_data_len);
+    if len > most {
+        return Err(libc::EINVAL);
+    }
+    if len == 0 {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the caller's bytes, as many as it says.
+    Ok(unsafe { std::slice::from_raw_parts(param.private_data.cast(), len) }.to_vec())
+}
+
+unsafe extern "C" fn create_event_channel() -> *mut rdma_event_channel {
+    object(call("rdma_create_event_channel").map(|_| ptr::from_ref(&CHANNEL.0).cast_mut()))
+}
+
+unsafe extern "C" fn create_id(
+    channel: *mut rdma_event_channel,
+    to: *mut *mut rdma_cm_id,
+    context: *mut c_void,
+    ps: rdma_port_space,
+) -> c_int {
+    let made = call("rdma_create_id").map(|mut fabric| {
+        let id = fabric.make(rdma_cm_id {
+            channel,
+            context,
+            ps,
+            ..rdma_cm_id::default()
+        });
+        fabric.cm.ids.insert(id as usize, new(State::Idle));
+        id
+    });
+    minus_one(made.map(|id| fill(to, id)))
+}
+
+fn new(state: State) -> Id {
+    Id {
+        state,
+        adapter: None,
+        local: (Ipv4Addr::UNSPECIFIED, 0),
+        remote: (Ipv4Addr::UNSPECIFIED, 0),
+        peer: 0,
+        qp_num: 0,
+        psn: super::control::fresh() & 0xff_ffff,
+        unacked: 0,
+    }
+}
+
+unsafe extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
+    let address = id as usize;
+    let done = call("rdma_destroy_id").and_then(|mut fabric| {
+        fabric.cm_id("rdma_destroy_id", id)?;
+        fabric.cm.leave(address, b"");
+        // Events that nobody has read go with it, and so do requests that came to it.
+        let (gone, kept) = std::mem::take(&mut fabric.cm.events)
+            .into_iter()
+            .partition::<VecDeque<_>, _>(|event| event.about == address);
+        fabric.cm.events = kept;
+        for event in gone {
+            CHANNEL.1.unring();
+            if event.kind == RDMA_CM_EVENT_CONNECT_REQUEST {
+                fabric.cm.leave(event.id, b"");
+                fabric.cm.ids.remove(&event.id);
+            }
+        }
+        // It waits until those that were read are acknowledged.
+        let unread = |fabric: &mut Fabric| {
+            let id = fabric.cm.ids.get(&address);
+            id.is_some_and(|id| id.unacked > 0)
+        };
+        let mut fabric = BELL
+            .wait_while(fabric, unread)
+            .unwrap_or_else(PoisonError::into_inner);
+        fabric.cm.ids.remove(&address);
+        BELL.notify_all();
+        Ok(())
+    });
+    minus_one(done)
+}
+
+unsafe extern "C" fn bind_addr(id: *mut rdma_cm_id, to: *mut libc::sockaddr) -> c_int {
+    let done = call("rdma_bind_addr").and_then(|mut fabric| {
+        let (ip, port) = addr(to)?;
+        fabric.cm_id("rdma_bind_addr", id)?;
+        let bound = fabric.cm.ids.values();
+        let taken = bound.filter(|id| matches!(id.state, State::Bound | State::Listening));
+        if port != 0 && taken.clone().any(|id| id.local == (ip, port)) {
+            return Err(libc::EADDRINUSE);
+        }
+        if !ip.is_unspecified() {
+            let (adapter, _) = fabric.adapter_of(ip).ok_or(libc::EADDRNOTAVAIL)?;
+            fabric.bind(id as usize, adapter);
+        }
+        let port = if port == 0 { fabric.cm.port() } else { port };
+        let state = fabric.cm_id("rdma_bind_addr", id)?;
+        (state.local, state.state) = ((ip, port), State::Bound);
+        fabric.write_addrs(id as usize);
+        Ok(())
+    });
+    minus_one(done)
+}
+
+unsafe extern "C" fn resolve_addr(
+    id: *mut rdma_cm_id,
+    source: *mut libc::sockaddr,
+    to: *mut libc::sockaddr,
+    _timeout_ms: c_int,
+) -> c_int {
+    let done = call("rdma_resolve_addr").and_then(|mut fabric| {
+        let remote = addr(to)?;
+        let source = match source.is_null() {
+            true => None,
+            false => Some(addr(source)?.0),
+        };
+        if fabric.cm_id("rdma_resolve_addr", id)?.state != State::Idle {
+            return Err(libc::EINVAL);
+        }
+        let address = id as usize;
+        // All adapters are in one network.
+        let known = fabric.adapter_of(remote.0);
+        let own = source.map_or(known, |ip| fabric.adapter_of(ip));
+        let (Some((adapter, _)), Some(_)) = (own, known) else {
+            let silent = -libc::EHOSTUNREACH;
+            fabric.cm.tell(address, RDMA_CM_EVENT_ADDR_ERROR, silent);
+            return Ok(());
+        };
+        fabric.bind(address, adapter);
+        let port = fabric.cm.port();
+        let state = fabric.cm_id("rdma_resolve_addr", id)?;
+        state.local = (source.unwrap_or(remote.0), port);
+        (state.remote, state.state) = (remote, State::Resolved);
+        fabric.write_addrs(address);
+        fabric.cm.tell(address, RDMA_CM_EVENT_ADDR_RESOLVED, 0);
+        Ok(())
+    });
+    minus_one(done)
+}
+
+unsafe extern "C" fn resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
+    let done = call("rdma_resolve_route").and_then(|mut fabric| {
+        let state = fabric.cm_id("rdma_resolve_route", id)?;
+        if state.state != State::Resolved {
+            return Err(libc::EINVAL);
+        }
+        state.state = State::Routed;
+        fabric.cm.tell(id as usize, RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
+        Ok(())
+    });
+    minus_one(done)
+}
+
+unsafe extern "C" fn listen(id: *mut rdma_cm_id, _backlog: c_int) -> c_int {
+    let done = call("rdma_listen").and_then(|mut fabric| {
+        let state = fabric.cm_id("rdma_listen", id)?;
+        if state.state != State::Bound {
+            return Err(libc::EINVAL);
+        }
+        state.state = State::Listening;
+        Ok(())
+    });
+    minus_one(done)
+}
+
+unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
+    // SAFETY: the caller's struct.
+    let param = unsafe { *param };
+    let done = call("rdma_connect").and_then(|mut fabric| {
+        let said = private_data(&param, REQUEST)?;
+        let state = fabric.cm_id("rdma_connect", id)?;
+        if state.state != State::Routed {
+            return Err(libc::EINVAL);
+        }
+        (state.state, state.qp_num) = (State::Asks, param.qp_num);
+        let (local, remote) = (state.local, state.remote);
+        let listens = |listener: &Id| {
+            let (ip, port) = listener.local;
+            let here = ip == remote.0 || ip.is_unspecified();
+            listener.state == State::Listening && here && port == remote.1
+        };
+        let found = fabric.cm.ids.iter().find(|(_, id)| listens(id));
+        let Some(listener) = found.map(|(at, _)| *at) else {
+            fabric.cm.set(id as usize, State::Over);
+            let said = padded(b"", REFUSAL);
+            let asker = id as usize;
+            fabric
+                .cm
+                .tell_more(asker, RDMA_CM_EVENT_REJECTED, 8, said, [0; 2]);
+            return Ok(());
+        };
+        let asked = fabric.make(rdma_cm_id {
+            // That of the listener, until the caller sets its own.
+            context: ptr::null_mut(),
+            ..rdma_cm_id::default()
+        }) as usize;
+        let (adapter, _) = fabric.adapter_of(remote.0).ok_or(libc::EHOSTUNREACH)?;
+        let other = Id {
+            local: remote,
+            remote: local,
+            peer: id as usize,
+            ..new(State::Asked)
+        };
+        fabric.cm.ids.insert(asked, other);
+        fabric.bind(asked, adapter);
+        fabric.write_addrs(asked);
+        fabric.cm_id("rdma_connect", id)?.peer = asked;
+        fabric.cm.put(Waiting {
+            about: listener,
+            id: asked,
+            kind: RDMA_CM_EVENT_CONNECT_REQUEST,
+            status: 0,
+            private_data: padded(&said, REQUEST),
+            reads: [param.initiator_depth, param.responder_resources],
+        });
+        Ok(())
+    });
+    minus_one(done)
+}
+
+unsafe extern "C" fn accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
+    // SAFETY: the caller's struct.
+    let param = unsafe { *param };
+    let done = call("rdma_accept").and_then(|mut fabric| {
+        let said = private_data(&param, ANSWER)?;
+        let state = fabric.cm_id("rdma_accept", id)?;
+        if state.state != State::Asked {
+            return Err(libc::EINVAL);
+        }
+        (state.state, state.qp_num) = (State::Answered, param.qp_num);
+        let peer = state.peer;
+        fabric.cm.set(peer, State::Responded);
+        let reads = [param.initiator_depth, param.responder_resources];
+        let said = padded(&said, ANSWER);
+        fabric
+            .cm
+            .tell_more(peer, RDMA_CM_EVENT_CONNECT_RESPONSE, 0, said, reads);
+        Ok(())
+    });
+    minus_one(done)
+}
+
+unsafe extern "C" fn establish(id: *mut rdma_cm_id) -> c_int {
+    let done = call("rdma_establish").and_then(|mut fabric| {
+        let state = fabric.cm_id("rdma_establish", id)?;
+        if state.state != State::Responded {
+            return Err(libc::EINVAL);
+        }
+        state.state = State::Established;
+        let peer = state.peer;
+        if !fabric.cm.loses_words {
+            fabric.cm.set(peer, State::Established);
+            fabric.cm.tell(peer, RDMA_CM_EVENT_ESTABLISHED, 0);
+        }
+        Ok(())
+    });
+    minus_one(done)
+}
+
+unsafe extern "C" fn notify(id: *mut rdma_cm_id, event: ibv_event_type) -> c_int {
+    let done = call("rdma_notify").and_then(|mut fabric| {
+        let state = fabric.cm_id("rdma_notify", id)?;
+        if event != IBV_EVENT_COMM_EST || state.state != State::Answered {
+            return Err(libc::EINVAL);
+        }
+        state.state = State::Established;
+        fabric.cm.tell(id as usize, RDMA_CM_EVENT_ESTABLISHED, 0);
+        Ok(())
+    });
+    minus_one(done)
+}
+
+unsafe extern "C" fn reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
+    let done = call("rdma_reject").and_then(|mut fabric| {
+        let param = rdma_conn_param {
+            private_data: data,
+            private_data_len: len,
+            ..rdma_conn_param::default()
+        };
+        let said = private_data(&param, REFUSAL)?;
+        if fabric.cm_id("rdma_reject", id)?.state != State::Asked {
+            return Err(libc::EINVAL);
+        }
+        fabric.cm.leave(id as usize, &said);
+        Ok(())
+    });
+    minus_one(done)
+}
+
+/// What the manager knows, with what a caller has to overwrite.
+unsafe extern "C" fn init_qp_attr(
+    id: *mut rdma_cm_id,
+    to: *mut ibv_qp_attr,
+    mask: *mut c_int,
+) -> c_int {
+    // SAFETY: the caller's struct, whose state says which attributes it wants.
+    let wanted = unsafe { *to };
+    let done = call("rdma_init_qp_attr").and_then(|mut fabric| {
+        let state = fabric.cm_id("rdma_init_qp_attr", id)?;
+        let known = [
+            State::Asked,
+            State::Answered,
+            State::Responded,
+            State::Established,
+        ];
+        if !known.contains(&state.state) {
+            return Err(libc::EINVAL);
+        }
+        let (psn, local, remote, peer) = (state.psn, state.local, state.remote, state.peer);
+        let peer = fabric.cm.ids.get(&peer).ok_or(libc::EINVAL)?;
+        let (dest_qp_num, rq_psn) = (peer.qp_num, peer.psn);
+        let (adapter, index) = fabric.adapter_of(local.0).ok_or(libc::EINVAL)?;
+        let mut attr = ibv_qp_attr {
+            qp_state: wanted.qp_state,
+            path_mtu: fabric.adapters[adapter].description.mtu,
+            dest_qp_num,
+            rq_psn,
+            sq_psn: psn,
+            timeout: 19,
+            retry_cnt: 7,
+            ..ibv_qp_attr::default()
+        };
+        attr.ah_attr.is_global = 1;
+        attr.ah_attr.port_num = 1;
+        attr.ah_attr.grh.dgid.raw = remote.0.to_ipv6_mapped().octets();
+        attr.ah_attr.grh.sgid_index = index as u8;
+        attr.ah_attr.grh.hop_limit = 64;
+        fill(to, attr);
+        fill(mask, 0);
+        Ok(())
+    });
+    minus_one(done)
+}
+
+unsafe extern "C" fn get_cm_event(
+    _channel: *mut rdma_event_channel,
+    to: *mut *mut rdma_cm_event,
+) -> c_int {
+    let got = call("rdma_get_cm_event").and_then(|mut fabric| {
+        let event = fabric.cm.events.pop_front().ok_or(libc::EAGAIN)?;
+        CHANNEL.1.unring();
+        let Waiting { about, id, .. } = event;
+        if let Some(about) = fabric.cm.ids.get_mut(&about) {
+            about.unacked += 1;
+        }
+        let said = event.private_data;
+        let conn = rdma_conn_param {
+            private_data: said.as_ptr().cast(),
+            private_data_len: said.len() as u8,
+            responder_resources: event.reads[0],
+            initiator_depth: event.reads[1],
+            ..rdma_conn_param::default()
+        };
+        let is_request = event.kind == RDMA_CM_EVENT_CONNECT_REQUEST;
+        let made = fabric.make(rdma_cm_event {
+            id: id as *mut rdma_cm_id,
+            listen_id: if is_request { about } else { 0 } as *mut rdma_cm_id,
+            event: event.kind,
+            status: event.status,
+            conn,
+        });
+        fabric.cm.read.insert(made as usize, (about, said));
+        Ok(made)
+    });
+    minus_one(got.map(|event| fill(to, event)))
+}
+
+unsafe extern "C" fn ack_cm_event(event: *mut rdma_cm_event) -> c_int {
+    let mut fabric = lock();
+    let Some((about, _)) = fabric.cm.read.remove(&(event as usize)) else {
+        return minus_one(Err(fabric.unknown("rdma_ack_cm_event", event as usize)));
+    };
+    if let Some(about) = fabric.cm.ids.get_mut(&about) {
+        about.unacked -= 1;
+    }
+    BELL.notify_all();
+    0
+}
+
+/// The address of an adapter that a connection by rdma_cm takes.
+pub(super) fn ip_of(fabric: &Fabric, adapter: usize) -> IpAddr {
+    let gids = fabric.adapters[adapter].description.gids.iter().flatten();
+    let routed = gids.filter(|gid| gid.kind == IBV_GID_TYPE_ROCE_V2);
+    let ips = routed.filter_map(|gid| std::net::Ipv6Addr::from(gid.raw).to_ipv4_mapped());
+    ips.map(IpAddr::from).next().expect("an IPv4 address")
+}
