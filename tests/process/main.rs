@@ -30,6 +30,7 @@ mod idle;
 mod rdma;
 mod rdma_ask;
 mod resources;
+mod rping;
 mod runtime;
 mod stale_blob;
 mod stream;

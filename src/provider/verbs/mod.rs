@@ -55,5 +55,5 @@ mod transport;
 mod watcher;
 mod workq;
 
-pub use adapter::Address;
+pub use adapter::{Address, MemoryAddress};
 pub use list::Verbs;

@@ -4,13 +4,14 @@
 //!
 //! `wake` is the event that wakes the thread which watches adapters. These files import `ffi` and
 //! one another downwards, `{memory, gids} > context > {traits, wake}` and `{memory,
-//! greeting} > blob`.
+//! memory_address, greeting} > blob`.
 
 mod blob;
 mod context;
 mod gids;
 pub(super) mod greeting;
 pub(super) mod memory;
+mod memory_address;
 pub(super) mod sysfs;
 mod traits;
 mod wake;
@@ -20,5 +21,6 @@ pub(super) use blob::{BlobOrigin, EndpointBlob, random_psn};
 pub(super) use context::{Context, device_name};
 pub(super) use gids::{Gid, Wish};
 pub(super) use memory::{Mr, lkey, remote_flags, rkey};
+pub use memory_address::MemoryAddress;
 pub(super) use traits::{LIST, PROBES, REQUESTS, adapter_and_port, check, check_ptr};
 pub(super) use wake::{event, wake};
