@@ -124,6 +124,13 @@ impl SelfTest {
         }
     }
 
+    /// Returns the subject and the name of the check that [`next`](Iterator::next) runs, for a
+    /// program that shows its progress. The [`Outcome`] of the check has the same two.
+    pub fn upcoming(&self) -> Option<(&str, &'static str)> {
+        let trial = self.trials.as_slice().first()?;
+        Some((&trial.subject, trial.check))
+    }
+
     /// Begins anew, and waits at most `deadline` for what must come. Defaults to [`DEADLINE`]; a
     /// day at most. A check that a call blocks fails after four times as long.
     pub fn deadline(self, deadline: Duration) -> SelfTest {

@@ -260,9 +260,15 @@ fn soft_never_sees_a_refused_operation() {
 /// The checks of a self-test whose verdict is as wanted, as `subject: check`.
 fn verdicts(device: &Device, wanted: fn(&Verdict) -> bool) -> Vec<String> {
     // A time that no sum may overflow.
-    let test = selftest(device).deadline(Duration::MAX);
+    let mut test = selftest(device).deadline(Duration::MAX);
     let tried = test.len();
-    let outcomes: Vec<_> = test.collect();
+    let mut outcomes = Vec::new();
+    while let Some((subject, check)) = test.upcoming() {
+        let upcoming = (subject.to_owned(), check);
+        let outcome = test.next().unwrap();
+        assert_eq!((outcome.subject.clone(), outcome.check), upcoming);
+        outcomes.push(outcome);
+    }
     assert_eq!(outcomes.len(), tried);
     let found = outcomes.iter().filter(|outcome| wanted(&outcome.verdict));
     found
