@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::failure::Result;
-use crate::{caps, completions, copy, devices, doctor, hash};
+use crate::{caps, check, completions, copy, devices, doctor, hash};
 
 const AFTER: &str = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage. NO_COLOR=1 turns colours off.
@@ -24,6 +24,8 @@ pub(crate) enum Command {
     Devices(devices::Args),
     /// Show the limits and operations of a device
     Caps(caps::Args),
+    /// Try every operation of a device, and report what works
+    Check(check::Args),
     /// Check this system: limits, CPUs, clock, kernel, RDMA, containers
     Doctor(doctor::Args),
     /// Copy a file by a device
@@ -39,6 +41,7 @@ impl Command {
         match self {
             Command::Devices(args) => devices::run(&args),
             Command::Caps(args) => caps::run(&args),
+            Command::Check(args) => check::run(&args),
             Command::Doctor(args) => doctor::run(&args),
             Command::Copy(args) => copy::run(&args),
             Command::Hash(args) => hash::run(&args),

@@ -1,5 +1,5 @@
-//! `tokio-doca`: devices and their capabilities, what of the system hinders them, and files that a
-//! device copies and hashes.
+//! `tokio-doca`: devices and their capabilities, whether they work, what of the system hinders
+//! them, and files that a device copies and hashes.
 //!
 //! One file or folder for each command. `failure` says how a command ends, `output` prints, `open`
 //! finds the device that a name means, and `system` reads the kernel's files.
@@ -7,6 +7,7 @@
 mod adapters;
 mod args;
 mod caps;
+mod check;
 mod completions;
 mod copy;
 mod devices;

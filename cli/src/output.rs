@@ -47,12 +47,17 @@ pub(crate) fn wrapped(text: &str) -> String {
 
 /// The same, with `indent` spaces before each line.
 pub(crate) fn indented(text: &str, indent: usize) -> String {
+    within(text, indent, COLUMNS.into())
+}
+
+/// The same, in lines that end at `columns`.
+pub(crate) fn within(text: &str, indent: usize, columns: usize) -> String {
     let margin = " ".repeat(indent);
     let mut lines = margin.clone();
     let mut column = indent;
     for word in text.split(' ') {
         let length = word.chars().count();
-        if column > indent && column + 1 + length > usize::from(COLUMNS) {
+        if column > indent && column + 1 + length > columns {
             lines.push('\n');
             lines.push_str(&margin);
             column = indent;

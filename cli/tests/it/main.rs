@@ -1,6 +1,7 @@
 //! The binary, as a person or a script runs it.
 
 mod caps;
+mod check;
 mod copy;
 mod devices;
 mod doctor;

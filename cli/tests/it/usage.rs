@@ -6,7 +6,15 @@ use std::process::{Command, Stdio};
 
 use crate::support::{Folder, Ran};
 
-const COMMANDS: [&str; 6] = ["devices", "caps", "doctor", "copy", "hash", "completions"];
+const COMMANDS: [&str; 7] = [
+    "devices",
+    "caps",
+    "check",
+    "doctor",
+    "copy",
+    "hash",
+    "completions",
+];
 
 #[test]
 fn help_fits_a_screen_and_names_each_command() {
@@ -32,6 +40,8 @@ fn wrong_usage_is_one_sentence_and_code_2() {
         (&["hash"], "<FILES>"),
         (&["hash", "-a", "md5", "a"], "sha1, sha256, sha512"),
         (&["devices", "--xml"], "--xml"),
+        (&["check", "--all"], "--all"),
+        (&["check", "pf0", "pf1"], "'pf1'"),
         (&["completions", "sh"], "bash"),
     ] {
         folder.run(args).refused(2, &[part]);
@@ -47,6 +57,7 @@ fn unknown_devices_are_refused_by_every_command() {
     folder.write("a", "bytes");
     for args in [
         &["caps", "pf9"][..],
+        &["check", "pf9"],
         &["copy", "a", "b", "--device", "pf9"],
         &["hash", "a", "--device", "pf9"],
     ] {

@@ -1,0 +1,82 @@
+//! What a report says of the tool, the system and the device.
+
+use std::path::Path;
+
+use serde::Serialize;
+use tokio_doca::device::DevInfo;
+
+use crate::adapters::CLASS;
+use crate::system;
+
+#[derive(Debug, Serialize)]
+pub(super) struct About {
+    pub(super) version: &'static str,
+    pub(super) kernel: Option<String>,
+    pub(super) device: String,
+    /// Whether no device was named.
+    pub(super) default: bool,
+    pub(super) provider: String,
+    pub(super) pci_address: Option<String>,
+    /// The kernel's driver of an adapter.
+    pub(super) driver: Option<String>,
+    /// The firmware of an adapter.
+    pub(super) firmware: Option<String>,
+    /// The variables that change the software device, as `NAME=value`.
+    pub(super) settings: Vec<String>,
+}
+
+impl About {
+    pub(super) fn of(info: &DevInfo, default: bool) -> About {
+        // A device's name may have the number of a port behind it.
+        let name = info.name().split('/').next().unwrap_or_default();
+        let folder = Path::new(CLASS).join(name);
+        let kernel = system::text(Path::new("/proc/sys/kernel/osrelease")).ok();
+        About {
+            version: env!("CARGO_PKG_VERSION"),
+            kernel: kernel.map(|it| format!("Linux {it}, {}", std::env::consts::ARCH)),
+            device: info.name().to_owned(),
+            default,
+            provider: info.provider().to_owned(),
+            pci_address: info.pci_addr().map(|it| it.to_string()),
+            driver: driver(&folder),
+            firmware: system::text(&folder.join("fw_ver")).ok(),
+            settings: settings(),
+        }
+    }
+
+    /// Rows of words and values, for people.
+    pub(super) fn lines(&self) -> Vec<(&'static str, String)> {
+        let device = match self.default {
+            true => format!("{}, the default", self.device),
+            false => self.device.clone(),
+        };
+        let optional = |name, value: &Option<String>| Some((name, value.clone()?));
+        let settings = (!self.settings.is_empty()).then(|| self.settings.join(", "));
+        let lines = [
+            Some(("tool", format!("tokio-doca {}", self.version))),
+            optional("kernel", &self.kernel),
+            Some(("device", device)),
+            Some(("provider", self.provider.clone())),
+            optional("PCI address", &self.pci_address),
+            optional("driver", &self.driver),
+            optional("firmware", &self.firmware),
+            optional("settings", &settings),
+        ];
+        lines.into_iter().flatten().collect()
+    }
+}
+
+/// The name of the driver that the link of an adapter's PCI device says.
+fn driver(folder: &Path) -> Option<String> {
+    let link = folder.join("device/driver").read_link().ok()?;
+    Some(link.file_name()?.to_string_lossy().into_owned())
+}
+
+fn settings() -> Vec<String> {
+    let mut settings: Vec<String> = std::env::vars_os()
+        .filter(|(name, _)| name.to_string_lossy().starts_with("TOKIO_DOCA_SOFT"))
+        .map(|(name, value)| format!("{}={}", name.display(), value.display()))
+        .collect();
+    settings.sort();
+    settings
+}

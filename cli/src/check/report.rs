@@ -1,0 +1,80 @@
+//! All that a run has found: its rows and their counts.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::about::About;
+use super::row::{Row, State, seconds, words};
+
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    #[serde(flatten)]
+    pub(super) about: About,
+    pub(super) rows: Vec<Row>,
+    pub(super) summary: Summary,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Summary {
+    /// All checks of the device.
+    pub(super) checks: usize,
+    pub(super) passed: usize,
+    pub(super) not_supported: usize,
+    pub(super) failed: usize,
+    /// The checks that a signal has left out.
+    pub(super) not_run: usize,
+    #[serde(rename = "seconds", serialize_with = "seconds")]
+    pub(super) took: Duration,
+}
+
+impl Report {
+    /// Counts the rows of a run that had `checks` to make.
+    pub(super) fn new(about: About, rows: Vec<Row>, checks: usize, took: Duration) -> Report {
+        let count = |state| rows.iter().filter(|row| row.state == state).count();
+        let summary = Summary {
+            checks,
+            passed: count(State::Passed),
+            not_supported: count(State::NotSupported),
+            failed: count(State::Failed),
+            not_run: checks - rows.len(),
+            took,
+        };
+        Report {
+            about,
+            rows,
+            summary,
+        }
+    }
+
+    /// Returns the rows of checks that failed.
+    pub(super) fn failed(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(|row| row.state == State::Failed)
+    }
+
+    /// Returns the sentence with which the command fails, unless everything is well.
+    pub(super) fn failure(&self) -> Option<String> {
+        let Summary {
+            checks,
+            failed,
+            not_run,
+            ..
+        } = self.summary;
+        let failed = match failed {
+            0 => None,
+            1 => self.failed().next().map(|row| {
+                let name = words(&row.check);
+                format!("a check failed: {}: {name}", row.subject)
+            }),
+            many => Some(format!(
+                "{many} of {checks} checks failed; the report says why"
+            )),
+        };
+        let left = format!("interrupted: {not_run} of {checks} checks were not made");
+        match (not_run, failed) {
+            (0, failed) => failed,
+            (_, None) => Some(left),
+            (_, Some(failed)) => Some(format!("{left}, and {failed}")),
+        }
+    }
+}
