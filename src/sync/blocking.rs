@@ -1,6 +1,6 @@
 //! A call that blocks, awaited: a thread makes it.
 //!
-//! There are [`THREADS`] at most, each of which ends when no call has waited for [`LINGER`]. A
+//! There are 64 at most ([`THREADS`]), each of which ends when no call has waited for [`LINGER`]. A
 //! call that waits for a thread spends its own time limit on that; if none is left when a thread is
 //! free, it fails at once.
 
@@ -103,13 +103,18 @@ impl<T: Send + 'static> Blocking<T> {
     }
 }
 
-/// The most calls that are made at once.
-const THREADS: usize = 64;
-
 /// How long a thread waits for the next call: to start one costs as much as a connection's socket.
 const LINGER: Duration = Duration::from_millis(10);
 
 type Run = Box<dyn FnOnce() + Send>;
+
+/// Threads that make calls: as many as are needed, and so many at most.
+pub(crate) struct Threads {
+    most: usize,
+    queue: Mutex<Queue>,
+    /// Wakes a thread that waits for a call.
+    called: Condvar,
+}
 
 /// The calls of this process that wait for a thread.
 struct Queue {
@@ -121,15 +126,8 @@ struct Queue {
     waiting: VecDeque<Run>,
 }
 
-static QUEUE: Mutex<Queue> = Mutex::new(Queue {
-    process: 0,
-    threads: 0,
-    idle: 0,
-    waiting: VecDeque::new(),
-});
-
-/// Wakes a thread that waits for a call.
-static CALLED: Condvar = Condvar::new();
+/// The threads of calls that may wait for a peer.
+static THREADS: Threads = Threads::new(64);
 
 /// Makes a call on a thread, or puts it in the queue if there are as many threads as there may be.
 ///
@@ -137,58 +135,79 @@ static CALLED: Condvar = Condvar::new();
 ///
 /// The system's, if no thread can be started and none runs.
 pub(crate) fn elsewhere(run: Run) -> std::io::Result<()> {
-    let mut queue = lock(&QUEUE);
-    let process = Process::current().id();
-    if queue.process != process {
-        queue.process = process;
-        (queue.threads, queue.idle) = (0, 0);
-        // Calls of the parent's: it makes them.
-        std::mem::take(&mut queue.waiting)
-            .into_iter()
-            .for_each(std::mem::forget);
-    }
-    queue.waiting.push_back(run);
-    if queue.waiting.len() <= queue.idle {
-        CALLED.notify_one();
-        return Ok(());
-    }
-    if queue.threads == THREADS {
-        return Ok(());
-    }
-    let thread = std::thread::Builder::new().name("doca-blocking".to_owned());
-    match thread.spawn(run_all) {
-        Ok(_) => queue.threads += 1,
-        // Those that run take it.
-        Err(_) if queue.threads > 0 => {}
-        Err(error) => {
-            let run = queue.waiting.pop_back();
-            drop(queue);
-            drop(run);
-            return Err(error);
-        }
-    }
-    Ok(())
+    THREADS.run(run)
 }
 
-/// A thread: makes calls until none has come for a while.
-fn run_all() {
-    let mut queue = lock(&QUEUE);
-    loop {
-        if let Some(run) = queue.waiting.pop_front() {
-            drop(queue);
-            // A waker may panic.
-            let _ = catch_unwind(AssertUnwindSafe(run));
-            queue = lock(&QUEUE);
-            continue;
+impl Threads {
+    pub(crate) const fn new(most: usize) -> Threads {
+        let queue = Queue {
+            process: 0,
+            threads: 0,
+            idle: 0,
+            waiting: VecDeque::new(),
+        };
+        Threads {
+            most,
+            queue: Mutex::new(queue),
+            called: Condvar::new(),
         }
-        queue.idle += 1;
-        let none = |queue: &mut Queue| queue.waiting.is_empty();
-        let waited = CALLED.wait_timeout_while(queue, LINGER, none);
-        queue = waited.unwrap_or_else(PoisonError::into_inner).0;
-        queue.idle -= 1;
-        if queue.waiting.is_empty() {
-            queue.threads -= 1;
-            return;
+    }
+
+    /// As [`elsewhere`].
+    pub(crate) fn run(&'static self, run: Run) -> std::io::Result<()> {
+        let mut queue = lock(&self.queue);
+        let process = Process::current().id();
+        if queue.process != process {
+            queue.process = process;
+            (queue.threads, queue.idle) = (0, 0);
+            // Calls of the parent's: it makes them.
+            std::mem::take(&mut queue.waiting)
+                .into_iter()
+                .for_each(std::mem::forget);
+        }
+        queue.waiting.push_back(run);
+        if queue.waiting.len() <= queue.idle {
+            self.called.notify_one();
+            return Ok(());
+        }
+        if queue.threads == self.most {
+            return Ok(());
+        }
+        let thread = std::thread::Builder::new().name("doca-blocking".to_owned());
+        match thread.spawn(|| self.make_calls()) {
+            Ok(_) => queue.threads += 1,
+            // Those that run take it.
+            Err(_) if queue.threads > 0 => {}
+            Err(error) => {
+                let run = queue.waiting.pop_back();
+                drop(queue);
+                drop(run);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// A thread: makes calls until none has come for a while.
+    fn make_calls(&self) {
+        let mut queue = lock(&self.queue);
+        loop {
+            if let Some(run) = queue.waiting.pop_front() {
+                drop(queue);
+                // A waker may panic.
+                let _ = catch_unwind(AssertUnwindSafe(run));
+                queue = lock(&self.queue);
+                continue;
+            }
+            queue.idle += 1;
+            let none = |queue: &mut Queue| queue.waiting.is_empty();
+            let waited = self.called.wait_timeout_while(queue, LINGER, none);
+            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+            queue.idle -= 1;
+            if queue.waiting.is_empty() {
+                queue.threads -= 1;
+                return;
+            }
         }
     }
 }

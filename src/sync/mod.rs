@@ -15,9 +15,9 @@ mod stalled;
 mod waiters;
 mod wakers;
 
-#[cfg(feature = "verbs")]
-pub(crate) use blocking::elsewhere;
 pub(crate) use blocking::{Blocking, deadline};
+#[cfg(feature = "verbs")]
+pub(crate) use blocking::{Threads, elsewhere};
 #[cfg(feature = "verbs")]
 pub(crate) use brief::BriefGuard;
 pub(crate) use brief::BriefMutex;

@@ -9,7 +9,7 @@ use support::both_sides::Side;
 use support::cm::{self, Place, failed};
 use support::*;
 use tokio_doca::error::Reason;
-use tokio_doca::rdma::{RdmaState, Transport};
+use tokio_doca::rdma::{CmListener, RdmaState, Transport};
 use tokio_doca::{ErrorKind, Mode};
 
 use crate::adapters::{open, provider};
@@ -164,6 +164,8 @@ fn a_message_stands_for_a_lost_word() {
                     let error = accepted.unwrap_err();
                     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
                     assert!(matches!(sides[1].rdma.state(), RdmaState::Error(_)));
+                    // The other side was connected, and hears that nobody is there.
+                    assert_eq!(failed(&sides[0]).await, Reason::PeerClosed);
                 }
             }
         }
@@ -187,7 +189,7 @@ fn another_adapter_is_named() {
         assert_eq!(error.kind(), ErrorKind::NotSupported, "{error}");
         assert!(error.to_string().contains("fake1"), "{error}");
         let addr = SocketAddr::new(here.ip, 7471);
-        let error = tokio_doca::rdma::CmListener::bind(&there.device, addr).unwrap_err();
+        let error = CmListener::bind(&there.device, addr).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidValue, "{error}");
         assert!(error.to_string().contains("fake0"), "{error}");
         let sourced = Side::with(&here.device, Mode::EventDriven, |builder| {
@@ -203,7 +205,6 @@ fn another_adapter_is_named() {
         let accept = async {
             let request = listener.accept().await.unwrap();
             assert_eq!(request.peer_addr().ip(), here.ip);
-            // An Rdma of another device does not take it, and the peer is told.
             request.accept(&peer.rdma).timeout(LIMIT).await
         };
         let (dialled, accepted) = in_time("they meet", join(dial, accept)).await;
@@ -211,7 +212,17 @@ fn another_adapter_is_named() {
         accepted.unwrap();
         let nowhere = "10.255.255.1:1".parse().unwrap();
         let error = plain.rdma.connect_to(nowhere).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::NotSupported, "{error}");
+        assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");
+        // An Rdma of another device than the listener's does not take it, and the peer is told.
+        let (c, wrong) = (there.side(), here.side());
+        let dial = c.rdma.connect_to(listener.local_addr()).timeout(LIMIT);
+        let accept = async {
+            let request = listener.accept().await.unwrap();
+            request.accept(&wrong.rdma).timeout(LIMIT).await
+        };
+        let (dialled, accepted) = in_time("both hear", join(dial, accept)).await;
+        assert_eq!(dialled.unwrap_err().kind(), ErrorKind::ConnectionAborted);
+        assert_eq!(accepted.unwrap_err().kind(), ErrorKind::InvalidValue);
         let other = plain.rdma.connect_to("[::1]:1".parse().unwrap()).await;
         assert!(other.is_err());
     });
@@ -222,6 +233,7 @@ fn another_adapter_is_named() {
 fn a_removed_adapter_ends_all_of_it() {
     on_one(async |world, place| {
         let (listener, [a, b]) = (place.listen(), place.connected().await);
+        let everywhere = CmListener::bind(&place.device, "0.0.0.0:0".parse().unwrap()).unwrap();
         let waiting = place.side();
         let dial = waiting
             .rdma
@@ -233,6 +245,10 @@ fn a_removed_adapter_ends_all_of_it() {
             let error = in_time("it ends", listener.accept()).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Driver, "{error}");
             drop(request);
+            let error = in_time("the other ends", everywhere.accept())
+                .await
+                .unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Driver, "{error}");
         };
         let (dialled, ()) = in_time("all end", join(dial, removed)).await;
         assert_eq!(dialled.unwrap_err().kind(), ErrorKind::ConnectionAborted);

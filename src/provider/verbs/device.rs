@@ -68,7 +68,7 @@ unsafe impl Adapter for VerbsDevice {
         backlog: u32,
         arrivals: CmArrivals,
     ) -> Result<Box<dyn CmListening>> {
-        let listener = Listener::listen(&self.context, addr, backlog, arrivals)?;
+        let listener = Listener::listen(&self.context, &self.watched, addr, backlog, arrivals)?;
         Ok(Box::new(listener))
     }
 

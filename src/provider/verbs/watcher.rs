@@ -15,7 +15,7 @@ use nix::sys::eventfd::EventFd;
 use tracing::{debug, error, warn};
 
 use super::adapter::{Context, event, wake};
-use super::cm;
+use super::cm::{self, CmEvent};
 use super::connection::Watched;
 use super::ffi::*;
 use super::transport::set_nonblocking;
@@ -111,7 +111,9 @@ impl Watcher {
         let mut next: Option<Instant> = None;
         loop {
             let closed = self.wait(next);
-            cm::read_events();
+            if cm::read_events() {
+                std::thread::sleep(TROUBLE);
+            }
             let mut again = None;
             for (context, watched) in &self.contexts() {
                 let is_closed = closed.iter().any(|it| it.as_ptr() == Arc::as_ptr(context));
@@ -333,6 +335,10 @@ fn tell(context: &Context, watched: &Watched, about: About, kind: u32) {
             }
             for core in watched.cores() {
                 core.request_reap();
+            }
+            // One at all addresses is of no adapter, for the kernel.
+            for listener in watched.listeners() {
+                listener.handle(CmEvent::DEVICE_REMOVED);
             }
             let text = "the adapter failed, or was removed";
             log(|| error!(target: "tokio_doca::verbs", device, "{text}"));

@@ -236,6 +236,12 @@ pub async fn an_attempt_can_be_given_up(place: &Place) {
     let dial = a.rdma.connect_to(listener.local_addr());
     let error = dial.timeout(Duration::from_millis(50)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    // It may end as early as it begins.
+    for _ in 0..20 {
+        let dial = a.rdma.connect_to(listener.local_addr());
+        let error = in_time("it ends", dial.timeout(Duration::ZERO)).await;
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::TimedOut);
+    }
     // The request of one who has given up: the accept ends, and says so.
     let late = in_time("a request", listener.accept()).await.unwrap();
     let accept = late.accept(&b.rdma).timeout(Duration::from_millis(200));

@@ -160,6 +160,8 @@ impl Manager {
             // A timeout (InfiniBand specification, 12.6.7.2).
             (State::Asks, Some(State::Asked | State::Answered)) => (RDMA_CM_EVENT_REJECTED, 4),
             (State::Established, Some(State::Established)) => (RDMA_CM_EVENT_DISCONNECTED, 0),
+            // Its word was lost, and nobody waits for it any more.
+            (State::Established, Some(State::Answered)) => (RDMA_CM_EVENT_REJECTED, 4),
             _ => return,
         };
         if matches!(theirs, Some(State::Over)) {

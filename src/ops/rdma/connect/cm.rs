@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -37,11 +37,11 @@ impl Rdma {
     /// # Errors
     ///
     /// `NotSupported` on the software device, over iWARP, without rdma_cm, and if the address is
-    /// reached by another device or by none; `ConnectionAborted` if nobody listens there, or the
-    /// peer refuses, with what its application says; `TimedOut`; `InvalidValue` for too much
-    /// private data, or if the peer has this library or not against [`ConnectTo::foreign`];
-    /// `BadState` unless in the state Init. The state is Init then; or Error, if the queue pair was
-    /// half connected: [`reset`](Rdma::reset) it.
+    /// reached by another device or by none; `ConnectionAborted` if there is no way to the host
+    /// now, nobody listens there, or the peer refuses, with what its application says; `TimedOut`;
+    /// `InvalidValue` for too much private data, or if the peer has this library or not against
+    /// [`ConnectTo::foreign`]; `BadState` unless in the state Init. The state is Init then; or
+    /// Error, if the queue pair was half connected: [`reset`](Rdma::reset) it.
     ///
     /// # Cancel safety
     ///
@@ -161,6 +161,9 @@ impl Call {
             self.begin();
         }
         let polled = self.call.poll(self.op, cx);
+        if let Poll::Ready(Ok(_)) = polled {
+            self.rdma.port().set_peer(self.peer.to_string());
+        }
         polled.map_err(|error| error.with_call(self.op))
     }
 
@@ -172,7 +175,6 @@ impl Call {
             foreign: self.foreign,
             deadline: deadline(self.timeout),
         };
-        port.set_peer(peer.to_string());
         log(|| debug!(target: "tokio_doca::rdma", rdma, %peer, "connect"));
         let how = std::mem::replace(&mut self.how, How::Begun);
         self.call.begin_answered(|answer| {
@@ -214,9 +216,15 @@ impl Call {
 ///     }
 ///     let rdma = Rdma::builder(&device).attach(&workq)?;
 ///     // Post receives first: the peer may send at once.
-///     tokio::spawn(async move { request.accept(&rdma).await });
+///     tokio::spawn(async move {
+///         match request.accept(&rdma).await {
+///             Ok(()) => serve(rdma).await,        // the connection ends with the Rdma
+///             Err(error) => eprintln!("{error}"),
+///         }
+///     });
 /// }
 /// # }
+/// # async fn serve(_: Rdma) {}
 /// ```
 #[doc(alias = "doca_rdma_start_listen_to_port")]
 #[doc(alias = "rdma_listen")]
@@ -324,7 +332,8 @@ impl CmListener {
     pub async fn accept(&self) -> Result<CmRequest> {
         loop {
             // Before the look, so that what comes after it is heard.
-            let changed = self.line.changed.notified();
+            let mut changed = pin!(self.line.changed.notified());
+            changed.as_mut().enable();
             if let Some(taken) = self.line.take() {
                 let taken = taken.map_err(|error| error.with_call("CmListener::accept"));
                 return taken.map(CmRequest);

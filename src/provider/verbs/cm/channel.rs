@@ -14,15 +14,15 @@ use super::super::transport::set_nonblocking;
 use super::event::{CmEvent, What};
 use super::id::CmId;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::{Process, lock};
+use crate::sync::{Process, Threads, lock, log};
 
 /// Whom the events of an id are for.
 pub(in super::super) trait Handler: Send + Sync {
-    /// On the watcher's thread: it neither waits nor calls the application.
+    /// On the watcher's thread, among others: it does not wait.
     fn handle(self: Arc<Self>, event: CmEvent);
 
     /// A peer asks for a connection. The id is that of the connection, which whoever drops it
-    /// refuses. As for `handle`.
+    /// refuses. As for `handle`, and it wakes the application at most.
     fn offer(&self, _id: CmId, _event: CmEvent) {}
 }
 
@@ -47,6 +47,15 @@ unsafe impl Sync for Cm {}
 
 static CM: OnceLock<Cm> = OnceLock::new();
 
+/// Its own threads: those of [`elsewhere`](crate::sync::elsewhere) may all wait for peers, while
+/// events of other connections are to be heard at once.
+static THREADS: Threads = Threads::new(8);
+
+/// Does what may block.
+pub(in super::super) fn step(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    THREADS.run(Box::new(run))
+}
+
 impl Cm {
     /// # Errors
     ///
@@ -54,6 +63,15 @@ impl Cm {
     /// no connection manager: no library, or no support in the kernel. `BadState` in a child of
     /// fork(2) whose parent has used it.
     pub(in super::super) fn get(context: &Context) -> Result<&'static Cm> {
+        let forked = || {
+            let text =
+                "this process is a fork of one that has the adapter open: open it after execve(2)";
+            Error::new(ErrorKind::BadState, None, text)
+        };
+        // Before any lock: a child may have inherited a locked one. It has no watcher either.
+        if context.is_forked() {
+            return Err(forked());
+        }
         if context.traits.iwarp {
             let name = &context.name;
             let text = format!("{name} is iWARP, over which this library does not connect yet");
@@ -75,12 +93,8 @@ impl Cm {
                 cm
             }
         };
-        if !cm.process.is_current() {
-            let text = format!(
-                "this process is a fork of process {}, which has connected by rdma_cm: use it after execve(2)",
-                cm.process.id()
-            );
-            return Err(Error::new(ErrorKind::BadState, None, text));
+        if cm.is_forked() {
+            return Err(forked());
         }
         Ok(cm)
     }
@@ -190,9 +204,27 @@ pub(in super::super) fn channel_fd() -> Option<BorrowedFd<'static>> {
     Some(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-/// Reads all events that there are.
-pub(in super::super) fn read_events() {
-    while current().is_some_and(Cm::next_event) {}
+/// Events that are read before others have their turn.
+const TURN: usize = 64;
+
+/// Reads events, up to [`TURN`] of them. Returns whether reading has failed: it must not be tried
+/// again at once.
+pub(in super::super) fn read_events() -> bool {
+    let Some(cm) = current() else {
+        return false;
+    };
+    for _ in 0..TURN {
+        if cm.next_event() {
+            continue;
+        }
+        let error = std::io::Error::last_os_error();
+        let is_none = error.kind() == std::io::ErrorKind::WouldBlock;
+        if !is_none {
+            log(|| tracing::error!(target: "tokio_doca::verbs", %error, "rdma_get_cm_event"));
+        }
+        return !is_none;
+    }
+    false
 }
 
 /// Tells those whose time is over. Returns in how long to come again.

@@ -41,6 +41,7 @@ pub(in super::super) struct CmEvent {
 impl CmEvent {
     pub(super) const TIMED_OUT: CmEvent = CmEvent::bare(What::TimedOut);
     pub(in super::super) const ENDED: CmEvent = CmEvent::bare(What::Ended);
+    pub(in super::super) const DEVICE_REMOVED: CmEvent = CmEvent::bare(What::DeviceRemoved);
     pub(in super::super) const CAME_FIRST: CmEvent = CmEvent::bare(What::CameFirst);
 
     const fn bare(what: What) -> CmEvent {
@@ -52,11 +53,12 @@ impl CmEvent {
         }
     }
 
-    /// Whether it ends a connection.
+    /// Whether it ends a connection. (A peer that has not heard that this side is ready rejects it
+    /// late.)
     pub(in super::super) fn is_end(&self) -> bool {
         matches!(
             self.what,
-            What::Disconnected | What::DeviceRemoved | What::Ended
+            What::Disconnected | What::DeviceRemoved | What::Ended | What::Failed(_)
         )
     }
 

@@ -12,9 +12,9 @@ use zerocopy::IntoBytes;
 
 use super::super::adapter::{Context, check, device_name};
 use super::super::ffi::*;
-use super::channel::{Cm, Handler};
-use crate::error::Result;
-use crate::sync::{elsewhere, log};
+use super::channel::{Cm, Handler, step};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::log;
 
 pub(in super::super) struct CmId {
     cm: &'static Cm,
@@ -167,6 +167,10 @@ impl CmId {
     }
 
     pub(in super::super) fn reject(&self, private_data: &[u8]) -> Result<()> {
+        if self.cm.is_forked() {
+            let text = "this process is a fork of the one that was asked";
+            return Err(Error::new(ErrorKind::BadState, None, text));
+        }
         let reject = self.cm.table.reject;
         let (data, len) = (private_data.as_ptr().cast::<c_void>(), private_data.len());
         // SAFETY: the id is alive; the bytes are copied.
@@ -276,14 +280,15 @@ impl Drop for Destroyed {
 impl Drop for CmId {
     /// Ends the connection, or the listener: the peer is told. It does not wait.
     fn drop(&mut self) {
-        self.cm.forget(self.number);
+        // Of a child of fork(2) it is the parent's. Before any lock: the child may have inherited a
+        // locked one.
         if self.cm.is_forked() {
-            // It is the parent's.
             return;
         }
+        self.cm.forget(self.number);
         let destroyed = Destroyed(self.cm, self.raw);
         // Without a thread it is dropped here.
-        let _ = elsewhere(Box::new(move || drop(destroyed)));
+        let _ = step(move || drop(destroyed));
     }
 }
 

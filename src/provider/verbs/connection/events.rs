@@ -60,8 +60,11 @@ impl RcConnection {
     /// A message has come before the peer has said that it is ready, which rdma_cm is told: the
     /// peer's word may be lost. If somebody has the lock, the word is sent again.
     pub(in super::super) fn message_came_first(&self, id: u64) {
+        if self.id() != id {
+            return;
+        }
         let link = self.try_inner().and_then(|inner| inner.link.clone());
-        if let Some(link) = link.filter(|_| self.id() == id) {
+        if let Some(link) = link {
             link.handle(CmEvent::CAME_FIRST);
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
+use super::super::cm::Handler;
 use super::super::transport::Core;
 use super::rc::RcConnection;
 use crate::sync::lock;
@@ -14,6 +15,7 @@ use crate::sync::lock;
 pub(in super::super) struct Watched {
     conns: Mutex<Vec<Weak<RcConnection>>>,
     cores: Mutex<Vec<Weak<Core>>>,
+    listeners: Mutex<Vec<Weak<dyn Handler>>>,
 }
 
 impl Watched {
@@ -25,6 +27,15 @@ impl Watched {
     /// The queues.
     pub(in super::super) fn cores(&self) -> Vec<Arc<Core>> {
         alive(&self.cores)
+    }
+
+    /// The listeners by rdma_cm.
+    pub(in super::super) fn listeners(&self) -> Vec<Arc<dyn Handler>> {
+        alive(&self.listeners)
+    }
+
+    pub(in super::super) fn add_listener(&self, listener: &Arc<dyn Handler>) {
+        add(&self.listeners, listener);
     }
 
     pub(in super::super) fn add_conn(&self, conn: &Arc<RcConnection>) {
@@ -57,11 +68,11 @@ impl Watched {
     }
 }
 
-fn alive<T>(all: &Mutex<Vec<Weak<T>>>) -> Vec<Arc<T>> {
+fn alive<T: ?Sized>(all: &Mutex<Vec<Weak<T>>>) -> Vec<Arc<T>> {
     lock(all).iter().filter_map(Weak::upgrade).collect()
 }
 
-fn add<T>(all: &Mutex<Vec<Weak<T>>>, one: &Arc<T>) {
+fn add<T: ?Sized>(all: &Mutex<Vec<Weak<T>>>, one: &Arc<T>) {
     let mut all = lock(all);
     // The list is swept when it is full, so that it grows with what is alive only.
     if all.len() == all.capacity() {

@@ -11,7 +11,7 @@ use super::super::ffi::*;
 use super::super::transport::{Qp, Route};
 use crate::device::{Access, CmAnswer, CmOptions, Mtu, Path};
 use crate::error::{Error, ErrorKind, JobError, Result};
-use crate::sync::contain;
+use crate::sync::{contain, log};
 
 pub(super) struct Attempt {
     pub(super) id: CmId,
@@ -46,7 +46,10 @@ impl Attempt {
             What::Established => return Ok(Next::Connected(Vec::new())),
             What::CameFirst => {
                 // A message has come before the word that the peer is ready, which it proves.
-                self.id.notify_established()?;
+                // If that word has come meanwhile it refuses.
+                if let Err(error) = self.id.notify_established() {
+                    log(|| tracing::debug!(target: "tokio_doca::verbs", %error, "a message first"));
+                }
                 return Ok(Next::Wait);
             }
             What::Failed(kind) => return Err(failed(kind, event)),
@@ -131,6 +134,11 @@ impl Attempt {
     /// this library is its own: the time limits (rdma_cm has 17 s a try), and what the peer may do.
     fn make_ready(&mut self, greeting: Option<Greeting>, reads: [u8; 2]) -> Result<()> {
         let (conn, context) = (&self.conn, &self.conn.core.context);
+        if greeting.is_some() && reads[1] == 0 {
+            // It could not be asked whether it is there, and a read of it would wait for ever.
+            let text = "the peer says that it answers no reads";
+            return Err(Error::new(ErrorKind::InvalidValue, None, text));
+        }
         // The manager knows a way as long as the connection is being made.
         let way = |state| self.id.qp_attr(state).map_err(given_up);
         let (rtr, rts) = (way(IBV_QPS_RTR)?, way(IBV_QPS_RTS)?);
@@ -253,14 +261,15 @@ fn failed(kind: rdma_cm_event_type, event: &CmEvent) -> Error {
             ErrorKind::ConnectionAborted,
             format!("the connection could not be completed: {}", system()),
         ),
-        RDMA_CM_EVENT_ROUTE_ERROR => (
-            ErrorKind::NotSupported,
-            format!("no route to the address by an adapter: {}", system()),
-        ),
-        _ => (
-            ErrorKind::NotSupported,
-            format!("the address cannot be reached by an adapter: {}", system()),
-        ),
+        _ => {
+            let kind = match -status {
+                libc::ETIMEDOUT => ErrorKind::TimedOut,
+                libc::EHOSTUNREACH | libc::ENETUNREACH => ErrorKind::ConnectionAborted,
+                _ => ErrorKind::NotSupported,
+            };
+            let text = format!("the address cannot be reached by an adapter: {}", system());
+            (kind, text)
+        }
     };
     Error::new(kind, None, text)
 }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Each event is a step, and the steps of a connection are done one after the other, by a thread
-//! that may block ([`elsewhere`]). The queue pair is claimed from the first step on, so that a
+//! that may block ([`step`]). The queue pair is claimed from the first step on, so that a
 //! reset or a drop meanwhile ends the attempt, as the time limit does.
 
 use std::collections::VecDeque;
@@ -15,14 +15,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, Weak};
 
 use super::super::adapter::greeting::{self, Greeting};
-use super::super::cm::{Cm, CmEvent, CmId, Handler, What};
+use super::super::cm::{Cm, CmEvent, CmId, Handler, What, step};
 use super::super::connection::RcConnection;
 use super::super::transport::Qp;
 use super::attempt::{Attempt, Next, check_private_data, left, unreachable};
 use super::offered::Offered;
 use crate::device::{CmAnswer, CmOptions};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
-use crate::sync::{contain, elsewhere, lock, log};
+use crate::sync::{contain, lock, log};
 
 pub(in super::super) struct Managed {
     line: Mutex<Line>,
@@ -51,6 +51,18 @@ enum State {
     Over,
 }
 
+impl State {
+    fn take_offer(&mut self) -> Result<CmId> {
+        match std::mem::replace(self, State::Over) {
+            State::Offered(id) => Ok(id),
+            _ => {
+                let text = "the adapter by which the peer asked was removed";
+                Err(Error::new(ErrorKind::ConnectionAborted, None, text))
+            }
+        }
+    }
+}
+
 impl Managed {
     fn new(state: State) -> Arc<Managed> {
         Arc::new(Managed {
@@ -70,13 +82,7 @@ impl Managed {
 
     /// The id of one that is offered still.
     pub(super) fn take_offer(&self) -> Result<CmId> {
-        match std::mem::replace(&mut *lock(&self.state), State::Over) {
-            State::Offered(id) => Ok(id),
-            _ => {
-                let text = "the adapter by which the peer asked was removed";
-                Err(Error::new(ErrorKind::ConnectionAborted, None, text))
-            }
-        }
+        lock(&self.state).take_offer()
     }
 
     fn next_event(&self) -> Option<CmEvent> {
@@ -120,6 +126,8 @@ impl Managed {
             }
         };
         let Some((peer, path)) = attempt.ready else {
+            let text = "rdma_cm says that it is connected before it was";
+            attempt.fail(Error::new(ErrorKind::Unexpected, None, text));
             return State::Over;
         };
         let qp = attempt.conn.id();
@@ -155,7 +163,7 @@ impl Handler for Managed {
                 contain("a step of rdma_cm", || this.step(event));
             }
         };
-        if elsewhere(Box::new(move || run(&this))).is_err() {
+        if step(move || run(&this)).is_err() {
             // There is no thread to be had.
             run(&self);
         }
@@ -171,15 +179,15 @@ impl RcConnection {
         answer: CmAnswer,
     ) {
         let managed = Managed::new(State::Over);
+        // Events wait until it is under way: the time limit and a reset come at any time.
+        let mut state = lock(&managed.state);
         let begun = self.begin_managed(&managed, &options, greeting::CONNECT, None);
         let (id, qp) = match begun {
             Ok(begun) => begun,
             Err(error) => return answer(Err(error)),
         };
-        // Its events wait until it is under way.
-        let mut state = lock(&managed.state);
         let transport = &self.config.transport;
-        let of_gid = || Some(IpAddr::from(transport.gid?).to_canonical());
+        let of_gid = || transport.gid?.to_ipv4_mapped().map(IpAddr::from);
         let source = transport.source.or_else(of_gid);
         let asked = id.resolve_addr(source, addr, left(&options));
         let attempt = Attempt {
@@ -215,14 +223,15 @@ impl RcConnection {
         if let Some(text) = wrong {
             return answer(Err(Error::new(ErrorKind::InvalidValue, None, text)));
         }
-        let begun = managed
+        // As in `connect_to`.
+        let mut state = lock(&managed.state);
+        let begun = state
             .take_offer()
             .and_then(|id| self.begin_managed(&managed, &options, greeting::ACCEPT, Some(id)));
         let (id, qp) = match begun {
             Ok(begun) => begun,
             Err(error) => return answer(Err(error)),
         };
-        let mut state = lock(&managed.state);
         let mut attempt = Attempt {
             id,
             conn: self,
@@ -247,10 +256,12 @@ impl RcConnection {
         id: Option<CmId>,
     ) -> Result<(CmId, Arc<Qp>)> {
         let context = &self.core.context;
+        // Refuses a child of fork(2) as well.
+        let cm = Cm::get(context)?;
         check_private_data(&options.private_data, most, options.foreign)?;
         let id = match id {
             Some(id) => id,
-            None => CmId::create(Cm::get(context)?)?,
+            None => CmId::create(cm)?,
         };
         let handler: Arc<dyn Handler> = Arc::clone(managed) as _;
         let qp = self.claim(&handler)?;

@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex};
 
 use super::super::adapter::greeting::{self, Greeting};
 use super::super::adapter::{Context, adapter_and_port};
-use super::super::cm::{Cm, CmEvent, CmId, Handler, What};
+use super::super::cm::{Cm, CmEvent, CmId, Handler, What, step};
+use super::super::connection::Watched;
 use super::attempt::check_private_data;
 use super::managed::Managed;
 use crate::device::{CmArrivals, CmListening, CmOffer};
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::{contain, elsewhere, lock, log};
+use crate::sync::{contain, lock, log};
 
 /// A listener: it ends with the id.
 pub(in super::super) struct Listener {
@@ -29,6 +30,7 @@ struct Arrivals {
 impl Listener {
     pub(in super::super) fn listen(
         context: &Arc<Context>,
+        watched: &Watched,
         addr: SocketAddr,
         backlog: u32,
         tell: CmArrivals,
@@ -41,6 +43,7 @@ impl Listener {
         });
         let handler: Arc<dyn Handler> = Arc::clone(&arrivals) as _;
         id.set_handler(Arc::downgrade(&handler));
+        watched.add_listener(&handler);
         id.bind(addr)?;
         if let Some(found) = id.device(context)
             && !is_of(context, &found)
@@ -52,9 +55,12 @@ impl Listener {
             );
             return Err(Error::new(ErrorKind::InvalidValue, None, text));
         }
+        // A removal from now on finds it.
+        let mut place = lock(&arrivals.id);
         id.listen(backlog)?;
         let addr = id.local_addr().unwrap_or(addr);
-        *lock(&arrivals.id) = Some(id);
+        *place = Some(id);
+        drop(place);
         Ok(Listener {
             addr,
             _arrivals: arrivals,
@@ -168,7 +174,7 @@ impl CmOffer for Offered {
             }
         };
         // Without a thread it is refused all the same, and not told why.
-        let _ = elsewhere(Box::new(reject));
+        let _ = step(reject);
         Ok(())
     }
 }

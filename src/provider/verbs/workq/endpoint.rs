@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
 
 use super::super::adapter::EndpointBlob;
+use super::super::cm::step;
 use super::super::connection::RcConnection;
 use super::super::managed::Offered;
 use super::shared::Shared;
@@ -16,7 +17,7 @@ use crate::device::{
     Receive, Segments, Submit, Submitted, Token, Transport,
 };
 use crate::error::{Error, ErrorKind, JobError, Result};
-use crate::sync::{discard, elsewhere, lock};
+use crate::sync::{discard, lock};
 
 /// The handle that the crate has.
 pub(super) struct VerbsEndpoint {
@@ -108,7 +109,7 @@ unsafe impl Endpoint for VerbsEndpoint {
         let conn = Arc::clone(&self.conn);
         let connect = move || conn.connect_to(addr, options, answer);
         // Without a thread the answer is dropped, which tells whoever waits for it.
-        let _ = elsewhere(Box::new(connect));
+        let _ = step(connect);
     }
 
     fn accept(&self, offer: Box<dyn CmOffer>, options: CmOptions, answer: CmAnswer) {
@@ -122,7 +123,7 @@ unsafe impl Endpoint for VerbsEndpoint {
         }
         let conn = Arc::clone(&self.conn);
         let accept = move || conn.accept(*offered, options, answer);
-        let _ = elsewhere(Box::new(accept));
+        let _ = step(accept);
     }
 
     unsafe fn post_recvs(&self, receives: &[Receive]) -> Submitted {
