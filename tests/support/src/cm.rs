@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use futures::future::join;
-use tokio_doca::rdma::{CmListener, CmRequest, RdmaState};
+use tokio_doca::rdma::{CmListener, CmRequest, Mtu, RdmaState};
 use tokio_doca::{Device, ErrorKind, Mode, error::Reason};
 
 use crate::both_sides::{Side, all_access};
@@ -78,7 +78,13 @@ pub async fn failed(side: &Side) -> Reason {
 
 /// Both say something, know each other, and send messages and one-sided operations.
 pub async fn two_sides_meet(place: &Place) {
-    let (a, b) = (place.side(), place.side());
+    // The MTU is the route's, on both sides.
+    let build = |mtu| {
+        Side::with(&place.device, Mode::EventDriven, |builder| {
+            builder.permissions(all_access()).mtu(mtu)
+        })
+    };
+    let (a, b) = (build(Mtu::Bytes256), build(Mtu::Bytes4096));
     let (request, dialled) = place.asked(b"volume 7", false, &a).await;
     assert_eq!(request.private_data(), b"volume 7");
     assert!(!request.is_foreign() && request.peer_addr().ip() == place.ip);
@@ -95,6 +101,8 @@ pub async fn two_sides_meet(place: &Place) {
         (paths[0].gid, paths[0].peer_gid),
         (paths[1].peer_gid, paths[1].gid)
     );
+    assert_eq!(paths[0].mtu, paths[1].mtu);
+    assert!(paths[0].mtu > Mtu::Bytes256, "{paths:?}");
     assert_eq!(
         paths[0].gid.to_ipv4_mapped().map(IpAddr::from),
         Some(place.ip)

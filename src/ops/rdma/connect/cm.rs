@@ -29,7 +29,8 @@ impl Rdma {
     /// kernel finds the adapter, the route and the addresses on it, and both sides hear at once
     /// when the other one ends. Needs an adapter, and the library librdmacm. The address must be
     /// reached by the Rdma's own device; [`source`](crate::rdma::Transport::source) says from which
-    /// address of this host.
+    /// address of this host. Packets are as large as the route carries:
+    /// [`RdmaBuilder::mtu`](super::super::RdmaBuilder::mtu) and `gid_index` do not count.
     ///
     /// Nothing begins before the first poll; the time limit is that of the builder if
     /// [`ConnectTo::timeout`] says no other.

@@ -143,10 +143,14 @@ impl Attempt {
         let way = |state| self.id.qp_attr(state).map_err(given_up);
         let (rtr, rts) = (way(IBV_QPS_RTR)?, way(IBV_QPS_RTS)?);
         let (gid, port) = (peer_gid(&rtr), context.port()?);
-        let path_mtu = usize::try_from(rtr.path_mtu).ok();
-        let path_mtu = path_mtu.and_then(|mtu| Mtu::ALL.get(mtu.checked_sub(1)?));
-        let mtu = conn.config.mtu.min(port.mtu);
-        let mtu = path_mtu.map_or(mtu, |path| mtu.min(*path));
+        // That of the route, for both sides: a packet that is larger than the receiver's ends the
+        // connection, and a peer without this library is told nothing of `RdmaBuilder::mtu`.
+        let mtu = usize::try_from(rtr.path_mtu).ok();
+        let mtu = mtu.and_then(|mtu| Mtu::ALL.get(mtu.checked_sub(1)?));
+        let mtu = *mtu.ok_or_else(|| {
+            let text = format!("rdma_cm gives an MTU of number {}", rtr.path_mtu);
+            Error::new(ErrorKind::Unexpected, None, text)
+        })?;
         let peer = EndpointBlob {
             origin: greeting.map_or(BlobOrigin::FOREIGN, |it| it.origin),
             address: Address {
