@@ -12,9 +12,10 @@ use super::adapter::{Context, EndpointBlob, memory};
 use super::connection::Watched;
 use super::managed::Listener;
 use super::workq::VerbsQueue;
+use crate::device::contract::CmArrivals;
 use crate::device::{
-    Adapter, CmArrivals, CmListening, DevInfo, ExportRequest, Exported, Imported, Liveness, Queue,
-    QueueConfig, Region, Registrar, Registration, RegistrationUse,
+    Adapter, CmListening, DevInfo, ExportRequest, Exported, Imported, Liveness, Queue, QueueConfig,
+    Region, Registrar, Registration, RegistrationUse,
 };
 use crate::error::Result;
 

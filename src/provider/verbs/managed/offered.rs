@@ -9,7 +9,8 @@ use super::super::cm::{Cm, CmEvent, CmId, Handler, What, step};
 use super::super::connection::Watched;
 use super::attempt::check_private_data;
 use super::managed::Managed;
-use crate::device::{CmArrivals, CmListening, CmOffer};
+use crate::device::contract::CmArrivals;
+use crate::device::{CmListening, CmOffer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{contain, lock, log};
 
