@@ -6,6 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use support::both_sides::{self, Side, all_access};
 use support::device::required_adapter;
@@ -18,26 +19,22 @@ use tokio_doca::{Buf, Device, Mmap, Mode};
 const ROUNDS: usize = 10;
 /// Bytes of rping's message: an address, a key and a length, big-endian.
 const INFO: usize = 16;
-const PORT: u16 = 7174;
+
+/// A port that no other test here has, nor the last one of the same test.
+fn port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(7174);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
 
 struct Rping(Child);
 
 impl Rping {
-    fn start(ip: IpAddr, role: &str) -> Rping {
-        let (rounds, port) = (ROUNDS.to_string(), PORT.to_string());
+    fn start(addr: SocketAddr, role: &str) -> Rping {
+        let (ip, port) = (addr.ip().to_string(), addr.port().to_string());
+        let rounds = ROUNDS.to_string();
         let mut rping = Command::new("rping");
         rping.args([
-            role,
-            "-a",
-            &ip.to_string(),
-            "-p",
-            &port,
-            "-C",
-            &rounds,
-            "-v",
-            "-V",
-            "-S",
-            "100",
+            role, "-a", &ip, "-p", &port, "-C", &rounds, "-v", "-V", "-S", "100",
         ]);
         Rping(
             rping
@@ -104,8 +101,8 @@ fn rping_asks_and_is_answered() {
     let (device, ip) = device();
     run(async {
         for mode in [Mode::EventDriven, Mode::BusyPoll] {
-            let listener = CmListener::bind(&device, SocketAddr::new(ip, PORT)).unwrap();
-            let rping = Rping::start(ip, "-c");
+            let listener = CmListener::bind(&device, SocketAddr::new(ip, port())).unwrap();
+            let rping = Rping::start(listener.local_addr(), "-c");
             let request = in_time("rping calls", listener.accept()).await.unwrap();
             assert!(request.is_foreign());
             let side = Side::new(&device, mode);
@@ -143,11 +140,11 @@ fn rping_answers() {
     let (device, ip) = device();
     run(async {
         for mode in [Mode::EventDriven, Mode::BusyPoll] {
-            let rping = Rping::start(ip, "-s");
+            let addr = SocketAddr::new(ip, port());
+            let rping = Rping::start(addr, "-s");
             let side = Side::new(&device, mode);
             let message = side.empty();
             let mut receive = side.rdma.recv(&message).owned().start().unwrap();
-            let addr = SocketAddr::new(ip, PORT);
             // Until it listens, nobody does.
             let connected = async {
                 while side

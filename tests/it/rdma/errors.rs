@@ -3,7 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use support::device::{adapter, assert_told, connects_unasked, defers, told_of};
+use support::both_sides;
+use support::device::{
+    adapter, assert_told, connects_unasked, defers, needs_soft, told_of, under_test,
+};
 use support::rdma::{REMOTE, Setup, Side, connect, failed};
 use support::*;
 use tokio_doca::{
@@ -414,4 +417,38 @@ fn a_reset_flushes_what_is_in_flight_and_gives_all_back() {
         again(&one, &other);
         works(&one, &other).await;
     });
+}
+
+/// A peer that leaves takes its receives back, also between two looks of a sender: it has left in
+/// order, and broken no rule.
+#[test]
+fn a_peer_that_leaves_while_a_message_is_sent_breaks_no_rule() {
+    if needs_soft("a peer that has gone is noticed by what is sent alone") {
+        return;
+    }
+    let device = under_test(false);
+    let (here, there) = both_sides::pair(&device, Mode::BusyPoll);
+    for _ in 0..2000 {
+        let receives: Vec<_> = (0..16)
+            .map(|_| {
+                let dst = there.empty();
+                there.rdma.recv(&dst).owned().start().unwrap()
+            })
+            .collect();
+        let reset = std::thread::scope(|scope| {
+            let leaves = scope.spawn(|| there.rdma.reset().unwrap());
+            let sent = (0..).find_map(|_| {
+                here.workq
+                    .block_on(here.rdma.send(here.filled(b"bye")))
+                    .err()
+            });
+            leaves.join().unwrap();
+            sent.unwrap()
+        });
+        let cause = reset.cause().unwrap_or(reset.reason());
+        assert_eq!(cause, Reason::PeerClosed, "{reset}");
+        drop(receives);
+        here.rdma.reset().unwrap();
+        both_sides::connect(&here.rdma, &there.rdma);
+    }
 }

@@ -314,6 +314,9 @@ impl Shared {
                 self.fail(inner, cause);
                 Some(Err(cause))
             }
+            // A peer that leaves takes its receives back: nothing has begun, and the Job is for the
+            // queue, which finds out.
+            Ok(Step::Waits) if !connection.sending.is_amid_message() => None,
             // It was all looked at before: this is a peer that takes back what it said, and the Job
             // begins anew, and fails there.
             Ok(Step::More | Step::Waits) => {

@@ -118,6 +118,11 @@ impl Sending {
         Ok(if at < len { Sent::Part } else { Sent::All })
     }
 
+    /// Whether the peer has the head of a message, and not all of its bytes.
+    pub(in super::super) fn is_amid_message(&self) -> bool {
+        self.part.is_some()
+    }
+
     /// How much of the message that is on its way was sent.
     pub(in super::super) fn part(&self) -> usize {
         self.part.unwrap_or(0)
