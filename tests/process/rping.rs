@@ -4,17 +4,17 @@
 //! Each round the client sends where its text is, which the server reads; then it sends where there
 //! is room, which the server writes to. The server answers each by a message that says nothing.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use support::both_sides::{self, Side, all_access};
-use support::device::required_adapter;
+use support::both_sides::{Side, all_access};
+use support::cm::Place;
 use support::{LIMIT, block_until, in_time, run};
 use tokio_doca::mem::{Access, BufInventory, RemoteMmap};
 use tokio_doca::rdma::{CmListener, RdmaState};
 use tokio_doca::verbs::MemoryAddress;
-use tokio_doca::{Buf, Device, Mmap, Mode};
+use tokio_doca::{Buf, Mmap, Mode};
 
 const ROUNDS: usize = 10;
 /// Bytes of rping's message: an address, a key and a length, big-endian.
@@ -62,13 +62,6 @@ impl Drop for Rping {
     }
 }
 
-fn device() -> (Device, IpAddr) {
-    let device = required_adapter();
-    let (a, _b) = both_sides::pair(&device, Mode::EventDriven);
-    let gid = a.rdma.path().expect("an adapter has a network").gid;
-    (device, IpAddr::from(gid).to_canonical())
-}
-
 fn info(of: MemoryAddress) -> Vec<u8> {
     let (addr, rkey, len) = (of.addr.to_be_bytes(), of.rkey.to_be_bytes(), of.len as u32);
     [&addr[..], &rkey, &len.to_be_bytes()].concat()
@@ -98,7 +91,7 @@ async fn remote(side: &Side, message: &Buf, access: Access) -> tokio_doca::mem::
 #[test]
 #[ignore = "needs DOCA_VERBS_DEVICE"]
 fn rping_asks_and_is_answered() {
-    let (device, ip) = device();
+    let Place { device, ip } = Place::of_adapter();
     run(async {
         for mode in [Mode::EventDriven, Mode::BusyPoll] {
             let listener = CmListener::bind(&device, SocketAddr::new(ip, port())).unwrap();
@@ -137,7 +130,7 @@ fn rping_asks_and_is_answered() {
 #[test]
 #[ignore = "needs DOCA_VERBS_DEVICE"]
 fn rping_answers() {
-    let (device, ip) = device();
+    let Place { device, ip } = Place::of_adapter();
     run(async {
         for mode in [Mode::EventDriven, Mode::BusyPoll] {
             let addr = SocketAddr::new(ip, port());

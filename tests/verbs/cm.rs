@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::join;
 use support::both_sides::Side;
-use support::cm::{self, Place, failed};
+use support::cm::{self, Place, failed, meet};
 use support::*;
 use tokio_doca::error::Reason;
 use tokio_doca::rdma::{CmListener, RdmaState, Transport};
@@ -215,12 +215,7 @@ fn another_adapter_is_named() {
         assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");
         // An Rdma of another device than the listener's does not take it, and the peer is told.
         let (c, wrong) = (there.side(), here.side());
-        let dial = c.rdma.connect_to(listener.local_addr()).timeout(LIMIT);
-        let accept = async {
-            let request = listener.accept().await.unwrap();
-            request.accept(&wrong.rdma).timeout(LIMIT).await
-        };
-        let (dialled, accepted) = in_time("both hear", join(dial, accept)).await;
+        let (dialled, accepted) = meet(&listener, &c, &wrong).await;
         assert_eq!(dialled.unwrap_err().kind(), ErrorKind::ConnectionAborted);
         assert_eq!(accepted.unwrap_err().kind(), ErrorKind::InvalidValue);
         let other = plain.rdma.connect_to("[::1]:1".parse().unwrap()).await;
@@ -281,9 +276,7 @@ fn requests_beyond_the_line_are_refused() {
             dial.await.unwrap().unwrap_err();
         }
         let side = place.side();
-        let dial = asks[0].rdma.connect_to(addr).timeout(LIMIT);
-        let accept = async { listener.accept().await.unwrap().accept(&side.rdma).await };
-        let (dialled, accepted) = in_time("they meet", join(dial, accept)).await;
+        let (dialled, accepted) = meet(&listener, &asks[0], &side).await;
         dialled.unwrap();
         accepted.unwrap();
     });

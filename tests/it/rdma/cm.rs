@@ -1,31 +1,19 @@
 //! Connections by rdma_cm, on the adapter; the fake adapters have the same stories
 //! (`tests/verbs/cm.rs`).
 
-use std::net::IpAddr;
-
-use support::both_sides::{self, Side};
+use support::both_sides::Side;
 use support::cm::{self, Place};
-use support::device::required_adapter;
 use support::run;
 use tokio_doca::rdma::CmListener;
 use tokio_doca::soft::Soft;
 use tokio_doca::{ErrorKind, Mode};
-
-/// The adapter, and the address of it that a connection takes.
-fn place() -> Place {
-    let device = required_adapter();
-    let (a, _b) = both_sides::pair(&device, Mode::EventDriven);
-    let gid = a.rdma.path().expect("an adapter has a network").gid;
-    let ip = IpAddr::from(gid).to_canonical();
-    Place { device, ip }
-}
 
 macro_rules! stories {
     ($($name:ident)*) => {$(
         #[test]
         #[ignore = "needs DOCA_VERBS_DEVICE"]
         fn $name() {
-            run(cm::$name(&place()));
+            run(cm::$name(&Place::of_adapter()));
         }
     )*};
 }

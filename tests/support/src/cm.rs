@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use futures::future::join;
 use tokio_doca::rdma::{CmListener, CmRequest, Mtu, RdmaState};
-use tokio_doca::{Device, ErrorKind, Mode, error::Reason};
+use tokio_doca::{Device, ErrorKind, Mode, Result, error::Reason};
 
-use crate::both_sides::{Side, all_access};
+use crate::both_sides::{self, Side, all_access};
+use crate::device::required_adapter;
 use crate::{LIMIT, in_time};
 
 /// An adapter, and an address of it.
@@ -18,6 +19,15 @@ pub struct Place {
 }
 
 impl Place {
+    /// The adapter under test, and the address of it that a connection takes.
+    pub fn of_adapter() -> Place {
+        let device = required_adapter();
+        let (a, _b) = both_sides::pair(&device, Mode::EventDriven);
+        let gid = a.rdma.path().expect("an adapter has a network").gid;
+        let ip = IpAddr::from(gid).to_canonical();
+        Place { device, ip }
+    }
+
     pub fn side(&self) -> Side {
         Side::new(&self.device, Mode::EventDriven)
     }
@@ -31,15 +41,7 @@ impl Place {
     /// Two sides that are connected: the one that dialled first.
     pub async fn connected(&self) -> [Side; 2] {
         let (listener, sides) = (self.listen(), [self.side(), self.side()]);
-        let dial = sides[0]
-            .rdma
-            .connect_to(listener.local_addr())
-            .timeout(LIMIT);
-        let accept = async {
-            let request = listener.accept().await.unwrap();
-            request.accept(&sides[1].rdma).timeout(LIMIT).await
-        };
-        let (dialled, accepted) = in_time("they meet", join(dial, accept)).await;
+        let (dialled, accepted) = meet(&listener, &sides[0], &sides[1]).await;
         dialled.unwrap();
         accepted.unwrap();
         sides
@@ -56,9 +58,24 @@ impl Place {
     }
 }
 
-type Dialled = tokio::task::JoinHandle<tokio_doca::Result<Vec<u8>>>;
+/// One side dials, and the other one accepts: what each hears.
+pub async fn meet(
+    listener: &CmListener,
+    dials: &Side,
+    accepts: &Side,
+) -> (Result<Vec<u8>>, Result<()>) {
+    let dial = dials.rdma.connect_to(listener.local_addr()).timeout(LIMIT);
+    let dial = async { dial.await.map(Vec::from) };
+    let accept = async {
+        let request = listener.accept().await.unwrap();
+        request.accept(&accepts.rdma).timeout(LIMIT).await
+    };
+    in_time("both hear", join(dial, accept)).await
+}
 
-async fn ended(dialled: Dialled) -> tokio_doca::Result<Vec<u8>> {
+type Dialled = tokio::task::JoinHandle<Result<Vec<u8>>>;
+
+async fn ended(dialled: Dialled) -> Result<Vec<u8>> {
     in_time("the one who asks", dialled).await.unwrap()
 }
 
@@ -110,7 +127,7 @@ pub async fn two_sides_meet(place: &Place) {
     assert_eq!(a.rdma.send(a.filled(b"hello")).await, Ok(5));
     assert_eq!(received.await.unwrap().len, 5);
     assert_eq!(dst.data().unwrap()[..], *b"hello");
-    let (_mmap, remote) = crate::both_sides::remote(&b, &a, 8, all_access());
+    let (_mmap, remote) = both_sides::remote(&b, &a, 8, all_access());
     assert_eq!(a.rdma.write(a.filled(b"12345678"), &remote).await, Ok(8));
     let (to, sent) = (a.empty(), b.filled(b"and back"));
     let (received, sent) = in_time("back", join(a.rdma.recv(&to), b.rdma.send(sent))).await;

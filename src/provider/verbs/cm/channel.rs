@@ -61,16 +61,14 @@ impl Cm {
     ///
     /// `NotSupported` over iWARP, for a device that the application lent, and where the process has
     /// no connection manager: no library, or no support in the kernel. `BadState` in a child of
-    /// fork(2) whose parent has used it.
+    /// fork(2).
     pub(in super::super) fn get(context: &Context) -> Result<&'static Cm> {
-        let forked = || {
+        // Before any lock: a child may have inherited a locked one. It has no watcher either, and
+        // opens no adapter of its own.
+        if context.is_forked() {
             let text =
                 "this process is a fork of one that has the adapter open: open it after execve(2)";
-            Error::new(ErrorKind::BadState, None, text)
-        };
-        // Before any lock: a child may have inherited a locked one. It has no watcher either.
-        if context.is_forked() {
-            return Err(forked());
+            return Err(Error::new(ErrorKind::BadState, None, text));
         }
         if context.traits.iwarp {
             let name = &context.name;
@@ -83,19 +81,13 @@ impl Cm {
         }
         static MAKING: Mutex<()> = Mutex::new(());
         let _making = lock(&MAKING);
-        let cm = match CM.get() {
-            Some(cm) => cm,
-            None => {
-                let made = Cm::new(context)?;
-                let cm = CM.get_or_init(|| made);
-                // It waits for the descriptor from now on.
-                wake();
-                cm
-            }
-        };
-        if cm.is_forked() {
-            return Err(forked());
+        if let Some(cm) = CM.get() {
+            return Ok(cm);
         }
+        let made = Cm::new(context)?;
+        let cm = CM.get_or_init(|| made);
+        // It waits for the descriptor from now on.
+        wake();
         Ok(cm)
     }
 
@@ -147,7 +139,7 @@ impl Cm {
     }
 
     pub(super) fn clear_deadline(&self, number: u64) {
-        // What is dropped may drop an id, which takes this lock.
+        // Dropped outside of the lock: it may be the last handle.
         let kept = lock(&self.waiting).remove(&number);
         drop(kept);
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{SockaddrLike, SockaddrStorage};
 use zerocopy::IntoBytes;
 
-use super::super::adapter::{Context, check, device_name};
+use super::super::adapter::{Context, adapter_and_port, check, device_name};
 use super::super::ffi::*;
 use super::channel::{Cm, Handler, step};
 use crate::error::{Error, ErrorKind, Result};
@@ -234,6 +234,11 @@ impl CmId {
         // SAFETY: the id is alive.
         socket_addr(&unsafe { (*self.raw()).route.addr.dst_addr })
     }
+}
+
+/// Returns whether an adapter and port, as [`CmId::device`] says them, are this device's.
+pub(in super::super) fn is_of(context: &Context, (name, port): &(String, u8)) -> bool {
+    (name.as_str(), *port) == (adapter_and_port(&context.name).0, context.traits.port)
 }
 
 /// The peer's GID, in the way to it.

@@ -14,4 +14,4 @@ mod id;
 
 pub(super) use channel::{Cm, Handler, channel_fd, deliver_overdue, read_events, step};
 pub(super) use event::{CmEvent, What};
-pub(super) use id::{CmId, Offer, peer_gid};
+pub(super) use id::{CmId, Offer, is_of, peer_gid};

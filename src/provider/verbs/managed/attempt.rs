@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::super::adapter::greeting::{self, Greeting};
-use super::super::adapter::{Address, BlobOrigin, EndpointBlob, adapter_and_port};
-use super::super::cm::{CmEvent, CmId, Offer, What, peer_gid};
+use super::super::adapter::{Address, BlobOrigin, EndpointBlob};
+use super::super::cm::{CmEvent, CmId, Offer, What, is_of, peer_gid};
 use super::super::connection::RcConnection;
 use super::super::ffi::*;
 use super::super::transport::{Qp, Route};
@@ -71,10 +71,9 @@ impl Attempt {
     /// The route is known: asks the peer.
     fn ask(&self) -> Result<()> {
         let context = &self.conn.core.context;
-        let own = (adapter_and_port(&context.name).0, context.traits.port);
-        let found = self.id.device(context);
-        if found.as_ref().map(|(name, port)| (name.as_str(), *port)) != Some(own) {
-            let (name, port) = found.unwrap_or_default();
+        let found = self.id.device(context).unwrap_or_default();
+        if !is_of(context, &found) {
+            let (name, port) = found;
             let text = format!(
                 "the address is reached by port {port} of {name}, and this Rdma is on {}: open that device, or say another source (Transport::source)",
                 context.name

@@ -17,7 +17,6 @@ use std::sync::{Arc, Mutex, Weak};
 use super::super::adapter::greeting::{self, Greeting};
 use super::super::cm::{Cm, CmEvent, CmId, Handler, What, step};
 use super::super::connection::RcConnection;
-use super::super::transport::Qp;
 use super::attempt::{Attempt, Next, check_private_data, left, unreachable};
 use super::offered::Offered;
 use crate::device::{CmAnswer, CmOptions};
@@ -181,24 +180,15 @@ impl RcConnection {
         let managed = Managed::new(State::Over);
         // Events wait until it is under way: the time limit and a reset come at any time.
         let mut state = lock(&managed.state);
-        let begun = self.begin_managed(&managed, &options, greeting::CONNECT, None);
-        let (id, qp) = match begun {
-            Ok(begun) => begun,
-            Err(error) => return answer(Err(error)),
+        let begun = self.begin_managed(&managed, (options, answer), greeting::CONNECT, None);
+        let Some(attempt) = begun else {
+            return;
         };
-        let transport = &self.config.transport;
+        let transport = &attempt.conn.config.transport;
         let of_gid = || transport.gid?.to_ipv4_mapped().map(IpAddr::from);
         let source = transport.source.or_else(of_gid);
-        let asked = id.resolve_addr(source, addr, left(&options));
-        let attempt = Attempt {
-            id,
-            conn: self,
-            qp,
-            half: false,
-            ready: None,
-            options,
-            answer,
-        };
+        let limit = left(&attempt.options);
+        let asked = attempt.id.resolve_addr(source, addr, limit);
         match asked {
             Ok(()) => *state = State::Connecting(Box::new(attempt)),
             Err(error) => attempt.fail(unreachable(error)),
@@ -225,21 +215,13 @@ impl RcConnection {
         }
         // As in `connect_to`.
         let mut state = lock(&managed.state);
-        let begun = state
-            .take_offer()
-            .and_then(|id| self.begin_managed(&managed, &options, greeting::ACCEPT, Some(id)));
-        let (id, qp) = match begun {
-            Ok(begun) => begun,
+        let offered = match state.take_offer() {
+            Ok(id) => Some(id),
             Err(error) => return answer(Err(error)),
         };
-        let mut attempt = Attempt {
-            id,
-            conn: self,
-            qp,
-            half: false,
-            ready: None,
-            options,
-            answer,
+        let begun = self.begin_managed(&managed, (options, answer), greeting::ACCEPT, offered);
+        let Some(mut attempt) = begun else {
+            return;
         };
         match attempt.accept(greeting, reads) {
             Ok(()) => *state = State::Connecting(Box::new(attempt)),
@@ -247,27 +229,44 @@ impl RcConnection {
         }
     }
 
-    /// Claims the queue pair, and has an id tell the events of it and of the time limit.
+    /// Claims the queue pair, and has an id tell the events of it and of the time limit. Answers if
+    /// it cannot.
     fn begin_managed(
-        self: &Arc<Self>,
+        self: Arc<Self>,
         managed: &Arc<Managed>,
-        options: &CmOptions,
+        (options, answer): (CmOptions, CmAnswer),
         most: usize,
-        id: Option<CmId>,
-    ) -> Result<(CmId, Arc<Qp>)> {
-        let context = &self.core.context;
-        // Refuses a child of fork(2) as well.
-        let cm = Cm::get(context)?;
-        check_private_data(&options.private_data, most, options.foreign)?;
-        let id = match id {
-            Some(id) => id,
-            None => CmId::create(cm)?,
+        offered: Option<CmId>,
+    ) -> Option<Attempt> {
+        let begin = || {
+            // Refuses a child of fork(2) as well.
+            let cm = Cm::get(&self.core.context)?;
+            check_private_data(&options.private_data, most, options.foreign)?;
+            let id = match offered {
+                Some(id) => id,
+                None => CmId::create(cm)?,
+            };
+            let handler: Arc<dyn Handler> = Arc::clone(managed) as _;
+            let qp = self.claim(&handler)?;
+            id.set_handler(Arc::downgrade(&handler));
+            id.set_deadline(options.deadline, handler);
+            Ok((id, qp))
         };
-        let handler: Arc<dyn Handler> = Arc::clone(managed) as _;
-        let qp = self.claim(&handler)?;
-        id.set_handler(Arc::downgrade(&handler));
-        id.set_deadline(options.deadline, handler);
-        Ok((id, qp))
+        match begin() {
+            Ok((id, qp)) => Some(Attempt {
+                id,
+                conn: self,
+                qp,
+                half: false,
+                ready: None,
+                options,
+                answer,
+            }),
+            Err(error) => {
+                answer(Err(error));
+                None
+            }
+        }
     }
 
     /// What this side says to a peer that has this library.

@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
+use super::super::adapter::Context;
 use super::super::adapter::greeting::{self, Greeting};
-use super::super::adapter::{Context, adapter_and_port};
-use super::super::cm::{Cm, CmEvent, CmId, Handler, What, step};
+use super::super::cm::{Cm, CmEvent, CmId, Handler, What, is_of, step};
 use super::super::connection::Watched;
 use super::attempt::check_private_data;
 use super::managed::Managed;
@@ -67,10 +67,6 @@ impl Listener {
             _arrivals: arrivals,
         })
     }
-}
-
-fn is_of(context: &Context, found: &(String, u8)) -> bool {
-    (found.0.as_str(), found.1) == (adapter_and_port(&context.name).0, context.traits.port)
 }
 
 impl CmListening for Listener {
