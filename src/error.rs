@@ -108,13 +108,19 @@ impl Error {
         &self.message
     }
 
-    /// Names the public call that the application wrote, in place of the one that failed inside it.
     /// Keeps what the system said, which is its kind as an [`io::Error`].
     pub(crate) fn with_source(self, source: io::Error) -> Error {
         let source = Some(source);
         Error { source, ..self }
     }
 
+    /// Returns the error of a peer that has refused, with what it said as the source.
+    pub(crate) fn of_refusal(self, said: impl std::error::Error + Send + Sync + 'static) -> Error {
+        let source = Some(io::Error::new(io::ErrorKind::ConnectionRefused, said));
+        Error { source, ..self }
+    }
+
+    /// Names the public call that the application wrote, in place of the one that failed inside it.
     pub(crate) fn with_call(self, call: &'static str) -> Error {
         Error {
             call: Some(call),

@@ -54,7 +54,7 @@ pub(crate) enum Listening {
     Tcp(TcpListener),
     /// The socket's path goes with it.
     Unix(UnixListener, PathBuf),
-    Rdma(RdmaListener),
+    Rdma(Box<RdmaListener>),
 }
 
 impl Listening {
@@ -73,7 +73,7 @@ impl Listening {
                 let (device, workq) = side(mode);
                 let options = StreamOptions::new().connections(connections);
                 let listener = options.bind(&device, &workq, SocketAddr::from(LOCAL)).await;
-                Listening::Rdma(listener.expect("a listener"))
+                Listening::Rdma(Box::new(listener.expect("a listener")))
             }
         }
     }

@@ -51,7 +51,7 @@ impl Peer {
         Peer { user, ..self }
     }
 
-    pub(super) fn at(addr: Option<SocketAddr>) -> Peer {
+    pub(crate) fn at(addr: Option<SocketAddr>) -> Peer {
         Peer {
             process: None,
             user: None,
@@ -70,7 +70,7 @@ impl Peer {
         self.user
     }
 
-    /// Its address, if the connection is by TCP.
+    /// Its address, if the connection was made by TCP or rdma_cm.
     pub fn tcp_addr(&self) -> Option<SocketAddr> {
         self.addr
     }

@@ -30,5 +30,6 @@ pub use job::{CrcOptions, RecvOpcode};
 pub(crate) use memory::volatile_copy;
 pub use memory::{Access, Audience, RegistrationUse};
 pub use provider::{Device, DeviceId, Liveness, WeakDevice};
+pub(crate) use queue::CmRefused;
 pub use queue::{Mtu, Path, Transport};
 pub use representor::Representor;

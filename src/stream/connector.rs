@@ -15,12 +15,14 @@ use super::exchange::{Connecting, Over};
 use super::options::{SURE, StreamAddr, StreamOptions};
 use super::side::{CONNECT, Exchange, Net, Side, each_address, fell_back, not_passed, runtime};
 use super::stream::{Link, RdmaStream};
-use super::wire::{DATA_MAX, Offer};
+use super::wire::{CM_HELLO_MAX, DATA_MAX, Offer};
 use crate::channel::Socket;
-use crate::device::Device;
+use crate::device::{Device, Path};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::WorkQ;
 use crate::sync::log;
+
+mod cm;
 
 /// How long large packets are waited for.
 const TEST: Duration = Duration::from_secs(1);
@@ -94,8 +96,9 @@ impl RdmaConnector {
     /// `UnsupportedVersion` if the listener speaks another version; `TimedOut` if it does not
     /// answer within the [`timeout`](StreamOptions::timeout), or if the connection then takes as
     /// long again, as it does between adapters that do not reach one another; `InvalidValue` for
-    /// more than 16 KiB of `data`; `BadState` without a Tokio runtime; as
-    /// [`Rdma::connect`](crate::Rdma::connect).
+    /// more than 16 KiB of `data`, or 24 bytes by rdma_cm ([`StreamAddr::Cm`]); `BadState` without
+    /// a Tokio runtime; as [`Rdma::connect`](crate::Rdma::connect), or by rdma_cm as
+    /// [`Rdma::connect_to`](crate::Rdma::connect_to).
     ///
     /// # Panics
     ///
@@ -125,12 +128,23 @@ impl RdmaConnector {
     }
 
     async fn connect_to(&self, addr: &StreamAddr, data: &[u8]) -> Result<(RdmaStream, Vec<u8>)> {
-        check_data(CONNECT, data)?;
+        let most = match addr {
+            StreamAddr::Cm(_) => CM_HELLO_MAX,
+            _ => DATA_MAX,
+        };
+        check_data(CONNECT, data, most)?;
         let runtime = runtime(CONNECT)?;
+        if let StreamAddr::Cm(addr) = addr
+            && let Some(connected) = cm::connect(&self.0, *addr, data, &runtime).await
+        {
+            return connected;
+        }
         let options = self.0.options;
         let greet = async {
             let socket = match addr {
-                StreamAddr::Tcp(addr) => Socket::connect_tcp(CONNECT, *addr).await?,
+                StreamAddr::Tcp(addr) | StreamAddr::Cm(addr) => {
+                    Socket::connect_tcp(CONNECT, *addr).await?
+                }
                 StreamAddr::Unix(path) => Socket::connect_path(CONNECT, path).await?,
                 StreamAddr::Host(name) => {
                     let connect = async |addr| Socket::connect_tcp(CONNECT, addr).await;
@@ -152,7 +166,7 @@ impl RdmaConnector {
 
     /// One side of a connection and its blob, or why there is no RDMA here if it may do without.
     async fn begin(&self, exchange: &Exchange) -> Result<Result<(Side, Vec<u8>)>> {
-        match with_blob(self.0.side(exchange).await) {
+        match with_blob(self.0.side(CONNECT, Some(exchange)).await) {
             Err(error) if exchange.may_tcp && self.0.is_of_rdma(&error) => Ok(Err(error)),
             side => side
                 .map(Ok)
@@ -190,7 +204,7 @@ impl RdmaConnector {
             let reached = self.reach(&mut it, &mut exchange, &mut state, offer, begun);
             let blob = match reached.await? {
                 Reached::Connected => {
-                    let link = Link::over_rdma(it.core, &it.wakers, &exchange);
+                    let link = Link::over_rdma(it.core, &it.wakers, &exchange.runtime);
                     break (link, it.wakers, offer.data.to_vec());
                 }
                 Reached::SmallPackets => match with_blob(net.side_again(&exchange, it).await) {
@@ -212,7 +226,7 @@ impl RdmaConnector {
             answer = net.ask(&mut exchange, &blob, data).await?;
         };
         let linger = net.options.linger;
-        let stream = RdmaStream::new(link, wakers, &exchange, linger, None);
+        let stream = RdmaStream::new(link, wakers, exchange.met(), linger, None);
         Ok((stream, theirs))
     }
 
@@ -300,12 +314,7 @@ async fn pass(
         let Some(path) = path else {
             return side.pass(CONNECT).await;
         };
-        let passed = tokio::time::timeout(limit, side.pass(CONNECT)).await;
-        passed.unwrap_or_else(|_| {
-            let why = format!("no frame has passed both ways within {limit:?}");
-            let nothing = || not_passed(CONNECT, ErrorKind::TimedOut, &why, path);
-            Err(side.held_up(CONNECT).unwrap_or_else(nothing))
-        })
+        pass_within(side, path, limit).await
     };
     let said = match select(pin!(passes), pin!(exchange.hear())).await {
         Either::Left((passed, _)) => return Ok(passed),
@@ -313,6 +322,16 @@ async fn pass(
     };
     let over = state.hear(&said).err().unwrap_or(Over::Unexpected);
     Err(exchange.over(over))
+}
+
+/// Has the first frames pass over a network, within this time.
+async fn pass_within(side: &mut Side, path: Path, limit: Duration) -> Result<()> {
+    let passed = tokio::time::timeout(limit, side.pass(CONNECT)).await;
+    passed.unwrap_or_else(|_| {
+        let why = format!("no frame has passed both ways within {limit:?}");
+        let nothing = || not_passed(CONNECT, ErrorKind::TimedOut, &why, path);
+        Err(side.held_up(CONNECT).unwrap_or_else(nothing))
+    })
 }
 
 impl StreamOptions {
@@ -328,10 +347,10 @@ impl StreamOptions {
 }
 
 /// Refuses what does not fit into the exchange.
-pub(super) fn check_data(op: &'static str, data: &[u8]) -> Result<()> {
+pub(super) fn check_data(op: &'static str, data: &[u8], most: usize) -> Result<()> {
     match data.len() {
-        len if len > DATA_MAX => {
-            let text = format!("{len} bytes of data, and at most {DATA_MAX} fit into the exchange");
+        len if len > most => {
+            let text = format!("{len} bytes of data, and at most {most} fit into the exchange");
             Err(Error::new(ErrorKind::InvalidValue, op, text))
         }
         _ => Ok(()),

@@ -1,68 +1,33 @@
 //! A peer that asks a listener for a stream: what it wants, and whether it gets one.
 
 use std::fmt;
-use std::pin::pin;
 use std::sync::Arc;
-
-use bytes::Bytes;
-use futures::future::{Either, select};
-use tokio::runtime::Handle;
 
 use tracing::{debug, warn};
 
 use super::connector::{check_data, in_time};
-use super::exchange::{Listening, Over};
-use super::side::{Exchange, Net, Place, Side, fell_back, not_passed};
-use super::stream::{Link, RdmaStream, StreamTransport};
-use super::wire::{BUSY, CANNOT_CONNECT, DRAINS, Message, NO_RDMA, Offer, Wrong};
-use crate::channel::{Peer, Socket};
-use crate::device::Path;
+use super::side::{Net, not_passed};
+use super::stream::{RdmaStream, StreamTransport};
+use super::wire::{BUSY, CANNOT_CONNECT, CM_WELCOME_MAX, DATA_MAX, DRAINS, NO_RDMA};
+use crate::channel::Peer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::log;
+
+mod cm;
+mod meeting;
+
+use cm::Asked;
+pub(super) use cm::asked;
+use meeting::Meeting;
+pub(super) use meeting::hear;
 
 const GRANT: &str = "Incoming::accept";
 const REFUSE: &str = "Incoming::refuse";
 
-/// Hears what a peer wants. Fails if it says nothing that can be answered: the caller has the log
-/// say so, once it has no locks.
-pub(super) async fn hear(
-    socket: Socket,
-    net: Arc<Net>,
-    runtime: Handle,
-) -> std::result::Result<Incoming, (Peer, Error)> {
-    let limit = net.options.timeout;
-    let mut exchange = Exchange::new(GRANT, socket, runtime, &net);
-    let greeting = async {
-        let (hello, mut state) = (exchange.hear().await?, Listening::new(exchange.may_tcp));
-        let over = match state.asked(&hello) {
-            Ok(_) => return Ok((hello, state)),
-            Err(over) => over,
-        };
-        if let Over::Wrong(wrong @ Wrong::Version(_)) = over {
-            // A peer of another version reads the version of this answer.
-            exchange.say(Message::Refusal(&wrong.to_string())).await?;
-        }
-        Err(exchange.over(over))
-    };
-    let heard = tokio::time::timeout(limit, greeting).await;
-    let peer = exchange.socket.peer();
-    let silent = || {
-        exchange.error(
-            ErrorKind::TimedOut,
-            format!("{peer} has said nothing for {limit:?}"),
-        )
-    };
-    match heard.unwrap_or_else(|_| Err(silent())) {
-        Ok((hello, state)) => Ok(Incoming {
-            peer,
-            hello,
-            exchange,
-            state,
-            net,
-            path: None,
-        }),
-        Err(error) => Err((peer, error)),
-    }
+/// How the peer has asked.
+enum Way {
+    Exchange(Meeting),
+    Cm(Asked),
 }
 
 /// A peer that asks for a stream. Dropping it refuses the peer without a reason.
@@ -97,14 +62,9 @@ pub(super) async fn hear(
 /// ```
 #[must_use = "the peer waits for an answer"]
 pub struct Incoming {
-    exchange: Exchange,
-    state: Listening,
-    /// The peer's hello, which was parsed before.
-    hello: bytes::Bytes,
+    way: Way,
     peer: Peer,
     net: Arc<Net>,
-    /// The path over which its frames are waited for.
-    path: Option<Path>,
 }
 
 impl Incoming {
@@ -115,7 +75,10 @@ impl Incoming {
 
     /// Returns what the peer has told [`RdmaConnector::connect_with`](super::RdmaConnector).
     pub fn data(&self) -> &[u8] {
-        hello_of(&self.hello).data
+        match &self.way {
+            Way::Exchange(meeting) => meeting.data(),
+            Way::Cm(asked) => asked.data(),
+        }
     }
 
     /// Returns how the bytes of its stream would travel, as far as it is known now: not by RDMA if
@@ -123,14 +86,13 @@ impl Incoming {
     /// [`accept`](Incoming::accept) if either side demands RDMA. RDMA may fail yet: the stream's
     /// [`transport`](RdmaStream::transport) says what became of it.
     pub fn transport(&self) -> StreamTransport {
-        let theirs = hello_of(&self.hello);
-        match theirs.is_tcp() || self.net.check_peer(GRANT, theirs.blob).is_err() {
-            true => StreamTransport::Tcp,
-            false => StreamTransport::Rdma,
+        match &self.way {
+            Way::Exchange(meeting) => meeting.transport(),
+            Way::Cm(_) => StreamTransport::Rdma,
         }
     }
 
-    /// Connects, and tells the peer `data`, of at most 16 KiB.
+    /// Connects, and tells the peer `data`, of at most 16 KiB, or 164 bytes by rdma_cm.
     ///
     /// # Errors
     ///
@@ -147,10 +109,18 @@ impl Incoming {
     ///
     /// Dropping the future refuses the peer.
     pub async fn accept(mut self, data: &[u8]) -> Result<RdmaStream> {
-        check_data(GRANT, data)?;
+        let most = match &self.way {
+            Way::Exchange(_) => DATA_MAX,
+            Way::Cm(_) => CM_WELCOME_MAX,
+        };
+        check_data(GRANT, data, most)?;
         let limit = self.net.options.timeout;
         let granted = in_time(GRANT, limit, self.grant(data)).await;
-        let granted = granted.map_err(|error| match self.path {
+        let path = match &self.way {
+            Way::Exchange(meeting) => meeting.path,
+            Way::Cm(asked) => asked.path,
+        };
+        let granted = granted.map_err(|error| match path {
             Some(path) if error.kind() == ErrorKind::TimedOut => {
                 not_passed(GRANT, error.kind(), error.message(), path)
             }
@@ -174,156 +144,25 @@ impl Incoming {
             }
             Err(error) => warn!(target: "tokio_doca::stream", %peer, %error, "not accepted"),
         });
-        if let Err(error) = &granted
-            && let Some(refusal) = self.state.refuse(refusal(error.kind()))
-        {
-            // A short message: the socket takes it at once, or the peer does not read.
-            let refuse = self.exchange.say(refusal);
-            _ = futures::FutureExt::now_or_never(refuse);
+        if let Err(error) = &granted {
+            self.way.say_refusal(refusal(error.kind()));
         }
         granted
     }
 
     async fn grant(&mut self, data: &[u8]) -> Result<RdmaStream> {
-        let guest = self.net.guests.admit();
-        if guest.is_none() {
+        let Some(guest) = self.net.guests.admit() else {
             let text = "the listener drains: nobody is accepted any more";
-            return Err(self.exchange.error(ErrorKind::Shutdown, text));
-        }
-        // Another thread may have heard the peer than the one that accepts it.
-        self.exchange.may_tcp &= self.net.may_tcp();
-        let (mut hello, mut before, mut failure) = (self.hello.clone(), None, None);
-        // The path may carry no large packets, or nothing: then the peer asks for something else.
-        let (link, wakers) = loop {
-            match self.prepare(before.take(), &hello).await? {
-                Prepared::Rdma(mut side, blob) => match self.meet(&mut side, &blob, data).await? {
-                    Some((again, failed)) => {
-                        if let Some(full) = side.held_up(GRANT)
-                            && hello_of(&again).is_tcp()
-                        {
-                            return Err(full);
-                        }
-                        (before, hello, failure) = (Some(side), again, failed);
-                    }
-                    None => {
-                        let link = Link::over_rdma(side.core, &side.wakers, &self.exchange);
-                        break (link, side.wakers);
-                    }
-                },
-                Prepared::Tcp(place, why) => {
-                    let link = self.fall_back(place, &hello, data).await?;
-                    fell_back(&self.peer, why.or(failure));
-                    break (link, Arc::default());
-                }
-            }
+            return Err(Error::new(ErrorKind::Shutdown, GRANT, text));
         };
-        let linger = self.net.options.linger;
-        Ok(RdmaStream::new(link, wakers, &self.exchange, linger, guest))
-    }
-
-    /// Listens for the peer, in place of what was not met before; not if there is no RDMA, and both
-    /// may do without.
-    async fn prepare(&self, mut before: Option<Side>, hello: &[u8]) -> Result<Prepared> {
-        let (net, exchange, theirs) = (&self.net, &self.exchange, hello_of(hello));
-        let may = exchange.may_tcp && theirs.may_tcp();
-        if theirs.is_tcp() {
-            let text = "the peer has no RDMA, and this side demands it (StreamOptions::or_tcp)";
-            return match may {
-                true => Ok(Prepared::Tcp(before.map(Side::into_place), None)),
-                false => Err(net.without_tcp(GRANT, exchange.error(ErrorKind::NotSupported, text))),
-            };
-        }
-        let checked = match may {
-            true => net.check_peer(GRANT, theirs.blob),
-            false => Ok(()),
-        };
-        if let Err(error) = checked {
-            return Ok(Prepared::Tcp(before.map(Side::into_place), Some(error)));
-        }
-        let side = match before.take() {
-            Some(before) => net.side_again(exchange, before).await,
-            None => net.side(exchange).await,
-        };
-        let (error, place) = match side {
-            Ok(mut side) => match listen(&mut side, theirs).await {
-                Ok(blob) => return Ok(Prepared::Rdma(side, blob)),
-                Err(error) => (error, Some(side.into_place())),
-            },
-            Err(error) => (error, None),
-        };
-        if !may || !net.is_of_rdma(&error) {
-            return Err(net.without_tcp(GRANT, error));
-        }
-        Ok(Prepared::Tcp(place, Some(error)))
-    }
-
-    /// Welcomes the peer, and waits until it has come. If it asks again, returns its other hello
-    /// and what has failed on this side.
-    async fn meet(
-        &mut self,
-        side: &mut Side,
-        blob: &[u8],
-        data: &[u8],
-    ) -> Result<Option<(Bytes, Option<Error>)>> {
-        self.welcome(blob, side.first_credits(), data).await?;
-        // What the peer says decides. Its frames pass meanwhile, or do not.
-        let exchange = &mut self.exchange;
-        self.path = side.path();
-        let mut passes = pin!(side.pass(GRANT));
-        let (answer, passed) = match select(pin!(exchange.hear()), passes.as_mut()).await {
-            Either::Left((answer, _)) => (answer, None),
-            Either::Right((passed, hears)) => (hears.await, Some(passed)),
-        };
-        let answer = answer.map_err(gave_up)?;
-        let heard = self.state.hear(&answer);
-        if heard.map_err(|over| self.exchange.over(over))?.is_some() {
-            return Ok(Some((answer, passed.and_then(Result::err))));
-        }
-        let passed = match passed {
-            Some(passed) => passed,
-            None => passes.await,
-        };
-        self.path = None;
-        passed.map_err(gave_up)?;
-        self.state.came();
-        self.check_done().map(|()| None)
-    }
-
-    /// Welcomes the peer on the connection of the exchange, and waits until it says that it is
-    /// there.
-    async fn fall_back(&mut self, place: Option<Place>, hello: &[u8], data: &[u8]) -> Result<Link> {
-        let place = match place {
-            Some(place) => place,
-            None => self.net.tcp_place(GRANT).await?,
-        };
-        self.welcome(&[], 0, data).await?;
-        let answer = self.exchange.hear().await.map_err(gave_up)?;
-        let heard = self.state.hear(&answer);
-        heard.map_err(|over| self.exchange.over(over))?;
-        self.check_done()?;
-        let frame = hello_of(hello).frame as usize;
-        let frame = self.net.options.frame_size.min(frame);
-        let link = Link::over_tcp(&mut self.exchange, place, frame);
-        self.net.guests.count(|stats| stats.fell_back += 1);
-        Ok(link)
-    }
-
-    async fn welcome(&mut self, blob: &[u8], credits: u16, data: &[u8]) -> Result<()> {
-        let offer = self.net.offer(&self.exchange, blob, credits, data);
-        match self.state.welcome(offer) {
-            Some(welcome) => self.exchange.say(welcome).await.map_err(gave_up),
-            None => Ok(()),
+        match &mut self.way {
+            Way::Exchange(meeting) => meeting.grant(guest, data).await,
+            Way::Cm(asked) => asked.grant(&self.net, guest, data).await,
         }
     }
 
-    fn check_done(&self) -> Result<()> {
-        match self.state.is_done() {
-            true => Ok(()),
-            false => Err(self.exchange.over(Over::Already)),
-        }
-    }
-
-    /// Refuses the peer: its connect fails with this reason, of which it gets 512 bytes.
+    /// Refuses the peer: its connect fails with this reason, of which it gets 512 bytes, or 148
+    /// by rdma_cm.
     ///
     /// # Errors
     ///
@@ -333,39 +172,51 @@ impl Incoming {
     ///
     /// Dropping the future refuses the peer without a reason.
     pub async fn refuse(mut self, reason: &str) -> Result<()> {
-        self.exchange.op = REFUSE;
-        let Some(refusal) = self.state.refuse(reason) else {
-            return Ok(());
+        let is_asked = match &mut self.way {
+            Way::Exchange(meeting) => meeting.state.is_asked(),
+            Way::Cm(asked) => asked.refuse(reason),
         };
+        if !is_asked {
+            return Ok(());
+        }
         let peer = &self.peer;
         self.net.guests.count(|stats| stats.refused += 1);
         log(|| debug!(target: "tokio_doca::stream", %peer, reason, "refused"));
-        let refusal = self.exchange.say(refusal);
+        let Way::Exchange(meeting) = &mut self.way else {
+            return Ok(());
+        };
+        meeting.exchange.op = REFUSE;
+        let Some(refusal) = meeting.state.refuse(reason) else {
+            return Ok(());
+        };
+        let refusal = meeting.exchange.say(refusal);
         in_time(REFUSE, self.net.options.timeout, refusal).await
     }
 }
 
-/// How a peer is met.
-enum Prepared {
-    /// With what it connects with.
-    Rdma(Side, Vec<u8>),
-    /// On the connection of the exchange, with the memory of what was tried, and why if it is this
-    /// side that has no RDMA.
-    Tcp(Option<Place>, Option<Error>),
-}
+impl Way {
+    /// Tells a peer that cannot be accepted, if it waits.
+    fn say_refusal(&mut self, reason: &str) {
+        let meeting = match self {
+            Way::Exchange(meeting) => meeting,
+            Way::Cm(asked) => {
+                asked.refuse(reason);
+                return;
+            }
+        };
+        if let Some(refusal) = meeting.state.refuse(reason) {
+            // A short message: the socket takes it at once, or the peer does not read.
+            let refuse = meeting.exchange.say(refusal);
+            _ = futures::FutureExt::now_or_never(refuse);
+        }
+    }
 
-/// Takes the connector as the peer, and returns what it connects with: this side knows its own
-/// address then.
-async fn listen(side: &mut Side, theirs: Offer<'_>) -> Result<Vec<u8>> {
-    side.listen(GRANT, theirs).await.map_err(gave_up)?;
-    side.blob(GRANT)
-}
-
-/// Returns what a hello says, which was parsed before.
-fn hello_of(hello: &[u8]) -> Offer<'_> {
-    match Message::parse(hello) {
-        Ok(Message::Hello(offer)) => offer,
-        _ => unreachable!("it was parsed before"),
+    /// Whether the peer was neither accepted nor told why not.
+    fn waits(&self) -> bool {
+        match self {
+            Way::Exchange(meeting) => meeting.state.is_asked() && !meeting.state.is_done(),
+            Way::Cm(asked) => asked.waits(),
+        }
     }
 }
 
@@ -400,7 +251,7 @@ fn gave_up(error: Error) -> Error {
 impl Drop for Incoming {
     /// Counts a peer that was neither accepted nor told why not.
     fn drop(&mut self) {
-        if self.state.is_asked() && !self.state.is_done() {
+        if self.way.waits() {
             self.net.guests.count(|stats| stats.refused += 1);
             let peer = &self.peer;
             log(|| debug!(target: "tokio_doca::stream", %peer, "refused"));

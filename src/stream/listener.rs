@@ -3,12 +3,13 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use futures::future::select;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tracing::{debug, warn};
@@ -17,13 +18,15 @@ use super::drain::ListenerStats;
 use super::incoming::Incoming;
 use super::options::{StreamAddr, StreamOptions};
 use super::side::{Net, each_address, runtime};
-use crate::channel::Listener;
+use crate::channel::{Listener, Peer};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
+use crate::ops::CmListener;
 use crate::reactor::WorkQ;
 use crate::sync::{Mutex, lock, log};
 
 mod arrivals;
+mod cm;
 
 use arrivals::Arrivals;
 
@@ -31,7 +34,7 @@ const BIND: &str = "RdmaListener::bind";
 const FROM_STD: &str = "RdmaListener::from_std";
 const ACCEPT: &str = "RdmaListener::accept";
 
-/// Listens for streams at a TCP address or a Unix socket.
+/// Listens for streams at a TCP address, a Unix socket, or an address of rdma_cm.
 ///
 /// ```no_run
 /// # use tokio_doca::{Device, WorkQ, stream::{RdmaConnector, RdmaListener}};
@@ -60,6 +63,10 @@ const ACCEPT: &str = "RdmaListener::accept";
 pub struct RdmaListener {
     net: Arc<Net>,
     addr: StreamAddr,
+    tcp: Option<SocketAddr>,
+    cm: Option<CmListener>,
+    /// Whether the next call of `accept` looks for peers of rdma_cm first.
+    cm_first: AtomicBool,
     arrivals: Mutex<Arrivals>,
     accepting: Arc<Accepting>,
 }
@@ -153,10 +160,7 @@ impl RdmaListener {
 
     /// Returns the TCP address at which it listens, if it does.
     pub fn tcp_addr(&self) -> Option<SocketAddr> {
-        match self.addr {
-            StreamAddr::Tcp(addr) => Some(addr),
-            _ => None,
-        }
+        self.tcp
     }
 
     /// Returns what has become of its peers so far. Always on.
@@ -185,12 +189,29 @@ impl RdmaListener {
     /// No peer is lost: the next call returns it.
     pub async fn accept(&self) -> Result<Incoming> {
         let runtime = runtime(ACCEPT)?;
+        let Some(cm) = &self.cm else {
+            return self.accept_by_socket(&runtime).await;
+        };
+        let by_cm = pin!(self.accept_by_cm(cm, &runtime));
+        let by_socket = pin!(self.accept_by_socket(&runtime));
+        // Peers of one kind do not hold up those of the other one.
+        let each: [Pin<&mut (dyn Future<Output = _> + Send)>; 2] =
+            match self.cm_first.fetch_xor(true, SeqCst) {
+                true => [by_cm, by_socket],
+                false => [by_socket, by_cm],
+            };
+        let [first, second] = each;
+        select(first, second).await.factor_first().0
+    }
+
+    /// As `accept`, for peers that come to the socket.
+    async fn accept_by_socket(&self, runtime: &Handle) -> Result<Incoming> {
         let waker = Waker::from(Arc::clone(&self.accepting));
         loop {
             // First: what comes after the look is heard of.
             let mut woken = pin!(self.accepting.tasks.notified());
             woken.as_mut().enable();
-            if let Poll::Ready(came) = self.look(&waker, &runtime) {
+            if let Poll::Ready(came) = self.look(&waker, runtime) {
                 return came;
             }
             // If the look itself has woken it, other tasks of this thread are first, and so is the
@@ -215,21 +236,26 @@ impl RdmaListener {
         drop(arrivals);
         self.accepting.tell();
         for (peer, error) in lost {
-            self.net.guests.count(|stats| match error.kind() {
-                ErrorKind::TimedOut => stats.timed_out += 1,
-                _ => stats.strangers += 1,
-            });
-            log(|| match error.kind() {
-                ErrorKind::TimedOut => {
-                    debug!(target: "tokio_doca::stream", %peer, %error, "timed out");
-                }
-                _ => debug!(target: "tokio_doca::stream", %peer, %error, "no peer"),
-            });
+            self.lost(&peer, &error);
         }
         if let Some(error) = unlogged {
             log(|| warn!(target: "tokio_doca::stream", %error, "peers wait"));
         }
         came
+    }
+
+    /// Counts a peer that has not become an `Incoming`.
+    fn lost(&self, peer: &Peer, error: &Error) {
+        self.net.guests.count(|stats| match error.kind() {
+            ErrorKind::TimedOut => stats.timed_out += 1,
+            _ => stats.strangers += 1,
+        });
+        log(|| match error.kind() {
+            ErrorKind::TimedOut => {
+                debug!(target: "tokio_doca::stream", %peer, %error, "timed out");
+            }
+            _ => debug!(target: "tokio_doca::stream", %peer, %error, "no peer"),
+        });
     }
 
     /// Ends the server in order: accepts nobody any more, has the
@@ -288,11 +314,12 @@ impl RdmaListener {
         let RdmaListener {
             net,
             arrivals,
+            cm,
             addr,
             ..
         } = self;
-        // The socket, and the peers that have said nothing.
-        drop(arrivals);
+        // What listens, and the peers that have said nothing.
+        drop((arrivals, cm));
         let left = net.guests.drain(limit).await;
         log(|| debug!(target: "tokio_doca::stream", %addr, left, "drained"));
         left
@@ -318,6 +345,7 @@ impl StreamOptions {
         let listener = match &addr {
             StreamAddr::Tcp(addr) => Listener::tcp(BIND, *addr).await?,
             StreamAddr::Unix(path) => Listener::path(BIND, path)?,
+            StreamAddr::Cm(addr) => return RdmaListener::by_cm(net, *addr).await,
             StreamAddr::Host(name) => {
                 each_address(BIND, name, self.timeout, async |addr| {
                     Listener::tcp(BIND, addr).await
@@ -325,7 +353,7 @@ impl StreamOptions {
                 .await?
             }
         };
-        Ok(RdmaListener::new(net, listener, addr))
+        Ok(RdmaListener::new(net, Some(listener), None, addr))
     }
 
     /// Listens on a socket that listens already: see [`RdmaListener::from_std`].
@@ -340,17 +368,29 @@ impl StreamOptions {
         let os = |error| Error::os(FROM_STD, "the socket", error);
         let addr = socket.local_addr().map_err(os)?;
         let listener = Listener::from_std(socket).map_err(os)?;
-        Ok(RdmaListener::new(net, listener, addr.into()))
+        Ok(RdmaListener::new(net, Some(listener), None, addr.into()))
     }
 }
 
 impl RdmaListener {
-    fn new(net: Net, listener: Listener, addr: StreamAddr) -> RdmaListener {
-        let addr = listener.local_addr().map_or(addr, StreamAddr::Tcp);
+    fn new(
+        net: Net,
+        listener: Option<Listener>,
+        cm: Option<CmListener>,
+        addr: StreamAddr,
+    ) -> RdmaListener {
+        let tcp = listener.as_ref().and_then(Listener::local_addr);
+        let addr = match (addr, tcp) {
+            (StreamAddr::Tcp(_) | StreamAddr::Host(_), Some(tcp)) => StreamAddr::Tcp(tcp),
+            (addr, _) => addr,
+        };
         log(|| debug!(target: "tokio_doca::stream", %addr, "bound"));
         RdmaListener {
             net: Arc::new(net),
             addr,
+            tcp,
+            cm,
+            cm_first: AtomicBool::new(true),
             arrivals: Mutex::new(Arrivals::new(listener)),
             accepting: Arc::default(),
         }

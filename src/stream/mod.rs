@@ -11,7 +11,8 @@
 //!
 //! The two sides meet at a TCP address or a Unix socket, and exchange there what they connect an
 //! [`Rdma`](crate::Rdma) with. Afterwards that socket is closed, unless both sides may do without
-//! RDMA ([`StreamOptions::or_tcp`]) and have none in common: then the frames go on there.
+//! RDMA ([`StreamOptions::or_tcp`]) and have none in common: then the frames go on there. At an
+//! address of rdma_cm ([`StreamAddr::Cm`]) the kernel carries the offers, and there is no socket.
 //! docs/wire.md has the formats of the exchange and of the frames.
 //!
 //! RDMA neither encrypts nor authenticates. On a Unix socket the listener learns the peer's user

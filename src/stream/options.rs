@@ -23,11 +23,11 @@ pub(super) const SURE: Mtu = Mtu::Bytes1024;
 /// How long a frame waits for a receive of a peer that has said that it is posted.
 const LIAR: Duration = Duration::from_millis(100);
 
-/// Where a listener listens: a TCP address, or a Unix socket in the file system. Texts are host
-/// names with a port, as `"storage-1:4420"`.
+/// Where a listener listens: a TCP address, a Unix socket in the file system, or an address of the
+/// connection manager of RDMA networks. Texts are host names with a port, as `"storage-1:4420"`.
 ///
-/// Only the exchange that sets a connection up goes there. On a Unix socket the listener learns the
-/// user of its peer.
+/// Only what sets a connection up goes there. On a Unix socket the listener learns the user of its
+/// peer.
 ///
 /// ```
 /// use std::net::SocketAddr;
@@ -46,6 +46,12 @@ pub enum StreamAddr {
     Tcp(SocketAddr),
     /// The path of a Unix socket.
     Unix(PathBuf),
+    /// An address of an adapter of the listener's, and a port, by rdma_cm: the kernel finds the
+    /// adapter, the route and the addresses on it, and either side hears at once when the other one
+    /// ends. Needs adapters (not iWARP's) and librdmacm. A connector says at most 24 bytes, and a
+    /// listener 164. With [`or_tcp`](StreamOptions::or_tcp) a listener listens at the TCP address
+    /// of this number as well, and a connector for which rdma_cm finds no way goes there.
+    Cm(SocketAddr),
     /// A host name or an address, a colon and the port. Its addresses are tried one after the
     /// other, in the order of the system's resolver.
     Host(String),
@@ -84,7 +90,7 @@ impl From<&Path> for StreamAddr {
 impl fmt::Display for StreamAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            StreamAddr::Tcp(addr) => addr.fmt(f),
+            StreamAddr::Tcp(addr) | StreamAddr::Cm(addr) => addr.fmt(f),
             StreamAddr::Unix(path) => path.display().fmt(f),
             StreamAddr::Host(name) => name.fmt(f),
         }

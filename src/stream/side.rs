@@ -3,7 +3,7 @@
 //! connector have in common: their memory, and how they meet.
 
 use std::future::poll_fn;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::core::Core;
 use super::exchange::Over;
 use super::wakers::Wakers;
 use super::wire::{BUSY, CANNOT_CONNECT, DRAINS, LEN_MAX, Message, NO_RDMA, Offer, Wrong};
-use crate::channel::{self, Inbox, Socket};
+use crate::channel::{self, Inbox, Peer, Socket};
 use crate::device::Path;
 use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::mem::BufPool;
@@ -29,7 +29,7 @@ mod net;
 
 pub(super) use memory::Place;
 use net::is_of_rdma;
-pub(super) use net::{Net, fell_back};
+pub(super) use net::{Net, fell_back, no_rdma};
 
 /// The call of a connector.
 pub(super) const CONNECT: &str = "RdmaConnector::connect";
@@ -137,7 +137,8 @@ impl Side {
         waits.then(|| Error::new(ErrorKind::Full, op, text))
     }
 
-    fn begin(&mut self, op: &'static str, offer: Offer<'_>) -> Result<()> {
+    /// Begins, with what the other side has said.
+    pub(super) fn begin(&mut self, op: &'static str, offer: Offer<'_>) -> Result<()> {
         let begun = self.core.begin(offer.frame as usize, offer.credits);
         begun.map_err(|error| Error::from(error.of_stream()).with_call(op))
     }
@@ -235,6 +236,13 @@ async fn first_of<T>(
     last
 }
 
+/// Who has met whom, and the runtime of their stream.
+pub(super) struct Met {
+    pub(super) peer: Peer,
+    pub(super) local: Option<SocketAddr>,
+    pub(super) runtime: Handle,
+}
+
 /// The socket on which an exchange goes on, and what was read of it.
 pub(super) struct Exchange {
     pub(super) op: &'static str,
@@ -254,6 +262,20 @@ impl Exchange {
             runtime,
             may_tcp: net.may_tcp(),
         }
+    }
+
+    pub(super) fn met(&self) -> Met {
+        Met {
+            peer: self.socket.peer(),
+            local: self.socket.local_addr(),
+            runtime: self.runtime.clone(),
+        }
+    }
+
+    /// Returns the address of this side at which the two have met.
+    fn local_ip(&self) -> Option<IpAddr> {
+        let local = self.socket.local_addr();
+        local.map(|addr| addr.ip().to_canonical())
     }
 
     pub(super) fn error(&self, kind: ErrorKind, text: impl Into<String>) -> Error {
@@ -300,14 +322,22 @@ impl Exchange {
             Over::Wrong(Wrong::Version(_)) => ErrorKind::UnsupportedVersion,
             // A stranger's words choose nothing for a listener.
             _ if self.op != CONNECT => ErrorKind::ConnectionAborted,
-            Over::Refused(BUSY) => ErrorKind::Full,
-            Over::Refused(DRAINS) => ErrorKind::Shutdown,
-            Over::Refused(NO_RDMA) => ErrorKind::NotSupported,
-            // By the application.
-            Over::Refused(reason) if reason != CANNOT_CONNECT => ErrorKind::NotPermitted,
+            Over::Refused(reason) => refused(reason),
             _ => ErrorKind::ConnectionAborted,
         };
         self.error(kind, over.to_string())
+    }
+}
+
+/// Returns the kind of a connector's error of what its listener says.
+pub(super) fn refused(reason: &str) -> ErrorKind {
+    match reason {
+        BUSY => ErrorKind::Full,
+        DRAINS => ErrorKind::Shutdown,
+        NO_RDMA => ErrorKind::NotSupported,
+        CANNOT_CONNECT => ErrorKind::ConnectionAborted,
+        // By the application.
+        _ => ErrorKind::NotPermitted,
     }
 }
 

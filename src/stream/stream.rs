@@ -17,7 +17,7 @@ use tracing::{debug, warn};
 
 use super::core::{StreamRdma, StreamStats};
 use super::drain::Guest;
-use super::side::Exchange;
+use super::side::Met;
 use super::wakers::Wakers;
 use crate::channel::Peer;
 use crate::device::Path;
@@ -128,11 +128,15 @@ impl RdmaStream {
     pub(super) fn new(
         link: Link,
         wakers: Arc<Wakers>,
-        exchange: &Exchange,
+        met: Met,
         linger: Duration,
         guest: Option<Guest>,
     ) -> RdmaStream {
-        let peer = exchange.socket.peer();
+        let Met {
+            peer,
+            local,
+            runtime,
+        } = met;
         if let Link::Rdma(link) = &link {
             link.view().0.set_peer(peer.to_string());
         }
@@ -141,8 +145,8 @@ impl RdmaStream {
             waker: wakers.waker(),
             wakers,
             peer,
-            local: exchange.socket.local_addr(),
-            runtime: exchange.runtime.clone(),
+            local,
+            runtime,
             linger,
             guest,
         }
@@ -159,7 +163,7 @@ impl RdmaStream {
         self.peer.tcp_addr()
     }
 
-    /// Returns the address of this side in that exchange.
+    /// Returns the address of this side in that exchange; `None` by rdma_cm.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.local
     }

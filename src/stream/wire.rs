@@ -5,6 +5,9 @@ use std::fmt;
 
 const MAGIC: [u8; 4] = *b"TDST";
 
+/// By rdma_cm, after the greeting of two Rdmas of this library.
+const CM_MAGIC: u8 = b'S';
+
 /// The version of the exchange and of the frames of a stream.
 pub(super) const VERSION: u8 = 2;
 
@@ -32,6 +35,10 @@ pub(super) const MAY_TCP: u16 = 1;
 
 /// The longest message: an offer with all bytes of the application's.
 pub(super) const LEN_MAX: usize = 16 + 1024 + DATA_MAX;
+
+/// The most bytes of the application's by rdma_cm: of a connector, and of a listener.
+pub(super) const CM_HELLO_MAX: usize = 24;
+pub(super) const CM_WELCOME_MAX: usize = 164;
 
 /// What a side offers to connect with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +88,13 @@ impl fmt::Display for Wrong {
     }
 }
 
+/// Returns as many characters of a reason as have `most` bytes.
+pub(super) fn cut(reason: &str, most: usize) -> &str {
+    let mut ends = (0..=reason.len().min(most)).rev();
+    let end = ends.find(|&end| reason.is_char_boundary(end));
+    &reason[..end.unwrap_or(0)]
+}
+
 impl Message<'_> {
     pub(super) fn bytes(&self) -> Vec<u8> {
         let (kind, offer) = match self {
@@ -100,9 +114,7 @@ impl Message<'_> {
             bytes.extend(offer.data);
         }
         if let Message::Refusal(reason) = self {
-            let mut ends = (0..=reason.len().min(REASON_MAX)).rev();
-            let end = ends.find(|&end| reason.is_char_boundary(end));
-            bytes.extend(&reason.as_bytes()[..end.unwrap_or(0)]);
+            bytes.extend(cut(reason, REASON_MAX).as_bytes());
         }
         bytes
     }
@@ -133,6 +145,32 @@ impl Offer<'_> {
 
     pub(super) fn may_tcp(&self) -> bool {
         self.flags & MAY_TCP != 0
+    }
+
+    /// The offer as rdma_cm carries it, which has what a blob says.
+    pub(super) fn by_cm(&self) -> Vec<u8> {
+        let mut bytes = vec![CM_MAGIC, VERSION];
+        bytes.extend(self.frame.to_be_bytes());
+        bytes.extend(self.data);
+        bytes
+    }
+
+    pub(super) fn parse_by_cm(bytes: &[u8]) -> Result<Offer<'_>, Wrong> {
+        let (&[magic, version], rest) = bytes.split_first_chunk().ok_or(Wrong::Nonsense)?;
+        let (frame, data) = rest.split_first_chunk().ok_or(Wrong::Nonsense)?;
+        let frame = u32::from_be_bytes(*frame);
+        match version {
+            _ if magic != CM_MAGIC => Err(Wrong::Nonsense),
+            VERSION if frame >= FRAME_MIN => Ok(Offer {
+                frame,
+                credits: 0,
+                flags: 0,
+                blob: &[],
+                data,
+            }),
+            VERSION => Err(Wrong::Nonsense),
+            version => Err(Wrong::Version(version)),
+        }
     }
 
     fn parse(bytes: &[u8]) -> Option<Offer<'_>> {
@@ -174,6 +212,17 @@ mod tests {
         }
 
         #[test]
+        fn what_rdma_cm_carries_has_one_form(
+            head in prop::sample::select(vec![&b""[..], b"S", b"S\x02", b"S\x02\0\0\x01"]),
+            tail in prop::collection::vec(any::<u8>(), 0..30),
+        ) {
+            let bytes = [head, &tail].concat();
+            if let Ok(offer) = Offer::parse_by_cm(&bytes) {
+                prop_assert_eq!(offer.by_cm(), bytes);
+            }
+        }
+
+        #[test]
         fn garbage_is_refused_or_has_one_form(
             head in prop::sample::select(vec![&b""[..], b"TDST", b"TDST\x02", b"TDST\x02\x00"]),
             tail in prop::collection::vec(any::<u8>(), 0..100),
@@ -190,6 +239,13 @@ mod tests {
         assert_eq!(Message::parse(b"TDST\x01?"), Err(Wrong::Version(1)));
         assert_eq!(Message::parse(b"TDSX\x02\x02"), Err(Wrong::Nonsense));
         assert_eq!(Message::parse(&Message::Ready.bytes()), Ok(Message::Ready));
+        assert_eq!(
+            Offer::parse_by_cm(b"S\x03\0\0\x10\0"),
+            Err(Wrong::Version(3))
+        );
+        for wrong in [&b"S\x02\0\0\0\x3f"[..], b"R\x02\0\0\x10\0", b"S\x02\0\0"] {
+            assert_eq!(Offer::parse_by_cm(wrong), Err(Wrong::Nonsense));
+        }
         let long = "ä".repeat(REASON_MAX);
         let bytes = Message::Refusal(&long).bytes();
         let cut = Message::Refusal(&long[..REASON_MAX]);

@@ -2,6 +2,7 @@
 //! Internet.
 
 use std::any::Any;
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -55,6 +56,21 @@ pub trait CmOffer: Any + Send + Sync {
     /// `InvalidValue` if the transport carries less.
     fn reject(self: Box<Self>, private_data: &[u8]) -> Result<()>;
 }
+
+/// What the peer's application said when it refused: the source of the error.
+#[derive(Debug)]
+pub(crate) struct CmRefused(pub(crate) Vec<u8>);
+
+impl fmt::Display for CmRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0[..] {
+            [] => f.write_str("its application does not want it"),
+            said => write!(f, "its application says \"{}\"", said.escape_ascii()),
+        }
+    }
+}
+
+impl std::error::Error for CmRefused {}
 
 /// Says that a device has no connection manager.
 pub(in super::super) fn no_manager() -> Error {

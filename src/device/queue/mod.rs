@@ -13,6 +13,7 @@ mod transport;
 
 pub use endpoint::{Endpoint, EndpointConfig, EndpointState, Mtu, Receive};
 pub use event::{EventBacking, EventConfig, EventCounter, EventPort, EventWait, Processor};
+pub(crate) use manager::CmRefused;
 pub(super) use manager::no_manager;
 pub use manager::{CmAnswer, CmArrivals, CmListening, CmOffer, CmOptions};
 pub use queue::{Armed, Queue, QueueConfig};

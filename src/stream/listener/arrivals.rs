@@ -27,7 +27,8 @@ const TURN: usize = 64;
 const PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) struct Arrivals {
-    listener: Listener,
+    /// `None` if peers come by rdma_cm alone.
+    listener: Option<Listener>,
     /// The last peer was not accepted, since there was no descriptor or memory for it.
     short: bool,
     /// Why, if the log does not say it yet.
@@ -46,7 +47,7 @@ type Heard = std::result::Result<Incoming, (Peer, Error)>;
 type Greeting = Pin<Box<dyn Future<Output = Heard> + Send>>;
 
 impl Arrivals {
-    pub(super) fn new(listener: Listener) -> Arrivals {
+    pub(super) fn new(listener: Option<Listener>) -> Arrivals {
         Arrivals {
             listener,
             short: false,
@@ -75,7 +76,10 @@ impl Arrivals {
             if no_room && !self.is_silent(cx) {
                 return Poll::Pending;
             }
-            match self.listener.poll_accept(cx) {
+            let Some(listener) = &mut self.listener else {
+                return Poll::Pending;
+            };
+            match listener.poll_accept(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(None)) => {}
                 Poll::Ready(Ok(Some(socket))) => {

@@ -4,6 +4,7 @@
 use std::error::Error as _;
 use std::future::poll_fn;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -29,7 +30,7 @@ const WAITING: usize = 4;
 /// What the streams of one listener or connector have in common.
 pub(in crate::stream) struct Net {
     pub(in crate::stream) options: StreamOptions,
-    device: Device,
+    pub(in crate::stream) device: Device,
     workq: WorkQ,
     memory: Memory,
     pub(in crate::stream) guests: Guests,
@@ -114,6 +115,18 @@ impl Net {
         }
     }
 
+    /// The same for rdma_cm, which carries all else.
+    pub(in crate::stream) fn cm_offer(&self, data: &[u8]) -> Vec<u8> {
+        let offer = Offer {
+            frame: self.options.frame_size as u32,
+            credits: 0,
+            flags: 0,
+            blob: &[],
+            data,
+        };
+        offer.by_cm()
+    }
+
     /// Says hello, and hears the answer. A connector without RDMA gives no credits, and one that
     /// has it gives them in its first frame.
     pub(in crate::stream) async fn ask(
@@ -139,14 +152,20 @@ impl Net {
         self.memory.take(op, false).await
     }
 
-    /// One side of a connection that is to be made, for those that met in this exchange.
-    pub(in crate::stream) async fn side(&self, exchange: &Exchange) -> Result<Side> {
-        check_connects(exchange.op, &self.device)?;
-        let place = self.memory.take(exchange.op, true).await?;
-        let side = self.side_of(exchange, place, LARGEST)?;
+    /// One side of a connection that is to be made, for those that met in this exchange; without
+    /// one, for those that meet by rdma_cm.
+    pub(in crate::stream) async fn side(
+        &self,
+        op: &'static str,
+        exchange: Option<&Exchange>,
+    ) -> Result<Side> {
+        check_connects(op, &self.device)?;
+        let place = self.memory.take(op, true).await?;
+        let local = exchange.and_then(Exchange::local_ip);
+        let side = self.side_of(op, local, place, LARGEST)?;
         match side.core.has_receives() {
             true => Ok(side),
-            false => Err(self.memory.full(exchange.op)),
+            false => Err(self.memory.full(op)),
         }
     }
 
@@ -157,19 +176,23 @@ impl Net {
         exchange: &Exchange,
         before: Side,
     ) -> Result<Side> {
-        let mut side = self.side_of(exchange, before.into_place(), SURE)?;
+        let local = exchange.local_ip();
+        let mut side = self.side_of(exchange.op, local, before.into_place(), SURE)?;
         poll_fn(|cx| side.core.poll_receives(cx)).await;
         Ok(side)
     }
 
-    fn side_of(&self, exchange: &Exchange, place: Place, mtu: Mtu) -> Result<Side> {
-        let op = exchange.op;
+    fn side_of(
+        &self,
+        op: &'static str,
+        local: Option<IpAddr>,
+        place: Place,
+        mtu: Mtu,
+    ) -> Result<Side> {
         let mut send_window = self.options.send_window;
         if !has_network(&self.device) {
             send_window = send_window.min(WAITING);
         }
-        let local = exchange.socket.local_addr();
-        let local = local.map(|addr| addr.ip().to_canonical());
         let mut rdma = self.options.rdma(&self.device, local, mtu);
         if self.options.recv_bufs.is_some() {
             let credits = (self.options.window() + RESERVED) as u32;
@@ -222,7 +245,7 @@ pub(super) fn is_of_rdma(error: &Error) -> bool {
 }
 
 /// No stream of a listener or connector will have RDMA, unless its device recovers.
-fn no_rdma(error: &Error) {
+pub(in crate::stream) fn no_rdma(error: &Error) {
     log(|| warn!(target: "tokio_doca::stream", %error, "no RDMA"));
 }
 

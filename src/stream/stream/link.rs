@@ -4,6 +4,8 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use tokio::runtime::Handle;
+
 use super::rest::RdmaLink;
 use super::tcp::TcpCore;
 use crate::error::JobError;
@@ -71,10 +73,9 @@ impl Link {
     pub(in crate::stream) fn over_rdma(
         core: Box<Core>,
         wakers: &Arc<Wakers>,
-        exchange: &Exchange,
+        runtime: &Handle,
     ) -> Link {
-        let runtime = exchange.runtime.clone();
-        Link::Rdma(Box::new(RdmaLink::new(core, wakers, runtime)))
+        Link::Rdma(Box::new(RdmaLink::new(core, wakers, runtime.clone())))
     }
 
     /// Goes on over the connection of an exchange that has ended, with frames that both sides take.

@@ -6,7 +6,8 @@ use support::cm::{self, Place};
 use support::run;
 use tokio_doca::rdma::CmListener;
 use tokio_doca::soft::Soft;
-use tokio_doca::{ErrorKind, Mode};
+use tokio_doca::stream::{StreamAddr, StreamOptions};
+use tokio_doca::{ErrorKind, Mode, WorkQ};
 
 macro_rules! stories {
     ($($name:ident)*) => {$(
@@ -21,6 +22,7 @@ macro_rules! stories {
 stories! {
     two_sides_meet an_end_is_heard a_refusal_says_why private_data_have_limits
     a_foreign_peer_is_said_to_be_one an_attempt_can_be_given_up
+    streams_meet streams_are_refused streams_go_on_by_tcp
 }
 
 #[tokio::test]
@@ -30,6 +32,22 @@ async fn the_software_device_says_that_it_has_none() {
     let error = CmListener::bind(&device, addr).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotSupported);
     assert!(error.to_string().contains("rdma_cm"), "{error}");
+    let (options, workq) = (StreamOptions::new(), WorkQ::builder().build().unwrap());
+    let bound = options.bind(&device, &workq, StreamAddr::Cm(addr)).await;
+    assert_eq!(bound.unwrap_err().kind(), ErrorKind::NotSupported);
+    let connector = options.connector(&device, &workq).unwrap();
+    let error = connector.connect(StreamAddr::Cm(addr)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotSupported);
+    // Where TCP will do, both sides meet at that number.
+    let options = options.or_tcp(true);
+    let any = StreamAddr::Cm("127.0.0.1:0".parse().unwrap());
+    let listener = options.bind(&device, &workq, any).await.unwrap();
+    let at = listener.local_addr().clone();
+    assert!(matches!(at, StreamAddr::Cm(addr) if Some(addr) == listener.tcp_addr()));
+    let connector = options.connector(&device, &workq).unwrap();
+    let accept = async { listener.accept().await?.accept(b"").await };
+    let (mut a, mut b) = tokio::try_join!(connector.connect(at), accept).unwrap();
+    support::stream::crosses(&mut a, &mut b).await;
     let side = Side::new(&device, Mode::EventDriven);
     let error = side.rdma.connect_to(addr).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotSupported);

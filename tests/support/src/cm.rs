@@ -5,11 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use futures::future::join;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_doca::rdma::{CmListener, CmRequest, Mtu, RdmaState};
-use tokio_doca::{Device, ErrorKind, Mode, Result, error::Reason};
+use tokio_doca::stream::{RdmaConnector, RdmaListener, StreamAddr, StreamOptions, StreamTransport};
+use tokio_doca::{Device, ErrorKind, Mode, Result, WorkQ, error::Reason};
 
 use crate::both_sides::{self, Side, all_access};
 use crate::device::required_adapter;
+use crate::stream::crosses;
 use crate::{LIMIT, in_time};
 
 /// An adapter, and an address of it.
@@ -286,4 +289,176 @@ pub async fn an_attempt_can_be_given_up(place: &Place) {
         .await
         .unwrap();
     ended(dialled).await.unwrap();
+}
+
+impl Place {
+    fn options() -> StreamOptions {
+        StreamOptions::new()
+            .connections(2)
+            .frame_size(8 << 10)
+            .timeout(LIMIT)
+    }
+
+    fn workq() -> WorkQ {
+        WorkQ::builder().build().unwrap()
+    }
+
+    async fn streams(&self, options: StreamOptions) -> (RdmaListener, RdmaConnector) {
+        let addr = StreamAddr::Cm(SocketAddr::new(self.ip, 0));
+        let listener = options.bind(&self.device, &Self::workq(), addr).await;
+        let connector = options.connector(&self.device, &Self::workq());
+        (listener.unwrap(), connector.unwrap())
+    }
+}
+
+fn addr_of(listener: &RdmaListener) -> SocketAddr {
+    match listener.local_addr() {
+        StreamAddr::Cm(addr) => *addr,
+        other => panic!("{other}"),
+    }
+}
+
+/// Both sides of a stream are told what the other one says, bytes cross both ways, and an end is
+/// heard.
+pub async fn streams_meet(place: &Place) {
+    let (listener, connector) = place.streams(Place::options()).await;
+    let at = addr_of(&listener);
+    assert!(at.port() != 0 && listener.tcp_addr().is_none());
+    let accept = async {
+        let incoming = listener.accept().await.unwrap();
+        assert_eq!(incoming.data(), [7; 24]);
+        assert_eq!(incoming.transport(), StreamTransport::Rdma);
+        assert_eq!(
+            incoming.peer().tcp_addr().map(|addr| addr.ip()),
+            Some(place.ip)
+        );
+        incoming.accept(&[9; 164]).await.unwrap()
+    };
+    let connect = connector.connect_with(StreamAddr::Cm(at), &[7; 24]);
+    let met = in_time("both meet", join(connect, accept)).await;
+    let ((mut a, said), mut b) = (met.0.unwrap(), met.1);
+    assert_eq!((&said[..], a.peer_addr()), (&[9; 164][..], Some(at)));
+    assert_eq!([a.transport(), b.transport()], [StreamTransport::Rdma; 2]);
+    for _ in 0..2 {
+        in_time("bytes", crosses(&mut a, &mut b)).await;
+        in_time("bytes", crosses(&mut b, &mut a)).await;
+    }
+    assert_eq!((listener.stats().accepted, listener.stats().open), (1, 1));
+    a.shutdown().await.unwrap();
+    let mut rest = Vec::new();
+    in_time("the end", b.read_to_end(&mut rest)).await.unwrap();
+    assert!(rest.is_empty());
+    // The drop says the other end.
+    drop(b);
+    in_time("the end", a.read_to_end(&mut rest)).await.unwrap();
+    assert!(rest.is_empty());
+}
+
+/// What a listener of streams says no to, and its reasons.
+pub async fn streams_are_refused(place: &Place) {
+    let (listener, connector) = place.streams(Place::options().connections(1)).await;
+    let at = addr_of(&listener);
+    let connect = |data: &'static [u8]| {
+        let connector = connector.clone();
+        tokio::spawn(async move { connector.connect_with(StreamAddr::Cm(at), data).await })
+    };
+    let error = connect(&[0; 25]).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidValue, "{error}");
+    assert!(error.to_string().contains("24"), "{error}");
+
+    let connecting = connect(b"");
+    let incoming = in_time("a peer", listener.accept()).await.unwrap();
+    incoming.refuse("no such volume").await.unwrap();
+    let error = in_time("why", connecting).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotPermitted, "{error}");
+    assert!(error.to_string().contains("no such volume"), "{error}");
+
+    let connecting = connect(b"");
+    let incoming = in_time("a peer", listener.accept()).await.unwrap();
+    let error = incoming.accept(&[0; 165]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidValue, "{error}");
+    let error = in_time("why", connecting).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");
+
+    // Another program of this library, which says no hello of a stream, and a foreign one.
+    let strangers = [false, true].map(|foreign| {
+        let side = place.side();
+        let dial = side.rdma.connect_to(at).foreign(foreign).timeout(LIMIT);
+        tokio::spawn(async move { (dial.private_data(b"S").await.unwrap_err(), side) })
+    });
+    let connecting = connect(b"");
+    let incoming = in_time("a peer", listener.accept()).await.unwrap();
+    let accepted = in_time("a stream", incoming.accept(b"")).await.unwrap();
+    let connected = in_time("a stream", connecting).await.unwrap().unwrap();
+    // They may have come after the stream.
+    let accept = tokio::spawn(async move {
+        let incoming = listener.accept().await.unwrap();
+        let error = incoming.accept(b"").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+        listener
+    });
+    for stranger in strangers {
+        let (error, _side) = in_time("a refusal", stranger).await.unwrap();
+        assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");
+    }
+    // All streams of the listener are in use, and it says so.
+    let other = Place::options()
+        .connector(&place.device, &Place::workq())
+        .unwrap();
+    let error = in_time("full", other.connect(StreamAddr::Cm(at)))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    let listener = in_time("full", accept).await.unwrap();
+    let stats = listener.stats();
+    assert_eq!(
+        (stats.strangers, stats.refused, stats.full, stats.accepted),
+        (2, 2, 1, 1)
+    );
+    drop((accepted, connected, listener));
+    let nobody = in_time("nobody", other.connect(StreamAddr::Cm(at))).await;
+    let error = nobody.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");
+}
+
+/// Who may do without rdma_cm listens by TCP at the same number, and dials it there.
+pub async fn streams_go_on_by_tcp(place: &Place) {
+    let options = Place::options().or_tcp(true);
+    let (listener, connector) = place.streams(options).await;
+    let at = addr_of(&listener);
+    assert_eq!(listener.tcp_addr(), Some(at));
+    let workq = Place::workq();
+    let plain = options.bind(&place.device, &workq, StreamAddr::Tcp(at));
+    assert_eq!(plain.await.unwrap_err().kind(), ErrorKind::AlreadyExist);
+    // Both kinds of address at once.
+    let connect = async {
+        let by_cm = connector.connect(StreamAddr::Cm(at)).await.unwrap();
+        (by_cm, connector.connect(at).await.unwrap())
+    };
+    let accept = async {
+        let mut each = Vec::new();
+        for _ in 0..2 {
+            each.push(listener.accept().await.unwrap().accept(b"").await.unwrap());
+        }
+        each
+    };
+    let (mut dialled, mut accepted) = in_time("both", join(connect, accept)).await;
+    in_time("bytes", crosses(&mut dialled.0, &mut accepted[0])).await;
+    in_time("bytes", crosses(&mut dialled.1, &mut accepted[1])).await;
+    drop((dialled, accepted, listener));
+    // Nobody listens by rdma_cm, and somebody by TCP.
+    let addr = SocketAddr::new(place.ip, 0);
+    let listener = options
+        .bind(&place.device, &Place::workq(), addr)
+        .await
+        .unwrap();
+    let at = listener.tcp_addr().unwrap();
+    let accept = async { listener.accept().await.unwrap().accept(b"").await };
+    let met = join(connector.connect(StreamAddr::Cm(at)), accept);
+    let (connected, accepted) = in_time("by TCP", met).await;
+    in_time(
+        "bytes",
+        crosses(&mut connected.unwrap(), &mut accepted.unwrap()),
+    )
+    .await;
 }

@@ -9,7 +9,7 @@ use super::super::cm::{CmEvent, CmId, Offer, What, is_of, peer_gid};
 use super::super::connection::RcConnection;
 use super::super::ffi::*;
 use super::super::transport::{Qp, Route};
-use crate::device::{Access, CmAnswer, CmOptions, Mtu, Path};
+use crate::device::{Access, CmAnswer, CmOptions, CmRefused, Mtu, Path};
 use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::sync::{contain, log};
 
@@ -246,7 +246,12 @@ fn failed(kind: rdma_cm_event_type, event: &CmEvent) -> Error {
         RDMA_CM_EVENT_REJECTED => {
             let why = match status {
                 // The reasons of a rejection (InfiniBand specification, 12.6.7.2).
-                28 => refused_by_application(&event.private_data),
+                28 => {
+                    let refused = refused(&event.private_data);
+                    let text = format!("the peer has rejected the connection: {refused}");
+                    let error = Error::new(ErrorKind::ConnectionAborted, None, text);
+                    return error.of_refusal(refused);
+                }
                 8 => "nobody listens there".to_owned(),
                 10 => "it knows a connection of this queue pair still: reset the Rdma, and connect anew".to_owned(),
                 _ => system(),
@@ -277,14 +282,8 @@ fn failed(kind: rdma_cm_event_type, event: &CmEvent) -> Error {
     Error::new(kind, None, text)
 }
 
-/// What a peer's application said is for a person to read, if it is text.
-fn refused_by_application(said: &[u8]) -> String {
-    let end = said
-        .iter()
-        .rposition(|byte| *byte != 0)
-        .map_or(0, |at| at + 1);
-    match &said[..end] {
-        [] => "its application does not want it".to_owned(),
-        said => format!("its application says \"{}\"", said.escape_ascii()),
-    }
+/// What the peer's application said, without the zeros that the transport adds.
+fn refused(said: &[u8]) -> CmRefused {
+    let end = said.iter().rposition(|byte| *byte != 0);
+    CmRefused(said[..end.map_or(0, |at| at + 1)].to_vec())
 }

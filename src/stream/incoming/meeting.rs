@@ -1,0 +1,247 @@
+//! A peer that has said hello on the socket of a listener.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::{Either, select};
+use tokio::runtime::Handle;
+
+use super::{GRANT, Incoming, Way, gave_up};
+use crate::channel::{Peer, Socket};
+use crate::device::Path;
+use crate::error::{Error, ErrorKind, Result};
+use crate::stream::drain::Guest;
+use crate::stream::exchange::{Listening, Over};
+use crate::stream::side::{Exchange, Net, Place, Side, fell_back};
+use crate::stream::stream::{Link, RdmaStream, StreamTransport};
+use crate::stream::wire::{Message, Offer, Wrong};
+
+/// Hears what a peer wants. Fails if it says nothing that can be answered: the caller has the log
+/// say so, once it has no locks.
+pub(in crate::stream) async fn hear(
+    socket: Socket,
+    net: Arc<Net>,
+    runtime: Handle,
+) -> std::result::Result<Incoming, (Peer, Error)> {
+    let limit = net.options.timeout;
+    let mut exchange = Exchange::new(GRANT, socket, runtime, &net);
+    let greeting = async {
+        let (hello, mut state) = (exchange.hear().await?, Listening::new(exchange.may_tcp));
+        let over = match state.asked(&hello) {
+            Ok(_) => return Ok((hello, state)),
+            Err(over) => over,
+        };
+        if let Over::Wrong(wrong @ Wrong::Version(_)) = over {
+            // A peer of another version reads the version of this answer.
+            exchange.say(Message::Refusal(&wrong.to_string())).await?;
+        }
+        Err(exchange.over(over))
+    };
+    let heard = tokio::time::timeout(limit, greeting).await;
+    let peer = exchange.socket.peer();
+    let silent = || {
+        exchange.error(
+            ErrorKind::TimedOut,
+            format!("{peer} has said nothing for {limit:?}"),
+        )
+    };
+    match heard.unwrap_or_else(|_| Err(silent())) {
+        Ok((hello, state)) => {
+            let way = Way::Exchange(Meeting {
+                exchange,
+                state,
+                hello,
+                net: Arc::clone(&net),
+                path: None,
+            });
+            Ok(Incoming { way, peer, net })
+        }
+        Err(error) => Err((peer, error)),
+    }
+}
+
+/// The peer, and the exchange with it.
+pub(super) struct Meeting {
+    pub(super) exchange: Exchange,
+    pub(super) state: Listening,
+    /// The peer's hello, which was parsed before.
+    hello: Bytes,
+    net: Arc<Net>,
+    /// The path over which its frames are waited for.
+    pub(super) path: Option<Path>,
+}
+
+impl Meeting {
+    /// Returns what the peer tells the application.
+    pub(super) fn data(&self) -> &[u8] {
+        hello_of(&self.hello).data
+    }
+
+    pub(super) fn transport(&self) -> StreamTransport {
+        let theirs = hello_of(&self.hello);
+        match theirs.is_tcp() || self.net.check_peer(GRANT, theirs.blob).is_err() {
+            true => StreamTransport::Tcp,
+            false => StreamTransport::Rdma,
+        }
+    }
+
+    pub(super) async fn grant(&mut self, guest: Guest, data: &[u8]) -> Result<RdmaStream> {
+        // Another thread may have heard the peer than the one that accepts it.
+        self.exchange.may_tcp &= self.net.may_tcp();
+        let (mut hello, mut before, mut failure) = (self.hello.clone(), None, None);
+        // The path may carry no large packets, or nothing: then the peer asks for something else.
+        let (link, wakers) = loop {
+            match self.prepare(before.take(), &hello).await? {
+                Prepared::Rdma(mut side, blob) => match self.meet(&mut side, &blob, data).await? {
+                    Some((again, failed)) => {
+                        if let Some(full) = side.held_up(GRANT)
+                            && hello_of(&again).is_tcp()
+                        {
+                            return Err(full);
+                        }
+                        (before, hello, failure) = (Some(side), again, failed);
+                    }
+                    None => {
+                        let link = Link::over_rdma(side.core, &side.wakers, &self.exchange.runtime);
+                        break (link, side.wakers);
+                    }
+                },
+                Prepared::Tcp(place, why) => {
+                    let link = self.fall_back(place, &hello, data).await?;
+                    fell_back(&self.exchange.socket.peer(), why.or(failure));
+                    break (link, Arc::default());
+                }
+            }
+        };
+        let linger = self.net.options.linger;
+        let met = self.exchange.met();
+        Ok(RdmaStream::new(link, wakers, met, linger, Some(guest)))
+    }
+
+    /// Listens for the peer, in place of what was not met before; not if there is no RDMA, and both
+    /// may do without.
+    async fn prepare(&self, mut before: Option<Side>, hello: &[u8]) -> Result<Prepared> {
+        let (net, exchange, theirs) = (&self.net, &self.exchange, hello_of(hello));
+        let may = exchange.may_tcp && theirs.may_tcp();
+        if theirs.is_tcp() {
+            let text = "the peer has no RDMA, and this side demands it (StreamOptions::or_tcp)";
+            return match may {
+                true => Ok(Prepared::Tcp(before.map(Side::into_place), None)),
+                false => Err(net.without_tcp(GRANT, exchange.error(ErrorKind::NotSupported, text))),
+            };
+        }
+        let checked = match may {
+            true => net.check_peer(GRANT, theirs.blob),
+            false => Ok(()),
+        };
+        if let Err(error) = checked {
+            return Ok(Prepared::Tcp(before.map(Side::into_place), Some(error)));
+        }
+        let side = match before.take() {
+            Some(before) => net.side_again(exchange, before).await,
+            None => net.side(GRANT, Some(exchange)).await,
+        };
+        let (error, place) = match side {
+            Ok(mut side) => match listen(&mut side, theirs).await {
+                Ok(blob) => return Ok(Prepared::Rdma(side, blob)),
+                Err(error) => (error, Some(side.into_place())),
+            },
+            Err(error) => (error, None),
+        };
+        if !may || !net.is_of_rdma(&error) {
+            return Err(net.without_tcp(GRANT, error));
+        }
+        Ok(Prepared::Tcp(place, Some(error)))
+    }
+
+    /// Welcomes the peer, and waits until it has come. If it asks again, returns its other hello
+    /// and what has failed on this side.
+    async fn meet(
+        &mut self,
+        side: &mut Side,
+        blob: &[u8],
+        data: &[u8],
+    ) -> Result<Option<(Bytes, Option<Error>)>> {
+        self.welcome(blob, side.first_credits(), data).await?;
+        // What the peer says decides. Its frames pass meanwhile, or do not.
+        let exchange = &mut self.exchange;
+        self.path = side.path();
+        let mut passes = pin!(side.pass(GRANT));
+        let (answer, passed) = match select(pin!(exchange.hear()), passes.as_mut()).await {
+            Either::Left((answer, _)) => (answer, None),
+            Either::Right((passed, hears)) => (hears.await, Some(passed)),
+        };
+        let answer = answer.map_err(gave_up)?;
+        let heard = self.state.hear(&answer);
+        if heard.map_err(|over| self.exchange.over(over))?.is_some() {
+            return Ok(Some((answer, passed.and_then(Result::err))));
+        }
+        let passed = match passed {
+            Some(passed) => passed,
+            None => passes.await,
+        };
+        self.path = None;
+        passed.map_err(gave_up)?;
+        self.state.came();
+        self.check_done().map(|()| None)
+    }
+
+    /// Welcomes the peer on the connection of the exchange, and waits until it says that it is
+    /// there.
+    async fn fall_back(&mut self, place: Option<Place>, hello: &[u8], data: &[u8]) -> Result<Link> {
+        let place = match place {
+            Some(place) => place,
+            None => self.net.tcp_place(GRANT).await?,
+        };
+        self.welcome(&[], 0, data).await?;
+        let answer = self.exchange.hear().await.map_err(gave_up)?;
+        let heard = self.state.hear(&answer);
+        heard.map_err(|over| self.exchange.over(over))?;
+        self.check_done()?;
+        let frame = hello_of(hello).frame as usize;
+        let frame = self.net.options.frame_size.min(frame);
+        let link = Link::over_tcp(&mut self.exchange, place, frame);
+        self.net.guests.count(|stats| stats.fell_back += 1);
+        Ok(link)
+    }
+
+    async fn welcome(&mut self, blob: &[u8], credits: u16, data: &[u8]) -> Result<()> {
+        let offer = self.net.offer(&self.exchange, blob, credits, data);
+        match self.state.welcome(offer) {
+            Some(welcome) => self.exchange.say(welcome).await.map_err(gave_up),
+            None => Ok(()),
+        }
+    }
+
+    fn check_done(&self) -> Result<()> {
+        match self.state.is_done() {
+            true => Ok(()),
+            false => Err(self.exchange.over(Over::Already)),
+        }
+    }
+}
+
+/// How a peer is met.
+enum Prepared {
+    /// With what it connects with.
+    Rdma(Side, Vec<u8>),
+    /// On the connection of the exchange, with the memory of what was tried, and why if it is this
+    /// side that has no RDMA.
+    Tcp(Option<Place>, Option<Error>),
+}
+
+/// Takes the connector as the peer, and returns what it connects with: this side knows its own
+/// address then.
+async fn listen(side: &mut Side, theirs: Offer<'_>) -> Result<Vec<u8>> {
+    side.listen(GRANT, theirs).await.map_err(gave_up)?;
+    side.blob(GRANT)
+}
+
+/// Returns what a hello says, which was parsed before.
+fn hello_of(hello: &[u8]) -> Offer<'_> {
+    match Message::parse(hello) {
+        Ok(Message::Hello(offer)) => offer,
+        _ => unreachable!("it was parsed before"),
+    }
+}

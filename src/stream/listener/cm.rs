@@ -1,0 +1,78 @@
+//! A listener by rdma_cm.
+
+use std::net::SocketAddr;
+
+use tokio::runtime::Handle;
+
+use super::{ACCEPT, BIND, RdmaListener};
+use crate::channel::Listener;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ops::CmListener;
+use crate::stream::incoming::{Incoming, asked};
+use crate::stream::options::StreamAddr;
+use crate::stream::side::{Net, no_rdma};
+
+/// How often another number is tried if the one that rdma_cm has chosen is in use by TCP.
+const TRIES: usize = 16;
+
+impl RdmaListener {
+    /// Listens by rdma_cm, and by TCP as well if that will do, at one number.
+    pub(super) async fn by_cm(net: Net, addr: SocketAddr) -> Result<RdmaListener> {
+        let mut tries = 0;
+        loop {
+            let cm = match CmListener::bind(&net.device, addr) {
+                Ok(cm) => Some(cm),
+                Err(error) if net.options.or_tcp && is_no_manager(&error) => {
+                    no_rdma(&error);
+                    None
+                }
+                Err(error) => return Err(error.with_call(BIND)),
+            };
+            let at = cm.as_ref().map_or(addr, CmListener::local_addr);
+            if !net.options.or_tcp {
+                return Ok(RdmaListener::new(net, None, cm, StreamAddr::Cm(at)));
+            }
+            match Listener::tcp(BIND, at).await {
+                Ok(listener) => {
+                    let at = listener.local_addr().unwrap_or(at);
+                    let listener = Some(listener);
+                    return Ok(RdmaListener::new(net, listener, cm, StreamAddr::Cm(at)));
+                }
+                // The number that rdma_cm has chosen may be in use there: another one, then.
+                Err(error)
+                    if error.kind() == ErrorKind::AlreadyExist
+                        && addr.port() == 0
+                        && tries < TRIES =>
+                {
+                    tries += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// As `accept`, for peers that ask by rdma_cm.
+    pub(super) async fn accept_by_cm(&self, cm: &CmListener, runtime: &Handle) -> Result<Incoming> {
+        loop {
+            let request = match cm.accept().await {
+                Ok(request) => request,
+                // The adapter has gone: by TCP it goes on.
+                Err(_) if self.tcp.is_some() => std::future::pending().await,
+                Err(error) => return Err(error.with_call(ACCEPT)),
+            };
+            match asked(request, &self.net, runtime.clone()) {
+                Ok(incoming) => return Ok(incoming),
+                Err((peer, error)) => self.lost(&peer, &error),
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Returns whether there is no rdma_cm for an address, and not another fault of it.
+fn is_no_manager(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::NotSupported | ErrorKind::InvalidValue
+    )
+}
