@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::failure::Result;
-use crate::{caps, check, completions, copy, devices, doctor, hash};
+use crate::{caps, check, completions, copy, devices, doctor, hash, transfer};
 
 const AFTER: &str = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage. NO_COLOR=1 turns colours off.
@@ -32,6 +32,10 @@ pub(crate) enum Command {
     Copy(copy::Args),
     /// Hash files by a device, in the format of sha256sum
     Hash(hash::Args),
+    /// Send a file or stdin to another host, where serve runs
+    Send(transfer::SendArgs),
+    /// Receive files that send sends
+    Serve(transfer::ServeArgs),
     /// Print the completions of a shell
     Completions(completions::Args),
 }
@@ -45,6 +49,8 @@ impl Command {
             Command::Doctor(args) => doctor::run(&args),
             Command::Copy(args) => copy::run(&args),
             Command::Hash(args) => hash::run(&args),
+            Command::Send(args) => transfer::send(&args),
+            Command::Serve(args) => transfer::serve(&args),
             Command::Completions(args) => completions::run(&args),
         }
     }

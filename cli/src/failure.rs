@@ -70,6 +70,11 @@ pub(crate) fn cannot(what: &str, path: &Path) -> impl Fn(io::Error) -> String {
     move |error| format!("cannot {what} {}: {}", name(path), reason(&error))
 }
 
+/// Says that a thread of this process has panicked.
+pub(crate) fn panicked(error: tokio::task::JoinError) -> String {
+    format!("a thread of this program ended early: {error}")
+}
+
 /// Prints a sentence on stderr.
 pub(crate) fn say(text: &str) {
     let style = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));

@@ -1,8 +1,9 @@
 //! `tokio-doca`: devices and their capabilities, whether they work, what of the system hinders
 //! them, and files that a device copies and hashes.
 //!
-//! One file or folder for each command. `failure` says how a command ends, `output` prints, `open`
-//! finds the device that a name means, and `system` reads the kernel's files.
+//! One file or folder for each command; `send` and `serve` share `transfer`. `failure` says how a
+//! command ends, `output` prints, `open` finds the device that a name means, `target` is a file
+//! that is written, and `system` reads the kernel's files.
 
 mod adapters;
 mod args;
@@ -18,6 +19,8 @@ mod open;
 mod output;
 mod signals;
 mod system;
+mod target;
+mod transfer;
 
 use std::process::ExitCode;
 

@@ -1,8 +1,12 @@
-//! Which device a command uses.
+//! Which device and which file a command uses, and how a size is written.
+
+use std::fs::{self, File, Metadata};
+use std::path::Path;
+use std::sync::Arc;
 
 use tokio_doca::Device;
 
-use crate::failure::{Result, cannot};
+use crate::failure::{Failure, Result, cannot, name};
 
 /// Opens the device of this name, or the first that copies.
 pub(crate) fn device(name: Option<&str>) -> Result<Device> {
@@ -18,4 +22,45 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
         .enable_all()
         .build();
     Ok(runtime.map_err(cannot("start", "the runtime".as_ref()))?)
+}
+
+/// A regular file that is open.
+pub(crate) struct Source {
+    pub(crate) file: Arc<File>,
+    pub(crate) meta: Metadata,
+}
+
+/// Opens a file to copy or send. A pipe is refused before it is opened, which would wait for its
+/// other end.
+pub(crate) fn source(what: &str, path: &Path) -> Result<Source> {
+    let meta = fs::metadata(path).map_err(cannot("read", path))?;
+    let kind = match meta.file_type() {
+        it if it.is_file() => None,
+        it if it.is_dir() => Some("a directory"),
+        _ => Some("no regular file"),
+    };
+    if let Some(kind) = kind {
+        let text = format!("cannot {what} {}: it is {kind}: name a file", name(path));
+        return Err(Failure::Failed(text));
+    }
+    let file = File::open(path).map_err(cannot("read", path))?;
+    let meta = file.metadata().map_err(cannot("read", path))?;
+    Ok(Source {
+        file: Arc::new(file),
+        meta,
+    })
+}
+
+/// Reads a size from 1 to `most`: bytes, or a number of KiB, MiB or GiB.
+pub(crate) fn size(text: &str, most: u64) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let bits = match &text[digits.len()..] {
+        "" | "B" => 0,
+        "k" | "K" | "KiB" => 10,
+        "M" | "MiB" => 20,
+        "G" | "GiB" => 30,
+        _ => return None,
+    };
+    let size = digits.parse::<u64>().ok()?.checked_mul(1 << bits)?;
+    (1..=most).contains(&size).then_some(size)
 }

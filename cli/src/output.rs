@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use anstyle::Style;
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::failure::{Failure, Result, reason};
@@ -38,6 +39,14 @@ pub(crate) fn print_json(value: &impl Serialize) -> Result {
     let text = serde_json::to_string_pretty(value);
     let text = text.map_err(|error| format!("cannot write JSON: {error}"))?;
     print_bytes(format!("{text}\n").as_bytes())
+}
+
+/// A bar of bytes on stderr, if that is a terminal.
+pub(crate) fn bar(size: u64, what: &'static str) -> ProgressBar {
+    let template = "{msg} {bar:30} {percent:>3} % of {total_bytes}, {bytes_per_sec}, {eta} left";
+    let style = ProgressStyle::with_template(template).expect("the template is right");
+    let bar = ProgressBar::new(size).with_style(style.progress_chars("#>-"));
+    bar.with_message(what)
 }
 
 /// Breaks a sentence into lines between its words.

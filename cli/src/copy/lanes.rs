@@ -15,9 +15,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
 
-use super::panicked;
-use super::target::Target;
-use crate::failure::{Result, cannot, text};
+use crate::failure::{Result, cannot, panicked, text};
+use crate::target::Target;
 
 const LANES: usize = 8;
 /// Memory of all lanes together, unless one chunk takes more.

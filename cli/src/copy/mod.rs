@@ -4,27 +4,24 @@
 //! copy, or it is what it was.
 
 mod lanes;
-mod target;
 mod verify;
 
-use std::fs::{self, File, Metadata};
 use std::io::{Seek, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use tokio::task::spawn_blocking;
 use tokio_doca::Device;
 use tokio_doca::sha::Algorithm;
 
-use crate::failure::{Failure, Result, cannot, name};
+use crate::failure::{Failure, Result, cannot, name, panicked};
 use crate::hash::{Hasher, line};
-use crate::open;
-use crate::output::print_bytes;
+use crate::open::{self, Source};
+use crate::output::{bar, print_bytes};
 use crate::signals::Signals;
-use target::Target;
+use crate::target::Target;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -52,7 +49,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result {
     let device = open::device(args.device.as_deref())?;
     let chunk = chunk(args.chunk, &device)?;
-    let src = source(&args.src)?;
+    let src = open::source("copy", &args.src)?;
     let runtime = open::runtime()?;
     let result = runtime.block_on(async {
         // First, so that no signal leaves the temporary file behind.
@@ -74,31 +71,6 @@ pub(crate) fn run(args: &Args) -> Result {
     }
 }
 
-struct Source {
-    file: Arc<File>,
-    meta: Metadata,
-}
-
-/// Opens SRC. A pipe is refused before it is opened, which would wait for its other end.
-fn source(path: &Path) -> Result<Source> {
-    let meta = fs::metadata(path).map_err(cannot("read", path))?;
-    let what = match meta.file_type() {
-        it if it.is_file() => None,
-        it if it.is_dir() => Some("a directory"),
-        _ => Some("no regular file"),
-    };
-    if let Some(what) = what {
-        let text = format!("cannot copy {}: it is {what}: name a file", name(path));
-        return Err(Failure::Failed(text));
-    }
-    let file = File::open(path).map_err(cannot("read", path))?;
-    let meta = file.metadata().map_err(cannot("read", path))?;
-    Ok(Source {
-        file: Arc::new(file),
-        meta,
-    })
-}
-
 /// Copies, and returns the line of the sum if it is wanted.
 async fn copy(
     args: &Args,
@@ -118,7 +90,7 @@ async fn copy(
     let synced = spawn_blocking(move || file.sync_all()).await;
     synced.map_err(panicked)?.map_err(cannot("write", &dst))?;
     if args.verify {
-        let bar = self::bar(size, "verifying");
+        let bar = crate::output::bar(size, "verifying");
         let (a, b) = (Arc::clone(&src.file), Arc::clone(&target.file));
         let names = (args.src.clone(), args.dst.clone());
         let shown = bar.clone();
@@ -147,18 +119,6 @@ async fn copy(
     Ok(sum)
 }
 
-fn panicked(error: tokio::task::JoinError) -> String {
-    format!("a thread of this program ended early: {error}")
-}
-
-/// A bar on stderr, if that is a terminal.
-fn bar(size: u64, what: &'static str) -> ProgressBar {
-    let template = "{msg} {bar:30} {percent:>3} % of {total_bytes}, {bytes_per_sec}, {eta} left";
-    let style = ProgressStyle::with_template(template).expect("the template is right");
-    let bar = ProgressBar::new(size).with_style(style.progress_chars("#>-"));
-    bar.with_message(what)
-}
-
 /// The bytes of a job: what was asked for, unless the device refuses it, or 1 MiB at most.
 fn chunk(asked: Option<u64>, device: &Device) -> Result<usize> {
     let info = device.info();
@@ -184,22 +144,8 @@ fn chunk(asked: Option<u64>, device: &Device) -> Result<usize> {
     Ok(fits?)
 }
 
-/// Reads a size: bytes, or a number of KiB, MiB or GiB.
 fn size(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let bits = match &text[digits.len()..] {
-        "" | "B" => 0,
-        "k" | "K" | "KiB" => 10,
-        "M" | "MiB" => 20,
-        "G" | "GiB" => 30,
-        _ => 64,
-    };
-    let number: Option<u64> = digits.parse().ok();
-    let size = number.and_then(|number| number.checked_mul(1u64.checked_shl(bits)?));
-    match size {
-        Some(size @ 1..=MOST) => Ok(size),
-        _ => Err("write 1 to 1G, for example 64K, 1M or 4096".to_owned()),
-    }
+    open::size(text, MOST).ok_or_else(|| "write 1 to 1G, for example 64K, 1M or 4096".to_owned())
 }
 
 /// The largest chunk.

@@ -9,4 +9,5 @@ mod doctor_odd;
 mod hash;
 mod support;
 mod system;
+mod transfer;
 mod usage;

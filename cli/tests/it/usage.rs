@@ -6,13 +6,15 @@ use std::process::{Command, Stdio};
 
 use crate::support::{Folder, Ran};
 
-const COMMANDS: [&str; 7] = [
+const COMMANDS: [&str; 9] = [
     "devices",
     "caps",
     "check",
     "doctor",
     "copy",
     "hash",
+    "send",
+    "serve",
     "completions",
 ];
 
@@ -34,7 +36,7 @@ fn help_fits_a_screen_and_names_each_command() {
 fn wrong_usage_is_one_sentence_and_code_2() {
     let folder = Folder::new();
     for (args, part) in [
-        (&["device"][..], "similar subcommand exists: 'devices'"),
+        (&["devics"][..], "similar subcommand exists: 'devices'"),
         (&["caps"], "<DEVICE>"),
         (&["copy", "a"], "<DST>"),
         (&["hash"], "<FILES>"),
@@ -42,6 +44,9 @@ fn wrong_usage_is_one_sentence_and_code_2() {
         (&["devices", "--xml"], "--xml"),
         (&["check", "--all"], "--all"),
         (&["check", "pf0", "pf1"], "'pf1'"),
+        (&["send", "a"], "<ADDR>"),
+        (&["send", "-", "127.0.0.1:1"], "--name"),
+        (&["serve"], "--out"),
         (&["completions", "sh"], "bash"),
     ] {
         folder.run(args).refused(2, &[part]);

@@ -1,4 +1,5 @@
-//! The file that becomes DST: it is written under another name, and renamed when it is whole.
+//! The file that `copy` or `serve` writes: it is written under another name, and takes its own name
+//! when it is whole.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::ErrorKind;
@@ -9,48 +10,78 @@ use std::sync::Arc;
 
 use crate::failure::{Failure, Result, cannot, name};
 
-pub(super) struct Target {
+pub(crate) struct Target {
     /// DST, or the file that a link of this name leads to.
-    pub(super) dst: PathBuf,
-    pub(super) file: Arc<File>,
+    pub(crate) dst: PathBuf,
+    pub(crate) file: Arc<File>,
     /// Where it is until it is whole; `None` once it is DST.
     temporary: Option<PathBuf>,
-    force: bool,
+    existing: Existing,
+}
+
+/// What becomes of a file that has the name already.
+#[derive(Clone, Copy, PartialEq)]
+enum Existing {
+    /// It is replaced.
+    Replaced,
+    /// It is refused; the way out is `--force`.
+    Refused,
+    /// It is refused, and a file system that cannot tell at the end is refused as well.
+    Kept,
 }
 
 impl Target {
     /// Creates the temporary file beside DST, with the permissions of SRC.
-    pub(super) fn create(dst: &Path, src: &Metadata, force: bool) -> Result<Target> {
+    pub(crate) fn create(dst: &Path, src: &Metadata, force: bool) -> Result<Target> {
         check(dst, src, force)?;
+        let existing = match force {
+            true => Existing::Replaced,
+            false => Existing::Refused,
+        };
         // What a link leads to is replaced, and not the link.
         let dst = match force {
             true => fs::canonicalize(dst).unwrap_or_else(|_| dst.to_owned()),
             false => dst.to_owned(),
         };
-        let (file, temporary) = temporary(&dst, src.mode() & 0o777)?;
+        Target::begin(dst, src.mode() & 0o777, existing)
+    }
+
+    /// Creates the temporary file of a DST that never replaces another file, for its owner alone.
+    pub(crate) fn create_new(dst: PathBuf) -> Result<Target> {
+        if fs::symlink_metadata(&dst).is_ok() {
+            return Err(exists(&dst, Existing::Kept));
+        }
+        Target::begin(dst, 0o600, Existing::Kept)
+    }
+
+    fn begin(dst: PathBuf, mode: u32, existing: Existing) -> Result<Target> {
+        let (file, temporary) = temporary(&dst, mode)?;
         Ok(Target {
             dst,
             file: Arc::new(file),
             temporary: Some(temporary),
-            force,
+            existing,
         })
     }
 
     /// Gives the file DST's name.
-    pub(super) fn publish(mut self) -> Result {
+    pub(crate) fn publish(mut self) -> Result {
         let Some(temporary) = &self.temporary else {
             return Ok(());
         };
         // A link fails if DST has come meanwhile; a rename would replace it.
-        let linked = match self.force {
-            true => None,
-            false => Some(fs::hard_link(temporary, &self.dst)),
+        let linked = match self.existing {
+            Existing::Replaced => None,
+            _ => Some(fs::hard_link(temporary, &self.dst)),
         };
         match linked {
             // The other name goes when `self` is dropped.
             Some(Ok(())) => return Ok(()),
             Some(Err(error)) if error.kind() == ErrorKind::AlreadyExists => {
-                return Err(exists(&self.dst));
+                return Err(exists(&self.dst, self.existing));
+            }
+            Some(Err(error)) if self.existing == Existing::Kept => {
+                return Err(cannot("link", &self.dst)(error).into());
             }
             // Replacing was asked for, or the file system has no hard links.
             _ => {}
@@ -69,8 +100,12 @@ impl Drop for Target {
     }
 }
 
-fn exists(dst: &Path) -> Failure {
-    Failure::Failed(format!("{} exists: --force replaces it", name(dst)))
+fn exists(dst: &Path, existing: Existing) -> Failure {
+    let name = name(dst);
+    Failure::Failed(match existing {
+        Existing::Kept => format!("{name} exists and is kept: send the file by another --name"),
+        _ => format!("{name} exists: --force replaces it"),
+    })
 }
 
 /// Refuses a DST that is SRC, that is no file, or that exists.
@@ -80,7 +115,7 @@ fn check(dst: &Path, src: &Metadata, force: bool) -> Result {
         // A link that leads nowhere is there all the same.
         Err(error) if error.kind() == ErrorKind::NotFound => {
             return match fs::symlink_metadata(dst).is_ok() && !force {
-                true => Err(exists(dst)),
+                true => Err(exists(dst, Existing::Refused)),
                 false => Ok(()),
             };
         }
@@ -98,7 +133,11 @@ fn check(dst: &Path, src: &Metadata, force: bool) -> Result {
         let text = format!("{} is no regular file: name another one", name(dst));
         return Err(Failure::Failed(text));
     }
-    if force { Ok(()) } else { Err(exists(dst)) }
+    if force {
+        Ok(())
+    } else {
+        Err(exists(dst, Existing::Refused))
+    }
 }
 
 /// Creates a file of a name that no other has, in the folder of DST.

@@ -1,0 +1,197 @@
+//! The messages of both sides, each with its proof.
+
+use std::io;
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::token::Token;
+
+pub(super) type Nonce = [u8; 32];
+
+/// What a sender's hello begins with.
+const MAGIC: &[u8] = b"tokio-doca send 1\0";
+
+/// Bytes of a proof.
+const PROOF: usize = 32;
+
+/// The longest body.
+const MOST: usize = 1024;
+
+/// Which message it is: the proof of one is none of another.
+#[derive(Clone, Copy)]
+pub(super) enum Step {
+    Sender = 1,
+    Receiver,
+    File,
+    Answer,
+    Sum,
+    Stored,
+}
+
+/// Random bytes that no other connection has.
+pub(super) fn nonce() -> Result<Nonce, String> {
+    let mut nonce = Nonce::default();
+    match getrandom::fill(&mut nonce) {
+        Ok(()) => Ok(nonce),
+        Err(error) => Err(format!("cannot get random bytes: {error}")),
+    }
+}
+
+/// What a sender says before there is a stream.
+pub(super) fn hello(has_token: bool, nonce: &Nonce) -> Vec<u8> {
+    [MAGIC, &[u8::from(has_token)], nonce].concat()
+}
+
+/// Whether a sender has a token, and its nonce; `None` if it is no sender.
+pub(super) fn parse_hello(hello: &[u8]) -> Option<(bool, Nonce)> {
+    let (has_token, nonce) = hello.strip_prefix(MAGIC)?.split_first()?;
+    Some((*has_token == 1, nonce.try_into().ok()?))
+}
+
+/// Why a message was not heard.
+#[derive(Debug)]
+pub(super) enum Unheard {
+    /// Its proof is wrong.
+    Forged,
+    /// It is too long.
+    Odd,
+    Io(io::Error),
+}
+
+impl From<io::Error> for Unheard {
+    fn from(error: io::Error) -> Unheard {
+        Unheard::Io(error)
+    }
+}
+
+/// What the proofs of a connection are made with.
+pub(super) struct Session(Hmac<Sha256>);
+
+impl Session {
+    pub(super) fn new(token: &Token, sender: &Nonce, receiver: &Nonce) -> Session {
+        let mut mac = Hmac::new_from_slice(token.bytes()).expect("HMAC takes keys of any length");
+        mac.update(MAGIC);
+        mac.update(sender);
+        mac.update(receiver);
+        Session(mac)
+    }
+
+    fn mac(&self, step: Step, body: &[u8]) -> Hmac<Sha256> {
+        let mut mac = self.0.clone();
+        mac.update(&[step as u8]);
+        mac.update(body);
+        mac
+    }
+
+    /// Sends a message.
+    pub(super) async fn say(
+        &self,
+        to: &mut (impl AsyncWrite + Unpin),
+        step: Step,
+        body: &[u8],
+    ) -> io::Result<()> {
+        let proof = self.mac(step, body).finalize().into_bytes();
+        let len = (body.len() as u16).to_be_bytes();
+        to.write_all(&[&len, body, &proof[..]].concat()).await
+    }
+
+    /// Waits for a message, and returns its body.
+    pub(super) async fn hear(
+        &self,
+        from: &mut (impl AsyncRead + Unpin),
+        step: Step,
+    ) -> Result<Vec<u8>, Unheard> {
+        let len = usize::from(from.read_u16().await?);
+        if len > MOST {
+            return Err(Unheard::Odd);
+        }
+        let mut body = vec![0; len];
+        from.read_exact(&mut body).await?;
+        let mut proof = [0; PROOF];
+        from.read_exact(&mut proof).await?;
+        // Compares in constant time.
+        match self.mac(step, &body).verify_slice(&proof) {
+            Ok(()) => Ok(body),
+            Err(_) => Err(Unheard::Forged),
+        }
+    }
+}
+
+/// Tells a sender that its proof is wrong: a message that proves nothing.
+pub(super) async fn deny(to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+    to.write_all(&[0; 2 + PROOF]).await
+}
+
+/// The body of an answer.
+pub(super) fn verdict(why_not: Option<&str>) -> Vec<u8> {
+    let text = why_not.unwrap_or_default().chars().take(200);
+    let text: String = text.collect();
+    [&[u8::from(why_not.is_some())], text.as_bytes()].concat()
+}
+
+/// What an answer says.
+///
+/// # Errors
+///
+/// Returns why the receiver refuses, in characters that can be printed.
+pub(super) fn parse_verdict(body: &[u8]) -> Result<(), String> {
+    match body {
+        [0] => Ok(()),
+        [] => Err("no reason".to_owned()),
+        [_, text @ ..] => {
+            let text = String::from_utf8_lossy(text);
+            Err(text.replace(|c: char| c.is_control(), "?"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(text: &str) -> Token {
+        Token::of(text)
+    }
+
+    #[tokio::test]
+    async fn a_message_is_heard_in_its_step_and_its_connection_alone() {
+        let (a, b) = ([1; 32], [2; 32]);
+        let ours = Session::new(&token("a token of this test"), &a, &b);
+        let mut said = Vec::new();
+        ours.say(&mut said, Step::File, b"body").await.unwrap();
+        assert_eq!(
+            ours.hear(&mut &said[..], Step::File).await.unwrap(),
+            b"body"
+        );
+        let others = [
+            Session::new(&token("another token of it"), &a, &b),
+            Session::new(&token("a token of this test"), &b, &a),
+            Session::new(&token("a token of this test"), &a, &[3; 32]),
+        ];
+        for other in others {
+            let heard = other.hear(&mut &said[..], Step::File).await;
+            assert!(matches!(heard, Err(Unheard::Forged)));
+        }
+        let heard = ours.hear(&mut &said[..], Step::Sum).await;
+        assert!(matches!(heard, Err(Unheard::Forged)));
+        for at in 2..said.len() {
+            let mut bad = said.clone();
+            bad[at] ^= 1;
+            let heard = ours.hear(&mut &bad[..], Step::File).await;
+            assert!(matches!(heard, Err(Unheard::Forged)), "{at}");
+        }
+        let heard = ours.hear(&mut &[255; 9][..], Step::File).await;
+        assert!(matches!(heard, Err(Unheard::Odd)));
+    }
+
+    #[test]
+    fn what_a_peer_says_is_printed_without_controls() {
+        assert_eq!(parse_verdict(&verdict(None)), Ok(()));
+        let refused = parse_verdict(&verdict(Some("no\x1b[2J\n")));
+        assert_eq!(refused, Err("no?[2J?".to_owned()));
+        assert!(parse_hello(b"GET / HTTP/1.1").is_none());
+        assert_eq!(parse_hello(&hello(true, &[7; 32])), Some((true, [7; 32])));
+    }
+}

@@ -1,0 +1,65 @@
+//! `tokio-doca send` and `tokio-doca serve`: a file goes over a stream to another host.
+//!
+//! ```text
+//!   send                                     serve
+//!   hello: magic, has a token, nonce ------>          refuses without a stream, or
+//!          <------------------------ welcome: nonce
+//!   Sender: proof ------------------------->          a wrong proof ends the connection
+//!          <----------------------- Receiver: proof
+//!   File: size, name ---------------------->
+//!          <------------------------ Answer: go on, or why not
+//!   frames of data, and an empty one ------>
+//!   Sum: size, SHA-256 -------------------->          syncs the file, and names it
+//!          <------------------------ Stored: yes, or why not; may come before the end
+//! ```
+//!
+//! Each message has an HMAC-SHA-256 by the token, of its step, both nonces and its body. The sender
+//! proves first, so that a stranger that connects gets nothing to guess the token by.
+
+mod messages;
+mod name;
+mod receive;
+mod send;
+mod serve;
+mod token;
+
+use std::time::{Duration, Instant};
+
+use tokio_doca::stream::StreamTransport;
+
+pub(crate) use send::{SendArgs, send};
+pub(crate) use serve::{ServeArgs, serve};
+
+/// The port if none is said.
+const PORT: u16 = 4792;
+
+/// The most bytes of a frame of data.
+const FRAME: usize = 256 << 10;
+
+/// A frame of this length says that the sender waits for its input.
+const WAITS: u32 = u32::MAX;
+
+/// How long one side waits for a message of the other one, before and after the data.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// How long one side waits for the other one within the data.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// How long the sender waits until the receiver has synced the file.
+const SYNC: Duration = Duration::from_secs(600);
+
+/// How many bytes went which way, and how fast.
+fn way(bytes: u64, transport: StreamTransport, begun: Instant) -> String {
+    let transport = match transport {
+        StreamTransport::Rdma => "RDMA",
+        _ => "TCP",
+    };
+    let took = begun.elapsed();
+    let rate = bytes as f64 / 1e6 / took.as_secs_f64();
+    format!("{bytes} bytes by {transport} in {took:.1?}, {rate:.0} MB/s")
+}
+
+/// A sum in hexadecimal.
+fn hex(sum: &[u8]) -> String {
+    sum.iter().map(|byte| format!("{byte:02x}")).collect()
+}

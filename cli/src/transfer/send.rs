@@ -1,0 +1,290 @@
+//! `tokio-doca send`: sends a file or stdin to `serve`.
+
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::io::{self, Read};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use indicatif::ProgressBar;
+use sha2::{Digest, Sha256};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+use tokio_doca::WorkQ;
+use tokio_doca::stream::{RdmaStream, StreamAddr, StreamOptions};
+
+use super::messages::{Session, Step, Unheard, hello, nonce, parse_verdict};
+use super::token::{Token, TokenArgs};
+use super::{ANSWER, FRAME, PORT, SILENCE, SYNC, WAITS, hex, name, way};
+use crate::failure::{self, Failure, Result, cannot, panicked, reason, text};
+use crate::open;
+use crate::output::{bar, print};
+
+/// How often the receiver hears that the input has nothing yet.
+const PAUSE: Duration = Duration::from_secs(10);
+
+const AFTER: &str = "\
+Exit codes: 0 the receiver has checked, synced and named the file, 1 failed,
+2 wrong usage. Nothing is encrypted.";
+
+#[derive(clap::Args)]
+#[command(after_help = AFTER)]
+pub(crate) struct SendArgs {
+    /// The file to send, - for stdin
+    file: PathBuf,
+    /// The receiver, HOST:PORT, or HOST for port 4792
+    addr: String,
+    /// The file's name there [default: its name here]
+    #[arg(long, allow_hyphen_values = true)]
+    name: Option<String>,
+    #[command(flatten)]
+    token: TokenArgs,
+    /// The device [default: the first that copies]
+    #[arg(short, long, value_name = "NAME")]
+    device: Option<String>,
+}
+
+/// What is sent.
+struct Source {
+    input: Box<dyn Read + Send>,
+    size: Option<u64>,
+    /// Its name there.
+    name: String,
+    /// Its name in sentences.
+    shown: PathBuf,
+}
+
+pub(crate) fn send(args: &SendArgs) -> Result {
+    let addr = address(&args.addr);
+    let token = args.token.read()?;
+    let ip = match &addr {
+        StreamAddr::Tcp(addr) => Some(addr.ip()),
+        StreamAddr::Host(host) if host.starts_with("localhost:") => {
+            Some(IpAddr::from([127, 0, 0, 1]))
+        }
+        _ => None,
+    };
+    token.check(ip, &args.addr)?;
+    let source = source(args)?;
+    let device = open::device(args.device.as_deref())?;
+    let runtime = open::runtime()?;
+    let sent = runtime.block_on(async {
+        let options = StreamOptions::new().connections(1).or_tcp(true);
+        let connector = options.connector(&device, &WorkQ::builder().build()?)?;
+        let ours = nonce()?;
+        let hello = hello(token.is_some(), &ours);
+        let connected = connector.connect_with(addr, &hello).await;
+        let failed = |error| format!("cannot send to {}: {}", args.addr, text(&error));
+        let (stream, theirs) = connected.map_err(failed)?;
+        let theirs = theirs.as_slice().try_into();
+        let theirs = theirs.map_err(|_| not(&args.addr, "it is no tokio-doca serve"))?;
+        let session = Session::new(&token, &ours, &theirs);
+        Sender { args, session }.send(stream, source, &token).await
+    });
+    // A thread may be at a read of stdin that never ends.
+    runtime.shutdown_background();
+    print(&sent?)
+}
+
+/// Reads where the receiver is.
+fn address(text: &str) -> StreamAddr {
+    if let Ok(addr) = text.parse::<SocketAddr>() {
+        return StreamAddr::Tcp(addr);
+    }
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return StreamAddr::Tcp(SocketAddr::new(ip, PORT));
+    }
+    StreamAddr::Host(match text.contains(':') {
+        true => text.to_owned(),
+        false => format!("{text}:{PORT}"),
+    })
+}
+
+/// Opens what is to be sent, and checks the name that it gets.
+fn source(args: &SendArgs) -> Result<Source> {
+    let usage = |text: &str| Failure::Usage(text.to_owned());
+    let is_stdin = args.file.as_os_str() == "-";
+    let bytes = match (&args.name, is_stdin) {
+        (Some(name), _) => name.as_bytes(),
+        (None, true) => return Err(usage("stdin has no name: give it one by --name NAME")),
+        (None, false) => args
+            .file
+            .file_name()
+            .map_or(b"".as_slice(), OsStr::as_bytes),
+    };
+    let checked = name::check(bytes);
+    let name = checked.map_err(|why| usage(&format!("{why}: give another by --name NAME")))?;
+    let name = name.to_owned();
+    if is_stdin {
+        return Ok(Source {
+            input: Box::new(io::stdin()),
+            size: None,
+            name,
+            shown: "stdin".into(),
+        });
+    }
+    let source = open::source("send", &args.file)?;
+    let size = source.meta.len();
+    Ok(Source {
+        // What is added meanwhile is not sent.
+        input: Box::new(source.file.take(size)),
+        size: Some(size),
+        name,
+        shown: args.file.clone(),
+    })
+}
+
+fn not(addr: &str, why: impl Display) -> Failure {
+    Failure::Failed(format!("{addr} did not store the file: {why}"))
+}
+
+struct Sender<'a> {
+    args: &'a SendArgs,
+    session: Session,
+}
+
+impl Sender<'_> {
+    fn not(&self, why: impl Display) -> Failure {
+        not(&self.args.addr, why)
+    }
+
+    fn lost(&self, error: &io::Error) -> Failure {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => self.not("it ended the connection"),
+            _ => self.not(format!("the connection is lost: {}", reason(error))),
+        }
+    }
+
+    fn unheard(&self, unheard: Unheard) -> Failure {
+        match unheard {
+            Unheard::Io(error) => self.lost(&error),
+            _ => self.not("it broke the protocol"),
+        }
+    }
+
+    fn silent(&self, limit: Duration) -> Failure {
+        self.not(format!("it was silent for {} s", limit.as_secs()))
+    }
+
+    async fn wait<T>(
+        &self,
+        limit: Duration,
+        future: impl Future<Output = Result<T, Unheard>>,
+    ) -> Result<T> {
+        let waited = timeout(limit, future).await;
+        waited
+            .map_err(|_| self.silent(limit))?
+            .map_err(|unheard| self.unheard(unheard))
+    }
+
+    /// Says a message, but does not wait for a peer that does not read.
+    async fn say(&self, to: &mut (impl AsyncWrite + Unpin), step: Step, body: &[u8]) -> Result {
+        let said = self.session.say(to, step, body);
+        let said = async { said.await.map_err(Unheard::Io) };
+        self.wait(ANSWER, said).await
+    }
+
+    /// Sends a file, and returns what is said of it once it is stored.
+    async fn send(&self, mut stream: RdmaStream, source: Source, token: &Token) -> Result<String> {
+        let session = &self.session;
+        self.say(&mut stream, Step::Sender, &[]).await?;
+        match timeout(ANSWER, session.hear(&mut stream, Step::Receiver)).await {
+            Ok(Err(Unheard::Forged)) if token.is_some() => {
+                let text = "its token is another one: give both sides the same";
+                return Err(self.not(text));
+            }
+            Ok(heard) => drop(heard.map_err(|unheard| self.unheard(unheard))?),
+            Err(_) => return Err(self.silent(ANSWER)),
+        }
+        let size = source.size.unwrap_or(u64::MAX).to_be_bytes();
+        let head = [&size[..], source.name.as_bytes()].concat();
+        self.say(&mut stream, Step::File, &head).await?;
+        let answer = self.wait(ANSWER, session.hear(&mut stream, Step::Answer));
+        parse_verdict(&answer.await?).map_err(|why| self.not(why))?;
+
+        let (name, transport) = (source.name.clone(), stream.transport());
+        let bar = bar(source.size.unwrap_or_default(), "sending");
+        let begun = Instant::now();
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        // The receiver may refuse the rest.
+        let mut verdict = pin!(session.hear(&mut reader, Step::Stored));
+        let sent = tokio::select! {
+            biased;
+            early = &mut verdict => Err(match early.map(|body| parse_verdict(&body)) {
+                Ok(Err(why)) => self.not(why),
+                Ok(Ok(())) => self.not("it broke the protocol"),
+                Err(unheard) => self.unheard(unheard),
+            }),
+            sent = self.data(&mut writer, source, &bar) => sent,
+        };
+        bar.finish_and_clear();
+        let (bytes, sum) = sent?;
+        let stored = self.wait(SYNC, verdict).await?;
+        parse_verdict(&stored).map_err(|why| self.not(why))?;
+        let way = way(bytes, transport, begun);
+        // The receiver waits for nothing any more.
+        let _ = timeout(ANSWER, writer.shutdown()).await;
+        let addr = &self.args.addr;
+        Ok(format!(
+            "ok: {addr} stored {name}: {way}, SHA-256 {}\n",
+            hex(&sum)
+        ))
+    }
+
+    /// Sends the data and its sum. Returns how many bytes there were.
+    async fn data(
+        &self,
+        writer: &mut (impl AsyncWrite + Unpin),
+        source: Source,
+        bar: &ProgressBar,
+    ) -> Result<(u64, [u8; 32])> {
+        let (mut input, mut sum, mut bytes) = (source.input, Sha256::new(), 0);
+        let mut frame = Vec::new();
+        loop {
+            let mut read = spawn_blocking(move || {
+                frame.clear();
+                frame.extend_from_slice(&[0; 4]);
+                let read = (&mut input).take(FRAME as u64).read_to_end(&mut frame);
+                sum.update(&frame[4..]);
+                read.map(|len| (input, sum, frame, len))
+            });
+            let read = loop {
+                match timeout(PAUSE, &mut read).await {
+                    Ok(read) => break read.map_err(panicked)?,
+                    Err(_) => self.write(writer, &WAITS.to_be_bytes()).await?,
+                }
+            };
+            let len;
+            (input, sum, frame, len) = read.map_err(cannot("read", &source.shown))?;
+            if len == 0 {
+                break;
+            }
+            frame[..4].copy_from_slice(&(len as u32).to_be_bytes());
+            self.write(writer, &frame).await?;
+            bytes += len as u64;
+            if source.size.is_none() {
+                bar.set_length(bytes);
+            }
+            bar.inc(len as u64);
+        }
+        if source.size.is_some_and(|size| size != bytes) {
+            let name = failure::name(&source.shown);
+            let text = format!("{name} has got shorter meanwhile: send it when it is left alone");
+            return Err(Failure::Failed(text));
+        }
+        self.write(writer, &[0; 4]).await?;
+        let sum: [u8; 32] = sum.finalize().into();
+        let body = [&bytes.to_be_bytes()[..], &sum].concat();
+        self.say(writer, Step::Sum, &body).await?;
+        Ok((bytes, sum))
+    }
+
+    async fn write(&self, writer: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result {
+        let write = async { writer.write_all(bytes).await.map_err(Unheard::Io) };
+        self.wait(SILENCE, write).await
+    }
+}
