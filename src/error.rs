@@ -115,6 +115,7 @@ impl Error {
     }
 
     /// Returns the error of a peer that has refused, with what it said as the source.
+    #[cfg(feature = "verbs")]
     pub(crate) fn of_refusal(self, said: impl std::error::Error + Send + Sync + 'static) -> Error {
         let source = Some(io::Error::new(io::ErrorKind::ConnectionRefused, said));
         Error { source, ..self }
