@@ -134,12 +134,13 @@ impl RdmaConnector {
         };
         check_data(CONNECT, data, most)?;
         let runtime = runtime(CONNECT)?;
-        if let StreamAddr::Cm(addr) = addr
-            && let Some(connected) = cm::connect(&self.0, *addr, data, &runtime).await
-        {
-            return connected;
+        let (options, begun) = (self.0.options, Instant::now());
+        if let StreamAddr::Cm(addr) = addr {
+            let connected = cm::connect(&self.0, *addr, data, &runtime).await?;
+            if let Some(connected) = connected {
+                return Ok(connected);
+            }
         }
-        let options = self.0.options;
         let greet = async {
             let socket = match addr {
                 StreamAddr::Tcp(addr) | StreamAddr::Cm(addr) => {
@@ -159,7 +160,8 @@ impl RdmaConnector {
             let answer = self.0.ask(&mut exchange, &blob, data).await?;
             Ok((side, exchange, answer))
         };
-        let (side, exchange, answer) = in_time(CONNECT, options.timeout, greet).await?;
+        let left = options.timeout.saturating_sub(begun.elapsed());
+        let (side, exchange, answer) = in_time(CONNECT, left, greet).await?;
         let connect = self.dial(side, exchange, answer, data);
         in_time(CONNECT, options.timeout, connect).await
     }
@@ -350,7 +352,10 @@ impl StreamOptions {
 pub(super) fn check_data(op: &'static str, data: &[u8], most: usize) -> Result<()> {
     match data.len() {
         len if len > most => {
-            let text = format!("{len} bytes of data, and at most {most} fit into the exchange");
+            let text = format!(
+                "{len} bytes of data, and at most {most} fit into the exchange: send the rest on \
+                 the stream"
+            );
             Err(Error::new(ErrorKind::InvalidValue, op, text))
         }
         _ => Ok(()),

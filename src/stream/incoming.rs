@@ -102,7 +102,8 @@ impl Incoming {
     /// streams is in use, and `NoMemory` if no more can be had; `ConnectionAborted` if the peer
     /// could not connect, or gave up: its connect was dropped or ran out of time, or its process
     /// has ended; `TimedOut` after the [`timeout`](super::StreamOptions::timeout); `InvalidValue`
-    /// for more than 16 KiB of `data`; as [`Rdma::connect`](crate::Rdma::connect), but for its
+    /// for more `data`: keep to 164 bytes if the listener has a
+    /// [`StreamAddr::Cm`](super::StreamAddr::Cm); as [`Rdma::connect`](crate::Rdma::connect), but for its
     /// `ConnectionReset`.
     ///
     /// # Cancel safety
@@ -161,7 +162,7 @@ impl Incoming {
         }
     }
 
-    /// Refuses the peer: its connect fails with this reason, of which it gets 512 bytes, or 148
+    /// Refuses the peer: its connect fails with this reason, of which it gets 512 bytes, or 146
     /// by rdma_cm.
     ///
     /// # Errors
@@ -255,6 +256,10 @@ impl Drop for Incoming {
             self.net.guests.count(|stats| stats.refused += 1);
             let peer = &self.peer;
             log(|| debug!(target: "tokio_doca::stream", %peer, "refused"));
+        }
+        if let Way::Cm(asked) = &mut self.way {
+            // In words that no other program says.
+            asked.refuse("");
         }
     }
 }

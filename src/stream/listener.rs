@@ -4,12 +4,12 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Once};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use futures::future::select;
+use futures::future::{Either, select};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tracing::{debug, warn};
@@ -65,8 +65,10 @@ pub struct RdmaListener {
     addr: StreamAddr,
     tcp: Option<SocketAddr>,
     cm: Option<CmListener>,
-    /// Whether the next call of `accept` looks for peers of rdma_cm first.
+    /// Whether `accept` looks for peers of rdma_cm first: if the last peer came to the socket.
     cm_first: AtomicBool,
+    /// The log says that there will be no more of them.
+    cm_over: Once,
     arrivals: Mutex<Arrivals>,
     accepting: Arc<Accepting>,
 }
@@ -109,7 +111,9 @@ impl RdmaListener {
     /// `InvalidValue` for an option that is out of its range; `NotSupported` for one that the
     /// device does not have, and without RDMA or on iWARP unless TCP will do
     /// ([`StreamOptions::or_tcp`]); `NotFound` for a host name without an address;
-    /// `AlreadyExist` if the address is in use; `NoMemory` if the memory of the first streams
+    /// `AlreadyExist` if the address is in use; by rdma_cm as
+    /// [`CmListener::bind`](crate::rdma::CmListener::bind), but that TCP will do for what is
+    /// `NotSupported`; `NoMemory` if the memory of the first streams
     /// cannot be had; `BadState` without a Tokio runtime; what the system says.
     ///
     /// # Panics
@@ -177,8 +181,8 @@ impl RdmaListener {
     ///
     /// # Errors
     ///
-    /// `IoFailed` if the listening socket has failed: the next call does too. `BadState` without a
-    /// Tokio runtime.
+    /// `IoFailed` if the listening socket has failed, and `Driver` if the adapter of a listener by
+    /// rdma_cm was removed: the next call does too. `BadState` without a Tokio runtime.
     ///
     /// # Panics
     ///
@@ -195,13 +199,16 @@ impl RdmaListener {
         let by_cm = pin!(self.accept_by_cm(cm, &runtime));
         let by_socket = pin!(self.accept_by_socket(&runtime));
         // Peers of one kind do not hold up those of the other one.
-        let each: [Pin<&mut (dyn Future<Output = _> + Send)>; 2] =
-            match self.cm_first.fetch_xor(true, SeqCst) {
-                true => [by_cm, by_socket],
-                false => [by_socket, by_cm],
-            };
+        let cm_first = self.cm_first.load(SeqCst);
+        let each: [Pin<&mut (dyn Future<Output = _> + Send)>; 2] = match cm_first {
+            true => [by_cm, by_socket],
+            false => [by_socket, by_cm],
+        };
         let [first, second] = each;
-        select(first, second).await.factor_first().0
+        let came = select(first, second).await;
+        let was_first = matches!(came, Either::Left(_));
+        self.cm_first.store(was_first != cm_first, SeqCst);
+        came.factor_first().0
     }
 
     /// As `accept`, for peers that come to the socket.
@@ -391,6 +398,7 @@ impl RdmaListener {
             tcp,
             cm,
             cm_first: AtomicBool::new(true),
+            cm_over: Once::new(),
             arrivals: Mutex::new(Arrivals::new(listener)),
             accepting: Arc::default(),
         }

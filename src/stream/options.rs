@@ -51,6 +51,7 @@ pub enum StreamAddr {
     /// ends. Needs adapters (not iWARP's) and librdmacm. A connector says at most 24 bytes, and a
     /// listener 164. With [`or_tcp`](StreamOptions::or_tcp) a listener listens at the TCP address
     /// of this number as well, and a connector for which rdma_cm finds no way goes there.
+    /// [`gid_index`](StreamOptions::gid_index) and [`mtu`](StreamOptions::mtu) do not count.
     Cm(SocketAddr),
     /// A host name or an address, a colon and the port. Its addresses are tried one after the
     /// other, in the order of the system's resolver.

@@ -82,7 +82,7 @@ impl Side {
     ) -> Result<()> {
         let dial = self.core.rdma().dial(offer.blob).timeout(timeout);
         dial.await.map_err(|error| not_met(op, error))?;
-        self.begin(op, offer)
+        self.begin(op, offer.frame, offer.credits)
     }
 
     /// Takes the connector as the peer, and contacts nobody.
@@ -90,11 +90,7 @@ impl Side {
         let listen = self.core.rdma().listen(offer.blob);
         listen.await.map_err(|error| not_met(op, error))?;
         // Its first frame gives credits, and nothing that comes before it.
-        let offer = Offer {
-            credits: 0,
-            ..offer
-        };
-        self.begin(op, offer)
+        self.begin(op, offer.frame, 0)
     }
 
     /// Has the first frames pass: the connector's, which proves to the listener that it has come (a
@@ -137,9 +133,10 @@ impl Side {
         waits.then(|| Error::new(ErrorKind::Full, op, text))
     }
 
-    /// Begins, with what the other side has said.
-    pub(super) fn begin(&mut self, op: &'static str, offer: Offer<'_>) -> Result<()> {
-        let begun = self.core.begin(offer.frame as usize, offer.credits);
+    /// Begins, with the longest frame that the other side takes, and the first credits that it
+    /// gives.
+    pub(super) fn begin(&mut self, op: &'static str, frame: u32, credits: u16) -> Result<()> {
+        let begun = self.core.begin(frame as usize, credits);
         begun.map_err(|error| Error::from(error.of_stream()).with_call(op))
     }
 }
@@ -163,8 +160,8 @@ fn not_met(op: &'static str, error: Error) -> Error {
 /// What nothing passes on a path means.
 pub(super) fn not_passed(op: &'static str, kind: ErrorKind, why: &str, path: Path) -> Error {
     let text = format!(
-        "{why}; the path is {path}, and StreamOptions::gid_index or transport says another address \
-         of this side"
+        "{why}; the path is {path}, and StreamOptions::transport, or without rdma_cm gid_index, \
+         says another address of this side"
     );
     Error::new(kind, op, text)
 }

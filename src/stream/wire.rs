@@ -5,9 +5,6 @@ use std::fmt;
 
 const MAGIC: [u8; 4] = *b"TDST";
 
-/// By rdma_cm, after the greeting of two Rdmas of this library.
-const CM_MAGIC: u8 = b'S';
-
 /// The version of the exchange and of the frames of a stream.
 pub(super) const VERSION: u8 = 2;
 
@@ -35,6 +32,12 @@ pub(super) const MAY_TCP: u16 = 1;
 
 /// The longest message: an offer with all bytes of the application's.
 pub(super) const LEN_MAX: usize = 16 + 1024 + DATA_MAX;
+
+/// What each side says first by rdma_cm, after the greeting of two Rdmas.
+const CM_HEAD: [u8; 2] = [b'S', VERSION];
+
+/// The longest reason by rdma_cm.
+const CM_REASON_MAX: usize = 146;
 
 /// The most bytes of the application's by rdma_cm: of a connector, and of a listener.
 pub(super) const CM_HELLO_MAX: usize = 24;
@@ -89,7 +92,7 @@ impl fmt::Display for Wrong {
 }
 
 /// Returns as many characters of a reason as have `most` bytes.
-pub(super) fn cut(reason: &str, most: usize) -> &str {
+fn cut(reason: &str, most: usize) -> &str {
     let mut ends = (0..=reason.len().min(most)).rev();
     let end = ends.find(|&end| reason.is_char_boundary(end));
     &reason[..end.unwrap_or(0)]
@@ -147,32 +150,6 @@ impl Offer<'_> {
         self.flags & MAY_TCP != 0
     }
 
-    /// The offer as rdma_cm carries it, which has what a blob says.
-    pub(super) fn by_cm(&self) -> Vec<u8> {
-        let mut bytes = vec![CM_MAGIC, VERSION];
-        bytes.extend(self.frame.to_be_bytes());
-        bytes.extend(self.data);
-        bytes
-    }
-
-    pub(super) fn parse_by_cm(bytes: &[u8]) -> Result<Offer<'_>, Wrong> {
-        let (&[magic, version], rest) = bytes.split_first_chunk().ok_or(Wrong::Nonsense)?;
-        let (frame, data) = rest.split_first_chunk().ok_or(Wrong::Nonsense)?;
-        let frame = u32::from_be_bytes(*frame);
-        match version {
-            _ if magic != CM_MAGIC => Err(Wrong::Nonsense),
-            VERSION if frame >= FRAME_MIN => Ok(Offer {
-                frame,
-                credits: 0,
-                flags: 0,
-                blob: &[],
-                data,
-            }),
-            VERSION => Err(Wrong::Nonsense),
-            version => Err(Wrong::Version(version)),
-        }
-    }
-
     fn parse(bytes: &[u8]) -> Option<Offer<'_>> {
         let (frame, rest) = bytes.split_first_chunk()?;
         let (credits, rest) = rest.split_first_chunk()?;
@@ -188,6 +165,39 @@ impl Offer<'_> {
         };
         let fits = offer.frame >= FRAME_MIN && data.len() <= DATA_MAX;
         fits.then_some(offer)
+    }
+}
+
+/// What rdma_cm carries of a side: the longest frame that it takes, and the application's bytes.
+pub(super) fn cm_offer(frame: usize, data: &[u8]) -> Vec<u8> {
+    [&CM_HEAD, &(frame as u32).to_be_bytes()[..], data].concat()
+}
+
+/// Returns the frame and the application's bytes of the other side.
+pub(super) fn parse_cm_offer(bytes: &[u8]) -> Result<(u32, &[u8]), Wrong> {
+    let (frame, data) = cm_rest(bytes)?.split_first_chunk().ok_or(Wrong::Nonsense)?;
+    let frame = u32::from_be_bytes(*frame);
+    match frame >= FRAME_MIN {
+        true => Ok((frame, data)),
+        false => Err(Wrong::Nonsense),
+    }
+}
+
+/// What rdma_cm carries of a listener that refuses, with as much of the reason as fits.
+pub(super) fn cm_refusal(reason: &str) -> Vec<u8> {
+    [&CM_HEAD, cut(reason, CM_REASON_MAX).as_bytes()].concat()
+}
+
+pub(super) fn parse_cm_refusal(bytes: &[u8]) -> Result<&str, Wrong> {
+    std::str::from_utf8(cm_rest(bytes)?).map_err(|_| Wrong::Nonsense)
+}
+
+/// Returns what is behind the magic and the version.
+fn cm_rest(bytes: &[u8]) -> Result<&[u8], Wrong> {
+    match bytes {
+        [magic, VERSION, rest @ ..] if *magic == CM_HEAD[0] => Ok(rest),
+        [magic, version, ..] if *magic == CM_HEAD[0] => Err(Wrong::Version(*version)),
+        _ => Err(Wrong::Nonsense),
     }
 }
 
@@ -217,8 +227,11 @@ mod tests {
             tail in prop::collection::vec(any::<u8>(), 0..30),
         ) {
             let bytes = [head, &tail].concat();
-            if let Ok(offer) = Offer::parse_by_cm(&bytes) {
-                prop_assert_eq!(offer.by_cm(), bytes);
+            if let Ok((frame, data)) = parse_cm_offer(&bytes) {
+                prop_assert_eq!(cm_offer(frame as usize, data), bytes.clone());
+            }
+            if let Ok(reason) = parse_cm_refusal(&bytes) {
+                prop_assert_eq!(cm_refusal(reason), bytes);
             }
         }
 
@@ -239,13 +252,13 @@ mod tests {
         assert_eq!(Message::parse(b"TDST\x01?"), Err(Wrong::Version(1)));
         assert_eq!(Message::parse(b"TDSX\x02\x02"), Err(Wrong::Nonsense));
         assert_eq!(Message::parse(&Message::Ready.bytes()), Ok(Message::Ready));
-        assert_eq!(
-            Offer::parse_by_cm(b"S\x03\0\0\x10\0"),
-            Err(Wrong::Version(3))
-        );
+        let other = b"S\x03\0\0\x10\0";
+        assert_eq!(parse_cm_offer(other), Err(Wrong::Version(3)));
+        assert_eq!(parse_cm_refusal(other), Err(Wrong::Version(3)));
         for wrong in [&b"S\x02\0\0\0\x3f"[..], b"R\x02\0\0\x10\0", b"S\x02\0\0"] {
-            assert_eq!(Offer::parse_by_cm(wrong), Err(Wrong::Nonsense));
+            assert_eq!(parse_cm_offer(wrong), Err(Wrong::Nonsense));
         }
+        assert_eq!(parse_cm_refusal(&cm_refusal("")), Ok(""));
         let long = "ä".repeat(REASON_MAX);
         let bytes = Message::Refusal(&long).bytes();
         let cut = Message::Refusal(&long[..REASON_MAX]);

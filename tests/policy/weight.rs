@@ -24,7 +24,7 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "error",
-        758,
+        759,
         "45: receives out of range are refused; kinds have a file for their aliases; 46: what ends a stream is said in its words; 48: what a refusal says",
     ),
     (
@@ -54,8 +54,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "provider/verbs",
-        7929,
-        "46: which address of a port, by the networks of this host; 46: ports of adapters have names; 46: whether a peer is of the same kind; 47: what a peer permits; 48: rdma_cm; 48: memory by address and key; 48: what a reader found in rdma_cm",
+        7935,
+        "46: which address of a port, by the networks of this host; 46: ports of adapters have names; 46: whether a peer is of the same kind; 47: what a peer permits; 48: rdma_cm; 48: memory by address and key; 48: what a reader found in rdma_cm; 48: why nobody can listen",
     ),
     (
         "reactor",
@@ -64,8 +64,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "stream",
-        4730,
-        "46: settings of adapters, names, addresses, events; 45: limits out of range are refused, a connect that waits is in the log; 46: which address; 46: a stream tries its path, and asks for small packets; 46: memory comes with streams; 46: statistics, events, what of an Rdma leaves a stream whole; 46: what a reader of it found; 46: streams over TCP where there is no RDMA; 46: errors in the words of a stream; 46: what a reader of or_tcp found; 47: writes share a frame, which a task of the stream sends; 48: listeners and connectors by rdma_cm",
+        4750,
+        "46: settings of adapters, names, addresses, events; 45: limits out of range are refused, a connect that waits is in the log; 46: which address; 46: a stream tries its path, and asks for small packets; 46: memory comes with streams; 46: statistics, events, what of an Rdma leaves a stream whole; 46: what a reader of it found; 46: streams over TCP where there is no RDMA; 46: errors in the words of a stream; 46: what a reader of or_tcp found; 47: writes share a frame, which a task of the stream sends; 48: listeners and connectors by rdma_cm; 48: listeners and connectors by rdma_cm",
     ),
     (
         "sync",
@@ -75,7 +75,7 @@ const RECORD: [(&str, usize, &str); 14] = [
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 48575;
+const SUM: usize = 48603;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

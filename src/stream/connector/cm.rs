@@ -1,5 +1,5 @@
-//! A stream by rdma_cm, which says what the exchange says otherwise: there is no socket. The first
-//! frames pass as after an exchange.
+//! Connects a stream by rdma_cm. The private data carry what the exchange carries on a socket, and
+//! the first frames pass as after it.
 
 use std::error::Error as _;
 use std::io;
@@ -14,9 +14,10 @@ use super::{in_time, pass_within};
 use crate::channel::Peer;
 use crate::device::CmRefused;
 use crate::error::{Error, ErrorKind, Result};
+use crate::stream::exchange::Over;
 use crate::stream::side::{CONNECT, Met, Net, refused};
 use crate::stream::stream::{Link, RdmaStream};
-use crate::stream::wire::{Offer, Wrong};
+use crate::stream::wire::{CANNOT_CONNECT, NO_RDMA, Wrong, parse_cm_offer, parse_cm_refusal};
 use crate::sync::log;
 
 /// Connects, or returns `None` if there is no way by rdma_cm and TCP will do.
@@ -25,26 +26,21 @@ pub(super) async fn connect(
     addr: SocketAddr,
     data: &[u8],
     runtime: &Handle,
-) -> Option<Result<(RdmaStream, Vec<u8>)>> {
+) -> Result<Option<(RdmaStream, Vec<u8>)>> {
     let timeout = net.options.timeout;
     // So that it leaves time for TCP.
     let limit = if net.may_tcp() { timeout / 2 } else { timeout };
-    match in_time(CONNECT, limit, dial(net, addr, data, runtime, limit)).await {
-        Err(error) if net.may_tcp() && net.is_of_rdma(&error) && is_no_answer(&error) => {
-            let text = "no connection by rdma_cm: TCP from now on";
-            log(|| warn!(target: "tokio_doca::stream", peer = %addr, %error, "{text}"));
-            None
-        }
-        connected => Some(connected.map_err(|error| net.without_tcp(CONNECT, error))),
+    let dial = dial(net, addr, data, runtime, limit);
+    let error = match in_time(CONNECT, limit, dial).await {
+        Ok(connected) => return Ok(Some(connected)),
+        Err(error) => error,
+    };
+    if !net.may_tcp() || !net.is_of_rdma(&error) || is_decided(&error) {
+        return Err(net.without_tcp(CONNECT, of_listener(error)));
     }
-}
-
-/// Returns false for what the listener at this address has decided, which it would say by TCP too.
-fn is_no_answer(error: &Error) -> bool {
-    !matches!(
-        error.kind(),
-        ErrorKind::NotPermitted | ErrorKind::UnsupportedVersion
-    )
+    let text = "no connection by rdma_cm: asks by TCP instead";
+    log(|| warn!(target: "tokio_doca::stream", peer = %addr, %error, "{text}"));
+    Ok(None)
 }
 
 async fn dial(
@@ -55,19 +51,22 @@ async fn dial(
     limit: Duration,
 ) -> Result<(RdmaStream, Vec<u8>)> {
     let begun = Instant::now();
+    // So that it ends before `in_time` does, and says why.
     let left = || (limit * 15 / 16).saturating_sub(begun.elapsed());
     let mut side = net.side(CONNECT, None).await?;
     let dial = side.core.rdma().connect_to(addr);
-    let dial = dial.private_data(&net.cm_offer(data)).timeout(left());
-    let answer = dial.await.map_err(of_listener)?;
-    let offer = Offer::parse_by_cm(&answer).map_err(|wrong| {
+    let answer = dial
+        .private_data(&net.cm_offer(data))
+        .timeout(left())
+        .await?;
+    let (frame, said) = parse_cm_offer(&answer).map_err(|wrong| {
         let kind = match wrong {
             Wrong::Version(_) => ErrorKind::UnsupportedVersion,
             Wrong::Nonsense => ErrorKind::ConnectionAborted,
         };
         Error::new(kind, CONNECT, format!("{addr}: {wrong}"))
     })?;
-    side.begin(CONNECT, offer)?;
+    side.begin(CONNECT, frame, 0)?;
     match side.path() {
         Some(path) => pass_within(&mut side, path, left()).await?,
         None => side.pass(CONNECT).await?,
@@ -79,20 +78,41 @@ async fn dial(
     };
     let link = Link::over_rdma(side.core, &side.wakers, runtime);
     let stream = RdmaStream::new(link, side.wakers, met, net.options.linger, None);
-    Ok((stream, offer.data.to_vec()))
+    Ok((stream, said.to_vec()))
 }
 
-/// What the listener says is said as in an exchange.
+/// Returns what the listener's application said, if this error is a refusal.
+fn refusal(error: &Error) -> Option<&[u8]> {
+    let source: &io::Error = error.source()?.downcast_ref()?;
+    let CmRefused(said) = source.get_ref()?.downcast_ref()?;
+    Some(said)
+}
+
+/// Returns true for what a listener of streams has decided, which it would say by TCP too.
+fn is_decided(error: &Error) -> bool {
+    let reason = refusal(error).map(parse_cm_refusal);
+    match reason {
+        Some(Ok(reason)) => ![NO_RDMA, CANNOT_CONNECT].contains(&reason),
+        Some(Err(Wrong::Version(_))) => true,
+        _ => error.kind() == ErrorKind::UnsupportedVersion,
+    }
+}
+
+/// Gives a listener's refusal the kind and the words that it has in an exchange.
 fn of_listener(error: Error) -> Error {
-    let source = error
-        .source()
-        .and_then(|source| source.downcast_ref::<io::Error>());
-    let said = source.and_then(|source| source.get_ref()?.downcast_ref::<CmRefused>());
-    let kind = match said {
-        Some(CmRefused(said)) if !said.is_empty() => {
-            refused(std::str::from_utf8(said).unwrap_or_default())
+    let (kind, text) = match refusal(&error).map(parse_cm_refusal) {
+        Some(Ok("")) => (
+            ErrorKind::ConnectionAborted,
+            "the listener has dropped its Incoming".to_owned(),
+        ),
+        Some(Ok(reason)) => (refused(reason), Over::Refused(reason).to_string()),
+        Some(Err(wrong @ Wrong::Version(_))) => (ErrorKind::UnsupportedVersion, wrong.to_string()),
+        _ if error.kind() == ErrorKind::InvalidValue => {
+            let text =
+                "the other side is no RdmaListener: name the address of one (StreamAddr::Cm)";
+            (ErrorKind::InvalidValue, text.to_owned())
         }
         _ => return error.with_call(CONNECT),
     };
-    Error::new(kind, CONNECT, error.message().to_owned())
+    Error::new(kind, CONNECT, text)
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use super::{GRANT, Incoming, Way, gave_up};
 use crate::channel::Peer;
@@ -12,16 +13,16 @@ use crate::ops::CmRequest;
 use crate::stream::drain::Guest;
 use crate::stream::side::{Met, Net};
 use crate::stream::stream::{Link, RdmaStream};
-use crate::stream::wire::{Offer, cut};
-
-/// The most bytes of a reason.
-const REASON_MAX: usize = 148;
+use crate::stream::wire::{cm_refusal, parse_cm_offer};
 
 pub(super) struct Asked {
-    /// `None` once it was answered.
+    /// `None` once it is being accepted, or was refused.
     request: Option<CmRequest>,
-    /// What it says, as it came, which was parsed before.
-    hello: Vec<u8>,
+    /// The peer is connected, or knows that it will not be.
+    answered: bool,
+    /// The longest frame that the peer takes, and what it tells the application.
+    frame: u32,
+    data: Vec<u8>,
     runtime: Handle,
     /// The path over which its frames are waited for.
     pub(super) path: Option<Path>,
@@ -34,11 +35,13 @@ pub(in crate::stream) fn asked(
     runtime: Handle,
 ) -> std::result::Result<Incoming, (Peer, Error)> {
     let peer = Peer::at(Some(request.peer_addr()));
-    let wrong = match Offer::parse_by_cm(request.private_data()) {
+    let wrong = match parse_cm_offer(request.private_data()) {
         _ if request.is_foreign() => "it is no RdmaConnector".to_owned(),
-        Ok(_) => {
+        Ok((frame, data)) => {
             let way = Way::Cm(Asked {
-                hello: request.private_data().to_vec(),
+                answered: false,
+                frame,
+                data: data.to_vec(),
                 request: Some(request),
                 runtime,
                 path: None,
@@ -53,33 +56,27 @@ pub(in crate::stream) fn asked(
     Err((peer, error))
 }
 
-/// Refuses, with as much of a reason as fits.
 fn reject(request: CmRequest, reason: &str) {
-    // It is refused all the same if the adapter has gone.
-    _ = request.reject(cut(reason, REASON_MAX).as_bytes());
+    // The peer is refused all the same if the adapter has gone.
+    _ = request.reject(&cm_refusal(reason));
 }
 
 impl Asked {
-    fn theirs(&self) -> Offer<'_> {
-        match Offer::parse_by_cm(&self.hello) {
-            Ok(offer) => offer,
-            Err(_) => unreachable!("it was parsed before"),
-        }
-    }
-
     /// Returns what the peer tells the application.
     pub(super) fn data(&self) -> &[u8] {
-        self.theirs().data
+        &self.data
     }
 
     pub(super) fn waits(&self) -> bool {
-        self.request.is_some()
+        !self.answered
     }
 
-    /// Refuses the peer if it still waits. Returns whether it did.
+    /// Refuses the peer. Returns false if it was answered before.
     pub(super) fn refuse(&mut self, reason: &str) -> bool {
-        let request = self.request.take();
-        request.map(|request| reject(request, reason)).is_some()
+        if let Some(request) = self.request.take() {
+            reject(request, reason);
+        }
+        !std::mem::replace(&mut self.answered, true)
     }
 
     pub(super) async fn grant(
@@ -88,20 +85,22 @@ impl Asked {
         guest: Guest,
         data: &[u8],
     ) -> Result<RdmaStream> {
+        let begun = Instant::now();
         // Its receives are posted now: the peer sends as soon as it is accepted.
         let mut side = net.side(GRANT, None).await?;
         let Some(request) = self.request.take() else {
             unreachable!("it was not answered before");
         };
         let peer = Peer::at(Some(request.peer_addr()));
-        let accept = request.accept(side.core.rdma());
-        let accept = accept.private_data(&net.cm_offer(data));
-        let accepted = accept.timeout(net.options.timeout).await;
+        // So that it ends before the call does, and says why.
+        let left = net.options.timeout.saturating_sub(begun.elapsed()) * 15 / 16;
+        let accept = request.accept(side.core.rdma()).timeout(left);
+        let accepted = accept.private_data(&net.cm_offer(data)).await;
         accepted.map_err(|error| gave_up(error.with_call(GRANT)))?;
-        side.begin(GRANT, self.theirs())?;
+        side.begin(GRANT, self.frame, 0)?;
         self.path = side.path();
         side.pass(GRANT).await.map_err(gave_up)?;
-        self.path = None;
+        (self.path, self.answered) = (None, true);
         let met = Met {
             peer,
             local: None,

@@ -6,7 +6,7 @@ use tokio::runtime::Handle;
 
 use super::{ACCEPT, BIND, RdmaListener};
 use crate::channel::Listener;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::ops::CmListener;
 use crate::stream::incoming::{Incoming, asked};
 use crate::stream::options::StreamAddr;
@@ -22,7 +22,7 @@ impl RdmaListener {
         loop {
             let cm = match CmListener::bind(&net.device, addr) {
                 Ok(cm) => Some(cm),
-                Err(error) if net.options.or_tcp && is_no_manager(&error) => {
+                Err(error) if net.options.or_tcp && error.kind() == ErrorKind::NotSupported => {
                     no_rdma(&error);
                     None
                 }
@@ -57,7 +57,10 @@ impl RdmaListener {
             let request = match cm.accept().await {
                 Ok(request) => request,
                 // The adapter has gone: by TCP it goes on.
-                Err(_) if self.tcp.is_some() => std::future::pending().await,
+                Err(error) if self.tcp.is_some() => {
+                    self.cm_over.call_once(|| no_rdma(&error));
+                    std::future::pending().await
+                }
                 Err(error) => return Err(error.with_call(ACCEPT)),
             };
             match asked(request, &self.net, runtime.clone()) {
@@ -67,12 +70,4 @@ impl RdmaListener {
             tokio::task::yield_now().await;
         }
     }
-}
-
-/// Returns whether there is no rdma_cm for an address, and not another fault of it.
-fn is_no_manager(error: &Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::NotSupported | ErrorKind::InvalidValue
-    )
 }

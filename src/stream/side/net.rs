@@ -21,7 +21,7 @@ use crate::stream::core::{Core, Parts};
 use crate::stream::drain::Guests;
 use crate::stream::flow::RESERVED;
 use crate::stream::options::{LARGEST, SURE, StreamOptions, has_network};
-use crate::stream::wire::{MAY_TCP, Message, Offer};
+use crate::stream::wire::{MAY_TCP, Message, Offer, cm_offer};
 use crate::sync::log;
 
 /// The most frames of a stream that wait for a receive, where no network is between.
@@ -115,16 +115,9 @@ impl Net {
         }
     }
 
-    /// The same for rdma_cm, which carries all else.
+    /// Returns this side's offer as private data: rdma_cm carries the addresses.
     pub(in crate::stream) fn cm_offer(&self, data: &[u8]) -> Vec<u8> {
-        let offer = Offer {
-            frame: self.options.frame_size as u32,
-            credits: 0,
-            flags: 0,
-            blob: &[],
-            data,
-        };
-        offer.by_cm()
+        cm_offer(self.options.frame_size, data)
     }
 
     /// Says hello, and hears the answer. A connector without RDMA gives no credits, and one that
@@ -221,7 +214,9 @@ impl Net {
 fn check_connects(op: &'static str, device: &Device) -> Result<()> {
     let why = match device.info().caps().rdma.as_ref() {
         Some(caps) if caps.acknowledged => return Ok(()),
-        Some(_) => "is an iWARP adapter, which connects by rdma_cm alone, and streams do not",
+        Some(_) => {
+            "is an iWARP adapter, which connects by rdma_cm alone, and this library does not there"
+        }
         None => "has no RDMA",
     };
     let text = format!(

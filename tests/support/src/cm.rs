@@ -423,7 +423,8 @@ pub async fn streams_are_refused(place: &Place) {
 
 /// Who may do without rdma_cm listens by TCP at the same number, and dials it there.
 pub async fn streams_go_on_by_tcp(place: &Place) {
-    let options = Place::options().or_tcp(true);
+    // The memory of an attempt that has failed comes back when its queue pair is gone.
+    let options = Place::options().connections(8).or_tcp(true);
     let (listener, connector) = place.streams(options).await;
     let at = addr_of(&listener);
     assert_eq!(listener.tcp_addr(), Some(at));
@@ -445,7 +446,33 @@ pub async fn streams_go_on_by_tcp(place: &Place) {
     let (mut dialled, mut accepted) = in_time("both", join(connect, accept)).await;
     in_time("bytes", crosses(&mut dialled.0, &mut accepted[0])).await;
     in_time("bytes", crosses(&mut dialled.1, &mut accepted[1])).await;
-    drop((dialled, accepted, listener));
+    drop((dialled, accepted));
+    // What the listener decides is not asked again by TCP.
+    let refuse = async {
+        listener.accept().await.unwrap().refuse("no").await.unwrap();
+        drop(listener.accept().await.unwrap());
+        drop(listener.accept().await.unwrap().accept(b""));
+        let longer = listener.accept().await.unwrap().accept(&[0; 165]).await;
+        assert_eq!(longer.unwrap_err().kind(), ErrorKind::InvalidValue);
+    };
+    let refused = async {
+        let mut kinds = Vec::new();
+        for _ in 0..4 {
+            kinds.push(
+                connector
+                    .connect(StreamAddr::Cm(at))
+                    .await
+                    .unwrap_err()
+                    .kind(),
+            );
+        }
+        kinds
+    };
+    let ((), kinds) = in_time("refusals", join(refuse, refused)).await;
+    let without = ErrorKind::ConnectionAborted;
+    assert_eq!(kinds, [ErrorKind::NotPermitted, without, without, without]);
+    assert_eq!(listener.stats().refused, 4);
+    drop(listener);
     // Nobody listens by rdma_cm, and somebody by TCP.
     let addr = SocketAddr::new(place.ip, 0);
     let listener = options

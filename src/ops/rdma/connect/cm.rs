@@ -262,17 +262,17 @@ impl Line {
             Err(error) => {
                 requests.over = Some((error.kind(), error.to_string()));
                 drop(requests);
-                self.changed.notify_waiters();
-                return self.changed.notify_one();
+                return self.changed.notify_waiters();
             }
         };
         drop(requests);
         match refused {
-            None => self.changed.notify_one(),
+            // All: one task may not be polled.
+            None => self.changed.notify_waiters(),
             Some(offer) => {
                 let peer = offer.peer_addr();
                 let text = "too many requests wait at a CmListener: one is refused";
-                log(|| warn!(target: "tokio_doca::rdma", %peer, "{text}"));
+                log(|| debug!(target: "tokio_doca::rdma", %peer, "{text}"));
             }
         }
     }
@@ -294,8 +294,9 @@ impl CmListener {
     ///
     /// # Errors
     ///
-    /// `NotSupported` on the software device, over iWARP, and without rdma_cm; `InvalidValue` for
-    /// an address of another adapter; the system's, if the address is in use or not this host's.
+    /// `NotSupported` on the software device, over iWARP, without rdma_cm, and for an address that
+    /// no adapter has; `InvalidValue` for one of another adapter; `AlreadyExist` if it is in use;
+    /// the system's, if it is not this host's.
     pub fn bind(device: &Device, addr: SocketAddr) -> Result<CmListener> {
         const OP: &str = "CmListener::bind";
         let line = Arc::<Line>::default();

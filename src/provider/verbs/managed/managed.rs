@@ -55,7 +55,7 @@ impl State {
         match std::mem::replace(self, State::Over) {
             State::Offered(id) => Ok(id),
             _ => {
-                let text = "the adapter by which the peer asked was removed";
+                let text = "the peer has given up, or its adapter here was removed";
                 Err(Error::new(ErrorKind::ConnectionAborted, None, text))
             }
         }
@@ -95,8 +95,9 @@ impl Managed {
         let mut state = lock(&self.state);
         *state = match std::mem::replace(&mut *state, State::Over) {
             State::Connecting(attempt) => self.go_on(attempt, event),
-            // The kernel waits until it was destroyed.
-            State::Offered(_) if event.what == What::DeviceRemoved => State::Over,
+            // The peer has given up, or the adapter goes: the kernel waits until the id was
+            // destroyed.
+            State::Offered(_) if event.is_end() => State::Over,
             State::Connected { conn, qp, .. } if event.is_end() => {
                 let cause = match event.what {
                     What::DeviceRemoved => Reason::DeviceGone,

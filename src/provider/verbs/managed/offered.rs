@@ -1,5 +1,7 @@
 //! Connections that peers ask a listener for, by rdma_cm.
 
+use std::error::Error as _;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
@@ -45,7 +47,7 @@ impl Listener {
         let handler: Arc<dyn Handler> = Arc::clone(&arrivals) as _;
         id.set_handler(Arc::downgrade(&handler));
         watched.add_listener(&handler);
-        id.bind(addr)?;
+        id.bind(addr).map_err(|error| not_bound(error, addr))?;
         if let Some(found) = id.device(context)
             && !is_of(context, &found)
         {
@@ -58,7 +60,7 @@ impl Listener {
         }
         // A removal from now on finds it.
         let mut place = lock(&arrivals.id);
-        id.listen(backlog)?;
+        id.listen(backlog).map_err(|error| not_bound(error, addr))?;
         let addr = id.local_addr().unwrap_or(addr);
         *place = Some(id);
         drop(place);
@@ -67,6 +69,25 @@ impl Listener {
             _arrivals: arrivals,
         })
     }
+}
+
+/// Why nobody can listen at an address.
+fn not_bound(error: Error, addr: SocketAddr) -> Error {
+    let source = error
+        .source()
+        .and_then(|source| source.downcast_ref::<io::Error>());
+    let (kind, text) = match source.and_then(io::Error::raw_os_error) {
+        Some(libc::EADDRINUSE) => (
+            ErrorKind::AlreadyExist,
+            format!("somebody listens at {addr} by rdma_cm already"),
+        ),
+        Some(libc::ENODEV) => (
+            ErrorKind::NotSupported,
+            format!("no adapter has the address {addr}"),
+        ),
+        _ => return error,
+    };
+    Error::new(kind, None, text)
 }
 
 impl CmListening for Listener {
