@@ -4,7 +4,7 @@
 //! Each round the client sends where its text is, which the server reads; then it sends where there
 //! is room, which the server writes to. The server answers each by a message that says nothing.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -24,6 +24,12 @@ const INFO: usize = 16;
 fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(7174);
     NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Where rping listens: at this address, unless its machine is another one, as in
+/// `tests/soft-roce/two`, which names its address.
+fn there(ip: IpAddr) -> IpAddr {
+    std::env::var("TOKIO_DOCA_RPING_AT").map_or(ip, |text| text.parse().unwrap())
 }
 
 struct Rping(Child);
@@ -133,7 +139,7 @@ fn rping_answers() {
     let Place { device, ip } = Place::of_adapter();
     run(async {
         for mode in [Mode::EventDriven, Mode::BusyPoll] {
-            let addr = SocketAddr::new(ip, port());
+            let addr = SocketAddr::new(there(ip), port());
             let rping = Rping::start(addr, "-s");
             let side = Side::new(&device, mode);
             let message = side.empty();

@@ -1,0 +1,292 @@
+//! A side of a connection between two machines: what `tests/soft-roce/two` runs beside the
+//! examples.
+//!
+//! ```text
+//! two_sides serve ADDR [FILE]             serves streams, and keeps the last record in FILE
+//! two_sides bulk ADDR MIB                 sends that much by a stream, and compares the sums
+//! two_sides records ADDR busy|idle TIMES  sends records, and connects anew TIMES times
+//! two_sides cm listen|dial ADDR die|watch a connection by rdma_cm, which is never probed
+//! ```
+//!
+//! The variable `TWO_TRANSPORT` is the transport that streams must have: `RDMA` (the default), or
+//! `TCP`, which allows `or_tcp` as well. `TWO_DEVICE` names the device; it defaults to any. With
+//! `TWO_STALLS` streams bear a network that stalls for seconds.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, raise};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_doca::error::Reason;
+use tokio_doca::rdma::{CmListener, RdmaState, Transport};
+use tokio_doca::stream::{RdmaListener, RdmaStream, StreamOptions};
+use tokio_doca::{Device, Rdma, WorkQ};
+
+type Result<T = (), E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+
+/// The first byte of a stream says what the rest is.
+const BULK: u8 = b'b';
+const RECORDS: u8 = b'r';
+/// Records that are acknowledged before a story goes on.
+const SOME: u64 = 20;
+/// The longest time that a killed peer of rdma_cm goes unnoticed, on a machine that is not slow.
+const NOTICED: Duration = Duration::from_millis(100);
+/// How long a packet may go unanswered on a network that stalls, before it is sent again.
+const STALL: Duration = Duration::from_secs(1);
+/// How long a side waits for its peer to come or to come back, before it counts as lost.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match run(&args).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("two_sides: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(args: &[&str]) -> Result {
+    match args[..] {
+        ["serve", addr] => serve(addr.parse()?, None).await,
+        ["serve", addr, file] => serve(addr.parse()?, Some(file.into())).await,
+        ["bulk", addr, mib] => bulk(addr.parse()?, mib.parse()?).await,
+        ["records", addr, how, times] => {
+            records(addr.parse()?, how == "idle", times.parse()?).await
+        }
+        ["cm", role, addr, end] => cm(role == "listen", addr.parse()?, end == "die").await,
+        _ => Err("usage: see the head of two_sides.rs".into()),
+    }
+}
+
+fn device() -> Result<Device> {
+    Ok(match std::env::var("TWO_DEVICE") {
+        Ok(name) => Device::open(&name)?,
+        Err(_) => Device::open_default()?,
+    })
+}
+
+fn by_tcp() -> bool {
+    std::env::var("TWO_TRANSPORT").is_ok_and(|transport| transport == "TCP")
+}
+
+fn options() -> StreamOptions {
+    let options = StreamOptions::new().connections(4).or_tcp(by_tcp());
+    if std::env::var_os("TWO_STALLS").is_none() {
+        return options;
+    }
+    let mut transport = Transport::default();
+    transport.ack_timeout = Some(STALL);
+    options.transport(transport).rnr_timeout(10 * STALL)
+}
+
+fn sum(so_far: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(so_far, |sum, &byte| {
+        sum.wrapping_mul(31).wrapping_add(u64::from(byte))
+    })
+}
+
+/// Serves streams until the process is killed, and says how each one ended.
+async fn serve(addr: SocketAddr, file: Option<PathBuf>) -> Result {
+    let (device, workq) = (device()?, WorkQ::builder().build()?);
+    let listener: RdmaListener = options().bind(&device, &workq, addr).await?;
+    let last = match &file {
+        Some(file) if file.exists() => std::fs::read_to_string(file)?.parse()?,
+        _ => 0,
+    };
+    println!("listening, and has {last}");
+    let (last, file) = (Arc::new(Mutex::new(last)), Arc::new(file));
+    loop {
+        let incoming = match listener.accept().await {
+            Ok(incoming) => incoming,
+            Err(error) => {
+                println!("an accept failed: {error}");
+                continue;
+            }
+        };
+        let (last, file) = (Arc::clone(&last), Arc::clone(&file));
+        tokio::spawn(async move {
+            let ended = async {
+                let mut stream = incoming.accept(b"").await?;
+                match stream.read_u8().await? {
+                    BULK => take_bulk(&mut stream).await,
+                    _ => take_records(&mut stream, &last, file.as_deref()).await,
+                }
+            };
+            match ended.await {
+                Ok(()) => println!("a stream has ended"),
+                Err(error) => println!("a stream has failed: {error}"),
+            }
+        });
+    }
+}
+
+async fn take_bulk(stream: &mut RdmaStream) -> Result<(), std::io::Error> {
+    let (mut total, mut buf) = (0, vec![0; 64 << 10]);
+    loop {
+        match stream.read(&mut buf).await? {
+            0 => break,
+            len => total = sum(total, &buf[..len]),
+        }
+    }
+    stream.write_u64(total).await?;
+    stream.shutdown().await
+}
+
+/// Says which record it has, and acknowledges each one after it was stored.
+async fn take_records(
+    stream: &mut RdmaStream,
+    last: &Mutex<u64>,
+    file: Option<&Path>,
+) -> Result<(), std::io::Error> {
+    let has = *last.lock().unwrap();
+    stream.write_u64(has).await?;
+    loop {
+        let record = stream.read_u64().await?;
+        *last.lock().unwrap() = record;
+        if let Some(file) = file {
+            let next = file.with_extension("next");
+            std::fs::write(&next, record.to_string())?;
+            std::fs::rename(&next, file)?;
+        }
+        stream.write_u64(record).await?;
+    }
+}
+
+/// A connection of the transport that this side must have.
+async fn connect(addr: SocketAddr, device: &Device, workq: &WorkQ, kind: u8) -> Result<RdmaStream> {
+    let mut stream = options().connector(device, workq)?.connect(addr).await?;
+    if stream.rdma().is_none() != by_tcp() {
+        return Err(format!("the stream is by {:?}", stream.transport()).into());
+    }
+    stream.write_u8(kind).await?;
+    Ok(stream)
+}
+
+async fn bulk(addr: SocketAddr, mib: usize) -> Result {
+    let (device, workq) = (device()?, WorkQ::builder().build()?);
+    let mut stream = connect(addr, &device, &workq, BULK).await?;
+    let (mut total, mut buf, begun) = (0, vec![0; 64 << 10], Instant::now());
+    for block in 0..mib * 16 {
+        for (at, byte) in buf.iter_mut().enumerate() {
+            *byte = (block * 7 + at * (at >> 8)) as u8;
+        }
+        total = sum(total, &buf);
+        stream.write_all(&buf).await?;
+    }
+    stream.shutdown().await?;
+    if stream.read_u64().await? != total {
+        return Err("the sums differ".into());
+    }
+    let transport = if by_tcp() { "TCP" } else { "RDMA" };
+    println!(
+        "{mib} MiB by {transport} in {:.1?}: equal sums",
+        begun.elapsed()
+    );
+    Ok(())
+}
+
+/// Sends records one by one, without end, or only some and waits for what happens to the stream
+/// then. Once it fails it connects anew: the server must have all that it has acknowledged.
+async fn records(addr: SocketAddr, idle: bool, times: usize) -> Result {
+    let (device, workq) = (device()?, WorkQ::builder().build()?);
+    let mut acknowledged = 0;
+    for time in 0..=times {
+        let begun = Instant::now();
+        let (mut stream, has) = loop {
+            match resume(addr, &device, &workq).await {
+                Ok(resumed) => break resumed,
+                Err(error) if begun.elapsed() > PATIENCE => return Err(error),
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        };
+        if has < acknowledged {
+            return Err(format!("lost: {acknowledged} was acknowledged, and it has {has}").into());
+        }
+        println!("connected {time}: it has {has}");
+        let failed = loop {
+            let sent = acknowledged.max(has) + 1;
+            match send(&mut stream, sent).await {
+                Ok(()) => acknowledged = sent,
+                Err(error) => break error,
+            }
+            if acknowledged - has == SOME {
+                println!("acknowledged {time}");
+                if time == times {
+                    return Ok(());
+                }
+                if idle {
+                    break stream.read_u64().await.err().ok_or("it says more")?;
+                }
+            }
+        };
+        println!("failed {time}: {failed}");
+    }
+    Ok(())
+}
+
+/// A stream for records, and the last record that the server has.
+async fn resume(addr: SocketAddr, device: &Device, workq: &WorkQ) -> Result<(RdmaStream, u64)> {
+    let mut stream = connect(addr, device, workq, RECORDS).await?;
+    let has = stream.read_u64().await?;
+    Ok((stream, has))
+}
+
+async fn send(stream: &mut RdmaStream, record: u64) -> Result<(), std::io::Error> {
+    stream.write_u64(record).await?;
+    match stream.read_u64().await? {
+        came if came == record => Ok(()),
+        came => Err(std::io::Error::other(format!("{came} for {record}"))),
+    }
+}
+
+/// Connects by rdma_cm without probes. The side that dies says so, and kills its process; the other
+/// side must hear of it in time, which the kernel of the dead process tells it.
+async fn cm(listens: bool, addr: SocketAddr, dies: bool) -> Result {
+    let (device, workq) = (device()?, WorkQ::builder().build()?);
+    let mut transport = Transport::default();
+    transport.probe_interval = None;
+    let rdma = Rdma::builder(&device).transport(transport).attach(&workq)?;
+    if listens {
+        let listener = CmListener::bind(&device, addr)?;
+        listener.accept().await?.accept(&rdma).await?;
+    } else {
+        let begun = Instant::now();
+        while let Err(error) = rdma.connect_to(addr).await {
+            if begun.elapsed() > PATIENCE {
+                return Err(error.into());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    if dies {
+        rdma.send(()).await?;
+        raise(Signal::SIGKILL)?;
+    }
+    let mut watch = rdma.watch();
+    rdma.recv(()).await?;
+    let begun = Instant::now();
+    let reason = loop {
+        match rdma.state() {
+            RdmaState::Error(error) => break error.reason(),
+            _ => watch.changed().await,
+        };
+    };
+    let took = begun.elapsed();
+    let slowdown = std::env::var("TOKIO_DOCA_TEST_SLOWDOWN").map_or(Ok(1), |text| text.parse())?;
+    println!("the peer was killed: {reason:?} after {took:.1?}");
+    if reason != Reason::PeerClosed || took > NOTICED * slowdown {
+        return Err(format!(
+            "it must be {:?} within {NOTICED:?} times {slowdown}",
+            Reason::PeerClosed
+        )
+        .into());
+    }
+    Ok(())
+}
