@@ -134,12 +134,15 @@ impl RdmaConnector {
         };
         check_data(CONNECT, data, most)?;
         let runtime = runtime(CONNECT)?;
-        let (options, begun) = (self.0.options, Instant::now());
+        let options = self.0.options;
+        let mut limit = options.timeout;
         if let StreamAddr::Cm(addr) = addr {
             let connected = cm::connect(&self.0, *addr, data, &runtime).await?;
             if let Some(connected) = connected {
                 return Ok(connected);
             }
+            // The half that rdma_cm has left.
+            limit /= 2;
         }
         let greet = async {
             let socket = match addr {
@@ -160,8 +163,7 @@ impl RdmaConnector {
             let answer = self.0.ask(&mut exchange, &blob, data).await?;
             Ok((side, exchange, answer))
         };
-        let left = options.timeout.saturating_sub(begun.elapsed());
-        let (side, exchange, answer) = in_time(CONNECT, left, greet).await?;
+        let (side, exchange, answer) = in_time(CONNECT, limit, greet).await?;
         let connect = self.dial(side, exchange, answer, data);
         in_time(CONNECT, options.timeout, connect).await
     }
