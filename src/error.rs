@@ -108,6 +108,11 @@ impl Error {
         &self.message
     }
 
+    /// Returns what the system said, or a peer that has refused.
+    pub(crate) fn system(&self) -> Option<&io::Error> {
+        self.source.as_ref()
+    }
+
     /// Keeps what the system said, which is its kind as an [`io::Error`].
     pub(crate) fn with_source(self, source: io::Error) -> Error {
         let source = Some(source);

@@ -103,8 +103,8 @@ impl Incoming {
     /// could not connect, or gave up: its connect was dropped or ran out of time, or its process
     /// has ended; `TimedOut` after the [`timeout`](super::StreamOptions::timeout); `InvalidValue`
     /// for more `data`: keep to 164 bytes if the listener has a
-    /// [`StreamAddr::Cm`](super::StreamAddr::Cm); as [`Rdma::connect`](crate::Rdma::connect), but for its
-    /// `ConnectionReset`.
+    /// [`StreamAddr::Cm`](super::StreamAddr::Cm); as [`Rdma::connect`](crate::Rdma::connect), but
+    /// for its `ConnectionReset`.
     ///
     /// # Cancel safety
     ///
@@ -173,23 +173,20 @@ impl Incoming {
     ///
     /// Dropping the future refuses the peer without a reason.
     pub async fn refuse(mut self, reason: &str) -> Result<()> {
-        let is_asked = match &mut self.way {
-            Way::Exchange(meeting) => meeting.state.is_asked(),
-            Way::Cm(asked) => asked.refuse(reason),
+        let said = match &mut self.way {
+            Way::Exchange(meeting) => meeting.state.refuse(reason).map(Some),
+            Way::Cm(asked) => asked.refuse(reason).then_some(None),
         };
-        if !is_asked {
+        let Some(refusal) = said else {
             return Ok(());
-        }
+        };
         let peer = &self.peer;
         self.net.guests.count(|stats| stats.refused += 1);
         log(|| debug!(target: "tokio_doca::stream", %peer, reason, "refused"));
-        let Way::Exchange(meeting) = &mut self.way else {
+        let (Some(refusal), Way::Exchange(meeting)) = (refusal, &mut self.way) else {
             return Ok(());
         };
         meeting.exchange.op = REFUSE;
-        let Some(refusal) = meeting.state.refuse(reason) else {
-            return Ok(());
-        };
         let refusal = meeting.exchange.say(refusal);
         in_time(REFUSE, self.net.options.timeout, refusal).await
     }

@@ -113,8 +113,8 @@ impl RdmaListener {
     /// ([`StreamOptions::or_tcp`]); `NotFound` for a host name without an address;
     /// `AlreadyExist` if the address is in use; by rdma_cm as
     /// [`CmListener::bind`](crate::rdma::CmListener::bind), but that TCP will do for what is
-    /// `NotSupported`; `NoMemory` if the memory of the first streams
-    /// cannot be had; `BadState` without a Tokio runtime; what the system says.
+    /// `NotSupported`; `NoMemory` if the memory of the first streams cannot be had; `BadState`
+    /// without a Tokio runtime; what the system says.
     ///
     /// # Panics
     ///

@@ -17,7 +17,7 @@ use tracing::{debug, warn};
 
 use super::core::{StreamRdma, StreamStats};
 use super::drain::Guest;
-use super::side::Met;
+use super::side::{Met, Side};
 use super::wakers::Wakers;
 use crate::channel::Peer;
 use crate::device::Path;
@@ -150,6 +150,23 @@ impl RdmaStream {
             linger,
             guest,
         }
+    }
+
+    /// The stream of two that have met by rdma_cm.
+    pub(super) fn by_cm(
+        side: Side,
+        peer: SocketAddr,
+        runtime: &Handle,
+        linger: Duration,
+        guest: Option<Guest>,
+    ) -> RdmaStream {
+        let met = Met {
+            peer: Peer::at(Some(peer)),
+            local: None,
+            runtime: runtime.clone(),
+        };
+        let link = Link::over_rdma(side.core, &side.wakers, runtime);
+        RdmaStream::new(link, side.wakers, met, linger, guest)
     }
 
     /// Returns who is at the other end.

@@ -24,8 +24,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "error",
-        759,
-        "45: receives out of range are refused; kinds have a file for their aliases; 46: what ends a stream is said in its words; 48: what a refusal says",
+        762,
+        "45: receives out of range are refused; kinds have a file for their aliases; 46: what ends a stream is said in its words; 48: what a refusal says; 48: what the system said is asked in one place",
     ),
     (
         "mem",
@@ -59,7 +59,7 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "reactor",
-        6924,
+        6921,
         "45: a handshake is late after a second; 46: that a peer leaves is no warning; 46: the peer's address; 46: completion vectors; 46: the log names the peer of a stream; 46: an orderly end of a stream warns nobody; 46: whether a thread polls; 47: a search for a Slot begins where the last has ended; 46: whether a WorkQ was shut down; 47: what a peer permits",
     ),
     (

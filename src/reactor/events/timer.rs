@@ -7,8 +7,6 @@
 //! The alarm is the deadline of a full device (`full.rs`). No future sets that one anew, since it
 //! must ring although none is polled: the timer remembers it.
 
-use std::error::Error as _;
-use std::io;
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -112,10 +110,7 @@ impl Timer {
     /// Makes the timer, and takes it into the event handle. `Err` has the error of the system.
     #[cold]
     fn make(&self, driven: &impl Driven) -> Result<&Timerfd, Option<i32>> {
-        let code = |error: Error| {
-            let source = error.source()?.downcast_ref::<io::Error>()?;
-            source.raw_os_error()
-        };
+        let code = |error: Error| error.system()?.raw_os_error();
         let _made = lock(&self.set);
         if let Some(fd) = self.fd.get() {
             return Ok(fd);

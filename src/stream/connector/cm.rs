@@ -1,8 +1,6 @@
 //! Connects a stream by rdma_cm. The private data carry what the exchange carries on a socket, and
 //! the first frames pass as after it.
 
-use std::error::Error as _;
-use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -11,12 +9,11 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::{in_time, pass_within};
-use crate::channel::Peer;
 use crate::device::CmRefused;
 use crate::error::{Error, ErrorKind, Result};
 use crate::stream::exchange::Over;
-use crate::stream::side::{CONNECT, Met, Net, refused};
-use crate::stream::stream::{Link, RdmaStream};
+use crate::stream::side::{CONNECT, Net, refused};
+use crate::stream::stream::RdmaStream;
 use crate::stream::wire::{CANNOT_CONNECT, NO_RDMA, Wrong, parse_cm_offer, parse_cm_refusal};
 use crate::sync::log;
 
@@ -71,20 +68,13 @@ async fn dial(
         Some(path) => pass_within(&mut side, path, left()).await?,
         None => side.pass(CONNECT).await?,
     }
-    let met = Met {
-        peer: Peer::at(Some(addr)),
-        local: None,
-        runtime: runtime.clone(),
-    };
-    let link = Link::over_rdma(side.core, &side.wakers, runtime);
-    let stream = RdmaStream::new(link, side.wakers, met, net.options.linger, None);
+    let stream = RdmaStream::by_cm(side, addr, runtime, net.options.linger, None);
     Ok((stream, said.to_vec()))
 }
 
 /// Returns what the listener's application said, if this error is a refusal.
 fn refusal(error: &Error) -> Option<&[u8]> {
-    let source: &io::Error = error.source()?.downcast_ref()?;
-    let CmRefused(said) = source.get_ref()?.downcast_ref()?;
+    let CmRefused(said) = error.system()?.get_ref()?.downcast_ref()?;
     Some(said)
 }
 

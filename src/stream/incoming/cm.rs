@@ -11,8 +11,8 @@ use crate::device::Path;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::CmRequest;
 use crate::stream::drain::Guest;
-use crate::stream::side::{Met, Net};
-use crate::stream::stream::{Link, RdmaStream};
+use crate::stream::side::Net;
+use crate::stream::stream::RdmaStream;
 use crate::stream::wire::{cm_refusal, parse_cm_offer};
 
 pub(super) struct Asked {
@@ -91,7 +91,7 @@ impl Asked {
         let Some(request) = self.request.take() else {
             unreachable!("it was not answered before");
         };
-        let peer = Peer::at(Some(request.peer_addr()));
+        let peer = request.peer_addr();
         // So that it ends before the call does, and says why.
         let left = net.options.timeout.saturating_sub(begun.elapsed()) * 15 / 16;
         let accept = request.accept(side.core.rdma()).timeout(left);
@@ -101,13 +101,8 @@ impl Asked {
         self.path = side.path();
         side.pass(GRANT).await.map_err(gave_up)?;
         (self.path, self.answered) = (None, true);
-        let met = Met {
-            peer,
-            local: None,
-            runtime: self.runtime.clone(),
-        };
-        let link = Link::over_rdma(side.core, &side.wakers, &self.runtime);
         let linger = net.options.linger;
-        Ok(RdmaStream::new(link, side.wakers, met, linger, Some(guest)))
+        let stream = RdmaStream::by_cm(side, peer, &self.runtime, linger, Some(guest));
+        Ok(stream)
     }
 }

@@ -1,7 +1,6 @@
 //! What the sides of one listener or connector have in common: their device, their memory, and what
 //! they say of themselves.
 
-use std::error::Error as _;
 use std::future::poll_fn;
 use std::io;
 use std::net::IpAddr;
@@ -230,8 +229,7 @@ fn check_connects(op: &'static str, device: &Device) -> Result<()> {
 /// about by taking much for itself, as memory and descriptors, is none.
 pub(super) fn is_of_rdma(error: &Error) -> bool {
     use ErrorKind::{Full, NoMemory, Shutdown};
-    let source = error.source().and_then(|source| source.downcast_ref());
-    let errno = source.and_then(io::Error::raw_os_error);
+    let errno = error.system().and_then(io::Error::raw_os_error);
     let is_full = matches!(
         errno,
         Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::EUSERS)

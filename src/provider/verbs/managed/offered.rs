@@ -1,6 +1,5 @@
 //! Connections that peers ask a listener for, by rdma_cm.
 
-use std::error::Error as _;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -73,10 +72,7 @@ impl Listener {
 
 /// Why nobody can listen at an address.
 fn not_bound(error: Error, addr: SocketAddr) -> Error {
-    let source = error
-        .source()
-        .and_then(|source| source.downcast_ref::<io::Error>());
-    let (kind, text) = match source.and_then(io::Error::raw_os_error) {
+    let (kind, text) = match error.system().and_then(io::Error::raw_os_error) {
         Some(libc::EADDRINUSE) => (
             ErrorKind::AlreadyExist,
             format!("somebody listens at {addr} by rdma_cm already"),
