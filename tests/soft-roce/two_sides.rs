@@ -9,8 +9,7 @@
 //! ```
 //!
 //! The variable `TWO_TRANSPORT` is the transport that streams must have: `RDMA` (the default), or
-//! `TCP`, which allows `or_tcp` as well. `TWO_DEVICE` names the device; it defaults to any. With
-//! `TWO_STALLS` streams bear a network that stalls for seconds.
+//! `TCP`, which allows `or_tcp` as well. `TWO_DEVICE` names the device; it defaults to any.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -34,8 +33,6 @@ const RECORDS: u8 = b'r';
 const SOME: u64 = 20;
 /// The longest time that a killed peer of rdma_cm goes unnoticed, on a machine that is not slow.
 const NOTICED: Duration = Duration::from_millis(100);
-/// How long a packet may go unanswered on a network that stalls, before it is sent again.
-const STALL: Duration = Duration::from_secs(1);
 /// How long a side waits for its peer to come or to come back, before it counts as lost.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -77,13 +74,7 @@ fn by_tcp() -> bool {
 }
 
 fn options() -> StreamOptions {
-    let options = StreamOptions::new().connections(4).or_tcp(by_tcp());
-    if std::env::var_os("TWO_STALLS").is_none() {
-        return options;
-    }
-    let mut transport = Transport::default();
-    transport.ack_timeout = Some(STALL);
-    options.transport(transport).rnr_timeout(10 * STALL)
+    StreamOptions::new().connections(4).or_tcp(by_tcp())
 }
 
 fn sum(so_far: u64, bytes: &[u8]) -> u64 {

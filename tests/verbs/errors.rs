@@ -1242,6 +1242,48 @@ fn an_idle_peer_is_asked_as_the_transport_says() {
     assert_eq!(left_alone[0].state(), RdmaState::Connected);
 }
 
+/// Who receives messages does not ask as well whether their sender is there. (Soft-RoCE of Linux
+/// before 6.3 fails a connection whose probe is asked twice, as that of a busy peer may be.)
+#[test]
+fn a_peer_whose_messages_come_is_not_asked() {
+    const INTERVAL: Duration = Duration::from_millis(50);
+    let world = World::new([Description::roce("fake0")]);
+    let verbs = provider(&world);
+    let device = open(&verbs, "fake0");
+    let mut transport = Transport::default();
+    transport.probe_interval = Some(INTERVAL);
+    let (mut from, mut to) = sides(&device, setup(Mode::EventDriven));
+    for side in [&mut from, &mut to] {
+        let rdma = Rdma::builder(&device).transport(transport);
+        side.rdma = rdma.attach(&side.workq).unwrap();
+    }
+    connect(&from.rdma, &to.rdma);
+    run(async {
+        let (mut sent, mut allowed) = (0, 0);
+        let start = Instant::now();
+        let mut last = start;
+        while start.elapsed() < 20 * INTERVAL {
+            let both = async { tokio::join!(from.send(b"news"), to.recv()) };
+            assert_eq!(
+                in_time("a message", both).await,
+                (Ok(()), Ok(b"news".to_vec()))
+            );
+            sent += 1;
+            // On a machine that stands still they may ask.
+            let gap = last.elapsed();
+            last = Instant::now();
+            if gap > INTERVAL / 2 {
+                allowed += 2 + 2 * gap.as_millis() / INTERVAL.as_millis();
+            }
+        }
+        let probes = world.carried_out() - sent;
+        assert!(
+            u128::from(probes) <= allowed,
+            "{probes} of {allowed}, {sent} messages"
+        );
+    });
+}
+
 /// What a Transport says is what the adapter is told, and what it took can be read.
 #[test]
 fn packets_travel_as_the_transport_says() {

@@ -65,9 +65,9 @@ pub struct Transport {
     /// often: 10 ms to 60 s. Defaults to 1 s; with `None` a side that only waits never notices that
     /// its peer has died. A dead peer is noticed within this time and that of the tries,
     /// `ack_timeout` times 1 more than `retry_count`, for which adapters may take four times as
-    /// long. After a job the first question may be up to 1 s later. Lower it where a second counts,
-    /// and raise it for thousands of idle connections. Peers that are not of this library are not
-    /// asked.
+    /// long. After a job or a message the first question may be up to 1 s later. Lower it where a
+    /// second counts, and raise it for thousands of idle connections. Peers that are not of this
+    /// library are not asked.
     pub probe_interval: Option<Duration>,
     /// Up to how many bytes of a send or write travel inside the request, so that the adapter need
     /// not fetch them. Defaults to 128. It is halved until the adapter takes it.

@@ -18,6 +18,7 @@ impl RcConnection {
         give: impl FnOnce(Completion),
     ) -> bool {
         let inner = &mut *self.inner();
+        inner.timeouts.heard |= wc.status == IBV_WC_SUCCESS;
         if wc.wr_id as u32 == u32::MAX {
             return wc.wr_id == probe(self.id()) && self.probed(inner, wc);
         }

@@ -21,6 +21,8 @@ const CRAWL: usize = 64;
 pub(in super::super) struct Timeouts {
     front: Option<Token>,
     since: Option<Instant>,
+    /// The peer has answered or sent something since the last look.
+    pub(super) heard: bool,
 }
 
 /// What a look finds.
@@ -28,7 +30,7 @@ pub(in super::super) struct Timeouts {
 pub(super) struct Look {
     /// The oldest Job has waited so long, and that is too long.
     pub(super) overdue: Option<Duration>,
-    /// Nothing was under way for a whole turn.
+    /// Nothing was under way, and nothing came of the peer, for a whole turn.
     pub(super) idle: bool,
     /// When to look again.
     pub(in super::super) again: Duration,
@@ -46,7 +48,8 @@ impl Timeouts {
         probe: Option<Duration>,
     ) -> Look {
         let token = front.map(|(token, ..)| token);
-        if self.front != token || self.since.is_none() {
+        let heard = std::mem::take(&mut self.heard);
+        if heard && token.is_none() || self.front != token || self.since.is_none() {
             (self.front, self.since) = (token, Some(now));
         }
         let waited = now.saturating_duration_since(self.since.unwrap_or(now));
@@ -57,11 +60,11 @@ impl Timeouts {
                 // It is asked, and the next turn begins.
                 self.since = Some(now);
             }
-            let again = if idle { probe } else { rest };
+            let again = if idle { probe } else { rest }.unwrap_or(MOST).min(MOST);
             return Look {
                 overdue: None,
                 idle,
-                again: again.unwrap_or(MOST).min(MOST),
+                again,
             };
         };
         // The application may have said longer tries: they end first.
@@ -172,6 +175,23 @@ mod tests {
         assert_eq!([look(10), look(510)], [(false, 1000), (false, 500)]);
         assert_eq!([look(1010), look(1015)], [(true, 1000), (false, 995)]);
         assert_eq!(look(2010), (true, 1000));
+    }
+
+    #[test]
+    fn who_has_just_been_heard_is_not_asked() {
+        let (mut timeouts, start) = (Timeouts::default(), Instant::now());
+        let mut look = |millis, heard| {
+            timeouts.heard = heard;
+            let now = start + Duration::from_millis(millis);
+            let look = timeouts.look(now, None, &PATIENCE, PROBE);
+            (look.idle, look.again.as_millis())
+        };
+        assert_eq!([look(0, false), look(1000, true)], [(false, 1000); 2]);
+        assert_eq!(
+            [look(1500, true), look(2400, false)],
+            [(false, 1000), (false, 100)]
+        );
+        assert_eq!(look(2500, false), (true, 1000));
     }
 
     #[test]
