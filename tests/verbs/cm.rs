@@ -2,9 +2,10 @@
 //! `support::cm`, and what goes wrong at each step.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::time::Duration;
 
-use futures::future::join;
+use futures::future::{FutureExt, join};
 use support::both_sides::Side;
 use support::cm::{self, Place, failed, meet};
 use support::*;
@@ -23,7 +24,11 @@ fn place(world: &World, name: &str) -> Place {
 }
 
 fn on_one(story: impl AsyncFnOnce(&World, Place)) {
-    let world = World::new([Description::roce("fake0")]);
+    on(Description::roce("fake0"), story);
+}
+
+fn on(description: Description, story: impl AsyncFnOnce(&World, Place)) {
+    let world = World::new([description]);
     run(story(&world, place(&world, "fake0")));
 }
 
@@ -37,9 +42,104 @@ macro_rules! stories {
 }
 
 stories! {
-    two_sides_meet an_end_is_heard a_refusal_says_why private_data_have_limits
+    two_sides_meet an_idle_connection_stays an_end_is_heard a_refusal_says_why private_data_have_limits
     a_foreign_peer_is_said_to_be_one an_attempt_can_be_given_up
     streams_meet streams_are_refused
+}
+
+/// Over iWARP the kernel connects the queue pairs.
+mod over_iwarp {
+    use super::*;
+
+    macro_rules! stories {
+        ($($name:ident)*) => {$(
+            #[test]
+            fn $name() {
+                let iwarp = Description::iwarp("fake0");
+                on(iwarp, async |_, place| cm::$name(&place).await);
+            }
+        )*};
+    }
+
+    stories! {
+        two_sides_meet an_idle_connection_stays an_end_is_heard a_refusal_says_why private_data_have_limits
+        a_foreign_peer_is_said_to_be_one an_attempt_can_be_given_up
+    }
+
+    /// Whoever connects sends first (RFC 5044, 7.1): what the listener sends before waits for that.
+    #[test]
+    fn a_listener_sends_once_it_was_sent_something() {
+        on(Description::iwarp("fake0"), async |world, place| {
+            for early in [false, true] {
+                let (a, b) = (place.side(), place.side());
+                let listener = place.listen();
+                let (from_a, from_b) = (b.empty(), a.empty());
+                let first = b.rdma.recv(&from_a).start().unwrap();
+                let answer = a.rdma.recv(&from_b).start().unwrap();
+                let (dialled, accepted) = meet(&listener, &a, &b).await;
+                dialled.unwrap();
+                accepted.unwrap();
+                let carried = world.carried_out();
+                let hello = async { a.rdma.send(a.filled(b"hello")).await };
+                if early {
+                    assert_eq!(hello.await, Ok(5));
+                    assert_eq!(first.await.unwrap().len, 5);
+                    assert_eq!(b.rdma.send(b.filled(b"welcome")).await, Ok(7));
+                    assert_eq!(answer.await.unwrap().len, 7);
+                    continue;
+                }
+                let mut welcome = pin!(b.rdma.send(b.filled(b"welcome")));
+                let mut write = pin!(b.rdma.write((), ()));
+                assert!(welcome.as_mut().now_or_never().is_none());
+                assert!(write.as_mut().now_or_never().is_none());
+                assert_eq!(world.carried_out(), carried);
+                assert_eq!(hello.await, Ok(5));
+                assert_eq!(in_time("the answer", welcome).await, Ok(7));
+                assert_eq!(in_time("the write", write).await, Ok(0));
+                assert_eq!(answer.await.unwrap().len, 7);
+                drop(first);
+            }
+        });
+    }
+
+    /// The transport gives nobody up: a probe has a limit of this library's.
+    #[test]
+    fn a_silent_peer_is_noticed() {
+        let world = World::new(["fake0", "fake1"].map(Description::iwarp));
+        let places = ["fake0", "fake1"].map(|name| place(&world, name));
+        run(async {
+            let mut transport = Transport::default();
+            transport.ack_timeout = Some(Duration::from_millis(5));
+            transport.probe_interval = Some(Duration::from_millis(10));
+            let side = |place: &Place| {
+                let mut transport = transport;
+                transport.source = Some(place.ip);
+                Side::with(&place.device, Mode::EventDriven, |builder| {
+                    builder.transport(transport)
+                })
+            };
+            let (a, b) = (side(&places[0]), side(&places[1]));
+            let listener = places[1].listen();
+            let (dialled, accepted) = meet(&listener, &a, &b).await;
+            dialled.unwrap();
+            accepted.unwrap();
+            // Probes are answered, and somebody waits for what the peer may send.
+            let (before, dst) = (world.carried_out(), a.empty());
+            let mut receive = pin!(a.rdma.recv(&dst));
+            let asked = async {
+                while world.carried_out() < before + 5 {
+                    assert!(futures::poll!(receive.as_mut()).is_pending());
+                    tokio::task::yield_now().await;
+                }
+            };
+            in_time("probes", asked).await;
+            assert_eq!(a.rdma.state(), RdmaState::Connected);
+            world.fake("fake1").set_port(false);
+            let error = in_time("the receive", receive).await.unwrap_err();
+            assert_eq!(error.reason(), Reason::Flushed, "{error}");
+            assert_eq!(failed(&a).await, Reason::PeerSilent);
+        });
+    }
 }
 
 /// What rdma_cm says of time limits and permissions would break this library's promises.

@@ -776,9 +776,19 @@ fn set_up_fails_as_planned_and_limits_are_kept() {
         write_only.is_null(),
         "a peer may not write what its owner may not"
     );
-    // No atomics, and no immediates of writes.
+    // No partitions, no atomics, and no immediates of writes.
     let side = Side { qp: qps[0], ..side };
-    assert_eq!(side.init(), 0);
+    assert_eq!(side.init(), libc::EINVAL);
+    let mut attr = ibv_qp_attr {
+        qp_state: IBV_QPS_INIT,
+        qp_access_flags: side.settings.qp_access,
+        ..ibv_qp_attr::default()
+    };
+    let given = [
+        ibv_qp_attr_mask::IBV_QP_STATE,
+        ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS,
+    ];
+    assert_eq!(side.modify(&mut attr, &given), 0);
     side.connect(&side);
     for opcode in [IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_WRITE_WITH_IMM] {
         assert_eq!(

@@ -214,7 +214,7 @@ fn check_connects(op: &'static str, device: &Device) -> Result<()> {
     let why = match device.info().caps().rdma.as_ref() {
         Some(caps) if caps.acknowledged => return Ok(()),
         Some(_) => {
-            "is an iWARP adapter, which connects by rdma_cm alone, and this library does not there"
+            "is an iWARP adapter, over which streams do not connect yet (Rdma::connect_to does)"
         }
         None => "has no RDMA",
     };

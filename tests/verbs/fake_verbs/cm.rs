@@ -61,6 +61,7 @@ enum State {
 struct Id {
     state: State,
     adapter: Option<usize>,
+    iwarp: bool,
     local: (Ipv4Addr, u16),
     remote: (Ipv4Addr, u16),
     peer: usize,
@@ -148,14 +149,18 @@ impl Manager {
 
     /// The peer of this id is told that it is over, in whatever state it is.
     fn leave(&mut self, id: usize, private_data: &[u8]) {
-        let Some(Id { state, peer, .. }) = self.ids.get(&id) else {
+        let Some(Id {
+            state, peer, iwarp, ..
+        }) = self.ids.get(&id)
+        else {
             return;
         };
-        let (state, peer) = (*state, *peer);
+        let (state, peer, iwarp) = (*state, *peer, *iwarp);
         let theirs = self.ids.get(&peer).map(|peer| peer.state);
         let (kind, status) = match (state, theirs) {
             (State::Asked | State::Answered | State::Responded, Some(_)) => {
-                (RDMA_CM_EVENT_REJECTED, 28)
+                let reset = -libc::ECONNRESET;
+                (RDMA_CM_EVENT_REJECTED, if iwarp { reset } else { 28 })
             }
             // A timeout (InfiniBand specification, 12.6.7.2).
             (State::Asks, Some(State::Asked | State::Answered)) => (RDMA_CM_EVENT_REJECTED, 4),
@@ -170,6 +175,7 @@ impl Manager {
         self.set(peer, State::Over);
         self.set(id, State::Over);
         let said = match kind {
+            RDMA_CM_EVENT_REJECTED if iwarp => private_data.to_vec(),
             RDMA_CM_EVENT_REJECTED => padded(private_data, REFUSAL),
             _ => Vec::new(),
         };
@@ -211,7 +217,39 @@ impl Fabric {
         unsafe { (*id).verbs = verbs };
         // SAFETY: as above.
         unsafe { (*id).port_num = 1 };
-        self.cm.ids.get_mut(&address).expect("it is alive").adapter = Some(adapter);
+        let iwarp = self.adapters[adapter].description.is_iwarp();
+        let id = self.cm.ids.get_mut(&address).expect("it is alive");
+        (id.adapter, id.iwarp) = (Some(adapter), iwarp);
+    }
+
+    /// The kernel connects the queue pair of an id, whose peer has accepted or has asked, by a
+    /// connection of TCP, which gives nobody up.
+    fn connect_iwarp(&mut self, id: usize) -> Result<(), Errno> {
+        let Id {
+            psn, peer, qp_num, ..
+        } = self.cm.ids[&id];
+        let adapter = self.cm.ids[&id].adapter.ok_or(libc::EINVAL)?;
+        let peer = &self.cm.ids[&peer];
+        let (there, index) = self.adapter_of(peer.local.0).ok_or(libc::EINVAL)?;
+        let mut attr = ibv_qp_attr {
+            path_mtu: self.adapters[adapter].description.mtu,
+            dest_qp_num: peer.qp_num,
+            rq_psn: peer.psn,
+            max_rd_atomic: 16,
+            max_dest_rd_atomic: 16,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+            ..ibv_qp_attr::default()
+        };
+        let gid = self.adapters[there].description.gid(index);
+        attr.ah_attr.grh.dgid.raw = gid.ok_or(libc::EINVAL)?.raw;
+        attr.ah_attr.grh.sgid_index = index as u8;
+        let qp = *self.by_number.get(&qp_num).ok_or(libc::EINVAL)?;
+        let of = self.qps.get_mut(&qp).ok_or(libc::EINVAL)?;
+        (of.attr, of.rq_psn, of.sq_psn) = (attr, attr.rq_psn, psn);
+        of.state = IBV_QPS_RTS;
+        self.wake(qp);
+        Ok(())
     }
 
     fn write_addrs(&mut self, address: usize) {
@@ -326,6 +364,7 @@ fn new(state: State) -> Id {
     Id {
         state,
         adapter: None,
+        iwarp: false,
         local: (Ipv4Addr::UNSPECIFIED, 0),
         remote: (Ipv4Addr::UNSPECIFIED, 0),
         peer: 0,
@@ -467,8 +506,12 @@ unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -
             listener.state == State::Listening && here && port == remote.1
         };
         let found = fabric.cm.ids.iter().find(|(_, id)| listens(id));
+        let iwarp = fabric.cm.ids[&(id as usize)].iwarp;
         let Some(listener) = found.map(|(at, _)| *at) else {
             fabric.cm.set(id as usize, State::Over);
+            if iwarp {
+                return Err(libc::ECONNREFUSED);
+            }
             let said = padded(b"", REFUSAL);
             let asker = id as usize;
             fabric
@@ -497,7 +540,7 @@ unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -
             id: asked,
             kind: RDMA_CM_EVENT_CONNECT_REQUEST,
             status: 0,
-            private_data: padded(&said, REQUEST),
+            private_data: if iwarp { said } else { padded(&said, REQUEST) },
             reads: [param.initiator_depth, param.responder_resources],
         });
         Ok(())
@@ -515,9 +558,19 @@ unsafe extern "C" fn accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) ->
             return Err(libc::EINVAL);
         }
         (state.state, state.qp_num) = (State::Answered, param.qp_num);
-        let peer = state.peer;
-        fabric.cm.set(peer, State::Responded);
+        let (peer, iwarp) = (state.peer, state.iwarp);
         let reads = [param.initiator_depth, param.responder_resources];
+        if iwarp {
+            for side in [peer, id as usize] {
+                fabric.connect_iwarp(side)?;
+                fabric.cm.set(side, State::Established);
+            }
+            let established = RDMA_CM_EVENT_ESTABLISHED;
+            fabric.cm.tell_more(peer, established, 0, said, reads);
+            fabric.cm.tell(id as usize, established, 0);
+            return Ok(());
+        }
+        fabric.cm.set(peer, State::Responded);
         let said = padded(&said, ANSWER);
         fabric
             .cm
@@ -590,7 +643,8 @@ unsafe extern "C" fn init_qp_attr(
             State::Responded,
             State::Established,
         ];
-        if !known.contains(&state.state) {
+        // The kernel connects those of iWARP itself.
+        if state.iwarp || !known.contains(&state.state) {
             return Err(libc::EINVAL);
         }
         let (psn, local, remote, peer) = (state.psn, state.local, state.remote, state.peer);

@@ -156,13 +156,14 @@ impl Description {
         Description::new(name, Link::InfiniBand(number), gids)
     }
 
-    /// No atomics, and no immediates; reads of one piece.
+    /// No atomics, no immediates, and no partitions; reads of one piece.
     pub fn iwarp(name: &str) -> Description {
         Description {
             transport: IBV_TRANSPORT_IWARP,
             atomics: false,
             immediates: false,
             max_sge_rd: 1,
+            pkeys: 0,
             ..Description::roce(name)
         }
     }

@@ -51,7 +51,11 @@ impl Fabric {
     ) -> Result<(), Errno> {
         let qp = &self.qps[&address];
         let (from, adapter) = (qp.state, qp.adapter);
-        let (required, allowed) = way(from, to).ok_or(libc::EINVAL)?;
+        let (mut required, allowed) = way(from, to).ok_or(libc::EINVAL)?;
+        if self.adapters[adapter].description.is_iwarp() {
+            // It has no partitions, and its connections say the port.
+            required &= !(mask::IBV_QP_PKEY_INDEX.0 | mask::IBV_QP_PORT.0);
+        }
         let given = given & !mask::IBV_QP_STATE.0;
         if given & required != required || given & !(required | allowed) != 0 {
             return Err(libc::EINVAL);
@@ -71,7 +75,12 @@ impl Fabric {
         }
         match (from, to) {
             (IBV_QPS_RESET, IBV_QPS_INIT) => {
-                (qp.pkey_index, qp.port) = (attr.pkey_index, attr.port_num);
+                qp.pkey_index = attr.pkey_index;
+                qp.port = if has(mask::IBV_QP_PORT) {
+                    attr.port_num
+                } else {
+                    1
+                };
             }
             (IBV_QPS_INIT, IBV_QPS_RTR) => {
                 qp.attr = *attr;

@@ -37,12 +37,13 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// `NotSupported` on the software device, over iWARP, without rdma_cm, and if the address is
-    /// reached by another device or by none; `ConnectionAborted` if there is no way to the host
-    /// now, nobody listens there, or the peer refuses, with what its application says; `TimedOut`;
+    /// `NotSupported` on the software device, without rdma_cm, and if the address is reached by
+    /// another device or by none; `ConnectionAborted` if there is no way to the host now, nobody
+    /// listens there, or the peer refuses, with what its application says; `TimedOut`;
     /// `InvalidValue` for too much private data, or if the peer has this library or not against
     /// [`ConnectTo::foreign`]; `BadState` unless in the state Init. The state is Init then; or
-    /// Error, if the queue pair was half connected: [`reset`](Rdma::reset) it.
+    /// Error, if the queue pair was half connected, over iWARP once the peer was asked:
+    /// [`reset`](Rdma::reset) it.
     ///
     /// # Cancel safety
     ///
@@ -294,8 +295,8 @@ impl CmListener {
     ///
     /// # Errors
     ///
-    /// `NotSupported` on the software device, over iWARP, without rdma_cm, and for an address that
-    /// no adapter has; `InvalidValue` for one of another adapter; `AlreadyExist` if it is in use;
+    /// `NotSupported` on the software device, without rdma_cm, and for an address that no adapter
+    /// has; `InvalidValue` for one of another adapter; `AlreadyExist` if it is in use;
     /// the system's, if it is not this host's.
     pub fn bind(device: &Device, addr: SocketAddr) -> Result<CmListener> {
         const OP: &str = "CmListener::bind";
@@ -378,7 +379,9 @@ impl CmRequest {
 
     /// Accepts: the Rdma is connected when the peer has said that it is. The peer may send at once:
     /// post receives first. The time limit is that of the Rdma's builder if [`CmAccept::timeout`]
-    /// says no other. Nothing begins before the first poll.
+    /// says no other. Nothing begins before the first poll. Over iWARP the peer sends first: Jobs
+    /// of this side wait until its first message has come, and fail if it does not within their
+    /// time limits.
     ///
     /// # Errors
     ///

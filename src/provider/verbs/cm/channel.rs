@@ -59,8 +59,8 @@ pub(in super::super) fn step(run: impl FnOnce() + Send + 'static) -> std::io::Re
 impl Cm {
     /// # Errors
     ///
-    /// `NotSupported` over iWARP, for a device that the application lent, and where the process has
-    /// no connection manager: no library, or no support in the kernel. `BadState` in a child of
+    /// `NotSupported` for a device that the application lent, and where the process has no
+    /// connection manager: no library, or no support in the kernel. `BadState` in a child of
     /// fork(2).
     pub(in super::super) fn get(context: &Context) -> Result<&'static Cm> {
         // Before any lock: a child may have inherited a locked one. It has no watcher either, and
@@ -69,11 +69,6 @@ impl Cm {
             let text =
                 "this process is a fork of one that has the adapter open: open it after execve(2)";
             return Err(Error::new(ErrorKind::BadState, None, text));
-        }
-        if context.traits.iwarp {
-            let name = &context.name;
-            let text = format!("{name} is iWARP, over which this library does not connect yet");
-            return Err(Error::new(ErrorKind::NotSupported, None, text));
         }
         if context.is_lent() {
             let text = "a device over a protection domain of yours does not connect by rdma_cm: open it by its name";

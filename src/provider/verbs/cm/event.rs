@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "reads what librdmacm has filled")]
 
 use super::super::ffi::*;
+use crate::error::Error;
 
 /// What an event says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +51,16 @@ impl CmEvent {
             status: 0,
             private_data: Vec::new(),
             reads: [0; 2],
+        }
+    }
+
+    /// The peer could not be asked.
+    pub(in super::super) fn not_asked(error: &Error) -> CmEvent {
+        let errno = error.system().and_then(std::io::Error::raw_os_error);
+        let status = -errno.unwrap_or(libc::EIO);
+        CmEvent {
+            status,
+            ..CmEvent::bare(What::Failed(RDMA_CM_EVENT_ADDR_ERROR))
         }
     }
 

@@ -72,14 +72,17 @@ impl RcConnection {
         Ok(())
     }
 
-    /// It is connected. The caller tells.
+    /// It is connected. One that `waits` sends nothing before it was sent something. The caller
+    /// tells.
     pub(in super::super) fn set_connected(
         &self,
         qp: &Arc<Qp>,
         peer: EndpointBlob,
         path: Path,
+        waits: bool,
     ) -> Result<()> {
         let mut inner = self.claimed(qp)?;
+        inner.waits = waits && !inner.got;
         (inner.peer, inner.path) = (Some(peer), Some(path));
         self.set_state(&mut inner, EndpointState::Connected);
         inner.timeouts = Timeouts::default();

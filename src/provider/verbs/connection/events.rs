@@ -109,6 +109,12 @@ impl RcConnection {
             // It may have arrived, and nobody has looked since: who reaps knows.
             self.look_after();
         }
+        if let Some(silence) = look.silent {
+            let millis = u64::try_from(silence.as_millis()).unwrap_or(u64::MAX);
+            // As above: the answer may have come.
+            inner.silent = Some(JobError::endpoint(Reason::PeerSilent, millis, 0));
+            self.look_after();
+        }
         let ours = inner.peer.is_some_and(|peer| !peer.origin.is_foreign());
         let mut again = look.again;
         let limit = (self.config.rnr_timeout / 4).max(LEAST);
@@ -123,7 +129,7 @@ impl RcConnection {
                 return None;
             }
         }
-        if look.idle && ours && inner.probes < PROBES {
+        if look.idle && ours && inner.probes < PROBES && !inner.waits {
             self.probe(&mut inner);
         }
         Some(again)

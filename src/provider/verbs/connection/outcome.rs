@@ -18,7 +18,7 @@ impl RcConnection {
         give: impl FnOnce(Completion),
     ) -> bool {
         let inner = &mut *self.inner();
-        inner.timeouts.heard |= wc.status == IBV_WC_SUCCESS;
+        inner.timeouts.heard |= wc.status == IBV_WC_SUCCESS && self.is_of_peer(wc);
         if wc.wr_id as u32 == u32::MAX {
             return wc.wr_id == probe(self.id()) && self.probed(inner, wc);
         }
@@ -40,7 +40,9 @@ impl RcConnection {
         if wc.status != IBV_WC_SUCCESS {
             return self.failed(inner, Failed::Job(verb, len), token, wc, give);
         }
-        inner.probes = 0;
+        if !self.core.context.traits.iwarp {
+            inner.probes = 0;
+        }
         let answer = match verb {
             Verb::CompareSwap { .. } | Verb::FetchAdd(_) => self.core.answers.get(token.index()),
             // `byte_len` is not valid for all.
@@ -48,6 +50,13 @@ impl RcConnection {
         };
         give(Completion::new(token, Ok(answer)));
         inner.sends.any_waits() && self.post_waiting(inner)
+    }
+
+    /// Returns whether a completion without an error proves that the peer is there. A send or write
+    /// does not on iWARP, where the transport of this side has taken it.
+    #[inline(always)]
+    fn is_of_peer(&self, wc: &Wc) -> bool {
+        !self.core.context.traits.iwarp || !matches!(wc.opcode, IBV_WC_SEND | IBV_WC_RDMA_WRITE)
     }
 
     /// Posts what waited for a place. True as for `completed`.
@@ -82,7 +91,8 @@ impl RcConnection {
         }
         let (arrival, len) = arrival(wc, room);
         give(Completion::received(token, arrival, len));
-        false
+        inner.got = true;
+        std::mem::take(&mut inner.waits) && self.post_waiting(inner)
     }
 
     #[cold]

@@ -39,6 +39,7 @@ impl RcConnection {
         let (answers, answers_lkey) = self.core.answers.place();
         Remote {
             permitted: inner.peer.map_or(Access::empty(), |peer| peer.permissions),
+            iwarp: self.core.context.traits.iwarp,
             max_inline: qp.max_inline(),
             answers,
             answers_lkey,
@@ -155,7 +156,7 @@ impl RcConnection {
         let (&[(token, Job::Rdma(job))], Some(qp)) = (jobs, &inner.qp) else {
             return None;
         };
-        if job.verb == Verb::Read && self.core.context.traits.iwarp {
+        if job.verb == Verb::Read && self.core.context.traits.iwarp || inner.waits {
             return None;
         }
         let remote = self.remote(inner, qp);
@@ -169,7 +170,7 @@ impl RcConnection {
     /// The memory of all Jobs that wait is valid, and leased: as for `Submit::submit`.
     #[inline(always)]
     pub(in super::super) unsafe fn post(&self, inner: &mut RcInner) -> Result<(), Refused> {
-        let Some(qp) = &inner.qp else {
+        let Some(qp) = inner.qp.as_ref().filter(|_| !inner.waits) else {
             return Ok(());
         };
         let remote = self.remote(inner, qp);
@@ -249,12 +250,17 @@ impl RcConnection {
         let Some(qp) = &inner.qp else {
             return;
         };
-        let mut chain = Chain::new();
-        // The last one before the places are all taken says when they are free again.
-        chain.push_probe(self.id(), inner.probes + 1 == PROBES);
+        let (mut chain, iwarp) = (Chain::new(), self.core.context.traits.iwarp);
+        // The last one before the places are all taken says when they are free again. On iWARP the
+        // answer is all that says that the peer is there.
+        let signaled = iwarp || inner.probes + 1 == PROBES;
+        chain.push_probe(self.id(), signaled, iwarp);
         // SAFETY: it names no memory.
         if unsafe { qp.post_send(&mut chain) }.is_ok() {
             inner.probes += 1;
+            if iwarp {
+                inner.timeouts.asks();
+            }
         }
     }
 }

@@ -68,6 +68,10 @@ pub(in super::super) struct RcInner {
     /// Since it was connected last, and until the next reset.
     pub(in super::super) path: Option<Path>,
     pub(in super::super) peer: Option<EndpointBlob>,
+    /// A message has come since it has this queue pair.
+    pub(super) got: bool,
+    /// It sends nothing until then: iWARP has whoever connects send first (RFC 5044, 7.1).
+    pub(super) waits: bool,
     /// What connects it by rdma_cm, or has done so, as long as it has this queue pair.
     pub(super) link: Option<Arc<dyn Handler>>,
     pub(super) connecting: bool,
@@ -83,6 +87,8 @@ pub(in super::super) struct RcInner {
     /// A message that has waited for its receive for too long, unless its completion waits to be
     /// polled.
     pub(super) overdue: Option<(Token, JobError)>,
+    /// Why it has failed, unless the answer to a probe waits to be polled.
+    pub(super) silent: Option<JobError>,
     /// Whose failure the state's cause is, if it has not ended yet.
     pub(in super::super) first_failed: Option<Token>,
     /// The handle is gone: nobody waits for receives.
@@ -144,6 +150,8 @@ impl RcConnection {
             gid: None,
             path: None,
             peer: None,
+            got: false,
+            waits: false,
             link: None,
             connecting: false,
             sends: Sends::new(depth),
@@ -153,6 +161,7 @@ impl RcConnection {
             timeouts: Timeouts::default(),
             probes: 0,
             overdue: None,
+            silent: None,
             first_failed: None,
             retired: false,
             doubt: false,
@@ -165,6 +174,7 @@ impl RcConnection {
             patience: PeerTimeouts {
                 ack: retry.total(),
                 receive: config.rnr_timeout,
+                iwarp: core.context.traits.iwarp,
             },
             config,
             inner: BriefMutex::new(inner),
@@ -288,13 +298,13 @@ impl RcConnection {
             self.give_back(&qp, half, cause)?;
             return Err(self.unreachable(error, gid, path));
         }
-        self.set_connected(&qp, peer, path)
+        self.set_connected(&qp, peer, path, false)
     }
 
     fn unreachable(&self, error: Error, gid: Gid, path: Path) -> Error {
         let name = &self.core.context.name;
         let hint = match self.core.context.traits.iwarp {
-            true => "iWARP connects by rdma_cm alone, which this library does not do there yet",
+            true => "iWARP connects by rdma_cm alone: Rdma::connect_to",
             false => {
                 "is the peer's address of this network, and of the same kind (RoCE, InfiniBand)? gid_index() or Transport::gid says another address of this side"
             }
@@ -333,6 +343,9 @@ impl RcConnection {
         if let Some((_, cause)) = failed.filter(|&(id, _)| id == self.id()) {
             return self.fail_later(inner, cause);
         }
+        if let Some(cause) = inner.silent.take().filter(|_| !inner.timeouts.heard) {
+            return self.fail_later(inner, cause);
+        }
         match inner.overdue.take() {
             Some((token, cause)) if inner.sends.token(0) == Some(token) => {
                 self.fail_of(inner, 0, cause)
@@ -364,7 +377,7 @@ impl RcConnection {
         inner.origin = BlobOrigin::new();
         inner.psn = random_psn();
         (inner.gid, inner.path) = (None, None);
-        inner.connecting = false;
+        (inner.connecting, inner.got, inner.waits) = (false, false, false);
         if let Err(error) = self.begin(inner) {
             let text = "no queue pair after a reset";
             log(|| tracing::error!(target: "tokio_doca::verbs", %error, "{text}"));

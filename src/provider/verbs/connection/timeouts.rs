@@ -23,6 +23,8 @@ pub(in super::super) struct Timeouts {
     since: Option<Instant>,
     /// The peer has answered or sent something since the last look.
     pub(super) heard: bool,
+    /// Since when a probe of iWARP has waited for its answer, which nobody else gives up.
+    asked: Option<Instant>,
 }
 
 /// What a look finds.
@@ -32,11 +34,18 @@ pub(super) struct Look {
     pub(super) overdue: Option<Duration>,
     /// Nothing was under way, and nothing came of the peer, for a whole turn.
     pub(super) idle: bool,
+    /// A probe has no answer for so long, and that is too long.
+    pub(super) silent: Option<Duration>,
     /// When to look again.
     pub(in super::super) again: Duration,
 }
 
 impl Timeouts {
+    /// A probe was sent, whose limit is kept here.
+    pub(super) fn asks(&mut self) {
+        self.asked.get_or_insert_with(Instant::now);
+    }
+
     /// Looks at the oldest Job. What takes no receive the transport gives up itself, of a peer that
     /// is silent; one that always asks for another try (RNR NAK) can keep it for ever, and is given
     /// longer than silence takes. An idle peer is asked every `probe`, if that is said.
@@ -49,40 +58,72 @@ impl Timeouts {
     ) -> Look {
         let token = front.map(|(token, ..)| token);
         let heard = std::mem::take(&mut self.heard);
+        if heard {
+            self.asked = None;
+        }
         if heard && token.is_none() || self.front != token || self.since.is_none() {
             (self.front, self.since) = (token, Some(now));
         }
-        let waited = now.saturating_duration_since(self.since.unwrap_or(now));
-        let Some((_, verb, len)) = front else {
-            let rest = probe.map(|probe| probe.saturating_sub(waited));
-            let idle = rest == Some(Duration::ZERO);
-            if idle {
-                // It is asked, and the next turn begins.
-                self.since = Some(now);
-            }
-            let again = if idle { probe } else { rest }.unwrap_or(MOST).min(MOST);
-            return Look {
-                overdue: None,
-                idle,
-                again,
-            };
+        let since = |then: Instant| now.saturating_duration_since(then);
+        let (waited, asked) = (since(self.since.unwrap_or(now)), self.asked.map(since));
+        let silent = asked.filter(|asked| *asked >= patience.probe());
+        let mut look = Look {
+            overdue: None,
+            idle: false,
+            silent,
+            again: MOST,
         };
+        match front {
+            Some((_, verb, len)) => {
+                let limit;
+                (limit, look.again) = patience.of_job(verb, len);
+                look.overdue = (waited >= limit).then_some(waited);
+            }
+            None => {
+                let rest = probe.map(|probe| probe.saturating_sub(waited));
+                let turned = rest == Some(Duration::ZERO);
+                if turned {
+                    // It is asked, and the next turn begins.
+                    self.since = Some(now);
+                }
+                look.idle = turned && asked.is_none();
+                if asked.is_none() {
+                    let again = if turned { probe } else { rest };
+                    look.again = again.unwrap_or(MOST).min(MOST);
+                }
+            }
+        }
+        if let Some(asked) = asked.filter(|_| silent.is_none()) {
+            let rest = patience.probe().saturating_sub(asked);
+            look.again = look.again.min(rest.max(LEAST));
+        }
+        look
+    }
+}
+
+impl PeerTimeouts {
+    /// For how long a probe may have no answer where the transport gives nobody up.
+    fn probe(&self) -> Duration {
+        2 * self.ack
+    }
+
+    /// For how long a Job may wait, and when to look at it again.
+    fn of_job(&self, verb: Verb, len: usize) -> (Duration, Duration) {
         // The application may have said longer tries: they end first.
-        let tries = match patience.ack > patience.receive {
-            true => 4 * patience.ack,
+        let tries = match self.ack > self.receive {
+            true => 4 * self.ack,
             false => Duration::ZERO,
         };
         let (limit, again, rate) = match takes_receive(verb) {
-            true => (tries, (patience.receive / 4).clamp(LEAST, MOST), SLOWEST),
-            false => (8 * patience.ack, MOST, CRAWL),
+            true => (tries, (self.receive / 4).clamp(LEAST, MOST), SLOWEST),
+            false if self.iwarp => (self.probe(), MOST, CRAWL),
+            false => (8 * self.ack, MOST, CRAWL),
         };
         let moved = Duration::from_millis((len / rate) as u64);
-        let limit = limit.saturating_add(moved).saturating_add(patience.receive);
-        Look {
-            overdue: (waited >= limit).then_some(waited),
-            idle: false,
+        (
+            limit.saturating_add(moved).saturating_add(self.receive),
             again,
-        }
+        )
     }
 }
 
@@ -100,6 +141,7 @@ mod tests {
     const PATIENCE: PeerTimeouts = PeerTimeouts {
         ack: Duration::from_millis(250),
         receive: LIMIT,
+        iwarp: false,
     };
 
     #[test]
@@ -150,6 +192,7 @@ mod tests {
         let patience = PeerTimeouts {
             ack: Duration::from_secs(1),
             receive: LIMIT,
+            iwarp: false,
         };
         let send = Some((Token::new(0, 1, 1), Verb::Send(None), 100));
         let mut look = |millis| timeouts.look(at(millis), send, &patience, PROBE).overdue;
@@ -192,6 +235,38 @@ mod tests {
             [(false, 1000), (false, 100)]
         );
         assert_eq!(look(2500, false), (true, 1000));
+    }
+
+    #[test]
+    fn a_probe_without_an_answer_is_silence_where_the_transport_has_no_limit() {
+        let (mut timeouts, start) = (Timeouts::default(), Instant::now());
+        let patience = PeerTimeouts {
+            iwarp: true,
+            ..PATIENCE
+        };
+        let at = |millis| start + Duration::from_millis(millis);
+        let mut look = |millis, heard, front| {
+            timeouts.heard = heard;
+            let look = timeouts.look(at(millis), front, &patience, PROBE);
+            timeouts.asked = timeouts.asked.or_else(|| look.idle.then(|| at(millis)));
+            let silent = look.silent.map(|silent| silent.as_millis());
+            (look.idle, silent, look.again.as_millis())
+        };
+        assert_eq!(look(0, false, None), (false, None, 1000));
+        assert_eq!(look(1000, false, None), (true, None, 1000));
+        // It is not asked again, until it has answered.
+        assert_eq!(look(1100, false, None), (false, None, 400));
+        assert_eq!(look(1200, true, None), (false, None, 1000));
+        assert_eq!(look(2200, false, None), (true, None, 1000));
+        // Jobs that the transport takes meanwhile are no answer.
+        let write = |index| Some((Token::new(0, index, 1), Verb::Write(None), 8));
+        assert_eq!(look(2400, false, write(1)), (false, None, 300));
+        assert_eq!(look(2700, false, write(2)), (false, Some(500), 1000));
+        // Of a Job that the transport does not take, too.
+        let waited = timeouts.look(at(3499), write(2), &patience, None).overdue;
+        assert_eq!(waited, None);
+        let waited = timeouts.look(at(3500), write(2), &patience, None).overdue;
+        assert_eq!(waited, Some(Duration::from_millis(800)));
     }
 
     #[test]

@@ -1,23 +1,27 @@
 //! The steps of a connection that rdma_cm makes, and why it fails.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::super::adapter::greeting::{self, Greeting};
 use super::super::adapter::{Address, BlobOrigin, EndpointBlob};
-use super::super::cm::{CmEvent, CmId, Offer, What, is_of, peer_gid};
+use super::super::cm::{CmEvent, CmId, Handler, Offer, What, is_of, peer_gid};
 use super::super::connection::RcConnection;
 use super::super::ffi::*;
 use super::super::transport::{Qp, Route};
 use crate::device::{Access, CmAnswer, CmOptions, CmRefused, Mtu, Path};
 use crate::error::{Error, ErrorKind, JobError, Result};
-use crate::sync::{contain, log};
+use crate::sync::{contain, elsewhere, log};
 
 pub(super) struct Attempt {
-    pub(super) id: CmId,
+    /// A thread that asks the peer may have it as well.
+    pub(super) id: Arc<CmId>,
     pub(super) conn: Arc<RcConnection>,
     pub(super) qp: Arc<Qp>,
-    /// The queue pair has left the state INIT.
+    /// The peer has asked for it.
+    pub(super) accepts: bool,
+    /// The queue pair has left the state INIT, or may have: on iWARP once it is the manager's.
     pub(super) half: bool,
     /// The peer, once the queue pair is connected to it.
     pub(super) ready: Option<(EndpointBlob, Path)>,
@@ -33,7 +37,12 @@ pub(super) enum Next {
 }
 
 impl Attempt {
-    pub(super) fn step(&mut self, event: &CmEvent) -> Result<Next> {
+    pub(super) fn is_iwarp(&self) -> bool {
+        self.conn.core.context.traits.iwarp
+    }
+
+    /// `by` is told what becomes of a step that blocks.
+    pub(super) fn step(&mut self, event: &CmEvent, by: Arc<dyn Handler>) -> Result<Next> {
         let text = match event.what {
             What::AddrResolved => {
                 self.id
@@ -41,8 +50,12 @@ impl Attempt {
                     .map_err(unreachable)?;
                 return Ok(Next::Wait);
             }
-            What::RouteResolved => return self.ask().map(|()| Next::Wait),
+            What::RouteResolved => return self.ask(by).map(|()| Next::Wait),
             What::Response => return self.respond(event).map(Next::Connected),
+            // Of iWARP the peer's answer: the queue pair is connected.
+            What::Established if self.ready.is_none() && self.is_iwarp() => {
+                return self.respond(event).map(Next::Connected);
+            }
             What::Established => return Ok(Next::Connected(Vec::new())),
             What::CameFirst => {
                 // A message has come before the word that the peer is ready, which it proves.
@@ -52,7 +65,11 @@ impl Attempt {
                 }
                 return Ok(Next::Wait);
             }
-            What::Failed(kind) => return Err(failed(kind, event)),
+            What::Failed(kind) => {
+                // The peer was never asked, and the queue pair is as it was.
+                self.half &= kind != RDMA_CM_EVENT_ADDR_ERROR;
+                return Err(failed(kind, event));
+            }
             What::TimedOut => {
                 let text = match self.ready {
                     None => "the address did not answer in time",
@@ -69,7 +86,7 @@ impl Attempt {
     }
 
     /// The route is known: asks the peer.
-    fn ask(&self) -> Result<()> {
+    fn ask(&mut self, by: Arc<dyn Handler>) -> Result<()> {
         let context = &self.conn.core.context;
         let found = self.id.device(context).unwrap_or_default();
         if !is_of(context, &found) {
@@ -80,9 +97,27 @@ impl Attempt {
             );
             return Err(Error::new(ErrorKind::NotSupported, None, text));
         }
-        let said = self.private_data();
-        self.id
-            .connect(&self.offer(&said, context.traits.rd_atomics))
+        let (said, reads) = (self.private_data(), context.traits.rd_atomics);
+        if !self.is_iwarp() {
+            return self.id.connect(&self.offer(&said, reads));
+        }
+        // siw waits for the peer's host there, and knows no time limit: the events of this
+        // connection do not wait with it. The queue pair stays alive, since its number is told.
+        self.half = true;
+        let (id, qp, srq) = (Arc::clone(&self.id), Arc::clone(&self.qp), false);
+        let ask = move || {
+            let (qp_num, private_data) = (qp.num(), &said[..]);
+            let asked = id.connect(&Offer {
+                qp_num,
+                srq,
+                private_data,
+                reads,
+            });
+            if let Err(error) = asked {
+                by.handle(CmEvent::not_asked(&error));
+            }
+        };
+        elsewhere(Box::new(ask)).map_err(|error| Error::os(None, "std::thread", error))
     }
 
     fn private_data(&self) -> Vec<u8> {
@@ -116,7 +151,9 @@ impl Attempt {
             }
         };
         self.make_ready(greeting, event.reads)?;
-        self.id.establish().map_err(given_up)?;
+        if !self.is_iwarp() {
+            self.id.establish().map_err(given_up)?;
+        }
         Ok(said)
     }
 
@@ -138,6 +175,11 @@ impl Attempt {
             let text = "the peer says that it answers no reads";
             return Err(Error::new(ErrorKind::InvalidValue, None, text));
         }
+        if self.is_iwarp() {
+            self.half = true;
+            self.ready = Some(self.of_addresses(greeting, reads)?);
+            return Ok(());
+        }
         // The manager knows a way as long as the connection is being made.
         let way = |state| self.id.qp_attr(state).map_err(given_up);
         let (rtr, rts) = (way(IBV_QPS_RTR)?, way(IBV_QPS_RTS)?);
@@ -150,18 +192,14 @@ impl Attempt {
             let text = format!("rdma_cm gives an MTU of number {}", rtr.path_mtu);
             Error::new(ErrorKind::Unexpected, None, text)
         })?;
-        let peer = EndpointBlob {
-            origin: greeting.map_or(BlobOrigin::FOREIGN, |it| it.origin),
-            address: Address {
-                lid: rtr.ah_attr.dlid,
-                qpn: rtr.dest_qp_num,
-                psn: rtr.rq_psn,
-                gid,
-                mtu: Some(mtu),
-            },
-            permissions: greeting.map_or_else(|| may(reads[1]), |it| it.permissions),
-            answers: greeting.map_or(reads[1], |it| it.answers.min(reads[1])),
+        let address = Address {
+            lid: rtr.ah_attr.dlid,
+            qpn: rtr.dest_qp_num,
+            psn: rtr.rq_psn,
+            gid,
+            mtu: Some(mtu),
         };
+        let peer = peer(address, greeting, reads);
         let sgid_index = u32::from(rtr.ah_attr.grh.sgid_index);
         let own = context.gid_at(sgid_index).map(|gid| gid.addr);
         let path = Path::new(own.unwrap_or([0; 16].into()), gid.into(), mtu);
@@ -189,6 +227,29 @@ impl Attempt {
         Ok(())
     }
 
+    /// The peer on iWARP, where the kernel connects queue pairs by a connection of TCP.
+    fn of_addresses(
+        &self,
+        greeting: Option<Greeting>,
+        reads: [u8; 2],
+    ) -> Result<(EndpointBlob, Path)> {
+        let mtu = self.conn.core.context.port()?.mtu;
+        let addrs = [self.id.local_addr(), self.id.peer_addr()];
+        let [own, gid] = addrs.map(|addr| match addr.map(|addr| addr.ip()) {
+            Some(IpAddr::V4(ip)) => ip.to_ipv6_mapped(),
+            Some(IpAddr::V6(ip)) => ip,
+            None => Ipv6Addr::UNSPECIFIED,
+        });
+        let address = Address {
+            lid: 0,
+            qpn: 0,
+            psn: 0,
+            gid: gid.octets(),
+            mtu: Some(mtu),
+        };
+        Ok((peer(address, greeting, reads), Path::new(own, gid, mtu)))
+    }
+
     /// It has failed. The peer is told as the id goes.
     pub(super) fn fail(self, error: Error) {
         self.id.clear_deadline();
@@ -196,6 +257,16 @@ impl Attempt {
         let given_back = self.conn.give_back(&self.qp, self.half, cause);
         let Attempt { answer, .. } = self;
         contain("a waker", || answer(Err(given_back.err().unwrap_or(error))));
+    }
+}
+
+/// The peer at an address: what it says of itself, or what is known of a foreign one.
+fn peer(address: Address, greeting: Option<Greeting>, reads: [u8; 2]) -> EndpointBlob {
+    EndpointBlob {
+        origin: greeting.map_or(BlobOrigin::FOREIGN, |it| it.origin),
+        address,
+        permissions: greeting.map_or_else(|| may(reads[1]), |it| it.permissions),
+        answers: greeting.map_or(reads[1], |it| it.answers.min(reads[1])),
     }
 }
 
@@ -246,11 +317,10 @@ fn failed(kind: rdma_cm_event_type, event: &CmEvent) -> Error {
         RDMA_CM_EVENT_REJECTED => {
             let why = match status {
                 // The reasons of a rejection (InfiniBand specification, 12.6.7.2).
-                28 => {
-                    let refused = refused(&event.private_data);
-                    let text = format!("the peer has rejected the connection: {refused}");
-                    let error = Error::new(ErrorKind::ConnectionAborted, None, text);
-                    return error.of_refusal(refused);
+                28 => return rejected(&event.private_data),
+                // Of iWARP, whose only reason is what the peer's application says.
+                ..0 if event.private_data.iter().any(|byte| *byte != 0) => {
+                    return rejected(&event.private_data);
                 }
                 8 => "nobody listens there".to_owned(),
                 10 => "it knows a connection of this queue pair still: reset the Rdma, and connect anew".to_owned(),
@@ -272,7 +342,9 @@ fn failed(kind: rdma_cm_event_type, event: &CmEvent) -> Error {
         _ => {
             let kind = match -status {
                 libc::ETIMEDOUT => ErrorKind::TimedOut,
-                libc::EHOSTUNREACH | libc::ENETUNREACH => ErrorKind::ConnectionAborted,
+                libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ECONNREFUSED => {
+                    ErrorKind::ConnectionAborted
+                }
                 _ => ErrorKind::NotSupported,
             };
             let text = format!("the address cannot be reached by an adapter: {}", system());
@@ -282,8 +354,11 @@ fn failed(kind: rdma_cm_event_type, event: &CmEvent) -> Error {
     Error::new(kind, None, text)
 }
 
-/// What the peer's application said, without the zeros that the transport adds.
-fn refused(said: &[u8]) -> CmRefused {
+/// The peer's application has refused, and said this, with zeros that the transport adds.
+fn rejected(said: &[u8]) -> Error {
     let end = said.iter().rposition(|byte| *byte != 0);
-    CmRefused(said[..end.map_or(0, |at| at + 1)].to_vec())
+    let refused = CmRefused(said[..end.map_or(0, |at| at + 1)].to_vec());
+    let text = format!("the peer has rejected the connection: {refused}");
+    let error = Error::new(ErrorKind::ConnectionAborted, None, text);
+    error.of_refusal(refused)
 }

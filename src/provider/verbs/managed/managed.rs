@@ -42,7 +42,7 @@ enum State {
     Connecting(Box<Attempt>),
     Connected {
         /// Dropped once it is over, which tells the peer.
-        _id: CmId,
+        _id: Arc<CmId>,
         conn: Weak<RcConnection>,
         /// The id of its queue pair.
         qp: u64,
@@ -117,7 +117,7 @@ impl Managed {
     }
 
     fn go_on(self: &Arc<Self>, mut attempt: Box<Attempt>, event: CmEvent) -> State {
-        let said = match attempt.step(&event) {
+        let said = match attempt.step(&event, Arc::clone(self) as _) {
             Ok(Next::Wait) => return State::Connecting(attempt),
             Ok(Next::Connected(said)) => said,
             Err(error) => {
@@ -130,8 +130,8 @@ impl Managed {
             attempt.fail(Error::new(ErrorKind::Unexpected, None, text));
             return State::Over;
         };
-        let qp = attempt.conn.id();
-        if let Err(error) = attempt.conn.set_connected(&attempt.qp, peer, path) {
+        let (qp, waits) = (attempt.conn.id(), attempt.accepts && attempt.is_iwarp());
+        if let Err(error) = attempt.conn.set_connected(&attempt.qp, peer, path, waits) {
             attempt.fail(error);
             return State::Over;
         }
@@ -239,6 +239,7 @@ impl RcConnection {
         most: usize,
         offered: Option<CmId>,
     ) -> Option<Attempt> {
+        let accepts = offered.is_some();
         let begin = || {
             // Refuses a child of fork(2) as well.
             let cm = Cm::get(&self.core.context)?;
@@ -255,9 +256,10 @@ impl RcConnection {
         };
         match begin() {
             Ok((id, qp)) => Some(Attempt {
-                id,
+                id: Arc::new(id),
                 conn: self,
                 qp,
+                accepts,
                 half: false,
                 ready: None,
                 options,

@@ -230,7 +230,11 @@ impl Qp {
             qp_access_flags: remote.0,
             ..ibv_qp_attr::default()
         };
-        let mask = m::IBV_QP_STATE | m::IBV_QP_PKEY_INDEX | m::IBV_QP_PORT | m::IBV_QP_ACCESS_FLAGS;
+        let mut mask = m::IBV_QP_STATE | m::IBV_QP_ACCESS_FLAGS;
+        // iWARP has no partitions, and its connections say the port.
+        if !self.cq.context.traits.iwarp {
+            mask = mask | m::IBV_QP_PKEY_INDEX | m::IBV_QP_PORT;
+        }
         self.modify("ibv_modify_qp to INIT", &mut attr, mask)
     }
 

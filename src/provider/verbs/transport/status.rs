@@ -23,6 +23,8 @@ pub(in super::super) enum Failed {
 pub(in super::super) struct PeerTimeouts {
     pub(in super::super) ack: Duration,
     pub(in super::super) receive: Duration,
+    /// The transport gives nobody up (iWARP).
+    pub(in super::super) iwarp: bool,
 }
 
 /// Why, as the state Error names it; `None` if it was flushed, which is no cause.
@@ -85,6 +87,7 @@ mod tests {
         let patience = PeerTimeouts {
             ack: Duration::from_millis(500),
             receive: Duration::from_millis(70),
+            iwarp: false,
         };
         let reason = |what, status| cause(what, status, 7, &patience).map(|why| why.reason());
         let send = Failed::Job(Verb::Send(None), 100);

@@ -134,11 +134,12 @@ impl Chain {
 
     /// Appends a look whether the peer is there: a read of no bytes, which needs no key (InfiniBand
     /// specification, C9-88).
-    pub(in super::super) fn push_probe(&mut self, id: u64, signaled: bool) {
+    pub(in super::super) fn push_probe(&mut self, id: u64, signaled: bool, iwarp: bool) {
         self.wrs.push(ibv_send_wr {
             wr_id: probe(id),
             opcode: IBV_WR_RDMA_READ,
             send_flags: if signaled { SIGNALED } else { 0 },
+            num_sge: if iwarp { no_sink(&mut self.sges) } else { 0 },
             ..ibv_send_wr::default()
         });
     }
@@ -301,7 +302,10 @@ pub(in super::super) fn fill_request<const N: usize>(
         }
         Verb::Read => {
             wr.opcode = IBV_WR_RDMA_READ;
-            wr.num_sge = gather(sges, &job.local, job.len);
+            wr.num_sge = match how.iwarp && job.len == 0 {
+                true => no_sink(sges),
+                false => gather(sges, &job.local, job.len),
+            };
             let permitted = how.permitted.contains(Access::RDMA_READ);
             (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) = match permitted {
                 true => (remote_addr, rkey),
@@ -324,6 +328,13 @@ pub(in super::super) fn fill_request<const N: usize>(
             wr.wr.atomic.rkey = rkey;
         }
     }
+}
+
+/// Appends the piece of a read of no bytes on iWARP. A read names where it goes there (RFC 5040,
+/// 4.4), and siw takes that of a request before if the list is empty.
+fn no_sink<const N: usize>(sges: &mut ArrayVec<ibv_sge, N>) -> i32 {
+    sges.push(ibv_sge::default());
+    1
 }
 
 #[inline(always)]
@@ -373,6 +384,7 @@ pub(in super::super) struct Remote {
     /// What the peer permits. Writes and atomics it refuses itself; its queue pair permits reads
     /// always, for probes.
     pub(in super::super) permitted: Access,
+    pub(in super::super) iwarp: bool,
     pub(in super::super) max_inline: u32,
     /// A word for each Job's answer.
     pub(in super::super) answers: u64,
@@ -488,6 +500,7 @@ mod tests {
     fn each_verb_becomes_one_request() {
         let how = Remote {
             permitted: Access::all(),
+            iwarp: false,
             max_inline: 16,
             answers: 0x5000,
             answers_lkey: 77,
