@@ -23,6 +23,16 @@ pub(super) struct About {
     pub(super) firmware: Option<String>,
     /// The variables that change the software device, as `NAME=value`.
     pub(super) settings: Vec<String>,
+    /// The other side of a check between two hosts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) peer: Option<Peer>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Peer {
+    pub(super) address: String,
+    /// What it says of itself.
+    pub(super) about: String,
 }
 
 impl About {
@@ -30,6 +40,7 @@ impl About {
         // A device's name may have the number of a port behind it.
         let name = info.name().split('/').next().unwrap_or_default();
         let folder = Path::new(CLASS).join(name);
+        let firmware = system::text(&folder.join("fw_ver")).ok();
         let kernel = system::text(Path::new("/proc/sys/kernel/osrelease")).ok();
         About {
             version: env!("CARGO_PKG_VERSION"),
@@ -39,9 +50,21 @@ impl About {
             provider: info.provider().to_owned(),
             pci_address: info.pci_addr().map(|it| it.to_string()),
             driver: driver(&folder),
-            firmware: system::text(&folder.join("fw_ver")).ok(),
+            // That of Soft-RoCE is empty.
+            firmware: firmware.filter(|it| !it.is_empty()),
             settings: settings(),
+            peer: None,
         }
+    }
+
+    /// One line, for a peer.
+    pub(super) fn line(&self) -> String {
+        let mut line = format!("{} ({})", self.device, self.provider);
+        let more = [&self.driver, &self.firmware, &self.kernel];
+        for part in more.into_iter().flatten() {
+            line += &format!(", {part}");
+        }
+        format!("{line}, tokio-doca {}", self.version)
     }
 
     /// Rows of words and values, for people.
@@ -52,6 +75,7 @@ impl About {
         };
         let optional = |name, value: &Option<String>| Some((name, value.clone()?));
         let settings = (!self.settings.is_empty()).then(|| self.settings.join(", "));
+        let peer = self.peer.as_ref();
         let lines = [
             Some(("tool", format!("tokio-doca {}", self.version))),
             optional("kernel", &self.kernel),
@@ -61,6 +85,8 @@ impl About {
             optional("driver", &self.driver),
             optional("firmware", &self.firmware),
             optional("settings", &settings),
+            peer.map(|it| ("peer", it.address.clone())),
+            peer.map(|it| ("its device", it.about.clone())),
         ];
         lines.into_iter().flatten().collect()
     }

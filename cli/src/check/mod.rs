@@ -1,6 +1,8 @@
 //! `tokio-doca check`: tries every operation of a device, by the self-test of the contract suite.
+//! With `--peer` it tries the connection to another host, where `check serve` runs (`peer`).
 
 mod about;
+mod peer;
 mod report;
 mod row;
 mod view;
@@ -18,34 +20,71 @@ use crate::failure::{Failure, Result, cannot};
 use crate::open;
 use crate::output::{print, print_json};
 use crate::signals::Signals;
+use crate::transfer::TokenArgs;
 use about::About;
 use report::Report;
 use row::{Row, words};
 
 const AFTER: &str = "\
 Exit codes: 0 none failed, 1 a check failed or a signal ended it, 2 wrong usage.
-The end of the output is a block to paste into a report.";
+The end of the output is a block to paste into a report. With --peer it tries
+the connection to a host, not the operations of a device: at most 10 s for each
+step, and 60 s for 16 MiB each way. Nothing is encrypted. Hosts beyond the
+loopback demand a token.";
 
 #[derive(clap::Args)]
-#[command(after_help = AFTER)]
+#[command(after_help = AFTER, args_conflicts_with_subcommands = true)]
+#[command(disable_help_subcommand = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// The device's name or PCI address [default: the first that copies]
     device: Option<String>,
+    /// The host where check serve runs, HOST or HOST:PORT
+    #[arg(long, value_name = "ADDR")]
+    peer: Option<String>,
+    #[command(flatten)]
+    token: TokenArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Answer check --peer of other hosts
+    Serve(peer::ServeArgs),
+}
+
 pub(crate) fn run(args: &Args) -> Result {
+    match (&args.command, &args.peer) {
+        (Some(Command::Serve(args)), _) => peer::serve(args),
+        (None, Some(peer)) => peer::run(args, peer),
+        (None, None) if args.token.is_given() => {
+            let text = "a token is for --peer alone: name the host, or leave the token out";
+            Err(Failure::Usage(text.to_owned()))
+        }
+        (None, None) => of_device(args),
+    }
+}
+
+fn of_device(args: &Args) -> Result {
     let device = open::device(args.device.as_deref())?;
     let about = About::of(device.info(), args.device.is_none());
     let begun = Instant::now();
     let test = selftest(&device);
     let checks = test.len();
     let rows = open::runtime()?.block_on(rows(test))?;
-    let report = Report::new(about, rows, checks, begun.elapsed());
-    match args.json {
-        true => print_json(&report)?,
+    finish(
+        &Report::new(about, rows, checks, begun.elapsed()),
+        args.json,
+    )
+}
+
+/// Prints a report, and fails if a check did.
+fn finish(report: &Report, json: bool) -> Result {
+    match json {
+        true => print_json(report)?,
         false => print(&report.text())?,
     }
     report

@@ -63,8 +63,11 @@ impl Report {
         let failed = match failed {
             0 => None,
             1 => self.failed().next().map(|row| {
-                let name = words(&row.check);
-                format!("a check failed: {}: {name}", row.subject)
+                let text = format!("a check failed: {}: {}", row.subject, words(&row.check));
+                match (&self.about.peer, &row.why) {
+                    (Some(_), Some(why)) => format!("{text}: {why}"),
+                    _ => text,
+                }
             }),
             many => Some(format!(
                 "{many} of {checks} checks failed; the report says why"

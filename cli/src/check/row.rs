@@ -26,6 +26,9 @@ pub(super) struct Row {
     pub(super) state: State,
     /// Why the device lacks it, or why it failed, in a sentence.
     pub(super) why: Option<String>,
+    /// What a check that passed has measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) found: Option<String>,
     #[serde(rename = "seconds", serialize_with = "seconds")]
     pub(super) took: Duration,
 }
@@ -47,6 +50,7 @@ impl Row {
             check: outcome.check.to_owned(),
             state,
             why,
+            found: None,
             took: outcome.took,
         }
     }

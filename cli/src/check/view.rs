@@ -58,9 +58,9 @@ impl Summary {
 /// The name of a check, and what it says. That a context is refused says enough without a name.
 fn said(row: &Row) -> String {
     let name = words(&row.check);
-    match &row.why {
+    match row.why.as_ref().or(row.found.as_ref()) {
         Some(why) if row.check == "attach" => why.clone(),
-        Some(why) => format!("{name}: {why}"),
+        Some(more) => format!("{name}: {more}"),
         None => name,
     }
 }
@@ -138,6 +138,7 @@ mod tests {
             check: check.to_owned(),
             state,
             why: why.map(str::to_owned),
+            found: None,
             took: Duration::from_millis(7),
         }
     }
@@ -154,6 +155,7 @@ mod tests {
             driver: Some("mlx5_core".to_owned()),
             firmware: Some("28.39.1002".to_owned()),
             settings: Vec::new(),
+            peer: None,
         };
         let report = Report::new(about, rows, checks, Duration::from_millis(1234));
         let text = anstream::adapter::strip_str(&report.text()).to_string();

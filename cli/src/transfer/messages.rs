@@ -1,37 +1,63 @@
 //! The messages of both sides, each with its proof.
 
+use std::fmt;
 use std::io;
+use std::time::Duration;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::timeout;
 
 use super::token::Token;
+use crate::failure::reason;
 
-pub(super) type Nonce = [u8; 32];
+pub(crate) type Nonce = [u8; 16];
 
-/// What a sender's hello begins with.
-const MAGIC: &[u8] = b"tokio-doca send 1\0";
+/// What two sides meet for. Proofs of one kind are none of another.
+pub(crate) struct Kind {
+    /// What a hello begins with.
+    magic: &'static [u8],
+    /// The command of the side that connects.
+    pub(super) asks: &'static str,
+    /// What the side that listens calls itself.
+    pub(super) listens: &'static str,
+}
+
+pub(super) const SEND: Kind = Kind {
+    magic: b"tokio-doca send 1\0",
+    asks: "tokio-doca send",
+    listens: "receiver",
+};
+
+/// Its hello fits into the 24 bytes of a request by rdma_cm.
+pub(crate) const CHECK: Kind = Kind {
+    magic: b"check1\0",
+    asks: "tokio-doca check --peer",
+    listens: "server",
+};
 
 /// Bytes of a proof.
 const PROOF: usize = 32;
 
-/// The longest body.
-const MOST: usize = 1024;
+/// The longest body: a blob of memory has 1,024 bytes at most.
+const MOST: usize = 2048;
 
 /// Which message it is: the proof of one is none of another.
 #[derive(Clone, Copy)]
-pub(super) enum Step {
+pub(crate) enum Step {
     Sender = 1,
     Receiver,
     File,
     Answer,
     Sum,
     Stored,
+    Memory,
+    Ended,
 }
 
 /// Random bytes that no other connection has.
-pub(super) fn nonce() -> Result<Nonce, String> {
+pub(crate) fn nonce() -> Result<Nonce, String> {
     let mut nonce = Nonce::default();
     match getrandom::fill(&mut nonce) {
         Ok(()) => Ok(nonce),
@@ -39,20 +65,20 @@ pub(super) fn nonce() -> Result<Nonce, String> {
     }
 }
 
-/// What a sender says before there is a stream.
-pub(super) fn hello(has_token: bool, nonce: &Nonce) -> Vec<u8> {
-    [MAGIC, &[u8::from(has_token)], nonce].concat()
+/// What the side that connects says before there is a stream.
+pub(super) fn hello(kind: &Kind, has_token: bool, nonce: &Nonce) -> Vec<u8> {
+    [kind.magic, &[u8::from(has_token)], nonce].concat()
 }
 
-/// Whether a sender has a token, and its nonce; `None` if it is no sender.
-pub(super) fn parse_hello(hello: &[u8]) -> Option<(bool, Nonce)> {
-    let (has_token, nonce) = hello.strip_prefix(MAGIC)?.split_first()?;
+/// Whether the other side has a token, and its nonce; `None` if it is of another kind.
+pub(super) fn parse_hello(kind: &Kind, hello: &[u8]) -> Option<(bool, Nonce)> {
+    let (has_token, nonce) = hello.strip_prefix(kind.magic)?.split_first()?;
     Some((*has_token == 1, nonce.try_into().ok()?))
 }
 
 /// Why a message was not heard.
 #[derive(Debug)]
-pub(super) enum Unheard {
+pub(crate) enum Unheard {
     /// Its proof is wrong.
     Forged,
     /// It is too long.
@@ -66,13 +92,41 @@ impl From<io::Error> for Unheard {
     }
 }
 
+/// What the other side has done, in a sentence without its name.
+impl fmt::Display for Unheard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unheard::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                f.write_str("it ended the connection")
+            }
+            Unheard::Io(error) => write!(f, "the connection is lost: {}", reason(error)),
+            Unheard::Forged | Unheard::Odd => f.write_str("it broke the protocol"),
+        }
+    }
+}
+
+/// Waits for the other side, but not longer than this.
+///
+/// # Errors
+///
+/// Returns what the other side has done, in a sentence.
+pub(super) async fn within<T, E: Into<Unheard>>(
+    limit: Duration,
+    future: impl Future<Output = Result<T, E>>,
+) -> Result<T, String> {
+    match timeout(limit, future).await {
+        Ok(done) => done.map_err(|error| error.into().to_string()),
+        Err(_) => Err(format!("it was silent for {} s", limit.as_secs())),
+    }
+}
+
 /// What the proofs of a connection are made with.
-pub(super) struct Session(Hmac<Sha256>);
+pub(crate) struct Session(Hmac<Sha256>);
 
 impl Session {
-    pub(super) fn new(token: &Token, sender: &Nonce, receiver: &Nonce) -> Session {
+    pub(super) fn new(kind: &Kind, token: &Token, sender: &Nonce, receiver: &Nonce) -> Session {
         let mut mac = Hmac::new_from_slice(token.bytes()).expect("HMAC takes keys of any length");
-        mac.update(MAGIC);
+        mac.update(kind.magic);
         mac.update(sender);
         mac.update(receiver);
         Session(mac)
@@ -86,7 +140,7 @@ impl Session {
     }
 
     /// Sends a message.
-    pub(super) async fn say(
+    pub(crate) async fn say(
         &self,
         to: &mut (impl AsyncWrite + Unpin),
         step: Step,
@@ -98,7 +152,7 @@ impl Session {
     }
 
     /// Waits for a message, and returns its body.
-    pub(super) async fn hear(
+    pub(crate) async fn hear(
         &self,
         from: &mut (impl AsyncRead + Unpin),
         step: Step,
@@ -125,7 +179,7 @@ pub(super) async fn deny(to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
 }
 
 /// The body of an answer.
-pub(super) fn verdict(why_not: Option<&str>) -> Vec<u8> {
+pub(crate) fn verdict(why_not: Option<&str>) -> Vec<u8> {
     let text = why_not.unwrap_or_default().chars().take(200);
     let text: String = text.collect();
     [&[u8::from(why_not.is_some())], text.as_bytes()].concat()
@@ -136,7 +190,7 @@ pub(super) fn verdict(why_not: Option<&str>) -> Vec<u8> {
 /// # Errors
 ///
 /// Returns why the receiver refuses, in characters that can be printed.
-pub(super) fn parse_verdict(body: &[u8]) -> Result<(), String> {
+pub(crate) fn parse_verdict(body: &[u8]) -> Result<(), String> {
     match body {
         [0] => Ok(()),
         [] => Err("no reason".to_owned()),
@@ -157,8 +211,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_message_is_heard_in_its_step_and_its_connection_alone() {
-        let (a, b) = ([1; 32], [2; 32]);
-        let ours = Session::new(&token("a token of this test"), &a, &b);
+        let (a, b) = ([1; 16], [2; 16]);
+        let mine = token("a token of this test");
+        let ours = Session::new(&SEND, &mine, &a, &b);
         let mut said = Vec::new();
         ours.say(&mut said, Step::File, b"body").await.unwrap();
         assert_eq!(
@@ -166,9 +221,10 @@ mod tests {
             b"body"
         );
         let others = [
-            Session::new(&token("another token of it"), &a, &b),
-            Session::new(&token("a token of this test"), &b, &a),
-            Session::new(&token("a token of this test"), &a, &[3; 32]),
+            Session::new(&SEND, &token("another token of it"), &a, &b),
+            Session::new(&SEND, &mine, &b, &a),
+            Session::new(&SEND, &mine, &a, &[3; 16]),
+            Session::new(&CHECK, &mine, &a, &b),
         ];
         for other in others {
             let heard = other.hear(&mut &said[..], Step::File).await;
@@ -191,7 +247,10 @@ mod tests {
         assert_eq!(parse_verdict(&verdict(None)), Ok(()));
         let refused = parse_verdict(&verdict(Some("no\x1b[2J\n")));
         assert_eq!(refused, Err("no?[2J?".to_owned()));
-        assert!(parse_hello(b"GET / HTTP/1.1").is_none());
-        assert_eq!(parse_hello(&hello(true, &[7; 32])), Some((true, [7; 32])));
+        assert!(parse_hello(&SEND, b"GET / HTTP/1.1").is_none());
+        let said = hello(&SEND, true, &[7; 16]);
+        assert_eq!(parse_hello(&SEND, &said), Some((true, [7; 16])));
+        assert!(parse_hello(&CHECK, &said).is_none());
+        assert_eq!(hello(&CHECK, true, &[7; 16]).len(), 24);
     }
 }

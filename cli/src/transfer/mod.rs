@@ -16,6 +16,7 @@
 //! Each message has an HMAC-SHA-256 by the token, of its step, both nonces and its body. The sender
 //! proves first, so that a stranger that connects gets nothing to guess the token by.
 
+mod meet;
 mod messages;
 mod name;
 mod receive;
@@ -27,20 +28,24 @@ use std::time::{Duration, Instant};
 
 use tokio_doca::stream::StreamTransport;
 
+pub(crate) use meet::{connect, destination, meet, prove};
+pub(crate) use messages::{CHECK, Session, Step, Unheard, nonce, parse_verdict, verdict};
+pub(crate) use receive::Failed;
 pub(crate) use send::{SendArgs, send};
-pub(crate) use serve::{ServeArgs, serve};
+pub(crate) use serve::{Bind, ServeArgs, each, serve};
+pub(crate) use token::{Token, TokenArgs};
 
 /// The port if none is said.
 const PORT: u16 = 4792;
 
 /// The most bytes of a frame of data.
-const FRAME: usize = 256 << 10;
+pub(crate) const FRAME: usize = 256 << 10;
 
 /// A frame of this length says that the sender waits for its input.
 const WAITS: u32 = u32::MAX;
 
 /// How long one side waits for a message of the other one, before and after the data.
-const ANSWER: Duration = Duration::from_secs(10);
+pub(crate) const ANSWER: Duration = Duration::from_secs(10);
 
 /// How long one side waits for the other one within the data.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -48,12 +53,17 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// How long the sender waits until the receiver has synced the file.
 const SYNC: Duration = Duration::from_secs(600);
 
-/// How many bytes went which way, and how fast.
-fn way(bytes: u64, transport: StreamTransport, begun: Instant) -> String {
-    let transport = match transport {
+/// What a stream goes by.
+pub(crate) fn transport(stream: StreamTransport) -> &'static str {
+    match stream {
         StreamTransport::Rdma => "RDMA",
         _ => "TCP",
-    };
+    }
+}
+
+/// How many bytes went which way, and how fast.
+fn way(bytes: u64, transport: StreamTransport, begun: Instant) -> String {
+    let transport = self::transport(transport);
     let took = begun.elapsed();
     let rate = bytes as f64 / 1e6 / took.as_secs_f64();
     format!("{bytes} bytes by {transport} in {took:.1?}, {rate:.0} MB/s")

@@ -12,14 +12,12 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_doca::stream::{Incoming, RdmaStream};
 
-use super::messages::{Session, Step, Unheard, deny, nonce, parse_hello, verdict};
+use super::meet::meet;
+use super::messages::{SEND, Session, Step, Unheard, verdict};
 use super::token::Token;
 use super::{ANSWER, FRAME, SILENCE, WAITS, hex, name, way};
-use crate::failure::{Failure, cannot, panicked, reason, text};
+use crate::failure::{Failure, cannot, panicked, reason};
 use crate::target::Target;
-
-/// How long a peer that has proved nothing may take.
-const PROOF: Duration = Duration::from_secs(5);
 
 /// What a receiver takes, and where it puts it.
 pub(super) struct Receiver<'a> {
@@ -32,10 +30,10 @@ pub(super) struct Receiver<'a> {
 }
 
 /// How a connection failed.
-pub(super) struct Failed {
-    pub(super) text: String,
+pub(crate) struct Failed {
+    pub(crate) text: String,
     /// The peer has the token, and its file is the one of `--once`.
-    pub(super) proven: bool,
+    pub(crate) proven: bool,
 }
 
 /// What ended a transfer.
@@ -92,7 +90,8 @@ impl Receiver<'_> {
             text,
             proven: false,
         };
-        let (mut stream, session) = self.meet(incoming).await.map_err(stranger)?;
+        let met = meet(&SEND, self.token, incoming, &[]).await;
+        let (mut stream, session) = met.map_err(stranger)?;
         let is_late = self.once.as_ref().is_some_and(|once| once.replace(true));
         let proven = |text| Failed {
             text,
@@ -122,43 +121,6 @@ impl Receiver<'_> {
             Err(Ended::Lost(why)) => why,
         };
         Err(proven(text))
-    }
-
-    /// Lets a peer prove that it has the token, and proves it as well.
-    async fn meet(&self, incoming: Incoming) -> Result<(RdmaStream, Session), String> {
-        let refused = match parse_hello(incoming.data()) {
-            None => Err("this receiver speaks with tokio-doca send, version 1, alone"),
-            Some((true, _)) if !self.token.is_some() => Err("this receiver has no token"),
-            Some((false, _)) if self.token.is_some() => Err("this receiver demands a token"),
-            Some((_, nonce)) => Ok(nonce),
-        };
-        let theirs = match refused {
-            Ok(theirs) => theirs,
-            Err(why) => {
-                // A peer that does not hear it has gone.
-                let _ = incoming.refuse(why).await;
-                return Err(format!("refused: {why}"));
-            }
-        };
-        let ours = nonce()?;
-        let accepted = incoming.accept(&ours).await;
-        let mut stream = accepted.map_err(|error| text(&error))?;
-        let session = Session::new(self.token, &theirs, &ours);
-        match timeout(PROOF, session.hear(&mut stream, Step::Sender)).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(Unheard::Forged)) => {
-                let _ = timeout(PROOF, deny(&mut stream)).await;
-                let _ = timeout(PROOF, stream.shutdown()).await;
-                return Err("refused: its token is another one".to_owned());
-            }
-            Ok(Err(_)) => return Err("it left without a proof".to_owned()),
-            Err(_) => return Err(format!("it proved nothing within {PROOF:?}")),
-        }
-        let said = timeout(ANSWER, session.say(&mut stream, Step::Receiver, &[])).await;
-        match said {
-            Ok(Ok(())) => Ok((stream, session)),
-            _ => Err("it left after its proof".to_owned()),
-        }
     }
 
     /// Receives the file. `step` is what the sender waits for.

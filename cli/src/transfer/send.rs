@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::io::{self, Read};
-use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -15,12 +14,13 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_doca::WorkQ;
-use tokio_doca::stream::{RdmaStream, StreamAddr, StreamOptions};
+use tokio_doca::stream::{RdmaStream, StreamOptions};
 
-use super::messages::{Session, Step, Unheard, hello, nonce, parse_verdict};
+use super::meet::{connect, destination, prove};
+use super::messages::{SEND, Session, Step, Unheard, nonce, parse_verdict, within};
 use super::token::{Token, TokenArgs};
-use super::{ANSWER, FRAME, PORT, SILENCE, SYNC, WAITS, hex, name, way};
-use crate::failure::{self, Failure, Result, cannot, panicked, reason, text};
+use super::{ANSWER, FRAME, SILENCE, SYNC, WAITS, hex, name, way};
+use crate::failure::{self, Failure, Result, cannot, panicked, text};
 use crate::open;
 use crate::output::{bar, print};
 
@@ -59,49 +59,23 @@ struct Source {
 }
 
 pub(crate) fn send(args: &SendArgs) -> Result {
-    let addr = address(&args.addr);
     let token = args.token.read()?;
-    let ip = match &addr {
-        StreamAddr::Tcp(addr) => Some(addr.ip()),
-        StreamAddr::Host(host) if host.starts_with("localhost:") => {
-            Some(IpAddr::from([127, 0, 0, 1]))
-        }
-        _ => None,
-    };
-    token.check(ip, &args.addr)?;
+    let addr = destination(&args.addr, &token)?;
     let source = source(args)?;
     let device = open::device(args.device.as_deref())?;
     let runtime = open::runtime()?;
     let sent = runtime.block_on(async {
         let options = StreamOptions::new().connections(1).or_tcp(true);
         let connector = options.connector(&device, &WorkQ::builder().build()?)?;
-        let ours = nonce()?;
-        let hello = hello(token.is_some(), &ours);
-        let connected = connector.connect_with(addr, &hello).await;
+        let met = connect(&connector, &SEND, &token, addr, &nonce()?).await;
         let failed = |error| format!("cannot send to {}: {}", args.addr, text(&error));
-        let (stream, theirs) = connected.map_err(failed)?;
-        let theirs = theirs.as_slice().try_into();
-        let theirs = theirs.map_err(|_| not(&args.addr, "it is no tokio-doca serve"))?;
-        let session = Session::new(&token, &ours, &theirs);
+        let met = met.map_err(failed)?;
+        let (stream, session) = met.ok_or_else(|| not(&args.addr, "it is no tokio-doca serve"))?;
         Sender { args, session }.send(stream, source, &token).await
     });
     // A thread may be at a read of stdin that never ends.
     runtime.shutdown_background();
     print(&sent?)
-}
-
-/// Reads where the receiver is.
-fn address(text: &str) -> StreamAddr {
-    if let Ok(addr) = text.parse::<SocketAddr>() {
-        return StreamAddr::Tcp(addr);
-    }
-    if let Ok(ip) = text.parse::<IpAddr>() {
-        return StreamAddr::Tcp(SocketAddr::new(ip, PORT));
-    }
-    StreamAddr::Host(match text.contains(':') {
-        true => text.to_owned(),
-        false => format!("{text}:{PORT}"),
-    })
 }
 
 /// Opens what is to be sent, and checks the name that it gets.
@@ -152,54 +126,24 @@ impl Sender<'_> {
         not(&self.args.addr, why)
     }
 
-    fn lost(&self, error: &io::Error) -> Failure {
-        match error.kind() {
-            io::ErrorKind::UnexpectedEof => self.not("it ended the connection"),
-            _ => self.not(format!("the connection is lost: {}", reason(error))),
-        }
-    }
-
-    fn unheard(&self, unheard: Unheard) -> Failure {
-        match unheard {
-            Unheard::Io(error) => self.lost(&error),
-            _ => self.not("it broke the protocol"),
-        }
-    }
-
-    fn silent(&self, limit: Duration) -> Failure {
-        self.not(format!("it was silent for {} s", limit.as_secs()))
-    }
-
-    async fn wait<T>(
+    async fn wait<T, E: Into<Unheard>>(
         &self,
         limit: Duration,
-        future: impl Future<Output = Result<T, Unheard>>,
+        future: impl Future<Output = Result<T, E>>,
     ) -> Result<T> {
-        let waited = timeout(limit, future).await;
-        waited
-            .map_err(|_| self.silent(limit))?
-            .map_err(|unheard| self.unheard(unheard))
+        within(limit, future).await.map_err(|why| self.not(why))
     }
 
     /// Says a message, but does not wait for a peer that does not read.
     async fn say(&self, to: &mut (impl AsyncWrite + Unpin), step: Step, body: &[u8]) -> Result {
-        let said = self.session.say(to, step, body);
-        let said = async { said.await.map_err(Unheard::Io) };
-        self.wait(ANSWER, said).await
+        self.wait(ANSWER, self.session.say(to, step, body)).await
     }
 
     /// Sends a file, and returns what is said of it once it is stored.
     async fn send(&self, mut stream: RdmaStream, source: Source, token: &Token) -> Result<String> {
         let session = &self.session;
-        self.say(&mut stream, Step::Sender, &[]).await?;
-        match timeout(ANSWER, session.hear(&mut stream, Step::Receiver)).await {
-            Ok(Err(Unheard::Forged)) if token.is_some() => {
-                let text = "its token is another one: give both sides the same";
-                return Err(self.not(text));
-            }
-            Ok(heard) => drop(heard.map_err(|unheard| self.unheard(unheard))?),
-            Err(_) => return Err(self.silent(ANSWER)),
-        }
+        let proven = prove(&mut stream, session, token).await;
+        proven.map_err(|why| self.not(why))?;
         let size = source.size.unwrap_or(u64::MAX).to_be_bytes();
         let head = [&size[..], source.name.as_bytes()].concat();
         self.say(&mut stream, Step::File, &head).await?;
@@ -217,7 +161,7 @@ impl Sender<'_> {
             early = &mut verdict => Err(match early.map(|body| parse_verdict(&body)) {
                 Ok(Err(why)) => self.not(why),
                 Ok(Ok(())) => self.not("it broke the protocol"),
-                Err(unheard) => self.unheard(unheard),
+                Err(unheard) => self.not(unheard),
             }),
             sent = self.data(&mut writer, source, &bar) => sent,
         };
@@ -284,7 +228,6 @@ impl Sender<'_> {
     }
 
     async fn write(&self, writer: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Result {
-        let write = async { writer.write_all(bytes).await.map_err(Unheard::Io) };
-        self.wait(SILENCE, write).await
+        self.wait(SILENCE, writer.write_all(bytes)).await
     }
 }

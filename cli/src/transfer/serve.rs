@@ -12,7 +12,7 @@ use tokio_doca::stream::{Incoming, RdmaListener, StreamOptions};
 
 use super::PORT;
 use super::receive::{Failed, Receiver};
-use super::token::TokenArgs;
+use super::token::{Token, TokenArgs};
 use crate::failure::{Failure, Result, cannot, name, say};
 use crate::open;
 use crate::output::print;
@@ -32,12 +32,8 @@ pub(crate) struct ServeArgs {
     /// The folder for the files; none is ever replaced
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// The address to listen at
-    #[arg(long, value_name = "IP:PORT", value_parser = address)]
-    #[arg(default_value_t = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT))]
-    bind: SocketAddr,
     #[command(flatten)]
-    token: TokenArgs,
+    bind: Bind,
     /// End after the first file, whose fate is the exit code
     #[arg(long)]
     once: bool,
@@ -47,6 +43,26 @@ pub(crate) struct ServeArgs {
     /// The device [default: the first that copies]
     #[arg(short, long, value_name = "NAME")]
     device: Option<String>,
+}
+
+/// Where a command listens, and the token that it demands there.
+#[derive(clap::Args)]
+pub(crate) struct Bind {
+    /// The address to listen at
+    #[arg(long, value_name = "IP:PORT", value_parser = address)]
+    #[arg(default_value_t = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT))]
+    pub(crate) bind: SocketAddr,
+    #[command(flatten)]
+    token: TokenArgs,
+}
+
+impl Bind {
+    /// Reads the token, which an address beyond the loopback demands.
+    pub(crate) fn token(&self) -> Result<Token> {
+        let token = self.token.read()?;
+        token.check(Some(self.bind.ip()), &format!("--bind {}", self.bind))?;
+        Ok(token)
+    }
 }
 
 /// Reads an address with or without a port.
@@ -62,8 +78,7 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 pub(crate) fn serve(args: &ServeArgs) -> Result {
-    let token = args.token.read()?;
-    token.check(Some(args.bind.ip()), &format!("--bind {}", args.bind))?;
+    let (token, bind) = (args.bind.token()?, args.bind.bind);
     let device = open::device(args.device.as_deref())?;
     let folder = fs::canonicalize(&args.out).and_then(|folder| {
         fs::read_dir(&folder)?;
@@ -82,34 +97,50 @@ pub(crate) fn serve(args: &ServeArgs) -> Result {
         let mut signals = Signals::new().map_err(cannot("catch", "signals".as_ref()))?;
         let options = StreamOptions::new().connections(CONNECTIONS).or_tcp(true);
         let workq = WorkQ::builder().build()?;
-        let listener = options.bind(&device, &workq, args.bind).await?;
-        let addr = listener.tcp_addr().unwrap_or(args.bind);
+        let listener = options.bind(&device, &workq, bind).await?;
+        let addr = listener.tcp_addr().unwrap_or(bind);
         print(&format!("serving {} at {addr}\n", name(&args.out)))?;
-        each(&receiver, &listener, &mut signals).await
+        let once = args.once;
+        let one = async |incoming| receiver.receive(incoming).await;
+        match each(&listener, &mut signals, CONNECTIONS, once, one).await? {
+            None => Ok(()),
+            Some(0) if !once => Ok(()),
+            Some(0) => Err(Failure::Failed("interrupted before a file came".to_owned())),
+            Some(cut) => Err(Failure::Failed(format!(
+                "interrupted: {cut} connections were cut off before their files were confirmed"
+            ))),
+        }
     });
     // A thread may be at a long write, whose end no one needs.
     runtime.shutdown_background();
     served
 }
 
-/// Receives from all that come.
-async fn each(receiver: &Receiver<'_>, listener: &RdmaListener, signals: &mut Signals) -> Result {
-    let once = receiver.once.is_some();
+/// Serves all peers that come, at most `most` at once, and says what became of each. With `once` it
+/// ends after the first that has the token, and returns `None`. A signal ends it too: then it
+/// returns how many peers that cuts off.
+pub(crate) async fn each(
+    listener: &RdmaListener,
+    signals: &mut Signals,
+    most: usize,
+    once: bool,
+    serve: impl AsyncFn(Incoming) -> Result<String, Failed>,
+) -> Result<Option<usize>> {
     let mut peers = FuturesUnordered::new();
     let one = async |incoming: Incoming| {
         let peer = incoming.peer().to_string();
-        (peer, receiver.receive(incoming).await)
+        (peer, serve(incoming).await)
     };
     loop {
-        let is_open = peers.len() < CONNECTIONS;
+        let is_open = peers.len() < most;
         tokio::select! {
-            () = signals.recv() => break,
+            () = signals.recv() => return Ok(Some(peers.len())),
             incoming = listener.accept(), if is_open => peers.push(one(incoming?)),
-            Some((peer, received)) = peers.next() => match received {
+            Some((peer, served)) = peers.next() => match served {
                 Ok(text) => {
                     print(&format!("{text}\n"))?;
                     if once {
-                        return Ok(());
+                        return Ok(None);
                     }
                 }
                 Err(Failed { text, proven }) => {
@@ -120,12 +151,5 @@ async fn each(receiver: &Receiver<'_>, listener: &RdmaListener, signals: &mut Si
                 }
             },
         }
-    }
-    match peers.len() {
-        0 if !once => Ok(()),
-        0 => Err(Failure::Failed("interrupted before a file came".to_owned())),
-        cut => Err(Failure::Failed(format!(
-            "interrupted: {cut} connections were cut off before their files were confirmed"
-        ))),
     }
 }

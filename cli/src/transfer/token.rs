@@ -26,11 +26,16 @@ pub(crate) struct TokenArgs {
 }
 
 /// A token; empty if there is none.
-pub(super) struct Token(Vec<u8>);
+pub(crate) struct Token(Vec<u8>);
 
 impl TokenArgs {
+    /// Whether an option says a token.
+    pub(crate) fn is_given(&self) -> bool {
+        self.token_file.is_some() || self.token.is_some()
+    }
+
     /// Reads the token.
-    pub(super) fn read(&self) -> Result<Token> {
+    pub(crate) fn read(&self) -> Result<Token> {
         let (mut bytes, whence) = match (&self.token_file, &self.token) {
             (Some(path), _) => (of_file(path)?, name(path)),
             (None, Some(token)) => (token.clone().into_bytes(), "--token".to_owned()),
@@ -71,12 +76,12 @@ impl Token {
         &self.0
     }
 
-    pub(super) fn is_some(&self) -> bool {
+    pub(crate) fn is_some(&self) -> bool {
         !self.0.is_empty()
     }
 
     /// Refuses to do without a token beyond this host. `None` is a host by name.
-    pub(super) fn check(&self, ip: Option<IpAddr>, place: &str) -> Result {
+    pub(crate) fn check(&self, ip: Option<IpAddr>, place: &str) -> Result {
         if self.is_some() || ip.is_some_and(|ip| ip.to_canonical().is_loopback()) {
             return Ok(());
         }
@@ -89,7 +94,7 @@ impl Token {
 
 #[cfg(test)]
 impl Token {
-    pub(super) fn of(text: &str) -> Token {
+    pub(crate) fn of(text: &str) -> Token {
         Token(text.as_bytes().to_owned())
     }
 }

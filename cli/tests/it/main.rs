@@ -2,6 +2,7 @@
 
 mod caps;
 mod check;
+mod check_peer;
 mod copy;
 mod devices;
 mod doctor;

@@ -2,8 +2,9 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub(crate) struct Folder(PathBuf);
@@ -97,6 +98,68 @@ impl Ran {
         for part in parts {
             assert!(self.err.contains(part), "{part:?} is missing: {}", self.err);
         }
+    }
+}
+
+/// A command that listens. Its first line ends with its address.
+pub(crate) struct Server {
+    pub(crate) child: Child,
+    out: BufReader<ChildStdout>,
+    pub(crate) addr: String,
+}
+
+impl Server {
+    pub(crate) fn new(folder: &Folder, args: &[&str]) -> Server {
+        let mut command = folder.command(args);
+        if !args.contains(&"--bind") {
+            command.args(["--bind", "127.0.0.1:0"]);
+        }
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = child.spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        let (_, addr) = line.trim().split_once(" at ").unwrap();
+        Server {
+            child,
+            out,
+            addr: addr.to_owned(),
+        }
+    }
+
+    /// Its next line.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.out.read_line(&mut line).unwrap();
+        line
+    }
+
+    pub(crate) fn signal(&self, signal: &str) {
+        let id = self.child.id().to_string();
+        let status = Command::new("kill").args([signal, &id]).status();
+        assert!(status.unwrap().success());
+    }
+
+    /// Waits for its end, and returns what it has printed since.
+    pub(crate) fn ended(mut self) -> Ran {
+        let (mut out, mut err) = (String::new(), String::new());
+        self.out.read_to_string(&mut out).unwrap();
+        let stderr = self.child.stderr.as_mut().unwrap();
+        stderr.read_to_string(&mut err).unwrap();
+        let code = self.child.wait().unwrap().code();
+        Ran { code, out, err }
+    }
+
+    pub(crate) fn stop(self) -> Ran {
+        self.signal("-TERM");
+        self.ended()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

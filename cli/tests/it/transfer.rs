@@ -1,78 +1,20 @@
 //! `tokio-doca send` and `tokio-doca serve`.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread;
 
-use crate::support::{Folder, Ran, bytes};
+use crate::support::{Folder, Ran, Server, bytes};
 
 const TOKEN: &str = "a token of sixteen and more";
 
-/// A receiver that serves the folder `out`.
-struct Server {
-    child: Child,
-    out: BufReader<ChildStdout>,
-    addr: String,
-}
-
-impl Server {
-    fn new(folder: &Folder, args: &[&str]) -> Server {
-        let _ = fs::create_dir(folder.path("out"));
-        let mut command = folder.command(["serve", "--out", "out"]);
-        command.args(args);
-        if !args.contains(&"--bind") {
-            command.args(["--bind", "127.0.0.1:0"]);
-        }
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = child.spawn().unwrap();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        out.read_line(&mut line).unwrap();
-        let addr = line.trim().strip_prefix("serving out at ").unwrap();
-        Server {
-            child,
-            out,
-            addr: addr.to_owned(),
-        }
-    }
-
-    /// Its next line.
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.out.read_line(&mut line).unwrap();
-        line
-    }
-
-    fn signal(&self, signal: &str) {
-        let id = self.child.id().to_string();
-        let status = Command::new("kill").args([signal, &id]).status();
-        assert!(status.unwrap().success());
-    }
-
-    /// Waits for its end, and returns what it has printed since.
-    fn ended(mut self) -> Ran {
-        let (mut out, mut err) = (String::new(), String::new());
-        self.out.read_to_string(&mut out).unwrap();
-        let stderr = self.child.stderr.as_mut().unwrap();
-        stderr.read_to_string(&mut err).unwrap();
-        let code = self.child.wait().unwrap().code();
-        Ran { code, out, err }
-    }
-
-    fn stop(self) -> Ran {
-        self.signal("-TERM");
-        self.ended()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Starts a receiver that serves the folder `out`.
+fn serve(folder: &Folder, args: &[&str]) -> Server {
+    let _ = fs::create_dir(folder.path("out"));
+    Server::new(folder, &[&["serve", "--out", "out"], args].concat())
 }
 
 /// The names in `out`.
@@ -114,7 +56,7 @@ fn half_sent(folder: &Folder, server: &Server) -> Child {
 #[test]
 fn files_arrive_whole_and_their_sums_are_told() {
     let folder = Folder::new();
-    let mut server = Server::new(&folder, &[]);
+    let mut server = serve(&folder, &[]);
     for (name, size) in [("large", 5_000_001), ("empty", 0), ("one", 1)] {
         folder.write(name, bytes(size));
         let said = folder.run(["send", name, &server.addr]).done();
@@ -142,7 +84,7 @@ fn files_arrive_whole_and_their_sums_are_told() {
 fn sides_without_rdma_in_common_use_tcp_and_say_so() {
     // A software device whose socket has no folder cannot connect.
     let folder = Folder::new();
-    let server = Server::new(&folder, &["--once"]);
+    let server = serve(&folder, &["--once"]);
     folder.write("a", bytes(3_000_000));
     let mut command = folder.command(["send", "a", &server.addr]);
     let sent = command.env("TOKIO_DOCA_SOFT_SOCKET", folder.path("nowhere"));
@@ -158,7 +100,7 @@ fn sides_without_rdma_in_common_use_tcp_and_say_so() {
 #[test]
 fn stdin_is_sent_under_a_name() {
     let folder = Folder::new();
-    let server = Server::new(&folder, &["--once"]);
+    let server = serve(&folder, &["--once"]);
     let mut command = folder.command(["send", "-", &server.addr, "--name", "piped"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
@@ -178,7 +120,7 @@ fn stdin_is_sent_under_a_name() {
 #[test]
 fn an_existing_file_is_kept_and_both_sides_say_so() {
     let folder = Folder::new();
-    let server = Server::new(&folder, &["--once"]);
+    let server = serve(&folder, &["--once"]);
     folder.write("a", "new");
     folder.write("out/a", "old");
     let part = "a exists and is kept: send the file by another --name";
@@ -197,7 +139,7 @@ fn both_sides_must_have_the_same_token() {
     folder.write("token", format!("{TOKEN}\n"));
     let chmod = |mode| fs::set_permissions(folder.path("token"), PermissionsExt::from_mode(mode));
     chmod(0o600).unwrap();
-    let server = Server::new(&folder, &["--token-file", "token"]);
+    let server = serve(&folder, &["--token-file", "token"]);
     let send = |more: &[&str]| folder.run([&["send", "a", &server.addr], more].concat());
     send(&[]).refused(1, &["this receiver demands a token"]);
     send(&["--token", "another token of sixteen"]).refused(1, &["its token is another one"]);
@@ -216,7 +158,7 @@ fn both_sides_must_have_the_same_token() {
         ran.err
     );
 
-    let server = Server::new(&folder, &[]);
+    let server = serve(&folder, &[]);
     let ran = folder.run(["send", "a", &server.addr, "--token", TOKEN]);
     ran.refused(1, &["this receiver has no token"]);
 }
@@ -231,7 +173,7 @@ fn other_hosts_demand_a_token() {
         let ran = folder.run(["send", "a", addr]);
         ran.refused(2, &[addr, "give both sides a token"]);
     }
-    let server = Server::new(&folder, &["--bind", "0.0.0.0:0", "--token", TOKEN]);
+    let server = serve(&folder, &["--bind", "0.0.0.0:0", "--token", TOKEN]);
     let addr = server.addr.replace("0.0.0.0", "127.0.0.1");
     folder.run(["send", "a", &addr, "--token", TOKEN]).done();
 }
@@ -249,7 +191,7 @@ fn names_that_are_not_plain_are_refused_before_a_connection() {
 #[test]
 fn too_much_is_refused_at_once_or_once_it_comes() {
     let folder = Folder::new();
-    let server = Server::new(&folder, &["--max-size", "1K"]);
+    let server = serve(&folder, &["--max-size", "1K"]);
     folder.write("a", bytes(1025));
     folder
         .run(["send", "a", &server.addr])
@@ -263,7 +205,7 @@ fn too_much_is_refused_at_once_or_once_it_comes() {
 #[test]
 fn a_sender_that_dies_leaves_nothing() {
     let folder = Folder::new();
-    let server = Server::new(&folder, &["--once"]);
+    let server = serve(&folder, &["--once"]);
     let mut child = half_sent(&folder, &server);
     child.kill().unwrap();
     child.wait().unwrap();
@@ -277,7 +219,7 @@ fn a_sender_that_dies_leaves_nothing() {
 fn a_receiver_that_dies_or_is_stopped_fails_the_sender() {
     let folder = Folder::new();
     for signal in ["-TERM", "-KILL"] {
-        let server = Server::new(&folder, &[]);
+        let server = serve(&folder, &[]);
         let mut child = half_sent(&folder, &server);
         let stdin = child.stdin.take();
         server.signal(signal);
@@ -300,7 +242,7 @@ fn a_receiver_that_dies_or_is_stopped_fails_the_sender() {
 #[test]
 fn strangers_keep_nobody_out() {
     let folder = Folder::new();
-    let server = Server::new(&folder, &["--once", "--token", TOKEN]);
+    let server = serve(&folder, &["--once", "--token", TOKEN]);
     let silent: Vec<_> = (0..8)
         .map(|_| TcpStream::connect(&server.addr).unwrap())
         .collect();

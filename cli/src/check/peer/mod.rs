@@ -1,0 +1,201 @@
+//! `tokio-doca check --peer` and `tokio-doca check serve`: what works between two hosts.
+//!
+//! ```text
+//!   check --peer                             check serve
+//!   hello, welcome and proofs as of `send`; the proof of the server says what it is
+//!   64 bytes ------------------------------>
+//!          <-------------------------------- the same; ROUNDS times
+//!   BYTES, and Sum: their SHA-256 --------->
+//!          <------------------------ Answer: equal, or not
+//!          <--------- BYTES, and Sum: their SHA-256
+//!          <------------------------ Memory: a blob, or why there is none
+//!   writes, reads and atomics there
+//!   the end of the stream ----------------->
+//!          <------------------------ Ended, and the end
+//! ```
+//!
+//! The script is fixed, so that no side has to believe a length. Each way of connecting has a
+//! stream of its own: by the exchange, and by rdma_cm.
+
+mod data;
+#[cfg(test)]
+mod hostile;
+mod lent;
+mod rows;
+mod serve;
+mod way;
+
+use std::time::{Duration, Instant};
+
+use tokio_doca::error::ErrorKind;
+use tokio_doca::stream::{RdmaConnector, StreamAddr, StreamTransport};
+use tokio_doca::{Device, WorkQ};
+
+use super::about::{About, Peer};
+use super::report::Report;
+use super::{Args, finish};
+use crate::failure::{Failure, Result, cannot, text};
+use crate::open;
+use crate::signals::Signals;
+use crate::transfer::{self, CHECK, Token, destination, nonce, prove};
+use rows::{Fault, Rows, Way};
+use way::Met;
+
+pub(super) use serve::{ServeArgs, serve};
+
+/// How many small messages go there and back, and their size.
+const ROUNDS: usize = 100;
+const SMALL: usize = 64;
+
+/// How long the bytes of one way may take.
+const LONG: Duration = Duration::from_secs(60);
+
+/// The most characters that the other side says of itself.
+const ABOUT: usize = 300;
+
+/// What connects to the other side.
+struct Caller<'a> {
+    device: &'a Device,
+    workq: &'a WorkQ,
+    token: &'a Token,
+    host: &'a str,
+}
+
+/// Why there is no stream.
+enum Unmet {
+    /// The library says so.
+    Library(tokio_doca::Error),
+    /// The other side does.
+    Peer(String),
+}
+
+pub(super) fn run(args: &Args, host: &str) -> Result {
+    let token = args.token.read()?;
+    let addr = destination(host, &token)?;
+    let device = open::device(args.device.as_deref())?;
+    let about = About::of(device.info(), args.device.is_none());
+    let mut rows = Rows::new();
+    let begun = Instant::now();
+    let runtime = open::runtime()?;
+    let peer = runtime.block_on(async {
+        let mut signals = Signals::new().map_err(cannot("catch", "signals".as_ref()))?;
+        let workq = WorkQ::builder().build()?;
+        let caller = Caller {
+            device: &device,
+            workq: &workq,
+            token: &token,
+            host,
+        };
+        let mut peer = None;
+        tokio::select! {
+            done = caller.check(addr, &mut rows, &mut peer) => done?,
+            () = signals.recv() => {}
+        }
+        Ok::<_, Failure>(peer)
+    })?;
+    let about = About { peer, ..about };
+    let (rows, checks) = rows.finish();
+    finish(
+        &Report::new(about, rows, checks, begun.elapsed()),
+        args.json,
+    )
+}
+
+impl Caller<'_> {
+    /// Makes all checks. `peer` becomes what the other side says of itself.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no stream at all.
+    async fn check(&self, addr: StreamAddr, rows: &mut Rows, peer: &mut Option<Peer>) -> Result {
+        let begun = Instant::now();
+        let met = self.meet(addr.clone(), true).await;
+        let met = met.map_err(|unmet| {
+            let why = match unmet {
+                Unmet::Library(error) => text(&error),
+                Unmet::Peer(why) => why,
+            };
+            format!("cannot check with {}: {why}", self.host)
+        })?;
+        let address = met.stream.peer().to_string();
+        let about = met.about.clone();
+        *peer = Some(Peer { address, about });
+        let (at, no_cm) = (met.stream.peer_addr(), met.no_cm.clone());
+        if met.stream.transport() == StreamTransport::Rdma {
+            rows.begin(Way::Exchange);
+            met.checks(rows, begun).await;
+        } else {
+            rows.begin(Way::Tcp);
+            met.checks(rows, begun).await;
+            // So that the library says why there is no RDMA.
+            self.demand(Way::Exchange, addr, None, rows).await;
+        }
+        if let Some(at) = at {
+            self.demand(Way::Cm, StreamAddr::Cm(at), no_cm, rows).await;
+        }
+        Ok(())
+    }
+
+    /// Checks a way that must have RDMA. `lacks` says why the other side does not have it.
+    async fn demand(&self, way: Way, addr: StreamAddr, lacks: Option<String>, rows: &mut Rows) {
+        rows.begin(way);
+        rows.announce("connects");
+        let begun = Instant::now();
+        let fault = match (self.meet(addr, false).await, lacks) {
+            (Ok(met), _) => return met.checks(rows, begun).await,
+            (Err(Unmet::Library(error)), _) if error.kind() == ErrorKind::NotSupported => {
+                Fault::Lacks(text(&error))
+            }
+            (Err(_), Some(why)) => Fault::Lacks(format!("the peer has none: {why}")),
+            (Err(Unmet::Library(error)), None) => Fault::Lost(text(&error)),
+            (Err(Unmet::Peer(why)), None) => Fault::Lost(why),
+        };
+        rows.row("connects", begun, Err(fault));
+        rows.end();
+    }
+
+    /// Connects, and lets both sides prove that they have the token.
+    async fn meet(&self, addr: StreamAddr, or_tcp: bool) -> Result<Met<'_>, Unmet> {
+        let options = lent::options(1).or_tcp(or_tcp);
+        let connector: RdmaConnector = options
+            .connector(self.device, self.workq)
+            .map_err(Unmet::Library)?;
+        let ours = nonce().map_err(Unmet::Peer)?;
+        let met = transfer::connect(&connector, &CHECK, self.token, addr, &ours).await;
+        let odd = || Unmet::Peer("it is no tokio-doca check serve".to_owned());
+        let (mut stream, session) = met.map_err(Unmet::Library)?.ok_or_else(odd)?;
+        let about = prove(&mut stream, &session, self.token).await;
+        let about = about.map_err(Unmet::Peer)?;
+        let mut lines = about.split(|byte| *byte == b'\n').map(printable);
+        Ok(Met {
+            about: lines.next().unwrap_or_default(),
+            no_cm: lines.next().filter(|why| !why.is_empty()),
+            device: self.device,
+            stream,
+            session,
+        })
+    }
+}
+
+/// What the other side says of itself, as one line that can neither end a block of text nor
+/// control a terminal.
+fn printable(text: &[u8]) -> String {
+    let plain = |byte: &u8| match byte {
+        b'`' => '\'',
+        b' '..=b'~' => char::from(*byte),
+        _ => '?',
+    };
+    text.iter().take(ABOUT).map(plain).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_peer_says_of_itself_stays_in_its_line() {
+        assert_eq!(printable(b"mlx5_0 (verbs)"), "mlx5_0 (verbs)");
+        assert_eq!(printable(b"a\x1b[2J\n```\xff"), "a?[2J?'''?");
+        assert_eq!(printable(&[b'a'; 2000]).len(), ABOUT);
+    }
+}

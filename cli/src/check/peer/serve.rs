@@ -1,0 +1,173 @@
+//! `tokio-doca check serve`: answers `check --peer` until a signal.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+use tokio_doca::rdma::CmListener;
+use tokio_doca::stream::{Incoming, RdmaListener, RdmaStream, StreamAddr};
+use tokio_doca::{Device, WorkQ};
+
+use super::super::about::About;
+use super::data;
+use super::lent::{lend, options};
+use super::{LONG, ROUNDS, SMALL};
+use crate::failure::{Failure, Result, cannot, text};
+use crate::open;
+use crate::output::print;
+use crate::signals::Signals;
+use crate::transfer::{
+    ANSWER, Bind, CHECK, Failed, Session, Step, Token, Unheard, each, meet, transport, verdict,
+};
+
+/// The most peers at once, strangers included.
+const PEERS: usize = 8;
+
+const AFTER: &str = "\
+Exit codes: 0 ended by a signal, 1 failed, or a signal cut a check off, 2 wrong
+usage. Serves 8 peers at once. Each has 5 s for its proof, 10 s for each step, and
+60 s for 16 MiB each way and for its work on the memory here. Nothing is
+encrypted. A --bind that other hosts reach demands a token.";
+
+#[derive(clap::Args)]
+#[command(after_help = AFTER)]
+pub(crate) struct ServeArgs {
+    /// The device's name or PCI address [default: the first that copies]
+    device: Option<String>,
+    #[command(flatten)]
+    bind: Bind,
+}
+
+struct Server<'a> {
+    device: &'a Device,
+    token: &'a Token,
+    /// What it says of itself, and in a second line why it does not listen by rdma_cm.
+    about: String,
+}
+
+pub(crate) fn serve(args: &ServeArgs) -> Result {
+    let token = args.bind.token()?;
+    let device = open::device(args.device.as_deref())?;
+    let runtime = open::runtime()?;
+    runtime.block_on(async {
+        let mut signals = Signals::new().map_err(cannot("catch", "signals".as_ref()))?;
+        let workq = WorkQ::builder().build()?;
+        let (listener, no_cm) = listen(&device, &workq, args.bind.bind).await?;
+        let addr = listener.tcp_addr().unwrap_or(args.bind.bind);
+        let name = device.info().name();
+        print(&format!("serving checks of {name} at {addr}\n"))?;
+        if let Some(why) = &no_cm {
+            print(&format!("not by rdma_cm: {why}\n"))?;
+        }
+        let about = About::of(device.info(), args.device.is_none()).line();
+        let server = Server {
+            device: &device,
+            token: &token,
+            about: format!("{about}\n{}", no_cm.unwrap_or_default()),
+        };
+        let one = async |incoming| server.answer(incoming).await;
+        match each(&listener, &mut signals, PEERS, false, one).await? {
+            None | Some(0) => Ok(()),
+            Some(cut) => Err(Failure::Failed(format!(
+                "interrupted: the checks of {cut} peers were cut off"
+            ))),
+        }
+    })
+}
+
+/// Listens by the exchange, and by rdma_cm at the same number if that can be. Also returns why it
+/// cannot.
+async fn listen(
+    device: &Device,
+    workq: &WorkQ,
+    bind: SocketAddr,
+) -> Result<(RdmaListener, Option<String>)> {
+    // A listener of both fails where rdma_cm has another adapter at this address: ask first.
+    let by_cm = CmListener::bind(device, SocketAddr::new(bind.ip(), 0));
+    let (addr, no_cm) = match by_cm {
+        Ok(_) => (StreamAddr::Cm(bind), None),
+        Err(error) => (StreamAddr::Tcp(bind), Some(text(&error))),
+    };
+    let options = options(PEERS).or_tcp(true);
+    Ok((options.bind(device, workq, addr).await?, no_cm))
+}
+
+impl Server<'_> {
+    /// Plays the part of the server, and returns what is said of it.
+    async fn answer(&self, incoming: Incoming) -> Result<String, Failed> {
+        let peer = incoming.peer().to_string();
+        let failed = |text| Failed {
+            text,
+            proven: false,
+        };
+        let about = self.about.as_bytes();
+        let met = meet(
+            &CHECK,
+            self.token,
+            incoming,
+            &about[..about.len().min(1024)],
+        )
+        .await;
+        let (mut stream, session) = met.map_err(failed)?;
+        let by = transport(stream.transport());
+        let played = self.play(&mut stream, &session).await;
+        played.map_err(|why| failed(format!("the check ended early: {why}")))?;
+        Ok(format!("checked with {peer} by {by}"))
+    }
+
+    async fn play(&self, stream: &mut RdmaStream, session: &Session) -> Result<(), String> {
+        limited(ANSWER, async { Ok(echo(stream).await?) }).await?;
+        let is_equal = limited(LONG, async {
+            let sum = data::take(stream).await?;
+            Ok(session.hear(stream, Step::Sum).await? == sum)
+        });
+        let differs = "the SHA-256 of the bytes differs at the peer";
+        let answer = verdict((!is_equal.await?).then_some(differs));
+        limited(LONG, async {
+            session.say(stream, Step::Answer, &answer).await?;
+            let sum = data::give(stream).await?;
+            Ok(session.say(stream, Step::Sum, &sum).await?)
+        })
+        .await?;
+        let lent = lend(self.device, stream);
+        let memory = match &lent {
+            Ok((_, blob)) => [&[0], &blob[..]].concat(),
+            Err(why) => verdict(Some(why)),
+        };
+        limited(LONG, async {
+            session.say(stream, Step::Memory, &memory).await?;
+            // The other side works there meanwhile. It says nothing more.
+            match stream.read(&mut [0]).await? {
+                0 => Ok(()),
+                _ => Err(Unheard::Odd),
+            }
+        })
+        .await?;
+        limited(ANSWER, async {
+            session.say(stream, Step::Ended, &[]).await?;
+            Ok(stream.shutdown().await?)
+        })
+        .await
+    }
+}
+
+/// Waits for the other side, but not longer than this.
+async fn limited<T>(
+    limit: Duration,
+    step: impl Future<Output = Result<T, Unheard>>,
+) -> Result<T, String> {
+    let late = |_| format!("it took longer than {} s", limit.as_secs());
+    let done = timeout(limit, step).await.map_err(late)?;
+    done.map_err(|unheard| unheard.to_string())
+}
+
+pub(super) async fn echo(stream: &mut RdmaStream) -> io::Result<()> {
+    let mut bytes = [0; SMALL];
+    for _ in 0..ROUNDS {
+        stream.read_exact(&mut bytes).await?;
+        stream.write_all(&bytes).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! How two sides meet: each proves to the other one that it has the token.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::time::timeout;
+use tokio_doca::stream::{Incoming, RdmaConnector, RdmaStream, StreamAddr};
+
+use super::messages::{
+    Kind, Nonce, Session, Step, Unheard, deny, hello, nonce, parse_hello, within,
+};
+use super::token::Token;
+use super::{ANSWER, PORT};
+use crate::failure::{Result, text};
+
+/// How long a peer that has proved nothing may take.
+const PROOF: Duration = Duration::from_secs(5);
+
+/// Reads where the other side listens. Demands a token unless that is this host.
+pub(crate) fn destination(host: &str, token: &Token) -> Result<StreamAddr> {
+    let addr = address(host);
+    let ip = match &addr {
+        StreamAddr::Tcp(addr) => Some(addr.ip()),
+        StreamAddr::Host(host) if host.starts_with("localhost:") => {
+            Some(IpAddr::from([127, 0, 0, 1]))
+        }
+        _ => None,
+    };
+    token.check(ip, host)?;
+    Ok(addr)
+}
+
+fn address(text: &str) -> StreamAddr {
+    if let Ok(addr) = text.parse::<SocketAddr>() {
+        return StreamAddr::Tcp(addr);
+    }
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return StreamAddr::Tcp(SocketAddr::new(ip, PORT));
+    }
+    StreamAddr::Host(match text.contains(':') {
+        true => text.to_owned(),
+        false => format!("{text}:{PORT}"),
+    })
+}
+
+/// Connects, and returns `None` if the other side is no listener of this kind.
+pub(crate) async fn connect(
+    connector: &RdmaConnector,
+    kind: &Kind,
+    token: &Token,
+    addr: StreamAddr,
+    ours: &Nonce,
+) -> Result<Option<(RdmaStream, Session)>, tokio_doca::Error> {
+    let hello = hello(kind, token.is_some(), ours);
+    let (stream, theirs) = connector.connect_with(addr, &hello).await?;
+    let theirs = theirs.as_slice().try_into();
+    Ok(theirs
+        .ok()
+        .map(|theirs| (stream, Session::new(kind, token, ours, theirs))))
+}
+
+/// Proves that this side has the token, and lets the listener prove it as well. Returns what the
+/// listener says with its proof.
+///
+/// # Errors
+///
+/// Returns what the listener has done, in a sentence.
+pub(crate) async fn prove(
+    stream: &mut RdmaStream,
+    session: &Session,
+    token: &Token,
+) -> Result<Vec<u8>, String> {
+    within(ANSWER, session.say(stream, Step::Sender, &[])).await?;
+    let heard = async {
+        match session.hear(stream, Step::Receiver).await {
+            Err(Unheard::Forged) if token.is_some() => Ok(None),
+            heard => heard.map(Some),
+        }
+    };
+    let other = "its token is another one: give both sides the same";
+    within(ANSWER, heard).await?.ok_or_else(|| other.to_owned())
+}
+
+/// Lets a peer prove that it has the token, and proves it as well. The proof says `about`.
+///
+/// # Errors
+///
+/// Returns what the peer has done, in a sentence.
+pub(crate) async fn meet(
+    kind: &Kind,
+    token: &Token,
+    incoming: Incoming,
+    about: &[u8],
+) -> Result<(RdmaStream, Session), String> {
+    let Kind { asks, listens, .. } = kind;
+    let refused = match parse_hello(kind, incoming.data()) {
+        None => Err(format!(
+            "this {listens} speaks with {asks}, version 1, alone"
+        )),
+        Some((true, _)) if !token.is_some() => Err(format!("this {listens} has no token")),
+        Some((false, _)) if token.is_some() => Err(format!("this {listens} demands a token")),
+        Some((_, nonce)) => Ok(nonce),
+    };
+    let theirs = match refused {
+        Ok(theirs) => theirs,
+        Err(why) => {
+            // A peer that does not hear it has gone.
+            let _ = incoming.refuse(&why).await;
+            return Err(format!("refused: {why}"));
+        }
+    };
+    let ours = nonce()?;
+    let accepted = incoming.accept(&ours).await;
+    let mut stream = accepted.map_err(|error| text(&error))?;
+    let session = Session::new(kind, token, &theirs, &ours);
+    match timeout(PROOF, session.hear(&mut stream, Step::Sender)).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(Unheard::Forged)) => {
+            let _ = timeout(PROOF, deny(&mut stream)).await;
+            let _ = timeout(PROOF, stream.shutdown()).await;
+            return Err("refused: its token is another one".to_owned());
+        }
+        Ok(Err(_)) => return Err("it left without a proof".to_owned()),
+        Err(_) => return Err(format!("it proved nothing within {PROOF:?}")),
+    }
+    let said = timeout(ANSWER, session.say(&mut stream, Step::Receiver, about)).await;
+    match said {
+        Ok(Ok(())) => Ok((stream, session)),
+        _ => Err("it left after its proof".to_owned()),
+    }
+}
