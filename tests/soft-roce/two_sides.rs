@@ -5,7 +5,7 @@
 //! two_sides serve ADDR [FILE]             serves streams, and keeps the last record in FILE
 //! two_sides bulk ADDR MIB                 sends that much by a stream, and compares the sums
 //! two_sides records ADDR busy|idle TIMES  sends records, and connects anew TIMES times
-//! two_sides cm listen|dial ADDR die|watch a connection by rdma_cm, which is never probed
+//! two_sides cm listen|dial ADDR END         a connection by rdma_cm: see `cm`
 //! ```
 //!
 //! The variable `TWO_TRANSPORT` is the transport that streams must have: `RDMA` (the default), or
@@ -57,7 +57,7 @@ async fn run(args: &[&str]) -> Result {
         ["records", addr, how, times] => {
             records(addr.parse()?, how == "idle", times.parse()?).await
         }
-        ["cm", role, addr, end] => cm(role == "listen", addr.parse()?, end == "die").await,
+        ["cm", role, addr, end] => cm(role == "listen", addr.parse()?, end).await,
         _ => Err("usage: see the head of two_sides.rs".into()),
     }
 }
@@ -237,38 +237,58 @@ async fn send(stream: &mut RdmaStream, record: u64) -> Result<(), std::io::Error
     }
 }
 
-/// Connects by rdma_cm without probes. The side that dies says so, and kills its process; the other
-/// side must hear of it in time, which the kernel of the dead process tells it.
-async fn cm(listens: bool, addr: SocketAddr, dies: bool) -> Result {
+/// Connects by rdma_cm. With the end `die` or `watch` there are no probes: the side that dies says
+/// so, and kills its process; the other side must hear of it in time, which the kernel of the dead
+/// process tells it. With the end `idle` nothing happens, and a side says why its connection fails.
+async fn cm(listens: bool, addr: SocketAddr, end: &str) -> Result {
     let (device, workq) = (device()?, WorkQ::builder().build()?);
     let mut transport = Transport::default();
-    transport.probe_interval = None;
-    let rdma = Rdma::builder(&device).transport(transport).attach(&workq)?;
-    if listens {
-        let listener = CmListener::bind(&device, addr)?;
-        listener.accept().await?.accept(&rdma).await?;
-    } else {
-        let begun = Instant::now();
-        while let Err(error) = rdma.connect_to(addr).await {
-            if begun.elapsed() > PATIENCE {
-                return Err(error.into());
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+    if end != "idle" {
+        transport.probe_interval = None;
     }
-    if dies {
-        rdma.send(()).await?;
-        raise(Signal::SIGKILL)?;
-    }
-    let mut watch = rdma.watch();
-    rdma.recv(()).await?;
     let begun = Instant::now();
-    let reason = loop {
-        match rdma.state() {
-            RdmaState::Error(error) => break error.reason(),
-            _ => watch.changed().await,
-        };
+    let (rdma, hello) = loop {
+        let rdma = Rdma::builder(&device).transport(transport);
+        let rdma = rdma.attach(&workq)?;
+        // Over iWARP a message that finds no receive ends the connection, and whoever dials sends
+        // first.
+        let hello = rdma.recv(()).owned().start()?;
+        if listens {
+            let listener = CmListener::bind(&device, addr)?;
+            listener.accept().await?.accept(&rdma).await?;
+            break (rdma, hello);
+        }
+        match rdma.connect_to(addr).await {
+            Ok(_) => break (rdma, hello),
+            Err(error) if begun.elapsed() > PATIENCE => return Err(error.into()),
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
     };
+    let word = match listens {
+        true => {
+            let word = rdma.recv(()).owned().start()?;
+            hello.await?;
+            word
+        }
+        false => {
+            rdma.send(()).await?;
+            hello
+        }
+    };
+    match end {
+        "die" => {
+            rdma.send(()).await?;
+            raise(Signal::SIGKILL)?;
+        }
+        "idle" => {
+            println!("connected");
+            println!("failed: {:?}", failure(&rdma).await);
+            return Ok(());
+        }
+        _ => word.await.map(drop)?,
+    }
+    let begun = Instant::now();
+    let reason = failure(&rdma).await;
     let took = begun.elapsed();
     let slowdown = std::env::var("TOKIO_DOCA_TEST_SLOWDOWN").map_or(Ok(1), |text| text.parse())?;
     println!("the peer was killed: {reason:?} after {took:.1?}");
@@ -280,4 +300,15 @@ async fn cm(listens: bool, addr: SocketAddr, dies: bool) -> Result {
         .into());
     }
     Ok(())
+}
+
+/// Waits until it has failed, and says why.
+async fn failure(rdma: &Rdma) -> Reason {
+    let mut watch = rdma.watch();
+    loop {
+        match rdma.state() {
+            RdmaState::Error(error) => return error.reason(),
+            _ => watch.changed().await,
+        };
+    }
 }

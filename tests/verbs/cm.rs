@@ -11,6 +11,7 @@ use support::cm::{self, Place, failed, meet};
 use support::*;
 use tokio_doca::error::Reason;
 use tokio_doca::rdma::{CmListener, RdmaState, Transport};
+use tokio_doca::verbs::ffi::IBV_QPS_RTS;
 use tokio_doca::{ErrorKind, Mode};
 
 use crate::adapters::{open, provider};
@@ -70,35 +71,117 @@ mod over_iwarp {
     #[test]
     fn a_listener_sends_once_it_was_sent_something() {
         on(Description::iwarp("fake0"), async |world, place| {
-            for early in [false, true] {
-                let (a, b) = (place.side(), place.side());
-                let listener = place.listen();
-                let (from_a, from_b) = (b.empty(), a.empty());
-                let first = b.rdma.recv(&from_a).start().unwrap();
-                let answer = a.rdma.recv(&from_b).start().unwrap();
-                let (dialled, accepted) = meet(&listener, &a, &b).await;
-                dialled.unwrap();
-                accepted.unwrap();
-                let carried = world.carried_out();
-                let hello = async { a.rdma.send(a.filled(b"hello")).await };
-                if early {
-                    assert_eq!(hello.await, Ok(5));
-                    assert_eq!(first.await.unwrap().len, 5);
-                    assert_eq!(b.rdma.send(b.filled(b"welcome")).await, Ok(7));
-                    assert_eq!(answer.await.unwrap().len, 7);
-                    continue;
-                }
-                let mut welcome = pin!(b.rdma.send(b.filled(b"welcome")));
-                let mut write = pin!(b.rdma.write((), ()));
-                assert!(welcome.as_mut().now_or_never().is_none());
-                assert!(write.as_mut().now_or_never().is_none());
-                assert_eq!(world.carried_out(), carried);
-                assert_eq!(hello.await, Ok(5));
-                assert_eq!(in_time("the answer", welcome).await, Ok(7));
-                assert_eq!(in_time("the write", write).await, Ok(0));
-                assert_eq!(answer.await.unwrap().len, 7);
-                drop(first);
+            let (a, b) = (place.side(), place.side());
+            let listener = place.listen();
+            let (from_a, from_b) = (b.empty(), a.empty());
+            let _first = b.rdma.recv(&from_a).start().unwrap();
+            let answer = a.rdma.recv(&from_b).start().unwrap();
+            let (dialled, accepted) = meet(&listener, &a, &b).await;
+            dialled.unwrap();
+            accepted.unwrap();
+            let carried = world.carried_out();
+            let mut welcome = pin!(b.rdma.send(b.filled(b"welcome")));
+            let mut write = pin!(b.rdma.write((), ()));
+            assert!(welcome.as_mut().now_or_never().is_none());
+            assert!(write.as_mut().now_or_never().is_none());
+            assert_eq!(world.carried_out(), carried);
+            assert_eq!(a.rdma.send(a.filled(b"hello")).await, Ok(5));
+            assert_eq!(in_time("the answer", welcome).await, Ok(7));
+            assert_eq!(in_time("the write", write).await, Ok(0));
+            assert_eq!(answer.await.unwrap().len, 7);
+        });
+    }
+
+    /// An Rdma that is reset in the middle of an accept gives its receives' memory back, and no
+    /// message lands there.
+    #[test]
+    fn a_reset_while_it_accepts_takes_the_receives_back() {
+        on(Description::iwarp("fake0"), async |world, place| {
+            let (a, b) = (place.side(), place.side());
+            let listener = place.listen();
+            let dst = b.empty();
+            let receive = b.rdma.recv(&dst).start().unwrap();
+            world.faults().lose_words(true);
+            let dial = a.rdma.connect_to(listener.local_addr()).timeout(LIMIT);
+            let accept = async {
+                let request = listener.accept().await.unwrap();
+                request.accept(&b.rdma).timeout(LIMIT).await
+            };
+            // Whoever accepts has the queue pair until then.
+            let held = world.faults().hold_calls("ibv_destroy_qp(first)");
+            let ready = || {
+                let pairs = world.fake("fake0").permissions();
+                pairs.iter().filter(|pair| pair.0 == IBV_QPS_RTS).count()
+            };
+            let reset = async {
+                dial.await.unwrap();
+                assert_eq!(ready(), 2);
+                b.rdma.reset().unwrap();
+                assert!(receive.await.is_err());
+                assert_eq!(ready(), 1);
+                drop(held);
+            };
+            let (accepted, ()) = in_time("both", join(accept, reset)).await;
+            let kind = accepted.unwrap_err().kind();
+            assert_eq!(kind, ErrorKind::ConnectionAborted);
+            world.faults().lose_words(false);
+        });
+    }
+
+    /// siw waits for the peer's host when it asks: the time limit is kept, and a reset does not
+    /// wait.
+    #[test]
+    fn an_ask_that_blocks_has_a_time_limit() {
+        on(Description::iwarp("fake0"), async |world, place| {
+            let (a, b) = (place.side(), place.side());
+            let listener = place.listen();
+            let held = world.faults().hold_calls("rdma_connect");
+            let dial = a.rdma.connect_to(listener.local_addr());
+            let limit = dial.timeout(Duration::from_millis(50));
+            let error = in_time("its limit", limit).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+            a.rdma.reset().unwrap();
+            // Others are not held up, and what it had asked for is given up.
+            assert_eq!(a.rdma.state(), RdmaState::Init);
+            drop(held);
+            let late = in_time("a request", listener.accept()).await.unwrap();
+            let accepted = late.accept(&b.rdma).timeout(LIMIT);
+            if in_time("the accept", accepted).await.is_ok() {
+                assert_eq!(failed(&b).await, Reason::PeerClosed);
             }
+            b.rdma.reset().unwrap();
+            let (dialled, accepted) = meet(&listener, &a, &b).await;
+            dialled.unwrap();
+            accepted.unwrap();
+        });
+    }
+
+    /// A first message that comes before the accept has ended counts.
+    #[test]
+    fn a_first_message_may_come_early() {
+        on(Description::iwarp("fake0"), async |world, place| {
+            let (a, b) = (place.side(), place.side());
+            let listener = place.listen();
+            let (from_a, from_b) = (b.empty(), a.empty());
+            let first = b.rdma.recv(&from_a).start().unwrap();
+            let answer = a.rdma.recv(&from_b).start().unwrap();
+            world.faults().lose_words(true);
+            let dial = a.rdma.connect_to(listener.local_addr()).timeout(LIMIT);
+            let accept = async {
+                let request = listener.accept().await.unwrap();
+                request.accept(&b.rdma).timeout(LIMIT).await
+            };
+            let early = async {
+                dial.await.unwrap();
+                assert_eq!(a.rdma.send(a.filled(b"hello")).await, Ok(5));
+                assert_eq!(first.await.unwrap().len, 5);
+                world.faults().tell_late();
+            };
+            let (accepted, ()) = in_time("both", join(accept, early)).await;
+            accepted.unwrap();
+            let sent = in_time("the answer", b.rdma.send(b.filled(b"welcome"))).await;
+            assert_eq!((sent, answer.await.unwrap().len), (Ok(7), 7));
+            world.faults().lose_words(false);
         });
     }
 

@@ -10,7 +10,7 @@ use std::sync::{LazyLock, PoisonError};
 use tokio_doca::verbs::ffi::{CmTable, *};
 
 use super::control::{fill, minus_one, object};
-use super::fabric::{BELL, Bell, Element, Errno, Fabric, call, lock};
+use super::fabric::{BELL, Bell, Element, Errno, Fabric, call, lock, wait_while_held};
 
 static TABLE: CmTable = CmTable {
     create_event_channel,
@@ -91,6 +91,8 @@ pub(super) struct Manager {
     ports: u16,
     /// The word of a side that has been accepted is lost.
     pub(super) loses_words: bool,
+    /// Those of iWARP which were not told that they are connected.
+    untold: Vec<usize>,
 }
 
 /// One for the process: it outlives the worlds.
@@ -286,6 +288,13 @@ impl Fabric {
             let pd = self.qps[&qp].pd;
             let context = self.pds[&pd];
             self.raise(context, IBV_EVENT_COMM_EST, Element::Qp(qp));
+        }
+    }
+
+    /// Tells those that have accepted over iWARP that they are connected.
+    pub(super) fn tell_late(&mut self) {
+        for id in std::mem::take(&mut self.cm.untold) {
+            self.cm.tell(id, RDMA_CM_EVENT_ESTABLISHED, 0);
         }
     }
 
@@ -492,6 +501,7 @@ unsafe extern "C" fn listen(id: *mut rdma_cm_id, _backlog: c_int) -> c_int {
 unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     // SAFETY: the caller's struct.
     let param = unsafe { *param };
+    wait_while_held(lock(), "rdma_connect");
     let done = call("rdma_connect").and_then(|mut fabric| {
         let said = private_data(&param, REQUEST)?;
         let state = fabric.cm_id("rdma_connect", id)?;
@@ -567,7 +577,10 @@ unsafe extern "C" fn accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) ->
             }
             let established = RDMA_CM_EVENT_ESTABLISHED;
             fabric.cm.tell_more(peer, established, 0, said, reads);
-            fabric.cm.tell(id as usize, established, 0);
+            match fabric.cm.loses_words {
+                true => fabric.cm.untold.push(id as usize),
+                false => fabric.cm.tell(id as usize, established, 0),
+            }
             return Ok(());
         }
         fabric.cm.set(peer, State::Responded);

@@ -131,6 +131,10 @@ impl Faults {
     }
 
     /// The queue pairs of those that have accepted have got a message before that word.
+    pub fn tell_late(self) {
+        lock().tell_late();
+    }
+
     pub fn messages_come_first(self) {
         lock().messages_come_first();
     }
@@ -168,7 +172,8 @@ impl Faults {
     }
 
     /// A call of this name does what it does and does not return before this is dropped:
-    /// `ibv_destroy_qp` or `ibv_reg_mr`.
+    /// `ibv_destroy_qp` or `ibv_reg_mr`. Or it does not begin before: `ibv_destroy_qp(first)` or
+    /// `rdma_connect`.
     pub fn hold_calls(self, call: &'static str) -> HeldCalls {
         lock().plan.held.push(call);
         HeldCalls(call)

@@ -97,6 +97,8 @@ impl Fabric {
         }
         match to {
             IBV_QPS_ERR => self.fail_qp(address),
+            // As siw does.
+            IBV_QPS_RESET if self.adapters[adapter].description.is_iwarp() => {}
             IBV_QPS_RESET => {
                 // What was posted is forgotten, and nothing tells of it.
                 qp.state = IBV_QPS_RESET;

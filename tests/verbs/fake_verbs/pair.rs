@@ -176,6 +176,7 @@ pub(super) unsafe extern "C" fn create_qp(
 /// Nothing of it touches memory once this has returned: what is carried out is so under the
 /// fabric's lock.
 pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    wait_while_held(lock(), "ibv_destroy_qp(first)");
     let done = call("ibv_destroy_qp").and_then(|mut fabric| {
         let address = qp as usize;
         let forgotten = Instant::now() + FORGOTTEN;
@@ -374,6 +375,11 @@ impl Fabric {
             _ => qp.cap.max_send_sge,
         };
         let fits = request.num_sge >= 0 && request.num_sge as u32 <= limit;
+        let is_iwarp = self.adapters[qp.adapter].description.is_iwarp();
+        if is_iwarp && request.num_sge == 0 && request.opcode == IBV_WR_RDMA_READ {
+            self.sin("a read without a piece, for which siw takes that of an earlier request");
+            return Err(libc::EINVAL);
+        }
         if request.num_sge == 0 && !request.sg_list.is_null() {
             self.sin("ibv_post_send with a list of no pieces, the first of which irdma reads");
             return Err(libc::EINVAL);
@@ -441,6 +447,9 @@ impl Fabric {
         }
         let fits = request.num_sge >= 0 && request.num_sge as u32 <= qp.cap.max_recv_sge;
         let fits = fits && qp.srq == 0;
+        // As libsiw does.
+        let is_iwarp = self.adapters[qp.adapter].description.is_iwarp();
+        let fits = fits && (!is_iwarp || request.num_sge > 0);
         if qp.state == IBV_QPS_RESET || !fits {
             return Err(libc::EINVAL);
         }

@@ -51,7 +51,16 @@ static CM: OnceLock<Cm> = OnceLock::new();
 /// events of other connections are to be heard at once.
 static THREADS: Threads = Threads::new(8);
 
-/// Does what may block.
+/// Those that may wait for peers that do not answer, over iWARP: neither the steps of other
+/// connections wait for them, nor calls of the application's.
+static WAITING: Threads = Threads::new(64);
+
+/// Does what waits for the peer of a connection that the kernel makes over iWARP.
+pub(in super::super) fn wait_for_peer(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    WAITING.run(Box::new(run))
+}
+
+/// Does what may block, and waits for no peer.
 pub(in super::super) fn step(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     THREADS.run(Box::new(run))
 }

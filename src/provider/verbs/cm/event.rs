@@ -16,6 +16,8 @@ pub(in super::super) enum What {
     Established,
     /// The step that was begun has failed.
     Failed(rdma_cm_event_type),
+    /// The peer could not be asked, over iWARP: the status is the errno. Not of the kernel's.
+    NotAsked,
     Disconnected,
     /// The adapter is being removed: the kernel waits until the id was destroyed.
     DeviceRemoved,
@@ -54,13 +56,11 @@ impl CmEvent {
         }
     }
 
-    /// The peer could not be asked.
     pub(in super::super) fn not_asked(error: &Error) -> CmEvent {
         let errno = error.system().and_then(std::io::Error::raw_os_error);
-        let status = -errno.unwrap_or(libc::EIO);
         CmEvent {
-            status,
-            ..CmEvent::bare(What::Failed(RDMA_CM_EVENT_ADDR_ERROR))
+            status: errno.unwrap_or(libc::EIO),
+            ..CmEvent::bare(What::NotAsked)
         }
     }
 

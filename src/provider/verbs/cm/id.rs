@@ -12,7 +12,7 @@ use zerocopy::IntoBytes;
 
 use super::super::adapter::{Context, adapter_and_port, check, device_name};
 use super::super::ffi::*;
-use super::channel::{Cm, Handler, step};
+use super::channel::{Cm, Handler, step, wait_for_peer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::log;
 
@@ -20,6 +20,8 @@ pub(in super::super) struct CmId {
     cm: &'static Cm,
     raw: Raw,
     number: u64,
+    /// It asks a peer over iWARP.
+    asks: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -68,7 +70,13 @@ impl CmId {
         let made = unsafe { create_id(cm.channel(), &mut raw, context, RDMA_PS_TCP) };
         check("rdma_create_id", made)?;
         let raw = Raw(NonNull::new(raw).expect("librdmacm has made an id"));
-        Ok(CmId { cm, raw, number })
+        let asks = false;
+        Ok(CmId {
+            cm,
+            raw,
+            number,
+            asks,
+        })
     }
 
     /// The id of a connection that a peer asks for.
@@ -81,7 +89,18 @@ impl CmId {
         // SAFETY: it is nobody else's; until now its context was the listener's.
         unsafe { (*raw.as_ptr()).context = ptr::without_provenance_mut(number as usize) };
         let raw = Raw(raw);
-        CmId { cm, raw, number }
+        let asks = false;
+        CmId {
+            cm,
+            raw,
+            number,
+            asks,
+        }
+    }
+
+    /// It is for a connection over iWARP that this side asks for.
+    pub(in super::super) fn set_asks(&mut self) {
+        self.asks = true;
     }
 
     fn raw(&self) -> *mut rdma_cm_id {
@@ -293,7 +312,11 @@ impl Drop for CmId {
         self.cm.forget(self.number);
         let destroyed = Destroyed(self.cm, self.raw);
         // Without a thread it is dropped here.
-        let _ = step(move || drop(destroyed));
+        let _ = match self.asks {
+            // Until the peer has answered, or 10 seconds are over (`iw_destroy_cm_id`).
+            true => wait_for_peer(move || drop(destroyed)),
+            false => step(move || drop(destroyed)),
+        };
     }
 }
 

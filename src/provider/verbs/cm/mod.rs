@@ -12,6 +12,8 @@ mod channel;
 mod event;
 mod id;
 
-pub(super) use channel::{Cm, Handler, channel_fd, deliver_overdue, read_events, step};
+pub(super) use channel::{
+    Cm, Handler, channel_fd, deliver_overdue, read_events, step, wait_for_peer,
+};
 pub(super) use event::{CmEvent, What};
 pub(super) use id::{CmId, Offer, is_of, peer_gid};

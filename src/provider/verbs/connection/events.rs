@@ -95,6 +95,9 @@ impl RcConnection {
         let front = inner.sends.front();
         let front = front.map(|(token, (verb, len))| (token, verb, len));
         let probe = self.config.transport.probe_interval;
+        if inner.timeouts.heard {
+            inner.silent = None;
+        }
         let look = inner.timeouts.look(now, front, &self.patience, probe);
         if let Some((waited, (token, verb, _))) = look.overdue.zip(front)
             && inner.overdue.is_none()
@@ -109,7 +112,7 @@ impl RcConnection {
             // It may have arrived, and nobody has looked since: who reaps knows.
             self.look_after();
         }
-        if let Some(silence) = look.silent {
+        if let Some(silence) = look.silent.filter(|_| inner.silent.is_none()) {
             let millis = u64::try_from(silence.as_millis()).unwrap_or(u64::MAX);
             // As above: the answer may have come.
             inner.silent = Some(JobError::endpoint(Reason::PeerSilent, millis, 0));

@@ -222,7 +222,7 @@ impl RcConnection {
             if !chain.has_room() {
                 break;
             }
-            if !chain.push(receive) {
+            if !chain.push(receive, self.core.context.traits.iwarp) {
                 refused = Some(JobError::device(ErrorKind::InvalidValue, 0));
                 break;
             }

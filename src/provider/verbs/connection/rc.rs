@@ -378,6 +378,7 @@ impl RcConnection {
         inner.psn = random_psn();
         (inner.gid, inner.path) = (None, None);
         (inner.connecting, inner.got, inner.waits) = (false, false, false);
+        inner.silent = None;
         if let Err(error) = self.begin(inner) {
             let text = "no queue pair after a reset";
             log(|| tracing::error!(target: "tokio_doca::verbs", %error, "{text}"));

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use super::super::adapter::greeting::{self, Greeting};
 use super::super::adapter::{Address, BlobOrigin, EndpointBlob};
-use super::super::cm::{CmEvent, CmId, Handler, Offer, What, is_of, peer_gid};
+use super::super::cm::{CmEvent, CmId, Handler, Offer, What, is_of, peer_gid, wait_for_peer};
 use super::super::connection::RcConnection;
 use super::super::ffi::*;
 use super::super::transport::{Qp, Route};
 use crate::device::{Access, CmAnswer, CmOptions, CmRefused, Mtu, Path};
 use crate::error::{Error, ErrorKind, JobError, Result};
-use crate::sync::{contain, elsewhere, log};
+use crate::sync::{contain, log};
 
 pub(super) struct Attempt {
     /// A thread that asks the peer may have it as well.
@@ -66,9 +66,13 @@ impl Attempt {
                 return Ok(Next::Wait);
             }
             What::Failed(kind) => {
-                // The peer was never asked, and the queue pair is as it was.
-                self.half &= kind != RDMA_CM_EVENT_ADDR_ERROR;
+                self.qp.set_asks(false);
                 return Err(failed(kind, event));
+            }
+            What::NotAsked => {
+                // The queue pair is as it was.
+                self.half = false;
+                return Err(not_asked(event.status));
             }
             What::TimedOut => {
                 let text = match self.ready {
@@ -101,12 +105,16 @@ impl Attempt {
         if !self.is_iwarp() {
             return self.id.connect(&self.offer(&said, reads));
         }
-        // siw waits for the peer's host there, and knows no time limit: the events of this
-        // connection do not wait with it. The queue pair stays alive, since its number is told.
-        self.half = true;
+        // siw waits for the peer's host there, as long as TCP does: the events of this connection
+        // do not wait with it. The queue pair stays alive, since its number is told.
         let (id, qp, srq) = (Arc::clone(&self.id), Arc::clone(&self.qp), false);
         let ask = move || {
+            if Arc::strong_count(&id) == 1 {
+                // The attempt is over.
+                return;
+            }
             let (qp_num, private_data) = (qp.num(), &said[..]);
+            qp.set_asks(true);
             let asked = id.connect(&Offer {
                 qp_num,
                 srq,
@@ -114,10 +122,13 @@ impl Attempt {
                 reads,
             });
             if let Err(error) = asked {
+                qp.set_asks(false);
                 by.handle(CmEvent::not_asked(&error));
             }
         };
-        elsewhere(Box::new(ask)).map_err(|error| Error::os(None, "std::thread", error))
+        wait_for_peer(ask).map_err(|error| Error::os(None, "std::thread", error))?;
+        self.half = true;
+        Ok(())
     }
 
     fn private_data(&self) -> Vec<u8> {
@@ -151,8 +162,9 @@ impl Attempt {
             }
         };
         self.make_ready(greeting, event.reads)?;
-        if !self.is_iwarp() {
-            self.id.establish().map_err(given_up)?;
+        match self.is_iwarp() {
+            true => self.qp.set_asks(false),
+            false => self.id.establish().map_err(given_up)?,
         }
         Ok(said)
     }
@@ -170,7 +182,7 @@ impl Attempt {
     /// this library is its own: the time limits (rdma_cm has 17 s a try), and what the peer may do.
     fn make_ready(&mut self, greeting: Option<Greeting>, reads: [u8; 2]) -> Result<()> {
         let (conn, context) = (&self.conn, &self.conn.core.context);
-        if greeting.is_some() && reads[1] == 0 {
+        if greeting.is_some() && reads[1] == 0 && !self.is_iwarp() {
             // It could not be asked whether it is there, and a read of it would wait for ever.
             let text = "the peer says that it answers no reads";
             return Err(Error::new(ErrorKind::InvalidValue, None, text));
@@ -227,7 +239,9 @@ impl Attempt {
         Ok(())
     }
 
-    /// The peer on iWARP, where the kernel connects queue pairs by a connection of TCP.
+    /// The peer on iWARP, where the kernel connects queue pairs by a connection of TCP. Drivers do
+    /// not agree which of an answer's numbers of reads is whose (siw, cxgb4), so a foreign peer is
+    /// taken to answer the larger one.
     fn of_addresses(
         &self,
         greeting: Option<Greeting>,
@@ -247,7 +261,13 @@ impl Attempt {
             gid: gid.octets(),
             mtu: Some(mtu),
         };
-        Ok((peer(address, greeting, reads), Path::new(own, gid, mtu)))
+        let answers = reads[0].max(reads[1]);
+        let mut peer = peer(address, greeting, [answers; 2]);
+        match greeting {
+            Some(greeting) => peer.answers = greeting.answers,
+            None => peer.permissions &= !Access::RDMA_ATOMIC,
+        }
+        Ok((peer, Path::new(own, gid, mtu)))
     }
 
     /// It has failed. The peer is told as the id goes.
@@ -255,7 +275,8 @@ impl Attempt {
         self.id.clear_deadline();
         let cause = JobError::device(error.kind(), 0);
         let given_back = self.conn.give_back(&self.qp, self.half, cause);
-        let Attempt { answer, .. } = self;
+        let Attempt { answer, qp, .. } = self;
+        qp.let_go();
         contain("a waker", || answer(Err(given_back.err().unwrap_or(error))));
     }
 }
@@ -306,6 +327,27 @@ pub(super) fn unreachable(error: Error) -> Error {
     Error::new(ErrorKind::NotSupported, None, text)
 }
 
+/// Why the peer could not be asked over iWARP.
+fn not_asked(errno: i32) -> Error {
+    let system = std::io::Error::from_raw_os_error(errno);
+    let (kind, text) = match errno {
+        libc::ECONNREFUSED => {
+            let text = "the peer has rejected the connection: nobody listens there";
+            (ErrorKind::ConnectionAborted, text.to_owned())
+        }
+        libc::EHOSTUNREACH | libc::ENETUNREACH => {
+            let text = format!("there is no way to the peer's host: {system}");
+            (ErrorKind::ConnectionAborted, text)
+        }
+        libc::ETIMEDOUT => {
+            let text = format!("the peer's host does not answer: {system}");
+            (ErrorKind::TimedOut, text)
+        }
+        _ => return Error::os(None, "rdma_connect", system),
+    };
+    Error::new(kind, None, text)
+}
+
 /// Why the manager says that it has failed.
 fn failed(kind: rdma_cm_event_type, event: &CmEvent) -> Error {
     let status = event.status;
@@ -342,9 +384,7 @@ fn failed(kind: rdma_cm_event_type, event: &CmEvent) -> Error {
         _ => {
             let kind = match -status {
                 libc::ETIMEDOUT => ErrorKind::TimedOut,
-                libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ECONNREFUSED => {
-                    ErrorKind::ConnectionAborted
-                }
+                libc::EHOSTUNREACH | libc::ENETUNREACH => ErrorKind::ConnectionAborted,
                 _ => ErrorKind::NotSupported,
             };
             let text = format!("the address cannot be reached by an adapter: {}", system());

@@ -9,6 +9,7 @@
 mod core;
 mod cq;
 mod qp;
+mod quiesce;
 mod receives;
 mod sends;
 mod srq;

@@ -15,14 +15,16 @@ use crate::device::{Mtu, Transport};
 use crate::error::{Error, Result};
 
 pub(in super::super) struct Qp {
-    cq: Arc<Cq>,
+    pub(super) cq: Arc<Cq>,
     /// Destroyed after it.
     _srq: Option<Arc<Srq>>,
-    raw: NonNull<ibv_qp>,
+    pub(super) raw: NonNull<ibv_qp>,
     num: u32,
     sends: u32,
     max_inline: u32,
-    destroyed: AtomicBool,
+    pub(super) destroyed: AtomicBool,
+    /// As `set_asks` says.
+    pub(super) asks: AtomicBool,
 }
 
 // SAFETY: libibverbs may be called from any thread on a queue pair; it is destroyed once.
@@ -187,6 +189,7 @@ impl Qp {
             sends: wanted.sends,
             max_inline,
             destroyed: AtomicBool::new(false),
+            asks: AtomicBool::new(false),
         };
         qp.init(remote, pkey_index)?;
         Ok(qp)
@@ -215,7 +218,7 @@ impl Qp {
     }
 
     /// What `ibv_modify_qp` answers.
-    fn set(&self, attr: &mut ibv_qp_attr, mask: ibv_qp_attr_mask) -> i32 {
+    pub(super) fn set(&self, attr: &mut ibv_qp_attr, mask: ibv_qp_attr_mask) -> i32 {
         let modify_qp = self.cq.context.table.modify_qp;
         // SAFETY: the queue pair is alive; the attributes are the caller's.
         unsafe { modify_qp(self.raw.as_ptr(), attr, mask.0 as i32) }
@@ -404,43 +407,6 @@ impl Qp {
             0 => Ok(()),
             errno => Err((chain.position(bad), errno)),
         }
-    }
-
-    /// Takes everything from it: true if the adapter touches no memory of its requests any more.
-    /// What it had completed may still be found in the completion queue.
-    pub(in super::super) fn quiesce(self: Arc<Qp>) -> bool {
-        if self.cq.context.is_forked() {
-            return false;
-        }
-        match Arc::try_unwrap(self) {
-            Ok(qp) => qp.destroy(),
-            // Somebody is connecting it: it goes when they see that they are late.
-            Err(qp) => {
-                let mut attr = ibv_qp_attr {
-                    qp_state: IBV_QPS_RESET,
-                    ..ibv_qp_attr::default()
-                };
-                let mask = ibv_qp_attr_mask::IBV_QP_STATE;
-                let context = &qp.cq.context;
-                context.destroy("ibv_modify_qp to RESET", || qp.set(&mut attr, mask))
-            }
-        }
-    }
-
-    fn destroy(&self) -> bool {
-        if self.destroyed.swap(true, Relaxed) {
-            return true;
-        }
-        let destroy_qp = self.cq.context.table.destroy_qp;
-        // SAFETY: whoever has a handle posts no more. When this has returned no memory is touched.
-        let destroy = || unsafe { destroy_qp(self.raw.as_ptr()) };
-        self.cq.context.destroy("ibv_destroy_qp", destroy)
-    }
-}
-
-impl Drop for Qp {
-    fn drop(&mut self) {
-        self.destroy();
     }
 }
 

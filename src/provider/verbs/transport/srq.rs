@@ -223,11 +223,8 @@ impl Srq {
                 // Nobody else uses them until the receive has ended.
                 let dst = Segments::one(unsafe { Segment::new(addr, self.room, lkey.into()) });
                 let name = u64::from(self.id) << 32 | u64::from(NAMES | number);
-                chain.push(&Receive {
-                    token: Token::from_raw(name),
-                    dst,
-                    room: self.room,
-                });
+                let (token, room) = (Token::from_raw(name), self.room);
+                chain.push(&Receive { token, dst, room }, false);
             }
             if chain.len() == 0 {
                 return Ok(posted);

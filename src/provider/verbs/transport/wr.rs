@@ -175,7 +175,7 @@ impl RecvChain {
 
     /// Appends a receive; false if its list is longer than any adapter takes. There is room.
     #[inline(always)]
-    pub(in super::super) fn push(&mut self, receive: &Receive) -> bool {
+    pub(in super::super) fn push(&mut self, receive: &Receive, iwarp: bool) -> bool {
         let first = self.sges.len();
         // No message is longer.
         let mut left = receive.room.min(1 << 31);
@@ -189,6 +189,9 @@ impl RecvChain {
         if left > 0 {
             self.sges.truncate(first);
             return false;
+        }
+        if iwarp && self.sges.len() == first {
+            no_sink(&mut self.sges);
         }
         self.wrs.push(ibv_recv_wr {
             wr_id: receive.token.as_raw(),
@@ -330,8 +333,9 @@ pub(in super::super) fn fill_request<const N: usize>(
     }
 }
 
-/// Appends the piece of a read of no bytes on iWARP. A read names where it goes there (RFC 5040,
-/// 4.4), and siw takes that of a request before if the list is empty.
+/// Appends the piece of a read or receive of no bytes on iWARP. A read names where it goes there
+/// (RFC 5040, 4.4). If the list is empty, siw takes the piece of an earlier read, and refuses the
+/// receive.
 fn no_sink<const N: usize>(sges: &mut ArrayVec<ibv_sge, N>) -> i32 {
     sges.push(ibv_sge::default());
     1
