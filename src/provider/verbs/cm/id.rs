@@ -62,7 +62,8 @@ impl Offer<'_> {
 }
 
 impl CmId {
-    pub(in super::super) fn create(cm: &'static Cm) -> Result<CmId> {
+    /// One that `asks` is for a connection over iWARP that this side asks for.
+    pub(in super::super) fn create(cm: &'static Cm, asks: bool) -> Result<CmId> {
         let (mut raw, number) = (ptr::null_mut(), Cm::next_number());
         let context = ptr::without_provenance_mut(number as usize);
         let create_id = cm.table.create_id;
@@ -70,7 +71,6 @@ impl CmId {
         let made = unsafe { create_id(cm.channel(), &mut raw, context, RDMA_PS_TCP) };
         check("rdma_create_id", made)?;
         let raw = Raw(NonNull::new(raw).expect("librdmacm has made an id"));
-        let asks = false;
         Ok(CmId {
             cm,
             raw,
@@ -89,18 +89,12 @@ impl CmId {
         // SAFETY: it is nobody else's; until now its context was the listener's.
         unsafe { (*raw.as_ptr()).context = ptr::without_provenance_mut(number as usize) };
         let raw = Raw(raw);
-        let asks = false;
         CmId {
             cm,
             raw,
             number,
-            asks,
+            asks: false,
         }
-    }
-
-    /// It is for a connection over iWARP that this side asks for.
-    pub(in super::super) fn set_asks(&mut self) {
-        self.asks = true;
     }
 
     fn raw(&self) -> *mut rdma_cm_id {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::super::adapter::PROBES;
 use super::super::cm::CmEvent;
+use super::super::transport::status;
 use super::rc::{RcConnection, RcInner};
 use super::timeouts::{LEAST, takes_receive};
 use crate::device::EndpointState;
@@ -102,19 +103,18 @@ impl RcConnection {
         if let Some((waited, (token, verb, _))) = look.overdue.zip(front)
             && inner.overdue.is_none()
         {
-            let millis = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
             let reason = match takes_receive(verb) {
                 true => Reason::NoReceive,
                 false => Reason::PeerSilent,
             };
-            let cause = JobError::endpoint(reason, millis, 0);
+            let cause = JobError::endpoint(reason, status::millis(waited), 0);
             inner.overdue = Some((token, cause));
             // It may have arrived, and nobody has looked since: who reaps knows.
             self.look_after();
         }
         if let Some(silence) = look.silent.filter(|_| inner.silent.is_none()) {
-            let millis = u64::try_from(silence.as_millis()).unwrap_or(u64::MAX);
             // As above: the answer may have come.
+            let millis = status::millis(silence);
             inner.silent = Some(JobError::endpoint(Reason::PeerSilent, millis, 0));
             self.look_after();
         }

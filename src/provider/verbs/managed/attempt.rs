@@ -182,15 +182,15 @@ impl Attempt {
     /// this library is its own: the time limits (rdma_cm has 17 s a try), and what the peer may do.
     fn make_ready(&mut self, greeting: Option<Greeting>, reads: [u8; 2]) -> Result<()> {
         let (conn, context) = (&self.conn, &self.conn.core.context);
-        if greeting.is_some() && reads[1] == 0 && !self.is_iwarp() {
-            // It could not be asked whether it is there, and a read of it would wait for ever.
-            let text = "the peer says that it answers no reads";
-            return Err(Error::new(ErrorKind::InvalidValue, None, text));
-        }
         if self.is_iwarp() {
             self.half = true;
             self.ready = Some(self.of_addresses(greeting, reads)?);
             return Ok(());
+        }
+        if greeting.is_some() && reads[1] == 0 {
+            // It could not be asked whether it is there, and a read of it would wait for ever.
+            let text = "the peer says that it answers no reads";
+            return Err(Error::new(ErrorKind::InvalidValue, None, text));
         }
         // The manager knows a way as long as the connection is being made.
         let way = |state| self.id.qp_attr(state).map_err(given_up);
@@ -211,7 +211,7 @@ impl Attempt {
             gid,
             mtu: Some(mtu),
         };
-        let peer = peer(address, greeting, reads);
+        let peer = peer(address, greeting, reads[1]);
         let sgid_index = u32::from(rtr.ah_attr.grh.sgid_index);
         let own = context.gid_at(sgid_index).map(|gid| gid.addr);
         let path = Path::new(own.unwrap_or([0; 16].into()), gid.into(), mtu);
@@ -261,11 +261,11 @@ impl Attempt {
             gid: gid.octets(),
             mtu: Some(mtu),
         };
-        let answers = reads[0].max(reads[1]);
-        let mut peer = peer(address, greeting, [answers; 2]);
-        match greeting {
-            Some(greeting) => peer.answers = greeting.answers,
-            None => peer.permissions &= !Access::RDMA_ATOMIC,
+        let most = reads[0].max(reads[1]);
+        let answers = greeting.map_or(most, |it| it.answers);
+        let mut peer = peer(address, greeting, answers);
+        if greeting.is_none() {
+            peer.permissions &= !Access::RDMA_ATOMIC;
         }
         Ok((peer, Path::new(own, gid, mtu)))
     }
@@ -282,12 +282,13 @@ impl Attempt {
 }
 
 /// The peer at an address: what it says of itself, or what is known of a foreign one.
-fn peer(address: Address, greeting: Option<Greeting>, reads: [u8; 2]) -> EndpointBlob {
+/// By the manager's word it answers so many reads at once.
+fn peer(address: Address, greeting: Option<Greeting>, answers: u8) -> EndpointBlob {
     EndpointBlob {
         origin: greeting.map_or(BlobOrigin::FOREIGN, |it| it.origin),
         address,
-        permissions: greeting.map_or_else(|| may(reads[1]), |it| it.permissions),
-        answers: greeting.map_or(reads[1], |it| it.answers.min(reads[1])),
+        permissions: greeting.map_or_else(|| may(answers), |it| it.permissions),
+        answers: greeting.map_or(answers, |it| it.answers.min(answers)),
     }
 }
 

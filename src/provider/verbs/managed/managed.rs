@@ -246,13 +246,7 @@ impl RcConnection {
             check_private_data(&options.private_data, most, options.foreign)?;
             let id = match offered {
                 Some(id) => id,
-                None => {
-                    let mut id = CmId::create(cm)?;
-                    if self.core.context.traits.iwarp {
-                        id.set_asks();
-                    }
-                    id
-                }
+                None => CmId::create(cm, self.core.context.traits.iwarp)?,
             };
             let handler: Arc<dyn Handler> = Arc::clone(managed) as _;
             let qp = self.claim(&handler)?;

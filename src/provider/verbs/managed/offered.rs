@@ -37,7 +37,7 @@ impl Listener {
         backlog: u32,
         tell: CmArrivals,
     ) -> Result<Listener> {
-        let id = CmId::create(Cm::get(context)?)?;
+        let id = CmId::create(Cm::get(context)?, false)?;
         let arrivals = Arc::new(Arrivals {
             context: Arc::clone(context),
             tell,

@@ -34,7 +34,6 @@ pub(in super::super) fn cause(
     vendor: u32,
     patience: &PeerTimeouts,
 ) -> Option<JobError> {
-    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let endpoint = |reason, first| Some(JobError::endpoint(reason, first, 0));
     match (status, what) {
         (IBV_WC_WR_FLUSH_ERR, _) => None,
@@ -76,6 +75,11 @@ pub(in super::super) fn refusal(errno: c_int) -> JobError {
         _ => ErrorKind::IoFailed,
     };
     JobError::device(kind, errno.unsigned_abs().into())
+}
+
+/// A time, as a cause has it.
+pub(in super::super) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
