@@ -13,6 +13,7 @@ mod block_store {
     #[path = "../../../examples/block_store/layout.rs"]
     mod layout;
 
+    mod beside;
     mod chaos;
     mod commands;
 
@@ -52,6 +53,8 @@ mod examples {
 }
 
 mod hostile {
+    mod beside_streams;
+    pub(crate) mod bystander;
     mod channel;
     mod descriptors;
     mod ends;
@@ -59,6 +62,7 @@ mod hostile {
     pub(crate) mod handshakes;
     mod importer;
     mod meets;
+    pub(crate) mod messengers;
     mod rdma;
     mod streams;
     mod texts;
@@ -89,6 +93,7 @@ mod kv_store {
     #[path = "../../../examples/kv_store/wire.rs"]
     mod wire;
 
+    mod beside;
     mod chaos;
     mod log;
     mod reads;

@@ -5,6 +5,7 @@
 //! a run.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -43,6 +44,16 @@ fn replica(addr: &str) -> Running {
     Running::start(command)
 }
 
+/// The same, with this number of descriptors.
+fn replica_with(descriptors: u32, addr: &str) -> Running {
+    let mut command = Command::new("sh");
+    let limited = format!("ulimit -n {descriptors} && exec \"$0\" \"$@\"");
+    command.args(["-c", &limited]);
+    command.arg(example("block_store").get_program());
+    command.args(["replica", addr, "--blocks", "64"]);
+    Running::start(command)
+}
+
 fn primary(addr: &str, replica: SocketAddr) -> Running {
     let mut command = example("block_store");
     command.args(["serve", addr, "--blocks", "64"]);
@@ -60,6 +71,15 @@ fn host() -> Ipv4Addr {
 
 impl Pair {
     pub(super) fn start() -> Pair {
+        Pair::start_by(replica)
+    }
+
+    /// With a replica that has this number of descriptors.
+    pub(super) fn start_with(descriptors: u32) -> Pair {
+        Pair::start_by(|addr| replica_with(descriptors, addr))
+    }
+
+    fn start_by(replica: impl FnOnce(&str) -> Running) -> Pair {
         let here = format!("{}:0", host());
         let replica = replica(&here);
         let there = listens(&replica);

@@ -1,0 +1,489 @@
+//! An honest client of a service on streams, while strangers and hostile peers come to the same
+//! listener: it goes on being served.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::{join_all, select};
+use support::device::needs_soft;
+use support::stream::{hear, offer, say};
+use support::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{Mutex, oneshot};
+use tokio::time::{sleep, timeout};
+use tokio_doca::mem::BufInventory;
+use tokio_doca::rdma::RdmaState;
+use tokio_doca::soft::Soft;
+use tokio_doca::stream::{Incoming, RdmaConnector, RdmaStream, StreamOptions};
+use tokio_doca::{Buf, BufPool, Device, Dma, Mmap, Rdma, WorkQ};
+
+use super::bystander::{Attack, is_served_beside};
+use super::streams::{Trap, forged};
+
+const HELLO: u8 = 0;
+const WELCOME: u8 = 1;
+const READY: [u8; 6] = *b"TDST\x02\x02";
+/// How many hostile peers there are at once: there are places for more.
+const PEERS: usize = 40;
+/// How many strangers that say no hello: more than the listener hears at once.
+const STRANGERS: usize = 100;
+/// Bytes of the service's own copies, which no call does at once.
+const COPY: usize = 1 << 20;
+/// Of the WorkQ of the service: fewer than the hostile peers would take if they could.
+const DEPTH: u32 = 32;
+/// Between two strikes, so that the machine has a CPU for the service.
+const PACE: Duration = Duration::from_millis(1);
+/// Time limits of an exchange: the default, and a short one, which is also for one step of a peer.
+const LONG: Duration = Duration::from_secs(5);
+const SHORT: Duration = Duration::from_millis(500);
+
+fn device() -> Device {
+    Soft::builder().build().open("pf0").unwrap()
+}
+
+/// What the service does for each message of an honest client: a copy on the WorkQ that it shares
+/// with all streams.
+struct Work(Dma, Buf, Buf);
+
+impl Work {
+    fn new(device: &Device, workq: &WorkQ) -> Work {
+        let memory = Mmap::builder().device(device).alloc(2 * COPY).unwrap();
+        let inventory = BufInventory::with_capacity(2);
+        let src = inventory.buf_filled(&memory, ..COPY).unwrap();
+        let dst = inventory.buf(&memory, COPY..).unwrap();
+        Work(Dma::builder(device).attach(workq).unwrap(), src, dst)
+    }
+
+    async fn done(&self) {
+        self.2.reset_data_len().unwrap();
+        self.0.copy(&self.1, &self.2).await.unwrap();
+    }
+}
+
+/// Answers `C` by the same after a copy, `G` by data without end, and all else by the same.
+async fn answer(incoming: Incoming, work: Arc<Mutex<Work>>) -> std::io::Result<()> {
+    let mut stream = incoming.accept(b"").await?;
+    let mut data = vec![0; 16 << 10];
+    loop {
+        let len = stream.read(&mut data).await?;
+        match data[0] {
+            _ if len == 0 => return stream.shutdown().await,
+            b'C' => work.lock().await.done().await,
+            b'G' => loop {
+                stream.write_all(&data).await?;
+            },
+            _ => {}
+        }
+        stream.write_all(&data[..len]).await?;
+    }
+}
+
+/// An echo service on a thread of its own, which ends with it.
+struct Service {
+    addr: SocketAddr,
+    _end: oneshot::Sender<()>,
+}
+
+impl Service {
+    fn start(limit: Duration) -> Service {
+        let (end, is_over) = oneshot::channel::<()>();
+        let (says, addr) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            run(async {
+                let workq = WorkQ::builder().depth(DEPTH).build().unwrap();
+                let device = device();
+                let work = Arc::new(Mutex::new(Work::new(&device, &workq)));
+                let local: SocketAddr = "127.0.0.1:0".parse().unwrap();
+                let options = StreamOptions::new().timeout(limit);
+                let listener = options.bind(&device, &workq, local).await.unwrap();
+                says.send(listener.tcp_addr().unwrap()).unwrap();
+                let serve = async {
+                    while let Ok(incoming) = listener.accept().await {
+                        tokio::spawn(answer(incoming, Arc::clone(&work)));
+                    }
+                };
+                select(Box::pin(serve), is_over).await;
+            });
+        });
+        Service {
+            addr: addr.recv().unwrap(),
+            _end: end,
+        }
+    }
+}
+
+/// An honest client: a stream that stays, and a new one for each visit.
+struct Client {
+    connector: RdmaConnector,
+    addr: SocketAddr,
+    stays: RdmaStream,
+}
+
+async fn echo(stream: &mut RdmaStream) -> std::io::Result<()> {
+    let (said, mut heard) = ([b'C'; 64], [0; 64]);
+    stream.write_all(&said).await?;
+    stream.read_exact(&mut heard).await?;
+    assert_eq!(said, heard);
+    Ok(())
+}
+
+impl Client {
+    async fn new(addr: SocketAddr) -> Client {
+        let workq = WorkQ::builder().build().unwrap();
+        let connector = RdmaConnector::new(&device(), &workq).unwrap();
+        Client {
+            stays: connector.connect(addr).await.unwrap(),
+            connector,
+            addr,
+        }
+    }
+
+    async fn visit(&mut self) {
+        echo(&mut self.stays).await.unwrap();
+        // An exchange may run out of time on a machine that is busy: then it comes again.
+        let mut new = loop {
+            if let Ok(stream) = self.connector.connect(self.addr).await {
+                break stream;
+            }
+        };
+        echo(&mut new).await.unwrap();
+        new.shutdown().await.unwrap();
+        sleep(PACE).await;
+    }
+}
+
+/// A client is served beside an attack that has begun after `strikes`. Exchanges have this limit.
+fn beside(
+    name: &str,
+    limit: Duration,
+    strikes: usize,
+    attack: impl AsyncFnOnce(SocketAddr, &Attack) + Send + 'static,
+) {
+    let service = Service::start(limit);
+    let addr = service.addr;
+    run(async {
+        let mut client = Client::new(addr).await;
+        let attack = async move |state: &Attack| attack(addr, state).await;
+        is_served_beside(name, strikes, async || client.visit().await, attack).await;
+    });
+}
+
+fn framed(message: &[u8]) -> Vec<u8> {
+    [&(message.len() as u32).to_be_bytes(), message].concat()
+}
+
+/// How a stranger comes, without the crate, and stays.
+#[derive(Clone)]
+enum Stranger {
+    /// Says these bytes.
+    Says(Vec<u8>),
+    /// The same, one byte at each time that another stranger comes.
+    ByteByByte(Vec<u8>),
+    /// Says this hello, and that it is connected once it is welcome, and hangs up.
+    Ghost(Vec<u8>),
+    /// Says this hello, and nothing more once it is welcome.
+    Waits(Vec<u8>),
+}
+
+impl Stranger {
+    async fn comes(&self, addr: SocketAddr) -> std::io::Result<Option<TcpStream>> {
+        let mut socket = TcpStream::connect(addr).await?;
+        match self {
+            Stranger::Says(bytes) => socket.write_all(bytes).await?,
+            Stranger::ByteByByte(_) => {}
+            Stranger::Ghost(blob) | Stranger::Waits(blob) => {
+                say(&mut socket, &offer(HELLO, 8, blob)).await?;
+                let len = socket.read_u32().await?;
+                let mut welcome = vec![0; len as usize];
+                socket.read_exact(&mut welcome).await?;
+                if let Stranger::Ghost(_) = self {
+                    if welcome[5] == WELCOME {
+                        say(&mut socket, &READY).await?;
+                    }
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(Some(socket))
+    }
+}
+
+/// A stranger that came, and how many bytes it has said since. One that has hung up may still have
+/// its place, until the service's time limit.
+struct Came {
+    socket: Option<TcpStream>,
+    since: Instant,
+    said: usize,
+}
+
+impl Came {
+    fn is_over(&self) -> bool {
+        let hung_up = |socket: &TcpStream| match socket.try_read(&mut [0; 1024]) {
+            Ok(len) => len == 0,
+            Err(error) => error.kind() != ErrorKind::WouldBlock,
+        };
+        match &self.socket {
+            Some(socket) => hung_up(socket),
+            None => self.since.elapsed() > 2 * SHORT,
+        }
+    }
+}
+
+/// Strangers come one after the other, and `most` of them stay: another one comes once the service
+/// is done with one.
+async fn strangers(who: Stranger, most: usize, addr: SocketAddr, attack: &Attack) {
+    let mut stay: Vec<Came> = Vec::new();
+    while attack.goes_on() {
+        sleep(PACE).await;
+        stay.retain(|came| !came.is_over());
+        if stay.len() >= most {
+            continue;
+        }
+        // The service may have hung up.
+        let since = Instant::now();
+        if let Ok(Ok(socket)) = timeout(SHORT, who.comes(addr)).await {
+            let said = 0;
+            stay.push(Came {
+                socket,
+                since,
+                said,
+            });
+        }
+        if let Stranger::ByteByByte(bytes) = &who {
+            for Came { socket, said, .. } in &mut stay {
+                let socket = socket.as_ref().expect("it stays");
+                _ = socket.try_write(&bytes[*said..][..1]);
+                *said = (*said + 1).min(bytes.len() - 2);
+            }
+        }
+        attack.strikes();
+    }
+}
+
+#[test]
+fn strangers_hold_up_no_honest_client() {
+    if needs_soft("an adapter cannot see whether its peer is there") {
+        return;
+    }
+    let nobody = forged(0xff, |_| ());
+    let hello = offer(HELLO, 8, &nobody);
+    let trap = Trap::new();
+    let both = [framed(&hello), framed(&READY)].concat();
+    use Stranger::{ByteByByte, Ghost, Says, Waits};
+    // These are heard, or not, before there is a place for them.
+    for (name, who) in [
+        ("silence", Says(Vec::new())),
+        ("a byte at a time", ByteByByte(framed(&hello))),
+        ("half a message", Says(17_423_u32.to_be_bytes().into())),
+        ("garbage", Says(vec![0x55; 4096])),
+        ("the version before", Says(framed(b"TDST\x01\x00"))),
+    ] {
+        let most = STRANGERS;
+        beside(name, LONG, most, async move |addr, attack| {
+            strangers(who, most, addr, attack).await;
+        });
+    }
+    // And these have one for the time limit.
+    for (name, who) in [
+        ("ghosts", Ghost(nobody.clone())),
+        ("ghosts of the other order", Ghost(forged(0, |_| ()))),
+        ("ghosts that stay", Waits(nobody)),
+        ("ghosts that are ready at once", Says(both)),
+        ("blobs that lead to a socket", Waits(trap.blob(0))),
+        ("by a link", Waits(trap.linked_blob(0xff))),
+    ] {
+        let most = PEERS;
+        beside(name, SHORT, 2 * most, async move |addr, attack| {
+            strangers(who, most, addr, attack).await;
+        });
+        trap.is_untouched();
+    }
+}
+
+/// What hostile peers have, who may connect.
+struct Kit {
+    device: Device,
+    workq: WorkQ,
+    pool: BufPool,
+}
+
+/// What a hostile peer does with a connection that it has made by hand.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Peer {
+    /// Grants all credits there can be, asks for data, and posts no receive.
+    Lies,
+    /// The same, and posts one receive at a time, in time.
+    Trickles,
+    /// Sends frames that the protocol forbids.
+    Babbles,
+    /// Says no word that it is connected, and introduces itself.
+    IsNotReady,
+    /// Leaves.
+    Leaves,
+}
+
+impl Kit {
+    fn new() -> Kit {
+        let (device, workq) = (device(), WorkQ::builder().depth(1024).build().unwrap());
+        let memory = Mmap::builder().device(&device).alloc(4 << 20).unwrap();
+        Kit {
+            pool: BufPool::builder(&memory)
+                .element_size(1024)
+                .build()
+                .unwrap(),
+            device,
+            workq,
+        }
+    }
+
+    async fn send(&self, rdma: &Rdma, frame: &[u8]) -> Result<(), Box<dyn std::error::Error>> {
+        let buf = self.pool.alloc().await;
+        buf.extend_from_slice(frame)?;
+        rdma.send(&buf).await?;
+        Ok(())
+    }
+
+    /// One life of a peer.
+    async fn lives(
+        &self,
+        peer: Peer,
+        addr: SocketAddr,
+        attack: &Attack,
+    ) -> Result<(), Box<dyn std::error::Error>> {
+        let rdma = Rdma::builder(&self.device).attach(&self.workq)?;
+        let mut socket = TcpStream::connect(addr).await?;
+        say(&mut socket, &offer(HELLO, 0, &rdma.export()?)).await?;
+        let welcome = hear(&mut socket).await;
+        if welcome[5] != WELCOME {
+            return Err("there is no place".into());
+        }
+        let len = u16::from_be_bytes([welcome[14], welcome[15]]);
+        rdma.connect(&welcome[16..][..len.into()]).await?;
+        self.send(&rdma, &[2, 0, 0xff, 0xff]).await?;
+        if peer != Peer::IsNotReady {
+            say(&mut socket, &READY).await?;
+        }
+        attack.strikes();
+        match peer {
+            Peer::Lies | Peer::Trickles => self.send(&rdma, b"\0\0\0\0G").await?,
+            Peer::Babbles => {
+                for frame in [&[0, 0, 0, 0, 1][..], &[3, 0, 0, 0], &[0], &[2, 9, 255, 255]] {
+                    self.send(&rdma, frame).await?;
+                }
+            }
+            Peer::IsNotReady => {}
+            Peer::Leaves => return Ok(()),
+        }
+        while attack.goes_on() && rdma.state() == RdmaState::Connected {
+            if peer == Peer::Trickles {
+                let buf = self.pool.alloc().await;
+                _ = timeout(SHORT, rdma.recv(&buf)).await;
+            }
+            sleep(10 * PACE).await;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn peers_that_break_the_protocol_hold_up_no_honest_client() {
+    if needs_soft("an adapter is told of no receives") {
+        return;
+    }
+    for peer in [
+        Peer::Lies,
+        Peer::Trickles,
+        Peer::Babbles,
+        Peer::IsNotReady,
+        Peer::Leaves,
+    ] {
+        beside(
+            &format!("{peer:?}"),
+            LONG,
+            PEERS,
+            async move |addr, attack| {
+                let kit = Kit::new();
+                let again = async || {
+                    while attack.goes_on() {
+                        // It ends as the service likes.
+                        _ = timeout(2 * LONG, kit.lives(peer, addr, attack)).await;
+                        sleep(PACE).await;
+                    }
+                };
+                join_all((0..PEERS).map(|_| again())).await;
+            },
+        );
+    }
+}
+
+/// What a peer does with a stream that keeps to the protocol.
+#[derive(Clone, Copy, Debug)]
+enum Greedy {
+    /// Asks for data, and reads nothing.
+    ReadsNothing,
+    /// The same, and writes as much as it may.
+    Stuffs,
+    /// Sends a byte at a time, as fast as it can.
+    SendsBytes,
+    /// Is there.
+    IsIdle,
+}
+
+async fn lives(who: Greedy, connector: &RdmaConnector, addr: SocketAddr, attack: &Attack) {
+    let Ok(mut stream) = connector.connect(addr).await else {
+        return;
+    };
+    attack.strikes();
+    if let Greedy::ReadsNothing | Greedy::Stuffs = who {
+        _ = stream.write_all(b"G").await;
+    }
+    while attack.goes_on() {
+        let wrote = match who {
+            Greedy::ReadsNothing | Greedy::IsIdle => Ok(Ok(())),
+            Greedy::Stuffs => timeout(PACE, stream.write_all(&[1; 32 << 10])).await,
+            Greedy::SendsBytes => {
+                let ten = async {
+                    for _ in 0..10 {
+                        stream.write_all(b"x").await?;
+                        stream.read_exact(&mut [0]).await?;
+                    }
+                    Ok(())
+                };
+                timeout(SHORT, ten).await
+            }
+        };
+        if let Ok(Err(_)) = wrote {
+            return;
+        }
+        sleep(10 * PACE).await;
+    }
+}
+
+#[test]
+fn greedy_peers_hold_up_no_honest_client() {
+    for who in [
+        Greedy::ReadsNothing,
+        Greedy::Stuffs,
+        Greedy::SendsBytes,
+        Greedy::IsIdle,
+    ] {
+        beside(
+            &format!("{who:?}"),
+            LONG,
+            PEERS,
+            async move |addr, attack| {
+                let workq = WorkQ::builder().depth(1024).build().unwrap();
+                let connector = RdmaConnector::new(&device(), &workq).unwrap();
+                let again = async || {
+                    while attack.goes_on() {
+                        lives(who, &connector, addr, attack).await;
+                    }
+                };
+                join_all((0..PEERS).map(|_| again())).await;
+            },
+        );
+    }
+}

@@ -1,0 +1,142 @@
+//! Hostile clients of a service that calls `Rdma::handshake_accept`: they come by TCP, say what the
+//! service wants to hear first, shake hands, and send messages.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+use tokio_doca::rdma::RdmaState;
+use tokio_doca::{BufPool, Device, Mmap, Rdma, WorkQ};
+
+use super::bystander::Attack;
+use super::handshakes::{ghost, nobodies};
+
+/// How many there are at once.
+const CLIENTS: usize = 20;
+const ROOM: usize = 32 << 10;
+const PACE: Duration = Duration::from_millis(5);
+/// For one life of a client.
+const SHORT: Duration = Duration::from_secs(2);
+
+/// What they have in common.
+struct Kit {
+    device: Device,
+    workq: WorkQ,
+    pool: BufPool,
+}
+
+impl Kit {
+    fn new() -> Kit {
+        let device = Device::open_default().unwrap();
+        let builder = Mmap::builder().device(&device);
+        let memory = builder.alloc(2 * CLIENTS * ROOM).unwrap();
+        Kit {
+            pool: BufPool::builder(&memory)
+                .element_size(ROOM)
+                .build()
+                .unwrap(),
+            workq: WorkQ::builder().depth(1024).build().unwrap(),
+            device,
+        }
+    }
+
+    async fn comes(&self, addr: SocketAddr, first: &[u8]) -> std::io::Result<Rdma> {
+        let builder = Rdma::builder(&self.device).rnr_timeout(Duration::from_millis(300));
+        let rdma = builder.attach(&self.workq)?;
+        let mut stream = TcpStream::connect(addr).await?;
+        stream.write_all(first).await?;
+        rdma.handshake(&mut stream).await?;
+        Ok(rdma)
+    }
+
+    async fn send(&self, rdma: &Rdma, message: &[u8]) -> std::io::Result<()> {
+        let buf = self.pool.alloc().await;
+        buf.extend_from_slice(message)?;
+        rdma.send(&buf).await?;
+        Ok(())
+    }
+
+    /// Asks again and again, and posts no receive for an answer.
+    async fn asks(
+        &self,
+        addr: SocketAddr,
+        first: &[u8],
+        ask: &[u8],
+        attack: &Attack,
+    ) -> std::io::Result<()> {
+        let rdma = self.comes(addr, first).await?;
+        self.send(&rdma, ask).await?;
+        attack.strikes();
+        while attack.goes_on() && rdma.state() == RdmaState::Connected {
+            sleep(PACE).await;
+        }
+        Ok(())
+    }
+}
+
+/// Clients that ask this, and take no answer, beside an honest one.
+pub(crate) async fn take_no_answer(addr: SocketAddr, first: &[u8], ask: &[u8], attack: &Attack) {
+    let kit = Kit::new();
+    let again = async || {
+        while attack.goes_on() {
+            _ = timeout(SHORT, kit.asks(addr, first, ask, attack)).await;
+            sleep(PACE).await;
+        }
+    };
+    join_all((0..CLIENTS).map(|_| again())).await;
+}
+
+/// Messages that are none, and that nearly are: `ask` with one byte changed, or cut.
+pub(crate) async fn talk_nonsense(addr: SocketAddr, first: &[u8], ask: &[u8], attack: &Attack) {
+    let kit = Kit::new();
+    let mut turn = 0_usize;
+    while attack.goes_on() {
+        turn += 1;
+        let mut message = ask.to_vec();
+        match turn % 4 {
+            0 => message = vec![turn as u8; [0, 1, 15, 300, ROOM][turn / 4 % 5]],
+            1 => message.truncate(turn / 4 % ask.len()),
+            _ => message[turn / 4 % ask.len()] ^= 1 << (turn % 8),
+        }
+        let talk = async {
+            let rdma = kit.comes(addr, first).await?;
+            kit.send(&rdma, &message).await?;
+            kit.send(&rdma, &message).await
+        };
+        _ = timeout(SHORT, talk).await;
+        attack.strikes();
+        sleep(PACE).await;
+    }
+}
+
+/// Clients that come by TCP alone.
+pub(crate) async fn haunt(addr: SocketAddr, first: &'static [u8], attack: &Attack) {
+    let nobodies = nobodies();
+    for blob in nobodies.iter().cycle() {
+        if !attack.goes_on() {
+            return;
+        }
+        let blob = blob.clone();
+        let come = tokio::task::spawn_blocking(move || ghost(addr, first, &blob));
+        assert_eq!(come.await.unwrap().unwrap(), 0, "it has not come");
+        attack.strikes();
+    }
+}
+
+/// Sockets that say nothing: more than the service has descriptors for.
+pub(crate) async fn flood(addr: SocketAddr, sockets: usize, attack: &Attack) {
+    let mut held = std::collections::VecDeque::new();
+    while attack.goes_on() {
+        if let Ok(Ok(socket)) = timeout(SHORT, TcpStream::connect(addr)).await {
+            held.push_back(socket);
+            attack.strikes();
+        }
+        if held.len() > sockets {
+            held.pop_front();
+        }
+        sleep(PACE / 5).await;
+    }
+}
