@@ -1,9 +1,12 @@
 //! Brings clients that know TCP alone to a server over RDMA.
 //!
 //! A client must say something within 10 s: then it has a stream to the server, which it loses when
-//! neither side says anything for a minute. There are not as many streams as there may be idle
-//! clients; clients that say a byte once in a while can still take all of them. Protocols in which
-//! the server speaks first need another proxy.
+//! neither side says anything for a minute. There are fewer streams than there may be clients. If
+//! all are in use, a new client takes the place of the slowest one: the one that has moved the
+//! fewest bytes a second since it came, both ways together, and fewer than 16. Clients of less than
+//! a second are spared. So a client that says a byte once in a while keeps nobody out, and a slow
+//! one is served as long as there is a place for everybody. If none is that slow, the new client
+//! waits for 10 s at most. Protocols in which the server speaks first need another proxy.
 //!
 //! ```text
 //! $ cargo run --bin http_over_rdma serve 127.0.0.1:8000
@@ -15,13 +18,16 @@
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use services::{Result, open, options};
 use tokio::io::copy_bidirectional_with_sizes;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tokio_doca::stream::RdmaConnector;
+use tokio_doca::ErrorKind;
+use tokio_doca::stream::{RdmaConnector, RdmaStream};
 use tokio_util::io::InspectReader;
 
 /// Bytes of a buffer: a frame of a stream.
@@ -29,6 +35,16 @@ const BUFFER: usize = 32 << 10;
 /// How long a client may say nothing at first, and both sides later.
 const FIRST: Duration = Duration::from_secs(10);
 const IDLE: Duration = Duration::from_secs(60);
+/// How many clients have a stream at once: fewer than `options` has memory for, since the memory of
+/// a stream that has ended comes back a moment later.
+const PLACES: usize = 120;
+/// How many connect at once: of more the server may hang up on the oldest, as if they were silent.
+const CONNECTS: usize = 16;
+/// A client that moves fewer bytes a second may lose its place, once it has had it for so long.
+const SLOW: u64 = 16;
+const SPARED: Duration = Duration::from_secs(1);
+/// Between tries to connect while the memory of all streams is in use.
+const PAUSE: Duration = Duration::from_millis(10);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -41,7 +57,13 @@ async fn program(args: &[&str]) -> Result {
     };
     let server: SocketAddr = server.parse()?;
     let (device, workq) = open()?;
-    let connector = options().connector(&device, &workq)?;
+    let proxy = Arc::new(Proxy {
+        connector: options().connector(&device, &workq)?,
+        server,
+        free: Semaphore::new(PLACES),
+        connects: Semaphore::new(CONNECTS),
+        served: Mutex::default(),
+    });
     let listener = TcpListener::bind(listen).await?;
     println!("Listening on {}", listener.local_addr()?);
     loop {
@@ -54,42 +76,154 @@ async fn program(args: &[&str]) -> Result {
                 continue;
             }
         };
-        let connector = connector.clone();
+        let proxy = Arc::clone(&proxy);
         tokio::spawn(async move {
-            if let Err(error) = carry(client, &connector, server).await {
+            if let Err(error) = proxy.carry(client).await {
                 eprintln!("{peer}: {error}");
             }
         });
     }
 }
 
-/// Copies both ways, until both sides have ended or are idle.
-async fn carry(client: TcpStream, connector: &RdmaConnector, server: SocketAddr) -> Result {
-    client.set_nodelay(true)?;
-    let said = timeout(FIRST, client.peek(&mut [0])).await;
-    if said.map_err(|_| "it says nothing")?? == 0 {
-        return Ok(());
+struct Proxy {
+    connector: RdmaConnector,
+    server: SocketAddr,
+    free: Semaphore,
+    connects: Semaphore,
+    /// The clients that have a place.
+    served: Mutex<Vec<Arc<Client>>>,
+}
+
+/// A client that has a place.
+struct Client {
+    since: Instant,
+    /// Milliseconds from then on until something was said, and bytes that were moved.
+    said: AtomicU64,
+    moved: AtomicU64,
+    /// Another client needs its place.
+    leaves: Notify,
+}
+
+/// A client's place, which ends with it.
+struct Place<'a> {
+    proxy: &'a Proxy,
+    client: Arc<Client>,
+    _permit: SemaphorePermit<'a>,
+}
+
+impl Client {
+    fn moves(&self, bytes: &[u8]) {
+        let now = self.since.elapsed().as_millis() as u64;
+        self.said.store(now, Ordering::Relaxed);
+        self.moved.fetch_add(bytes.len() as u64, Ordering::Relaxed);
     }
-    let stream = connector.connect(server).await?;
-    // Milliseconds until something was said.
-    let (begun, said) = (Instant::now(), AtomicU64::new(0));
-    let now = |_: &[u8]| said.store(begun.elapsed().as_millis() as u64, Ordering::Relaxed);
-    let mut client = InspectReader::new(client, now);
-    let mut stream = InspectReader::new(stream, now);
-    let idle = async {
+
+    /// Bytes in each 1000 s since it came.
+    fn speed(&self) -> u64 {
+        let millis = self.since.elapsed().as_millis().max(1) as u64;
+        self.moved.load(Ordering::Relaxed).saturating_mul(1_000_000) / millis
+    }
+
+    /// Waits until neither side has said anything for long.
+    async fn idle(&self) {
         loop {
-            let until = begun + Duration::from_millis(said.load(Ordering::Relaxed)) + IDLE;
+            let said = Duration::from_millis(self.said.load(Ordering::Relaxed));
+            let until = self.since + said + IDLE;
             if until <= Instant::now() {
                 break;
             }
             sleep_until(until).await;
         }
-    };
-    tokio::select! {
-        copied = copy_bidirectional_with_sizes(&mut client, &mut stream, BUFFER, BUFFER) => {
-            copied?;
-            Ok(())
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut served = self
+            .proxy
+            .served
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        served.retain(|client| !Arc::ptr_eq(client, &self.client));
+    }
+}
+
+impl Proxy {
+    /// Waits for a place. As long as there is none, has the slowest client leave now and then.
+    async fn place(&self) -> Place<'_> {
+        let permit = loop {
+            if let Ok(permit) = self.free.try_acquire() {
+                break permit;
+            }
+            self.slowest_leaves();
+            let permit = timeout(SPARED, self.free.acquire()).await;
+            if let Ok(permit) = permit {
+                break permit.expect("nobody closes it");
+            }
+        };
+        let client = Arc::new(Client {
+            since: Instant::now(),
+            said: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
+            leaves: Notify::new(),
+        });
+        let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        served.push(Arc::clone(&client));
+        Place {
+            proxy: self,
+            client,
+            _permit: permit,
         }
-        () = idle => Err("nothing was said for a minute".into()),
+    }
+
+    fn slowest_leaves(&self) {
+        let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        let may_leave =
+            |client: &&Arc<Client>| client.since.elapsed() > SPARED && client.speed() < 1000 * SLOW;
+        let slowest = served
+            .iter()
+            .filter(may_leave)
+            .min_by_key(|client| client.speed());
+        if let Some(slowest) = slowest.map(Arc::clone) {
+            slowest.leaves.notify_one();
+            // The next one that needs a place takes another one's.
+            served.retain(|client| !Arc::ptr_eq(client, &slowest));
+        }
+    }
+
+    /// Connects to the server, once there is memory for a stream.
+    async fn connect(&self) -> Result<RdmaStream> {
+        let _turn = self.connects.acquire().await?;
+        loop {
+            match self.connector.connect(self.server).await {
+                Err(error) if error.kind() == ErrorKind::Full => sleep(PAUSE).await,
+                connected => return Ok(connected?),
+            }
+        }
+    }
+
+    /// Copies both ways, until both sides have ended or are idle, or another client has the place.
+    async fn carry(&self, client: TcpStream) -> Result {
+        client.set_nodelay(true)?;
+        let said = timeout(FIRST, client.peek(&mut [0])).await;
+        if said.map_err(|_| "it says nothing")?? == 0 {
+            return Ok(());
+        }
+        let place = timeout(FIRST, self.place()).await;
+        let place = place.map_err(|_| "all places are in use")?;
+        let it = &*place.client;
+        let connect = async {
+            let stream = timeout(FIRST, self.connect()).await;
+            let stream = stream.map_err(|_| "all streams are in use")??;
+            let mut client = InspectReader::new(client, |bytes: &[u8]| it.moves(bytes));
+            let mut stream = InspectReader::new(stream, |bytes: &[u8]| it.moves(bytes));
+            copy_bidirectional_with_sizes(&mut client, &mut stream, BUFFER, BUFFER).await?;
+            Ok(())
+        };
+        tokio::select! {
+            copied = connect => copied,
+            () = it.idle() => Err("nothing was said for a minute".into()),
+            () = it.leaves.notified() => Err("a faster client needs its place".into()),
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use services::http::bytes;
 use support::LIMIT;
@@ -201,6 +202,60 @@ fn clients_that_say_nothing_have_no_stream_behind_the_proxy() {
     let mut answer = String::new();
     client.read_to_string(&mut answer).unwrap();
     assert!(answer.ends_with("hello\n"), "{answer}");
+}
+
+/// Says what a client of the proxy asks for in one go, and returns the answer.
+fn asks(proxy: SocketAddr) -> String {
+    let mut client = TcpStream::connect(proxy).unwrap();
+    client.set_read_timeout(Some(LIMIT)).unwrap();
+    let ask = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+    client.write_all(ask).unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// More of them than there are streams. They come again when they are hung up on.
+#[test]
+fn clients_that_say_a_byte_now_and_then_keep_nobody_out_behind_the_proxy() {
+    let server = Server::start("http_over_rdma", &["serve", "127.0.0.1:0"]);
+    let proxy = Server::start("tcp_proxy", &["127.0.0.1:0", &server.addr.to_string()]);
+    let come = || {
+        let mut client = TcpStream::connect(proxy.addr).unwrap();
+        client.write_all(b"G").unwrap();
+        client.set_nonblocking(true).unwrap();
+        client
+    };
+    // Beside a client that is not that slow, and stays.
+    let mut honest = TcpStream::connect(proxy.addr).unwrap();
+    honest.set_read_timeout(Some(LIMIT)).unwrap();
+    let greeted = |honest: &mut TcpStream| {
+        honest
+            .write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+            .unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"hello\n") {
+            let mut some = [0; 512];
+            let len = honest.read(&mut some).unwrap();
+            assert!(len > 0, "it is served");
+            answer.extend(&some[..len]);
+        }
+    };
+    greeted(&mut honest);
+    let mut slow: Vec<TcpStream> = (0..150).map(|_| come()).collect();
+    let begun = Instant::now();
+    let mut answers = 0;
+    while answers < 4 || begun.elapsed() < Duration::from_secs(2) {
+        for client in &mut slow {
+            if client.write_all(b"E").is_err() || matches!(client.read(&mut [0; 1]), Ok(0)) {
+                *client = come();
+            }
+        }
+        let answer = asks(proxy.addr);
+        assert!(answer.ends_with("hello\n"), "{answer}");
+        greeted(&mut honest);
+        answers += 1;
+    }
 }
 
 #[test]
