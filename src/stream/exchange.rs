@@ -558,6 +558,230 @@ mod tests {
         }
     }
 
+    /// A connector, a listener and a stranger between them, who delays, repeats, drops, cuts and
+    /// makes up what they say. Each side has its shell: it says what its state lets it say.
+    struct Both {
+        connector: Connecting,
+        listener: Listening,
+        may_tcp: [bool; 2],
+        /// What is on its way to the listener, and to the connector.
+        to_listener: Vec<Vec<u8>>,
+        to_connector: Vec<Vec<u8>>,
+        /// The offer that the connector has heard, and not dialled yet.
+        welcomed: bool,
+        hellos: usize,
+        welcomes: usize,
+        refusals: usize,
+        readies: usize,
+        heard: bool,
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// The message at this place is delivered, or the one that is made up; it may come again.
+        ToListener(prop::sample::Index, bool),
+        ToConnector(prop::sample::Index, bool),
+        MadeUp(bool, Vec<u8>),
+        Cut(bool, prop::sample::Index, prop::sample::Index),
+        Dialled(bool),
+        AsksAgain,
+        FallsBack,
+        Comes,
+        Refuses,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let place = any::<prop::sample::Index>;
+        prop_oneof![
+            6 => (place(), any::<bool>()).prop_map(|(at, again)| Step::ToListener(at, again)),
+            6 => (place(), any::<bool>()).prop_map(|(at, again)| Step::ToConnector(at, again)),
+            1 => (any::<bool>(), said()).prop_map(|(to, bytes)| Step::MadeUp(to, bytes)),
+            1 => (any::<bool>(), place(), place()).prop_map(|(to, at, cut)| Step::Cut(to, at, cut)),
+            3 => any::<bool>().prop_map(Step::Dialled),
+            1 => Just(Step::AsksAgain),
+            1 => Just(Step::FallsBack),
+            2 => Just(Step::Comes),
+            1 => Just(Step::Refuses),
+        ]
+    }
+
+    impl Both {
+        fn new(may_tcp: [bool; 2], has_rdma: bool) -> Both {
+            let offer = Offer {
+                flags: u16::from(may_tcp[0]) * MAY_TCP,
+                blob: if has_rdma { OFFER.blob } else { b"" },
+                ..OFFER
+            };
+            Both {
+                connector: Connecting::new(may_tcp[0], has_rdma),
+                listener: Listening::new(may_tcp[1]),
+                may_tcp,
+                to_listener: vec![Message::Hello(offer).bytes()],
+                to_connector: Vec::new(),
+                welcomed: false,
+                hellos: 0,
+                welcomes: 0,
+                refusals: 0,
+                readies: 0,
+                heard: false,
+            }
+        }
+
+        /// The listener's shell: it welcomes by RDMA if both have it, and else by TCP, or refuses.
+        fn listens(&mut self, bytes: &[u8]) {
+            let hello = match self.heard {
+                false => self.listener.asked(bytes).map(Some),
+                true => self.listener.hear(bytes),
+            };
+            self.heard = true;
+            let Ok(Some(hello)) = hello else { return };
+            self.hellos += 1;
+            let flags = u16::from(self.may_tcp[1]) * MAY_TCP;
+            let blob = if hello.is_tcp() { &b""[..] } else { OFFER.blob };
+            let offer = Offer {
+                flags,
+                blob,
+                ..OFFER
+            };
+            match self.listener.welcome(offer) {
+                Some(welcome) => {
+                    self.welcomes += 1;
+                    self.to_connector.push(welcome.bytes());
+                }
+                None => self.refuses(),
+            }
+        }
+
+        fn refuses(&mut self) {
+            if let Some(refusal) = self.listener.refuse("no") {
+                self.refusals += 1;
+                self.to_connector.push(refusal.bytes());
+            }
+        }
+
+        fn connects(&mut self, bytes: &[u8]) {
+            self.welcomed = self.connector.hear(bytes).is_ok();
+        }
+
+        /// The connector says another hello, with an address or without.
+        fn says_hello(&mut self, tcp: bool) {
+            let flags = u16::from(self.may_tcp[0]) * MAY_TCP;
+            let blob = if tcp { &b""[..] } else { OFFER.blob };
+            let hello = Message::Hello(Offer {
+                flags,
+                blob,
+                ..OFFER
+            });
+            self.to_listener.push(hello.bytes());
+            self.welcomed = false;
+        }
+
+        fn deliver(&mut self, to_listener: bool, bytes: &[u8]) {
+            match to_listener {
+                true => self.listens(bytes),
+                false => self.connects(bytes),
+            }
+        }
+
+        fn line(&mut self, to_listener: bool) -> &mut Vec<Vec<u8>> {
+            match to_listener {
+                true => &mut self.to_listener,
+                false => &mut self.to_connector,
+            }
+        }
+
+        fn takes(&mut self, step: &Step) {
+            match step {
+                Step::ToListener(at, again) => self.delivers(true, at, *again),
+                Step::ToConnector(at, again) => self.delivers(false, at, *again),
+                Step::MadeUp(to_listener, bytes) => self.deliver(*to_listener, bytes),
+                Step::Cut(to_listener, at, cut) => {
+                    let line = self.line(*to_listener);
+                    if !line.is_empty() {
+                        let mut bytes = line.remove(at.index(line.len()));
+                        bytes.truncate(cut.index(bytes.len()));
+                        self.deliver(*to_listener, &bytes);
+                    }
+                }
+                Step::Dialled(connected) => {
+                    let welcomed = std::mem::take(&mut self.welcomed);
+                    if let Some(said) = self.connector.dialled(*connected) {
+                        assert!(welcomed, "nobody has welcomed it");
+                        self.readies += usize::from(said == Message::Ready);
+                        self.to_listener.push(said.bytes());
+                    }
+                }
+                Step::AsksAgain => {
+                    if self.connector.asks_again() {
+                        self.says_hello(false);
+                    }
+                }
+                Step::FallsBack => {
+                    if self.connector.falls_back() {
+                        self.says_hello(true);
+                    }
+                }
+                Step::Comes => self.listener.came(),
+                Step::Refuses => self.refuses(),
+            }
+        }
+
+        fn delivers(&mut self, to_listener: bool, at: &prop::sample::Index, again: bool) {
+            let line = self.line(to_listener);
+            if line.is_empty() {
+                return;
+            }
+            let at = at.index(line.len());
+            let bytes = match again {
+                true => line[at].clone(),
+                false => line.remove(at),
+            };
+            self.deliver(to_listener, &bytes);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(3_000))]
+
+        /// Whatever becomes of the messages: each side says a bounded number of them, so that it
+        /// ends or waits, and holds nothing of what it has heard; none speaks once it is over.
+        #[test]
+        fn two_sides_with_a_stranger_between_them_end_or_agree(
+            steps in prop::collection::vec(step(), 0..40),
+            (may_tcp, has_rdma) in any::<([bool; 2], bool)>(),
+        ) {
+            let mut both = Both::new(may_tcp, has_rdma);
+            for step in &steps {
+                let was_done = both.listener.is_done();
+                both.takes(step);
+                prop_assert!(both.hellos <= 3 && both.welcomes <= both.hellos);
+                prop_assert!(both.refusals <= 1 && both.readies <= 1);
+                prop_assert!(both.to_listener.len() <= 4 && both.to_connector.len() <= 4);
+                prop_assert!(!both.listener.is_done() || both.welcomes > 0);
+                // A second word, or a hello, ends what was agreed; no word makes it anew.
+                prop_assert!(!(was_done && both.listener.is_asked()) || both.listener.is_done());
+            }
+            // Once more of the same: nothing revives a side that is over.
+            if !both.listener.is_asked() && both.heard {
+                for bytes in [&Message::Hello(OFFER), &Message::Ready].map(Message::bytes) {
+                    prop_assert!(both.listener.hear(&bytes).is_err());
+                    prop_assert!(both.listener.asked(&bytes).is_err());
+                }
+                prop_assert_eq!(both.listener.welcome(OFFER), None);
+                prop_assert_eq!(both.listener.refuse("no"), None);
+                both.listener.came();
+                prop_assert!(!both.listener.is_done());
+            }
+        }
+    }
+
+    /// What a side keeps of an exchange is a few bytes, however long the messages are.
+    #[test]
+    fn a_side_keeps_no_message() {
+        assert!(size_of::<Listening>() <= 8 && size_of::<Connecting>() <= 8);
+        assert!(!std::mem::needs_drop::<Listening>() && !std::mem::needs_drop::<Connecting>());
+    }
+
     #[test]
     fn a_side_that_demands_rdma_agrees_to_nothing_else() {
         let mut listener = Listening::new(false);
