@@ -20,6 +20,7 @@ mod posted;
 mod receives;
 mod run;
 mod slot;
+mod stream_slots;
 mod timer;
 mod toy;
 mod watch;
