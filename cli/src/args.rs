@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::failure::Result;
-use crate::{caps, check, completions, copy, devices, doctor, hash, transfer};
+use crate::{bench, caps, check, completions, copy, devices, doctor, hash, transfer};
 
 const AFTER: &str = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage. NO_COLOR=1 turns colours off.
@@ -28,6 +28,8 @@ pub(crate) enum Command {
     Check(check::Args),
     /// Check this system: limits, CPUs, clock, kernel, RDMA, containers
     Doctor(doctor::Args),
+    /// Measure latency, rate and CPU time of an operation
+    Bench(bench::Args),
     /// Copy a file by a device
     Copy(copy::Args),
     /// Hash files by a device, in the format of sha256sum
@@ -47,6 +49,7 @@ impl Command {
             Command::Caps(args) => caps::run(&args),
             Command::Check(args) => check::run(&args),
             Command::Doctor(args) => doctor::run(&args),
+            Command::Bench(args) => bench::run(&args),
             Command::Copy(args) => copy::run(&args),
             Command::Hash(args) => hash::run(&args),
             Command::Send(args) => transfer::send(&args),

@@ -1,5 +1,5 @@
 //! `tokio-doca`: devices and their capabilities, whether they work, what of the system hinders
-//! them, and files that a device copies and hashes.
+//! them, how fast they are, and files that a device copies and hashes.
 //!
 //! One file or folder for each command; `send` and `serve` share `transfer`. `failure` says how a
 //! command ends, `output` prints, `open` finds the device that a name means, `target` is a file
@@ -7,6 +7,7 @@
 
 mod adapters;
 mod args;
+mod bench;
 mod caps;
 mod check;
 mod completions;

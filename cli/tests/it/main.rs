@@ -1,5 +1,6 @@
 //! The binary, as a person or a script runs it.
 
+mod bench;
 mod caps;
 mod check;
 mod check_peer;

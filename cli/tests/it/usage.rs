@@ -6,11 +6,12 @@ use std::process::{Command, Stdio};
 
 use crate::support::{Folder, Ran};
 
-const COMMANDS: [&str; 9] = [
+const COMMANDS: [&str; 10] = [
     "devices",
     "caps",
     "check",
     "doctor",
+    "bench",
     "copy",
     "hash",
     "send",
@@ -47,6 +48,7 @@ fn wrong_usage_is_one_sentence_and_code_2() {
         (&["send", "a"], "<ADDR>"),
         (&["send", "-", "127.0.0.1:1"], "--name"),
         (&["serve"], "--out"),
+        (&["bench"], "<KIND>"),
         (&["completions", "sh"], "bash"),
     ] {
         folder.run(args).refused(2, &[part]);
@@ -65,6 +67,7 @@ fn unknown_devices_are_refused_by_every_command() {
         &["check", "pf9"],
         &["copy", "a", "b", "--device", "pf9"],
         &["hash", "a", "--device", "pf9"],
+        &["bench", "dma", "--device", "pf9"],
     ] {
         folder
             .run(args)

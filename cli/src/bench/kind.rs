@@ -1,0 +1,88 @@
+//! The names of kinds, modes and baselines, and what is sensible for a kind.
+
+use std::time::Duration;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use tokio_doca::Mode;
+
+use super::load::{Baseline, Kind};
+
+pub(super) const KINDS: [(&str, Kind); 11] = [
+    ("dma", Kind::Dma),
+    ("sha", Kind::Sha),
+    ("crc", Kind::Crc),
+    ("rdma-send", Kind::RdmaSend),
+    ("rdma-read", Kind::RdmaRead),
+    ("rdma-write", Kind::RdmaWrite),
+    ("rdma-atomic", Kind::RdmaAtomic),
+    ("sync-event", Kind::SyncEvent),
+    ("channel", Kind::Channel),
+    ("stream", Kind::Stream),
+    ("graph", Kind::Graph),
+];
+
+/// How long the mode hybrid polls before it sleeps: about what a wake-up takes.
+const SPIN: Duration = Duration::from_micros(50);
+
+pub(super) const MODES: [(&str, Mode); 3] = [
+    ("event", Mode::EventDriven),
+    ("busy-poll", Mode::BusyPoll),
+    ("hybrid", Mode::Hybrid { spin: SPIN }),
+];
+
+pub(super) const BASELINES: [(&str, Baseline); 4] = [
+    ("memcpy", Baseline::Memcpy),
+    ("spawn_blocking", Baseline::SpawnBlocking),
+    ("tcp", Baseline::Tcp),
+    ("unix", Baseline::Unix),
+];
+
+/// The value of a name, for clap.
+pub(super) fn named<T>(known: &'static [(&'static str, T)]) -> impl TypedValueParser<Value = T>
+where
+    T: Copy + Send + Sync + 'static,
+{
+    let find = move |name: String| {
+        let found = known.iter().find(|(it, _)| *it == name);
+        found.map(|(_, value)| *value).ok_or("no such name")
+    };
+    PossibleValuesParser::new(known.iter().map(|(name, _)| *name)).try_map(find)
+}
+
+/// The name of a value.
+pub(super) fn name<T: PartialEq>(known: &[(&'static str, T)], value: &T) -> &'static str {
+    let found = known.iter().find(|(_, it)| it == value);
+    found.map_or("?", |(name, _)| name)
+}
+
+impl Kind {
+    pub(super) fn name(self) -> &'static str {
+        name(&KINDS, &self)
+    }
+
+    /// The size if none is said.
+    pub(super) fn usual_size(self) -> usize {
+        match self {
+            Kind::Sha | Kind::Crc => 64 << 10,
+            Kind::RdmaSend | Kind::Channel | Kind::Stream => 64,
+            Kind::RdmaAtomic | Kind::SyncEvent => 8,
+            Kind::Dma | Kind::Graph | Kind::RdmaRead | Kind::RdmaWrite => 4 << 10,
+        }
+    }
+
+    /// Whether all its operations have the same size.
+    pub(super) fn has_one_size(self) -> bool {
+        matches!(self, Kind::RdmaAtomic | Kind::SyncEvent)
+    }
+
+    /// What it can be compared with.
+    pub(super) fn baselines(self) -> &'static [Baseline] {
+        match self {
+            Kind::Dma | Kind::Sha | Kind::Crc | Kind::Graph => {
+                &[Baseline::Memcpy, Baseline::SpawnBlocking]
+            }
+            Kind::RdmaSend | Kind::Channel | Kind::Stream => &[Baseline::Tcp, Baseline::Unix],
+            _ => &[],
+        }
+    }
+}

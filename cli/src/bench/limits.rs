@@ -1,0 +1,105 @@
+//! What a device and this program refuse, which is asked before anything is measured.
+
+use tokio_doca::channel::Channel;
+use tokio_doca::device::{Caps, DevInfo};
+
+use super::kind::{BASELINES, name};
+use super::load::{Baseline, Kind};
+use crate::failure::{Failure, Result};
+
+/// Memory of all operations in flight.
+const MEMORY: u64 = 1 << 30;
+
+/// The largest operation, and the most operations in flight of a thread.
+struct Most {
+    size: u64,
+    depth: u64,
+}
+
+/// Fails if a device has no operations of a kind, or fewer or smaller ones.
+pub(super) fn check(
+    kind: Kind,
+    info: &DevInfo,
+    (sizes, depths): (&[usize], &[usize]),
+    threads: usize,
+) -> Result {
+    let (device, what) = (info.name(), kind.name());
+    let Some(most) = most(kind, info.caps()) else {
+        let text = format!("device {device} has no {what}: try another --device");
+        return Err(Failure::Failed(text));
+    };
+    let size = sizes.iter().copied().max().unwrap_or(0);
+    let depth = depths.iter().copied().max().unwrap_or(0);
+    if size as u64 > most.size {
+        return Err(Failure::Usage(format!(
+            "--size is {size} bytes, and device {device} takes {most} by {what}: say at most {most}",
+            most = most.size
+        )));
+    }
+    if depth as u64 > most.depth {
+        return Err(Failure::Usage(format!(
+            "--depth is {depth}, and device {device} takes {most} by {what}: say at most {most}",
+            most = most.depth
+        )));
+    }
+    let each = kind.memory(size);
+    let in_flight = threads as u64 * depth as u64;
+    let memory = in_flight.saturating_mul(each);
+    if memory > MEMORY {
+        return Err(Failure::Usage(format!(
+            "{in_flight} {what} of {size} bytes in flight take {} MiB of memory, and bench takes {} MiB \
+             at most: lower --size, --depth or --threads",
+            memory >> 20,
+            MEMORY >> 20
+        )));
+    }
+    Ok(())
+}
+
+/// `None` if the device has no such operations.
+fn most(kind: Kind, caps: &Caps) -> Option<Most> {
+    let jobs = u64::from(caps.max_depth) / kind.jobs() as u64;
+    let most = |size| Most { size, depth: jobs };
+    let rdma = || {
+        let rdma = caps.rdma.as_ref()?;
+        let queue = rdma.max_send_queue_size.min(rdma.max_recv_queue_size);
+        Some(Most {
+            size: rdma.max_message_size,
+            depth: jobs.min(queue.into()),
+        })
+    };
+    match kind {
+        Kind::Dma | Kind::Graph => Some(most(caps.dma.as_ref()?.max_buf_size)),
+        Kind::Sha => Some(most(caps.sha.as_ref()?.max_src_len)),
+        Kind::Crc => Some(most(caps.crc.as_ref()?.max_buf_size)),
+        Kind::RdmaAtomic if !caps.rdma.as_ref()?.atomics => None,
+        Kind::RdmaRead | Kind::RdmaWrite | Kind::RdmaAtomic if !caps.share_rdma => None,
+        Kind::RdmaSend | Kind::RdmaRead | Kind::RdmaWrite | Kind::RdmaAtomic => rdma(),
+        Kind::SyncEvent => caps.sync_event.as_ref().map(|_| most(u64::MAX)),
+        Kind::Channel => caps.channel.then_some(Most {
+            size: Channel::MAX_MESSAGE_SIZE as u64,
+            depth: Channel::MAX_QUEUE_SIZE as u64,
+        }),
+        Kind::Stream => Some(Most {
+            size: u64::MAX,
+            ..rdma()?
+        }),
+    }
+}
+
+/// Fails if a kind cannot be compared so.
+pub(super) fn comparable(kind: Kind, vs: &[Baseline]) -> Result {
+    let fit = kind.baselines();
+    let Some(odd) = vs.iter().find(|it| !fit.contains(it)) else {
+        return Ok(());
+    };
+    let (what, odd) = (kind.name(), name(&BASELINES, odd));
+    let fit: Vec<&str> = fit.iter().map(|it| name(&BASELINES, it)).collect();
+    Err(Failure::Usage(match fit.is_empty() {
+        true => format!("{what} is compared with nothing yet: leave --vs out"),
+        false => {
+            let fit = fit.join(" or ");
+            format!("{odd} does what {what} does not: compare {what} with {fit}")
+        }
+    }))
+}

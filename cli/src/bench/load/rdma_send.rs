@@ -1,0 +1,89 @@
+//! Messages by send and receive, there and back. The other side is a thread with a WorkQ of its
+//! own.
+
+use std::collections::VecDeque;
+use std::thread;
+
+use tokio_doca::{Buf, Mode, Rdma, WorkQ};
+
+use super::memory::{filled, pool, touched};
+use super::pair::connected;
+use super::worker::runtime;
+use super::{Lanes, Plan, Result};
+
+pub(super) struct Lane {
+    rdma: Rdma,
+    src: Buf,
+    dst: Buf,
+}
+
+pub(super) async fn lanes(plan: &Plan) -> Result<Lanes<Lane>> {
+    let (device, depth) = (&plan.device, plan.depth);
+    let here = pool(device, plan.size, 2 * depth)?;
+    let there = pool(device, plan.size, depth + 1)?;
+    let (workq, theirs) = (plan.workq(2 * depth)?, plan.workq(2 * depth)?);
+    let [rdma, peer] = connected(device, [&workq, &theirs], depth).await?;
+    let lane = |_| {
+        Ok(Lane {
+            rdma: rdma.clone(),
+            src: filled(&here, plan.size)?,
+            dst: touched(&here)?,
+        })
+    };
+    let lanes = (0..depth).map(lane).collect::<Result<_>>()?;
+    let answer = filled(&there, plan.size)?;
+    let bufs = (0..depth).map(|_| touched(&there));
+    let bufs = bufs.collect::<Result<Vec<Buf>>>()?;
+    let other = thread::Builder::new().name("bench-answers".to_owned());
+    let other = other.spawn(move || {
+        // It ends when the connection does.
+        let _ = answers(&theirs, &peer, &answer, &bufs);
+    })?;
+    let mut lanes = Lanes::on(workq, lanes);
+    lanes.other = Some(other);
+    Ok(lanes)
+}
+
+impl super::Lane for Lane {
+    async fn once(&mut self) -> Result {
+        self.dst.reset_data_len()?;
+        let answer = self.rdma.recv(&self.dst);
+        let answer = answer.start().map_err(|refused| refused.error())?;
+        self.rdma.send(&self.src).await?;
+        answer.await?;
+        Ok(())
+    }
+}
+
+fn answers(workq: &WorkQ, rdma: &Rdma, answer: &Buf, bufs: &[Buf]) -> Result {
+    let answers = echo(rdma, answer, bufs);
+    match workq.mode() {
+        Mode::BusyPoll => workq.block_on(answers),
+        _ => runtime()?.block_on(answers),
+    }
+}
+
+/// Answers each message. The receives stay posted, and as many answers are on their way at most.
+async fn echo(rdma: &Rdma, answer: &Buf, bufs: &[Buf]) -> Result {
+    let post = |buf| {
+        let receive = rdma.recv(buf).start();
+        receive.map_err(|refused| refused.error())
+    };
+    let (mut posted, mut sent) = (VecDeque::new(), VecDeque::new());
+    for buf in bufs {
+        posted.push_back((buf, post(buf)?));
+    }
+    while let Some((buf, message)) = posted.pop_front() {
+        message.await?;
+        buf.reset_data_len()?;
+        posted.push_back((buf, post(buf)?));
+        if sent.len() == bufs.len()
+            && let Some(first) = sent.pop_front()
+        {
+            first.await?;
+        }
+        let send = rdma.send(answer).start();
+        sent.push_back(send.map_err(|refused| refused.error())?);
+    }
+    Ok(())
+}

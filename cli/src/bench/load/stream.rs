@@ -1,0 +1,174 @@
+//! Bytes of a stream, there and back: over RDMA, and the baselines over TCP and Unix sockets. Each
+//! lane has a connection of its own. The other side is a thread with a WorkQ of its own.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::sync::mpsc::{Sender, channel as link};
+use std::thread;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::task::{JoinSet, LocalSet};
+use tokio_doca::stream::{RdmaStream, StreamOptions};
+
+use super::worker::runtime;
+use super::{Failed, Lanes, Plan, Result};
+
+/// What both sides of a stream take, with its part of a connection on the software device.
+pub(super) const MEMORY: u64 = 3 << 20;
+
+const LOCAL: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 0);
+
+pub(super) struct Lane<S> {
+    stream: S,
+    bytes: Vec<u8>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + 'static> super::Lane for Lane<S> {
+    async fn once(&mut self) -> Result {
+        self.stream.write_all(&self.bytes).await?;
+        self.stream.flush().await?;
+        self.stream.read_exact(&mut self.bytes).await?;
+        Ok(())
+    }
+}
+
+/// Jobs in flight of a stream, beside those of its bytes.
+fn jobs(depth: usize) -> usize {
+    8 * depth + 64
+}
+
+fn options(plan: &Plan) -> StreamOptions {
+    StreamOptions::new()
+        .connections(plan.depth)
+        .half_open(plan.depth.max(1))
+}
+
+pub(super) async fn rdma(plan: &Plan) -> Result<Lanes<Lane<RdmaStream>>> {
+    let (plan_there, size, depth) = (plan.clone(), plan.size, plan.depth);
+    let (ready, heard) = link();
+    let other = spawn(ready, async move |ready| {
+        let workq = plan_there.workq(jobs(depth))?;
+        let options = options(&plan_there);
+        let addr = SocketAddr::from(LOCAL);
+        let listener = options.bind(&plan_there.device, &workq, addr).await?;
+        let _ = ready.send(Ok(listener.tcp_addr()));
+        let mut streams = JoinSet::new();
+        for _ in 0..depth {
+            let stream = listener.accept().await?.accept(b"").await?;
+            streams.spawn_local(echo(stream, size));
+        }
+        streams.join_all().await;
+        Ok(())
+    })?;
+    let addr = listens(&heard)?.ok_or_else(early)?;
+    let workq = plan.workq(jobs(depth))?;
+    let connector = options(plan).connector(&plan.device, &workq)?;
+    let mut streams = Vec::new();
+    for _ in 0..depth {
+        streams.push(connector.connect(addr).await?);
+    }
+    Ok(lanes(streams, size, other))
+}
+
+pub(super) async fn tcp(plan: &Plan) -> Result<Lanes<Lane<TcpStream>>> {
+    let (size, depth) = (plan.size, plan.depth);
+    let (ready, heard) = link();
+    let other = spawn(ready, async move |ready| {
+        let listener = TcpListener::bind(LOCAL).await?;
+        let _ = ready.send(Ok(Some(listener.local_addr()?)));
+        let mut streams = JoinSet::new();
+        for _ in 0..depth {
+            let (stream, _) = listener.accept().await?;
+            stream.set_nodelay(true)?;
+            streams.spawn_local(echo(stream, size));
+        }
+        streams.join_all().await;
+        Ok(())
+    })?;
+    let addr = listens(&heard)?.ok_or_else(early)?;
+    let mut streams = Vec::new();
+    for _ in 0..depth {
+        let stream = TcpStream::connect(addr).await?;
+        stream.set_nodelay(true)?;
+        streams.push(stream);
+    }
+    Ok(lanes(streams, size, other))
+}
+
+pub(super) async fn unix(plan: &Plan) -> Result<Lanes<Lane<UnixStream>>> {
+    let (size, depth) = (plan.size, plan.depth);
+    let (mut streams, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..depth {
+        let (here, there) = StdUnixStream::pair()?;
+        here.set_nonblocking(true)?;
+        there.set_nonblocking(true)?;
+        streams.push(UnixStream::from_std(here)?);
+        theirs.push(there);
+    }
+    let (ready, heard) = link();
+    let other = spawn(ready, async move |ready| {
+        let mut streams = JoinSet::new();
+        for stream in theirs {
+            streams.spawn_local(echo(UnixStream::from_std(stream)?, size));
+        }
+        let _ = ready.send(Ok(None));
+        streams.join_all().await;
+        Ok(())
+    })?;
+    listens(&heard)?;
+    Ok(lanes(streams, size, other))
+}
+
+fn lanes<S>(streams: Vec<S>, size: usize, other: thread::JoinHandle<()>) -> Lanes<Lane<S>> {
+    let lane = |stream| Lane {
+        stream,
+        bytes: vec![7; size],
+    };
+    Lanes {
+        lanes: streams.into_iter().map(lane).collect(),
+        // Streams hear sockets.
+        spins: None,
+        other: Some(other),
+    }
+}
+
+/// Sends back what comes, in pieces of `size` bytes, until the other side has ended.
+async fn echo(mut stream: impl AsyncRead + AsyncWrite + Unpin, size: usize) {
+    let mut bytes = vec![0; size];
+    while stream.read_exact(&mut bytes).await.is_ok() {
+        let written = stream.write_all(&bytes).await;
+        if written.is_err() || stream.flush().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Where the other side listens, if it does by an address.
+type Ready = Result<Option<SocketAddr>>;
+
+/// The other side, on a thread with a runtime. What it fails with, until it is ready, it says.
+fn spawn(
+    ready: Sender<Ready>,
+    serve: impl AsyncFnOnce(&Sender<Ready>) -> Result + Send + 'static,
+) -> Result<thread::JoinHandle<()>> {
+    let thread = thread::Builder::new().name("bench-answers".to_owned());
+    let run = move || {
+        let served = runtime().and_then(|runtime| {
+            let tasks = LocalSet::new();
+            runtime.block_on(tasks.run_until(serve(&ready)))
+        });
+        if let Err(failed) = served {
+            let _ = ready.send(Err(failed));
+        }
+    };
+    Ok(thread.spawn(run)?)
+}
+
+fn listens(heard: &std::sync::mpsc::Receiver<Ready>) -> Ready {
+    heard.recv().unwrap_or_else(|_| Err(early()))
+}
+
+fn early() -> Failed {
+    Failed::Said("the other side ended early".to_owned())
+}

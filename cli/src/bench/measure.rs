@@ -1,0 +1,203 @@
+//! A point: a kind of one size, depth and mode, and what it is compared with, in turn.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+use tokio_doca::Mode;
+
+use super::load::{Baseline, Failed, Load, Plan};
+use crate::failure::{reason, text};
+
+/// Rounds of each that is compared. They take turns, so that a busy machine slows all of them.
+pub(super) const ROUNDS: u32 = 5;
+/// The longest round before those that count.
+const WARM_UP: Duration = Duration::from_millis(50);
+
+/// What each operation of all rounds has taken.
+#[derive(Debug)]
+pub(super) struct Figures {
+    pub(super) latency: Histogram<u64>,
+    pub(super) took: Duration,
+    pub(super) cpu: Duration,
+    pub(super) allocations: u64,
+    /// The operations per second of each round.
+    rates: Vec<f64>,
+}
+
+/// What is measured in turn.
+#[derive(Debug)]
+pub(super) struct Compared {
+    pub(super) baseline: Baseline,
+    /// Or why it was not measured.
+    pub(super) figures: Result<Figures, String>,
+    /// The operations per second of the kind over these: the median of the rounds.
+    pub(super) ratio: Option<f64>,
+}
+
+#[derive(Debug)]
+pub(super) struct Point {
+    pub(super) size: usize,
+    pub(super) depth: usize,
+    pub(super) mode: Mode,
+    pub(super) figures: Figures,
+    pub(super) vs: Vec<Compared>,
+}
+
+/// Measures a kind, and what it is compared with, for `length` each. A baseline that fails has a
+/// row that says why.
+pub(super) fn point(
+    plan: &Plan,
+    vs: &[Baseline],
+    length: Duration,
+    mut step: impl FnMut(),
+) -> Result<Point, String> {
+    let rounds = if vs.is_empty() { 1 } else { ROUNDS };
+    let mut kind = Entry::start(plan, length);
+    let mut others: Vec<Entry> = Vec::new();
+    for &baseline in vs {
+        let baseline = Some(baseline);
+        others.push(Entry::start(
+            &Plan {
+                baseline,
+                ..plan.clone()
+            },
+            length,
+        ));
+    }
+    for _ in 0..rounds {
+        kind.round(length / rounds);
+        for other in &mut others {
+            other.round(length / rounds);
+        }
+        step();
+    }
+    let figures = kind.end()?;
+    let compared = vs.iter().zip(others).map(|(&baseline, other)| {
+        let theirs = other.end();
+        let ratio = theirs.as_ref().ok().and_then(|it| ratio(&figures, it));
+        Compared {
+            baseline,
+            figures: theirs,
+            ratio,
+        }
+    });
+    let vs = compared.collect();
+    Ok(Point {
+        size: plan.size,
+        depth: plan.depth,
+        mode: plan.mode,
+        figures,
+        vs,
+    })
+}
+
+/// One of those that take turns.
+struct Entry(Result<(Load, Figures), String>);
+
+impl Entry {
+    fn start(plan: &Plan, length: Duration) -> Entry {
+        let ready = Load::start(plan).and_then(|load| {
+            load.round(WARM_UP.min(length / 10))?;
+            Ok((load, Figures::new()))
+        });
+        Entry(ready.map_err(why))
+    }
+
+    fn round(&mut self, length: Duration) {
+        if let Ok((load, figures)) = &mut self.0
+            && let Err(failed) = figures.round(load, length)
+        {
+            self.0 = Err(why(failed));
+        }
+    }
+
+    fn end(self) -> Result<Figures, String> {
+        let (load, figures) = self.0?;
+        load.end().map_err(why)?;
+        Ok(figures)
+    }
+}
+
+impl Figures {
+    fn new() -> Figures {
+        Figures {
+            latency: Histogram::new(3).expect("three digits are right"),
+            took: Duration::ZERO,
+            cpu: Duration::ZERO,
+            allocations: 0,
+            rates: Vec::new(),
+        }
+    }
+
+    fn round(&mut self, load: &Load, length: Duration) -> Result<(), Failed> {
+        let (cpu, allocations) = (cpu(), allocations());
+        let round = load.round(length)?;
+        self.cpu += self::cpu().saturating_sub(cpu);
+        self.allocations += self::allocations() - allocations;
+        self.took += round.took;
+        self.rates.push(per(round.latency.len(), round.took));
+        let added = self.latency.add(round.latency);
+        added.expect("it grows by itself");
+        Ok(())
+    }
+
+    pub(super) fn operations(&self) -> u64 {
+        self.latency.len()
+    }
+
+    pub(super) fn rate(&self) -> f64 {
+        per(self.operations(), self.took)
+    }
+
+    pub(super) fn cpu_per_operation(&self) -> f64 {
+        self.cpu.as_nanos() as f64 / self.operations().max(1) as f64
+    }
+
+    pub(super) fn allocations_per_operation(&self) -> f64 {
+        self.allocations as f64 / self.operations().max(1) as f64
+    }
+}
+
+fn per(operations: u64, took: Duration) -> f64 {
+    operations as f64 / took.as_secs_f64().max(1e-9)
+}
+
+/// The median over the rounds of how much faster one was than the other.
+fn ratio(one: &Figures, other: &Figures) -> Option<f64> {
+    let rounds = one.rates.iter().zip(&other.rates);
+    let mut ratios: Vec<f64> = rounds.map(|(one, other)| one / other).collect();
+    ratios.sort_by(f64::total_cmp);
+    ratios.get(ratios.len() / 2).copied()
+}
+
+fn why(failed: Failed) -> String {
+    match failed {
+        Failed::Device(error) => text(&error),
+        Failed::System(error) => reason(&error),
+        Failed::Said(text) => text,
+    }
+}
+
+/// The time that this process has had of all CPUs.
+fn cpu() -> Duration {
+    let time = |it: TimeVal| {
+        let (seconds, micros) = (it.tv_sec().try_into(), it.tv_usec().try_into());
+        Duration::from_secs(seconds.unwrap_or(0)) + Duration::from_micros(micros.unwrap_or(0))
+    };
+    let usage = getrusage(UsageWho::RUSAGE_SELF);
+    usage.map_or(Duration::ZERO, |it| {
+        time(it.user_time()) + time(it.system_time())
+    })
+}
+
+/// Counts the allocations of all commands; `bench` reads it.
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
+
+fn allocations() -> u64 {
+    let stats = ALLOCATOR.stats();
+    (stats.allocations + stats.reallocations) as u64
+}

@@ -1,0 +1,249 @@
+//! `tokio-doca bench`: measures latency, rate and CPU time of operations, of both sides in this
+//! process.
+//!
+//! `load` has the measuring loops. A thread measures point after point, and the runtime of this one
+//! waits for it and for signals.
+
+mod kind;
+mod limits;
+mod load;
+mod measure;
+mod range;
+mod report;
+mod view;
+
+use std::thread;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::channel::mpsc::{UnboundedReceiver, unbounded};
+use indicatif::{ProgressBar, ProgressStyle};
+use tokio_doca::Mode;
+
+use crate::failure::{Failure, Result, cannot};
+use crate::open;
+use crate::output::{print, print_json};
+use crate::signals::Signals;
+use kind::{BASELINES, KINDS, MODES, named};
+use load::{Baseline, Kind, Plan};
+use measure::Point;
+use range::{Numbers, depths, sizes};
+use report::{Report, Row};
+
+const AFTER: &str = "\
+Kinds: dma sha crc rdma-send rdma-read rdma-write rdma-atomic sync-event channel
+stream, and graph, which is 4 copies one after the other. Of rdma-send, channel
+and stream an operation is a message and its answer from another thread; of
+sync-event, a set that ends a wait, and one back.
+
+A range doubles. Each size, depth and mode is a point. --vs measures others in
+turn with it: memcpy and spawn_blocking, the same copy by the CPU, beside dma,
+sha, crc and graph; tcp and unix, the same messages by sockets, beside
+rdma-send, channel and stream. The duration is that of each.
+
+B/s counts one way; cpu/op is of all threads; alloc is allocations of each;
+ratio is op/s over those of that row: above 1 the kind is faster.
+Limits: 256 points, 1 GiB of memory. hybrid polls for 50 us before it sleeps.";
+
+#[derive(clap::Args)]
+#[command(after_help = AFTER)]
+pub(crate) struct Args {
+    /// What is measured: see below
+    #[arg(hide_possible_values = true, value_parser = named(&KINDS))]
+    kind: Kind,
+    /// Bytes: 64, 64,4K or 64..1M [default: by kind]
+    #[arg(short, long, value_name = "SIZES", value_parser = sizes)]
+    size: Option<Numbers>,
+    /// In flight of a thread: 1, 1,8 or 1..256
+    #[arg(long, value_name = "DEPTHS", value_parser = depths, default_value = "1")]
+    depth: Numbers,
+    /// event, busy-poll, hybrid, or a list
+    #[arg(
+        long,
+        value_name = "MODES",
+        value_delimiter = ',',
+        default_value = "event"
+    )]
+    #[arg(hide_possible_values = true, value_parser = named(&MODES))]
+    mode: Vec<Mode>,
+    /// With a runtime and WorkQ each, 1 to 64
+    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=64))]
+    threads: u8,
+    /// Of each point, 0.01 to 60
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "1")]
+    duration: Duration,
+    /// What to compare with: see below
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[arg(hide_possible_values = true, value_parser = named(&BASELINES))]
+    vs: Vec<Baseline>,
+    /// The device [default: the first that copies]
+    #[arg(short, long, value_name = "NAME")]
+    device: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The most points of a run.
+const POINTS: usize = 256;
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok();
+    let seconds = seconds.filter(|it| (0.01..=60.0).contains(it));
+    let wrong = || "write 0.01 to 60, for example 0.5".to_owned();
+    Ok(Duration::from_secs_f64(seconds.ok_or_else(wrong)?))
+}
+
+pub(crate) fn run(args: &Args) -> Result {
+    let kind = args.kind;
+    limits::comparable(kind, &args.vs)?;
+    let sizes = args.sizes()?;
+    let device = open::device(args.device.as_deref())?;
+    let threads = args.threads.into();
+    limits::check(kind, device.info(), (&sizes, &args.depth.0), threads)?;
+    let mut plans = Vec::new();
+    for mode in unique(&args.mode) {
+        for &size in &sizes {
+            plans.extend(args.depth.0.iter().map(|&depth| Plan {
+                kind,
+                baseline: None,
+                device: device.clone(),
+                mode,
+                size,
+                depth,
+                threads,
+            }));
+        }
+    }
+    let all = plans.len();
+    if all > POINTS {
+        let text = format!("{all} points, and bench measures {POINTS} at most: name fewer");
+        return Err(Failure::Usage(text));
+    }
+    let (points, failed) = open::runtime()?.block_on(points(args, plans))?;
+    let report = Report {
+        kind: kind.name(),
+        device: device.info().name().to_owned(),
+        provider: device.info().provider(),
+        threads,
+        seconds: args.duration.as_secs_f64(),
+        not_run: all - points.len(),
+        points: points.iter().map(|it| Row::of(kind, it)).collect(),
+    };
+    match args.json {
+        true => print_json(&report)?,
+        false => print(&report.text())?,
+    }
+    let end = failed.or_else(|| report.interrupted());
+    end.map_or(Ok(()), |why| Err(Failure::Failed(why)))
+}
+
+/// Each once.
+fn unique<T: Copy + PartialEq>(list: &[T]) -> Vec<T> {
+    let mut unique = Vec::new();
+    for it in list {
+        if !unique.contains(it) {
+            unique.push(*it);
+        }
+    }
+    unique
+}
+
+impl Args {
+    fn sizes(&self) -> Result<Vec<usize>> {
+        let (kind, usual) = (self.kind.name(), self.kind.usual_size());
+        match &self.size {
+            Some(_) if self.kind.has_one_size() => Err(Failure::Usage(format!(
+                "{kind} always has {usual} bytes: leave --size out"
+            ))),
+            Some(sizes) => Ok(sizes.0.clone()),
+            None => Ok(vec![usual]),
+        }
+    }
+}
+
+/// What the thread that measures tells.
+enum Step {
+    /// The point of this name begins.
+    Begun(String),
+    /// A round of it has ended.
+    Round,
+    Ended(Box<Result<Point, String>>),
+}
+
+/// Measures, and returns the points that have ended, and why one has failed. After a signal, or one
+/// that has failed, there are no more.
+async fn points(args: &Args, plans: Vec<Plan>) -> Result<(Vec<Point>, Option<String>)> {
+    let mut signals = Signals::new().map_err(cannot("catch", "signals".as_ref()))?;
+    let bar = bar(plans.len(), !args.vs.is_empty());
+    let mut steps = steps(plans, unique(&args.vs), args.duration)?;
+    let (mut points, mut failed) = (Vec::new(), None);
+    while failed.is_none() {
+        let step = tokio::select! {
+            step = steps.next() => step,
+            () = signals.recv() => None,
+        };
+        match step {
+            Some(Step::Begun(name)) => bar.set_message(name),
+            Some(Step::Round) => bar.inc(1),
+            Some(Step::Ended(ended)) => match *ended {
+                Ok(point) => points.push(point),
+                Err(why) => failed = Some(why),
+            },
+            None => break,
+        }
+    }
+    bar.finish_and_clear();
+    Ok((points, failed))
+}
+
+/// Starts the thread that measures. The process does not wait for it.
+fn steps(plans: Vec<Plan>, vs: Vec<Baseline>, length: Duration) -> Result<UnboundedReceiver<Step>> {
+    let (step, steps) = unbounded();
+    let run = move || {
+        for plan in &plans {
+            let name = format!("{} bytes, depth {}", plan.size, plan.depth);
+            // After a signal no one hears it.
+            if step.unbounded_send(Step::Begun(name)).is_err() {
+                return;
+            }
+            let point = measure::point(plan, &vs, length, || {
+                let _ = step.unbounded_send(Step::Round);
+            });
+            let ends = point.is_err();
+            let _ = step.unbounded_send(Step::Ended(Box::new(point)));
+            if ends {
+                return;
+            }
+        }
+    };
+    let thread = thread::Builder::new().name("measures".to_owned());
+    thread
+        .spawn(run)
+        .map_err(cannot("start", "a thread".as_ref()))?;
+    Ok(steps)
+}
+
+/// A bar of rounds on stderr, if that is a terminal.
+fn bar(points: usize, compares: bool) -> ProgressBar {
+    let rounds = if compares { measure::ROUNDS.into() } else { 1 };
+    let template = "measuring {bar:30} {percent:>3} % {wide_msg}";
+    let style = ProgressStyle::with_template(template).expect("the template is right");
+    let bar = ProgressBar::new(points as u64 * rounds);
+    bar.with_style(style.progress_chars("#>-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_bounded() {
+        assert_eq!(seconds("0.05"), Ok(Duration::from_millis(50)));
+        assert_eq!(seconds("60"), Ok(Duration::from_secs(60)));
+        for text in ["", "0", "-1", "61", "nan", "inf", "1s", "1e9"] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! All that a run has measured, for programs.
+
+use serde::Serialize;
+
+use super::kind::{BASELINES, MODES, name};
+use super::load::Kind;
+use super::measure::{Compared, Figures, Point};
+
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    pub(super) kind: &'static str,
+    pub(super) device: String,
+    pub(super) provider: &'static str,
+    pub(super) threads: usize,
+    /// Of each point, and of each of those that it is compared with.
+    pub(super) seconds: f64,
+    pub(super) points: Vec<Row>,
+    /// The points that were not measured.
+    pub(super) not_run: usize,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    pub(super) size: usize,
+    pub(super) depth: usize,
+    pub(super) mode: &'static str,
+    #[serde(flatten)]
+    pub(super) measured: Measured,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) vs: Vec<Versus>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Versus {
+    pub(super) name: &'static str,
+    #[serde(flatten)]
+    pub(super) measured: Option<Measured>,
+    /// The operations per second of the kind over those of this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) not_measured: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Measured {
+    pub(super) operations: u64,
+    pub(super) seconds: f64,
+    pub(super) latency_ns: Latency,
+    pub(super) operations_per_second: f64,
+    pub(super) bytes_per_second: f64,
+    pub(super) cpu_ns_per_operation: f64,
+    pub(super) allocations_per_operation: f64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Latency {
+    pub(super) p50: u64,
+    pub(super) p99: u64,
+    pub(super) p99_9: u64,
+    pub(super) max: u64,
+}
+
+impl Row {
+    pub(super) fn of(kind: Kind, point: &Point) -> Row {
+        let bytes = kind.bytes(point.size);
+        Row {
+            size: point.size,
+            depth: point.depth,
+            mode: name(&MODES, &point.mode),
+            measured: Measured::of(&point.figures, bytes),
+            vs: point.vs.iter().map(|it| Versus::of(it, bytes)).collect(),
+        }
+    }
+}
+
+impl Versus {
+    fn of(compared: &Compared, bytes: u64) -> Versus {
+        let figures = compared.figures.as_ref();
+        Versus {
+            name: name(&BASELINES, &compared.baseline),
+            measured: figures.ok().map(|it| Measured::of(it, bytes)),
+            ratio: compared.ratio,
+            not_measured: figures.err().cloned(),
+        }
+    }
+}
+
+impl Measured {
+    fn of(figures: &Figures, bytes: u64) -> Measured {
+        let rate = figures.rate();
+        let at = |share| figures.latency.value_at_quantile(share);
+        Measured {
+            operations: figures.operations(),
+            seconds: figures.took.as_secs_f64(),
+            latency_ns: Latency {
+                p50: at(0.5),
+                p99: at(0.99),
+                p99_9: at(0.999),
+                max: figures.latency.max(),
+            },
+            operations_per_second: rate,
+            bytes_per_second: rate * bytes as f64,
+            cpu_ns_per_operation: figures.cpu_per_operation(),
+            allocations_per_operation: figures.allocations_per_operation(),
+        }
+    }
+}
+
+impl Report {
+    /// The sentence with which the command fails, unless everything was measured.
+    pub(super) fn interrupted(&self) -> Option<String> {
+        let all = self.points.len() + self.not_run;
+        let left = self.not_run;
+        (left > 0).then(|| format!("interrupted: {left} of {all} points were not measured"))
+    }
+}

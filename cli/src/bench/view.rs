@@ -1,0 +1,232 @@
+//! A report as people read it, in 80 columns: a row for each point, and one below it for each that
+//! it is compared with.
+
+use std::fmt::Write;
+
+use super::report::{Measured, Report, Row, Versus};
+use crate::output::{BOLD, within};
+
+/// The columns of what a row is, and of each figure, which ends there.
+const WHAT: usize = 16;
+const FIGURES: [(&str, usize); 8] = [
+    ("p50", 7),
+    ("p99", 7),
+    ("p99.9", 7),
+    ("max", 7),
+    ("op/s", 6),
+    ("B/s", 6),
+    ("cpu/op", 7),
+    ("alloc", 7),
+];
+const RATIO: usize = 8;
+const COLUMNS: usize = 80;
+
+impl Report {
+    pub(super) fn text(&self) -> String {
+        let mut text = String::new();
+        for rows in self.points.chunk_by(|a, b| a.mode == b.mode) {
+            if !text.is_empty() {
+                text.push('\n');
+            }
+            self.heading(&mut text, rows[0].mode);
+            for row in rows {
+                point(&mut text, row);
+            }
+        }
+        text
+    }
+
+    fn heading(&self, text: &mut String, mode: &str) {
+        let threads = match self.threads {
+            1 => "1 thread".to_owned(),
+            many => format!("{many} threads"),
+        };
+        let Report {
+            kind,
+            device,
+            provider,
+            seconds,
+            ..
+        } = self;
+        let of = format!("{kind} by {device} ({provider}), {mode}, {threads}, {seconds} s a point");
+        let mut names = format!("{:>9}{:>7}", "size", "depth");
+        for (name, width) in FIGURES {
+            let _ = write!(names, "{name:>width$}");
+        }
+        if self.points.iter().any(|row| !row.vs.is_empty()) {
+            let _ = write!(names, "{:>RATIO$}", "ratio");
+        }
+        let _ = writeln!(text, "{}{BOLD}{names}{BOLD:#}", within(&of, 0, COLUMNS));
+    }
+}
+
+fn point(text: &mut String, row: &Row) {
+    let _ = write!(text, "{:>9}{:>7}", size(row.size), row.depth);
+    figures(text, &row.measured);
+    text.push('\n');
+    row.vs.iter().for_each(|versus| self::versus(text, versus));
+}
+
+fn versus(text: &mut String, versus: &Versus) {
+    let _ = write!(text, "  {:<width$}", versus.name, width = WHAT - 2);
+    match (&versus.measured, &versus.not_measured) {
+        (Some(measured), _) => {
+            figures(text, measured);
+            let ratio = versus.ratio.map_or("-".to_owned(), times);
+            let _ = writeln!(text, "{ratio:>RATIO$}");
+        }
+        (None, why) => {
+            let why = why.as_deref().unwrap_or("for no reason that is known");
+            let why = within(&format!("not measured: {why}"), WHAT + 1, COLUMNS);
+            let _ = write!(text, " {}", why.trim_start());
+        }
+    }
+}
+
+fn figures(text: &mut String, measured: &Measured) {
+    let latency = &measured.latency_ns;
+    let time = |ns: u64| time(ns as f64);
+    let bytes = match measured.bytes_per_second {
+        0.0 => "-".to_owned(),
+        some => rate(some),
+    };
+    let values = [
+        time(latency.p50),
+        time(latency.p99),
+        time(latency.p99_9),
+        time(latency.max),
+        rate(measured.operations_per_second),
+        bytes,
+        self::time(measured.cpu_ns_per_operation),
+        count(measured.allocations_per_operation),
+    ];
+    for (value, (_, width)) in values.iter().zip(FIGURES) {
+        let _ = write!(text, "{value:>width$}");
+    }
+}
+
+/// Three digits, of the first unit in which the number is below 1000.
+fn short(number: f64, units: &[&str], step: f64) -> String {
+    let (mut number, mut at) = (number, 0);
+    // What would be rounded to four digits is of the next unit.
+    while number >= 999.5 && at + 1 < units.len() {
+        number /= step;
+        at += 1;
+    }
+    let unit = units[at];
+    match number {
+        whole if whole >= 99.95 || whole.fract() == 0.0 => format!("{whole:.0}{unit}"),
+        tens if tens >= 9.995 => format!("{tens:.1}{unit}"),
+        few => format!("{few:.2}{unit}"),
+    }
+}
+
+fn time(ns: f64) -> String {
+    short(ns.round(), &["ns", "us", "ms", "s"], 1000.0)
+}
+
+fn rate(per_second: f64) -> String {
+    short(per_second.round(), &["", "k", "M", "G", "T"], 1000.0)
+}
+
+fn count(number: f64) -> String {
+    match number {
+        few if few < 100.0 => format!("{few:.1}"),
+        many => rate(many),
+    }
+}
+
+fn times(ratio: f64) -> String {
+    match ratio {
+        small if small < 0.1 => format!("{small:.3}x"),
+        ratio => format!("{}x", short(ratio, &["", "k", "M"], 1000.0)),
+    }
+}
+
+/// As it is written in an argument.
+fn size(bytes: usize) -> String {
+    for (unit, bits) in [("G", 30), ("M", 20), ("K", 10)] {
+        if bytes >= 1 << bits && bytes.is_multiple_of(1 << bits) {
+            return format!("{}{unit}", bytes >> bits);
+        }
+    }
+    bytes.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::Latency;
+    use super::*;
+
+    #[test]
+    fn numbers_have_three_digits() {
+        for (ns, text) in [
+            (0.0, "0ns"),
+            (7.0, "7ns"),
+            (999.0, "999ns"),
+            (1234.0, "1.23us"),
+            (12_345.0, "12.3us"),
+            (99_960.0, "100us"),
+            (999_600.0, "1.00ms"),
+            (61e9, "61s"),
+        ] {
+            assert_eq!(time(ns), text);
+        }
+        assert_eq!((rate(999.6), rate(1.5e7)), ("1k".into(), "15M".into()));
+        assert_eq!(
+            (times(0.0123), times(2.5)),
+            ("0.012x".into(), "2.50x".into())
+        );
+        assert_eq!((size(1000), size(1 << 16)), ("1000".into(), "64K".into()));
+    }
+
+    #[test]
+    fn the_widest_rows_and_reasons_fit() {
+        let measured = || Measured {
+            operations: 1,
+            seconds: 1.0,
+            latency_ns: Latency {
+                p50: 123_456,
+                p99: 12_345,
+                p99_9: 1_234_567,
+                max: 12_345_678_901,
+            },
+            operations_per_second: 12_345.0,
+            bytes_per_second: 1.2e13,
+            cpu_ns_per_operation: 12_345.0,
+            allocations_per_operation: 1234.5,
+        };
+        let versus = |measured, why: Option<String>| Versus {
+            name: "spawn_blocking",
+            ratio: Some(0.0123),
+            measured,
+            not_measured: why,
+        };
+        let report = Report {
+            kind: "rdma-atomic",
+            device: "a-device-with-a-long-name-0".to_owned(),
+            provider: "verbs",
+            threads: 16,
+            seconds: 0.05,
+            points: vec![Row {
+                size: 1_073_741_823,
+                depth: 4096,
+                mode: "busy-poll",
+                measured: measured(),
+                vs: vec![
+                    versus(Some(measured()), None),
+                    versus(None, Some(["reason"; 30].join(" "))),
+                ],
+            }],
+            not_run: 0,
+        };
+        let text = anstream::adapter::strip_str(&report.text()).to_string();
+        assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+        assert_eq!(text.matches("reason").count(), 30, "{text}");
+        assert!(
+            text.contains("  spawn_blocking not measured: reason"),
+            "{text}"
+        );
+        assert!(text.contains("0.012x"), "{text}");
+    }
+}
