@@ -118,6 +118,39 @@ fn others_are_measured_in_turn_and_have_ratios() {
 }
 
 #[test]
+fn what_the_system_refuses_has_a_row_that_says_why() {
+    let folder = Folder::new();
+    let args = [
+        "bench",
+        "stream",
+        "--depth",
+        "4",
+        "--vs",
+        "unix",
+        "--duration",
+        "0.01",
+        "--json",
+    ];
+    // With more files by and by: at first for nothing, then for the kind alone, then for all.
+    for files in (10..100).step_by(2) {
+        let command = folder.command(args);
+        let mut limited = Command::new("sh");
+        let script = format!("ulimit -n {files}; exec \"$0\" \"$@\"");
+        limited.args(["-c", &script]).arg(command.get_program());
+        let ran = Ran::of(limited.args(command.get_args()).output().unwrap());
+        if ran.code != Some(0) {
+            ran.refused(1, &[]);
+            continue;
+        }
+        let report: Value = serde_json::from_str(&ran.out).unwrap();
+        let row = &report["points"][0]["vs"][0];
+        assert_eq!(row["not_measured"], "Too many open files", "{files}");
+        return assert!(row["operations"].is_null() && row["ratio"].is_null());
+    }
+    panic!("no limit was too low for the sockets alone");
+}
+
+#[test]
 fn tables_fit_a_screen() {
     let args = ["dma", "--size", "1,1M", "--vs", "memcpy,spawn_blocking"];
     let text = run(&args, &[]).done();
