@@ -103,8 +103,9 @@ impl<T: Send + 'static> Blocking<T> {
     }
 }
 
-/// How long a thread waits for the next call: to start one costs as much as a connection's socket.
-const LINGER: Duration = Duration::from_millis(10);
+/// How long a thread waits for the next call: to start one costs twenty system calls, and whoever
+/// connects to one peer after the other waits for the network between two calls.
+const LINGER: Duration = Duration::from_secs(1);
 
 type Run = Box<dyn FnOnce() + Send>;
 
@@ -167,6 +168,8 @@ impl Threads {
         }
         queue.waiting.push_back(run);
         if queue.waiting.len() <= queue.idle {
+            // So that the thread does not wait for the lock at once.
+            drop(queue);
             self.called.notify_one();
             return Ok(());
         }

@@ -5,7 +5,8 @@
 //! two_sides serve ADDR [FILE]             serves streams, and keeps the last record in FILE
 //! two_sides bulk ADDR MIB                 sends that much by a stream, and compares the sums
 //! two_sides records ADDR busy|idle TIMES  sends records, and connects anew TIMES times
-//! two_sides cm listen|dial ADDR END         a connection by rdma_cm: see `cm`
+//! two_sides cm listen|dial ADDR END       a connection by rdma_cm: see `cm`
+//! two_sides churn listen|dial ADDR COUNT  makes and closes so many connections by rdma_cm
 //! ```
 //!
 //! The variable `TWO_TRANSPORT` is the transport that streams must have: `RDMA` (the default), or
@@ -19,12 +20,15 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, raise};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio_doca::error::Reason;
 use tokio_doca::rdma::{CmListener, RdmaState, Transport};
 use tokio_doca::stream::{RdmaListener, RdmaStream, StreamOptions};
 use tokio_doca::{Device, Rdma, WorkQ};
 
-type Result<T = (), E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+type Error = Box<dyn std::error::Error + Send + Sync>;
+type Result<T = (), E = Error> = std::result::Result<T, E>;
 
 /// The first byte of a stream says what the rest is.
 const BULK: u8 = b'b';
@@ -33,6 +37,8 @@ const RECORDS: u8 = b'r';
 const SOME: u64 = 20;
 /// The longest time that a killed peer of rdma_cm goes unnoticed, on a machine that is not slow.
 const NOTICED: Duration = Duration::from_millis(100);
+/// Connections that are made at a time.
+const AT_ONCE: usize = 64;
 /// How long a side waits for its peer to come or to come back, before it counts as lost.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -56,6 +62,9 @@ async fn run(args: &[&str]) -> Result {
         ["bulk", addr, mib] => bulk(addr.parse()?, mib.parse()?).await,
         ["records", addr, how, times] => {
             records(addr.parse()?, how == "idle", times.parse()?).await
+        }
+        ["churn", role, addr, count] => {
+            churn(role == "listen", addr.parse()?, count.parse()?).await
         }
         ["cm", role, addr, end] => cm(role == "listen", addr.parse()?, end).await,
         _ => Err("usage: see the head of two_sides.rs".into()),
@@ -300,6 +309,69 @@ async fn cm(listens: bool, addr: SocketAddr, end: &str) -> Result {
         .into());
     }
     Ok(())
+}
+
+/// Makes connections by rdma_cm, `AT_ONCE` at a time, and closes each as soon as it is there.
+async fn churn(listens: bool, addr: SocketAddr, count: usize) -> Result {
+    let (device, workq) = (device()?, WorkQ::builder().build()?);
+    let (listener, places) = (
+        listens
+            .then(|| CmListener::bind(&device, addr))
+            .transpose()?,
+        Arc::new(Semaphore::new(AT_ONCE)),
+    );
+    println!("listening");
+    // What one connection leaves open for good is no leak.
+    let mut before = None;
+    let mut begun = Instant::now();
+    let mut sides = JoinSet::new();
+    for one in 0..=count {
+        let place = Arc::clone(&places).acquire_owned().await?;
+        let rdma = Rdma::builder(&device).attach(&workq)?;
+        match &listener {
+            Some(listener) => {
+                let request = listener.accept().await?;
+                sides.spawn(async move {
+                    request.accept(&rdma).await?;
+                    let reason = failure(&rdma).await;
+                    drop((rdma, place));
+                    match reason {
+                        Reason::PeerClosed => Ok(()),
+                        reason => Err(Error::from(format!("it ended by {reason:?}"))),
+                    }
+                });
+            }
+            None => {
+                sides.spawn(async move {
+                    rdma.connect_to(addr).await?;
+                    drop((rdma, place));
+                    Ok(())
+                });
+            }
+        }
+        if one == 0 {
+            sides.join_next().await.expect("one")??;
+            before = Some(descriptors()?);
+            begun = Instant::now();
+        }
+    }
+    while let Some(side) = sides.join_next().await {
+        side??;
+    }
+    println!("{count} in {:.3} s", begun.elapsed().as_secs_f64());
+    drop(listener);
+    let limit = Instant::now();
+    while Some(descriptors()?) > before {
+        if limit.elapsed() > PATIENCE {
+            return Err(format!("{} descriptors, and {before:?} before", descriptors()?).into());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}
+
+fn descriptors() -> Result<usize> {
+    Ok(std::fs::read_dir("/proc/self/fd")?.count())
 }
 
 /// Waits until it has failed, and says why.

@@ -1,6 +1,7 @@
 //! The event channel of the process, and whom its events are for.
 #![expect(unsafe_code, reason = "calls librdmacm")]
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
@@ -60,9 +61,26 @@ pub(in super::super) fn wait_for_peer(run: impl FnOnce() + Send + 'static) -> st
     WAITING.run(Box::new(run))
 }
 
+thread_local! {
+    /// This is one of `THREADS`.
+    static STEPS: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Does what may block, and waits for no peer.
 pub(in super::super) fn step(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    THREADS.run(Box::new(run))
+    THREADS.run(Box::new(|| {
+        STEPS.set(true);
+        run();
+    }))
+}
+
+/// As `step`, for what takes no lock: on a thread of steps it is done at once.
+pub(super) fn step_at_once(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    if STEPS.get() {
+        run();
+        return Ok(());
+    }
+    step(run)
 }
 
 impl Cm {
@@ -138,8 +156,14 @@ impl Cm {
     }
 
     pub(super) fn set_deadline(&self, number: u64, until: Instant, handler: Arc<dyn Handler>) {
-        lock(&self.waiting).insert(number, (until, handler));
-        wake();
+        let mut waiting = lock(&self.waiting);
+        // The watcher wakes for the earliest one: most are later than those before them.
+        let is_first = waiting.values().all(|(other, _)| until < *other);
+        waiting.insert(number, (until, handler));
+        drop(waiting);
+        if is_first {
+            wake();
+        }
     }
 
     pub(super) fn clear_deadline(&self, number: u64) {

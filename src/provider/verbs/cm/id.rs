@@ -12,7 +12,7 @@ use zerocopy::IntoBytes;
 
 use super::super::adapter::{Context, adapter_and_port, check, device_name};
 use super::super::ffi::*;
-use super::channel::{Cm, Handler, step, wait_for_peer};
+use super::channel::{Cm, Handler, step_at_once, wait_for_peer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::log;
 
@@ -309,7 +309,7 @@ impl Drop for CmId {
         let _ = match self.asks {
             // Until the peer has answered, or 10 seconds are over (`iw_destroy_cm_id`).
             true => wait_for_peer(move || drop(destroyed)),
-            false => step(move || drop(destroyed)),
+            false => step_at_once(move || drop(destroyed)),
         };
     }
 }

@@ -11,7 +11,8 @@ use crate::sync::{elsewhere, lock};
 pub(super) struct Burials {
     /// Threads that destroy one.
     threads: AtomicUsize,
-    changed: Mutex<()>,
+    /// How many wait for a change.
+    waiting: Mutex<usize>,
     bell: Condvar,
 }
 
@@ -31,15 +32,18 @@ impl Burials {
 
     /// Waits while this is so, which [`tell`](Burials::tell) ends.
     pub(super) fn wait_while(&self, mut is_so: impl FnMut() -> bool) {
-        let waited = self.bell.wait_while(lock(&self.changed), |()| is_so());
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        let mut waiting = lock(&self.waiting);
+        *waiting += 1;
+        let waited = self.bell.wait_while(waiting, |_| is_so());
+        *waited.unwrap_or_else(PoisonError::into_inner) -= 1;
     }
 
     /// One has ended. Pairs with the lock of those who look and then wait: the caller has none that
     /// they take.
     pub(super) fn tell(&self) {
-        drop(lock(&self.changed));
-        self.bell.notify_all();
+        if *lock(&self.waiting) > 0 {
+            self.bell.notify_all();
+        }
     }
 }
 
