@@ -158,6 +158,8 @@ const BARS: &[(&str, Bar)] = &[
     ("V2", verbs::v2),
     #[cfg(feature = "verbs")]
     ("V7", verbs::v7),
+    #[cfg(feature = "verbs")]
+    ("V11", verbs::v11),
 ];
 
 fn main() -> ExitCode {

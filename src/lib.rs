@@ -246,7 +246,7 @@ pub mod accel {
 
 /// Operations as values: what a method such as [`Dma::copy`] returns, and what it answers.
 pub mod op {
-    pub use crate::ops::{Answer, Op, Operation, Output, Refused, Started};
+    pub use crate::ops::{Answer, Op, Operation, Output, Refused, Started, StartedAll};
 }
 
 /// Work queues: where jobs go in and completions come out.

@@ -100,6 +100,10 @@ const WHY: &[(&[&str], &str)] = &[
         "Memory of as many streams as there were at once stays: a part of 8 MiB",
     ),
     (
+        &["V11"],
+        "Each write of a batch has a future of its own, and its Leases, its Slot and its poll",
+    ),
+    (
         &["V2", "V7", "V7#2"],
         "Leases, a Slot, a turn and a poll of the queue stand beside the bare loop",
     ),

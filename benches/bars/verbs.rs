@@ -1,5 +1,5 @@
-//! V2 and V7: writes and sends through the crate over the provider of adapters, and a loop in C's
-//! way, on the same functions.
+//! V2, V7 and V11: writes and sends through the crate over the provider of adapters, and a loop in
+//! C's way, on the same functions.
 //!
 //! These do next to nothing: `post_send` copies the bytes and puts a completion into a ring,
 //! `poll_cq` takes it. The remote memory is another process's, which is this program once more, so
@@ -19,6 +19,7 @@ use tokio_doca::verbs::ffi::*;
 use tokio_doca::{
     Buf, BufPool, Device, Mmap, Mode, Rdma, WorkQ,
     mem::{Access, RemoteBuf, RemoteMmap},
+    op::{Op, StartedAll},
 };
 
 use super::report::Goal::{AtMost, Exactly};
@@ -29,6 +30,8 @@ const LEN: usize = 64;
 /// Of which the adapter here copies the first bytes alone.
 const LONG: usize = 64 << 10;
 const PLACES: usize = 256;
+/// Writes that are started together.
+const BATCH: u64 = 32;
 
 /// A completion queue; one thread posts and polls.
 #[repr(C)]
@@ -255,26 +258,32 @@ unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     _: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: a request of the caller's.
-    let wr = unsafe { &*wr };
-    if wr.num_sge == 0 {
-        return 0;
+    let mut next = wr;
+    loop {
+        // SAFETY: a request of the caller's.
+        let wr = unsafe { &*next };
+        if wr.num_sge == 0 {
+            return 0;
+        }
+        // SAFETY: a queue pair of `create_qp`.
+        let qp = unsafe { &*qp };
+        // SAFETY: its completion queue is one of `create_cq`.
+        let cq = unsafe { &*qp.send_cq.cast::<Cq>() };
+        // SAFETY: one thread posts and polls.
+        let ring = unsafe { &mut *cq.ring.get() };
+        // SAFETY: the request has one piece.
+        let sge = unsafe { &*wr.sg_list };
+        let from = ptr::with_exposed_provenance::<u8>(sge.addr as usize);
+        // SAFETY: 64 bytes on both sides.
+        unsafe { ptr::copy_nonoverlapping(from, ring.target.as_mut_ptr(), LEN) };
+        let entry = &mut ring.entries[ring.put % PLACES];
+        (entry.wr_id, entry.qp_num, entry.status) = (wr.wr_id, qp.qp_num, 0);
+        ring.put += 1;
+        next = wr.next;
+        if next.is_null() {
+            return 0;
+        }
     }
-    // SAFETY: a queue pair of `create_qp`.
-    let qp = unsafe { &*qp };
-    // SAFETY: its completion queue is one of `create_cq`.
-    let cq = unsafe { &*qp.send_cq.cast::<Cq>() };
-    // SAFETY: one thread posts and polls.
-    let ring = unsafe { &mut *cq.ring.get() };
-    // SAFETY: the request has one piece.
-    let sge = unsafe { &*wr.sg_list };
-    let from = ptr::with_exposed_provenance::<u8>(sge.addr as usize);
-    // SAFETY: 64 bytes on both sides.
-    unsafe { ptr::copy_nonoverlapping(from, ring.target.as_mut_ptr(), LEN) };
-    let entry = &mut ring.entries[ring.put % PLACES];
-    (entry.wr_id, entry.qp_num, entry.status) = (wr.wr_id, qp.qp_num, 0);
-    ring.put += 1;
-    0
 }
 
 extern "C" fn post_recv(_: *mut ibv_qp, _: *mut ibv_recv_wr, _: *mut *mut ibv_recv_wr) -> c_int {
@@ -455,6 +464,21 @@ impl Rig {
         });
     }
 
+    /// The same, in batches that are started together.
+    fn write_batches(&self, remote: &RemoteBuf, jobs: u64) {
+        let rdma = &self.rdmas[0];
+        self.workq.block_on(async {
+            for _ in 0..jobs / BATCH {
+                let writes = (0..BATCH).map(|_| rdma.write(&self.src, remote));
+                let StartedAll { started, refused } = Op::start_all(writes);
+                assert!(refused.is_none());
+                for write in started {
+                    write.await.expect("a write");
+                }
+            }
+        });
+    }
+
     fn send(&self, jobs: u64) {
         let rdma = &self.rdmas[0];
         self.workq.block_on(async {
@@ -473,6 +497,12 @@ pub(crate) fn run(name: &str, jobs: u64) {
             let rig = Rig::open(LEN);
             rig.send(jobs);
             std::mem::forget(rig);
+        }
+        "verbs-batch" => {
+            let rig = Rig::open(LEN);
+            let remote = rig.remote();
+            rig.write_batches(&remote, jobs);
+            std::mem::forget((rig, remote));
         }
         "verbs-write" | "verbs-long" => {
             let rig = Rig::open(if name == "verbs-long" { LONG } else { LEN });
@@ -498,6 +528,15 @@ pub(crate) fn run(name: &str, jobs: u64) {
 pub(crate) fn instructions() -> Result<[f64; 2], String> {
     let c = scenario::instructions("verbs-c")?;
     Ok([c, scenario::instructions("verbs-write")?])
+}
+
+/// V11: what a write costs of a batch that is started together, and awaited.
+pub(crate) fn v11(report: &mut Report) {
+    let what = "instructions of a 64-byte write, busy-poll, of 32 that are started together";
+    match scenario::instructions("verbs-batch") {
+        Ok(each) => report.line("V11", each.round(), AtMost(900.0), "", what),
+        Err(error) => report.skip("V11", &error),
+    }
 }
 
 /// V7: what an awaited send of 64 bytes and a write of 64 KiB cost over a request that C posts and

@@ -8,6 +8,9 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use arrayvec::ArrayVec;
+
+use super::operation::Op;
 use super::operation::sealed::{Kind, Post};
 use crate::device::AsJob;
 use crate::error::JobError;
@@ -122,6 +125,54 @@ impl<R: Request> Kind for R {
             }
         }
     }
+
+    fn start_all(ops: &mut [Op<R>]) -> (usize, Option<JobError>) {
+        let (mut count, mut error) = (0, None);
+        while count < ops.len() && error.is_none() {
+            let (started, why) = start_batch(&mut ops[count..]);
+            (count, error) = (count + started, why);
+        }
+        (count, error)
+    }
+}
+
+/// The most jobs that a device is given in one call.
+const BATCH: usize = 32;
+
+/// Starts the first of these operations together: those of the first one's context. Returns how
+/// many, and why not the next one.
+fn start_batch<R: Request>(ops: &mut [Op<R>]) -> (usize, Option<JobError>) {
+    let (mut begun, mut error) = (ArrayVec::<LeasedJob<R>, BATCH>::new(), None);
+    let at = ops[0].flight.context().attachment();
+    for op in ops.iter().take(BATCH) {
+        let request = op.flight.context();
+        if !std::ptr::eq(request.attachment(), at) {
+            break;
+        }
+        match request.begin() {
+            Ok(job) => begun.push(job),
+            // It may wait for the memory of one before it, which may be over at once.
+            Err(_) if !begun.is_empty() => break,
+            Err(why) => return (0, Some(why)),
+        }
+    }
+    let outcomes: ArrayVec<Outcome, BATCH> = at.finish_inline_all(begun.iter());
+    for (job, outcome) in begun.drain(..outcomes.len()).zip(&outcomes) {
+        job.end(outcome);
+    }
+    let mut tokens = ArrayVec::<_, BATCH>::new();
+    if !begun.is_empty() {
+        error = at.try_start_all(begun.drain(..).map(Prepared::new), &mut tokens);
+    }
+    let count = outcomes.len() + tokens.len();
+    let mut flights = ops.iter_mut().map(|op| &mut op.flight);
+    for (outcome, flight) in outcomes.into_iter().zip(flights.by_ref()) {
+        flight.set_ready(outcome);
+    }
+    for (token, flight) in tokens.into_iter().zip(flights) {
+        flight.set_in_flight(token);
+    }
+    (count, error)
 }
 
 impl<R: Request> Post for R {

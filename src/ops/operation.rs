@@ -17,7 +17,7 @@ use std::task::{Context, Poll};
 
 use pin_project::pin_project;
 
-use crate::error::{Error, ErrorKind, JobError, Reason};
+use super::refused::Refused;
 use sealed::{Kind, Own, Post};
 
 /// What an [`Op`] does: the contexts have one type for each kind of operation.
@@ -55,6 +55,7 @@ pub(super) mod sealed {
     use std::pin::Pin;
     use std::task::{Context, Poll};
 
+    use super::Op;
     use crate::error::JobError;
 
     /// A kind of operation: a context and operands.
@@ -71,6 +72,16 @@ pub(super) mod sealed {
 
         /// Submits it now, or says why not. It was not polled.
         fn start(flight: &mut Self::JobFuture) -> Result<(), JobError>;
+
+        /// Submits them now, in order. Returns how many, and why not the next one.
+        fn start_all(ops: &mut [Op<Self>]) -> (usize, Option<JobError>) {
+            for (number, op) in ops.iter_mut().enumerate() {
+                if let Err(error) = Self::start(&mut op.flight) {
+                    return (number, Some(error));
+                }
+            }
+            (ops.len(), None)
+        }
     }
 
     /// A kind that can do without borrowing.
@@ -121,7 +132,7 @@ pub(super) mod sealed {
 #[must_use = "an operation does nothing unless it is awaited, started or posted"]
 pub struct Op<K: Operation> {
     #[pin]
-    flight: K::JobFuture,
+    pub(super) flight: K::JobFuture,
 }
 
 impl<K: Operation> Op<K> {
@@ -148,6 +159,72 @@ impl<K: Operation> Op<K> {
         match K::start(&mut self.flight) {
             Ok(()) => Ok(Started(self)),
             Err(error) => Err(Refused { op: self, error }),
+        }
+    }
+
+    /// [Starts](Op::start) operations together, in order, until one is refused.
+    ///
+    /// The jobs of one context that follow one another are given to the device in one call, up to
+    /// 32 of them. An adapter then reads a list, and is told of it once. What takes no job, as a
+    /// receive or a wait, is started alone.
+    ///
+    /// ```
+    /// use tokio_doca::{Op, op::StartedAll};
+    /// # use tokio_doca::mem::{Access, RemoteMmap};
+    /// # use tokio_doca::{Buf, BufPool, Device, Mmap, Rdma, WorkQ};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> tokio_doca::Result<()> {
+    /// # let device = Device::open_default()?;
+    /// # let access = Access::LOCAL_READ_WRITE | Access::RDMA_WRITE;
+    /// # let memory = Mmap::builder().device(&device).access(access).alloc(1 << 20)?;
+    /// # let pool = BufPool::builder(&memory).build()?;
+    /// # let workq = WorkQ::builder().build()?;
+    /// # let side = || Rdma::builder(&device).permissions(Access::RDMA_WRITE).attach(&workq);
+    /// # let (rdma, peer) = (side()?, side()?);
+    /// # let (of_rdma, of_peer) = (rdma.export()?, peer.export()?);
+    /// # tokio::try_join!(rdma.connect(&of_peer), peer.connect(&of_rdma))?;
+    /// # let shared = Mmap::builder().device(&device).access(access).alloc(64)?;
+    /// # let remote = RemoteMmap::from_export(&device, &shared.export_rdma(&device)?).await?;
+    /// # let blocks: Vec<Buf> = (0..8).map(|_| pool.try_alloc()).collect::<Result<_, _>>()?;
+    /// # blocks.iter().try_for_each(|block| block.extend_from_slice(b"block"))?;
+    /// let writes = blocks.iter().enumerate().map(|(number, block)| {
+    ///     let there = remote.buf(number * 8..number * 8 + 8)?;
+    ///     Ok(rdma.write(block, there))
+    /// });
+    /// let writes = writes.collect::<tokio_doca::Result<Vec<_>>>()?;
+    /// let StartedAll { started, refused } = Op::start_all(writes);
+    /// for write in started {
+    ///     write.await?;
+    /// }
+    /// if let Some(refused) = refused {
+    ///     for write in refused.into_op() {                        // there was no Slot
+    ///         write.await?;
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`StartedAll::refused`] has the operations from the first one on that was refused, as
+    /// [`Op::start`] refuses it.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Op::start`].
+    #[doc(alias = "ibv_post_send")]
+    pub fn start_all(ops: impl IntoIterator<Item = Self>) -> StartedAll<Self> {
+        let mut ops: Vec<Self> = ops.into_iter().collect();
+        let (count, error) = K::start_all(&mut ops);
+        let refused = error.map(|error| Refused {
+            op: ops.split_off(count),
+            error,
+        });
+        StartedAll {
+            started: ops.into_iter().map(Started).collect(),
+            refused,
         }
     }
 
@@ -270,101 +347,12 @@ impl<O> fmt::Debug for Started<O> {
     }
 }
 
-/// An operation that was not submitted, and why.
-///
-/// `?` keeps the reason alone, in functions that fail with [`JobError`], [`Error`],
-/// [`std::io::Error`] or a boxed [`std::error::Error`]. For other errors write
-/// `.map_err(JobError::from)?`.
-///
-/// ```
-/// use tokio_doca::error::Reason;
-/// use tokio_doca::soft::Soft;
-/// # use tokio_doca::{BufPool, Dma, Mmap, WorkQ};
-///
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> tokio_doca::Result<()> {
-/// # let soft = Soft::builder().defer(true).build();
-/// # let device = soft.open("pf0")?;
-/// # let pool = BufPool::builder(&Mmap::builder().device(&device).alloc(1 << 16)?).build()?;
-/// let dma = Dma::builder(&device).attach(&WorkQ::builder().depth(1).build()?)?;
-/// # let (a, b, c) = (pool.alloc().await, pool.alloc().await, pool.alloc().await);
-/// # a.extend_from_slice(b"abc")?;
-/// let first = dma.copy(&a, &b).start()?;
-/// let refused = dma.copy(&a, &c).start().unwrap_err();
-/// assert_eq!(refused.reason(), Reason::QueueFull);
-/// let second = refused.into_op();                             // the operation itself
-/// first.await?;
-/// assert_eq!(second.await?, 3);
-/// # Ok(())
-/// # }
-/// ```
-pub struct Refused<O> {
-    op: O,
-    error: JobError,
-}
-
-impl<O> Refused<O> {
-    /// Returns why it was refused.
-    pub fn error(&self) -> JobError {
-        self.error
-    }
-
-    /// Returns what kind of error it is.
-    pub fn kind(&self) -> ErrorKind {
-        self.error.kind()
-    }
-
-    /// Returns the exact reason.
-    pub fn reason(&self) -> Reason {
-        self.error.reason()
-    }
-
-    /// Gives the operation back, with its operands: to be started once more, or awaited.
-    pub fn into_op(self) -> O {
-        self.op
-    }
-}
-
-impl<O> From<Refused<O>> for JobError {
-    fn from(refused: Refused<O>) -> JobError {
-        refused.error
-    }
-}
-
-impl<O> From<Refused<O>> for Error {
-    fn from(refused: Refused<O>) -> Error {
-        refused.error.into()
-    }
-}
-
-impl<O> From<Refused<O>> for std::io::Error {
-    fn from(refused: Refused<O>) -> std::io::Error {
-        refused.error.into()
-    }
-}
-
-impl<O> fmt::Debug for Refused<O> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Refused").field(&self.error).finish()
-    }
-}
-
-impl<O> fmt::Display for Refused<O> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.error, f)
-    }
-}
-
-// Not `std::error::Error`: `?` would box the operation, which borrows, as a `dyn Error`, which must
-// not.
-impl<O> From<Refused<O>> for Box<dyn std::error::Error> {
-    fn from(refused: Refused<O>) -> Box<dyn std::error::Error> {
-        refused.error.into()
-    }
-}
-
-impl<O> From<Refused<O>> for Box<dyn std::error::Error + Send + Sync> {
-    fn from(refused: Refused<O>) -> Box<dyn std::error::Error + Send + Sync> {
-        refused.error.into()
-    }
+/// What [`Op::start_all`] has made of operations.
+#[derive(Debug)]
+#[must_use = "what was refused was not begun"]
+pub struct StartedAll<O> {
+    /// Those that were submitted, in order.
+    pub started: Vec<Started<O>>,
+    /// The others, in order, and why the first of them was refused; `None` if all were submitted.
+    pub refused: Option<Refused<Vec<O>>>,
 }

@@ -119,5 +119,6 @@ mod workq {
     mod released;
     mod runtimes;
     mod shutdown;
+    mod together;
     mod wakers;
 }

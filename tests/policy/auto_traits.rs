@@ -85,6 +85,7 @@ table! {
     OwnedAtomicOp:          Send Sync no;
     RecvOp<'static>:        Send Sync no;
     Started<OwnedOp>:       Send Sync no;
+    StartedAll<OwnedOp>:    Send Sync no;
     Refused<OwnedOp>:       Send Sync no;
     OwnedRun:               Send Sync no;
     OwnedRecvOp:            Send Sync no;

@@ -2,6 +2,7 @@
 
 mod adapters;
 mod addresses;
+mod batches;
 mod cm;
 mod contract;
 mod duties;

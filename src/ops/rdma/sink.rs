@@ -169,15 +169,21 @@ impl<S: MaybeSource> SendSink<S> {
                 outcome?;
             }
         }
-        let mut heard = false;
-        for (src, begun) in self.fed.drain(..) {
-            let prepared = Prepared::new(begun);
-            if self.waiting.is_empty()
-                && RunWaiter::launch(at, &mut heard, prepared, Arc::clone(&run), 0)?
-            {
-                self.in_flight += 1;
-                continue;
-            }
+        let mut fed: ArrayVec<S, RDMA_BATCH> = ArrayVec::new();
+        let mut batch = self.fed.drain(..).map(|(src, begun)| {
+            fed.push(src);
+            Prepared::new(begun)
+        });
+        let (launched, refused) = match self.waiting.is_empty() && batch.len() > 0 {
+            true => RunWaiter::launch_all::<_, RDMA_BATCH>(at, &mut batch, &run),
+            false => (0, Ok(())),
+        };
+        // The Leases of those that must wait go back.
+        batch.for_each(drop);
+        self.in_flight += launched;
+        refused?;
+        fed.drain(..launched);
+        for src in fed {
             let send = RdmaRequest::new(self.rdma.clone(), Verb::Send(None), src, ());
             let new = || Box::pin(RunWaiter::new(self.rdma.workq()));
             let place = self.spare.pop().unwrap_or_else(new);

@@ -8,7 +8,7 @@ use crate::error::JobError;
 use crate::reactor::tables::{Receipt, RecvBuf};
 
 /// The most receives that are posted in one call, and messages that are sent in one.
-pub(crate) const RDMA_BATCH: usize = 16;
+pub(crate) const RDMA_BATCH: usize = 32;
 
 /// Destinations that are leased, and for which receives are to be posted.
 pub(crate) struct RecvBatch(ArrayVec<RecvBuf, RDMA_BATCH>);

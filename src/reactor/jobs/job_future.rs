@@ -15,6 +15,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
+use arrayvec::ArrayVec;
 use pin_project::{pin_project, pinned_drop};
 
 use crate::device::{AsJob, Token};
@@ -91,6 +92,11 @@ impl<C: HasAttachment> JobFuture<C> {
         let token = attachment.launch(slot, prepared, None)?;
         self.state = State::InFlight(token, Spin::default());
         Ok(())
+    }
+
+    /// `Attachment::try_start_all` has submitted its Job.
+    pub(crate) fn set_in_flight(&mut self, token: Token) {
+        self.state = State::InFlight(token, Spin::default());
     }
 
     /// A flight that was over before the future was made.
@@ -203,6 +209,33 @@ impl Attachment {
             .flatten();
         let slots = table.free().slots() as u64;
         free.ok_or(JobError::new(Reason::QueueFull, slots, 0))
+    }
+
+    /// Submits jobs that the device is given together, in order, without waiting: `N` at most. Adds
+    /// the Tokens of those that it has to an empty list. Returns why it has not the next one, whose
+    /// Leases have gone back.
+    #[inline(always)]
+    pub(crate) fn try_start_all<J: AsJob, const N: usize>(
+        &self,
+        batch: impl Iterator<Item = Prepared<J>>,
+        tokens: &mut ArrayVec<Token, N>,
+    ) -> Option<JobError> {
+        let shared = &self.shared;
+        if !shared.mode.load().is_busy()
+            && let Err(error) = shared.events.register(shared)
+        {
+            return Some(error);
+        }
+        let mut full = None;
+        let batch = batch.map_while(|job| match self.try_take() {
+            Ok(slot) => Some((slot, job, None)),
+            Err(error) => {
+                full = Some(error);
+                None
+            }
+        });
+        let refused = self.launch_all(batch, tokens);
+        refused.map(JobError::from).or(full)
     }
 
     /// The same, for a job that the device may finish inline.

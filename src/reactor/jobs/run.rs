@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
+use arrayvec::ArrayVec;
 use pin_project::pin_project;
 
 use crate::device::AsJob;
@@ -89,6 +90,31 @@ impl RunWaiter {
             Err(Refused::Full(_)) => Ok(false),
             Err(Refused::Error(error)) => Err(error),
         }
+    }
+
+    /// As `launch`, for several jobs that the device is given together: `N` at most. Returns how
+    /// many it has; the Leases of the others have gone back.
+    pub(crate) fn launch_all<J: AsJob, const N: usize>(
+        at: &Attachment,
+        batch: impl Iterator<Item = Prepared<J>>,
+        run: &Arc<dyn Run>,
+    ) -> (usize, Result<(), JobError>) {
+        let shared = &at.shared;
+        if let Err(error) = RunWaiter::hear(&mut false, shared) {
+            return (0, Err(error));
+        }
+        if !shared.waiters.is_empty() {
+            return (0, Ok(()));
+        }
+        let target = || Some(Target::Run(Arc::clone(run), 0));
+        let batch = batch.map_while(|job| Some((shared.core.table.take()?, job, target())));
+        let mut tokens = ArrayVec::<_, N>::new();
+        let refused = match at.launch_all(batch, &mut tokens) {
+            // Those behind it stand in line, and ask once more from there.
+            None | Some(Refused::Full(_)) => Ok(()),
+            Some(Refused::Error(error)) => Err(error),
+        };
+        (tokens.len(), refused)
     }
 
     /// Waits for a Slot and submits; `prepare` takes the Leases once there is one.

@@ -13,7 +13,7 @@ use arrayvec::ArrayVec;
 use super::full::{Full, Refused};
 use super::notify::is_broken;
 use super::shared::{Attachment, Shared};
-use crate::device::{AsJob, Completion, CopyJob, Job, KeepAlive, Queue, Token};
+use crate::device::{AsJob, Completion, CopyJob, Job, KeepAlive, Queue, Submitted, Token};
 use crate::error::{ErrorKind, JobError};
 use crate::mem::{Leased, Leases, OfJob};
 use crate::reactor::slots::{JobLeases, Outcome, Taken, Target};
@@ -89,6 +89,46 @@ impl Attachment {
         let held = JobLeases::new(prepared.leases, self.index, J::written);
         // SAFETY: a Prepared is a job and its Leases, which `mem` has put together.
         unsafe { self.submit(slot, prepared.job.as_job(), held, target) }
+    }
+
+    /// As `launch`, for jobs that the device is given together, in order: `N` at most. Adds the
+    /// Tokens of those that it has taken to an empty list. Returns why it has not taken the next
+    /// one.
+    #[inline(always)]
+    pub(in crate::reactor) fn launch_all<'a, J: AsJob, const N: usize>(
+        &'a self,
+        batch: impl Iterator<Item = (Taken<'a>, Prepared<J>, Option<Target>)>,
+        tokens: &mut ArrayVec<Token, N>,
+    ) -> Option<Refused<'a>> {
+        // As in `submit`.
+        let completed = self.shared.counts.collected();
+        let mut jobs = ArrayVec::<J, N>::new();
+        for (slot, prepared, target) in batch {
+            assert!(slot.is_of(&self.shared.core.table) && !jobs.is_full());
+            let held = JobLeases::new(prepared.leases, self.index, J::written);
+            tokens.push(slot.fill(held, target));
+            jobs.push(prepared.job);
+        }
+        if jobs.is_empty() {
+            return None;
+        }
+        let submitted = match self.check_open() {
+            Ok(()) => {
+                let jobs = tokens.iter().copied().zip(jobs.iter().map(AsJob::as_job));
+                let jobs: ArrayVec<_, N> = jobs.collect();
+                // SAFETY: as in `submit`, for each of them.
+                unsafe { self.to.submit(&jobs) }
+            }
+            Err(error) => Submitted::none(error),
+        };
+        let refused = submitted.refused;
+        let error = refused.unwrap_or(JobError::device(ErrorKind::Unexpected, 0));
+        let mut why = None;
+        for token in tokens.drain(submitted.accepted.min(jobs.len())..) {
+            // SAFETY: filled above, and the device refused the Job: it never saw it (duty 3).
+            why.get_or_insert(unsafe { self.undo(token, error, completed) });
+        }
+        why
     }
 
     /// Makes a taken Slot pending and gives its job to the device.

@@ -19,12 +19,16 @@ pub(in super::super) const fn probe(id: u64) -> u64 {
 
 const PIECES: usize = 64;
 
+/// The most requests of a chain: those of a copy, or a batch of remote operations.
+const CHAIN: usize = 32;
+const _: () = assert!(REQUESTS <= CHAIN);
+
 const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
 const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
 
 /// Requests under construction.
 pub(in super::super) struct Chain {
-    wrs: ArrayVec<ibv_send_wr, REQUESTS>,
+    wrs: ArrayVec<ibv_send_wr, CHAIN>,
     sges: ArrayVec<ibv_sge, PIECES>,
 }
 
@@ -52,7 +56,7 @@ impl Chain {
     /// Whether there is room for a Job of so many requests, and twice a list of pieces.
     #[inline(always)]
     pub(super) fn has_room(&self, requests: usize) -> bool {
-        self.wrs.len() + requests <= REQUESTS && self.sges.len() + 2 * LIST <= PIECES
+        self.wrs.len() + requests <= CHAIN && self.sges.len() + 2 * LIST <= PIECES
     }
 
     /// Links the requests; the first.
@@ -152,7 +156,7 @@ pub(in super::super) struct RecvChain {
 }
 
 /// The most receives in one list: as many as a stream posts at once.
-const RECEIVES: usize = 16;
+const RECEIVES: usize = 32;
 
 impl RecvChain {
     #[inline(always)]

@@ -1,0 +1,151 @@
+//! Operations that are started together.
+
+use futures::future::join_all;
+use support::rdma::{Setup, Side, connect};
+use support::*;
+use tokio_doca::op::{Op, StartedAll};
+use tokio_doca::{BufPool, Dma, ErrorKind, Mmap, WorkQ, error::Reason};
+
+/// As many as several batches have.
+const MANY: usize = 80;
+
+#[test]
+fn copies_are_started_together_in_order() {
+    each(async |bench| {
+        let memory = Mmap::builder().device(&bench.device).alloc(2 * MANY * 64);
+        let pool = BufPool::builder(&memory.unwrap()).element_size(64).build();
+        let pool = pool.unwrap();
+        let bufs = || {
+            (0..MANY)
+                .map(|_| pool.try_alloc().unwrap())
+                .collect::<Vec<_>>()
+        };
+        let (sources, dsts) = (bufs(), bufs());
+        for (byte, src) in (0..).zip(&sources) {
+            src.extend_from_slice(&[byte; 64]).unwrap();
+        }
+        let workq = WorkQ::builder().depth(MANY as u32).mode(bench.workq.mode());
+        let dma = Dma::builder(&bench.device)
+            .attach(&workq.build().unwrap())
+            .unwrap();
+        let copies = sources
+            .iter()
+            .zip(&dsts)
+            .map(|(src, dst)| dma.copy(src, dst));
+        let StartedAll { started, refused } = Op::start_all(copies);
+        assert_eq!((started.len(), refused.is_none()), (MANY, true));
+        for copied in in_time("all end", join_all(started)).await {
+            assert_eq!(copied, Ok(64));
+        }
+        for (src, dst) in sources.iter().zip(&dsts) {
+            assert_eq!(dst.data().unwrap()[..], src.data().unwrap()[..]);
+        }
+    });
+}
+
+/// The first that is refused comes back, and those behind it, which were not begun.
+#[test]
+fn the_first_that_is_refused_ends_the_batch() {
+    each(async |bench| {
+        let src = bench.filled(b"abc");
+        let (first, second, last) = (bench.empty(), bench.empty(), bench.empty());
+        let guard = second.data_mut().unwrap();
+        let dma = &bench.dma;
+        let copies = [
+            dma.copy(&src, &first),
+            dma.copy(&src, &second),
+            dma.copy(&src, &last),
+        ];
+        let StartedAll { started, refused } = Op::start_all(copies);
+        assert_eq!(started.len(), 1);
+        let refused = refused.expect("a guard writes its destination");
+        assert_eq!(refused.kind(), ErrorKind::InUse);
+        for copied in in_time("the first ends", join_all(started)).await {
+            assert_eq!(copied, Ok(3));
+        }
+        assert_eq!(last.data_len(), 0);
+        drop(guard);
+        let rest = refused.into_op();
+        assert_eq!(rest.len(), 2);
+        for copied in in_time("the others end", join_all(rest)).await {
+            assert_eq!(copied, Ok(3));
+        }
+    });
+}
+
+/// Where the device finishes jobs inline one may use what the one before it has written; else it is
+/// refused, as by `start`.
+#[test]
+fn one_of_a_batch_meets_the_memory_of_another_as_if_it_were_started_alone() {
+    each(async |bench| {
+        let (src, between, dst) = (bench.filled(b"abc"), bench.empty(), bench.empty());
+        let alone = bench.dma.copy(&src, &between).start().unwrap();
+        let is_over = bench.dma.copy(&between, &dst).start().map(|_| ());
+        alone.await.unwrap();
+        let is_over = is_over.map_err(|refused| refused.kind());
+        until("nothing is in flight", || bench.workq.in_flight() == 0).await;
+        between.reset_data_len().unwrap();
+        dst.reset_data_len().unwrap();
+        let copies = [
+            bench.dma.copy(&src, &between),
+            bench.dma.copy(&between, &dst),
+        ];
+        let StartedAll { started, refused } = Op::start_all(copies);
+        assert_eq!(
+            refused.map_or(Ok(()), |refused| Err(refused.kind())),
+            is_over
+        );
+        join_all(started)
+            .await
+            .into_iter()
+            .for_each(|copied| assert_eq!(copied, Ok(3)));
+    });
+}
+
+#[test]
+fn operations_of_several_contexts_are_started_together() {
+    for setup in Setup::all() {
+        let device = support::device::under_test(setup.defer);
+        let workq = WorkQ::builder().depth(64).mode(setup.mode).build().unwrap();
+        let side = || Side::on(&device, &workq, setup);
+        let pairs = [(side(), side()), (side(), side())];
+        pairs
+            .iter()
+            .for_each(|(one, other)| connect(&one.rdma, &other.rdma));
+        run(async {
+            // What waits, and takes no job, is of no batch.
+            let receives = pairs
+                .iter()
+                .map(|(_, other)| other.rdma.recv(other.empty()));
+            let receives = Op::start_all(receives).started;
+            let sends = pairs
+                .iter()
+                .map(|(one, _)| one.rdma.send(one.filled(b"hello")));
+            let StartedAll { started, refused } = Op::start_all(sends);
+            assert!(refused.is_none());
+            for sent in in_time("all are sent", join_all(started)).await {
+                assert_eq!(sent, Ok(5));
+            }
+            for message in in_time("all have come", join_all(receives)).await {
+                assert_eq!(message.unwrap().len, 5);
+            }
+        });
+    }
+}
+
+#[test]
+fn nothing_is_started_on_a_workq_that_was_shut_down() {
+    each(async |bench| {
+        bench.workq.shutdown().await.unwrap();
+        let (src, dst) = (bench.filled(b"abc"), bench.empty());
+        let StartedAll { started, refused } = Op::start_all([bench.dma.copy(&src, &dst)]);
+        assert!(started.is_empty());
+        assert_eq!(refused.expect("it is closed").reason(), Reason::Shutdown);
+        let none = bench.dma.copy(&src, &dst);
+        assert!(
+            Op::start_all(Some(none).into_iter().skip(1))
+                .refused
+                .is_none()
+        );
+    });
+}
