@@ -3,8 +3,9 @@
 //!
 //! One file or folder for each command; `send` and `serve` share `transfer`. `failure` says how a
 //! command ends, `output` prints, `open` finds the device that a name means, `target` is a file
-//! that is written, and `system` reads the kernel's files.
+//! that is written, `about` tells where a command ran, and `system` reads the kernel's files.
 
+mod about;
 mod adapters;
 mod args;
 mod bench;

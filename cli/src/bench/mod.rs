@@ -10,6 +10,7 @@ mod load;
 mod measure;
 mod range;
 mod report;
+mod short;
 mod view;
 
 use std::thread;

@@ -1,7 +1,6 @@
 //! `tokio-doca check`: tries every operation of a device, by the self-test of the contract suite.
 //! With `--peer` it tries the connection to another host, where `check serve` runs (`peer`).
 
-mod about;
 mod peer;
 mod report;
 mod row;
@@ -16,12 +15,12 @@ use futures::channel::mpsc::{UnboundedReceiver, unbounded};
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio_doca_contract::{Outcome, SelfTest, selftest};
 
+use crate::about::About;
 use crate::failure::{Failure, Result, cannot};
 use crate::open;
 use crate::output::{print, print_json};
 use crate::signals::Signals;
 use crate::transfer::TokenArgs;
-use about::About;
 use report::Report;
 use row::{Row, words};
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::about::About;
 use super::row::{Row, State, seconds, words};
+use crate::about::About;
 
 #[derive(Debug, Serialize)]
 pub(super) struct Report {

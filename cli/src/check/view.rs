@@ -128,8 +128,8 @@ fn time(took: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::about::About;
     use super::*;
+    use crate::about::About;
 
     fn row(subject: &str, check: &str, state: State, why: Option<&str>) -> Row {
         Row {

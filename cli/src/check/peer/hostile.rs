@@ -11,7 +11,7 @@ use super::data::{give, take};
 use super::rows::Rows;
 use super::serve::echo;
 use super::{Caller, SMALL, lent};
-use crate::check::about::Peer;
+use crate::about::Peer;
 use crate::check::row::{Row, State};
 use crate::transfer::{CHECK, Session, Step, Token, meet, verdict};
 

@@ -31,9 +31,9 @@ use tokio_doca::error::ErrorKind;
 use tokio_doca::stream::{RdmaConnector, StreamAddr, StreamTransport};
 use tokio_doca::{Device, WorkQ};
 
-use super::about::{About, Peer};
 use super::report::Report;
 use super::{Args, finish};
+use crate::about::{About, Peer};
 use crate::failure::{Failure, Result, cannot, text};
 use crate::open;
 use crate::signals::Signals;

@@ -10,10 +10,10 @@ use tokio_doca::rdma::CmListener;
 use tokio_doca::stream::{Incoming, RdmaListener, RdmaStream, StreamAddr};
 use tokio_doca::{Device, WorkQ};
 
-use super::super::about::About;
 use super::data;
 use super::lent::{lend, options};
 use super::{LONG, ROUNDS, SMALL};
+use crate::about::About;
 use crate::failure::{Failure, Result, cannot, text};
 use crate::open;
 use crate::output::print;

@@ -9,34 +9,34 @@ use crate::adapters::CLASS;
 use crate::system;
 
 #[derive(Debug, Serialize)]
-pub(super) struct About {
-    pub(super) version: &'static str,
-    pub(super) kernel: Option<String>,
-    pub(super) device: String,
+pub(crate) struct About {
+    pub(crate) version: &'static str,
+    pub(crate) kernel: Option<String>,
+    pub(crate) device: String,
     /// Whether no device was named.
-    pub(super) default: bool,
-    pub(super) provider: String,
-    pub(super) pci_address: Option<String>,
+    pub(crate) default: bool,
+    pub(crate) provider: String,
+    pub(crate) pci_address: Option<String>,
     /// The kernel's driver of an adapter.
-    pub(super) driver: Option<String>,
+    pub(crate) driver: Option<String>,
     /// The firmware of an adapter.
-    pub(super) firmware: Option<String>,
+    pub(crate) firmware: Option<String>,
     /// The variables that change the software device, as `NAME=value`.
-    pub(super) settings: Vec<String>,
+    pub(crate) settings: Vec<String>,
     /// The other side of a check between two hosts.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) peer: Option<Peer>,
+    pub(crate) peer: Option<Peer>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Peer {
-    pub(super) address: String,
+pub(crate) struct Peer {
+    pub(crate) address: String,
     /// What it says of itself.
-    pub(super) about: String,
+    pub(crate) about: String,
 }
 
 impl About {
-    pub(super) fn of(info: &DevInfo, default: bool) -> About {
+    pub(crate) fn of(info: &DevInfo, default: bool) -> About {
         // A device's name may have the number of a port behind it.
         let name = info.name().split('/').next().unwrap_or_default();
         let folder = Path::new(CLASS).join(name);
@@ -58,7 +58,7 @@ impl About {
     }
 
     /// One line, for a peer.
-    pub(super) fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         let mut line = format!("{} ({})", self.device, self.provider);
         let more = [&self.driver, &self.firmware, &self.kernel];
         for part in more.into_iter().flatten() {
@@ -68,7 +68,7 @@ impl About {
     }
 
     /// Rows of words and values, for people.
-    pub(super) fn lines(&self) -> Vec<(&'static str, String)> {
+    pub(crate) fn lines(&self) -> Vec<(&'static str, String)> {
         let device = match self.default {
             true => format!("{}, the default", self.device),
             false => self.device.clone(),
