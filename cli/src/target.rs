@@ -1,4 +1,4 @@
-//! The file that `copy` or `serve` writes: it is written under another name, and takes its own name
+//! The file that `copy`, `serve` or `bench` writes: it is written under another name, and takes its own name
 //! when it is whole.
 
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -33,7 +33,17 @@ enum Existing {
 impl Target {
     /// Creates the temporary file beside DST, with the permissions of SRC.
     pub(crate) fn create(dst: &Path, src: &Metadata, force: bool) -> Result<Target> {
-        check(dst, src, force)?;
+        check(dst, Some(src), force)?;
+        Target::replacing(dst, src.mode() & 0o777, force)
+    }
+
+    /// Creates the temporary file of a DST that is made here.
+    pub(crate) fn create_made(dst: &Path, force: bool) -> Result<Target> {
+        check(dst, None, force)?;
+        Target::replacing(dst, 0o666, force)
+    }
+
+    fn replacing(dst: &Path, mode: u32, force: bool) -> Result<Target> {
         let existing = match force {
             true => Existing::Replaced,
             false => Existing::Refused,
@@ -43,7 +53,7 @@ impl Target {
             true => fs::canonicalize(dst).unwrap_or_else(|_| dst.to_owned()),
             false => dst.to_owned(),
         };
-        Target::begin(dst, src.mode() & 0o777, existing)
+        Target::begin(dst, mode, existing)
     }
 
     /// Creates the temporary file of a DST that never replaces another file, for its owner alone.
@@ -109,7 +119,7 @@ fn exists(dst: &Path, existing: Existing) -> Failure {
 }
 
 /// Refuses a DST that is SRC, that is no file, or that exists.
-fn check(dst: &Path, src: &Metadata, force: bool) -> Result {
+fn check(dst: &Path, src: Option<&Metadata>, force: bool) -> Result {
     let meta = match fs::metadata(dst) {
         Ok(meta) => meta,
         // A link that leads nowhere is there all the same.
@@ -121,7 +131,7 @@ fn check(dst: &Path, src: &Metadata, force: bool) -> Result {
         }
         Err(error) => return Err(cannot("write", dst)(error).into()),
     };
-    if (meta.dev(), meta.ino()) == (src.dev(), src.ino()) {
+    if src.is_some_and(|src| (meta.dev(), meta.ino()) == (src.dev(), src.ino())) {
         let text = format!("{} is SRC itself: name another file", name(dst));
         return Err(Failure::Failed(text));
     }

@@ -148,6 +148,20 @@ impl Figures {
         self.latency.len()
     }
 
+    /// Shares of the operations, and the nanoseconds within which these ended, from the fastest to
+    /// the slowest: the closer to all of them, the closer to each other.
+    pub(super) fn cdf(&self) -> Vec<(f64, u64)> {
+        let mut pairs: Vec<(f64, u64)> = Vec::new();
+        for it in self.latency.iter_quantiles(4) {
+            let (share, ns) = ((it.quantile() * 1e8).round() / 1e8, it.value_iterated_to());
+            match pairs.last_mut() {
+                Some(last) if last.1 == ns => last.0 = share,
+                _ => pairs.push((share, ns)),
+            }
+        }
+        pairs
+    }
+
     pub(super) fn rate(&self) -> f64 {
         per(self.operations(), self.took)
     }

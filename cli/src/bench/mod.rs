@@ -4,6 +4,8 @@
 //! `load` has the measuring loops. A thread measures point after point, and the runtime of this one
 //! waits for it and for signals.
 
+mod about;
+mod html;
 mod kind;
 mod limits;
 mod load;
@@ -13,6 +15,8 @@ mod report;
 mod short;
 mod view;
 
+use std::io::Write;
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
@@ -25,6 +29,8 @@ use crate::failure::{Failure, Result, cannot};
 use crate::open;
 use crate::output::{print, print_json};
 use crate::signals::Signals;
+use crate::target::Target;
+use about::Run;
 use kind::{BASELINES, KINDS, MODES, named};
 use load::{Baseline, Kind, Plan};
 use measure::Point;
@@ -84,6 +90,12 @@ pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Write a page with charts, for a browser
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Replace FILE if it exists
+    #[arg(short, long, requires = "html")]
+    force: bool,
 }
 
 /// The most points of a run.
@@ -122,7 +134,8 @@ pub(crate) fn run(args: &Args) -> Result {
         let text = format!("{all} points, and bench measures {POINTS} at most: name fewer");
         return Err(Failure::Usage(text));
     }
-    let (points, failed) = open::runtime()?.block_on(points(args, plans))?;
+    let run = Run::of(device.info(), args.device.is_none());
+    let (target, points, failed) = open::runtime()?.block_on(measured(args, plans))?;
     let report = Report {
         kind: kind.name(),
         device: device.info().name().to_owned(),
@@ -131,13 +144,22 @@ pub(crate) fn run(args: &Args) -> Result {
         seconds: args.duration.as_secs_f64(),
         not_run: all - points.len(),
         points: points.iter().map(|it| Row::of(kind, it)).collect(),
+        run,
     };
+    let failed = failed.or_else(|| report.interrupted());
+    // A page of nothing is not written.
+    if let Some(target) = target.filter(|_| !report.points.is_empty()) {
+        let page = html::page(&report, failed.as_deref());
+        let mut file = &*target.file;
+        let written = file.write_all(page.as_bytes());
+        written.map_err(cannot("write", &target.dst))?;
+        target.publish()?;
+    }
     match args.json {
         true => print_json(&report)?,
         false => print(&report.text())?,
     }
-    let end = failed.or_else(|| report.interrupted());
-    end.map_or(Ok(()), |why| Err(Failure::Failed(why)))
+    failed.map_or(Ok(()), |why| Err(Failure::Failed(why)))
 }
 
 /// Each once.
@@ -173,15 +195,23 @@ enum Step {
     Ended(Box<Result<Point, String>>),
 }
 
-/// Measures, and returns the points that have ended, and why one has failed. After a signal, or one
-/// that has failed, there are no more.
-async fn points(args: &Args, plans: Vec<Plan>) -> Result<(Vec<Point>, Option<String>)> {
+/// What a run has: the file of its page, its points, and why one has failed.
+type Measured = (Option<Target>, Vec<Point>, Option<String>);
+
+/// Measures the points. After a signal, or one that has failed, there are no more.
+async fn measured(args: &Args, plans: Vec<Plan>) -> Result<Measured> {
+    // First, so that no signal leaves the temporary file of the page behind.
     let mut signals = Signals::new().map_err(cannot("catch", "signals".as_ref()))?;
+    let target = args.html.as_ref();
+    let target = target.map(|dst| Target::create_made(dst, args.force));
+    let target = target.transpose()?;
     let bar = bar(plans.len(), !args.vs.is_empty());
     let mut steps = steps(plans, unique(&args.vs), args.duration)?;
     let (mut points, mut failed) = (Vec::new(), None);
     while failed.is_none() {
         let step = tokio::select! {
+            // Whatever has ended before a signal is kept.
+            biased;
             step = steps.next() => step,
             () = signals.recv() => None,
         };
@@ -196,7 +226,7 @@ async fn points(args: &Args, plans: Vec<Plan>) -> Result<(Vec<Point>, Option<Str
         }
     }
     bar.finish_and_clear();
-    Ok((points, failed))
+    Ok((target, points, failed))
 }
 
 /// Starts the thread that measures. The process does not wait for it.

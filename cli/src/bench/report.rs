@@ -1,7 +1,10 @@
 //! All that a run has measured, for programs.
 
 use serde::Serialize;
+use serde::ser::{Error as _, Serializer};
+use serde_json::value::RawValue;
 
+use super::about::Run;
 use super::kind::{BASELINES, MODES, name};
 use super::load::Kind;
 use super::measure::{Compared, Figures, Point};
@@ -17,6 +20,7 @@ pub(super) struct Report {
     pub(super) points: Vec<Row>,
     /// The points that were not measured.
     pub(super) not_run: usize,
+    pub(super) run: Run,
 }
 
 #[derive(Debug, Serialize)]
@@ -47,6 +51,9 @@ pub(super) struct Measured {
     pub(super) operations: u64,
     pub(super) seconds: f64,
     pub(super) latency_ns: Latency,
+    /// Shares of the operations, and the nanoseconds within which these ended.
+    #[serde(serialize_with = "in_one_line")]
+    pub(super) latency_cdf: Vec<(f64, u64)>,
     pub(super) operations_per_second: f64,
     pub(super) bytes_per_second: f64,
     pub(super) cpu_ns_per_operation: f64,
@@ -59,6 +66,13 @@ pub(super) struct Latency {
     pub(super) p99: u64,
     pub(super) p99_9: u64,
     pub(super) max: u64,
+}
+
+/// Keeps what has many numbers in a line, where each has a line otherwise.
+fn in_one_line<S: Serializer>(pairs: &[(f64, u64)], serializer: S) -> Result<S::Ok, S::Error> {
+    let text = serde_json::to_string(pairs).map_err(S::Error::custom)?;
+    let raw = RawValue::from_string(text).map_err(S::Error::custom)?;
+    raw.serialize(serializer)
 }
 
 impl Row {
@@ -99,6 +113,7 @@ impl Measured {
                 p99_9: at(0.999),
                 max: figures.latency.max(),
             },
+            latency_cdf: figures.cdf(),
             operations_per_second: rate,
             bytes_per_second: rate * bytes as f64,
             cpu_ns_per_operation: figures.cpu_per_operation(),

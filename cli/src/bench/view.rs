@@ -108,6 +108,7 @@ fn figures(text: &mut String, measured: &Measured) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::about::Run;
     use super::super::report::Latency;
     use super::*;
 
@@ -122,6 +123,7 @@ mod tests {
                 p99_9: 1_234_567,
                 max: 12_345_678_901,
             },
+            latency_cdf: Vec::new(),
             operations_per_second: 12_345.0,
             bytes_per_second: 1.2e13,
             cpu_ns_per_operation: 12_345.0,
@@ -150,6 +152,7 @@ mod tests {
                 ],
             }],
             not_run: 0,
+            run: Run::of_text("a test"),
         };
         let text = anstream::adapter::strip_str(&report.text()).to_string();
         assert!(text.lines().all(|line| line.len() <= 80), "{text}");

@@ -1,0 +1,144 @@
+//! Where, when and by which command line a run was measured.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use tokio_doca::device::DevInfo;
+
+use crate::about::About;
+use crate::system;
+
+#[derive(Debug, Serialize)]
+pub(super) struct Run {
+    #[serde(flatten)]
+    pub(super) about: About,
+    /// The model of the first CPU.
+    pub(super) cpu: Option<String>,
+    /// The CPUs that this process may use.
+    pub(super) cpus: Option<usize>,
+    /// When the run began.
+    pub(super) date: String,
+    pub(super) command: String,
+}
+
+impl Run {
+    pub(super) fn of(info: &DevInfo, default: bool) -> Run {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let cpus = std::thread::available_parallelism();
+        Run {
+            about: About::of(info, default),
+            cpu: cpu(),
+            cpus: cpus.ok().map(Into::into),
+            date: utc(since.map_or(0, |it| it.as_secs())),
+            command: command(std::env::args_os().skip(1)),
+        }
+    }
+
+    /// A run of which all that is known is this text.
+    #[cfg(test)]
+    pub(super) fn of_text(text: &str) -> Run {
+        let text = || text.to_owned();
+        Run {
+            about: About {
+                version: "0.1.0",
+                kernel: Some(text()),
+                device: text(),
+                default: false,
+                provider: text(),
+                pci_address: Some(text()),
+                driver: Some(text()),
+                firmware: Some(text()),
+                settings: vec![text()],
+                peer: None,
+            },
+            cpu: Some(text()),
+            cpus: None,
+            date: text(),
+            command: text(),
+        }
+    }
+
+    /// Rows of words and values, for people.
+    pub(super) fn lines(&self) -> Vec<(&'static str, String)> {
+        let mut lines = self.about.lines();
+        lines.extend(self.cpu.clone().map(|it| ("CPU", it)));
+        lines.extend(self.cpus.map(|it| ("CPUs of the process", it.to_string())));
+        lines.push(("begun", self.date.clone()));
+        lines.push(("command", self.command.clone()));
+        lines
+    }
+}
+
+/// What `/proc/cpuinfo` says of the first CPU. Some architectures say nothing of that.
+fn cpu() -> Option<String> {
+    let text = system::text(Path::new("/proc/cpuinfo")).ok()?;
+    let mut fields = text.lines().filter_map(|line| line.split_once(':'));
+    let (_, model) = fields.find(|(name, _)| name.trim() == "model name")?;
+    Some(model.trim().to_owned())
+}
+
+/// The command line as a shell reads it.
+fn command(args: impl Iterator<Item = OsString>) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=+@%".contains(c);
+    args.fold("tokio-doca".to_owned(), |line, arg| {
+        let arg = arg.to_string_lossy();
+        match !arg.is_empty() && arg.chars().all(plain) {
+            true => format!("{line} {arg}"),
+            false => format!("{line} '{}'", arg.replace('\'', r"'\''")),
+        }
+    })
+}
+
+/// The date of these seconds since 1970.
+fn utc(seconds: u64) -> String {
+    let (mut days, minutes) = (seconds / 86_400, seconds % 86_400 / 60);
+    let mut year = 1970;
+    let leap =
+        |year: u64| year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
+    while days >= 365 + u64::from(leap(year)) {
+        days -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(leap(year));
+    let mut month = 1;
+    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30] {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    let (day, hour, minute) = (days + 1, minutes / 60, minutes % 60);
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (seconds, date) in [
+            (0, "1970-01-01 00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59 UTC"),
+            (951_782_400, "2000-02-29 00:00 UTC"),
+            (1_709_251_199, "2024-02-29 23:59 UTC"),
+            (1_735_689_599, "2024-12-31 23:59 UTC"),
+            (4_107_542_400, "2100-03-01 00:00 UTC"),
+        ] {
+            assert_eq!(utc(seconds), date);
+        }
+    }
+
+    #[test]
+    fn a_shell_reads_the_command_line() {
+        let line = |args: &[&str]| command(args.iter().map(OsString::from));
+        assert_eq!(
+            line(&["bench", "--size", "64..1M"]),
+            "tokio-doca bench --size 64..1M"
+        );
+        assert_eq!(line(&["a b", "it's", ""]), r"tokio-doca 'a b' 'it'\''s' ''");
+    }
+}

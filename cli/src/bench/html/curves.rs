@@ -1,0 +1,189 @@
+//! Curves of the rate and of p50 and p99: over the sizes with a line for each depth, and over the
+//! depths with a line for each size.
+
+use super::chart::{Axis, Chart, LINES, Line};
+use super::few;
+use super::scale::Scale;
+use crate::bench::report::{Measured, Row};
+use crate::bench::short::{rate, size, time};
+
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Over {
+    Sizes,
+    Depths,
+}
+
+impl Over {
+    fn of(self, row: &Row) -> (usize, usize) {
+        match self {
+            Over::Sizes => (row.size, row.depth),
+            Over::Depths => (row.depth, row.size),
+        }
+    }
+
+    fn label(self, value: usize) -> String {
+        match self {
+            Over::Sizes => size(value),
+            Over::Depths => value.to_string(),
+        }
+    }
+
+    /// What a line is called whose rows share this value.
+    fn shared(self, value: usize) -> String {
+        match self {
+            Over::Sizes => format!("depth {value}"),
+            Over::Depths => format!("{} bytes", size(value)),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Over::Sizes => "size in bytes",
+            Over::Depths => "depth",
+        }
+    }
+
+    fn by(self) -> &'static str {
+        match self {
+            Over::Sizes => "by size",
+            Over::Depths => "by depth",
+        }
+    }
+}
+
+/// What of a measurement a chart shows.
+struct Shown {
+    title: &'static str,
+    axis: &'static str,
+    value: fn(&Measured) -> f64,
+    label: fn(f64) -> String,
+}
+
+const SHOWN: [Shown; 3] = [
+    Shown {
+        title: "Operations per second",
+        axis: "op/s",
+        value: |it| it.operations_per_second,
+        label: rate,
+    },
+    Shown {
+        title: "Median latency, p50",
+        axis: "p50",
+        value: |it| it.latency_ns.p50 as f64,
+        label: time,
+    },
+    Shown {
+        title: "Latency of 99%, p99",
+        axis: "p99",
+        value: |it| it.latency_ns.p99 as f64,
+        label: time,
+    },
+];
+
+/// A line, before it is known what of it is shown.
+struct Series<'a> {
+    name: String,
+    is_kind: bool,
+    points: Vec<(usize, &'a Measured)>,
+}
+
+/// The charts of the rows of one mode, and how many lines they have of how many. No charts if
+/// there are no two values to draw them over.
+pub(super) fn charts(kind: &str, rows: &[Row], over: Over) -> (Vec<Chart>, usize, usize) {
+    let mut values: Vec<usize> = rows.iter().map(|row| over.of(row).0).collect();
+    values.sort_unstable();
+    values.dedup();
+    if values.len() < 2 {
+        return (Vec::new(), 0, 0);
+    }
+    let series = series(kind, rows, over);
+    let all = series.len();
+    let series = fitting(series);
+    let chart = |shown| chart(shown, &series, &values, over);
+    (SHOWN.iter().map(chart).collect(), series.len(), all)
+}
+
+fn series<'a>(kind: &str, rows: &'a [Row], over: Over) -> Vec<Series<'a>> {
+    let mut shared: Vec<usize> = rows.iter().map(|row| over.of(row).1).collect();
+    shared.sort_unstable();
+    shared.dedup();
+    let mut all: Vec<Series> = Vec::new();
+    for value in &shared {
+        let rows: Vec<&Row> = rows.iter().filter(|row| over.of(row).1 == *value).collect();
+        let line = |name: &str, is_kind, points| Series {
+            name: match (shared.len() > 1, is_kind) {
+                (false, _) => name.to_owned(),
+                (true, true) => over.shared(*value),
+                (true, false) => format!("{name}, {}", over.shared(*value)),
+            },
+            is_kind,
+            points,
+        };
+        let own = rows.iter().map(|row| (over.of(row).0, &row.measured));
+        all.push(line(kind, true, own.collect()));
+        let baselines = rows.first().map_or(&[][..], |row| &row.vs);
+        for (at, versus) in baselines.iter().enumerate() {
+            let theirs = rows.iter().filter_map(|row| {
+                let measured = row.vs.get(at)?.measured.as_ref()?;
+                Some((over.of(row).0, measured))
+            });
+            all.push(line(versus.name, false, theirs.collect()));
+        }
+    }
+    for one in &mut all {
+        one.points.sort_by_key(|(value, _)| *value);
+    }
+    all.retain(|it| !it.points.is_empty());
+    all
+}
+
+/// As many as can be told apart: if there are more, baselines are left out first.
+fn fitting(mut series: Vec<Series<'_>>) -> Vec<Series<'_>> {
+    if series.len() > LINES {
+        series.retain(|it| it.is_kind);
+    }
+    few(series, LINES)
+}
+
+fn chart(shown: &Shown, series: &[Series], values: &[usize], over: Over) -> Chart {
+    let drawn = |(x, measured): &(usize, &Measured)| (*x as f64, (shown.value)(measured));
+    let line = |series: &Series| Line {
+        name: series.name.clone(),
+        points: series.points.iter().map(drawn).collect(),
+        marks: true,
+        words: words(shown, series, over),
+    };
+    let lines: Vec<Line> = series.iter().map(line).collect();
+    let y = Scale::round(lines.iter().flat_map(|it| &it.points).map(|(_, y)| *y));
+    let labels = values.iter().step_by(values.len().div_ceil(7));
+    Chart {
+        title: format!("{} {}", shown.title, over.by()),
+        x: Axis {
+            name: over.name(),
+            scale: Scale::exact(values.iter().map(|it| *it as f64)),
+            ticks: labels.map(|it| (*it as f64, over.label(*it))).collect(),
+        },
+        y: Axis {
+            name: shown.axis,
+            scale: y,
+            ticks: y
+                .ticks(8)
+                .into_iter()
+                .map(|it| (it, (shown.label)(it)))
+                .collect(),
+        },
+        lines,
+    }
+}
+
+fn words(shown: &Shown, series: &Series, over: Over) -> String {
+    let of = |(x, measured): &(usize, &Measured)| {
+        format!(
+            "{} at {}",
+            (shown.label)((shown.value)(measured)),
+            over.label(*x)
+        )
+    };
+    let each: Vec<String> = series.points.iter().map(of).collect();
+    each.join(", ")
+}

@@ -1,0 +1,50 @@
+//! Text of a page. Whatever a device, a file or a variable is called stays text.
+
+use std::fmt::{self, Display, Write};
+
+/// Shows a value with all that has a meaning in HTML or XML replaced.
+pub(super) struct Escaped<T>(pub(super) T);
+
+impl<T: Display> Display for Escaped<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(Escapes(f), "{}", self.0)
+    }
+}
+
+struct Escapes<'a, 'b>(&'a mut fmt::Formatter<'b>);
+
+impl Write for Escapes<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for c in text.chars() {
+            match c {
+                '&' => self.0.write_str("&amp;")?,
+                '<' => self.0.write_str("&lt;")?,
+                '>' => self.0.write_str("&gt;")?,
+                '"' => self.0.write_str("&quot;")?,
+                '\'' => self.0.write_str("&#39;")?,
+                odd if odd.is_control() || is_no_text(odd) => self.0.write_char('\u{fffd}')?,
+                plain => self.0.write_char(plain)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns true for what XML forbids, and for marks that turn the direction of the text after them.
+fn is_no_text(c: char) -> bool {
+    matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_of_a_text_is_markup() {
+        let text = Escaped("</td><script>\"a\" & 'b'\0\n\u{202e}é").to_string();
+        let safe =
+            "&lt;/td&gt;&lt;script&gt;&quot;a&quot; &amp; &#39;b&#39;\u{fffd}\u{fffd}\u{fffd}é";
+        assert_eq!(text, safe);
+        assert_eq!(Escaped(1.5).to_string(), "1.5");
+    }
+}

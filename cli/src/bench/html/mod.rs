@@ -1,0 +1,195 @@
+//! A report as one page of HTML, which needs no network, no scripts and no fonts. It is well-formed
+//! XML as well. Every text goes through [`Escaped`].
+
+mod cdf;
+mod chart;
+mod curves;
+mod escape;
+mod scale;
+mod table;
+
+use std::fmt::Write;
+
+use super::report::{Report, Row};
+use super::short::size;
+use chart::Chart;
+use curves::Over;
+use escape::Escaped;
+
+/// What the columns of the table mean.
+const NUMBERS: &str = "\
+B/s counts one way. cpu/op is the CPU time of all threads of the process. alloc is the allocations \
+of an operation. ratio is op/s of the kind over op/s of the row: above 1 the kind is faster.";
+
+const STYLE: &str = include_str!("style.css");
+
+/// The most of a list, evenly chosen, with the first and the last.
+fn few<T>(list: Vec<T>, most: usize) -> Vec<T> {
+    let all = list.len();
+    if all <= most {
+        return list;
+    }
+    let chosen: Vec<usize> = (0..most).map(|it| it * (all - 1) / (most - 1)).collect();
+    let indexed = list.into_iter().enumerate();
+    let kept = indexed.filter(|(at, _)| chosen.contains(at));
+    kept.map(|(_, it)| it).collect()
+}
+
+/// The page of a report, and of the sentence with which its run ended early.
+pub(super) fn page(report: &Report, failed: Option<&str>) -> String {
+    let mut page = Page {
+        text: String::new(),
+        charts: 0,
+    };
+    page.head(report);
+    for rows in report.points.chunk_by(|a, b| a.mode == b.mode) {
+        page.latency(report.kind, rows);
+        page.curves(report.kind, rows, Over::Sizes);
+        page.curves(report.kind, rows, Over::Depths);
+    }
+    page.section("numbers", "All numbers", NUMBERS);
+    table::write(&mut page.text, report);
+    page.section("where", "What was measured where", "");
+    page.about(report);
+    page.section("notes", "Notes", "");
+    page.notes(report, failed);
+    page.text.push_str("</main>\n</body>\n</html>\n");
+    page.text
+}
+
+struct Page {
+    text: String,
+    /// The charts so far.
+    charts: usize,
+}
+
+impl Page {
+    fn head(&mut self, report: &Report) {
+        let title = format!("{} by {} ({})", report.kind, report.device, report.provider);
+        let _ = write!(
+            self.text,
+            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+             <meta http-equiv=\"Content-Security-Policy\" \
+             content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\"/>\n\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
+             <meta name=\"color-scheme\" content=\"light dark\"/>\n\
+             <link rel=\"icon\" href=\"data:,\"/>\n\
+             <title>tokio-doca bench: {title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+             <main>\n<h1>{title}</h1>\n<p>{points}, {threads}, {seconds} s each, {date}</p>\n",
+            title = Escaped(title),
+            points = counted(report.points.len(), "point"),
+            threads = counted(report.threads, "thread"),
+            seconds = report.seconds,
+            date = Escaped(&report.run.date),
+        );
+    }
+
+    fn section(&mut self, id: &str, name: &str, words: &str) {
+        let _ = writeln!(self.text, "<h2 id=\"{id}\">{}</h2>", Escaped(name));
+        if !words.is_empty() {
+            let _ = writeln!(self.text, "<p>{}</p>", Escaped(words));
+        }
+    }
+
+    /// Writes charts below a heading of their own, whose id has the number of the first one.
+    fn charts(&mut self, name: &str, words: &str, charts: &[Chart]) {
+        self.section(&format!("s{}", self.charts), name, words);
+        self.text.push_str("<div class=\"grid-of\">\n");
+        for chart in charts {
+            chart.write(&mut self.text, self.charts);
+            self.charts += 1;
+        }
+        self.text.push_str("</div>\n");
+    }
+
+    fn latency(&mut self, kind: &str, rows: &[Row]) {
+        let (charts, shown, all) = cdf::charts(kind, rows);
+        let mut words =
+            "How many of the operations end within a latency. The upper part shows the \
+                         slowest: each step from 90% to 99% to 99.9% is as high."
+                .to_owned();
+        words += &left_out(shown, all, "points");
+        self.charts(&format!("Latency, {}", rows[0].mode), &words, &charts);
+    }
+
+    fn curves(&mut self, kind: &str, rows: &[Row], over: Over) {
+        let (charts, shown, all) = curves::charts(kind, rows, over);
+        if charts.is_empty() {
+            return;
+        }
+        let name = match over {
+            Over::Sizes => "By size",
+            Over::Depths => "By depth",
+        };
+        let words = "Both axes are logarithmic.".to_owned() + &left_out(shown, all, "lines");
+        self.charts(&format!("{name}, {}", rows[0].mode), &words, &charts);
+    }
+
+    fn about(&mut self, report: &Report) {
+        let mut lines = report.run.lines();
+        lines.push(("threads", report.threads.to_string()));
+        lines.push(("time of a point", format!("{} s", report.seconds)));
+        self.text.push_str("<dl>\n");
+        for (name, value) in lines {
+            let value = Escaped(value);
+            let value = match name {
+                "command" => format!("<code>{value}</code>"),
+                _ => value.to_string(),
+            };
+            let _ = writeln!(self.text, "<dt>{}</dt><dd>{value}</dd>", Escaped(name));
+        }
+        self.text.push_str("</dl>\n");
+    }
+
+    fn notes(&mut self, report: &Report, failed: Option<&str>) {
+        let mut notes = Vec::new();
+        if let Some(why) = failed {
+            notes.push(format!("The run ended early: {why}"));
+        }
+        if report.not_run > 0 {
+            let left = counted(report.not_run, "point");
+            notes.push(format!("not measured: {left}, because the run ended early"));
+        }
+        for row in &report.points {
+            for (versus, why) in row
+                .vs
+                .iter()
+                .filter_map(|it| Some((it, it.not_measured.as_ref()?)))
+            {
+                let (bytes, depth, mode) = (size(row.size), row.depth, row.mode);
+                let of = format!(
+                    "{} beside {bytes} bytes, depth {depth}, {mode}",
+                    versus.name
+                );
+                notes.push(format!("not measured: {of}: {why}"));
+            }
+        }
+        notes.push("not measured: system calls, because bench does not trace".to_owned());
+        notes.push("Both sides of an operation are in one process.".to_owned());
+        notes
+            .push("What is compared takes turns with the kind, in five rounds of each.".to_owned());
+        self.text.push_str("<ul class=\"notes\">\n");
+        for note in notes {
+            let _ = writeln!(self.text, "<li>{}</li>", Escaped(note));
+        }
+        self.text.push_str("</ul>\n");
+    }
+}
+
+fn counted(count: usize, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        many => format!("{many} {what}s"),
+    }
+}
+
+/// Says that not everything is drawn, if so.
+fn left_out(shown: usize, all: usize, what: &str) -> String {
+    match shown < all {
+        true => format!(" {shown} of {all} {what} are drawn; the table has all."),
+        false => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests;
