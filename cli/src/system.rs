@@ -12,6 +12,11 @@ pub(crate) const LONGEST: u64 = 1 << 20;
 
 /// Returns the bytes of a file, or a sentence that says why it cannot be read.
 pub(crate) fn bytes(path: &Path) -> Result<Vec<u8>, String> {
+    bytes_within(path, LONGEST)
+}
+
+/// The same of a file of at most `longest` bytes, which are some MiB.
+pub(crate) fn bytes_within(path: &Path, longest: u64) -> Result<Vec<u8>, String> {
     let cannot = cannot("read", path);
     // A pipe would block the open.
     if !fs::metadata(path).map_err(&cannot)?.is_file() {
@@ -19,11 +24,15 @@ pub(crate) fn bytes(path: &Path) -> Result<Vec<u8>, String> {
     }
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(&cannot)?;
-    file.take(LONGEST + 1)
+    file.take(longest + 1)
         .read_to_end(&mut bytes)
         .map_err(&cannot)?;
-    match bytes.len() as u64 > LONGEST {
-        true => Err(format!("{} is longer than 1 MiB", path.display())),
+    match bytes.len() as u64 > longest {
+        true => Err(format!(
+            "{} is longer than {} MiB",
+            path.display(),
+            longest >> 20
+        )),
         false => Ok(bytes),
     }
 }

@@ -5,6 +5,7 @@
 //! waits for it and for signals.
 
 mod about;
+mod compare;
 mod html;
 mod kind;
 mod limits;
@@ -53,11 +54,14 @@ ratio is op/s over those of that row: above 1 the kind is faster.
 Limits: 256 points, 1 GiB of memory. hybrid polls for 50 us before it sleeps.";
 
 #[derive(clap::Args)]
-#[command(after_help = AFTER)]
+#[command(after_help = AFTER, args_conflicts_with_subcommands = true)]
+#[command(subcommand_negates_reqs = true, disable_help_subcommand = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// What is measured: see below
-    #[arg(hide_possible_values = true, value_parser = named(&KINDS))]
-    kind: Kind,
+    #[arg(hide_possible_values = true, value_parser = named(&KINDS), required = true)]
+    kind: Option<Kind>,
     /// Bytes: 64, 64,4K or 64..1M [default: by kind]
     #[arg(short, long, value_name = "SIZES", value_parser = sizes)]
     size: Option<Numbers>,
@@ -75,7 +79,7 @@ pub(crate) struct Args {
     mode: Vec<Mode>,
     /// With a runtime and WorkQ each, 1 to 64
     #[arg(long, value_name = "N", default_value = "1")]
-    #[arg(value_parser = clap::value_parser!(u8).range(1..=64))]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=THREADS as i64))]
     threads: u8,
     /// Of each point, 0.01 to 60
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "1")]
@@ -98,6 +102,14 @@ pub(crate) struct Args {
     force: bool,
 }
 
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Compare what --json has printed of two runs
+    Compare(compare::Args),
+}
+
+/// The most threads of a run.
+const THREADS: u64 = 64;
 /// The most points of a run.
 const POINTS: usize = 256;
 
@@ -109,9 +121,16 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn run(args: &Args) -> Result {
-    let kind = args.kind;
+    match (&args.command, args.kind) {
+        (Some(Command::Compare(args)), _) => compare::run(args),
+        (None, Some(kind)) => of_kind(args, kind),
+        (None, None) => Err(Failure::Usage("name a kind, for example dma".to_owned())),
+    }
+}
+
+fn of_kind(args: &Args, kind: Kind) -> Result {
     limits::comparable(kind, &args.vs)?;
-    let sizes = args.sizes()?;
+    let sizes = args.sizes(kind)?;
     let device = open::device(args.device.as_deref())?;
     let threads = args.threads.into();
     limits::check(kind, device.info(), (&sizes, &args.depth.0), threads)?;
@@ -174,11 +193,11 @@ fn unique<T: Copy + PartialEq>(list: &[T]) -> Vec<T> {
 }
 
 impl Args {
-    fn sizes(&self) -> Result<Vec<usize>> {
-        let (kind, usual) = (self.kind.name(), self.kind.usual_size());
+    fn sizes(&self, kind: Kind) -> Result<Vec<usize>> {
+        let (name, usual) = (kind.name(), kind.usual_size());
         match &self.size {
-            Some(_) if self.kind.has_one_size() => Err(Failure::Usage(format!(
-                "{kind} always has {usual} bytes: leave --size out"
+            Some(_) if kind.has_one_size() => Err(Failure::Usage(format!(
+                "{name} always has {usual} bytes: leave --size out"
             ))),
             Some(sizes) => Ok(sizes.0.clone()),
             None => Ok(vec![usual]),

@@ -1,6 +1,7 @@
 //! The binary, as a person or a script runs it.
 
 mod bench;
+mod bench_compare;
 mod bench_html;
 mod caps;
 mod check;
