@@ -167,18 +167,22 @@ fn of_kind(args: &Args, kind: Kind) -> Result {
     };
     let failed = failed.or_else(|| report.interrupted());
     // A page of nothing is not written.
-    if let Some(target) = target.filter(|_| !report.points.is_empty()) {
-        let page = html::page(&report, failed.as_deref());
-        let mut file = &*target.file;
-        let written = file.write_all(page.as_bytes());
-        written.map_err(cannot("write", &target.dst))?;
-        target.publish()?;
-    }
+    let target = target.filter(|_| !report.points.is_empty());
+    let written = target.map_or(Ok(()), |it| {
+        write(it, &html::page(&report, failed.as_deref()))
+    });
     match args.json {
         true => print_json(&report)?,
         false => print(&report.text())?,
     }
+    written?;
     failed.map_or(Ok(()), |why| Err(Failure::Failed(why)))
+}
+
+fn write(target: Target, page: &str) -> Result {
+    let written = (&*target.file).write_all(page.as_bytes());
+    written.map_err(cannot("write", &target.dst))?;
+    target.publish()
 }
 
 /// Each once.

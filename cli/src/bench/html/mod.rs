@@ -11,7 +11,6 @@ mod table;
 use std::fmt::Write;
 
 use super::report::{Report, Row};
-use super::short::size;
 use chart::Chart;
 use curves::Over;
 use escape::Escaped;
@@ -150,20 +149,7 @@ impl Page {
             let left = counted(report.not_run, "point");
             notes.push(format!("not measured: {left}, because the run ended early"));
         }
-        for row in &report.points {
-            for (versus, why) in row
-                .vs
-                .iter()
-                .filter_map(|it| Some((it, it.not_measured.as_ref()?)))
-            {
-                let (bytes, depth, mode) = (size(row.size), row.depth, row.mode);
-                let of = format!(
-                    "{} beside {bytes} bytes, depth {depth}, {mode}",
-                    versus.name
-                );
-                notes.push(format!("not measured: {of}: {why}"));
-            }
-        }
+        notes.extend(not_measured(&report.points));
         notes.push("not measured: system calls, because bench does not trace".to_owned());
         notes.push("Both sides of an operation are in one process.".to_owned());
         notes
@@ -174,6 +160,28 @@ impl Page {
         }
         self.text.push_str("</ul>\n");
     }
+}
+
+/// What was not measured beside the points, with a note for each reason.
+fn not_measured(points: &[Row]) -> Vec<String> {
+    let mut reasons: Vec<(&str, &str, usize)> = Vec::new();
+    for versus in points.iter().flat_map(|row| &row.vs) {
+        let Some(why) = versus.not_measured.as_deref() else {
+            continue;
+        };
+        let same = reasons
+            .iter_mut()
+            .find(|it| (it.0, it.1) == (versus.name, why));
+        match same {
+            Some((.., count)) => *count += 1,
+            None => reasons.push((versus.name, why, 1)),
+        }
+    }
+    let note = |(name, why, count): (&str, &str, usize)| {
+        let points = counted(count, "point");
+        format!("not measured: {name} beside {points}: {why}")
+    };
+    reasons.into_iter().map(note).collect()
 }
 
 fn counted(count: usize, what: &str) -> String {
