@@ -54,12 +54,14 @@ impl Scale {
         };
         let decades = (lowest.log10().floor() as i32)..=(highest.log10().ceil() as i32);
         let within = |it: &f64| (lowest * 0.999..=highest * 1.001).contains(it);
-        let fine = decades
-            .clone()
-            .flat_map(|power| [1.0, 2.0, 5.0].map(|it| it * ten(power)));
-        let fine: Vec<f64> = fine.filter(within).collect();
-        if fine.len() <= most {
-            return fine;
+        let each = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0];
+        // More of the first have labels that touch each other.
+        for (steps, most) in [(&each[..], most.min(6)), (&[1.0, 2.0, 5.0], most)] {
+            let of = |power: i32| steps.iter().map(move |it| it * ten(power));
+            let ticks: Vec<f64> = decades.clone().flat_map(of).filter(within).collect();
+            if ticks.len() <= most {
+                return ticks;
+            }
         }
         let coarse: Vec<f64> = decades.map(ten).filter(within).collect();
         let step = coarse.len().div_ceil(most).max(1);
@@ -117,6 +119,10 @@ mod tests {
         let scale = Scale::round([80.0, 6e7].into_iter());
         let wanted = [100.0, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8];
         assert!(near(&scale.ticks(7), &wanted), "{:?}", scale.ticks(7));
+        let narrow = Scale::round([2.1, 4.4].into_iter());
+        assert!(near(&narrow.ticks(7), &[2.0, 3.0, 4.0, 5.0]), "{narrow:?}");
+        let close = Scale::round([600.0, 1900.0].into_iter());
+        assert!(near(&close.ticks(7), &[500.0, 1000.0, 2000.0]), "{close:?}");
         let one = Scale::round([100.0].into_iter());
         assert!(near(&one.ticks(7), &[100.0, 200.0]), "{one:?}");
         let wide = Scale::round([1e-3, 1e12].into_iter());
