@@ -1,5 +1,5 @@
-//! The file that `copy`, `serve` or `bench` writes: it is written under another name, and takes its own name
-//! when it is whole.
+//! The file that `copy`, `serve` or `bench` writes: it is written under another name, and takes its
+//! own name when it is whole.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::ErrorKind;

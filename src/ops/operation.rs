@@ -214,6 +214,7 @@ impl<K: Operation> Op<K> {
     /// # Cancel safety
     ///
     /// As [`Op::start`].
+    #[doc(alias = "doca_task_batch_submit")]
     #[doc(alias = "ibv_post_send")]
     pub fn start_all(ops: impl IntoIterator<Item = Self>) -> StartedAll<Self> {
         let mut ops: Vec<Self> = ops.into_iter().collect();
@@ -237,8 +238,8 @@ impl<K: Operation> Op<K> {
     ///
     /// A run of a graph begins inside the next `progress`, which also calls its functions. It keeps
     /// its WorkQ until it was handed out: hand it out before you drop the last handle, or both stay
-    /// for the life of the process. A receive or a wait ends with [`Reason::ContextGone`] if its
-    /// context is dropped first.
+    /// for the life of the process. A receive or a wait ends with
+    /// [`Reason::ContextGone`](crate::error::Reason::ContextGone) if its context is dropped first.
     ///
     /// Jobs allocate nothing. Receives and waits allocate when more of them are posted at once than
     /// ever before, and a run takes two boxes.
