@@ -17,18 +17,18 @@ use tokio_doca::{ErrorKind, Mode};
 use crate::adapters::{open, provider};
 use crate::fake_verbs::{Description, World};
 
-fn place(world: &World, name: &str) -> Place {
+pub(crate) fn place(world: &World, name: &str) -> Place {
     Place {
         device: open(&provider(world), name),
         ip: world.fake(name).ip(),
     }
 }
 
-fn on_one(story: impl AsyncFnOnce(&World, Place)) {
+pub(crate) fn on_one(story: impl AsyncFnOnce(&World, Place)) {
     on(Description::roce("fake0"), story);
 }
 
-fn on(description: Description, story: impl AsyncFnOnce(&World, Place)) {
+pub(crate) fn on(description: Description, story: impl AsyncFnOnce(&World, Place)) {
     let world = World::new([description]);
     run(story(&world, place(&world, "fake0")));
 }
@@ -44,7 +44,7 @@ macro_rules! stories {
 
 stories! {
     two_sides_meet an_idle_connection_stays an_end_is_heard a_refusal_says_why private_data_have_limits
-    a_foreign_peer_is_said_to_be_one an_attempt_can_be_given_up
+    a_foreign_peer_is_said_to_be_one an_attempt_can_be_given_up a_pool_receives_in_both_roles
     streams_meet streams_are_refused
 }
 
@@ -64,7 +64,7 @@ mod over_iwarp {
 
     stories! {
         two_sides_meet an_idle_connection_stays an_end_is_heard a_refusal_says_why private_data_have_limits
-        a_foreign_peer_is_said_to_be_one an_attempt_can_be_given_up
+        a_foreign_peer_is_said_to_be_one an_attempt_can_be_given_up a_pool_receives_in_both_roles
     }
 
     /// Whoever connects sends first (RFC 5044, 7.1): what the listener sends before waits for that.

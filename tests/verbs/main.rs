@@ -2,6 +2,7 @@
 
 mod adapters;
 mod addresses;
+mod attempts;
 mod batches;
 mod cm;
 mod contract;

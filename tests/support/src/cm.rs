@@ -1,19 +1,20 @@
 //! Connections by rdma_cm between two sides of one adapter: stories for the fake adapters and for
 //! real ones.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use futures::StreamExt;
 use futures::future::join;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio_doca::rdma::{CmListener, CmRequest, Mtu, RdmaState, Transport};
+use tokio_doca::rdma::{CmListener, CmRequest, Mtu, RdmaState, RecvPool, Transport};
 use tokio_doca::stream::{RdmaConnector, RdmaListener, StreamAddr, StreamOptions, StreamTransport};
-use tokio_doca::{Device, ErrorKind, Mode, Result, WorkQ, error::Reason};
+use tokio_doca::{BufPool, Device, ErrorKind, Mmap, Mode, Rdma, Result, WorkQ, error::Reason};
 
 use crate::both_sides::{self, Side, all_access};
 use crate::device::required_adapter;
 use crate::stream::crosses;
-use crate::{LIMIT, in_time};
+use crate::{LIMIT, bytes, in_time};
 
 /// An adapter, and an address of it.
 pub struct Place {
@@ -33,6 +34,23 @@ impl Place {
         let gid = a.rdma.path().expect("an adapter has a network").gid;
         let ip = IpAddr::from(gid).to_canonical();
         Place { device, ip }
+    }
+
+    /// The adapter under test, and an address of IPv6 that is not of one link alone, if it has one.
+    pub fn of_ipv6() -> Option<Place> {
+        let device = required_adapter();
+        let gids = format!(
+            "/sys/class/infiniband/{}/ports/1/gids",
+            device.info().name()
+        );
+        let gids = std::fs::read_dir(gids).unwrap();
+        let mut gids = gids.filter_map(|gid| std::fs::read_to_string(gid.ok()?.path()).ok());
+        let ip = gids.find_map(|gid| {
+            let ip: Ipv6Addr = gid.trim().parse().ok()?;
+            let is_local = ip.is_unspecified() || ip.is_unicast_link_local();
+            (!is_local && ip.to_ipv4_mapped().is_none()).then_some(ip.into())
+        });
+        (!is_iwarp(&device)).then_some(Place { device, ip: ip? })
     }
 
     /// Makes it another queue pair, where the kernel keeps that of an attempt that has failed.
@@ -63,7 +81,7 @@ impl Place {
     }
 
     /// A request, and the one who asks.
-    async fn asked(&self, said: &[u8], foreign: bool, side: &Side) -> (CmRequest, Dialled) {
+    pub async fn asked(&self, said: &[u8], foreign: bool, side: &Side) -> (CmRequest, Dialled) {
         let listener = self.listen();
         let dial = side.rdma.connect_to(listener.local_addr());
         let dial = dial.private_data(said).foreign(foreign).timeout(LIMIT);
@@ -110,9 +128,9 @@ pub async fn meet(
     in_time("both hear", join(dial, accept)).await
 }
 
-type Dialled = tokio::task::JoinHandle<Result<Vec<u8>>>;
+pub type Dialled = tokio::task::JoinHandle<Result<Vec<u8>>>;
 
-async fn ended(dialled: Dialled) -> Result<Vec<u8>> {
+pub async fn ended(dialled: Dialled) -> Result<Vec<u8>> {
     in_time("the one who asks", dialled).await.unwrap()
 }
 
@@ -157,10 +175,7 @@ pub async fn two_sides_meet(place: &Place) {
     );
     assert_eq!(paths[0].mtu, paths[1].mtu);
     assert!(paths[0].mtu > Mtu::Bytes256, "{paths:?}");
-    assert_eq!(
-        paths[0].gid.to_ipv4_mapped().map(IpAddr::from),
-        Some(place.ip)
-    );
+    assert_eq!(IpAddr::from(paths[0].gid).to_canonical(), place.ip);
     assert_eq!(a.rdma.send(a.filled(b"hello")).await, Ok(5));
     assert_eq!(received.await.unwrap().len, 5);
     assert_eq!(dst.data().unwrap()[..], *b"hello");
@@ -173,6 +188,64 @@ pub async fn two_sides_meet(place: &Place) {
     let (received, sent) = in_time("back", join(a.rdma.recv(()), b.rdma.send(()))).await;
     assert_eq!((received.unwrap().len, sent), (0, Ok(0)));
     assert_eq!(in_time("the read", a.rdma.read((), ())).await, Ok(0));
+}
+
+/// Receives of a shared queue, on the side that dials and on the one that accepts. iWARP has none.
+pub async fn a_pool_receives_in_both_roles(place: &Place) {
+    for pool_dials in [true, false] {
+        let mmap = Mmap::builder().device(&place.device).alloc(1 << 14);
+        let mmap = mmap.unwrap();
+        let pool = BufPool::builder(&mmap).element_size(256).build();
+        let pool = RecvPool::new(&pool.unwrap()).credits(4);
+        if is_iwarp(&place.device) {
+            let builder = Rdma::builder(&place.device).recv_pool(&pool);
+            let refused = builder.attach(&Place::workq()).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::NotSupported);
+            return;
+        }
+        let pooled = Side::with(&place.device, Mode::EventDriven, |builder| {
+            builder.permissions(all_access()).recv_pool(&pool)
+        });
+        let plain = place.side();
+        let dst = plain.empty();
+        let receive = plain.rdma.recv(&dst).start().unwrap();
+        let (dials, accepts) = match pool_dials {
+            true => (&pooled, &plain),
+            false => (&plain, &pooled),
+        };
+        let (dialled, accepted) = meet(&place.listen(), dials, accepts).await;
+        dialled.unwrap();
+        accepted.unwrap();
+        let speak = async {
+            assert_eq!(pooled.rdma.send(pooled.filled(b"pooled")).await, Ok(6));
+            assert_eq!(receive.await.unwrap().len, 6);
+        };
+        // More of them than it has credits.
+        let hear = async {
+            let mut messages = pooled.rdma.messages();
+            for number in 0..20 {
+                assert_eq!(plain.rdma.send(plain.filled(&[number; 9])).await, Ok(9));
+                let message = messages.next().await.unwrap().unwrap();
+                assert_eq!(bytes(&message.buf.unwrap()), [number; 9]);
+            }
+        };
+        // Over iWARP whoever dials sends first.
+        let each = async {
+            match pool_dials {
+                true => {
+                    speak.await;
+                    hear.await;
+                }
+                false => {
+                    hear.await;
+                    speak.await;
+                }
+            }
+        };
+        in_time("messages", each).await;
+        plain.rdma.close().await.unwrap();
+        assert_eq!(failed(&pooled).await, Reason::PeerClosed);
+    }
 }
 
 /// A connection on which nothing happens stays: the probes of both sides are answered.

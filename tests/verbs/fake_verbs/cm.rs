@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_int, c_void};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ptr;
 use std::sync::{LazyLock, PoisonError};
 
@@ -62,8 +62,8 @@ struct Id {
     state: State,
     adapter: Option<usize>,
     iwarp: bool,
-    local: (Ipv4Addr, u16),
-    remote: (Ipv4Addr, u16),
+    local: SocketAddr,
+    remote: SocketAddr,
     peer: usize,
     qp_num: u32,
     psn: u32,
@@ -93,6 +93,8 @@ pub(super) struct Manager {
     pub(super) loses_words: bool,
     /// Those of iWARP which were not told that they are connected.
     untold: Vec<usize>,
+    /// What waits for a port to go up: the manager, or TCP, sends it again until then.
+    delayed: Vec<Waiting>,
 }
 
 /// One for the process: it outlives the worlds.
@@ -138,6 +140,24 @@ impl Manager {
         CHANNEL.1.ring();
     }
 
+    /// Forgets what nobody has read of this id, and returns the ids of requests among that.
+    fn forget(&mut self, about: usize) -> Vec<usize> {
+        let is_kept = |event: &Waiting| event.about != about;
+        let (kept, gone) = std::mem::take(&mut self.events)
+            .into_iter()
+            .partition::<VecDeque<_>, _>(is_kept);
+        self.events = kept;
+        gone.iter().for_each(|_| CHANNEL.1.unring());
+        let (kept, late) = std::mem::take(&mut self.delayed)
+            .into_iter()
+            .partition::<Vec<_>, _>(is_kept);
+        self.delayed = kept;
+        let gone = gone.into_iter().chain(late);
+        gone.filter(|event| event.kind == RDMA_CM_EVENT_CONNECT_REQUEST)
+            .map(|event| event.id)
+            .collect()
+    }
+
     fn set(&mut self, id: usize, state: State) {
         if let Some(id) = self.ids.get_mut(&id) {
             id.state = state;
@@ -148,17 +168,27 @@ impl Manager {
         self.ports = self.ports.max(20_000) + 1;
         self.ports
     }
+}
+
+impl Fabric {
+    fn cm_id(&mut self, call: &str, id: *mut rdma_cm_id) -> Result<&mut Id, Errno> {
+        let address = id as usize;
+        if !self.cm.ids.contains_key(&address) {
+            return Err(self.unknown(call, address));
+        }
+        Ok(self.cm.ids.get_mut(&address).expect("just found"))
+    }
 
     /// The peer of this id is told that it is over, in whatever state it is.
     fn leave(&mut self, id: usize, private_data: &[u8]) {
         let Some(Id {
             state, peer, iwarp, ..
-        }) = self.ids.get(&id)
+        }) = self.cm.ids.get(&id)
         else {
             return;
         };
         let (state, peer, iwarp) = (*state, *peer, *iwarp);
-        let theirs = self.ids.get(&peer).map(|peer| peer.state);
+        let theirs = self.cm.ids.get(&peer).map(|peer| peer.state);
         let (kind, status) = match (state, theirs) {
             (State::Asked | State::Answered | State::Responded, Some(_)) => {
                 let reset = -libc::ECONNRESET;
@@ -174,29 +204,69 @@ impl Manager {
         if matches!(theirs, Some(State::Over)) {
             return;
         }
-        self.set(peer, State::Over);
-        self.set(id, State::Over);
+        self.cm.set(peer, State::Over);
+        self.cm.set(id, State::Over);
         let said = match kind {
             RDMA_CM_EVENT_REJECTED if iwarp => private_data.to_vec(),
             RDMA_CM_EVENT_REJECTED => padded(private_data, REFUSAL),
             _ => Vec::new(),
         };
-        self.tell_more(peer, kind, status, said, [0; 2]);
+        self.send(id, peer, kind, status, said, [0; 2]);
     }
-}
 
-impl Fabric {
-    fn cm_id(&mut self, call: &str, id: *mut rdma_cm_id) -> Result<&mut Id, Errno> {
-        let address = id as usize;
-        if !self.cm.ids.contains_key(&address) {
-            return Err(self.unknown(call, address));
+    /// Tells the other side, once the ports of both work.
+    fn send(
+        &mut self,
+        from: usize,
+        to: usize,
+        kind: rdma_cm_event_type,
+        status: c_int,
+        private_data: Vec<u8>,
+        reads: [u8; 2],
+    ) {
+        let event = Waiting {
+            about: to,
+            id: to,
+            kind,
+            status,
+            private_data,
+            reads,
+        };
+        self.send_event(from, event);
+    }
+
+    fn send_event(&mut self, from: usize, event: Waiting) {
+        match self.is_up(from) && self.is_up(event.id) {
+            true => self.cm.put(event),
+            false => self.cm.delayed.push(event),
         }
-        Ok(self.cm.ids.get_mut(&address).expect("just found"))
+    }
+
+    fn is_up(&self, id: usize) -> bool {
+        let adapter = self.cm.ids.get(&id).and_then(|id| id.adapter);
+        adapter.is_none_or(|adapter| !self.adapters[adapter].ports_down[0])
+    }
+
+    /// A port has gone up: what waits for one is sent again.
+    pub(super) fn send_delayed(&mut self) {
+        for event in std::mem::take(&mut self.cm.delayed) {
+            let peer = self.cm.ids.get(&event.id).map_or(0, |id| id.peer);
+            self.send_event(peer, event);
+        }
+    }
+
+    /// What a side says of its receives must be so.
+    fn check_srq(&mut self, call: &str, param: &rdma_conn_param) {
+        let qp = self.by_number.get(&param.qp_num);
+        let shares = qp.and_then(|qp| self.qps.get(qp)).map(|qp| qp.srq != 0);
+        if shares.is_some_and(|shares| shares != (param.srq != 0)) {
+            self.sin(format!("{call} with srq {}, which is not so", param.srq));
+        }
     }
 
     /// Which adapter has this address, and where in its table.
-    fn adapter_of(&self, ip: Ipv4Addr) -> Option<(usize, usize)> {
-        let raw = ip.to_ipv6_mapped().octets();
+    fn adapter_of(&self, ip: IpAddr) -> Option<(usize, usize)> {
+        let raw = gid_of(ip);
         self.adapters.iter().enumerate().find_map(|(at, adapter)| {
             let is = |gid: &Option<super::Gid>| {
                 gid.as_ref()
@@ -232,7 +302,7 @@ impl Fabric {
         } = self.cm.ids[&id];
         let adapter = self.cm.ids[&id].adapter.ok_or(libc::EINVAL)?;
         let peer = &self.cm.ids[&peer];
-        let (there, index) = self.adapter_of(peer.local.0).ok_or(libc::EINVAL)?;
+        let (there, index) = self.adapter_of(peer.local.ip()).ok_or(libc::EINVAL)?;
         let mut attr = ibv_qp_attr {
             path_mtu: self.adapters[adapter].description.mtu,
             dest_qp_num: peer.qp_num,
@@ -281,12 +351,27 @@ impl Fabric {
             .values()
             .filter(|id| id.state == State::Answered);
         let numbers: Vec<u32> = answered.map(|id| id.qp_num).collect();
-        for number in numbers {
-            let Some(&qp) = self.by_number.get(&number) else {
-                continue;
-            };
-            let pd = self.qps[&qp].pd;
-            let context = self.pds[&pd];
+        numbers
+            .into_iter()
+            .for_each(|number| self.message_came(number));
+    }
+
+    /// The words of those that were accepted come after all, beside so many events of messages.
+    pub(super) fn find_words(&mut self, messages: usize) {
+        self.cm.loses_words = false;
+        let answered = (self.cm.ids.iter()).filter(|(_, id)| id.state == State::Answered);
+        let answered: Vec<_> = answered.map(|(at, id)| (*at, id.qp_num)).collect();
+        for (id, number) in answered {
+            self.cm.set(id, State::Established);
+            self.cm.tell(id, RDMA_CM_EVENT_ESTABLISHED, 0);
+            (0..messages).for_each(|_| self.message_came(number));
+        }
+    }
+
+    /// A message has come to the queue pair of this number.
+    pub(super) fn message_came(&mut self, number: u32) {
+        if let Some(&qp) = self.by_number.get(&number) {
+            let context = self.pds[&self.qps[&qp].pd];
             self.raise(context, IBV_EVENT_COMM_EST, Element::Qp(qp));
         }
     }
@@ -301,6 +386,7 @@ impl Fabric {
     /// The test is over: the channel is there for the next one.
     pub(super) fn clear_events(&mut self) {
         self.cm.events.drain(..).for_each(|_| CHANNEL.1.unring());
+        self.cm.delayed.clear();
     }
 }
 
@@ -310,11 +396,22 @@ fn padded(said: &[u8], len: usize) -> Vec<u8> {
     said
 }
 
-fn storage((ip, port): (Ipv4Addr, u16)) -> [u64; 16] {
+/// As `sockaddr_storage` has it.
+fn storage(addr: SocketAddr) -> [u64; 16] {
     let mut bytes = [0; 128];
-    bytes[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
-    bytes[2..4].copy_from_slice(&port.to_be_bytes());
-    bytes[4..8].copy_from_slice(&ip.octets());
+    bytes[2..4].copy_from_slice(&addr.port().to_be_bytes());
+    let family = match addr {
+        SocketAddr::V4(addr) => {
+            bytes[4..8].copy_from_slice(&addr.ip().octets());
+            libc::AF_INET
+        }
+        SocketAddr::V6(addr) => {
+            bytes[8..24].copy_from_slice(&addr.ip().octets());
+            bytes[24..28].copy_from_slice(&addr.scope_id().to_ne_bytes());
+            libc::AF_INET6
+        }
+    };
+    bytes[..2].copy_from_slice(&(family as u16).to_ne_bytes());
     let mut words = [0; 16];
     for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
         *word = u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
@@ -323,15 +420,40 @@ fn storage((ip, port): (Ipv4Addr, u16)) -> [u64; 16] {
 }
 
 /// What a caller's address says.
-fn addr(addr: *const libc::sockaddr) -> Result<(Ipv4Addr, u16), Errno> {
-    let addr = addr.cast::<libc::sockaddr_in>();
-    // SAFETY: an address of this family or another one, which begins so.
-    let addr = unsafe { *addr };
-    if i32::from(addr.sin_family) != libc::AF_INET {
-        return Err(libc::EAFNOSUPPORT);
+fn addr(addr: *const libc::sockaddr) -> Result<SocketAddr, Errno> {
+    // SAFETY: an address of any family begins so.
+    match i32::from(unsafe { (*addr).sa_family }) {
+        libc::AF_INET => {
+            // SAFETY: an address of this family.
+            let addr = unsafe { *addr.cast::<libc::sockaddr_in>() };
+            let ip = Ipv4Addr::from(u32::from_be(addr.sin_addr.s_addr));
+            Ok((ip, u16::from_be(addr.sin_port)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let addr = unsafe { *addr.cast::<libc::sockaddr_in6>() };
+            let ip = Ipv6Addr::from(addr.sin6_addr.s6_addr);
+            Ok((ip, u16::from_be(addr.sin6_port)).into())
+        }
+        _ => Err(libc::EAFNOSUPPORT),
     }
-    let ip = Ipv4Addr::from(u32::from_be(addr.sin_addr.s_addr));
-    Ok((ip, u16::from_be(addr.sin_port)))
+}
+
+/// An IPv4 address is one of IPv6 there.
+fn gid_of(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+/// Whether who listens there hears what comes to this address. `::` is IPv4 as well.
+fn is_heard(listener: SocketAddr, at: SocketAddr) -> bool {
+    let anywhere = match listener.ip() {
+        IpAddr::V4(ip) => ip.is_unspecified() && at.is_ipv4(),
+        IpAddr::V6(ip) => ip.is_unspecified(),
+    };
+    (anywhere || listener.ip() == at.ip()) && listener.port() == at.port()
 }
 
 fn private_data(param: &rdma_conn_param, most: usize) -> Result<Vec<u8>, Errno> {
@@ -374,8 +496,8 @@ fn new(state: State) -> Id {
         state,
         adapter: None,
         iwarp: false,
-        local: (Ipv4Addr::UNSPECIFIED, 0),
-        remote: (Ipv4Addr::UNSPECIFIED, 0),
+        local: (Ipv4Addr::UNSPECIFIED, 0).into(),
+        remote: (Ipv4Addr::UNSPECIFIED, 0).into(),
         peer: 0,
         qp_num: 0,
         psn: super::control::fresh() & 0xff_ffff,
@@ -387,18 +509,11 @@ unsafe extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
     let address = id as usize;
     let done = call("rdma_destroy_id").and_then(|mut fabric| {
         fabric.cm_id("rdma_destroy_id", id)?;
-        fabric.cm.leave(address, b"");
+        fabric.leave(address, b"");
         // Events that nobody has read go with it, and so do requests that came to it.
-        let (gone, kept) = std::mem::take(&mut fabric.cm.events)
-            .into_iter()
-            .partition::<VecDeque<_>, _>(|event| event.about == address);
-        fabric.cm.events = kept;
-        for event in gone {
-            CHANNEL.1.unring();
-            if event.kind == RDMA_CM_EVENT_CONNECT_REQUEST {
-                fabric.cm.leave(event.id, b"");
-                fabric.cm.ids.remove(&event.id);
-            }
+        for request in fabric.cm.forget(address) {
+            fabric.leave(request, b"");
+            fabric.cm.ids.remove(&request);
         }
         // It waits until those that were read are acknowledged.
         let unread = |fabric: &mut Fabric| {
@@ -417,20 +532,22 @@ unsafe extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
 
 unsafe extern "C" fn bind_addr(id: *mut rdma_cm_id, to: *mut libc::sockaddr) -> c_int {
     let done = call("rdma_bind_addr").and_then(|mut fabric| {
-        let (ip, port) = addr(to)?;
+        let mut to = addr(to)?;
         fabric.cm_id("rdma_bind_addr", id)?;
         let bound = fabric.cm.ids.values();
         let taken = bound.filter(|id| matches!(id.state, State::Bound | State::Listening));
-        if port != 0 && taken.clone().any(|id| id.local == (ip, port)) {
+        if to.port() != 0 && taken.clone().any(|id| id.local == to) {
             return Err(libc::EADDRINUSE);
         }
-        if !ip.is_unspecified() {
-            let (adapter, _) = fabric.adapter_of(ip).ok_or(libc::EADDRNOTAVAIL)?;
+        if !to.ip().is_unspecified() {
+            let (adapter, _) = fabric.adapter_of(to.ip()).ok_or(libc::EADDRNOTAVAIL)?;
             fabric.bind(id as usize, adapter);
         }
-        let port = if port == 0 { fabric.cm.port() } else { port };
+        if to.port() == 0 {
+            to.set_port(fabric.cm.port());
+        }
         let state = fabric.cm_id("rdma_bind_addr", id)?;
-        (state.local, state.state) = ((ip, port), State::Bound);
+        (state.local, state.state) = (to, State::Bound);
         fabric.write_addrs(id as usize);
         Ok(())
     });
@@ -447,14 +564,17 @@ unsafe extern "C" fn resolve_addr(
         let remote = addr(to)?;
         let source = match source.is_null() {
             true => None,
-            false => Some(addr(source)?.0),
+            false => Some(addr(source)?.ip()),
         };
         if fabric.cm_id("rdma_resolve_addr", id)?.state != State::Idle {
             return Err(libc::EINVAL);
         }
+        if source.is_some_and(|source| source.is_ipv4() != remote.is_ipv4()) {
+            return Err(libc::EINVAL);
+        }
         let address = id as usize;
         // All adapters are in one network.
-        let known = fabric.adapter_of(remote.0);
+        let known = fabric.adapter_of(remote.ip());
         let own = source.map_or(known, |ip| fabric.adapter_of(ip));
         let (Some((adapter, _)), Some(_)) = (own, known) else {
             let silent = -libc::EHOSTUNREACH;
@@ -464,7 +584,7 @@ unsafe extern "C" fn resolve_addr(
         fabric.bind(address, adapter);
         let port = fabric.cm.port();
         let state = fabric.cm_id("rdma_resolve_addr", id)?;
-        state.local = (source.unwrap_or(remote.0), port);
+        state.local = (source.unwrap_or(remote.ip()), port).into();
         (state.remote, state.state) = (remote, State::Resolved);
         fabric.write_addrs(address);
         fabric.cm.tell(address, RDMA_CM_EVENT_ADDR_RESOLVED, 0);
@@ -510,11 +630,9 @@ unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -
         }
         (state.state, state.qp_num) = (State::Asks, param.qp_num);
         let (local, remote) = (state.local, state.remote);
-        let listens = |listener: &Id| {
-            let (ip, port) = listener.local;
-            let here = ip == remote.0 || ip.is_unspecified();
-            listener.state == State::Listening && here && port == remote.1
-        };
+        let listens =
+            |listener: &Id| listener.state == State::Listening && is_heard(listener.local, remote);
+        fabric.check_srq("rdma_connect", &param);
         let found = fabric.cm.ids.iter().find(|(_, id)| listens(id));
         let iwarp = fabric.cm.ids[&(id as usize)].iwarp;
         let Some(listener) = found.map(|(at, _)| *at) else {
@@ -534,7 +652,7 @@ unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -
             context: ptr::null_mut(),
             ..rdma_cm_id::default()
         }) as usize;
-        let (adapter, _) = fabric.adapter_of(remote.0).ok_or(libc::EHOSTUNREACH)?;
+        let (adapter, _) = fabric.adapter_of(remote.ip()).ok_or(libc::EHOSTUNREACH)?;
         let other = Id {
             local: remote,
             remote: local,
@@ -545,14 +663,15 @@ unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -
         fabric.bind(asked, adapter);
         fabric.write_addrs(asked);
         fabric.cm_id("rdma_connect", id)?.peer = asked;
-        fabric.cm.put(Waiting {
+        let request = Waiting {
             about: listener,
             id: asked,
             kind: RDMA_CM_EVENT_CONNECT_REQUEST,
             status: 0,
             private_data: if iwarp { said } else { padded(&said, REQUEST) },
             reads: [param.initiator_depth, param.responder_resources],
-        });
+        };
+        fabric.send_event(id as usize, request);
         Ok(())
     });
     minus_one(done)
@@ -570,24 +689,24 @@ unsafe extern "C" fn accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) ->
         (state.state, state.qp_num) = (State::Answered, param.qp_num);
         let (peer, iwarp) = (state.peer, state.iwarp);
         let reads = [param.initiator_depth, param.responder_resources];
+        fabric.check_srq("rdma_accept", &param);
+        let own = id as usize;
         if iwarp {
-            for side in [peer, id as usize] {
+            for side in [peer, own] {
                 fabric.connect_iwarp(side)?;
                 fabric.cm.set(side, State::Established);
             }
             let established = RDMA_CM_EVENT_ESTABLISHED;
-            fabric.cm.tell_more(peer, established, 0, said, reads);
+            fabric.send(own, peer, established, 0, said, reads);
             match fabric.cm.loses_words {
-                true => fabric.cm.untold.push(id as usize),
-                false => fabric.cm.tell(id as usize, established, 0),
+                true => fabric.cm.untold.push(own),
+                false => fabric.cm.tell(own, established, 0),
             }
             return Ok(());
         }
         fabric.cm.set(peer, State::Responded);
         let said = padded(&said, ANSWER);
-        fabric
-            .cm
-            .tell_more(peer, RDMA_CM_EVENT_CONNECT_RESPONSE, 0, said, reads);
+        fabric.send(own, peer, RDMA_CM_EVENT_CONNECT_RESPONSE, 0, said, reads);
         Ok(())
     });
     minus_one(done)
@@ -603,7 +722,15 @@ unsafe extern "C" fn establish(id: *mut rdma_cm_id) -> c_int {
         let peer = state.peer;
         if !fabric.cm.loses_words {
             fabric.cm.set(peer, State::Established);
-            fabric.cm.tell(peer, RDMA_CM_EVENT_ESTABLISHED, 0);
+            let none = Vec::new();
+            fabric.send(
+                id as usize,
+                peer,
+                RDMA_CM_EVENT_ESTABLISHED,
+                0,
+                none,
+                [0; 2],
+            );
         }
         Ok(())
     });
@@ -634,7 +761,7 @@ unsafe extern "C" fn reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -
         if fabric.cm_id("rdma_reject", id)?.state != State::Asked {
             return Err(libc::EINVAL);
         }
-        fabric.cm.leave(id as usize, &said);
+        fabric.leave(id as usize, &said);
         Ok(())
     });
     minus_one(done)
@@ -663,7 +790,7 @@ unsafe extern "C" fn init_qp_attr(
         let (psn, local, remote, peer) = (state.psn, state.local, state.remote, state.peer);
         let peer = fabric.cm.ids.get(&peer).ok_or(libc::EINVAL)?;
         let (dest_qp_num, rq_psn) = (peer.qp_num, peer.psn);
-        let (adapter, index) = fabric.adapter_of(local.0).ok_or(libc::EINVAL)?;
+        let (adapter, index) = fabric.adapter_of(local.ip()).ok_or(libc::EINVAL)?;
         let mut attr = ibv_qp_attr {
             qp_state: wanted.qp_state,
             path_mtu: fabric.adapters[adapter].description.mtu,
@@ -676,7 +803,7 @@ unsafe extern "C" fn init_qp_attr(
         };
         attr.ah_attr.is_global = 1;
         attr.ah_attr.port_num = 1;
-        attr.ah_attr.grh.dgid.raw = remote.0.to_ipv6_mapped().octets();
+        attr.ah_attr.grh.dgid.raw = gid_of(remote.ip());
         attr.ah_attr.grh.sgid_index = index as u8;
         attr.ah_attr.grh.hop_limit = 64;
         fill(to, attr);

@@ -130,13 +130,27 @@ impl Faults {
         lock().cm.loses_words = lost;
     }
 
-    /// The queue pairs of those that have accepted have got a message before that word.
+    /// Such words come after all, each beside so many events that a message has come.
+    pub fn find_words(self, messages: usize) {
+        lock().find_words(messages);
+    }
+
+    /// Those that have accepted over iWARP are told that they are connected.
     pub fn tell_late(self) {
         lock().tell_late();
     }
 
+    /// The queue pairs of those that have accepted have got a message before that word.
     pub fn messages_come_first(self) {
         lock().messages_come_first();
+    }
+
+    /// The queue pairs of these numbers have two events each that a message has come.
+    pub fn messages_came(self, numbers: &[u32]) {
+        let mut fabric = lock();
+        for number in [numbers, numbers].concat() {
+            fabric.message_came(number);
+        }
     }
 
     /// All calls of this name fail from now on.
@@ -274,6 +288,7 @@ impl Fake {
             IBV_EVENT_PORT_ERR
         };
         fabric.tell(self, kind, Element::Port(port));
+        fabric.send_delayed();
     }
 
     /// The subnet manager gives the port another address, or its network another MTU.

@@ -132,6 +132,13 @@ impl World {
         std::mem::take(&mut lock().sins)
     }
 
+    /// Forks while no other thread of the fake's does anything, so that the child can ask it.
+    pub fn fork(&self) -> libc::pid_t {
+        let _fabric = lock();
+        // SAFETY: what the child may do is the caller's duty.
+        unsafe { libc::fork() }
+    }
+
     /// How many objects nobody destroyed yet.
     pub fn live_objects(&self) -> usize {
         lock().live().iter().map(|(_, count)| count).sum()
