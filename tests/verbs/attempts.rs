@@ -6,17 +6,17 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::task::Context;
 use std::time::Duration;
 
-use futures::Future;
 use futures::future::join;
+use futures::Future;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 use support::both_sides::Side;
 use support::cm::{self, Place, ended, failed, is_iwarp, meet};
 use support::*;
-use tokio_doca::ErrorKind;
 use tokio_doca::error::Reason;
 use tokio_doca::rdma::{CmListener, RdmaState};
 use tokio_doca::verbs::ffi::IBV_GID_TYPE_ROCE_V2;
+use tokio_doca::ErrorKind;
 
 use crate::cm::{on, on_one, place};
 use crate::fake_verbs::{Description, Gid, World};
@@ -202,6 +202,8 @@ fn a_child_of_fork_says_nothing_to_peers() {
     }
     on_each(async |world, place| {
         let (listener, [a, b]) = (place.listen(), place.connected().await);
+        // The runtime knows their WorkQs.
+        passes(&a, &b).await;
         let (c, d) = (place.side(), place.side());
         let mut dial = Box::pin(c.rdma.connect_to(listener.local_addr()).timeout(LIMIT));
         poll_pending(dial.as_mut());

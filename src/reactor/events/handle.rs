@@ -37,7 +37,7 @@ use tokio::runtime::{self, Handle};
 use super::this_thread;
 use crate::device::Signal;
 use crate::error::{Error, JobError, Reason, Result};
-use crate::sync::{lock, log};
+use crate::sync::{Process, lock, log};
 
 /// How many runtimes can await one WorkQ.
 const RUNTIMES: usize = 4;
@@ -95,7 +95,9 @@ struct Inner {
 
 /// One runtime's registration.
 struct Source {
-    fd: AsyncFd<OwnedFd>,
+    /// There until this is dropped.
+    fd: Option<AsyncFd<OwnedFd>>,
+    process: Process,
     runtime: Handle,
     driven: Weak<dyn Driven>,
     waker: OnceLock<Waker>,
@@ -346,7 +348,8 @@ impl Inner {
         let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
         let fd = registered.map_err(|error| errno(error.into()))?;
         let source = Arc::new(Source {
-            fd,
+            fd: Some(fd),
+            process: Process::current(),
             runtime,
             driven,
             waker: OnceLock::new(),
@@ -359,15 +362,26 @@ impl Inner {
     }
 }
 
+impl Drop for Source {
+    /// A child of fork(2) shares the runtime's epoll descriptor: what it removed there, its parent
+    /// would hear of no more.
+    fn drop(&mut self) {
+        if !self.process.is_current() {
+            std::mem::forget(self.fd.take());
+        }
+    }
+}
+
 impl Source {
     /// Clears readiness and puts the waker back. `Err`: the runtime is gone.
     fn rearm(&self, waker: &Waker) -> io::Result<()> {
         let mut cx = Context::from_waker(waker);
+        let Some(fd) = &self.fd else { return Ok(()) };
         for _ in 0..CLEARS {
             // "Would block" clears what was reported. It costs less than a poll that is ready.
             let clear = |_: &OwnedFd| Err::<(), _>(io::ErrorKind::WouldBlock.into());
-            let _ = self.fd.try_io(Interest::READABLE, clear);
-            let ready = poll_fn(|cx| self.fd.poll_read_ready(cx));
+            let _ = fd.try_io(Interest::READABLE, clear);
+            let ready = poll_fn(|cx| fd.poll_read_ready(cx));
             match pin!(tokio::task::unconstrained(ready)).poll(&mut cx) {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(guard) => guard?.clear_ready(),
