@@ -34,8 +34,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "ops",
-        6586,
-        "46: what a device refuses is asked before; 45: a handshake that waits is in the log; receives out of range; 46: which address; 46: the log names the peer of a stream; 47: what a peer permits; 48: connections by addresses; issue 51, 2: operations that are started together",
+        6600,
+        "46: what a device refuses is asked before; 45: a handshake that waits is in the log; receives out of range; 46: which address; 46: the log names the peer of a stream; 47: what a peer permits; 48: connections by addresses; issue 51, 2: operations that are started together; 48: a shutdown ends them in the making",
     ),
     (
         "process",
@@ -75,7 +75,7 @@ const RECORD: [(&str, usize, &str); 14] = [
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 49056;
+const SUM: usize = 49070;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;
@@ -200,6 +200,6 @@ fn a_room_that_grows_is_found() {
         let found = faults(&rooms, &[("lib", 9, ""), ("mem", row, "")]);
         assert!(found.len() == 1 && found[0].contains(part), "{found:?}");
     }
-    let found = faults(&rooms, &[("lib", 9, ""), ("ops", 1, "")]);
+    let found = faults(&rooms, &[("lib", 9, ""), ("ops", 15, "; 48: a shutdown ends them in the making")]);
     assert_eq!(found.len(), 2, "{found:?}");
 }

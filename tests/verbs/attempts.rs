@@ -3,11 +3,12 @@
 #![expect(unsafe_code, reason = "ends a child of fork(2)")]
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::pin::pin;
 use std::task::Context;
 use std::time::Duration;
 
 use futures::future::join;
-use futures::Future;
+use futures::{Future, FutureExt};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 use support::both_sides::Side;
@@ -16,7 +17,7 @@ use support::*;
 use tokio_doca::error::Reason;
 use tokio_doca::rdma::{CmListener, RdmaState};
 use tokio_doca::verbs::ffi::IBV_GID_TYPE_ROCE_V2;
-use tokio_doca::ErrorKind;
+use tokio_doca::{Error, ErrorKind};
 
 use crate::cm::{on, on_one, place};
 use crate::fake_verbs::{Description, Gid, World};
@@ -36,6 +37,70 @@ async fn passes(dialled: &Side, accepted: &Side) {
         let (received, sent) = in_time("a message", both).await;
         assert_eq!((received.unwrap().len, sent), (5, Ok(5)));
     }
+}
+
+/// The WorkQ of the side that dials is shut down, when it begins and when it has asked.
+#[test]
+fn a_shutdown_ends_the_side_that_dials() {
+    on_each(async |_, place| {
+        let (listener, b) = (place.listen(), place.side());
+        for has_asked in [false, true] {
+            let a = place.side();
+            let dial = a.rdma.connect_to(listener.local_addr()).timeout(LIMIT);
+            let mut dial = pin!(dial);
+            poll_pending(dial.as_mut());
+            let request = match has_asked {
+                true => Some(in_time("a request", listener.accept()).await.unwrap()),
+                false => None,
+            };
+            in_time("it is shut down", a.workq.shutdown())
+                .await
+                .unwrap();
+            is_shut_down(&a, in_time("the attempt", dial).await.unwrap_err());
+            let request = match request {
+                Some(request) => request,
+                // It may have been quicker than the end.
+                None => match listener.accept().now_or_never() {
+                    Some(request) => request.unwrap(),
+                    None => continue,
+                },
+            };
+            let accept = request.accept(&b.rdma).timeout(LIMIT);
+            match in_time("the accept", accept).await {
+                Ok(()) => assert!(is_iwarp(&place.device)),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}"),
+            }
+            b.rdma.reset().unwrap();
+        }
+    });
+}
+
+/// The side that accepts is shut down before it hears that the peer is ready.
+#[test]
+fn a_shutdown_ends_the_side_that_accepts() {
+    on_each(async |world, place| {
+        let (listener, [a, b]) = (place.listen(), [place.side(), place.side()]);
+        world.faults().lose_words(true);
+        let dial = a.rdma.connect_to(listener.local_addr()).timeout(LIMIT);
+        let accept = async {
+            let request = listener.accept().await.unwrap();
+            request.accept(&b.rdma).timeout(LIMIT).await
+        };
+        let shut_down = async {
+            dial.await.unwrap();
+            b.workq.shutdown().await.unwrap();
+        };
+        let (accepted, ()) = in_time("it is shut down", join(accept, shut_down)).await;
+        is_shut_down(&b, accepted.unwrap_err());
+        assert_eq!(failed(&a).await, Reason::PeerClosed);
+        world.faults().lose_words(false);
+    });
+}
+
+fn is_shut_down(side: &Side, error: Error) {
+    assert_eq!(error.kind(), ErrorKind::BadState, "{error}");
+    assert!(error.to_string().contains("shut down"), "{error}");
+    assert_eq!(side.rdma.state(), RdmaState::Reset);
 }
 
 /// The port goes down once a peer has asked, and everybody has heard so.

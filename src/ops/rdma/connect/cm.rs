@@ -16,6 +16,7 @@ use tracing::{debug, warn};
 use super::super::Rdma;
 use crate::device::{CmAnswer, CmListening, CmOffer, CmOptions, Device};
 use crate::error::{Error, ErrorKind, Result};
+use crate::reactor::RdmaState;
 use crate::sync::{Blocking, Mutex, deadline, lock, log};
 
 const TO: &str = "Rdma::connect_to";
@@ -41,8 +42,9 @@ impl Rdma {
     /// another device or by none; `ConnectionAborted` if there is no way to the host now, nobody
     /// listens there, or the peer refuses, with what its application says; `TimedOut`;
     /// `InvalidValue` for too much private data, or if the peer has this library or not against
-    /// [`ConnectTo::foreign`]; `BadState` unless in the state Init. The state is Init then; or
-    /// Error, if the queue pair was half connected, over iWARP once the peer was asked:
+    /// [`ConnectTo::foreign`]; `BadState` unless in the state Init, and if the WorkQ is shut down,
+    /// which ends the attempt. The state is Init then; or Error, if the queue pair was half
+    /// connected, over iWARP once the peer was asked:
     /// [`reset`](Rdma::reset) it.
     ///
     /// # Cancel safety
@@ -141,6 +143,8 @@ struct Call {
     foreign: bool,
     timeout: Duration,
     call: Blocking<Vec<u8>>,
+    /// Completes when the WorkQ is shut down.
+    closed: Option<Pin<Box<dyn Future<Output = ()> + Send + Sync>>>,
 }
 
 impl Call {
@@ -154,6 +158,7 @@ impl Call {
             foreign: false,
             timeout: rdma.connect_timeout(),
             call: Blocking::new(),
+            closed: None,
         }
     }
 
@@ -163,10 +168,25 @@ impl Call {
             self.begin();
         }
         let polled = self.call.poll(self.op, cx);
-        if let Poll::Ready(Ok(_)) = polled {
-            self.rdma.port().set_peer(self.peer.to_string());
+        match polled {
+            Poll::Ready(Ok(_)) => self.rdma.port().set_peer(self.peer.to_string()),
+            Poll::Pending if self.is_closed(cx) => {
+                // Ends the attempt: the peer is told.
+                self.rdma.port().reset();
+                self.rdma.check_open(self.op)?;
+            }
+            _ => {}
         }
         polled.map_err(|error| error.with_call(self.op))
+    }
+
+    /// Returns whether the WorkQ was shut down; if not, the task is woken when it is.
+    fn is_closed(&mut self, cx: &mut Context<'_>) -> bool {
+        let closed = self.closed.get_or_insert_with(|| {
+            let mut watch = self.rdma.port().watch();
+            Box::pin(async move { _ = watch.wait_for(|it| it == RdmaState::Reset).await })
+        });
+        closed.as_mut().poll(cx).is_ready()
     }
 
     fn begin(&mut self) {
