@@ -21,8 +21,22 @@ macro_rules! stories {
 
 stories! {
     two_sides_meet an_idle_connection_stays an_end_is_heard a_refusal_says_why private_data_have_limits
-    a_foreign_peer_is_said_to_be_one an_attempt_can_be_given_up
+    a_foreign_peer_is_said_to_be_one an_attempt_can_be_given_up a_pool_receives_in_both_roles
     streams_meet streams_are_refused streams_go_on_by_tcp
+}
+
+#[test]
+#[ignore = "needs DOCA_VERBS_DEVICE"]
+fn sides_and_streams_meet_by_ipv6() {
+    let Some(place) = Place::of_ipv6() else {
+        println!("not run: the adapter has no IPv6 address for more than one link");
+        return;
+    };
+    run(async {
+        cm::two_sides_meet(&place).await;
+        cm::an_end_is_heard(&place).await;
+        cm::streams_meet(&place).await;
+    });
 }
 
 #[tokio::test]
