@@ -34,7 +34,7 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "ops",
-        6600,
+        6601,
         "46: what a device refuses is asked before; 45: a handshake that waits is in the log; receives out of range; 46: which address; 46: the log names the peer of a stream; 47: what a peer permits; 48: connections by addresses; issue 51, 2: operations that are started together; 48: a shutdown ends them in the making",
     ),
     (
@@ -59,7 +59,7 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "reactor",
-        7009,
+        7011,
         "45: a handshake is late after a second; 46: that a peer leaves is no warning; 46: the peer's address; 46: completion vectors; 46: the log names the peer of a stream; 46: an orderly end of a stream warns nobody; 46: whether a thread polls; 47: a search for a Slot begins where the last has ended; 46: whether a WorkQ was shut down; 47: what a peer permits; issue 51, 2: jobs that are given to the device together; 48: a child of fork leaves the parent's registrations",
     ),
     (
@@ -75,7 +75,7 @@ const RECORD: [(&str, usize, &str); 14] = [
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 49070;
+const SUM: usize = 49073;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;
@@ -200,6 +200,6 @@ fn a_room_that_grows_is_found() {
         let found = faults(&rooms, &[("lib", 9, ""), ("mem", row, "")]);
         assert!(found.len() == 1 && found[0].contains(part), "{found:?}");
     }
-    let found = faults(&rooms, &[("lib", 9, ""), ("ops", 15, "; 48: a shutdown ends them in the making")]);
+    let found = faults(&rooms, &[("lib", 9, ""), ("ops", 1, "")]);
     assert_eq!(found.len(), 2, "{found:?}");
 }
