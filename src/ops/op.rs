@@ -15,7 +15,7 @@ use super::operation::sealed::{Kind, Post};
 use crate::device::AsJob;
 use crate::error::JobError;
 use crate::mem::{Leased, OfJob};
-use crate::reactor::{HasAttachment, JobFuture, Outcome, Prepared, ResultKind, budget};
+use crate::reactor::{Attachment, HasAttachment, JobFuture, Outcome, Prepared, ResultKind, budget};
 
 /// A job to be, and how it reaches its context.
 pub(crate) trait Request: Answers + HasAttachment + Sized {
@@ -139,38 +139,42 @@ impl<R: Request> Kind for R {
 /// The most jobs that a device is given in one call.
 const BATCH: usize = 32;
 
-/// Starts the first of these operations together: those of the first one's context. Returns how
-/// many, and why not the next one.
+/// Starts the first of these operations, those of the first one's context: one after the other as
+/// long as the device finishes them inline, and then together. Returns how many, and why not the
+/// next one.
 fn start_batch<R: Request>(ops: &mut [Op<R>]) -> (usize, Option<JobError>) {
-    let (mut begun, mut error) = (ArrayVec::<LeasedJob<R>, BATCH>::new(), None);
-    let at = ops[0].flight.context().attachment();
-    for op in ops.iter().take(BATCH) {
+    let at: *const Attachment = ops[0].flight.context().attachment();
+    let (mut inline, mut begun) = (0, ArrayVec::<LeasedJob<R>, BATCH>::new());
+    for op in ops.iter_mut().take(BATCH) {
         let request = op.flight.context();
         if !std::ptr::eq(request.attachment(), at) {
             break;
         }
-        match request.begin() {
-            Ok(job) => begun.push(job),
-            // It may wait for the memory of one before it, which may be over at once.
+        let job = match request.begin() {
+            Ok(job) => job,
+            // It may wait for the memory of one before it, which may be over once it is submitted.
             Err(_) if !begun.is_empty() => break,
-            Err(why) => return (0, Some(why)),
+            Err(error) => return (inline, Some(error)),
+        };
+        if begun.is_empty()
+            && let Some(outcome) = request.finish_inline(&job)
+        {
+            job.end(&outcome);
+            op.flight.set_ready(outcome);
+            inline += 1;
+        } else {
+            begun.push(job);
         }
     }
-    let outcomes: ArrayVec<Outcome, BATCH> = at.finish_inline_all(begun.iter());
-    for (job, outcome) in begun.drain(..outcomes.len()).zip(&outcomes) {
-        job.end(outcome);
+    if begun.is_empty() {
+        return (inline, None);
     }
     let mut tokens = ArrayVec::<_, BATCH>::new();
-    if !begun.is_empty() {
-        error = at.try_start_all(begun.drain(..).map(Prepared::new), &mut tokens);
-    }
-    let count = outcomes.len() + tokens.len();
-    let mut flights = ops.iter_mut().map(|op| &mut op.flight);
-    for (outcome, flight) in outcomes.into_iter().zip(flights.by_ref()) {
-        flight.set_ready(outcome);
-    }
-    for (token, flight) in tokens.into_iter().zip(flights) {
-        flight.set_in_flight(token);
+    let at = ops[0].flight.context().attachment();
+    let error = at.try_start_all(begun.into_iter().map(Prepared::new), &mut tokens);
+    let count = inline + tokens.len();
+    for (token, op) in tokens.into_iter().zip(&mut ops[inline..]) {
+        op.flight.set_in_flight(token);
     }
     (count, error)
 }

@@ -165,8 +165,9 @@ impl<K: Operation> Op<K> {
     /// [Starts](Op::start) operations together, in order, until one is refused.
     ///
     /// The jobs of one context that follow one another are given to the device in one call, up to
-    /// 32 of them. An adapter then reads a list, and is told of it once. What takes no job, as a
-    /// receive or a wait, is started alone.
+    /// 32 of them. An adapter then reads a list, and is told of it once. Those that the device
+    /// finishes inline are done one after the other, up to the first that it does not. What takes
+    /// no job, as a receive or a wait, is started alone.
     ///
     /// ```
     /// use tokio_doca::{Op, op::StartedAll};

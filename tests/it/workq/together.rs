@@ -4,7 +4,8 @@ use futures::future::join_all;
 use support::rdma::{Setup, Side, connect};
 use support::*;
 use tokio_doca::op::{Op, StartedAll};
-use tokio_doca::{BufPool, Dma, ErrorKind, Mmap, WorkQ, error::Reason};
+use tokio_doca::soft::{Fault, Soft};
+use tokio_doca::{BufPool, Dma, ErrorKind, Mmap, Mode, WorkQ, error::Reason};
 
 /// As many as several batches have.
 const MANY: usize = 80;
@@ -148,4 +149,61 @@ fn nothing_is_started_on_a_workq_that_was_shut_down() {
                 .is_none()
         );
     });
+}
+
+/// What the device finishes inline takes no Slot, and its memory is free for the next one.
+#[test]
+fn what_is_finished_inline_is_done_one_after_the_other() {
+    for mode in [Mode::EventDriven, Mode::BusyPoll] {
+        let device = Soft::builder().build().open("pf0").unwrap();
+        let workq = || WorkQ::builder().depth(4).mode(mode).build().unwrap();
+        let setup = Setup::new(false, mode);
+        let (one, other) = (
+            Side::on(&device, &workq(), setup),
+            Side::on(&device, &workq(), setup),
+        );
+        connect(&one.rdma, &other.rdma);
+        run(async {
+            let remote = one.import(&other.memory());
+            let (there, src, dst) = (remote.buf(..8).unwrap(), one.filled(&[7; 8]), one.empty());
+            let writes = (0..32).map(|_| one.rdma.write(&src, &there));
+            let StartedAll { started, refused } = Op::start_all(writes);
+            assert_eq!((started.len(), refused.is_none()), (32, true), "{mode:?}");
+            let wrote = in_time("the writes end", join_all(started)).await;
+            assert_eq!(wrote, [Ok(8); 32]);
+            let reads = (0..8).map(|_| one.rdma.read(&there, &dst));
+            let StartedAll { started, refused } = Op::start_all(reads);
+            assert_eq!((started.len(), refused.is_none()), (8, true), "{mode:?}");
+            let read = in_time("the reads end", join_all(started)).await;
+            assert_eq!(read, [Ok(8); 8]);
+            assert_eq!(bytes(&dst), [7; 64]);
+        });
+    }
+}
+
+/// A job that fails was started, as the others.
+#[test]
+fn one_that_fails_ends_no_batch() {
+    for mode in [Mode::EventDriven, Mode::BusyPoll] {
+        let bench = Bench::new(Config {
+            defer: false,
+            mode,
+            depth: 32,
+        });
+        run(async {
+            let faults = bench.soft.faults();
+            faults.push(Fault::Pass);
+            faults.push(Fault::Error(ErrorKind::IoFailed, 1));
+            let src = bench.filled(b"abc");
+            let copies = (0..4).map(|_| bench.dma.copy(&src, bench.empty()));
+            let StartedAll { started, refused } = Op::start_all(copies);
+            assert_eq!((started.len(), refused.is_none()), (4, true));
+            let ended = in_time("all end", join_all(started)).await;
+            let ended: Vec<_> = ended
+                .into_iter()
+                .map(|it| it.map_err(|it| it.kind()))
+                .collect();
+            assert_eq!(ended, [Ok(3), Err(ErrorKind::IoFailed), Ok(3), Ok(3)]);
+        });
+    }
 }

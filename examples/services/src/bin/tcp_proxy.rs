@@ -16,6 +16,7 @@
 //! ```
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -149,18 +150,24 @@ impl Drop for Place<'_> {
 }
 
 impl Proxy {
-    /// Waits for a place. As long as there is none, has the slowest client leave now and then.
-    async fn place(&self) -> Place<'_> {
-        let permit = loop {
-            if let Ok(permit) = self.free.try_acquire() {
-                break permit;
-            }
-            self.slowest_leaves();
-            let permit = timeout(SPARED, self.free.acquire()).await;
-            if let Ok(permit) = permit {
+    /// Waits until it may have a place. As long as there is none, has the slowest client leave now
+    /// and then.
+    async fn permit(&self) -> SemaphorePermit<'_> {
+        let mut permit = pin!(self.free.acquire());
+        loop {
+            // At once if there is one.
+            if let Ok(permit) = timeout(Duration::ZERO, &mut permit).await {
                 break permit.expect("nobody closes it");
             }
-        };
+            self.slowest_leaves();
+            if let Ok(permit) = timeout(SPARED, &mut permit).await {
+                break permit.expect("nobody closes it");
+            }
+        }
+    }
+
+    /// Gives a client its place, once it is connected: before that it moves nothing.
+    fn place<'a>(&'a self, permit: SemaphorePermit<'a>) -> Place<'a> {
         let client = Arc::new(Client {
             since: Instant::now(),
             said: AtomicU64::new(0),
@@ -209,19 +216,20 @@ impl Proxy {
         if said.map_err(|_| "it says nothing")?? == 0 {
             return Ok(());
         }
-        let place = timeout(FIRST, self.place()).await;
-        let place = place.map_err(|_| "all places are in use")?;
+        let permit = timeout(FIRST, self.permit()).await;
+        let permit = permit.map_err(|_| "all places are in use")?;
+        let stream = timeout(FIRST, self.connect()).await;
+        let stream = stream.map_err(|_| "all streams are in use")??;
+        let place = self.place(permit);
         let it = &*place.client;
-        let connect = async {
-            let stream = timeout(FIRST, self.connect()).await;
-            let stream = stream.map_err(|_| "all streams are in use")??;
+        let copy = async {
             let mut client = InspectReader::new(client, |bytes: &[u8]| it.moves(bytes));
             let mut stream = InspectReader::new(stream, |bytes: &[u8]| it.moves(bytes));
             copy_bidirectional_with_sizes(&mut client, &mut stream, BUFFER, BUFFER).await?;
             Ok(())
         };
         tokio::select! {
-            copied = connect => copied,
+            copied = copy => copied,
             () = it.idle() => Err("nothing was said for a minute".into()),
             () = it.leaves.notified() => Err("a faster client needs its place".into()),
         }

@@ -41,16 +41,6 @@ impl Attempt {
         self.conn.core.context.traits.iwarp
     }
 
-    /// Returns whether the step of this event waits for nothing, neither for the adapter nor for
-    /// the network.
-    pub(super) fn is_brief(&self, event: &CmEvent) -> bool {
-        match event.what {
-            What::AddrResolved | What::RouteResolved => true,
-            What::Established => self.ready.is_some(),
-            _ => false,
-        }
-    }
-
     /// `by` is told what becomes of a step that blocks.
     pub(super) fn step(&mut self, event: &CmEvent, by: Arc<dyn Handler>) -> Result<Next> {
         let text = match event.what {

@@ -91,36 +91,9 @@ impl Managed {
         next
     }
 
-    /// Does the steps of events that wait for nothing, as far as nobody has the state: a thread
-    /// would cost more than they do. Returns false if one is left.
-    fn step_here(self: &Arc<Self>) -> bool {
-        loop {
-            let Ok(mut state) = self.state.try_lock() else {
-                return false;
-            };
-            let mut line = lock(&self.line);
-            let Some(event) = line.events.front() else {
-                line.busy = false;
-                return true;
-            };
-            let State::Connecting(attempt) = &*state else {
-                return false;
-            };
-            if !attempt.is_brief(event) {
-                return false;
-            }
-            let event = line.events.pop_front().expect("it has one");
-            drop(line);
-            contain("a step of rdma_cm", || self.step_in(&mut state, event));
-        }
-    }
-
     fn step(self: &Arc<Self>, event: CmEvent) {
-        self.step_in(&mut lock(&self.state), event);
-    }
-
-    fn step_in(self: &Arc<Self>, state: &mut State, event: CmEvent) {
-        *state = match std::mem::replace(state, State::Over) {
+        let mut state = lock(&self.state);
+        *state = match std::mem::replace(&mut *state, State::Over) {
             State::Connecting(attempt) => self.go_on(attempt, event),
             // The peer has given up, or the adapter goes: the kernel waits until the id was
             // destroyed.
@@ -184,9 +157,6 @@ impl Handler for Managed {
             return;
         }
         drop(line);
-        if self.step_here() {
-            return;
-        }
         let this = Arc::clone(&self);
         let run = move |this: &Arc<Managed>| {
             while let Some(event) = this.next_event() {

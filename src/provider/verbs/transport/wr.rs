@@ -19,8 +19,9 @@ pub(in super::super) const fn probe(id: u64) -> u64 {
 
 const PIECES: usize = 64;
 
-/// The most requests of a chain: those of a copy, or a batch of remote operations.
-const CHAIN: usize = 32;
+/// The most requests of a chain: those of a copy, or a batch of 32 jobs. (Before a copy is added
+/// there must be room for two.)
+const CHAIN: usize = 33;
 const _: () = assert!(REQUESTS <= CHAIN);
 
 const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
