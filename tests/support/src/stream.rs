@@ -62,9 +62,12 @@ impl Net {
     /// ended comes back a while later.
     pub async fn pair_once_there_is_memory(&self) -> (RdmaStream, RdmaStream) {
         let wait = async {
+            // The listener may hear of the attempt before, whose connector had no memory.
+            let mut heard = ErrorKind::Full;
             loop {
                 match self.try_pair().await {
-                    Err(error) if error.kind() == ErrorKind::Full => {
+                    Err(error) if [ErrorKind::Full, heard].contains(&error.kind()) => {
+                        heard = ErrorKind::ConnectionAborted;
                         tokio::time::sleep(Duration::from_millis(10)).await;
                     }
                     pair => break pair.unwrap(),
