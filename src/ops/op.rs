@@ -15,7 +15,9 @@ use super::operation::sealed::{Kind, Post};
 use crate::device::AsJob;
 use crate::error::JobError;
 use crate::mem::{Leased, OfJob};
-use crate::reactor::{Attachment, HasAttachment, JobFuture, Outcome, Prepared, ResultKind, budget};
+use crate::reactor::{
+    HasAttachment, JobFuture, Outcome, Prepared, ResultKind, SUBMIT_BATCH, budget,
+};
 
 /// A job to be, and how it reaches its context.
 pub(crate) trait Request: Answers + HasAttachment + Sized {
@@ -136,16 +138,13 @@ impl<R: Request> Kind for R {
     }
 }
 
-/// The most jobs that a device is given in one call.
-const BATCH: usize = 32;
-
 /// Starts the first of these operations, those of the first one's context: one after the other as
 /// long as the device finishes them inline, and then together. Returns how many, and why not the
 /// next one.
 fn start_batch<R: Request>(ops: &mut [Op<R>]) -> (usize, Option<JobError>) {
-    let at: *const Attachment = ops[0].flight.context().attachment();
-    let (mut inline, mut begun) = (0, ArrayVec::<LeasedJob<R>, BATCH>::new());
-    for op in ops.iter_mut().take(BATCH) {
+    let at = std::ptr::from_ref(ops[0].flight.context().attachment());
+    let (mut inline, mut begun) = (0, ArrayVec::<LeasedJob<R>, SUBMIT_BATCH>::new());
+    for op in ops.iter_mut().take(SUBMIT_BATCH) {
         let request = op.flight.context();
         if !std::ptr::eq(request.attachment(), at) {
             break;
@@ -169,14 +168,13 @@ fn start_batch<R: Request>(ops: &mut [Op<R>]) -> (usize, Option<JobError>) {
     if begun.is_empty() {
         return (inline, None);
     }
-    let mut tokens = ArrayVec::<_, BATCH>::new();
+    let mut tokens = ArrayVec::<_, SUBMIT_BATCH>::new();
     let at = ops[0].flight.context().attachment();
     let error = at.try_start_all(begun.into_iter().map(Prepared::new), &mut tokens);
-    let count = inline + tokens.len();
-    for (token, op) in tokens.into_iter().zip(&mut ops[inline..]) {
-        op.flight.set_in_flight(token);
+    for (token, op) in tokens.iter().zip(&mut ops[inline..]) {
+        op.flight.set_in_flight(*token);
     }
-    (count, error)
+    (inline + tokens.len(), error)
 }
 
 impl<R: Request> Post for R {

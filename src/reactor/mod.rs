@@ -69,7 +69,7 @@ pub use tables::Received;
 pub use workq::{Shutdown, Stats, WorkQ, WorkQBuilder};
 
 pub(crate) use endpoint::{
-    DisconnectWait, EndpointPort, RDMA_BATCH, Receiver, RecvBatch, RecvFuture, abandon,
+    DisconnectWait, EndpointPort, Receiver, RecvBatch, RecvFuture, SUBMIT_BATCH, abandon,
     poll_posted, settle,
 };
 pub(crate) use events::this_thread::polls_here;

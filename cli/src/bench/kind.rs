@@ -70,7 +70,7 @@ impl Kind {
         }
     }
 
-    /// Whether all its operations have the same size.
+    /// Returns true if all its operations have the same size.
     pub(super) fn has_one_size(self) -> bool {
         matches!(self, Kind::RdmaAtomic | Kind::SyncEvent)
     }

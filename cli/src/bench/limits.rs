@@ -32,7 +32,8 @@ pub(super) fn check(
     let depth = depths.iter().copied().max().unwrap_or(0);
     if size as u64 > most.size {
         return Err(Failure::Usage(format!(
-            "--size is {size} bytes, and device {device} takes {most} by {what}: say at most {most}",
+            "--size is {size} bytes, and device {device} takes {most} by {what}: say at most \
+             {most}",
             most = most.size
         )));
     }
@@ -47,8 +48,8 @@ pub(super) fn check(
     let memory = in_flight.saturating_mul(each);
     if memory > MEMORY {
         return Err(Failure::Usage(format!(
-            "{in_flight} {what} of {size} bytes in flight take {} MiB of memory, and bench takes {} MiB \
-             at most: lower --size, --depth or --threads",
+            "{in_flight} {what} of {size} bytes in flight take {} MiB of memory, and bench takes \
+             {} MiB at most: lower --size, --depth or --threads",
             memory >> 20,
             MEMORY >> 20
         )));

@@ -8,6 +8,7 @@ use super::about::Run;
 use super::kind::{BASELINES, MODES, name};
 use super::load::Kind;
 use super::measure::{Compared, Figures, Point};
+use super::short::rate;
 
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
@@ -89,6 +90,12 @@ impl Row {
 }
 
 impl Versus {
+    /// Why it was not measured.
+    pub(super) fn why(&self) -> &str {
+        let why = self.not_measured.as_deref();
+        why.unwrap_or("for no reason that is known")
+    }
+
     fn of(compared: &Compared, bytes: u64) -> Versus {
         let figures = compared.figures.as_ref();
         Versus {
@@ -101,6 +108,14 @@ impl Versus {
 }
 
 impl Measured {
+    /// The bytes per second, in a few characters; of some kinds there are none.
+    pub(super) fn bytes(&self) -> String {
+        match self.bytes_per_second {
+            0.0 => "-".to_owned(),
+            some => rate(some),
+        }
+    }
+
     fn of(figures: &Figures, bytes: u64) -> Measured {
         let rate = figures.rate();
         let at = |share| figures.latency.value_at_quantile(share);

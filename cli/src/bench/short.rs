@@ -38,6 +38,14 @@ pub(super) fn times(ratio: f64) -> String {
     }
 }
 
+/// So many of what has this name.
+pub(super) fn counted(count: usize, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        many => format!("{many} {what}s"),
+    }
+}
+
 /// As it is written in an argument.
 pub(super) fn size(bytes: usize) -> String {
     for (unit, bits) in [("G", 30), ("M", 20), ("K", 10)] {

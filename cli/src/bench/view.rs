@@ -4,8 +4,8 @@
 use std::fmt::Write;
 
 use super::report::{Measured, Report, Row, Versus};
-use super::short::{count, rate, size, time, times};
-use crate::output::{BOLD, within};
+use super::short::{count, counted, rate, size, time, times};
+use crate::output::{BOLD, indented, wrapped};
 
 /// The columns of what a row is, and of each figure, which ends there.
 const WHAT: usize = 16;
@@ -20,7 +20,6 @@ const FIGURES: [(&str, usize); 8] = [
     ("alloc", 7),
 ];
 const RATIO: usize = 8;
-const COLUMNS: usize = 80;
 
 impl Report {
     pub(super) fn text(&self) -> String {
@@ -38,10 +37,7 @@ impl Report {
     }
 
     fn heading(&self, text: &mut String, mode: &str) {
-        let threads = match self.threads {
-            1 => "1 thread".to_owned(),
-            many => format!("{many} threads"),
-        };
+        let threads = counted(self.threads, "thread");
         let Report {
             kind,
             device,
@@ -57,7 +53,7 @@ impl Report {
         if self.points.iter().any(|row| !row.vs.is_empty()) {
             let _ = write!(names, "{:>RATIO$}", "ratio");
         }
-        let _ = writeln!(text, "{}{BOLD}{names}{BOLD:#}", within(&of, 0, COLUMNS));
+        let _ = writeln!(text, "{}{BOLD}{names}{BOLD:#}", wrapped(&of));
     }
 }
 
@@ -70,16 +66,15 @@ fn point(text: &mut String, row: &Row) {
 
 fn versus(text: &mut String, versus: &Versus) {
     let _ = write!(text, "  {:<width$}", versus.name, width = WHAT - 2);
-    match (&versus.measured, &versus.not_measured) {
-        (Some(measured), _) => {
+    match &versus.measured {
+        Some(measured) => {
             figures(text, measured);
             let ratio = versus.ratio.map_or("-".to_owned(), times);
             let _ = writeln!(text, "{ratio:>RATIO$}");
         }
-        (None, why) => {
-            let why = why.as_deref().unwrap_or("for no reason that is known");
-            let why = within(&format!("not measured: {why}"), WHAT + 1, COLUMNS);
-            let _ = write!(text, " {}", why.trim_start());
+        None => {
+            let why = format!("not measured: {}", versus.why());
+            let _ = write!(text, " {}", indented(&why, WHAT + 1).trim_start());
         }
     }
 }
@@ -87,17 +82,13 @@ fn versus(text: &mut String, versus: &Versus) {
 fn figures(text: &mut String, measured: &Measured) {
     let latency = &measured.latency_ns;
     let time = |ns: u64| time(ns as f64);
-    let bytes = match measured.bytes_per_second {
-        0.0 => "-".to_owned(),
-        some => rate(some),
-    };
     let values = [
         time(latency.p50),
         time(latency.p99),
         time(latency.p99_9),
         time(latency.max),
         rate(measured.operations_per_second),
-        bytes,
+        measured.bytes(),
         self::time(measured.cpu_ns_per_operation),
         count(measured.allocations_per_operation),
     ];

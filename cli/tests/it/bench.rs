@@ -1,12 +1,10 @@
 //! `tokio-doca bench`. Nothing here depends on how fast anything is.
 
-use std::fs;
-use std::process::{Command, Stdio};
-use std::thread;
+use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{Folder, Ran};
+use crate::support::{Folder, Ran, interrupted, threads_named};
 
 const KINDS: [&str; 11] = [
     "dma",
@@ -256,26 +254,9 @@ fn a_signal_ends_it_with_the_points_that_have_ended() {
         "60",
         "--json",
     ];
-    let mut command = folder.command(args);
-    let child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let mut child = child.unwrap();
-    let threads = format!("/proc/{}/task", child.id());
-    let has_begun = || {
-        let threads = fs::read_dir(&threads).into_iter().flatten().flatten();
-        let mut names = threads.map(|it| fs::read_to_string(it.path().join("comm")));
-        names.any(|name| name.is_ok_and(|name| name == "bench\n"))
-    };
-    while !has_begun() {
-        assert!(child.try_wait().unwrap().is_none(), "it ended early");
-        thread::yield_now();
-    }
-    let id = child.id().to_string();
-    let killed = Command::new("kill").args(["-INT", &id]).status();
-    assert!(killed.unwrap().success());
-    let ran = Ran::of(child.wait_with_output().unwrap());
+    let ran = interrupted(folder.command(args), |threads| {
+        !threads_named(threads, "bench").is_empty()
+    });
     let report: Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!(
         (&report["points"], &report["not_run"]),

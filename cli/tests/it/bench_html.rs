@@ -2,12 +2,11 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::thread;
+use std::process::Command;
 
 use roxmltree::{Document, ParsingOptions};
 
-use crate::support::{Folder, Ran};
+use crate::support::{Folder, Ran, interrupted, threads_named};
 
 const SHORT: [&str; 2] = ["--duration", "0.01"];
 
@@ -103,32 +102,17 @@ fn a_signal_ends_it_with_a_page_of_the_points_that_have_ended() {
     let folder = Folder::new();
     let args = ["bench", "dma", "--size", "1..128M", "--duration", "1"];
     let mut command = folder.command(args);
-    command.args(["--html", "a.html"]).stdout(Stdio::piped());
-    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-    let threads = format!("/proc/{}/task", child.id());
+    command.args(["--html", "a.html"]);
     // Each point has a thread of this name. Once there is another one, the first point has ended; a
     // new thread has the name of the one that started it at first.
-    let benches = || {
-        let threads = fs::read_dir(&threads).into_iter().flatten().flatten();
-        let named = threads.filter(|it| {
-            let name = fs::read_to_string(it.path().join("comm"));
-            name.is_ok_and(|name| name == "bench\n")
-        });
-        named.map(|it| it.path()).min()
-    };
-    let mut first = None;
-    while first
-        .as_ref()
-        .is_none_or(|it: &PathBuf| it.exists() || benches().is_none())
-    {
-        assert!(child.try_wait().unwrap().is_none(), "it ended early");
-        first = first.or_else(benches);
-        thread::yield_now();
-    }
-    let id = child.id().to_string();
-    let killed = Command::new("kill").args(["-INT", &id]).status();
-    assert!(killed.unwrap().success());
-    let ran = Ran::of(child.wait_with_output().unwrap());
+    let mut first: Option<PathBuf> = None;
+    let ran = interrupted(command, |threads| {
+        let benches = || threads_named(threads, "bench").into_iter().min();
+        let ended = first.as_ref().is_some_and(|it| !it.exists());
+        let another = ended && benches().is_some();
+        first = first.take().or_else(benches);
+        another
+    });
     ran.refused(1, &["interrupted: "]);
     let texts = texts(&folder, "a.html");
     assert!(

@@ -1,12 +1,8 @@
 //! `tokio-doca check`.
 
-use std::fs;
-use std::process::{Command, Stdio};
-use std::thread;
-
 use serde_json::Value;
 
-use crate::support::{Folder, Ran};
+use crate::support::{Folder, Ran, interrupted, threads_named};
 
 const GROUPS: [&str; 6] = [
     "Copies (DMA)",
@@ -137,22 +133,9 @@ fn a_signal_ends_it_and_the_report_says_what_is_missing() {
     let mut command = folder.command(["check"]);
     // The first check waits for a job that never ends.
     command.env("TOKIO_DOCA_SOFT_FAULTS", "lost");
-    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let threads = format!("/proc/{}/task", child.id());
-    let has_begun = || {
-        let threads = fs::read_dir(&threads).into_iter().flatten().flatten();
-        let mut names = threads.map(|it| fs::read_to_string(it.path().join("comm")));
-        names.any(|name| name.is_ok_and(|name| name == "self-test\n"))
-    };
-    while !has_begun() {
-        assert!(child.try_wait().unwrap().is_none(), "it ended early");
-        thread::yield_now();
-    }
-    let id = child.id().to_string();
-    let killed = Command::new("kill").args(["-INT", &id]).status();
-    assert!(killed.unwrap().success());
-    let ran = Ran::of(child.wait_with_output().unwrap());
+    let ran = interrupted(command, |threads| {
+        !threads_named(threads, "self-test").is_empty()
+    });
     let [checks, ..] = counts(&ran.out);
     let left = format!("{checks} not made");
     assert!(ran.out.contains(&left), "{}", ran.out);

@@ -2,14 +2,13 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use serde_json::Value;
 
-use crate::support::{Folder, Ran, Server};
+use crate::support::{Folder, Ran, Server, interrupted};
 
 const TOKEN: &str = "a token of sixteen and more";
 
@@ -309,16 +308,14 @@ fn a_signal_ends_a_check_with_a_peer() {
     let folder = Folder::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap().to_string();
-    let mut command = folder.command(["check", "--peer", &addr]);
-    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn().unwrap();
-    let (mut silent, _) = listener.accept().unwrap();
-    // It waits for an answer now.
-    silent.read_exact(&mut [0]).unwrap();
-    let id = child.id().to_string();
-    let killed = Command::new("kill").args(["-INT", &id]).status();
-    assert!(killed.unwrap().success());
-    let ran = Ran::of(child.wait_with_output().unwrap());
+    let mut peer = None;
+    let ran = interrupted(folder.command(["check", "--peer", &addr]), |_| {
+        let (mut silent, _) = listener.accept().unwrap();
+        // It waits for an answer now.
+        silent.read_exact(&mut [0]).unwrap();
+        peer = Some(silent);
+        true
+    });
     assert!(ran.out.contains("0 failed, 20 not made"), "{}", ran.out);
     ran.refused(1, &["interrupted: 20 of 20 checks were not made"]);
 }

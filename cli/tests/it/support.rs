@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
 
 pub(crate) struct Folder(PathBuf);
 
@@ -99,6 +100,32 @@ impl Ran {
             assert!(self.err.contains(part), "{part:?} is missing: {}", self.err);
         }
     }
+}
+
+/// Starts a command, interrupts it once it has begun, and returns what it has printed. The folder
+/// of its threads in `/proc` says whether it has.
+pub(crate) fn interrupted(mut command: Command, mut has_begun: impl FnMut(&str) -> bool) -> Ran {
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let id = child.id().to_string();
+    let threads = format!("/proc/{id}/task");
+    while !has_begun(&threads) {
+        assert!(child.try_wait().unwrap().is_none(), "it ended early");
+        thread::yield_now();
+    }
+    let killed = Command::new("kill").args(["-INT", &id]).status();
+    assert!(killed.unwrap().success());
+    Ran::of(child.wait_with_output().unwrap())
+}
+
+/// The threads of this name, in the folder of a process.
+pub(crate) fn threads_named(threads: &str, name: &str) -> Vec<PathBuf> {
+    let threads = fs::read_dir(threads).into_iter().flatten().flatten();
+    let named = threads.filter(|it| {
+        let comm = fs::read_to_string(it.path().join("comm"));
+        comm.is_ok_and(|comm| comm.trim_end() == name)
+    });
+    named.map(|it| it.path()).collect()
 }
 
 /// A command that listens. Its first line ends with its address.

@@ -12,8 +12,8 @@ use super::recv::{Message, RecvRequest};
 use crate::error::{JobError, Reason};
 use crate::mem::{Buf, BufPool, BufWait};
 use crate::reactor::{
-    DisconnectWait, RDMA_BATCH, Receipt, RecvBatch, RecvFuture, Spin, Wanted, abandon, poll_posted,
-    settle,
+    DisconnectWait, Receipt, RecvBatch, RecvFuture, SUBMIT_BATCH, Spin, Wanted, abandon,
+    poll_posted, settle,
 };
 
 /// Receives that are posted for a stream, and Bufs for the next ones.
@@ -91,7 +91,7 @@ impl PostedReceives {
         };
         let receives = self.rdma.port().receives();
         missing > 0
-            && (missing >= (self.receives / 4).clamp(1, RDMA_BATCH)
+            && (missing >= (self.receives / 4).clamp(1, SUBMIT_BATCH)
                 || receives.any_orphan()
                 || !receives.is_over(*first))
     }
@@ -114,13 +114,13 @@ impl PostedReceives {
                 }
                 return false;
             }
-            let mut bufs = ArrayVec::<Buf, RDMA_BATCH>::new();
-            while bufs.len() < count.min(RDMA_BATCH)
+            let mut bufs = ArrayVec::<Buf, SUBMIT_BATCH>::new();
+            while bufs.len() < count.min(SUBMIT_BATCH)
                 && let Some(buf) = self.bufs.as_mut().poll(cx.waker())
             {
                 bufs.push(buf);
             }
-            let is_empty = bufs.len() < count.min(RDMA_BATCH);
+            let is_empty = bufs.len() < count.min(SUBMIT_BATCH);
             if !self.post_for(bufs) || is_empty {
                 return is_empty;
             }
@@ -129,7 +129,7 @@ impl PostedReceives {
     }
 
     /// Posts a receive for each Buf. Returns whether all found a place.
-    fn post_for(&mut self, mut bufs: ArrayVec<Buf, RDMA_BATCH>) -> bool {
+    fn post_for(&mut self, mut bufs: ArrayVec<Buf, SUBMIT_BATCH>) -> bool {
         // Dropped receives are older than those that are posted here.
         while let Some(buf) = bufs.pop() {
             let Some(receipt) = self.rdma.port().receives().adopt() else {

@@ -19,7 +19,7 @@ use crate::device::Verb;
 use crate::error::{JobError, Reason};
 use crate::mem::MaybeSource;
 use crate::ops::op::{LeasedJob, Request, prepare};
-use crate::reactor::{Prepared, RDMA_BATCH, Run, RunWaiter, budget};
+use crate::reactor::{Prepared, Run, RunWaiter, SUBMIT_BATCH, budget};
 
 /// The sink of [`Rdma::send_sink`].
 ///
@@ -56,7 +56,7 @@ use crate::reactor::{Prepared, RDMA_BATCH, Run, RunWaiter, budget};
 #[must_use = "sinks do nothing unless polled"]
 pub struct SendSink<S: MaybeSource> {
     /// Messages that were fed and not submitted, with their leases.
-    fed: ArrayVec<(S, LeasedSend<S>), RDMA_BATCH>,
+    fed: ArrayVec<(S, LeasedSend<S>), SUBMIT_BATCH>,
     /// Those before them that wait for a Slot, each in its place in line.
     waiting: VecDeque<(Queued<S>, Pin<Box<RunWaiter>>)>,
     /// Places that were used before, so that no message allocates.
@@ -162,20 +162,20 @@ impl<S: MaybeSource> SendSink<S> {
         let run: Arc<dyn Run> = self.ends.clone();
         if self.waiting.is_empty() && !self.fed.is_empty() {
             let begun = self.fed.iter().map(|(_, begun)| begun);
-            let outcomes: ArrayVec<_, RDMA_BATCH> = at.finish_inline_all(begun);
+            let outcomes: ArrayVec<_, SUBMIT_BATCH> = at.finish_inline_all(begun);
             jobs = outcomes.len();
             for ((_, begun), outcome) in self.fed.drain(..jobs).zip(outcomes) {
                 bytes += begun.end(&outcome);
                 outcome?;
             }
         }
-        let mut fed: ArrayVec<S, RDMA_BATCH> = ArrayVec::new();
+        let mut fed: ArrayVec<S, SUBMIT_BATCH> = ArrayVec::new();
         let mut batch = self.fed.drain(..).map(|(src, begun)| {
             fed.push(src);
             Prepared::new(begun)
         });
         let (launched, refused) = match self.waiting.is_empty() && batch.len() > 0 {
-            true => RunWaiter::launch_all::<_, RDMA_BATCH>(at, &mut batch, &run),
+            true => RunWaiter::launch_all::<_, SUBMIT_BATCH>(at, &mut batch, &run),
             false => (0, Ok(())),
         };
         // The Leases of those that must wait go back.

@@ -15,7 +15,7 @@ pub(crate) use endpoint_port::EndpointPort;
 #[cfg(all(test, tokio_doca_loom))]
 pub(in crate::reactor) use recv::Posted;
 pub(crate) use recv::{Receiver, RecvFuture, abandon, poll_posted, settle};
-pub(crate) use recv_batch::{RDMA_BATCH, RecvBatch};
+pub(crate) use recv_batch::{RecvBatch, SUBMIT_BATCH};
 #[cfg(all(test, tokio_doca_loom))]
 pub(in crate::reactor) use watch::Watched;
 pub use watch::{RdmaState, RdmaWatch};

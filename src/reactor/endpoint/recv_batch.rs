@@ -7,18 +7,18 @@ use super::recv::Receiver;
 use crate::error::JobError;
 use crate::reactor::tables::{Receipt, RecvBuf};
 
-/// The most receives that are posted in one call, and messages that are sent in one.
-pub(crate) const RDMA_BATCH: usize = 32;
+/// The most jobs, or receives, that a device is given in one call.
+pub(crate) const SUBMIT_BATCH: usize = 32;
 
 /// Destinations that are leased, and for which receives are to be posted.
-pub(crate) struct RecvBatch(ArrayVec<RecvBuf, RDMA_BATCH>);
+pub(crate) struct RecvBatch(ArrayVec<RecvBuf, SUBMIT_BATCH>);
 
 impl RecvBatch {
     pub(crate) fn new() -> RecvBatch {
         RecvBatch(ArrayVec::new())
     }
 
-    /// Leases one more destination, of [`RDMA_BATCH`] at most.
+    /// Leases one more destination, of [`SUBMIT_BATCH`] at most.
     pub(crate) fn add(&mut self, receiver: &impl Receiver) -> Result<(), JobError> {
         self.0.push(receiver.begin()?);
         Ok(())
@@ -29,7 +29,7 @@ impl RecvBatch {
     pub(crate) fn post(
         &mut self,
         port: &EndpointPort,
-        receipts: &mut ArrayVec<Receipt, RDMA_BATCH>,
+        receipts: &mut ArrayVec<Receipt, SUBMIT_BATCH>,
     ) -> Result<(), JobError> {
         port.check_open()?;
         let shared = port.shared();

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::short::{rate, size};
+use super::short::{counted, rate, size};
 use crate::failure::{Failure, Result, name};
 use crate::output::{print, print_json};
 use read::{Figures, Run};
@@ -38,7 +38,7 @@ fn percent(text: &str) -> Result<f64, String> {
 #[derive(Debug, Serialize)]
 struct Comparison {
     kind: &'static str,
-    threads: u64,
+    threads: usize,
     a: Side,
     b: Side,
     points: Vec<Row>,
@@ -58,8 +58,8 @@ struct Side {
 /// What tells a point from the others of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Place {
-    size: u64,
-    depth: u64,
+    size: usize,
+    depth: usize,
     mode: &'static str,
 }
 
@@ -111,10 +111,7 @@ pub(super) fn run(args: &Args) -> Result {
 impl Comparison {
     /// Fails if no point of one run is in the other one.
     fn of(names: (String, String), a: Run, b: Run) -> Result<Comparison> {
-        let with = |run: &Run| match run.threads {
-            1 => format!("{} by 1 thread", run.kind),
-            many => format!("{} by {many} threads", run.kind),
-        };
+        let with = |run: &Run| format!("{} by {}", run.kind, counted(run.threads, "thread"));
         if (a.kind, a.threads) != (b.kind, b.threads) {
             let (of_a, of_b) = (with(&a), with(&b));
             let text = format!(
@@ -158,7 +155,8 @@ impl Comparison {
         fallen.sort_by(|(.., a), (.., b)| a.total_cmp(b));
         let (place, change, percent) = fallen.first()?;
         Some(format!(
-            "{} of {} rates fell by more than {most} %, most that of {}: {} to {} op/s, {percent:.1} %",
+            "{} of {} rates fell by more than {most} %, most that of {}: {} to {} op/s, \
+             {percent:.1} %",
             fallen.len(),
             self.points.len(),
             place.words(),
@@ -181,7 +179,7 @@ impl Side {
 
 impl Place {
     fn words(self) -> String {
-        let size = usize::try_from(self.size).map_or(self.size.to_string(), size);
+        let size = size(self.size);
         format!("{size} bytes, depth {}, {}", self.depth, self.mode)
     }
 }

@@ -23,7 +23,7 @@ pub(super) struct Run {
     pub(super) kind: &'static str,
     pub(super) device: String,
     pub(super) provider: String,
-    pub(super) threads: u64,
+    pub(super) threads: usize,
     pub(super) date: Option<String>,
     pub(super) points: Vec<Point>,
 }
@@ -54,7 +54,7 @@ struct Report {
     kind: String,
     device: String,
     provider: String,
-    threads: u64,
+    threads: usize,
     points: Vec<Row>,
     run: Option<About>,
 }
@@ -66,8 +66,8 @@ struct About {
 
 #[derive(Deserialize)]
 struct Row {
-    size: u64,
-    depth: u64,
+    size: usize,
+    depth: usize,
     mode: String,
     latency_ns: Latency,
     operations_per_second: f64,
@@ -109,7 +109,7 @@ fn run_of(report: Report) -> Result<Run, String> {
             "it has {points} points, and a run {POINTS} at most"
         ));
     }
-    if report.threads > THREADS {
+    if report.threads as u64 > THREADS {
         return Err(format!("it has more than {THREADS} threads"));
     }
     Ok(Run {
@@ -127,7 +127,7 @@ fn run_of(report: Report) -> Result<Run, String> {
 }
 
 fn point(row: Row) -> Result<Point, String> {
-    if row.size > SIZE || row.depth > DEPTH {
+    if row.size as u64 > SIZE || row.depth as u64 > DEPTH {
         return Err("a size or a depth is larger than that of a run".to_owned());
     }
     let mut vs = Vec::new();

@@ -4,10 +4,9 @@
 use std::fmt::Write;
 
 use super::{Change, Changes, Comparison, Place, Side};
-use crate::bench::short::{rate, size, time};
-use crate::output::{BOLD, within};
+use crate::bench::short::{counted, rate, size, time};
+use crate::output::{BOLD, wrapped};
 
-const COLUMNS: usize = 80;
 /// The columns of what a row is, and of each of three figures.
 const WHAT: usize = 16;
 const NUMBER: usize = 7;
@@ -21,8 +20,7 @@ impl Comparison {
             self.heading(&mut text, rows[0].place.mode);
             for row in rows {
                 let Place { size, depth, .. } = row.place;
-                let size = usize::try_from(size).map_or(size.to_string(), self::size);
-                let _ = write!(text, "{size:>9}{depth:>7}");
+                let _ = write!(text, "{:>9}{depth:>7}", self::size(size));
                 changes(&mut text, &row.changes);
                 for versus in &row.vs {
                     let _ = write!(text, "  {:<width$}", versus.name, width = WHAT - 2);
@@ -39,10 +37,7 @@ impl Comparison {
     }
 
     fn heading(&self, text: &mut String, mode: &str) {
-        let threads = match self.threads {
-            1 => "1 thread".to_owned(),
-            many => format!("{many} threads"),
-        };
+        let threads = counted(self.threads, "thread");
         let mut names = format!("{:>9}{:>7}", "size", "depth");
         for name in ["p50 A", "p99 A", "op/s A"] {
             let _ = write!(
@@ -65,7 +60,7 @@ fn side(text: &mut String, name: &str, side: &Side) {
     } = side;
     let date = date.as_ref().map_or(String::new(), |it| format!(", {it}"));
     let of = format!("{name}: {file}, by {device} ({provider}){date}");
-    text.push_str(&within(&of, 0, COLUMNS));
+    text.push_str(&wrapped(&of));
 }
 
 fn changes(text: &mut String, changes: &Changes) {

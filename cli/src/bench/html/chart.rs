@@ -34,7 +34,7 @@ pub(super) struct Axis {
 pub(super) struct Line {
     pub(super) name: String,
     pub(super) points: Vec<(f64, f64)>,
-    /// Whether each point was measured by itself, and has a mark.
+    /// True if each point was measured by itself, and has a mark.
     pub(super) marks: bool,
     /// What the line shows, in words.
     pub(super) words: String,

@@ -11,6 +11,7 @@ mod table;
 use std::fmt::Write;
 
 use super::report::{Report, Row};
+use super::short::counted;
 use chart::Chart;
 use curves::Over;
 use escape::Escaped;
@@ -182,13 +183,6 @@ fn not_measured(points: &[Row]) -> Vec<String> {
         format!("not measured: {name} beside {points}: {why}")
     };
     reasons.into_iter().map(note).collect()
-}
-
-fn counted(count: usize, what: &str) -> String {
-    match count {
-        1 => format!("1 {what}"),
-        many => format!("{many} {what}s"),
-    }
 }
 
 /// Says that not everything is drawn, if so.

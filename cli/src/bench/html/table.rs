@@ -40,18 +40,18 @@ pub(super) fn write(page: &mut String, report: &Report) {
         page.push_str("</tr>\n");
         for versus in &row.vs {
             begin(page, versus.name, row, "vs");
-            match (&versus.measured, &versus.not_measured) {
-                (Some(measured), _) => {
+            match &versus.measured {
+                Some(measured) => {
                     figures(page, measured);
                     let ratio = versus.ratio.map_or("-".to_owned(), times);
                     let _ = write!(page, "<td>{}</td>", Escaped(ratio));
                 }
-                (None, why) => {
+                None => {
                     let _ = write!(
                         page,
                         "<td class=\"why\" colspan=\"{}\">not measured: {}</td>",
                         FIGURES.len() + 1,
-                        Escaped(why.as_deref().unwrap_or("for no reason that is known"))
+                        Escaped(versus.why())
                     );
                 }
             }
@@ -78,14 +78,11 @@ fn figures(page: &mut String, measured: &Measured) {
     for ns in ns {
         let _ = write!(page, "<td>{}</td>", time(ns as f64));
     }
-    let bytes = match measured.bytes_per_second {
-        0.0 => "-".to_owned(),
-        some => rate(some),
-    };
     let _ = write!(
         page,
-        "<td>{}</td><td>{bytes}</td><td>{}</td><td>{}</td><td>{}</td>",
+        "<td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>",
         rate(measured.operations_per_second),
+        measured.bytes(),
         time(measured.cpu_ns_per_operation),
         count(measured.allocations_per_operation),
         measured.operations
