@@ -24,16 +24,19 @@
 //!
 //! | task | chapter of the [guide] | begin with |
 //! |---|---|---|
+//! | learn it by building a service | [1](guide::copies) to [7](guide::testing) | `examples/tiny_store` |
 //! | copy memory by a device | [copies](guide::copies) | [`Dma`] |
 //! | talk to a peer, read and write its memory | [RDMA](guide::rdma), [memory of another process](guide::memory) | [`Rdma`], [`mem::RemoteMmap`] |
 //! | serve byte streams, HTTP, gRPC or TLS | [streams](guide::streams) | [`stream::RdmaListener`], [`stream::RdmaConnector`] |
+//! | run a service: kills, shutdown, two hosts | [running a service](guide::service) | |
 //! | poll instead of sleeping, or run a loop of your own | [busy polling](guide::modes) | [`WorkQ`], [`Mode`] |
 //! | use RDMA adapters | [adapters](guide::adapters) | [`Device::open`] |
 //! | test your service | [testing](guide::testing) | [`soft::Soft`] |
-//! | know why it does not work | [mistakes](guide::mistakes) | [`Error`] |
+//! | know why it does not work | [mistakes](guide::mistakes), [`error::Reason`] | [`Error`] |
 //! | stop waiting for something | [cancellation](guide::cancellation) | [`Op`] |
 //! | know what you may rely on | [guarantees](guide::guarantees) | |
 //! | port a program of DOCA | [coming from DOCA](guide::doca) | |
+//! | drive a device of your own | [writing a provider](guide::provider) | [`device::contract`] |
 //!
 //! # Where things are
 //!
@@ -76,6 +79,10 @@
 //! [`WorkQ::progress`] returns its [`op::Output`].
 //!
 //! # The life of one copy
+//!
+//! ![The first poll takes leases. The device finishes the job inline, or the job takes a slot, is
+//! submitted and completes later. A future that is dropped in flight leaves an orphan, which frees
+//! itself.][job_svg]
 //!
 //! 1. `dma.copy(&src, &dst)` makes a future. Nothing happens: futures are lazy.
 //! 2. The first poll takes a read *lease* on `src` and a write lease on `dst`. If a lease is
@@ -174,6 +181,8 @@
 //!   process asks for adapters.
 //! - `ibverbs`: a device over a protection domain of the crate `ibverbs-sys`, which needs cmake and
 //!   libclang to build.
+//!
+#![doc = include_str!("guide/pictures.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs, clippy::unwrap_used)]
 

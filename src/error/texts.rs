@@ -24,7 +24,8 @@ macro_rules! reasons {
        $fact:literal $(, |$a:ident, $b:ident| $numbers:literal)? => $way:literal;)*) => {
         /// What exactly a job was refused for, or failed with.
         ///
-        /// It prints as a sentence with the way out; a [`JobError`] prints its numbers as well.
+        /// It prints as a sentence with the way out, which each variant shows below; a [`JobError`]
+        /// prints its numbers as well.
         ///
         /// ```
         /// use tokio_doca::error::{JobError, Reason};
@@ -42,7 +43,14 @@ macro_rules! reasons {
         #[non_exhaustive]
         #[repr(u8)]
         pub enum Reason {
-            $($(#[$doc])* $name,)*
+            $(
+                $(#[$doc])*
+                ///
+                #[doc = concat!("> ", $fact, ": ", $way)]
+                ///
+                #[doc = concat!("Kind: [`", stringify!($kind), "`](super::ErrorKind::", stringify!($kind), ")")]
+                $name,
+            )*
         }
 
         impl Reason {

@@ -11,6 +11,7 @@ mod deref;
 mod doca_names;
 mod examples;
 mod functions;
+mod guide;
 mod layering;
 mod leased;
 mod ledger;

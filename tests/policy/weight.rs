@@ -10,8 +10,12 @@ use super::layering::{code, is_test, sources, without_tests};
 
 /// A room, its lines, and why they rose last: the issue, and what they are for.
 const RECORD: [(&str, usize, &str); 14] = [
-    ("lib", 54, "45: the guide is a module"),
-    ("guide", 28, "45: chapters are modules of the documentation"),
+    ("lib", 55, "45: the guide is a module; 50: pictures"),
+    (
+        "guide",
+        31,
+        "45: chapters are modules of the documentation; 50: chapters on running a service and on providers, pictures",
+    ),
     (
         "channel",
         1406,
@@ -24,8 +28,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "error",
-        762,
-        "45: receives out of range are refused; kinds have a file for their aliases; 46: what ends a stream is said in its words; 48: what a refusal says; 48: what the system said is asked in one place",
+        767,
+        "45: receives out of range are refused; kinds have a file for their aliases; 46: what ends a stream is said in its words; 48: what a refusal says; 48: what the system said is asked in one place; 50: the page of each reason has its sentence",
     ),
     (
         "mem",
@@ -75,7 +79,7 @@ const RECORD: [(&str, usize, &str); 14] = [
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 49043;
+const SUM: usize = 49_052;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

@@ -50,6 +50,7 @@ mod examples {
     mod rdma;
     mod stream;
     mod sync_event;
+    mod tiny_store;
 }
 
 mod hostile {

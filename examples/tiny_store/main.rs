@@ -1,0 +1,90 @@
+//! A store of blocks that another process replicates: the service that the guide builds.
+//!
+//! ```text
+//! $ cargo run --example tiny_store -- replica 127.0.0.1:7001
+//! $ cargo run --example tiny_store -- serve 127.0.0.1:7000 127.0.0.1:7001    (another terminal)
+//! $ echo hello | cargo run --example tiny_store -- put 127.0.0.1:7000 5
+//! $ cargo run --example tiny_store -- get 127.0.0.1:7000 5
+//! hello
+//! ```
+
+mod client;
+mod mirror;
+mod server;
+mod store;
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use tokio::net::TcpListener;
+use tokio_doca::Device;
+use tokio_doca::stream::StreamOptions;
+
+use client::Client;
+use mirror::Mirror;
+use store::{BLOCK, CLIENTS, Result, Store};
+
+const USAGE: &str =
+    "tiny_store replica ADDR | serve ADDR [REPLICA] | put ADDR BLOCK | get ADDR BLOCK";
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tiny_store: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let [verb, addr, rest @ ..] = &args[..] else {
+        return Err(USAGE.into());
+    };
+    let addr: SocketAddr = addr.parse()?;
+    let device = match std::env::var("DEVICE") {
+        Ok(name) => Device::open(&name)?, // mlx5_0, for example
+        Err(_) => Device::open_default()?,
+    };
+    match (*verb, rest) {
+        ("replica", []) => {
+            let listener = TcpListener::bind(addr).await?;
+            println!("listening on {}", listener.local_addr()?);
+            mirror::lend(&device, listener).await
+        }
+        ("serve", [] | [_]) => {
+            let replica = rest.first().map(|addr| addr.parse()).transpose()?;
+            let store = Mirror::new(Store::new(&device)?, replica).await?;
+            let options = StreamOptions::new().connections(CLIENTS);
+            let listener = options.bind(&device, &store.store.workq, addr).await?;
+            println!("listening on {}", listener.local_addr());
+            server::serve(listener, store, tokio::signal::ctrl_c()).await
+        }
+        ("put", [block]) => {
+            let mut data = [0; BLOCK];
+            let mut input = std::io::stdin().take(BLOCK as u64);
+            let mut at = 0;
+            while let 1.. = input.read(&mut data[at..]).inspect(|len| at += len)? {}
+            Client::connect(&device, addr)
+                .await?
+                .write(block.parse()?, &data)
+                .await
+        }
+        ("get", [block]) => {
+            let data = Client::connect(&device, addr)
+                .await?
+                .read(block.parse()?)
+                .await?;
+            let end = data
+                .iter()
+                .rposition(|&byte| byte != 0)
+                .map_or(0, |last| last + 1);
+            Ok(std::io::stdout().write_all(&data[..end])?)
+        }
+        _ => Err(USAGE.into()),
+    }
+}

@@ -1,0 +1,205 @@
+//! A store whose blocks another process has as well.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tokio_doca::mem::{Access, RemoteMmap};
+use tokio_doca::rdma::RdmaState;
+use tokio_doca::{Buf, Device, Mmap, Rdma, WorkQ};
+
+use crate::store::{BLOCKS, Error, MEMORY, Result, Store, data_at, entry_at};
+
+/// How long the other side may take to connect.
+const LIMIT: Duration = Duration::from_secs(5);
+/// How long to wait before the next try.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The replica: lends memory to one primary after the other. It does nothing with it itself.
+pub(crate) async fn lend(device: &Device, listener: TcpListener) -> Result<()> {
+    let peer_may = Access::RDMA_READ | Access::RDMA_WRITE;
+    let workq = WorkQ::builder().build()?;
+    let memory = Mmap::builder()
+        .device(device)
+        .access(Access::LOCAL_READ_WRITE | peer_may)
+        .alloc(MEMORY)?;
+    let blob = memory.export_rdma(device)?;
+    loop {
+        let Ok((mut primary, _)) = listener.accept().await else {
+            sleep(PAUSE).await; // no descriptor is free, for example
+            continue;
+        };
+        let rdma = Rdma::builder(device).permissions(peer_may).attach(&workq)?;
+        let met = async {
+            rdma.handshake_accept(&mut primary).await?;
+            primary.write_u16(blob.len() as u16).await?;
+            primary.write_all(&blob).await?;
+            Ok::<_, Error>(())
+        };
+        match timeout(LIMIT, met).await {
+            Ok(Ok(())) => eprintln!("a primary has come"),
+            Ok(Err(error)) => {
+                eprintln!("not a primary: {error}");
+                continue;
+            }
+            Err(_) => continue,
+        }
+        // The primary says nothing more, on either connection, until it ends.
+        let mut watch = rdma.watch();
+        tokio::select! {
+            _ = primary.read_u8() => {}
+            _ = watch.wait_for(|state| state != RdmaState::Connected) => {}
+        }
+        eprintln!("the primary has gone");
+    }
+}
+
+/// The primary's connection to the replica's memory.
+struct Link {
+    rdma: Rdma,
+    memory: RemoteMmap,
+    /// Its end tells the replica that this primary has gone.
+    _tcp: TcpStream,
+}
+
+impl Link {
+    async fn connect(store: &Store, addr: SocketAddr) -> Result<Link> {
+        let mut tcp = TcpStream::connect(addr).await?;
+        let rdma = Rdma::builder(&store.device).attach(&store.workq)?;
+        rdma.handshake(&mut tcp).await?;
+        let mut blob = vec![0; tcp.read_u16().await?.into()];
+        tcp.read_exact(&mut blob).await?;
+        let memory = RemoteMmap::from_export(&store.device, &blob).await?;
+        Ok(Link {
+            rdma,
+            memory,
+            _tcp: tcp,
+        })
+    }
+
+    async fn write_data(&self, block: usize, version: u64, data: &Buf) -> Result<()> {
+        let to = self.memory.buf(data_at(block, version))?;
+        self.rdma.write(data, &to).await?;
+        Ok(())
+    }
+
+    async fn write_entry(&self, block: usize, version: u64, entry: &Buf) -> Result<()> {
+        let to = self.memory.buf(entry_at(block, version))?;
+        self.rdma.write(entry, &to).await?;
+        Ok(())
+    }
+}
+
+/// A store, and the replica that it has at the moment.
+pub(crate) struct Mirror {
+    pub(crate) store: Store,
+    link: watch::Sender<Option<Arc<Link>>>,
+}
+
+impl Mirror {
+    /// Takes what a primary before this one has left in the replica, if there is one.
+    pub(crate) async fn new(store: Store, replica: Option<SocketAddr>) -> Result<Arc<Mirror>> {
+        let link = watch::Sender::new(None);
+        let mirror = Arc::new(Mirror { store, link });
+        if let Some(addr) = replica {
+            let link = timeout(LIMIT, Link::connect(&mirror.store, addr)).await?;
+            let link = link.map_err(|error| format!("the replica {addr}: {error}"))?;
+            let all = mirror.store.destination(0..MEMORY)?;
+            link.rdma.read(&link.memory.buf(..)?, &all).await?;
+            mirror.store.recover().await?;
+            mirror.link.send_replace(Some(Arc::new(link)));
+            // A task that had the Arc itself would keep the store for ever.
+            tokio::spawn(follow(Arc::downgrade(&mirror), addr));
+        }
+        Ok(mirror)
+    }
+
+    pub(crate) async fn read(&self, block: usize) -> Result<Buf> {
+        self.store.read(block).await
+    }
+
+    /// Writes a block here and to the replica, if there is one.
+    pub(crate) async fn write(&self, block: usize, data: &Buf) -> Result<()> {
+        let mut version = self.store.lock(block).await?;
+        let next = *version + 1;
+        let link = self.link.borrow().clone();
+        let here = self.store.put(block, next, data);
+        match link {
+            None => drop(here.await?),
+            Some(link) => {
+                // Both at once: each has a lease for reading.
+                let there = link.write_data(block, next, data);
+                let (here, there) = tokio::join!(here, there);
+                let entry = here?;
+                let there = match there {
+                    Ok(()) => link.write_entry(block, next, &entry).await,
+                    Err(error) => Err(error),
+                };
+                if let Err(error) = there {
+                    self.lose(&Arc::downgrade(&link), &error.to_string());
+                }
+            }
+        }
+        *version = next;
+        Ok(())
+    }
+
+    /// Goes on without a replica.
+    fn lose(&self, lost: &Weak<Link>, why: &str) {
+        self.link.send_if_modified(|link| {
+            let is_this = link
+                .as_ref()
+                .is_some_and(|it| Weak::ptr_eq(&Arc::downgrade(it), lost));
+            if is_this {
+                eprintln!("the replica is lost: {why}");
+                *link = None;
+            }
+            is_this
+        });
+    }
+
+    /// Brings a replica up to date that is new or was cut off, while clients write.
+    async fn push(&self, link: &Link) -> Result<()> {
+        for block in 0..BLOCKS {
+            let version = self.store.lock(block).await?;
+            if *version > 0 {
+                let data = self.store.source(data_at(block, *version))?;
+                link.write_data(block, *version, &data).await?;
+                let entry = self.store.source(entry_at(block, *version))?;
+                link.write_entry(block, *version, &entry).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Waits until the replica has gone, and then for the next one at its address. Ends with the store.
+async fn follow(mirror: Weak<Mirror>, addr: SocketAddr) {
+    while let Some(this) = mirror.upgrade() {
+        let link = this.link.borrow().clone();
+        if let Some(link) = link {
+            let (mut watch, watched) = (link.rdma.watch(), Arc::downgrade(&link));
+            drop((this, link)); // the store and its connection may end meanwhile
+            let ended = watch.wait_for(|state| state != RdmaState::Connected).await;
+            let Some(this) = mirror.upgrade() else { return };
+            match ended {
+                Some(RdmaState::Error(why)) => this.lose(&watched, &why.to_string()),
+                _ => this.lose(&watched, "its connection was closed"),
+            }
+        } else if let Ok(Ok(link)) = timeout(LIMIT, Link::connect(&this.store, addr)).await {
+            let link = Arc::new(link);
+            this.link.send_replace(Some(Arc::clone(&link))); // first: new writes go there as well
+            match this.push(&link).await {
+                Ok(()) => eprintln!("the replica is whole"),
+                Err(error) => this.lose(&Arc::downgrade(&link), &error.to_string()),
+            }
+        } else {
+            drop(this);
+            sleep(PAUSE).await;
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What clients and the store say to each other on a stream.
+//!
+//! ```text
+//! request | b'R', block: u32             | answer | 0, the data
+//!         | b'W', block: u32, the data   |        | 0
+//!                                        |        | 1, length: u16, why not
+//! ```
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_doca::stream::{Incoming, RdmaListener, RdmaStream};
+
+use crate::mirror::Mirror;
+use crate::store::{BLOCK, Result};
+
+/// How long clients may take to end once the server stops.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// Serves clients until `stop`, and then until they have ended.
+pub(crate) async fn serve(
+    listener: RdmaListener,
+    store: Arc<Mirror>,
+    stop: impl Future,
+) -> Result<()> {
+    let mut stop = pin!(stop);
+    loop {
+        let incoming = tokio::select! {
+            incoming = listener.accept() => incoming?,
+            _ = &mut stop => break,
+        };
+        let store = Arc::clone(&store);
+        // A client that is slow or fails holds up its own task alone.
+        tokio::spawn(async move {
+            if let Err(error) = client(incoming, &store).await {
+                eprintln!("a client: {error}");
+            }
+        });
+    }
+    match listener.drain(DRAIN).await {
+        0 => Ok(()),
+        left => Err(format!("{left} clients did not end in time").into()),
+    }
+}
+
+async fn client(incoming: Incoming, store: &Mirror) -> Result<()> {
+    let mut stream = incoming.accept(b"").await?;
+    let mut draining = pin!(stream.draining());
+    let mut verb = [0];
+    loop {
+        let read = tokio::select! {
+            read = stream.read(&mut verb) => read?,
+            () = &mut draining => 0,
+        };
+        if read == 0 {
+            return Ok(stream.shutdown().await?);
+        }
+        let block = stream.read_u32().await? as usize;
+        match verb {
+            [b'R'] => match store.read(block).await {
+                Ok(data) => {
+                    stream.write_u8(0).await?;
+                    stream.write_all(&data.data()?).await?;
+                }
+                Err(error) => refuse(&mut stream, &error.to_string()).await?,
+            },
+            [b'W'] => {
+                let data = store.store.buf().await;
+                data.set_data(0, BLOCK)?;
+                stream.read_exact(&mut data.data_mut()?).await?; // into the device's memory
+                match store.write(block, &data).await {
+                    Ok(()) => stream.write_u8(0).await?,
+                    Err(error) => refuse(&mut stream, &error.to_string()).await?,
+                }
+            }
+            [verb] => return Err(format!("{verb} is no request").into()),
+        }
+    }
+}
+
+async fn refuse(stream: &mut RdmaStream, why: &str) -> Result<()> {
+    stream.write_u8(1).await?;
+    stream.write_u16(why.len() as u16).await?;
+    Ok(stream.write_all(why.as_bytes()).await?)
+}

@@ -1,0 +1,124 @@
+//! `tiny_store`, the service that the guide builds: its processes are killed and find each other
+//! again.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use support::block_until;
+use support::programs::*;
+
+fn store(words: &[&str]) -> Command {
+    let mut command = example("tiny_store");
+    command.args(words);
+    command
+}
+
+/// An address that nobody uses at the moment, for a process that comes back to it.
+fn free_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+/// Starts a process, whose errors go to a file.
+fn start(words: &[&str], log: &Path) -> Running {
+    let mut command = store(words);
+    let running = {
+        command.stderr(File::create(log).unwrap());
+        Running::start(command)
+    };
+    assert_eq!(running.line(), format!("listening on {}", words[1]));
+    running
+}
+
+fn says(log: &Path, text: &str) -> bool {
+    fs::read_to_string(log).unwrap().contains(text)
+}
+
+fn put(addr: &str, block: &str, data: &str) {
+    let mut client = store(&["put", addr, block])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = client.stdin.take().unwrap();
+    input.write_all(data.as_bytes()).unwrap();
+    drop(input);
+    assert!(client.wait().unwrap().success());
+}
+
+#[track_caller]
+fn has(addr: &str, block: &str, data: &str) {
+    let output = run(&mut store(&["get", addr, block]));
+    assert_eq!((text(&output.stdout), text(&output.stderr)), (data, ""));
+}
+
+#[test]
+fn blocks_survive_each_process_in_turn() {
+    if is_emulated("start what a program starts itself") {
+        return;
+    }
+    let folder = Folder::new();
+    let (log, unread) = (folder.path("primary"), folder.path("replica"));
+    let (addr, replica_addr) = (&*free_address(), &*free_address());
+    let mut replica = start(&["replica", replica_addr], &unread);
+    let serve = ["serve", addr, replica_addr];
+    let mut primary = start(&serve, &log);
+    put(addr, "5", "hello");
+    put(addr, "5", "hello again");
+    has(addr, "5", "hello again");
+
+    // The primary goes on alone, and brings the next replica up to date.
+    replica.kill();
+    put(addr, "6", "written without a replica");
+    let mut replica = start(&["replica", replica_addr], &unread);
+    block_until("the replica is whole", || {
+        says(&log, "the replica is whole")
+    });
+    primary.kill();
+    let mut primary = start(&serve, &log);
+    has(addr, "5", "hello again");
+    has(addr, "6", "written without a replica");
+
+    // And once more, with what that one has read.
+    put(addr, "7", "by the second primary");
+    primary.kill();
+    let _primary = start(&serve, &log);
+    has(addr, "6", "written without a replica");
+    has(addr, "7", "by the second primary");
+    replica.kill();
+    has(addr, "7", "by the second primary");
+}
+
+#[test]
+fn a_server_that_is_interrupted_ends_in_order() {
+    let addr = &*free_address();
+    let folder = Folder::new();
+    let mut server = start(&["serve", addr], &folder.path("log"));
+    put(addr, "0", "hello");
+    let pid = Pid::from_raw(server.child.id() as i32);
+    kill(pid, Signal::SIGINT).unwrap();
+    assert!(server.child.wait().unwrap().success());
+}
+
+#[test]
+fn what_is_wrong_is_said_in_a_sentence() {
+    let (addr, nobody) = (&*free_address(), &*free_address());
+    let folder = Folder::new();
+    let _server = start(&["serve", addr], &folder.path("log"));
+    for (words, says) in [
+        (&["get", addr, "1024"][..], "there are 1024 blocks"),
+        (&["get", addr, "many"], "invalid digit found in string"),
+        (&["get", "nowhere", "1"], "invalid socket address syntax"),
+        (&["serve", addr, nobody], "the replica"),
+        (&["serve"], "tiny_store replica ADDR"),
+    ] {
+        let output = run(&mut store(words));
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), ""));
+        let said = text(&output.stderr);
+        assert!(said.contains(says), "{words:?}: {said}");
+    }
+}
