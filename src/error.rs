@@ -24,7 +24,8 @@ pub use reason::Reason;
 /// The result of a call that sets something up.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a call that sets something up failed: the kind, the call, the numbers and the way out.
+/// The error of a call that sets something up. It has the kind, the call, and a sentence with the
+/// numbers and the way out.
 ///
 /// Its text is one line of printable characters. Blobs, topologies and environment variables may
 /// be anybody's, and what an error quotes of them is escaped.
@@ -51,7 +52,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// What kind of failure it is.
+    /// Returns the kind of the failure.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
@@ -82,8 +83,8 @@ impl Error {
         }
     }
 
-    /// Returns an error whose source is the operating system's; the text of `source` joins the
-    /// message. `call` is as for [`Error::new`].
+    /// Returns an error whose source is an error of the operating system. The text of `source`
+    /// joins the message. `call` is as for [`Error::new`].
     pub fn os(
         call: impl Into<Option<&'static str>>,
         what: impl fmt::Display,
@@ -103,7 +104,7 @@ impl Error {
         }
     }
 
-    /// The text without the call, for an error that says it in its own words.
+    /// Returns the text without the call, for an error that says it in its own words.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
@@ -163,7 +164,7 @@ impl From<JobError> for io::Error {
     }
 }
 
-/// Why a job was refused or failed: `Copy`, 16 bytes, no allocation.
+/// The reason why a job was refused or failed. It is `Copy`, has 16 bytes, and needs no allocation.
 ///
 /// A job that was refused moved nothing, and its Bufs are as they were.
 ///
@@ -212,7 +213,7 @@ impl fmt::LowerHex for Number {
 const IN_PIECE: u64 = u64::MAX;
 
 impl JobError {
-    /// What exactly it was.
+    /// Returns the exact reason.
     pub fn reason(&self) -> Reason {
         Reason::ALL[((self.word.get() & !streams::MARK) >> 56) as usize - 1]
     }
@@ -232,12 +233,12 @@ impl JobError {
         matches!(reason, PeerClosed | PeerGone | PeerSilent | ExporterGone)
     }
 
-    /// The vendor's code, if the device reported the error.
+    /// Returns the vendor's code, if the device reported the error.
     pub fn vendor_code(&self) -> Option<u64> {
         (self.reason() == Reason::Device).then_some(self.second)
     }
 
-    /// An error with the two numbers that its text mentions; the first is kept to 56 bits.
+    /// Returns an error with the two numbers that its text mentions; the first is kept to 56 bits.
     pub(crate) const fn new(reason: Reason, first: u64, second: u64) -> JobError {
         let first = if first > NUMBER { NUMBER } else { first };
         let word = ((reason as u64 + 1) << 56) | first;
@@ -247,7 +248,7 @@ impl JobError {
         }
     }
 
-    /// An error without numbers.
+    /// Returns an error without numbers.
     pub(crate) const fn of(reason: Reason) -> JobError {
         JobError::new(reason, 0, 0)
     }
@@ -265,66 +266,68 @@ impl JobError {
 /// For providers of devices ([`device::contract`](crate::device::contract)): why a job of theirs
 /// failed.
 impl JobError {
-    /// What a device says of a job that failed: the kind, and the vendor's own code.
+    /// Returns the error of a job that the device ended with an error: its kind, and the vendor's
+    /// own code.
     pub const fn device(kind: ErrorKind, vendor: u64) -> JobError {
         JobError::new(Reason::Device, kind.code() as u64, vendor)
     }
 
-    /// For providers: what a job in flight ends with when its queue breaks down.
+    /// Returns the error of jobs that were in flight when their queue broke. For providers.
     pub const fn queue_failed() -> JobError {
         JobError::of(Reason::QueueFailed)
     }
 
-    /// For providers: what a broken queue refuses jobs with.
+    /// Returns the error with which a broken queue refuses jobs. For providers.
     pub const fn queue_broken() -> JobError {
         JobError::of(Reason::QueueBroken)
     }
 
-    /// For providers: what a Job or a receive ends with that the device cannot be made to let go
-    /// of. Its memory stays leased for ever.
+    /// Returns the error of a job or receive whose memory the device may still use. The memory
+    /// stays leased for ever. For providers.
     pub const fn memory_kept() -> JobError {
         JobError::of(Reason::MemoryKept)
     }
 
-    /// For providers: the exporter took its memory back.
+    /// Returns the error of a job whose exporter took its memory back. For providers.
     pub const fn export_revoked() -> JobError {
         JobError::of(Reason::ExportRevoked)
     }
 
-    /// For providers: the process that exported the memory has ended.
+    /// Returns the error of a job whose exporting process has ended. For providers.
     pub const fn exporter_gone() -> JobError {
         JobError::of(Reason::ExporterGone)
     }
 
-    /// For providers: the sync event was stopped.
+    /// Returns the error of a job of a sync event that was stopped. For providers.
     pub const fn event_stopped() -> JobError {
         JobError::of(Reason::EventStopped)
     }
 
-    /// For providers: a wait met a counter that is beyond what the device waits for
+    /// Returns the error of a wait whose counter is beyond what the device waits for
     /// ([`SyncEventCaps::max_wait`](crate::device::SyncEventCaps::max_wait)).
     pub const fn event_too_high(value: u64, limit: u64) -> JobError {
         JobError::new(Reason::EventTooHigh, limit, value)
     }
 
-    /// For providers: the owner of an imported sync event has stopped or dropped it.
+    /// Returns the error of a job of an imported sync event that its owner has stopped or dropped.
+    /// For providers.
     pub const fn event_revoked() -> JobError {
         JobError::of(Reason::EventRevoked)
     }
 
-    /// For providers: the process at the other end of a sync event has ended.
+    /// Returns the error of a job of a sync event whose peer process has ended. For providers.
     pub const fn event_peer_gone() -> JobError {
         JobError::of(Reason::EventPeerGone)
     }
 
-    /// For providers: why a Job or a receive of an Endpoint failed, and the numbers of the reason's
-    /// text: the first is kept to 56 bits.
+    /// Returns the error of a job or receive of an Endpoint, with the numbers of the reason's text.
+    /// The first number is cut to 56 bits. For providers.
     pub const fn endpoint(reason: Reason, first: u64, second: u64) -> JobError {
         JobError::new(reason, first, second)
     }
 
-    /// For providers: what else an Endpoint had when it came to fail with this. It keeps both
-    /// numbers of the cause, the second one to 56 bits.
+    /// Returns the error of a job that was flushed because its Endpoint had failed with `cause`. It
+    /// keeps both numbers of the cause; the second is cut to 56 bits. For providers.
     pub fn flushed(cause: JobError) -> JobError {
         match cause.reason() {
             Reason::Flushed => cause,
@@ -335,7 +338,8 @@ impl JobError {
         }
     }
 
-    /// The error that a flushed job was flushed for; `None` if it was not flushed, or nobody said.
+    /// Returns the error that a flushed job was flushed for; `None` if it was not flushed, or
+    /// nobody said.
     fn first_failure(&self) -> Option<JobError> {
         (self.reason() == Reason::Flushed).then_some(())?;
         let reason = *Reason::ALL.get((self.second >> 56) as usize)?;
@@ -343,7 +347,7 @@ impl JobError {
         (reason != Reason::Flushed).then(cause)
     }
 
-    /// The piece of a chain that it was met in, if it says so.
+    /// Returns the piece of a chain that it was met in, if it says so.
     fn piece(&self) -> Option<u64> {
         (self.second == IN_PIECE).then(|| self.first())
     }

@@ -57,8 +57,8 @@ impl ChannelBuilder {
         }
     }
 
-    /// The most bytes of one message, in either direction, 1 to 4,080; 4,080 if not said. A
-    /// connection has the smaller of both sides'.
+    /// Sets the most bytes of one message, in either direction, 1 to 4,080. Defaults to 4,080. A
+    /// connection uses the smaller value of its two sides.
     #[doc(alias = "doca_comm_channel_ep_set_max_msg_size")]
     #[doc(alias = "doca_comch_client_set_max_msg_size")]
     #[doc(alias = "doca_comch_server_set_max_msg_size")]
@@ -69,8 +69,8 @@ impl ChannelBuilder {
         }
     }
 
-    /// How many messages of a connection wait beyond what its socket takes, 1 to 8,192; 10 if not
-    /// said.
+    /// Sets how many messages of a connection wait beyond what its socket takes, 1 to 8,192.
+    /// Defaults to 10.
     #[doc(alias = "doca_comm_channel_ep_set_send_queue_size")]
     #[doc(alias = "doca_comch_client_task_send_set_conf")]
     #[doc(alias = "doca_comch_server_task_send_set_conf")]
@@ -81,8 +81,8 @@ impl ChannelBuilder {
         }
     }
 
-    /// How many messages of a connection are read ahead, of the longest that there are, 1 to 8,192;
-    /// 10 if not said.
+    /// Sets how many messages of a connection are read ahead, of the longest that there are, 1 to
+    /// 8,192. Defaults to 10.
     #[doc(alias = "doca_comm_channel_ep_set_recv_queue_size")]
     #[doc(alias = "doca_comch_client_set_recv_queue_size")]
     #[doc(alias = "doca_comch_server_set_recv_queue_size")]
@@ -93,8 +93,8 @@ impl ChannelBuilder {
         }
     }
 
-    /// For a service: how many peers are connected at once, at least 1; 512 if not said. Others get
-    /// `Full`.
+    /// Sets how many peers of a service may be connected at once, at least 1. Defaults to 512.
+    /// Others get `Full`.
     #[doc(alias = "doca_comm_channel_get_service_max_num_connections")]
     #[doc(alias = "doca_comch_cap_get_max_clients")]
     pub fn max_peers(self, peers: usize) -> ChannelBuilder {
@@ -129,7 +129,7 @@ impl ChannelBuilder {
         Ok(())
     }
 
-    /// Offers a service on a representor: its function reaches it, and nobody else. It needs a
+    /// Offers a service on a representor. Only the representor's function reaches it. It needs a
     /// Tokio runtime, and listens until it is dropped.
     ///
     /// # Errors
@@ -159,7 +159,8 @@ impl ChannelBuilder {
     }
 
     /// Offers a service at a TCP address of this machine; with port 0 at a free one
-    /// ([`Service::local_addr`]). Any device may, and who reaches the address reaches the service.
+    /// ([`Service::local_addr`]). Any device can do so. Whoever reaches the address reaches the
+    /// service.
     ///
     /// # Errors
     ///
@@ -239,7 +240,7 @@ impl ChannelBuilder {
         greeted.map_err(|error| error.with_call(CONNECT_TCP))
     }
 
-    /// The client's half of the greeting.
+    /// Returns the client's half of the greeting.
     async fn greet(self, socket: Socket, service: &str, at: At) -> Result<Channel> {
         let hello = Hello {
             max_message: self.max_message as u16,
@@ -261,7 +262,8 @@ impl ChannelBuilder {
         Ok(Channel(Arc::new(connection)))
     }
 
-    /// A connection between who was built so and a peer that takes messages of so many bytes.
+    /// Returns a connection between who was built so and a peer that takes messages of so many
+    /// bytes.
     pub(super) fn connection(
         &self,
         socket: Socket,

@@ -66,22 +66,22 @@ use crate::error::Result;
 pub struct Channel(pub(super) Arc<Connection>);
 
 impl Channel {
-    /// The most bytes of one message.
+    /// The maximum size of a message, in bytes.
     #[doc(alias = "doca_comm_channel_get_max_message_size")]
     #[doc(alias = "doca_comch_cap_get_max_msg_size")]
     pub const MAX_MESSAGE_SIZE: usize = 4080;
-    /// The longest send or receive queue, in messages.
+    /// The maximum length of a send or receive queue, in messages.
     #[doc(alias = "doca_comm_channel_get_max_send_queue_size")]
     #[doc(alias = "doca_comm_channel_get_max_recv_queue_size")]
     #[doc(alias = "doca_comch_cap_get_max_send_tasks")]
     #[doc(alias = "doca_comch_cap_get_max_recv_queue_size")]
     pub const MAX_QUEUE_SIZE: usize = 8192;
-    /// The most bytes of a service's name.
+    /// The maximum length of a service's name, in bytes.
     #[doc(alias = "doca_comm_channel_get_max_service_name_len")]
     #[doc(alias = "doca_comch_cap_get_max_name_len")]
     pub const MAX_SERVICE_NAME_LEN: usize = super::greeting::NAME_MAX;
 
-    /// Settings of a service or of a client.
+    /// Starts to configure a service or a client.
     #[doc(alias = "doca_comm_channel_ep_create")]
     #[doc(alias = "doca_comch_client_create")]
     #[doc(alias = "doca_comch_server_create")]
@@ -89,8 +89,8 @@ impl Channel {
         ChannelBuilder::new()
     }
 
-    /// Sends a message: waits until the send queue has room for it. That it was sent does not say
-    /// that it was received, nor that it was written: [`flush`](Channel::flush) waits for that.
+    /// Sends a message. If the send queue is full, waits until a message has left it. A message
+    /// that was sent may still be waiting to be written: [`flush`](Channel::flush) waits for that.
     ///
     /// # Errors
     ///
@@ -136,8 +136,8 @@ impl Channel {
         self.0.flush().await
     }
 
-    /// The next message. Several receives that wait at once get them in the order in which they
-    /// began to wait.
+    /// Returns the next message. Several receives that wait at once get them in the order in which
+    /// they began to wait.
     ///
     /// # Errors
     ///
@@ -165,7 +165,7 @@ impl Channel {
     }
 
     /// Ends the connection, for all its handles, once everything that was sent before has been
-    /// written. Over already is no error.
+    /// written. If the connection has ended already, does nothing.
     ///
     /// # Cancel safety
     ///
@@ -178,19 +178,20 @@ impl Channel {
     }
 
     /// Ends the connection now, for all its handles: what was sent and is not written yet is lost,
-    /// whole messages or the rest of one. Over already is no error.
+    /// whole messages or the rest of one. If the connection has ended already, does nothing.
     pub fn abort(&self) {
         self.0.abort();
     }
 
-    /// Whether nothing is known yet of its end. Only who sends or receives learns of one.
+    /// Returns false once this side has noticed that the connection ended. Only `send` and `recv`
+    /// notice.
     #[doc(alias = "doca_comm_channel_peer_addr_update_info")]
     #[doc(alias = "doca_comch_connection_update_info")]
     pub fn is_connected(&self) -> bool {
         self.0.is_connected()
     }
 
-    /// The device that it is on, or whose representor its service is on.
+    /// Returns the device of the channel, or the device whose representor has the service.
     #[doc(alias = "doca_comm_channel_ep_get_device")]
     #[doc(alias = "doca_comch_client_get_device")]
     #[doc(alias = "doca_comch_server_get_device")]
@@ -198,13 +199,13 @@ impl Channel {
         &self.0.device
     }
 
-    /// Who is at the other end.
+    /// Returns the peer at the other end.
     pub fn peer(&self) -> &Peer {
         self.0.peer()
     }
 
-    /// The most bytes of one message on this connection: the smaller of what both sides were built
-    /// with.
+    /// Returns the maximum size of a message on this connection, in bytes: the smaller value of its
+    /// two sides.
     #[doc(alias = "doca_comm_channel_ep_get_max_msg_size")]
     #[doc(alias = "doca_comch_client_get_max_msg_size")]
     #[doc(alias = "doca_comch_server_get_max_msg_size")]
@@ -212,14 +213,14 @@ impl Channel {
         self.0.max_message()
     }
 
-    /// What went to and fro until now.
+    /// Returns counts of the messages and bytes so far.
     #[doc(alias = "doca_comm_channel_peer_addr_get_send_messages")]
     #[doc(alias = "doca_comm_channel_peer_addr_get_recv_messages")]
     pub fn stats(&self) -> ChannelStats {
         self.0.stats()
     }
 
-    /// A number of the application's for this peer; 0 if none was set.
+    /// Returns a number of the application's for this peer; 0 if none was set.
     #[doc(alias = "doca_comm_channel_peer_addr_get_user_data")]
     #[doc(alias = "doca_comch_connection_get_user_data")]
     pub fn user_data(&self) -> u64 {

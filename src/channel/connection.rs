@@ -42,7 +42,7 @@ pub(super) struct Connection {
     pub(super) device: Device,
 }
 
-/// What went over a [`Channel`](crate::channel::Channel).
+/// Counts of the messages and bytes of a [`Channel`](crate::channel::Channel).
 ///
 /// ```
 /// use tokio_doca::channel::{Channel, ChannelStats};
@@ -56,22 +56,22 @@ pub(super) struct Connection {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChannelStats {
-    /// Messages that `send` has taken.
+    /// The number of messages that `send` has accepted.
     #[doc(alias = "doca_comch_connection_get_counter")]
     #[doc(alias = "DOCA_COMCH_COUNTER_SENT_MESSAGES")]
     pub sent_messages: u64,
-    /// Their bytes.
+    /// The number of their bytes.
     #[doc(alias = "doca_comm_channel_peer_addr_get_send_bytes")]
     #[doc(alias = "DOCA_COMCH_COUNTER_SENT_BYTES")]
     pub sent_bytes: u64,
-    /// Messages that `recv` has handed out.
+    /// The number of messages that `recv` has returned.
     #[doc(alias = "DOCA_COMCH_COUNTER_RECV_MESSAGES")]
     pub received_messages: u64,
-    /// Their bytes.
+    /// The number of their bytes.
     #[doc(alias = "doca_comm_channel_peer_addr_get_recv_bytes")]
     #[doc(alias = "DOCA_COMCH_COUNTER_RECV_BYTES")]
     pub received_bytes: u64,
-    /// Messages that wait in the send queue, since the peer does not read.
+    /// The number of messages in the send queue, which wait for the peer to read.
     #[doc(alias = "doca_comm_channel_peer_addr_get_send_in_flight_messages")]
     pub sends_in_flight: usize,
 }
@@ -141,7 +141,7 @@ fn would_block(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }
 
-/// What the error of a call on the socket means.
+/// Returns what the error of a call on the socket means.
 fn failed(error: &io::Error) -> Ended {
     match error.kind() {
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Ended::There,
@@ -319,7 +319,7 @@ impl Connection {
         }
     }
 
-    /// The next message, of what was read or can be.
+    /// Returns the next message, of what was read or can be.
     ///
     /// # Errors
     ///

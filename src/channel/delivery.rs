@@ -9,8 +9,8 @@ use super::socket::{Socket, Stream};
 use crate::process;
 
 impl Socket {
-    /// How many bytes of what was written the peer's host has not. What a Unix socket has taken it
-    /// has.
+    /// Returns how many bytes of what was written the peer's host has not. What a Unix socket has
+    /// taken it has.
     pub(crate) fn unacknowledged(&self) -> usize {
         match &self.stream {
             Stream::Unix(_) => 0,

@@ -46,7 +46,7 @@ impl Messages {
     }
 }
 
-/// What an Inbox makes of it, and whether it ends with a message that is too long.
+/// Returns what an Inbox makes of it, and whether it ends with a message that is too long.
 fn received(mut stream: &[u8], max: usize, ahead: usize, step: usize) -> (Vec<Bytes>, bool) {
     let mut inbox = Inbox::new(max, ahead);
     let mut messages = Vec::new();
@@ -71,7 +71,7 @@ fn received(mut stream: &[u8], max: usize, ahead: usize, step: usize) -> (Vec<By
     }
 }
 
-/// What was sent, read plainly.
+/// Returns what was sent, read plainly.
 fn sent(mut stream: &[u8], max: usize) -> (Vec<Bytes>, bool) {
     let mut messages = Vec::new();
     while let Some((head, rest)) = stream.split_first_chunk::<HEAD>() {

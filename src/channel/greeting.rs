@@ -33,7 +33,7 @@ impl<'a> Hello<'a> {
         bytes
     }
 
-    /// What to answer if it is none.
+    /// Returns what to answer if it is none.
     pub(super) fn parse(bytes: &'a [u8]) -> Result<Hello<'a>, Answer> {
         let rest = bytes.strip_prefix(MAGIC).ok_or(Answer::Nonsense)?;
         let (&version, rest) = rest.split_first().ok_or(Answer::Nonsense)?;
@@ -53,7 +53,7 @@ impl<'a> Hello<'a> {
     }
 }
 
-/// Whether a service can be called so.
+/// Returns true if a service can be called so.
 pub(super) fn is_name(service: &str) -> bool {
     (1..=NAME_MAX).contains(&service.len()) && !service.contains('\0')
 }
@@ -84,7 +84,7 @@ impl Answer {
         bytes
     }
 
-    /// The answer, and the service's longest message; `None` if it is none.
+    /// Returns the answer, and the service's longest message; `None` if it is none.
     pub(super) fn parse(bytes: &[u8]) -> Option<(Answer, u16)> {
         let rest = bytes.strip_prefix(MAGIC)?;
         let &[_version, answer, high, low] = rest else {
@@ -95,7 +95,7 @@ impl Answer {
         (max_message > 0 || answer != Answer::Welcome).then_some((answer, max_message))
     }
 
-    /// What it means for the client.
+    /// Returns what it means for the client.
     pub(super) fn refusal(self) -> Option<(ErrorKind, &'static str)> {
         match self {
             Answer::Welcome => None,

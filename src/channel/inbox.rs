@@ -9,7 +9,7 @@ use tokio_util::codec::{Decoder, LengthDelimitedCodec};
 /// Bytes of a frame before its message.
 pub(super) const HEAD: usize = 4;
 
-/// The codec of both directions: a length of four bytes, big-endian, and the message.
+/// Returns the codec of both directions: a length of four bytes, big-endian, and the message.
 pub(super) fn codec(max_message: usize) -> LengthDelimitedCodec {
     LengthDelimitedCodec::builder()
         .length_field_length(HEAD)
@@ -67,12 +67,12 @@ impl Inbox {
         (&mut self.bytes).limit(room)
     }
 
-    /// Whether the last message has begun and not ended.
+    /// Returns true if the last message has begun and not ended.
     pub(super) fn is_torn(&self) -> bool {
         self.within || !self.bytes.is_empty()
     }
 
-    /// How much memory it has taken.
+    /// Returns how much memory it has taken.
     #[cfg(any(test, fuzzing))]
     pub(super) fn capacity(&self) -> usize {
         self.bytes.capacity()

@@ -37,7 +37,7 @@ impl Outbox {
         encoded
     }
 
-    /// The bytes to be written next.
+    /// Returns the bytes to be written next.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -63,7 +63,7 @@ impl Outbox {
         ended
     }
 
-    /// How many frames wait.
+    /// Returns how many frames wait.
     pub(super) fn len(&self) -> usize {
         self.frames.len()
     }

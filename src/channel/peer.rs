@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-/// Who is at the other end of a [`Channel`](crate::channel::Channel) or a
+/// The peer at the other end of a [`Channel`](crate::channel::Channel) or a
 /// [`RdmaStream`](crate::stream::RdmaStream).
 ///
 /// ```
@@ -59,18 +59,19 @@ impl Peer {
         }
     }
 
-    /// The number of its process, if it is one of this machine that can be seen from here.
+    /// Returns the id of the peer's process, if that process is on this machine and visible from
+    /// this one.
     pub fn process_id(&self) -> Option<i32> {
         self.process
     }
 
-    /// The number of its user, if the connection is by a Unix socket: the user of the process that
-    /// connected, or that listened.
+    /// Returns the id of the peer's user if the connection uses a Unix socket: the user of the
+    /// process that connected or listened.
     pub fn user_id(&self) -> Option<u32> {
         self.user
     }
 
-    /// Its address, if the connection was made by TCP or rdma_cm.
+    /// Returns the peer's address, if the connection was made by TCP or rdma_cm.
     pub fn tcp_addr(&self) -> Option<SocketAddr> {
         self.addr
     }

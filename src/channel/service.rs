@@ -122,7 +122,7 @@ impl Service {
         }
     }
 
-    /// The next client.
+    /// Waits for the next client, and returns its channel.
     ///
     /// # Errors
     ///
@@ -137,8 +137,8 @@ impl Service {
         poll_fn(|cx| arrivals.poll(cx, &self.peers)).await
     }
 
-    /// Who is connected: handles of the Channels that were accepted and are still held by somebody,
-    /// or have something to send.
+    /// Returns handles of the connected Channels: those that were accepted and still have a handle,
+    /// or messages to send.
     #[doc(alias = "doca_comm_channel_ep_get_peer_addr_list")]
     pub fn peers(&self) -> Vec<Channel> {
         let connections = self.peers.lock();
@@ -149,17 +149,17 @@ impl Service {
             .collect()
     }
 
-    /// What it is called.
+    /// Returns the service's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The device that it is on, or behind.
+    /// Returns the device of the service, or the device whose representor it is on.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// The TCP address, if it has one.
+    /// Returns the service's TCP address, if it has one.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.local_addr
     }
@@ -227,7 +227,7 @@ impl Arrivals {
     }
 }
 
-/// Whether this process or the system has no room for another socket.
+/// Returns true if this process or the system has no room for another socket.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     let full = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS];
     error
@@ -245,7 +245,8 @@ fn failed(error: io::Error) -> Error {
     }
 }
 
-/// The service's half of the greeting; `None` if there is nothing more to be said to that one.
+/// Returns the service's half of the greeting; `None` if there is nothing more to be said to that
+/// one.
 async fn greet(
     socket: Socket,
     config: ChannelBuilder,

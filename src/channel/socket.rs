@@ -182,18 +182,18 @@ impl Socket {
         either!(self, stream => process::hang_up(stream.as_fd()));
     }
 
-    /// The TCP address of this end.
+    /// Returns the TCP address of this end.
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         self.local
     }
 
-    /// Who is at the other end.
+    /// Returns who is at the other end.
     pub(crate) fn peer(&self) -> Peer {
         self.peer.clone()
     }
 
-    /// Whether the other end of a Unix socket is a process of this user: who connected, or who
-    /// listened.
+    /// Returns true if the other end of a Unix socket is a process of this user: who connected, or
+    /// who listened.
     fn is_of_this_user(&self) -> bool {
         self.peer.user_id().is_some_and(process::is_own_user)
     }
@@ -232,7 +232,7 @@ pub(crate) fn runtime(op: &'static str) -> Result<Handle> {
     Ok(runtime)
 }
 
-/// The name of a service's socket, for the processes of this user.
+/// Returns the name of a service's socket, for the processes of this user.
 ///
 /// # Errors
 ///
@@ -382,7 +382,7 @@ impl Listener {
         TcpListener::from_std(socket).map(Listener::Tcp)
     }
 
-    /// The next that comes; `None` for one that is not let in, or has gone again.
+    /// Returns the next that comes; `None` for one that is not let in, or has gone again.
     pub(crate) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Socket>>> {
         let accepted = match self {
             Listener::Unix(listener) | Listener::Path(listener) => {
@@ -402,7 +402,7 @@ impl Listener {
         })
     }
 
-    /// The TCP address.
+    /// Returns the TCP address.
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         match self {
             Listener::Unix(..) | Listener::Path(..) => None,
@@ -411,8 +411,8 @@ impl Listener {
     }
 }
 
-/// Whether an error of accept(2) is of the connection that it would have returned, and not of the
-/// listening socket: "treat them like EAGAIN" (its manual page); EPERM is of a firewall.
+/// Returns true if an error of accept(2) is of the connection that it would have returned, and not
+/// of the listening socket: "treat them like EAGAIN" (its manual page); EPERM is of a firewall.
 fn is_of_the_peer(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

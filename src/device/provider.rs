@@ -21,10 +21,10 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// A family of devices.
 pub trait Provider: Send + Sync {
-    /// Its name, as [`DevInfo::provider`] has it.
+    /// Returns its name, as [`DevInfo::provider`] has it.
     fn name(&self) -> &'static str;
 
-    /// What can be opened now.
+    /// Returns what can be opened now.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ pub trait Provider: Send + Sync {
     }
 }
 
-/// Whether a device can still be used.
+/// Tells whether a device can still be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Liveness {
@@ -85,7 +85,7 @@ pub enum Liveness {
 ///
 /// Implementors keep these duties.
 pub unsafe trait Adapter: Send + Sync {
-    /// What was opened.
+    /// Returns what was opened.
     fn info(&self) -> &DevInfo;
 
     /// Registers memory.
@@ -110,9 +110,9 @@ pub unsafe trait Adapter: Send + Sync {
         Err(Error::new(kind, None, text))
     }
 
-    /// A name that a function and its representor have in common, and nobody else: where their
-    /// Channels meet on this machine. Of the device itself, or of one of its representors. At most
-    /// 48 bytes.
+    /// Returns a name that a function and its representor have in common, and nobody else: where
+    /// their Channels meet on this machine. Of the device itself, or of one of its representors. At
+    /// most 48 bytes.
     ///
     /// # Errors
     ///
@@ -173,22 +173,22 @@ pub unsafe trait Adapter: Send + Sync {
         Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 
-    /// Whether it can still be used.
+    /// Tells whether the device can still be used.
     fn liveness(&self) -> Liveness {
         Liveness::Alive
     }
 
-    /// How many Jobs it has finished, if it counts them.
+    /// Returns how many Jobs it has finished, if it counts them.
     fn jobs(&self) -> Option<u64> {
         None
     }
 
-    /// How long its engines have worked, if they are threads of this process.
+    /// Returns how long its engines have worked, if they are threads of this process.
     fn engine_time(&self) -> Option<Duration> {
         None
     }
 
-    /// The `ibv_pd` in which memory is registered for
+    /// Returns the `ibv_pd` in which memory is registered for
     /// [`RegistrationUse::Rdma`](super::RegistrationUse::Rdma), under the lower half of the key;
     /// `None` if there is none.
     fn pd(&self) -> Option<NonNull<c_void>> {
@@ -201,7 +201,7 @@ pub unsafe trait Adapter: Send + Sync {
 pub struct DeviceId(u64);
 
 impl DeviceId {
-    /// A number that no other device of this process has; even, and never 0.
+    /// Returns a number that no other device of this process has; even, and never 0.
     pub fn as_raw(self) -> u64 {
         self.0
     }
@@ -238,34 +238,34 @@ impl Device {
         }
     }
 
-    /// Its identity.
+    /// Returns its identity.
     pub fn id(&self) -> DeviceId {
         self.id
     }
 
-    /// What was opened.
+    /// Returns what was opened.
     #[doc(alias = "doca_dev_as_devinfo")]
     pub fn info(&self) -> &DevInfo {
         self.adapter.info()
     }
 
-    /// Whether it can still be used.
+    /// Tells whether the device can still be used.
     pub fn liveness(&self) -> Liveness {
         self.adapter.liveness()
     }
 
-    /// How many Jobs it has finished since it was opened, if it counts them.
+    /// Returns how many Jobs it has finished since it was opened, if it counts them.
     pub fn jobs(&self) -> Option<u64> {
         self.adapter.jobs()
     }
 
-    /// How long its engines have worked since it was opened, if they are threads of this process:
-    /// counted when they pause.
+    /// Returns how long its engines have worked since it was opened, if they are threads of this
+    /// process: counted when they pause.
     pub fn engine_time(&self) -> Option<Duration> {
         self.adapter.engine_time()
     }
 
-    /// The protection domain (`ibv_pd`) in which an adapter has this process's memory and
+    /// Returns the protection domain (`ibv_pd`) in which an adapter has this process's memory and
     /// endpoints, for an application that uses libibverbs as well. It is the device's: not to be
     /// deallocated, and there as long as the device is. The keys are
     /// [`Buf::mkey`](crate::Buf::mkey)'s.
@@ -285,7 +285,7 @@ impl Device {
         })
     }
 
-    /// What its provider implements.
+    /// Returns what its provider implements.
     pub fn adapter(&self) -> &Arc<dyn Adapter> {
         &self.adapter
     }

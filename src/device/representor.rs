@@ -102,18 +102,18 @@ impl Representor {
         Err(Error::new(ErrorKind::NotFound, None, text))
     }
 
-    /// Its device: the port that it is behind.
+    /// Returns its device: the port that it is behind.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// What it was when it was opened.
+    /// Returns what it was when it was opened.
     #[doc(alias = "doca_dev_rep_as_devinfo")]
     pub fn info(&self) -> &RepInfo {
         &self.info
     }
 
-    /// Whether its function is still there.
+    /// Checks whether its function is still there.
     ///
     /// # Errors
     ///

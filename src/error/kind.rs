@@ -5,7 +5,7 @@ use std::io;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal;)*) => {
-        /// The 26 failures of `doca_error_t`, and room for what nobody knows.
+        /// The kind of a failure: the 26 of `doca_error_t`, and `Unknown` for all others.
         ///
         /// ```
         /// use tokio_doca::{Device, ErrorKind};
@@ -34,7 +34,7 @@ macro_rules! kinds {
         }
 
         impl ErrorKind {
-            /// The number of this kind in `doca_error_t`.
+            /// Returns the number of this kind in `doca_error_t`.
             pub const fn code(self) -> u32 {
                 match self {
                     $(ErrorKind::$name => $code,)*
@@ -42,7 +42,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The kind with this number in `doca_error_t`; `None` for 0, which is success.
+            /// Returns the kind with this number in `doca_error_t`; `None` for 0, which is success.
             pub const fn from_code(code: u32) -> Option<ErrorKind> {
                 match code {
                     0 => None,
@@ -51,7 +51,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// A short description.
+            /// Returns a short description.
             #[doc(alias = "doca_get_error_string")]
             #[doc(alias = "doca_error_get_descr")]
             pub const fn description(self) -> &'static str {

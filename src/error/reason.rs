@@ -22,7 +22,7 @@ reasons! {
         => "reset_data_len() overwrites, slice() copies a part";
     /// The destination has no room at all.
     NoTailroom, InvalidValue, "the destination has no tailroom" => "reset_data_len() overwrites";
-    /// The destination is a source too, or stands twice among the destinations, or they overlap.
+    /// The destination overlaps a source, or has some bytes twice.
     Overlap, InvalidValue,
         "source and destination share memory, or the destination has a byte twice"
         => "give each side bytes of its own";
@@ -32,11 +32,11 @@ reasons! {
         |end, data|
         "the slice ends at byte {end}, and the Buf holds {data} bytes of data"
         => "take a shorter one, or fill the Buf first";
-    /// A slice stands in a destination chain.
+    /// A destination chain contains a slice.
     SliceAsDestination, InvalidValue,
         "a slice is a source only"
         => "put the Buf itself into a destination chain";
-    /// Imported memory stands in a chain, and the job is not a copy.
+    /// A chain contains imported memory, and the job is not a copy.
     RemoteInChain, NotSupported,
         "the chain has imported memory, and only a Dma gathers from it and scatters to it"
         => "give an Rdma the RemoteBuf itself as its remote side, or copy the bytes to a Buf with Dma::copy";
@@ -207,7 +207,7 @@ reasons! {
     Flushed, Unknown,
         "the job was flushed, because its Rdma failed or was reset"
         => "JobError::cause says why";
-    /// The peer has no receive posted, and the time limit is over.
+    /// The peer has posted no receive within the time limit.
     NoReceive, TimedOut,
         "the peer posts no receive, or does not take what was sent, within the rnr_timeout",
         |millis, _b|
@@ -327,8 +327,7 @@ reasons! {
         "the device does not take this mask"
         => "use 0, or 1, 2, 4 or 8 whole bytes beside one another \
          (SyncEventCaps::whole_byte_masks)";
-    /// As many waits as the SyncEvent has places for go on, and the caller did not want to wait for
-    /// one.
+    /// The SyncEvent already has as many waits as it keeps, and the caller did not want to wait.
     WaitsFull, Again,
         "all waits of the SyncEvent are taken",
         |size, _b|
@@ -356,7 +355,7 @@ reasons! {
     EventPeerGone, ConnectionReset,
         "the process at the other end of this SyncEvent has ended"
         => "share the event, or another one, with its successor";
-    /// As many Leases as can be counted are out.
+    /// The Buf has the maximum number of leases.
     LeaseLimit, InUse,
         "as many readers hold this Buf as can be counted",
         |limit, _b|
@@ -393,8 +392,8 @@ reasons! {
     NoRuntime, BadState,
         "an event-driven WorkQ needs a Tokio runtime with enable_io()"
         => "poll it there, or use Mode::BusyPoll";
-    /// The job is in flight, but was polled where nobody would hear of its end: it goes on,
-    /// forgotten.
+    /// The job is in flight and was polled without a runtime, so that no event could wake its task.
+    /// The job continues, and its result is dropped.
     Unheard, BadState,
         "the job goes on, and the destination may be written, but it was polled without a \
          runtime that can wait for it"

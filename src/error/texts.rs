@@ -22,7 +22,7 @@ macro_rules! fact {
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident, $kind:ident,
        $fact:literal $(, |$a:ident, $b:ident| $numbers:literal)? => $way:literal;)*) => {
-        /// What exactly a job was refused for, or failed with.
+        /// The exact reason why a job was refused or failed.
         ///
         /// It prints as a sentence with the way out, which each variant shows below; a [`JobError`]
         /// prints its numbers as well.
@@ -66,7 +66,7 @@ macro_rules! reasons {
         }
 
         impl JobError {
-            /// What kind of failure it is.
+            /// Returns what kind of failure it is.
             pub fn kind(&self) -> ErrorKind {
                 if let Some(cause) = self.first_failure() {
                     return cause.kind();

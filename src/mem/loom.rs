@@ -505,7 +505,7 @@ fn device(key: u64) -> Device {
     Device::from_adapter(Arc::new(Holder(info, key)))
 }
 
-/// A real pool of one element, which is out.
+/// Returns a real pool of one element, which is out.
 fn pool() -> (Mmap, BufPool, Buf) {
     let device = device(0);
     let mmap = Mmap::builder().device(&device).alloc(4096).unwrap();

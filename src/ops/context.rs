@@ -19,7 +19,7 @@ pub(super) trait Kind: Clone {
     /// What a device without this kind lacks: "device x {}".
     const LACKS: &'static str;
 
-    /// The capabilities of this kind, if the device has it.
+    /// Returns the capabilities of this kind, if the device has it.
     fn of(caps: &Caps) -> Option<&Self>;
     fn event_driven(&self) -> bool;
     fn max_buf_size(&self) -> u64;
@@ -138,7 +138,7 @@ impl<K: Kind, E> Context<K, E> {
         }
     }
 
-    /// Where it is attached.
+    /// Returns where it is attached.
     #[inline(always)]
     pub(super) fn attachment(&self) -> &Attachment {
         &self.0.attachment

@@ -20,7 +20,7 @@ use pin_project::pin_project;
 use super::refused::Refused;
 use sealed::{Kind, Own, Post};
 
-/// What an [`Op`] does: the contexts have one type for each kind of operation.
+/// A request that an [`Op`] carries out. The contexts have one type for each kind of operation.
 ///
 /// The trait is sealed: the crate alone implements it.
 ///
@@ -349,11 +349,12 @@ impl<O> fmt::Debug for Started<O> {
     }
 }
 
-/// What [`Op::start_all`] has made of operations.
+/// The result of [`Op::start_all`]: the operations that were submitted, and those that were
+/// refused.
 #[derive(Debug)]
 #[must_use = "what was refused was not begun"]
 pub struct StartedAll<O> {
-    /// Those that were submitted, in order.
+    /// The operations that were submitted, in order.
     pub started: Vec<Started<O>>,
     /// The others, in order, and why the first of them was refused; `None` if all were submitted.
     pub refused: Option<Refused<Vec<O>>>,

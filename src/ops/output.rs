@@ -4,8 +4,8 @@ use super::graph::{Instance, RunError};
 use crate::error::JobError;
 use crate::reactor::{End, Received, ResultKind, WorkQ};
 
-/// What an operation answers that was posted ([`Op::post`](super::Op::post)):
-/// [`WorkQ::progress`](crate::WorkQ::progress) hands it out.
+/// The output of a posted operation ([`Op::post`](super::Op::post)), as
+/// [`WorkQ::progress`](crate::WorkQ::progress) returns it.
 ///
 /// ```
 /// use tokio_doca::op::Output;
@@ -40,7 +40,7 @@ pub enum Output {
     Value(u64),
     /// It is done, and there is nothing to say.
     Done,
-    /// What was received.
+    /// The message that was received.
     Received(Received),
     /// The instance of a run, and how the run ended.
     #[doc(alias = "DOCA_GRAPH_JOB")]
@@ -87,7 +87,7 @@ impl Output {
 }
 
 impl WorkQ {
-    /// Collects what is over, and hands out operations that were posted
+    /// Collects completions, and hands out the results of operations that were posted
     /// ([`Op::post`](crate::Op::post)): the word of the caller's, untouched, and what the operation
     /// answers or why it failed. Each exactly once, in jobs in the order in which they ended, then
     /// the receives, waits and runs that are over, on this thread. Returns how many.

@@ -46,7 +46,7 @@ impl Guarded {
         Ok(Guarded::new(self.try_clone()?, self.quick))
     }
 
-    /// The descriptor without its guard, and whether closing it takes no time.
+    /// Returns the descriptor without its guard, and whether closing it takes no time.
     pub(crate) fn into_parts(mut self) -> (OwnedFd, bool) {
         let descriptor = self.descriptor.take();
         let descriptor = descriptor.expect("whoever takes it out consumes the guard");

@@ -38,7 +38,7 @@ fn new(kind: SockType, flags: SockFlag) -> nix::Result<OwnedFd> {
     socket::socket(AddressFamily::Unix, kind, flags, None)
 }
 
-/// A socket that listens, and does not block. It and its connections take no descriptors.
+/// Returns a socket that listens, and does not block. It and its connections take no descriptors.
 pub(crate) fn listen(kind: SockType, address: &UnixAddr) -> nix::Result<Guarded> {
     let socket = new(kind, SockFlag::SOCK_NONBLOCK)?;
     let refuses = refuses(socket.as_fd());
@@ -47,7 +47,8 @@ pub(crate) fn listen(kind: SockType, address: &UnixAddr) -> nix::Result<Guarded>
     Ok(Guarded::new(socket, refuses))
 }
 
-/// The next connection; it blocks, whatever the listener does, and takes descriptors if that does.
+/// Returns the next connection; it blocks, whatever the listener does, and takes descriptors if
+/// that does.
 pub(crate) fn accept(listener: &Guarded) -> nix::Result<Guarded> {
     let accepted = socket::accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC)?;
     // SAFETY: the call opened it: nobody else has it.

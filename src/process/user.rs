@@ -33,7 +33,7 @@ pub(crate) fn check_own_user() -> Result<(), String> {
     ))
 }
 
-/// Whether a map leaves all numbers as they are, so that each stands for one user.
+/// Returns true if a map leaves all numbers as they are, so that each stands for one user.
 fn is_identity(map: &std::io::Result<String>) -> bool {
     let Ok(map) = map else { return false };
     let numbers: Vec<&str> = map.split_whitespace().collect();

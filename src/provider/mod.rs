@@ -27,14 +27,14 @@ static PROVIDERS: LazyLock<Mutex<List>> =
 #[cfg(feature = "verbs")]
 static VERBS: LazyLock<Arc<verbs::Verbs>> = LazyLock::new(|| Arc::new(verbs::Verbs::system()));
 
-/// The adapters of the system.
+/// Returns the adapters of the system.
 #[cfg(feature = "verbs")]
 fn verbs() -> &'static verbs::Verbs {
     &VERBS
 }
 
-/// All providers. Adapters are the last, so that only who looks for what no other provider has
-/// opens libibverbs.
+/// Returns all providers. Adapters are the last, so that only who looks for what no other provider
+/// has opens libibverbs.
 fn providers() -> List {
     #[allow(unused_mut, reason = "there may be no adapters")]
     let mut list = lock(&*PROVIDERS).clone();

@@ -64,8 +64,8 @@ impl Device {
         Err(Error::new(ErrorKind::NotFound, OP, text))
     }
 
-    /// All devices of all providers. An adapter with several ports is listed by its name, and after
-    /// it once for each port (`mlx5_0/1`, `mlx5_0/2`).
+    /// Returns all devices of all providers. An adapter with several ports is listed by its name,
+    /// and after it once for each port (`mlx5_0/1`, `mlx5_0/2`).
     ///
     /// # Errors
     ///

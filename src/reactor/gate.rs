@@ -97,8 +97,8 @@ impl Gate {
 }
 
 impl<'a> Inside<'a> {
-    /// What is reaped into. Completions of earlier looks stand in it: a device that counts more
-    /// than it fills names jobs that have ended, which the tables ignore.
+    /// Returns what is reaped into. Completions of earlier looks stand in it: a device that counts
+    /// more than it fills names jobs that have ended, which the tables ignore.
     #[inline(always)]
     pub(super) fn completions(&mut self) -> &mut [Completion; BATCH] {
         self.0.completions.with_mut(|completions| {
@@ -169,7 +169,7 @@ impl<T> Later<Option<T>> {
 
 #[cfg(test)]
 impl Outside {
-    /// A thread of a test, which has entered no gate.
+    /// Returns a thread of a test, which has entered no gate.
     pub(super) fn of_a_test() -> Outside {
         Outside(())
     }

@@ -336,7 +336,7 @@ impl Bed {
         })
     }
 
-    /// An Op that is polled once, and dropped.
+    /// Returns an Op that is polled once, and dropped.
     fn spawn_dropped_op(&self) -> JoinHandle<()> {
         let attachment = Arc::clone(&self.attachment);
         spawn(move || {

@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::seq_cst_order;
 
-/// How an Op waits: a policy of the waiter, the same WorkQ serves all of them.
+/// How an operation waits. One WorkQ serves all modes.
 ///
 /// ```
 /// use tokio_doca::{BufPool, Device, Dma, Mmap, Mode, WorkQ};
@@ -50,8 +50,8 @@ pub enum Mode {
     /// may write a line, and with `panic = "abort"` the process ends.
     #[default]
     EventDriven,
-    /// The task polls until the Job is over: no system call per Job, no runtime needed. For
-    /// latency-critical threads.
+    /// The task polls until the job has completed. Jobs make no system calls, and no runtime is
+    /// needed. For latency-critical threads.
     BusyPoll,
     /// The task polls for a bounded time, and then sleeps as in event mode: the latency of
     /// busy-polling for short jobs, and almost no CPU time for long ones. Needs a Tokio runtime
@@ -145,8 +145,8 @@ impl Current {
         Policy(self.0.load(Ordering::Relaxed))
     }
 
-    /// Whether it is another one by now. To be asked by who is about to sleep, after it can be
-    /// found. Pairs with `set`.
+    /// Returns true if it is another one by now. To be asked by who is about to sleep, after it can
+    /// be found. Pairs with `set`.
     #[inline(always)]
     pub(super) fn is_still(&self, policy: Policy) -> bool {
         seq_cst_order();

@@ -15,16 +15,16 @@ use crate::sync::Waiters;
 pub(crate) trait Wanted {
     fn line(&self) -> &Waiters;
 
-    /// How many those in line could take.
+    /// Returns how many those in line could take.
     fn available(&self) -> usize;
 }
 
 /// A table of places: receives, or waits.
 pub(super) trait Places: Wanted + Send + Sync {
-    /// The upper part of its Tokens.
+    /// Returns the upper part of its Tokens.
     fn number(&self) -> u32;
 
-    /// How many places were taken, ever.
+    /// Returns how many places were taken, ever.
     fn posted(&self) -> u64;
 
     /// The device says that what had these places is over. Adds each end to `ends`.

@@ -59,7 +59,8 @@ impl Spin {
         is_over
     }
 
-    /// How many times to look in this turn: once in the first, in which others may begin as well.
+    /// Returns how many times to look in this turn: once in the first, in which others may begin as
+    /// well.
     pub(super) fn looks(&self) -> usize {
         if self.turns > 1 { LOOKS } else { 1 }
     }
@@ -87,7 +88,7 @@ impl Spin {
         }
     }
 
-    /// Whether its time of `spin` nanoseconds is over, which it stays.
+    /// Returns whether its time of `spin` nanoseconds is over, which it stays.
     pub(super) fn is_time_over(&mut self, spin: u64, now: impl FnOnce() -> u64) -> bool {
         if self.next == OVER || spin == 0 {
             return true;
@@ -150,7 +151,7 @@ impl Spins {
         }
     }
 
-    /// Whether a future that begins to wait is to spin.
+    /// Returns whether a future that begins to wait is to spin.
     fn may_begin(&self, now: impl Fn() -> u64) -> bool {
         let (skip, until) = (self.skip.load(Relaxed), self.until.load(Relaxed));
         if skip > 0 {
@@ -166,14 +167,14 @@ impl Spins {
         false
     }
 
-    /// The number of one more turn.
+    /// Returns the number of one more turn.
     fn turn(&self) -> u32 {
         let turn = self.turns.load(Relaxed).wrapping_add(1);
         self.turns.store(turn, Relaxed);
         turn
     }
 
-    /// The turns of other futures after this one.
+    /// Returns the turns of other futures after this one.
     fn turns_since(&self, turn: u32) -> u32 {
         self.turns.load(Relaxed).wrapping_sub(turn)
     }
@@ -206,7 +207,7 @@ mod tests {
     use std::cell::Cell;
     use std::time::Duration;
 
-    /// How long it spins, and how often it looks at the clock, if each turn takes so long.
+    /// Returns how long it spins, and how often it looks at the clock, if each turn takes so long.
     fn spun(spin: u64, turn: u64) -> (u64, u32) {
         let spin = Mode::Hybrid {
             spin: Duration::from_nanos(spin),
@@ -258,7 +259,8 @@ mod tests {
             spin.is_over(*policy, spins, || asleep, || time.get())
         }
 
-        /// A wait that takes so long, if it is not told of by an event. Returns whether it spun.
+        /// Returns a wait that takes so long, if it is not told of by an event. Returns whether it
+        /// spun.
         fn wait(&self, takes: u64) -> bool {
             let Model(time, spins, policy) = self;
             let (mut spin, since) = (Spin::default(), time.get());

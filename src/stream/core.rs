@@ -150,7 +150,7 @@ impl Core {
         &self.rdma
     }
 
-    /// What the application may have of it.
+    /// Returns what the application may have of it.
     pub(super) fn view(&self) -> StreamRdma {
         StreamRdma(self.rdma.clone())
     }

@@ -102,8 +102,8 @@ impl Connecting {
         }
     }
 
-    /// The path carries no packets of this size. Returns whether it may ask for smaller ones, by
-    /// another hello: once.
+    /// Returns the path carries no packets of this size. Returns whether it may ask for smaller
+    /// ones, by another hello: once.
     pub(super) fn asks_again(&mut self) -> bool {
         let may = self.step == Dial::Dials(Ask::Rdma);
         if may {
@@ -271,7 +271,7 @@ impl Listening {
         !matches!(self.step, Listen::Hears | Listen::Over)
     }
 
-    /// Whether there is a stream.
+    /// Returns true if there is a stream.
     pub(super) fn is_done(&self) -> bool {
         matches!(
             self.step,
@@ -315,7 +315,7 @@ mod tests {
     };
     const TCP: Offer<'static> = Offer { blob: b"", ..MAY };
 
-    /// What a peer may say: each message, whole or cut, and nonsense.
+    /// Returns what a peer may say: each message, whole or cut, and nonsense.
     fn said() -> impl Strategy<Value = Vec<u8>> {
         let offers = [OFFER, MAY, TCP, Offer { flags: 0, ..TCP }];
         let offers = offers.map(|offer| [Message::Hello(offer), Message::Welcome(offer)]);

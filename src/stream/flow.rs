@@ -118,8 +118,8 @@ impl Flow {
         self.owes > 0 && self.acknowledgeable(lent) == 0
     }
 
-    /// How many frames of credits may be acknowledged now: for each of them the peer may send
-    /// another one, beside all data that was granted and the end.
+    /// Returns how many frames of credits may be acknowledged now: for each of them the peer may
+    /// send another one, beside all data that was granted and the end.
     fn acknowledgeable(&self, lent: usize) -> u8 {
         let taken_up = self.granted + RESERVED as u64 - u64::from(self.owes);
         let room = (self.taken + lent as u64).saturating_sub(taken_up);
@@ -255,7 +255,7 @@ mod tests {
             other.came.push_back(frame);
         }
 
-        /// Bytes that count up, so that each says where it belongs.
+        /// Returns bytes that count up, so that each says where it belongs.
         fn bytes(&mut self, len: usize) -> Vec<u8> {
             let from = self.written;
             self.written += len;

@@ -73,7 +73,8 @@ impl Incoming {
         &self.peer
     }
 
-    /// Returns what the peer has told [`RdmaConnector::connect_with`](super::RdmaConnector).
+    /// Returns the data that the peer has given to
+    /// [`RdmaConnector::connect_with`](super::RdmaConnector).
     pub fn data(&self) -> &[u8] {
         match &self.way {
             Way::Exchange(meeting) => meeting.data(),
@@ -209,7 +210,7 @@ impl Way {
         }
     }
 
-    /// Whether the peer was neither accepted nor told why not.
+    /// Returns true if the peer was neither accepted nor told why not.
     fn waits(&self) -> bool {
         match self {
             Way::Exchange(meeting) => meeting.state.is_asked() && !meeting.state.is_done(),

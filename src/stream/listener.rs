@@ -65,7 +65,7 @@ pub struct RdmaListener {
     addr: StreamAddr,
     tcp: Option<SocketAddr>,
     cm: Option<CmListener>,
-    /// Whether `accept` looks for peers of rdma_cm first: if the last peer came to the socket.
+    /// True if `accept` looks for peers of rdma_cm first: if the last peer came to the socket.
     cm_first: AtomicBool,
     /// The log says that there will be no more of them.
     cm_over: Once,

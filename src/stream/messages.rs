@@ -76,7 +76,7 @@ impl RdmaStream {
 }
 
 impl RdmaMessages {
-    /// Bytes of headroom that a Buf needs to be sent.
+    /// The headroom that a Buf needs to be sent, in bytes.
     pub const HEADROOM: usize = HEAD;
 
     /// Returns the longest message, in bytes: the smaller

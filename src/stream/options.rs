@@ -23,7 +23,7 @@ pub(super) const SURE: Mtu = Mtu::Bytes1024;
 /// How long a frame waits for a receive of a peer that has said that it is posted.
 const LIAR: Duration = Duration::from_millis(100);
 
-/// Where a listener listens: a TCP address, a Unix socket in the file system, or an address of the
+/// The address of a listener: a TCP address, the path of a Unix socket, or an address of the
 /// connection manager of RDMA networks. Texts are host names with a port, as `"storage-1:4420"`.
 ///
 /// Only what sets a connection up goes there. On a Unix socket the listener learns the user of its
@@ -46,9 +46,9 @@ pub enum StreamAddr {
     Tcp(SocketAddr),
     /// The path of a Unix socket.
     Unix(PathBuf),
-    /// An address of an adapter of the listener's, and a port, by rdma_cm: the kernel finds the
-    /// adapter, the route and the addresses on it, and either side hears at once when the other one
-    /// ends. Needs adapters (not iWARP's) and librdmacm. A connector says at most 24 bytes, and a
+    /// An address of the listener's adapter, and a port, for rdma_cm: the kernel finds the adapter,
+    /// the route and the addresses, and each side learns at once that the other one has ended.
+    /// Needs adapters (not iWARP's) and librdmacm. A connector says at most 24 bytes, and a
     /// listener 164. With [`or_tcp`](StreamOptions::or_tcp) a listener listens at the TCP address
     /// of this number as well, and a connector for which rdma_cm finds no way goes there.
     /// [`gid_index`](StreamOptions::gid_index) and [`mtu`](StreamOptions::mtu) do not count.
@@ -310,8 +310,8 @@ impl StreamOptions {
         self
     }
 
-    /// Sets how long a dropped stream goes on sending what was written. Defaults to 1 s; with 0 the
-    /// connection is reset.
+    /// Sets how long a dropped stream continues to send what was written. Defaults to 1 s; with 0
+    /// the connection is reset.
     pub fn linger(mut self, linger: Duration) -> Self {
         self.linger = linger;
         self

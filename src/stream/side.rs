@@ -141,7 +141,8 @@ impl Side {
     }
 }
 
-/// Why a side does not meet the other one, in the words of a stream, whose user has no blob.
+/// Returns why a side does not meet the other one, in the words of a stream, whose user has no
+/// blob.
 fn not_met(op: &'static str, error: Error) -> Error {
     use ErrorKind::{ConnectionAborted, ConnectionReset, InvalidValue};
     let text = match error.kind() {
@@ -157,7 +158,7 @@ fn not_met(op: &'static str, error: Error) -> Error {
     Error::new(error.kind(), op, text)
 }
 
-/// What nothing passes on a path means.
+/// Returns what nothing passes on a path means.
 pub(super) fn not_passed(op: &'static str, kind: ErrorKind, why: &str, path: Path) -> Error {
     let text = format!(
         "{why}; the path is {path}, and StreamOptions::transport, or without rdma_cm gid_index, \
@@ -166,7 +167,7 @@ pub(super) fn not_passed(op: &'static str, kind: ErrorKind, why: &str, path: Pat
     Error::new(kind, op, text)
 }
 
-/// Whether it is ready, and well.
+/// Returns true if it is ready, and well.
 fn ready_ok(polled: Poll<Result<(), JobError>>) -> Result<bool, JobError> {
     match polled {
         Poll::Ready(outcome) => outcome.map(|()| true),
@@ -309,7 +310,7 @@ impl Exchange {
         read.map_err(|error| self.io(error))
     }
 
-    /// Why the exchange is over, as an error.
+    /// Returns why the exchange is over, as an error.
     pub(super) fn over(&self, over: Over<'_>) -> Error {
         if let Over::Refused(reason) = over {
             let peer = self.socket.peer();

@@ -152,7 +152,7 @@ impl RdmaStream {
         }
     }
 
-    /// The stream of two that have met by rdma_cm.
+    /// Returns the stream of two that have met by rdma_cm.
     pub(super) fn by_cm(
         side: Side,
         peer: SocketAddr,
@@ -219,7 +219,8 @@ impl RdmaStream {
         }
     }
 
-    /// The path between the adapters, as events show it; `None` on a device without a network.
+    /// Returns the path between the adapters, as events show it; `None` on a device without a
+    /// network.
     pub(super) fn path(&self) -> Option<DisplayValue<Path>> {
         self.rdma().and_then(StreamRdma::path).map(display)
     }

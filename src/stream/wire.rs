@@ -168,7 +168,8 @@ impl Offer<'_> {
     }
 }
 
-/// What rdma_cm carries of a side: the longest frame that it takes, and the application's bytes.
+/// Returns what rdma_cm carries of a side: the longest frame that it takes, and the application's
+/// bytes.
 pub(super) fn cm_offer(frame: usize, data: &[u8]) -> Vec<u8> {
     [&CM_HEAD, &(frame as u32).to_be_bytes()[..], data].concat()
 }
@@ -183,7 +184,7 @@ pub(super) fn parse_cm_offer(bytes: &[u8]) -> Result<(u32, &[u8]), Wrong> {
     }
 }
 
-/// What rdma_cm carries of a listener that refuses, with as much of the reason as fits.
+/// Returns what rdma_cm carries of a listener that refuses, with as much of the reason as fits.
 pub(super) fn cm_refusal(reason: &str) -> Vec<u8> {
     [&CM_HEAD, cut(reason, CM_REASON_MAX).as_bytes()].concat()
 }

@@ -45,8 +45,8 @@ pub(crate) fn seq_cst_order() {
     ::loom::sync::atomic::fence(atomic::Ordering::SeqCst);
 }
 
-/// A small number of the calling thread, to spread what threads would fight over. It may stand for
-/// several.
+/// Returns a small number of the calling thread, to spread what threads would fight over. It may
+/// stand for several.
 #[inline]
 pub(crate) fn thread_number() -> usize {
     use std::cell::Cell;

@@ -89,7 +89,7 @@ impl WaitNode {
         }
     }
 
-    /// Whether it may stand in a list (and so has a place to lose).
+    /// Returns true if it may stand in a list (and so has a place to lose).
     #[inline(always)]
     pub(crate) fn is_linked(&self) -> bool {
         !self.list.load(Relaxed).is_null()
@@ -152,9 +152,9 @@ impl Waiters {
         }
     }
 
-    /// Whether nobody stands in the list. Pairs with the store in `enqueue`: who makes something
-    /// available with a SeqCst operation and then reads `true` here was seen by the waiter that
-    /// looks again.
+    /// Returns true if nobody stands in the list. Pairs with the store in `enqueue`: who makes
+    /// something available with a SeqCst operation and then reads `true` here was seen by the
+    /// waiter that looks again.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         seq_cst_order();
@@ -249,7 +249,7 @@ impl Waiters {
         }
     }
 
-    /// Whether the node was notified and has not enqueued itself again.
+    /// Returns true if the node was notified and has not enqueued itself again.
     pub(crate) fn is_notified(&self, node: Pin<&WaitNode>) -> bool {
         self.linked(node).is_some_and(|node| {
             let _list = lock(&self.list);
@@ -257,7 +257,7 @@ impl Waiters {
         })
     }
 
-    /// Whether all in line were notified.
+    /// Returns true if all in line were notified.
     pub(super) fn all_told(&self) -> bool {
         lock(&self.list).waiting == 0
     }
@@ -288,7 +288,7 @@ impl Waiters {
         }
     }
 
-    /// The next nodes of a sweep: none once it has come to its end.
+    /// Returns the next nodes of a sweep: none once it has come to its end.
     fn sweep(&self) -> WakeBatch {
         let mut batch = WakeBatch::default();
         let mut list = lock(&self.list);

@@ -16,7 +16,7 @@ pub(super) struct WakeBatch {
 }
 
 impl WakeBatch {
-    /// How many it wakes: fewer than were to be notified if they do not fit.
+    /// Returns how many it wakes: fewer than were to be notified if they do not fit.
     pub(super) fn len(&self) -> usize {
         self.wakers.len()
     }

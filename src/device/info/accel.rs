@@ -15,16 +15,16 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AccelCaps {
-    /// What it knows. The numbers are the provider's own: the same number may mean something else
-    /// on another device.
+    /// The opcodes that the accelerator knows. The numbers are the provider's own: the same number
+    /// may mean something else on another device.
     pub opcodes: Vec<u32>,
-    /// The most bytes that one Job reads, or has room to write if it reads nothing; more is
+    /// The maximum number of bytes that a job reads, or writes if it reads nothing. More is
     /// `InvalidValue`.
     pub max_buf_size: u64,
-    /// The longest list of Bufs on either side, 1 if there are no lists; a longer one is
-    /// `InvalidValue`.
+    /// The maximum number of Bufs in a list on either side; 1 if lists are not supported. A longer
+    /// list is `InvalidValue`.
     pub max_list_len: u32,
-    /// Whether these Jobs can ring an event handle; if not, an event-driven WorkQ refuses the
+    /// True if these jobs can signal an event handle. Otherwise an event-driven WorkQ refuses the
     /// context (`NotSupported`).
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub event_driven: bool,
@@ -41,7 +41,7 @@ impl AccelCaps {
         }
     }
 
-    /// Whether it knows an opcode.
+    /// Returns true if the accelerator knows `opcode`.
     pub fn supports(&self, opcode: u32) -> bool {
         self.opcodes.contains(&opcode)
     }

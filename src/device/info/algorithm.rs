@@ -28,25 +28,25 @@ use crate::error::{Error, ErrorKind};
 #[doc(alias = "doca_sha_job_type")]
 #[doc(alias = "doca_sha_algorithm")]
 pub enum Algorithm {
-    /// 20 bytes.
+    /// SHA-1, with a digest of 20 bytes.
     #[doc(alias = "DOCA_SHA_JOB_SHA1")]
     #[doc(alias = "DOCA_SHA_ALGORITHM_SHA1")]
     Sha1,
-    /// 32 bytes.
+    /// SHA-256, with a digest of 32 bytes.
     #[doc(alias = "DOCA_SHA_JOB_SHA256")]
     #[doc(alias = "DOCA_SHA_ALGORITHM_SHA256")]
     Sha256,
-    /// 64 bytes.
+    /// SHA-512, with a digest of 64 bytes.
     #[doc(alias = "DOCA_SHA_JOB_SHA512")]
     #[doc(alias = "DOCA_SHA_ALGORITHM_SHA512")]
     Sha512,
 }
 
 impl Algorithm {
-    /// All of them.
+    /// All algorithms.
     pub const ALL: [Algorithm; 3] = [Algorithm::Sha1, Algorithm::Sha256, Algorithm::Sha512];
 
-    /// Bytes of a digest: the room that a destination must have.
+    /// Returns the size of a digest in bytes: the tailroom that a destination must have.
     #[doc(alias = "doca_sha_get_min_dst_buffer_size")]
     #[doc(alias = "doca_sha_cap_get_min_dst_buf_size")]
     pub const fn digest_len(self) -> usize {
@@ -57,8 +57,8 @@ impl Algorithm {
         }
     }
 
-    /// Bytes of a block: the parts of a message that is hashed in several jobs are multiples of it,
-    /// all but the last.
+    /// Returns the size of a block in bytes. If a message is hashed in several jobs, each part but
+    /// the last is a multiple of it.
     #[doc(alias = "doca_sha_cap_get_partial_hash_block_size")]
     pub const fn block_len(self) -> usize {
         match self {

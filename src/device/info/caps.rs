@@ -30,12 +30,12 @@ pub struct Caps {
     #[doc(alias = "doca_dma_job_get_supported")]
     #[doc(alias = "doca_dma_cap_task_memcpy_is_supported")]
     pub dma: Option<DmaCaps>,
-    /// Jobs of kinds of the provider's own, and their limits; `None` if it has none.
+    /// Jobs of the provider's own kinds, and their limits; `None` if the device has none.
     pub accel: Option<AccelCaps>,
-    /// Hashes, and their limits; `None` if it computes none.
+    /// Hashes, and their limits; `None` if the device computes none.
     #[doc(alias = "doca_sha_job_get_supported")]
     pub sha: Option<ShaCaps>,
-    /// CRCs, and their limits; `None` if it computes none.
+    /// CRCs, and their limits; `None` if the device computes none.
     pub crc: Option<CrcCaps>,
     /// Remote operations, and their limits; `None` if the device has none.
     #[doc(alias = "doca_rdma_job_get_supported")]
@@ -43,31 +43,33 @@ pub struct Caps {
     /// Sync events, and their limits; `None` if the device has none.
     #[doc(alias = "doca_sync_event_job_get_supported")]
     pub sync_event: Option<SyncEventCaps>,
-    /// Whether memory that it holds can be exported to the DPU
+    /// True if memory that is registered with the device can be exported to the DPU
     /// ([`Mmap::export_dpu`](crate::Mmap::export_dpu)).
     #[doc(alias = "doca_devinfo_get_is_mmap_export_dpu_supported")]
     #[doc(alias = "doca_mmap_cap_is_export_pci_supported")]
     pub export_dpu: bool,
-    /// Whether it imports what was exported to the DPU.
+    /// True if the device imports memory that was exported to the DPU.
     #[doc(alias = "doca_devinfo_get_is_mmap_from_export_dpu_supported")]
     #[doc(alias = "doca_mmap_cap_is_create_from_export_pci_supported")]
     pub import_dpu: bool,
-    /// Whether it exports memory to peers of an Rdma, and imports theirs
+    /// True if the device exports memory to peers of an Rdma, and imports theirs
     /// ([`Mmap::export_rdma`](crate::Mmap::export_rdma)).
     pub share_rdma: bool,
-    /// Which lists of representors it has ([`Device::representors`](crate::Device::representors)).
+    /// The lists of representors that the device has
+    /// ([`Device::representors`](crate::Device::representors)).
     pub representors: RepCaps,
-    /// Whether it is a function that a [`Channel`](crate::channel::Channel) connects to a service
-    /// on its representor ([`ChannelBuilder::connect`](crate::channel::ChannelBuilder::connect)).
-    /// By TCP any device does.
+    /// True if the device is a function that a [`Channel`](crate::channel::Channel) connects to a
+    /// service on its representor
+    /// ([`ChannelBuilder::connect`](crate::channel::ChannelBuilder::connect)). Any device can
+    /// connect by TCP.
     pub channel: bool,
-    /// Whether it plugs and unplugs emulated functions of the host.
+    /// True if the device plugs and unplugs emulated functions of the host.
     #[doc(alias = "doca_devinfo_get_is_hotplug_manager_supported")]
     #[doc(alias = "doca_devinfo_cap_is_hotplug_manager_supported")]
     pub hotplug_manager: bool,
-    /// The most Jobs that one queue takes; a WorkQ deeper than that is refused when it is attached.
+    /// The maximum depth of a queue. Attaching a context to a deeper WorkQ is refused.
     pub max_depth: u32,
-    /// How many completion vectors it has: interrupts, of which a WorkQ uses one
+    /// The number of completion vectors: interrupts, of which a WorkQ uses one
     /// ([`completion_vector`](crate::workq::WorkQBuilder::completion_vector)). With 0 or 1 there is
     /// nothing to choose.
     pub completion_vectors: u32,
@@ -133,8 +135,8 @@ pub enum JobKind {
 }
 
 impl Caps {
-    /// Whether the device does Jobs of this kind; how large they may be, the entry of the library
-    /// says.
+    /// Returns true if the device does jobs of this kind. The entry of the library has their
+    /// limits.
     #[doc(alias = "doca_dma_job_get_supported")]
     #[doc(alias = "doca_sha_job_get_supported")]
     #[doc(alias = "doca_rdma_job_get_supported")]

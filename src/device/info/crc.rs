@@ -15,14 +15,14 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CrcCaps {
-    /// The most bytes in one job. A number above 4,294,967,295 counts as that: a job answers the
-    /// number of bytes and the CRC in one number. More bytes are `InvalidValue`
+    /// The maximum number of bytes in a job. A number above 4,294,967,295 counts as that: a job
+    /// answers the number of bytes and the CRC in one number. More bytes are `InvalidValue`
     /// ([`Reason::TooLarge`](crate::error::Reason::TooLarge)).
     pub max_buf_size: u64,
-    /// The longest list of Bufs on either side, 1 if there are no lists. A longer one is
-    /// `InvalidValue` ([`Reason::ListTooLong`](crate::error::Reason::ListTooLong)).
+    /// The maximum number of Bufs in a list on either side; 1 if lists are not supported. A longer
+    /// list is `InvalidValue` ([`Reason::ListTooLong`](crate::error::Reason::ListTooLong)).
     pub max_list_len: u32,
-    /// Whether these jobs can ring an event handle. If not, an event-driven WorkQ refuses the
+    /// True if these jobs can signal an event handle. Otherwise an event-driven WorkQ refuses the
     /// context (`NotSupported`).
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub event_driven: bool,

@@ -16,19 +16,19 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DmaCaps {
-    /// The most bytes in one Job; more is `InvalidValue`
+    /// The maximum number of bytes in a job. More is `InvalidValue`
     /// ([`Reason::TooLarge`](crate::error::Reason::TooLarge)).
     #[doc(alias = "doca_dma_get_max_buf_size")]
     #[doc(alias = "doca_dma_cap_task_memcpy_get_max_buf_size")]
     pub max_buf_size: u64,
-    /// The longest list of Bufs on either side, 1 if there are no lists; a longer one is
-    /// `InvalidValue` ([`Reason::ListTooLong`](crate::error::Reason::ListTooLong)). Bufs that hold
-    /// nothing, or have no room, do not count.
+    /// The maximum number of Bufs in a list on either side; 1 if lists are not supported. A longer
+    /// list is `InvalidValue` ([`Reason::ListTooLong`](crate::error::Reason::ListTooLong)). Sources
+    /// without data and destinations without tailroom do not count.
     #[doc(alias = "doca_dma_get_max_list_buf_num_elem")]
     #[doc(alias = "doca_dma_cap_task_memcpy_get_max_buf_list_len")]
     pub max_list_len: u32,
-    /// Whether copies can ring an event handle; if not, an event-driven WorkQ refuses the context
-    /// (`NotSupported`, Core guide 3.4.5).
+    /// True if copies can signal an event handle. Otherwise an event-driven WorkQ refuses the
+    /// context (`NotSupported`, Core guide 3.4.5).
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub event_driven: bool,
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::caps::Caps;
 use super::pci::{PciAddr, PciFunction};
 
-/// What can be opened: a snapshot of a device's identity and capabilities.
+/// A device that can be opened: a snapshot of its identity and capabilities.
 ///
 /// ```
 /// use tokio_doca::Device;
@@ -33,7 +33,7 @@ struct Inner {
 }
 
 impl DevInfo {
-    /// For providers: describes a device.
+    /// Describes a device. For providers.
     pub fn new(
         provider: &'static str,
         name: impl Into<String>,
@@ -50,34 +50,34 @@ impl DevInfo {
         }))
     }
 
-    /// The provider that it belongs to.
+    /// Returns the name of the device's provider.
     pub fn provider(&self) -> &'static str {
         self.0.provider
     }
 
-    /// The name that opens it.
+    /// Returns the name by which the device is opened.
     #[doc(alias = "doca_devinfo_get_ibdev_name")]
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Where it sits; `None` for a device that is no PCI function, such as one of Soft-RoCE.
+    /// Returns the device's PCI address, or `None` if the device is not a PCI function (Soft-RoCE).
     #[doc(alias = "doca_devinfo_get_pci_addr_str")]
     pub fn pci_addr(&self) -> Option<PciAddr> {
         self.0.pci_addr
     }
 
-    /// What kind of function it is.
+    /// Returns the kind of the PCI function.
     pub fn function(&self) -> PciFunction {
         self.0.function
     }
 
-    /// What it can do.
+    /// Returns the device's capabilities.
     pub fn caps(&self) -> &Caps {
         &self.0.caps
     }
 
-    /// Whether `name` names it: its name, or its PCI address in either form.
+    /// Returns true if `name` is the device's name, or its PCI address in either form.
     #[doc(alias = "doca_devinfo_get_is_pci_addr_equal")]
     #[doc(alias = "doca_devinfo_is_equal_pci_addr")]
     pub fn is_named(&self, name: &str) -> bool {

@@ -30,7 +30,7 @@ pub struct PciAddr {
 }
 
 impl PciAddr {
-    /// The address in domain 0.
+    /// Returns the address in domain 0.
     pub const fn new(bus: u8, device: u8, function: u8) -> PciAddr {
         PciAddr {
             domain: 0,
@@ -42,7 +42,7 @@ impl PciAddr {
 }
 
 impl fmt::Display for PciAddr {
-    /// The full form, which is `doca_devinfo_get_pci_addr_str`'s.
+    /// Returns the full form, which is `doca_devinfo_get_pci_addr_str`'s.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -81,7 +81,7 @@ impl FromStr for PciAddr {
     }
 }
 
-/// What kind of PCI function a device is (`doca_pci_func_type`).
+/// The kind of a PCI function (`doca_pci_func_type`).
 ///
 /// ```
 /// use tokio_doca::Device;

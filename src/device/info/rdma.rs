@@ -16,7 +16,7 @@ pub enum RdmaKind {
 }
 
 impl RdmaKind {
-    /// All eight.
+    /// All kinds.
     pub const ALL: [RdmaKind; 8] = [
         RdmaKind::Receive,
         RdmaKind::Send,
@@ -45,7 +45,8 @@ impl RdmaKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RdmaCaps {
-    /// The most bytes in one message, read or write, and 2 GiB at most; more is `InvalidValue`.
+    /// The maximum size of a message, read or write, in bytes, and at most 2 GiB. More is
+    /// `InvalidValue`.
     #[doc(alias = "doca_rdma_get_max_message_size")]
     #[doc(alias = "doca_rdma_cap_get_max_message_size")]
     pub max_message_size: u64,
@@ -57,36 +58,37 @@ pub struct RdmaCaps {
     #[doc(alias = "doca_rdma_get_max_recv_queue_size")]
     #[doc(alias = "doca_rdma_cap_get_max_recv_queue_size")]
     pub max_recv_queue_size: u32,
-    /// The longest list of Bufs that is sent or written, 1 if there are no lists.
+    /// The maximum number of Bufs in a list that is sent or written; 1 if lists are not supported.
     pub max_send_list_len: u32,
-    /// The longest list of Bufs that is read into, 1 if there are no lists; at most
-    /// `max_send_list_len`.
+    /// The maximum number of Bufs in a list that a read fills, at most `max_send_list_len`; 1 if
+    /// lists are not supported.
     pub max_read_list_len: u32,
-    /// The longest list of Bufs of a receive, 1 if there are no lists.
+    /// The maximum number of Bufs in a receive; 1 if lists are not supported.
     pub max_recv_list_len: u32,
-    /// The longest message of an Rdma that receives from a
+    /// The maximum size of a message to an Rdma that receives from a
     /// [`RecvPool`](crate::rdma::RecvPool), in bytes; 0 if the device has no such Rdmas.
     pub max_pooled_room: usize,
-    /// Whether it has compare-and-swap and fetch-and-add.
+    /// True if the device has compare-and-swap and fetch-and-add.
     pub atomics: bool,
-    /// Whether it has writes with an immediate.
+    /// True if the device has writes with an immediate.
     pub write_imm: bool,
-    /// Whether it has messages with an immediate.
+    /// True if the device has messages with an immediate.
     pub send_imm: bool,
-    /// Whether a send or a write that has ended well means that the peer's device has the bytes. If
-    /// not (iWARP), the transport of this side has taken them: they may be on their way yet, and
-    /// are lost if the connection fails. The end of a read behind them says more.
+    /// True if a completed send or write means that the peer's device has the bytes. On iWARP it
+    /// only means that the transport of this side has taken them: they may still be on their way,
+    /// and are lost if the connection fails. A read that completes after them proves that they have
+    /// arrived.
     pub acknowledged: bool,
-    /// How many addresses its port has.
+    /// The number of addresses of the device's port.
     #[doc(alias = "doca_rdma_get_gid_table_size")]
     #[doc(alias = "doca_rdma_cap_get_gid_table_size")]
     pub gid_table_size: u32,
-    /// Whether it has a network, whose packets travel as a
-    /// [`Transport`](crate::device::Transport) says.
+    /// True if the device sends packets over a network, as [`Transport`](crate::device::Transport)
+    /// configures.
     pub transport: bool,
-    /// How many partition keys its port has.
+    /// The number of partition keys of the device's port.
     pub pkey_table_size: u32,
-    /// Whether these Jobs can ring an event handle; if not, an event-driven WorkQ refuses the
+    /// True if these jobs can signal an event handle. Otherwise an event-driven WorkQ refuses the
     /// context (`NotSupported`).
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub event_driven: bool,
@@ -115,7 +117,7 @@ impl RdmaCaps {
         }
     }
 
-    /// Whether it has this kind of operation.
+    /// Returns true if the device has this kind of operation.
     #[doc(alias = "doca_rdma_job_get_supported")]
     #[doc(alias = "doca_rdma_cap_task_send_is_supported")]
     #[doc(alias = "doca_rdma_cap_task_receive_is_supported")]
@@ -130,7 +132,7 @@ impl RdmaCaps {
         }
     }
 
-    /// The longest list of Bufs that this kind of operation takes; 0 if it takes none.
+    /// Returns the maximum number of Bufs in a list of this kind of operation; 0 if it takes none.
     #[doc(alias = "doca_rdma_get_max_buf_chain_len")]
     #[doc(alias = "doca_rdma_cap_get_max_send_buf_list_len")]
     #[doc(alias = "doca_rdma_cap_task_receive_get_max_dst_buf_list_len")]

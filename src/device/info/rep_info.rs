@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::pci::{PciAddr, PciFunction};
 
-/// What a representor stands for.
+/// The kind of function that a representor represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RepKind {
@@ -14,7 +14,7 @@ pub enum RepKind {
     Emulated,
 }
 
-/// Which representors are listed (`doca_dev_rep_filter`).
+/// Selects the representors that are listed (`doca_dev_rep_filter`).
 ///
 /// ```
 /// use tokio_doca::device::RepFilter;
@@ -30,16 +30,16 @@ pub enum RepKind {
 #[doc(alias = "doca_dev_rep_filter")]
 #[doc(alias = "doca_devinfo_rep_filter")]
 pub enum RepFilter {
-    /// All of them.
+    /// All representors.
     #[doc(alias = "DOCA_DEV_REP_FILTER_ALL")]
     #[doc(alias = "DOCA_DEVINFO_REP_FILTER_ALL")]
     #[default]
     All,
-    /// Those of network functions.
+    /// Representors of network functions.
     #[doc(alias = "DOCA_DEV_REP_FILTER_NET")]
     #[doc(alias = "DOCA_DEVINFO_REP_FILTER_NET")]
     Net,
-    /// Those of emulated functions.
+    /// Representors of emulated functions.
     #[doc(alias = "DOCA_DEV_REP_FILTER_EMULATED")]
     #[doc(alias = "DOCA_DEVINFO_REP_FILTER_EMULATED")]
     Emulated,
@@ -56,7 +56,7 @@ impl RepFilter {
     }
 }
 
-/// Which lists of representors a device has; none, by default.
+/// The lists of representors that a device has. Defaults to none.
 ///
 /// ```
 /// use tokio_doca::Device;
@@ -72,15 +72,15 @@ impl RepFilter {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RepCaps {
-    /// Of all of them.
+    /// True if the device lists all representors.
     #[doc(alias = "doca_devinfo_rep_get_is_list_all_supported")]
     #[doc(alias = "doca_devinfo_rep_cap_is_filter_all_supported")]
     pub all: bool,
-    /// Of those of network functions.
+    /// True if the device lists the representors of network functions.
     #[doc(alias = "doca_devinfo_rep_get_is_list_net_supported")]
     #[doc(alias = "doca_devinfo_rep_cap_is_filter_net_supported")]
     pub net: bool,
-    /// Of those of emulated functions.
+    /// True if the device lists the representors of emulated functions.
     #[doc(alias = "doca_devinfo_rep_get_is_list_emulated_supported")]
     #[doc(alias = "doca_devinfo_rep_cap_is_filter_emulated_supported")]
     pub emulated: bool,
@@ -94,7 +94,7 @@ impl RepCaps {
         emulated: true,
     };
 
-    /// Whether there is a list by this filter.
+    /// Returns true if the device has the list of this filter.
     pub fn supports(&self, filter: RepFilter) -> bool {
         match filter {
             RepFilter::All => self.all,
@@ -104,8 +104,8 @@ impl RepCaps {
     }
 }
 
-/// What can be opened as a [`Representor`](crate::device::Representor): a snapshot, of when it was
-/// listed, which changes with nothing (Core guide 3.2.2).
+/// A function that can be opened as a [`Representor`](crate::device::Representor): a snapshot of
+/// the time at which it was listed (Core guide 3.2.2).
 ///
 /// ```
 /// use tokio_doca::device::{PciFunction, RepFilter, RepInfo, Representor};
@@ -134,8 +134,8 @@ struct Inner {
 }
 
 impl RepInfo {
-    /// For providers: describes a representor. The `vuid` is that of its function, which no other
-    /// function has, and which stays when the address changes.
+    /// Describes a representor. For providers. `vuid` is the unique name of its function, which
+    /// stays when the address changes.
     pub fn new(
         name: impl Into<String>,
         vuid: impl Into<String>,
@@ -152,36 +152,36 @@ impl RepInfo {
         }))
     }
 
-    /// Its own name (`hpf0`).
+    /// Returns the representor's own name (`hpf0`).
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// The unique name of its function.
+    /// Returns the unique name of the represented function.
     #[doc(alias = "doca_devinfo_rep_get_vuid")]
     pub fn vuid(&self) -> &str {
         &self.0.vuid
     }
 
-    /// Where its function sits; `None` if that is no PCI function.
+    /// Returns the PCI address of the represented function, or `None` if it is not a PCI function.
     #[doc(alias = "doca_devinfo_rep_get_pci_addr_str")]
     pub fn pci_addr(&self) -> Option<PciAddr> {
         self.0.pci_addr
     }
 
-    /// What kind of function it stands for.
+    /// Returns the kind of the represented PCI function.
     #[doc(alias = "doca_devinfo_rep_get_pci_func_type")]
     pub fn function(&self) -> PciFunction {
         self.0.function
     }
 
-    /// Whether it stands for a network function or an emulated one.
+    /// Returns whether the represented function is a network function or an emulated one.
     pub fn kind(&self) -> RepKind {
         self.0.kind
     }
 
-    /// Whether `name` names it: its name, its vuid, or the PCI address of its function in either
-    /// form.
+    /// Returns true if `name` is the representor's name, its vuid, or the PCI address of its
+    /// function in either form.
     #[doc(alias = "doca_devinfo_rep_get_is_pci_addr_equal")]
     #[doc(alias = "doca_devinfo_rep_is_equal_pci_addr")]
     pub fn is_named(&self, name: &str) -> bool {

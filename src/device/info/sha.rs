@@ -19,27 +19,27 @@ use super::algorithm::Algorithm;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShaCaps {
-    /// What it computes.
+    /// The algorithms that the device computes.
     #[doc(alias = "doca_sha_job_get_supported")]
     pub algorithms: Vec<Algorithm>,
-    /// Whether a message can be hashed in several Jobs, by a session.
+    /// True if a message can be hashed in several Jobs, by a session.
     #[doc(alias = "doca_sha_cap_task_partial_hash_get_supported")]
     pub sessions: bool,
-    /// Whether it is hardware that computes, and not the CPU.
+    /// True if hardware computes the hashes, and not the CPU.
     #[doc(alias = "doca_sha_get_hardware_supported")]
     pub hardware: bool,
-    /// The most bytes in one Job; more is `InvalidValue`
+    /// The maximum number of bytes in a job. More is `InvalidValue`
     /// ([`Reason::TooLarge`](crate::error::Reason::TooLarge)).
     #[doc(alias = "doca_sha_get_max_src_buffer_size")]
     #[doc(alias = "doca_sha_cap_get_max_src_buf_size")]
     pub max_src_len: u64,
-    /// The longest list of Bufs as a source, 1 if there are no lists; a longer one is
+    /// The maximum number of Bufs in a source list; 1 if lists are not supported. A longer list is
     /// `InvalidValue` ([`Reason::ListTooLong`](crate::error::Reason::ListTooLong)). A destination
     /// is one Buf.
     #[doc(alias = "doca_sha_get_max_list_buf_num_elem")]
     #[doc(alias = "doca_sha_cap_get_max_list_buf_num_elem")]
     pub max_list_len: u32,
-    /// Whether these Jobs can ring an event handle; if not, an event-driven WorkQ refuses the
+    /// True if these jobs can signal an event handle. Otherwise an event-driven WorkQ refuses the
     /// context (`NotSupported`).
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub event_driven: bool,
@@ -59,7 +59,7 @@ impl ShaCaps {
         }
     }
 
-    /// Whether it computes this hash.
+    /// Returns true if the device computes this hash.
     #[doc(alias = "doca_sha_cap_task_hash_get_supported")]
     pub fn supports(&self, algorithm: Algorithm) -> bool {
         self.algorithms.contains(&algorithm)

@@ -24,12 +24,12 @@ pub enum SyncEventKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SyncEventCaps {
-    /// Whether they can be exported to the DPU
+    /// True if sync events can be exported to the DPU
     /// ([`SyncEvent::export_dpu`](crate::sync_event::SyncEvent::export_dpu)).
     #[doc(alias = "doca_sync_event_get_export_to_dpu_supported")]
     #[doc(alias = "doca_sync_event_cap_is_export_to_remote_pci_supported")]
     pub export_dpu: bool,
-    /// Whether it imports what was exported to the DPU.
+    /// True if the device imports sync events that were exported to the DPU.
     #[doc(alias = "doca_sync_event_get_create_from_export_supported")]
     #[doc(alias = "doca_sync_event_cap_is_create_from_export_supported")]
     pub import_dpu: bool,
@@ -46,13 +46,13 @@ pub struct SyncEventCaps {
     /// `None` if the device cannot wait. The crate then submits jobs that get the value until it is
     /// greater than the threshold, and neither has a limit.
     pub max_wait: Option<u64>,
-    /// Whether the mask of a wait must be 0, or 1, 2, 4 or 8 whole bytes beside one another;
+    /// True if the mask of a wait must be 0, or 1, 2, 4 or 8 whole bytes beside one another;
     /// another one is `InvalidValue` then.
     pub whole_byte_masks: bool,
-    /// The most waits at once of one event on a WorkQ.
+    /// The maximum number of waits at once, of one event on one WorkQ.
     pub max_waits: u32,
-    /// Whether jobs and waits can ring an event handle; if not, an event-driven WorkQ refuses the
-    /// context (`NotSupported`).
+    /// True if jobs and waits can signal an event handle. Otherwise an event-driven WorkQ refuses
+    /// the context (`NotSupported`).
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub event_driven: bool,
 }
@@ -70,7 +70,7 @@ impl SyncEventCaps {
         }
     }
 
-    /// Whether it has this kind of job.
+    /// Returns true if the device has this kind of job.
     #[doc(alias = "doca_sync_event_job_get_supported")]
     #[doc(alias = "doca_sync_event_cap_task_get_is_supported")]
     #[doc(alias = "doca_sync_event_cap_task_notify_set_is_supported")]

@@ -26,9 +26,9 @@ pub struct AccelJob {
 pub(crate) struct AccelOrder {
     pub(crate) opcode: u32,
     pub(crate) arg: u64,
-    /// Whether the call has a source.
+    /// True if the call has a source.
     pub(crate) reads: bool,
-    /// Whether the call has a destination.
+    /// True if the call has a destination.
     pub(crate) writes: bool,
 }
 
@@ -40,7 +40,7 @@ unsafe impl OnLent for AccelJob {
         false
     }
 
-    /// What a call on no bytes means only its provider could say, so it is refused.
+    /// Returns what a call on no bytes means only its provider could say, so it is refused.
     fn on(order: AccelOrder, lent: Lent) -> Result<AccelJob, JobError> {
         let Lent { src, dst, len, .. } = lent;
         if order.reads && len == 0 {

@@ -23,7 +23,8 @@ impl Token {
     /// The longest table of Slots.
     pub(crate) const MAX_SLOTS: u32 = 1 << INDEX_BITS;
 
-    /// The Token of a Slot; public so that a provider can be driven without a WorkQ, in its tests.
+    /// Returns the Token of a Slot; public so that a provider can be driven without a WorkQ, in its
+    /// tests.
     ///
     /// # Panics
     ///
@@ -38,29 +39,29 @@ impl Token {
         Token(raw)
     }
 
-    /// The word to give to a device.
+    /// Returns the word to give to a device.
     pub const fn as_raw(self) -> u64 {
         self.0
     }
 
-    /// The Slot's place in its table; less than the depth of the queue.
+    /// Returns the Slot's place in its table; less than the depth of the queue.
     pub const fn index(self) -> u32 {
         self.0 as u32 & (Token::MAX_SLOTS - 1)
     }
 
-    /// Which table: 0 for Jobs that finish by themselves, others for receives and waits of a
-    /// context.
+    /// Returns which table: 0 for Jobs that finish by themselves, others for receives and waits of
+    /// a context.
     pub const fn table(self) -> u32 {
         self.0 as u32 >> INDEX_BITS
     }
 
-    /// Which use of the Slot.
+    /// Returns which use of the Slot.
     pub const fn generation(self) -> u32 {
         (self.0 >> 32) as u32
     }
 }
 
-/// What a peer did that ended a receive.
+/// The operation of the peer that completed a receive.
 ///
 /// ```
 /// use tokio_doca::rdma::{Received, RecvOpcode};
@@ -81,13 +82,13 @@ impl Token {
 #[doc(alias = "doca_rdma_opcode")]
 #[doc(alias = "doca_rdma_task_receive_get_result_opcode")]
 pub enum RecvOpcode {
-    /// It sent a message.
+    /// The peer sent a message.
     #[doc(alias = "DOCA_RDMA_OPCODE_RECV_SEND")]
     Send,
-    /// It sent a message, and an immediate.
+    /// The peer sent a message with an immediate.
     #[doc(alias = "DOCA_RDMA_OPCODE_RECV_SEND_WITH_IMM")]
     SendImm,
-    /// It wrote to memory of this side, and sent an immediate. The receive's own memory is
+    /// The peer wrote to memory of this side, and sent an immediate. The memory of the receive is
     /// untouched.
     #[doc(alias = "DOCA_RDMA_OPCODE_RECV_WRITE_WITH_IMM")]
     WriteImm,
@@ -111,11 +112,11 @@ pub struct Completion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_wc_opcode")]
 pub enum Arrival {
-    /// It sent a message.
+    /// The peer sent a message.
     Send,
-    /// It sent a message, and this immediate.
+    /// The peer sent a message with this immediate.
     SendImm(u32),
-    /// It wrote to memory of this side, and sent this immediate. The receive's own memory is
+    /// The peer wrote to memory of this side, and sent this immediate. The memory of the receive is
     /// untouched.
     WriteImm(u32),
 }

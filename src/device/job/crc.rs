@@ -12,7 +12,7 @@ use super::segment::{Cursor, Segments};
 use crate::device::memory::volatile_copy;
 use crate::error::{JobError, Reason};
 
-/// What a CRC begins with, and what it must be.
+/// The seed of a CRC, and the value that is expected.
 ///
 /// A CRC is written as protocols print it: that of `123456789` is `0xe3069283`. The seed is the CRC
 /// of the bytes before, and 0 where there are none. Linux's `crc32c()` has neither the inversion at
@@ -44,14 +44,14 @@ use crate::error::{JobError, Reason};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CrcOptions {
-    /// The CRC of the bytes before. Defaults to 0: there are none.
+    /// The CRC of the bytes before. Defaults to 0, for no bytes.
     pub seed: u32,
-    /// What the CRC must be. Defaults to `None`: any.
+    /// The CRC that is expected. Defaults to `None`, which accepts any.
     pub expected: Option<u32>,
 }
 
 impl CrcOptions {
-    /// Begins a message, and expects nothing.
+    /// Returns the options of a message's first part, with no expected CRC.
     pub const fn new() -> CrcOptions {
         CrcOptions {
             seed: 0,
@@ -59,13 +59,13 @@ impl CrcOptions {
         }
     }
 
-    /// Goes on with a message whose bytes so far have this CRC.
+    /// Sets the CRC of the message's bytes so far.
     #[must_use]
     pub const fn seed(self, crc: u32) -> CrcOptions {
         CrcOptions { seed: crc, ..self }
     }
 
-    /// Fails the job with [`Reason::CrcMismatch`] if the CRC is another one.
+    /// Sets the CRC that is expected. With another one the job fails with [`Reason::CrcMismatch`].
     #[must_use]
     pub const fn expected(self, crc: u32) -> CrcOptions {
         CrcOptions {
@@ -90,12 +90,13 @@ pub struct CrcJob {
     pub dst: Segments,
     /// What the CRC begins with, and what it must be.
     pub options: CrcOptions,
-    /// Whether others may write the source meanwhile.
+    /// True if others may write the source meanwhile.
     pub shared: bool,
 }
 
 impl CrcJob {
-    /// A CRC of memory that nobody else writes. `dst` is [`Segments::none`] if it is not copied.
+    /// Returns a CRC of memory that nobody else writes. `dst` is [`Segments::none`] if it is not
+    /// copied.
     pub fn new(src: Segments, dst: Segments, options: CrcOptions) -> CrcJob {
         CrcJob {
             src,
@@ -189,7 +190,7 @@ unsafe fn write(to: &mut Cursor<'_>, mut bytes: &[u8]) {
 #[derive(Clone, Copy)]
 pub(crate) struct CrcOrder {
     pub(crate) options: CrcOptions,
-    /// Whether the source is copied to the destination.
+    /// True if the source is copied to the destination.
     pub(crate) copies: bool,
 }
 
@@ -250,7 +251,7 @@ mod tests {
     use super::*;
     use crate::device::Segment;
 
-    /// The CRC bit by bit, as the polynomial says.
+    /// Returns the CRC bit by bit, as the polynomial says.
     fn bitwise(seed: u32, bytes: &[u8]) -> u32 {
         let mut crc = !seed;
         for byte in bytes {
@@ -262,7 +263,7 @@ mod tests {
         !crc
     }
 
-    /// A list of the bytes, cut into pieces of these lengths and the rest.
+    /// Returns a list of the bytes, cut into pieces of these lengths and the rest.
     fn list(bytes: &mut [u8], cuts: &[usize]) -> Vec<Segment> {
         let mut list = Vec::new();
         let mut rest = bytes;

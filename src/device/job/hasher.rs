@@ -36,7 +36,7 @@ enum State {
 pub(super) const COST: usize = 8;
 
 impl Hasher {
-    /// The start of a message.
+    /// Returns the start of a message.
     pub fn new(algorithm: Algorithm) -> Hasher {
         Hasher(match algorithm {
             Algorithm::Sha1 => State::Sha1(Sha1::default()),

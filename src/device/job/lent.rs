@@ -14,7 +14,7 @@ pub(crate) struct Lent {
     pub(crate) dst: Segments,
     /// The number of bytes in `src`.
     pub(crate) len: usize,
-    /// Whether others may write `src` meanwhile.
+    /// True if others may write `src` meanwhile.
     pub(crate) shared: bool,
     /// The session that the job goes on with.
     pub(crate) session: Option<SessionRef>,

@@ -105,13 +105,13 @@ unsafe impl Send for Segments {}
 unsafe impl Sync for Segments {}
 
 impl Segments {
-    /// A single piece.
+    /// Returns a single piece.
     #[inline(always)]
     pub fn one(segment: Segment) -> Segments {
         Segments(Repr::One(segment))
     }
 
-    /// A list.
+    /// Returns a list.
     ///
     /// # Safety
     ///
@@ -147,7 +147,7 @@ impl Segments {
         }
     }
 
-    /// The pieces, in order.
+    /// Returns the pieces, in order.
     #[inline(always)]
     pub fn as_slice(&self) -> &[Segment] {
         match &self.0 {

@@ -43,7 +43,7 @@ pub struct ShaJob {
 }
 
 impl ShaJob {
-    /// A whole message, in memory that nobody else writes; without a `dst` a part of one.
+    /// Returns a whole message, in memory that nobody else writes; without a `dst` a part of one.
     pub fn new(algorithm: Algorithm, src: Segments, dst: impl Into<Option<Segment>>) -> ShaJob {
         ShaJob {
             algorithm,
@@ -54,13 +54,13 @@ impl ShaJob {
         }
     }
 
-    /// How many bytes are hashed.
+    /// Returns how many bytes are hashed.
     #[allow(clippy::len_without_is_empty)] // nobody asks
     pub fn len(&self) -> usize {
         self.src.bytes()
     }
 
-    /// What it answers when it is done.
+    /// Returns what it answers when it is done.
     pub fn answer(&self) -> u64 {
         match self.dst {
             Some(_) => self.algorithm.digest_len() as u64,
@@ -122,7 +122,7 @@ impl OnCpu for ShaJob {
 pub struct SessionRef(NonNull<Hasher>);
 
 impl SessionRef {
-    /// The address of a session's state, for code that drives a queue itself.
+    /// Returns the address of a session's state, for code that drives a queue itself.
     ///
     /// # Safety
     ///
@@ -132,7 +132,7 @@ impl SessionRef {
         SessionRef(hasher)
     }
 
-    /// The address.
+    /// Returns the address.
     pub(super) fn hasher(self) -> NonNull<Hasher> {
         self.0
     }

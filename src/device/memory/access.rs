@@ -68,7 +68,7 @@ impl Default for Access {
 }
 
 impl Access {
-    /// Whether somebody outside this process may write: such memory never has safe slices.
+    /// Returns true if another process may write the memory. Such memory never lends safe slices.
     pub const fn peer_writable(self) -> bool {
         self.intersects(
             Access::RDMA_WRITE
@@ -77,7 +77,7 @@ impl Access {
         )
     }
 
-    /// Whether local devices, and this process, may write.
+    /// Returns true if local devices, and this process, may write.
     pub const fn local_writable(self) -> bool {
         self.contains(Access::LOCAL_READ_WRITE)
     }

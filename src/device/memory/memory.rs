@@ -181,12 +181,12 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// A Registration whose guard, when dropped, deregisters.
+    /// Returns a Registration whose guard, when dropped, deregisters.
     pub fn new(key: u64, guard: Option<Box<dyn Any + Send + Sync>>) -> Registration {
         Registration { key, _guard: guard }
     }
 
-    /// The key that Segments carry: an `lkey`, or whatever the provider wants back.
+    /// Returns the key that Segments carry: an `lkey`, or whatever the provider wants back.
     #[doc(alias = "lkey")]
     pub fn key(&self) -> u64 {
         self.key

@@ -34,7 +34,7 @@ pub enum Audience {
 }
 
 impl Audience {
-    /// Whether the access flags of an Mmap let this audience read.
+    /// Returns true if the access flags of an Mmap let this audience read.
     pub const fn may_read(self, access: Access) -> bool {
         access.intersects(match self {
             Audience::Rdma => Access::RDMA_READ,
@@ -42,7 +42,7 @@ impl Audience {
         })
     }
 
-    /// Whether they let it write.
+    /// Returns true if they let it write.
     pub const fn may_write(self, access: Access) -> bool {
         access.intersects(match self {
             Audience::Rdma => Access::RDMA_WRITE,
@@ -50,12 +50,12 @@ impl Audience {
         })
     }
 
-    /// Whether they let it do atomic operations.
+    /// Returns true if they let it do atomic operations.
     pub const fn may_do_atomics(self, access: Access) -> bool {
         matches!(self, Audience::Rdma) && access.intersects(Access::RDMA_ATOMIC)
     }
 
-    /// The flags that concern it.
+    /// Returns the flags that concern it.
     pub const fn part_of(self, access: Access) -> Access {
         access.intersection(match self {
             Audience::Rdma => Access::RDMA_READ
@@ -118,7 +118,7 @@ impl LeakFlag {
         self.0.store(true, SeqCst);
     }
 
-    /// Whether that was called.
+    /// Returns true if that was called.
     pub fn is_set(&self) -> bool {
         self.0.load(SeqCst)
     }
@@ -184,7 +184,7 @@ pub struct Exported {
 }
 
 impl Exported {
-    /// An export whose guard, when dropped, takes it back.
+    /// Returns an export whose guard, when dropped, takes it back.
     pub fn new(blob: Vec<u8>, guard: Box<dyn Any + Send + Sync>) -> Exported {
         Exported {
             blob,
@@ -192,7 +192,7 @@ impl Exported {
         }
     }
 
-    /// What an importer needs: at most 1,024 bytes.
+    /// Returns what an importer needs: at most 1,024 bytes.
     pub fn blob(&self) -> &[u8] {
         &self.blob
     }
@@ -268,7 +268,7 @@ unsafe impl Send for Imported {}
 
 /// Where imported memory is from.
 pub trait ImportOrigin: Send + Sync {
-    /// Whether the memory is still exported.
+    /// Checks whether the memory is still exported.
     ///
     /// # Errors
     ///

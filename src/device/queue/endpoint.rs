@@ -41,7 +41,7 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// All of them, the smallest first.
+    /// All sizes, the smallest first.
     pub const ALL: [Mtu; 5] = [
         Mtu::Bytes256,
         Mtu::Bytes512,
@@ -50,7 +50,7 @@ impl Mtu {
         Mtu::Bytes4096,
     ];
 
-    /// How many bytes.
+    /// Returns how many bytes.
     pub const fn bytes(self) -> u32 {
         256 << self as u32
     }
@@ -93,7 +93,7 @@ pub struct EndpointConfig {
 }
 
 impl EndpointConfig {
-    /// What a new Rdma asks for, but for what is set afterwards.
+    /// Returns what a new Rdma asks for, but for what is set afterwards.
     pub fn new(changed: Arc<dyn Fn() + Send + Sync>) -> EndpointConfig {
         EndpointConfig {
             permissions: Access::empty(),
@@ -170,7 +170,7 @@ pub struct Receive {
 ///
 /// Implementors keep these duties.
 pub unsafe trait Endpoint: Submit {
-    /// Where it is in its life. Cheap.
+    /// Returns where it is in its life. Cheap.
     fn state(&self) -> EndpointState;
 
     /// How its packets travel: [`EndpointConfig::transport`], as far as the device took it. The
@@ -185,13 +185,13 @@ pub unsafe trait Endpoint: Submit {
         None
     }
 
-    /// What the peer lets this side do, once it was connected and until the next reset. Everything,
-    /// by default: then streams keep their writes in order with one-sided operations.
+    /// Returns what the peer lets this side do, once it was connected and until the next reset.
+    /// Everything, by default: then streams keep their writes in order with one-sided operations.
     fn peer_permissions(&self) -> Access {
         Access::RDMA_READ | Access::RDMA_WRITE | Access::RDMA_ATOMIC
     }
 
-    /// What the peer's `connect` needs: at most 1,024 bytes, until the next reset the same.
+    /// Returns what the peer's `connect` needs: at most 1,024 bytes, until the next reset the same.
     ///
     /// # Errors
     ///
@@ -269,9 +269,10 @@ pub unsafe trait Endpoint: Submit {
     /// receives are.
     unsafe fn post_recvs(&self, receives: &[Receive]) -> Submitted;
 
-    /// Whether there is a message to take, of an Endpoint with [`EndpointConfig::pooled_room`]. If
-    /// there is none, the Endpoint calls [`EndpointConfig::changed`] once there is one. A message
-    /// may come before the call returns. The default answers `false`. Cheap.
+    /// Returns true if there is a message to take, of an Endpoint with
+    /// [`EndpointConfig::pooled_room`]. If there is none, the Endpoint calls
+    /// [`EndpointConfig::changed`] once there is one. A message may come before the call returns.
+    /// The default answers `false`. Cheap.
     fn has_message(&self) -> bool {
         false
     }

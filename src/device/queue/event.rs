@@ -34,7 +34,8 @@ pub struct EventBacking {
 }
 
 impl EventBacking {
-    /// What the crate offers; public so that a provider can be driven without it, in its tests.
+    /// Returns what the crate offers; public so that a provider can be driven without it, in its
+    /// tests.
     ///
     /// # Safety
     ///
@@ -55,12 +56,12 @@ impl EventBacking {
         }
     }
 
-    /// The memory that they are a part of. It is registered with the device.
+    /// Returns the memory that they are a part of. It is registered with the device.
     pub fn region(&self) -> Region {
         self.region
     }
 
-    /// Where in it they begin.
+    /// Returns where in it they begin.
     pub fn offset(&self) -> usize {
         self.offset
     }
@@ -119,7 +120,7 @@ pub struct EventWait {
 }
 
 impl EventWait {
-    /// Whether a counter of this value ends it.
+    /// Returns true if a counter of this value ends it.
     #[inline(always)]
     pub const fn is_over(&self, value: u64) -> bool {
         value & self.mask > self.threshold
@@ -148,8 +149,8 @@ pub trait EventCounter: Send + Sync {
     /// imported it has ended, and no other has imported it since.
     fn look(&self, wait: &EventWait) -> Result<Option<u64>, JobError>;
 
-    /// What [`Adapter::import_event`](crate::device::Adapter::import_event) needs: at most 1,024
-    /// bytes, each time the same.
+    /// Returns what [`Adapter::import_event`](crate::device::Adapter::import_event) needs: at most
+    /// 1,024 bytes, each time the same.
     ///
     /// # Errors
     ///

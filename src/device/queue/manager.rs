@@ -32,21 +32,21 @@ pub type CmArrivals = Arc<dyn Fn(Result<Box<dyn CmOffer>>) + Send + Sync>;
 /// A listener of [`Adapter::listen_at`](super::super::contract::Adapter::listen_at). It ends when
 /// it is dropped, which does not wait.
 pub trait CmListening: Send + Sync {
-    /// The address, with the port that was chosen.
+    /// Returns the address, with the port that was chosen.
     fn local_addr(&self) -> SocketAddr;
 }
 
 /// A connection that a peer has asked for, and that nobody has accepted or refused. Dropping it
 /// refuses.
 pub trait CmOffer: Any + Send + Sync {
-    /// The peer's address.
+    /// Returns the peer's address.
     fn peer_addr(&self) -> SocketAddr;
 
-    /// What the peer's application said. Of a foreign peer, it is as long as the transport makes
-    /// it, with zeros at its end.
+    /// Returns what the peer's application said. Of a foreign peer, it is as long as the transport
+    /// makes it, with zeros at its end.
     fn private_data(&self) -> &[u8];
 
-    /// Whether the peer is a program without this library.
+    /// Returns true if the peer is a program without this library.
     fn is_foreign(&self) -> bool;
 
     /// Refuses, and tells the peer's application why. It does not wait.

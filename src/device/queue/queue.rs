@@ -29,7 +29,8 @@ pub struct QueueConfig {
 }
 
 impl QueueConfig {
-    /// What a WorkQ asks for; public so that a provider can be driven without one, in its tests.
+    /// Returns what a WorkQ asks for; public so that a provider can be driven without one, in its
+    /// tests.
     pub fn new(depth: u32, signal: Arc<Signal>) -> QueueConfig {
         QueueConfig {
             depth,
@@ -137,8 +138,8 @@ pub unsafe trait Queue: Submit {
     #[doc(alias = "ibv_req_notify_cq")]
     fn arm(&self) -> Armed;
 
-    /// How many Jobs `try_inline` has finished, for `WorkQ::stats`. Nobody else counts them: that
-    /// would cost each of them something. Who counts none says 0.
+    /// Returns how many Jobs `try_inline` has finished, for `WorkQ::stats`. Nobody else counts
+    /// them: that would cost each of them something. Who counts none says 0.
     fn inline_jobs(&self) -> u64 {
         0
     }

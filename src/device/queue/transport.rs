@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::endpoint::Mtu;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How the packets of a connection travel: what a network of adapters may ask for. The default is
-/// right for most networks.
+/// Settings for the packets of a connection between adapters. The defaults are right for most
+/// networks.
 ///
 /// A device without a network (the software device) takes only the default
 /// ([`RdmaCaps::transport`](crate::device::RdmaCaps::transport)).
@@ -41,8 +41,8 @@ pub struct Transport {
     /// [`RdmaCaps::pkey_table_size`](crate::device::RdmaCaps::pkey_table_size). Defaults to 0.
     /// Only partitioned InfiniBand networks have more than one.
     pub pkey_index: u16,
-    /// How many routers a packet may pass, 1 to 255. Defaults to 64. Lower it to keep packets
-    /// within a network.
+    /// The maximum number of routers that a packet may pass, 1 to 255. Defaults to 64. Lower it to
+    /// keep packets within a network.
     pub hop_limit: u8,
     /// The address of this side, one of the port's (GIDs; IPv4 addresses are mapped). Defaults to
     /// `None`: [`gid_index`](crate::rdma::RdmaBuilder::gid_index), or what that defaults to.
@@ -58,8 +58,8 @@ pub struct Transport {
     /// up to four times as long. If the tries take longer than the `rnr_timeout`, a silent peer is
     /// given up when they have ended.
     pub ack_timeout: Option<Duration>,
-    /// How often the adapter sends a packet again before the connection fails, 0 to 7. Defaults
-    /// to 6. Raise `ack_timeout` rather than this on a network that stalls.
+    /// The number of times that the adapter sends a packet again before the connection fails, 0 to
+    /// 7. Defaults to 6. Raise `ack_timeout` rather than this on a network that stalls.
     pub retry_count: u8,
     /// How long a connection is idle before the adapter asks the peer whether it is there, and how
     /// often: 10 ms to 60 s. Defaults to 1 s; with `None` a side that only waits never notices that
@@ -82,14 +82,14 @@ pub struct Transport {
 pub struct Path {
     /// The address of this side's port (its GID). IPv4 addresses are mapped.
     pub gid: Ipv6Addr,
-    /// The address of the peer's.
+    /// The peer's address.
     pub peer_gid: Ipv6Addr,
     /// The largest payload of a packet: the smaller one of both sides'.
     pub mtu: Mtu,
 }
 
 impl Path {
-    /// A path from the first address to the second one.
+    /// Returns a path from the first address to the second one.
     pub fn new(gid: Ipv6Addr, peer_gid: Ipv6Addr, mtu: Mtu) -> Path {
         Path { gid, peer_gid, mtu }
     }

@@ -18,7 +18,7 @@ use super::buf::{Buf, in_use};
 use crate::error::{JobError, Reason};
 use crate::mem::element::Element;
 
-/// The eight bytes of the data from `at` on.
+/// Returns the eight bytes of the data from `at` on.
 ///
 /// # Safety
 ///

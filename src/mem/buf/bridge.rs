@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::mem::mmap::Holder;
 
 impl Buf {
-    /// The key (`lkey`) that the adapter knows this memory by, in the protection domain
+    /// Returns the key (`lkey`) that the adapter knows this memory by, in the protection domain
     /// [`Device::pd`].
     ///
     /// Requests of the application's own take no Leases: that nothing else touches the bytes
@@ -28,7 +28,7 @@ impl Buf {
         key.map(|key| key as u32).map_err(Error::from)
     }
 
-    /// Where its dataroom begins; [`Buf::headroom`] bytes further the data do.
+    /// Returns where its dataroom begins; [`Buf::headroom`] bytes further the data do.
     #[doc(alias = "doca_buf_get_head")]
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.0.head()

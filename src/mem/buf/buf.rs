@@ -47,7 +47,7 @@ impl Clone for Buf {
     }
 }
 
-/// An error of a call on one Buf: it is neither a source nor a destination.
+/// Returns an error of a call on one Buf: it is neither a source nor a destination.
 pub(super) fn in_use(error: JobError) -> JobError {
     match error.reason() {
         Reason::SourceInUse | Reason::DestinationInUse => JobError::of(Reason::BufInUse),
@@ -56,7 +56,7 @@ pub(super) fn in_use(error: JobError) -> JobError {
 }
 
 impl Buf {
-    /// The data, for reading.
+    /// Returns the data, for reading.
     ///
     /// # Errors
     ///
@@ -68,7 +68,7 @@ impl Buf {
         Ok(BufData::new(self.0.read().map_err(in_use)?))
     }
 
-    /// The data, for writing. To append, use [`Buf::extend_from_slice`], or the guard as a
+    /// Returns the data, for writing. To append, use [`Buf::extend_from_slice`], or the guard as a
     /// [`bytes::BufMut`].
     ///
     /// # Errors
@@ -139,7 +139,7 @@ impl Buf {
         Ok(())
     }
 
-    /// A part of the data, as a source of a job.
+    /// Returns a part of the data, as a source of a job.
     ///
     /// # Errors
     ///
@@ -164,7 +164,7 @@ impl Buf {
         }
     }
 
-    /// Bytes of data.
+    /// Returns bytes of data.
     #[doc(alias = "doca_buf_get_data_len")]
     pub fn data_len(&self) -> usize {
         self.0.data_len()
@@ -205,23 +205,23 @@ impl Buf {
         Ok(())
     }
 
-    /// All bytes: headroom, data and tailroom.
+    /// Returns all bytes: headroom, data and tailroom.
     #[doc(alias = "doca_buf_get_len")]
     pub fn capacity(&self) -> usize {
         self.0.len()
     }
 
-    /// Bytes before the data.
+    /// Returns bytes before the data.
     pub fn headroom(&self) -> usize {
         self.0.data()
     }
 
-    /// Bytes behind the data.
+    /// Returns bytes behind the data.
     pub fn tailroom(&self) -> usize {
         self.0.tailroom()
     }
 
-    /// The data, for reading, by a guard that keeps the Buf itself.
+    /// Returns the data, for reading, by a guard that keeps the Buf itself.
     pub(crate) fn lend(&self) -> Result<BufData<'static>, JobError> {
         self.refuse_shared()?;
         Ok(BufData::new(self.0.read().map_err(in_use)?))
@@ -343,7 +343,7 @@ impl BufSlice {
         self.len == 0
     }
 
-    /// The Buf.
+    /// Returns the Buf.
     pub fn buf(&self) -> &Buf {
         &self.buf
     }

@@ -11,7 +11,7 @@ use super::buf::{Buf, in_use};
 use super::guard::{BufData, BufDataMut};
 use crate::error::{Error, JobError};
 
-/// Why a Buf became no [`Bytes`]; it has the Buf.
+/// The error of a Buf that could not become [`Bytes`]. It returns the Buf.
 ///
 /// ```
 /// # use tokio_doca::{BufPool, Device, ErrorKind, Mmap};
@@ -35,7 +35,7 @@ pub struct IntoBytesError {
 }
 
 impl IntoBytesError {
-    /// What was wrong.
+    /// Returns what was wrong.
     pub fn error(&self) -> JobError {
         self.error
     }
@@ -92,7 +92,7 @@ impl AsRef<[u8]> for Lent {
 }
 
 impl Buf {
-    /// The data as [`Bytes`], without a copy.
+    /// Returns the data as [`Bytes`], without a copy.
     ///
     /// The `Bytes` is a reader of the Buf like a guard: until the last clone or slice of it has
     /// gone, whoever wants to write the Buf by another handle is refused (`InUse`), and its element
@@ -149,7 +149,7 @@ impl bytes::Buf for BufData<'_> {
 // SAFETY: `chunk_mut` is the tailroom, all of it, and `remaining_mut` its length; the Lease keeps
 // others from changing it, and `advance_mut` makes it shorter by what was filled.
 unsafe impl BufMut for BufDataMut<'_> {
-    /// The tailroom: `put` panics beyond it, as every `bytes::BufMut`.
+    /// Returns the tailroom: `put` panics beyond it, as every `bytes::BufMut`.
     fn remaining_mut(&self) -> usize {
         self.tailroom()
     }

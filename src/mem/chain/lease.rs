@@ -16,7 +16,7 @@ use crate::sync::lock;
 /// may be the last of the chain: both may run the application's code.
 pub struct AfterChain {
     chain: Arc<Inner>,
-    /// Whether futures are to be notified.
+    /// True if futures are to be notified.
     notifies: bool,
 }
 

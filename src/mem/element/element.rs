@@ -43,9 +43,9 @@ pub struct Element {
     /// What the Mmap says of its first device, for each use, and of its access, near at hand.
     near: [Entry; 2],
     writable: AtomicBool,
-    /// Whether others may write the bytes at any time.
+    /// True if others may write the bytes at any time.
     shared: AtomicBool,
-    /// Whether the Leases stand in the Mmap's trees.
+    /// True if the Leases stand in the Mmap's trees.
     pub(super) ranged: bool,
     index: u32,
     slab: NonNull<Slab>,
@@ -59,7 +59,7 @@ unsafe impl Send for Element {}
 unsafe impl Sync for Element {}
 
 impl Element {
-    /// An element of a pool: its bytes are fixed.
+    /// Returns an element of a pool: its bytes are fixed.
     pub(in crate::mem) fn fixed(
         mmap: &Mmap,
         range: Range<usize>,
@@ -74,7 +74,7 @@ impl Element {
         }
     }
 
-    /// An element of an inventory: its bytes are chosen when it is taken.
+    /// Returns an element of an inventory: its bytes are chosen when it is taken.
     pub(in crate::mem) fn unplaced(index: u32, slab: NonNull<Slab>) -> Element {
         Element {
             word: LeaseWord::new(),
@@ -104,7 +104,7 @@ impl Element {
         self.shared.store(mmap.is_shared(), Relaxed);
     }
 
-    /// The key that a device knows the bytes by.
+    /// Returns the key that a device knows the bytes by.
     #[inline(always)]
     pub(in crate::mem) fn key(&self, holder: Holder) -> Result<u64, JobError> {
         let [first, second] = &self.near;
@@ -118,7 +118,7 @@ impl Element {
         self.word.is_free()
     }
 
-    /// Whether nobody has had it yet.
+    /// Returns true if nobody has had it yet.
     pub(super) fn is_fresh(&self) -> bool {
         self.word.is_fresh()
     }
@@ -129,7 +129,7 @@ impl Element {
         unsafe { &*self.mmap.load(Relaxed) }
     }
 
-    /// A count of the Mmap.
+    /// Returns a count of the Mmap.
     pub(super) fn keep_mmap(&self) -> Arc<MmapInner> {
         let mmap = self.mmap.load(Relaxed);
         // SAFETY: as in `mmap`: there is a count, so another one may be made.
@@ -143,7 +143,7 @@ impl Element {
         NonNull::from(&self.node)
     }
 
-    /// The memory that it stands for. Not to be reached without a Lease.
+    /// Returns the memory that it stands for. Not to be reached without a Lease.
     #[inline(always)]
     pub(in crate::mem) fn head(&self) -> NonNull<u8> {
         // SAFETY: `place` wrote the address of a mapping before the element was handed out.
@@ -173,21 +173,21 @@ impl Element {
         self.data_len.load(Relaxed)
     }
 
-    /// What is left behind the data. Without a Lease it may be a mixture of two states, so it is
-    /// clamped.
+    /// Returns what is left behind the data. Without a Lease it may be a mixture of two states, so
+    /// it is clamped.
     pub(in crate::mem) fn tailroom(&self) -> usize {
         self.len()
             .saturating_sub(self.data())
             .saturating_sub(self.data_len())
     }
 
-    /// Whether others may write the bytes at any time: no slice of them is lent, and every access
-    /// is volatile or atomic.
+    /// Returns true if others may write the bytes at any time: no slice of them is lent, and every
+    /// access is volatile or atomic.
     pub(in crate::mem) fn is_shared(&self) -> bool {
         self.shared.load(Relaxed)
     }
 
-    /// The addresses of its bytes.
+    /// Returns the addresses of its bytes.
     pub(in crate::mem) fn span(&self) -> Range<usize> {
         let start = self.head().addr().get();
         start..start + self.len()
@@ -269,7 +269,7 @@ impl Count {
         Count(self.0)
     }
 
-    /// The address of the element, which may have gone.
+    /// Returns the address of the element, which may have gone.
     pub(super) fn address(&self) -> usize {
         self.0.addr().get()
     }
@@ -291,7 +291,7 @@ impl Count {
 pub(in crate::mem) struct Handle(pub(super) Count);
 
 impl Handle {
-    /// The first handle of an element just taken from a pool, empty.
+    /// Returns the first handle of an element just taken from a pool, empty.
     #[inline]
     pub(in crate::mem) fn first(element: &Element) -> Handle {
         element.data.store(0, Relaxed);
@@ -300,7 +300,7 @@ impl Handle {
         Handle(Count(NonNull::from(element)))
     }
 
-    /// The first handle of an element just taken from an inventory, placed at `range`.
+    /// Returns the first handle of an element just taken from an inventory, placed at `range`.
     /// `Err` has what stands in the way; the element is home again.
     pub(in crate::mem) fn ranged(
         element: &Element,
@@ -319,7 +319,7 @@ impl Handle {
         Ok(Handle::first(element))
     }
 
-    /// Whether the access allows this process to write the bytes.
+    /// Checks whether the access allows this process to write the bytes.
     #[inline(always)]
     pub(in crate::mem) fn check_writable(&self) -> Result<(), JobError> {
         if !self.0.writable.load(Relaxed) {

@@ -46,13 +46,13 @@ pub(in crate::mem) enum Pushed {
     Waited,
 }
 
-/// The next head: another index, another tag, and `waited` as it was.
+/// Returns the next head: another index, another tag, and `waited` as it was.
 fn step(head: u64, index: u32) -> u64 {
     (head.wrapping_add(TAG) & !INDEX) | u64::from(index)
 }
 
 impl FreeList {
-    /// All indices below `len`, the lowest first.
+    /// Returns all indices below `len`, the lowest first.
     pub(in crate::mem) fn new(len: usize) -> FreeList {
         assert!(len <= MAX);
         let next = (1..=len)
@@ -86,13 +86,13 @@ impl FreeList {
         }
     }
 
-    /// The index below this one.
+    /// Returns the index below this one.
     #[inline(always)]
     fn next(&self, index: u32) -> u32 {
         self.next[index as usize].load(Ordering::Relaxed)
     }
 
-    /// Whether there was none a moment ago.
+    /// Returns true if there was none a moment ago.
     pub(in crate::mem) fn is_empty(&self) -> bool {
         (self.head.load(Ordering::Acquire) & INDEX) as u32 >= CLOSED
     }

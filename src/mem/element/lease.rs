@@ -33,7 +33,7 @@ pub(crate) enum AfterLease {
 }
 
 impl AfterLease {
-    /// What is to be done, by what is left of the element.
+    /// Returns what is to be done, by what is left of the element.
     #[inline(always)]
     fn of(left: Left, count: Count) -> Option<AfterLease> {
         match left {
@@ -67,14 +67,14 @@ impl Handle {
         }
     }
 
-    /// The write Lease, for the bytes.
+    /// Returns the write Lease, for the bytes.
     #[inline(always)]
     pub(in crate::mem) fn write(&self) -> Result<WriteLease, JobError> {
         self.check_writable()?;
         self.exclusive()
     }
 
-    /// The write Lease, for the rooms alone: memory that may not be written has rooms too.
+    /// Returns the write Lease, for the rooms alone: memory that may not be written has rooms too.
     #[inline(always)]
     pub(in crate::mem) fn exclusive(&self) -> Result<WriteLease, JobError> {
         let element = self.0.again();
@@ -152,7 +152,7 @@ impl<const WRITES: bool> Drop for Lease<WRITES> {
 }
 
 impl ReadLease {
-    /// The data as a device sees it.
+    /// Returns the data as a device sees it.
     #[inline(always)]
     pub(in crate::mem) fn whole(&self, holder: Holder) -> Result<Segment, JobError> {
         let key = self.key(holder)?;
@@ -161,8 +161,8 @@ impl ReadLease {
         Ok(unsafe { Segment::new(self.data_start(), self.data_len(), key) })
     }
 
-    /// A part of the data as a device sees it. `Err` has the end of the data if the part reaches
-    /// past it.
+    /// Returns a part of the data as a device sees it. `Err` has the end of the data if the part
+    /// reaches past it.
     #[inline(always)]
     pub(in crate::mem) fn segment(
         &self,
@@ -188,7 +188,7 @@ impl ReadLease {
 }
 
 impl WriteLease {
-    /// The tailroom as a device sees it.
+    /// Returns the tailroom as a device sees it.
     #[inline(always)]
     pub(in crate::mem) fn segment(&self, holder: Holder) -> Result<Segment, JobError> {
         let key = self.key(holder)?;

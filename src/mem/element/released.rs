@@ -41,8 +41,8 @@ impl Watches {
         Watches(Mutex::new(List::default()))
     }
 
-    /// Whether no Lease is out. If one is, the waker is woken at the end of the last. `future` is 0
-    /// before the first poll.
+    /// Returns true if no Lease is out. If one is, the waker is woken at the end of the last.
+    /// `future` is 0 before the first poll.
     pub(in crate::mem) fn poll(
         &self,
         element: usize,

@@ -45,7 +45,7 @@ pub(in crate::mem) enum Base {
 }
 
 impl Slab {
-    /// A slab of `len` elements, each made with its index and the address of the slab.
+    /// Returns a slab of `len` elements, each made with its index and the address of the slab.
     pub(in crate::mem) fn build(
         len: usize,
         base: Base,
@@ -80,12 +80,13 @@ impl Slab {
         }
     }
 
-    /// Whether no element was free a moment ago.
+    /// Returns true if no element was free a moment ago.
     pub(in crate::mem) fn is_empty(&self) -> bool {
         self.free.is_empty()
     }
 
-    /// How many elements are free, how many were ever out at once, and how many callers wait.
+    /// Returns how many elements are free, how many were ever out at once, and how many callers
+    /// wait.
     pub(in crate::mem) fn counts(&self) -> (usize, usize, usize) {
         let count = |is: fn(&Element) -> bool| self.elements.iter().filter(|it| is(it)).count();
         // The list hands out an index for the first time if all that were out before are out.
@@ -93,7 +94,7 @@ impl Slab {
         (count(Element::is_free), used, self.waiters.waiting())
     }
 
-    /// A free element, which is the caller's.
+    /// Returns a free element, which is the caller's.
     #[inline]
     pub(in crate::mem) fn take(&self) -> Option<&Element> {
         Some(&self.elements[self.free.pop()? as usize])

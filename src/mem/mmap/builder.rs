@@ -52,8 +52,8 @@ impl Mmap {
 }
 
 impl MmapBuilder {
-    /// A device that shall hold the memory. At least one is needed, at most [`Mmap::MAX_DEVICES`];
-    /// each can be named once.
+    /// Sets a device that shall hold the memory. At least one is needed, at most
+    /// [`Mmap::MAX_DEVICES`]; each can be named once.
     #[doc(alias = "doca_mmap_dev_add")]
     #[doc(alias = "doca_mmap_add_dev")]
     pub fn device(mut self, device: &Device) -> MmapBuilder {
@@ -61,7 +61,7 @@ impl MmapBuilder {
         self
     }
 
-    /// Who may do what; `LOCAL_READ_WRITE` if not said.
+    /// Sets who may do what. Defaults to `LOCAL_READ_WRITE`.
     #[doc(alias = "doca_mmap_set_permissions")]
     pub fn access(mut self, access: Access) -> MmapBuilder {
         self.access = access;
@@ -79,8 +79,8 @@ impl MmapBuilder {
         self
     }
 
-    /// What pages [`alloc`](MmapBuilder::alloc) shall take; those of the system's usual size if not
-    /// said.
+    /// Sets what pages [`alloc`](MmapBuilder::alloc) shall take. Defaults to those of the system's
+    /// usual size.
     pub fn huge_pages(mut self, pages: HugePages) -> MmapBuilder {
         self.huge = Some(pages);
         self
@@ -111,8 +111,8 @@ impl MmapBuilder {
         self.begin(OP, memory)
     }
 
-    /// A range of a memfd of the application's. It is populated, and can be exported as what
-    /// `alloc` makes.
+    /// Registers a range of the application's memfd. The range is populated, and can be exported
+    /// like memory that `alloc` makes.
     ///
     /// The memfd is sealed with `F_SEAL_SHRINK` (memfd_create(2), fcntl(2)): nobody can shorten it
     /// from now on, since a page that was cut off would end this process by SIGBUS. It may still
@@ -158,8 +158,7 @@ impl MmapBuilder {
         self.begin(OP, memory)
     }
 
-    /// The bytes of an owner of the application's: a `Vec<u8>`, a `BytesMut`, a mapping of another
-    /// crate's.
+    /// Registers the bytes of an owner: a `Vec<u8>`, a `BytesMut`, or another crate's mapping.
     ///
     /// The owner is moved to the heap and asked once where its bytes are; it is dropped when the
     /// Mmap's last user has gone, on whatever thread that is, possibly in the middle of a

@@ -145,7 +145,7 @@ impl Keys {
         self.0.iter()
     }
 
-    /// The key that a Holder knows the memory by.
+    /// Returns the key that a Holder knows the memory by.
     #[cold]
     pub(super) fn key(&self, holder: Holder) -> Result<u64, JobError> {
         if let Some(key) = self.iter().find_map(|entry| entry.key(holder)) {

@@ -58,7 +58,7 @@ impl Mmap {
         self.export("Mmap::export_rdma", device, Audience::Rdma)
     }
 
-    /// Whether it was exported, and not stopped since.
+    /// Returns true if it was exported, and not stopped since.
     #[doc(alias = "doca_mmap_get_exported")]
     pub fn is_exported(&self) -> bool {
         !self.0.exports().is_empty()

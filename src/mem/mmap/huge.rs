@@ -4,8 +4,8 @@ use nix::sys::memfd::MFdFlags;
 
 const MIB: usize = 1 << 20;
 
-/// What pages an Mmap's memory shall have, if not those of the system's usual size (Linux:
-/// hugetlbpage, transhuge).
+/// The pages of an Mmap's memory, if they are not of the system's usual size (Linux: hugetlbpage,
+/// transhuge).
 ///
 /// They make page faults and address translation cheaper, and copies hardly: worth it for ranges of
 /// many MiB that an adapter reaches at random.
@@ -33,7 +33,7 @@ pub enum HugePages {
 }
 
 impl HugePages {
-    /// Bytes of a page, if they come out of a pool.
+    /// Returns bytes of a page, if they come out of a pool.
     pub(super) fn page(self) -> Option<usize> {
         match self {
             HugePages::Transparent => None,
@@ -42,7 +42,7 @@ impl HugePages {
         }
     }
 
-    /// What asks memfd_create(2) for them.
+    /// Returns what asks memfd_create(2) for them.
     pub(super) fn flags(self) -> MFdFlags {
         match self {
             HugePages::Transparent => MFdFlags::empty(),
@@ -52,7 +52,7 @@ impl HugePages {
     }
 }
 
-/// What to say when `len` bytes in pages of `page` bytes could not be had.
+/// Returns what to say when `len` bytes in pages of `page` bytes could not be had.
 pub(super) fn too_few(len: usize, page: usize) -> String {
     let need = len.div_ceil(page);
     let kib = page >> 10;

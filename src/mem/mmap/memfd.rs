@@ -60,7 +60,7 @@ fn create(flags: MFdFlags) -> nix::Result<OwnedFd> {
     Ok(counted.unwrap_or(file))
 }
 
-/// A memfd of that size. Its pages are not there yet.
+/// Returns a memfd of that size. Its pages are not there yet.
 fn file(len: usize) -> Result<OwnedFd> {
     let file = create(MFdFlags::empty()).map_err(fail("memfd_create", len))?;
     lengthen(&file, len).map_err(|error| error.with_call(ALLOC))?;
@@ -130,7 +130,7 @@ fn from_pool(len: NonZeroUsize, huge: HugePages, page: usize) -> Result<Mapping>
     })
 }
 
-/// A part of a memfd of the application's.
+/// Returns a part of a memfd of the application's.
 pub(super) fn adopt(
     file: OwnedFd,
     range: impl RangeBounds<usize> + Clone,
@@ -193,7 +193,7 @@ fn refuse<T>(kind: ErrorKind, text: impl Into<String>) -> Result<T> {
     Err(Error::new(kind, FROM_MEMFD, text.into()))
 }
 
-/// The seals of a memfd. `write` is whether it shall be written.
+/// Returns the seals of a memfd. `write` is whether it shall be written.
 fn seals(file: &OwnedFd, write: bool) -> Result<SealFlag> {
     let Ok(seals) = fcntl(file, FcntlArg::F_GET_SEALS) else {
         let text = "the descriptor is no memfd: memfd_create(2) makes one, with MFD_ALLOW_SEALING";
@@ -219,7 +219,7 @@ fn seal(file: &OwnedFd) -> Result<()> {
     })
 }
 
-/// The range within the size that the memfd has now.
+/// Returns the range within the size that the memfd has now.
 fn within(file: &OwnedFd, range: impl RangeBounds<usize>) -> Result<Range<usize>> {
     let stat = fstat(file).map_err(|errno| Error::os(FROM_MEMFD, "fstat", errno.into()))?;
     let len = usize::try_from(stat.st_size).unwrap_or(0);
@@ -227,7 +227,7 @@ fn within(file: &OwnedFd, range: impl RangeBounds<usize>) -> Result<Range<usize>
         .map_err(|text| Error::new(ErrorKind::InvalidValue, FROM_MEMFD, text))
 }
 
-/// Bytes of `size` that may have no pages yet.
+/// Returns bytes of `size` that may have no pages yet.
 fn holes(file: &OwnedFd, size: usize) -> Result<usize> {
     let stat = fstat(file).map_err(|errno| Error::os(FROM_MEMFD, "fstat", errno.into()))?;
     let missing = stat
@@ -236,7 +236,7 @@ fn holes(file: &OwnedFd, size: usize) -> Result<usize> {
     Ok(size.min(usize::try_from(missing).unwrap_or(0)))
 }
 
-/// Bytes of a page of the memfd.
+/// Returns bytes of a page of the memfd.
 fn page(file: &OwnedFd) -> Result<usize> {
     let fs = fstatfs(file).map_err(|errno| Error::os(FROM_MEMFD, "fstatfs", errno.into()))?;
     Ok(match fs.filesystem_type() == HUGETLBFS_MAGIC {
@@ -293,7 +293,7 @@ fn affordable(op: &'static str, len: usize) -> Result<()> {
     }
 }
 
-/// Bytes that could be had without swapping, if the kernel says so.
+/// Returns bytes that could be had without swapping, if the kernel says so.
 fn available() -> Option<u64> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = info

@@ -21,7 +21,7 @@ pub(super) type Free = Box<dyn FnOnce(NonNull<u8>, usize) + Send>;
 pub(super) struct Memory {
     base: NonNull<u8>,
     len: usize,
-    /// Whether others may write it at any time: who else holds the memfd.
+    /// True if others may write it at any time: who else holds the memfd.
     foreign: bool,
     backing: Storage,
 }
@@ -50,7 +50,8 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// The first `len` bytes of a mapping. `foreign` says that others may write them at any time.
+    /// Returns the first `len` bytes of a mapping. `foreign` says that others may write them at any
+    /// time.
     pub(super) fn mapped(mapping: Mapping, len: usize, foreign: bool) -> Memory {
         assert!(len <= mapping.len);
         Memory {
@@ -88,7 +89,7 @@ impl Memory {
         self.foreign
     }
 
-    /// The memfd that it is a part of.
+    /// Returns the memfd that it is a part of.
     pub(super) fn memfd(&self) -> Option<Backing> {
         match &self.backing {
             Storage::Memfd(mapping) => Some(Backing {

@@ -59,48 +59,50 @@ pub(in crate::mem) struct MmapInner {
 }
 
 impl Mmap {
-    /// The most devices that can hold one Mmap. Their keys stand in a table of this size in the
-    /// Mmap, so that a job on any of them finds its key without a lock.
+    /// The maximum number of devices of an Mmap. The Mmap has a table of their keys, so that a job
+    /// finds its key without a lock.
     #[doc(alias = "doca_mmap_set_max_num_devices")]
     #[doc(alias = "doca_mmap_get_max_num_devices")]
     pub const MAX_DEVICES: usize = devices::MAX;
 
-    /// How many bytes.
+    /// Returns how many bytes.
     #[allow(clippy::len_without_is_empty)] // it never is
     pub fn len(&self) -> usize {
         self.0.memory.len()
     }
 
-    /// What it was built with.
+    /// Returns what it was built with.
     pub fn access(&self) -> Access {
         self.0.access
     }
 
-    /// The devices that hold it, in the order in which they were named; none while it is stopped.
+    /// Returns the devices that hold it, in the order in which they were named; none while it is
+    /// stopped.
     pub fn devices(&self) -> Vec<Device> {
         let held = lock(&self.0.held);
         held.iter().map(|held| held.device.clone()).collect()
     }
 
-    /// Whether devices hold it, so that Bufs of it can be had.
+    /// Returns true if devices hold it, so that Bufs of it can be had.
     pub fn is_started(&self) -> bool {
         self.0.ranges().stage() == Stage::Started
     }
 
-    /// Whether a pool, an array or a Buf of an inventory is on it: it cannot be stopped then.
+    /// Returns true if a pool, an array or a Buf of an inventory is on it: it cannot be stopped
+    /// then.
     #[doc(alias = "doca_mmap_get_num_bufs")]
     pub fn is_in_use(&self) -> bool {
         self.0.ranges().is_used()
     }
 
-    /// Whether it can be exported to another process: memory in a memfd can, memory of an owner's
-    /// and raw memory cannot.
+    /// Returns true if it can be exported to another process: memory in a memfd can, memory of an
+    /// owner's and raw memory cannot.
     pub fn is_exportable(&self) -> bool {
         self.0.memory.memfd().is_some()
     }
 
-    /// Whether its Bufs lend slices ([`Buf::data`](crate::Buf::data)): not where a peer, or whoever
-    /// else has the memfd, may write at any time.
+    /// Returns true if its Bufs lend slices ([`Buf::data`](crate::Buf::data)): not where a peer, or
+    /// whoever else has the memfd, may write at any time.
     pub fn lends_slices(&self) -> bool {
         !self.0.is_shared()
     }
@@ -219,7 +221,7 @@ impl MmapInner {
         unsafe { Region::new(addr, len, self.access) }
     }
 
-    /// What is exported to this audience.
+    /// Returns what is exported to this audience.
     pub(super) fn offer(self: &Arc<Self>, audience: Audience) -> ExportRequest {
         let owner: Weak<dyn Any + Send + Sync> = Arc::<MmapInner>::downgrade(self) as _;
         let leak_flag = self.leak_flag.clone();
@@ -232,12 +234,12 @@ impl MmapInner {
         self.access
     }
 
-    /// Whether somebody else may write the memory at any time.
+    /// Returns true if somebody else may write the memory at any time.
     pub(in crate::mem) fn is_shared(&self) -> bool {
         self.access.peer_writable() || self.memory.is_foreign()
     }
 
-    /// Where the byte at `offset` is; one past the end is allowed.
+    /// Returns where the byte at `offset` is; one past the end is allowed.
     pub(in crate::mem) fn at(&self, offset: usize) -> NonNull<u8> {
         assert!(offset <= self.memory.len());
         // SAFETY: the offset was checked to lie within the memory, or one past its end.
@@ -248,12 +250,12 @@ impl MmapInner {
         lock(&self.ranges)
     }
 
-    /// The keys that the devices know this memory by, the first device's first.
+    /// Returns the keys that the devices know this memory by, the first device's first.
     pub(in crate::mem) fn keys(&self) -> std::slice::Iter<'_, Entry> {
         self.keys.iter()
     }
 
-    /// The key that a device knows this memory by.
+    /// Returns the key that a device knows this memory by.
     #[cold]
     pub(in crate::mem) fn key(&self, holder: Holder) -> Result<u64, JobError> {
         self.keys.key(holder)
@@ -305,7 +307,7 @@ impl MmapInner {
         }
     }
 
-    /// Why `resolve` refused this range.
+    /// Returns why `resolve` refused this range.
     #[cold]
     pub(in crate::mem) fn not_within(range: &Range<usize>, len: usize) -> JobError {
         let reach = range.start.max(range.end);

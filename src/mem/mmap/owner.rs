@@ -25,7 +25,7 @@ impl<O> Drop for Owned<O> {
     }
 }
 
-/// The bytes of an owner, which is dropped when they are given back.
+/// Returns the bytes of an owner, which is dropped when they are given back.
 pub(super) fn lend<O: AsMut<[u8]> + Send + 'static>(owner: O) -> Memory {
     let owned = Owned(NonNull::from(Box::leak(Box::new(owner))));
     // SAFETY: it was just leaked, and nobody else has it.
@@ -36,7 +36,7 @@ pub(super) fn lend<O: AsMut<[u8]> + Send + 'static>(owner: O) -> Memory {
     unsafe { Memory::lent(bytes.cast(), bytes.len(), free) }
 }
 
-/// Bytes that others may read too.
+/// Returns bytes that others may read too.
 ///
 /// # Safety
 ///

@@ -262,7 +262,7 @@ pub(crate) fn receive(
     Ok(unsafe { Leased::new(lease.kept(), segments) })
 }
 
-/// A job of a sync event, which names no memory.
+/// Returns a job of a sync event, which names no memory.
 #[inline(always)]
 pub(crate) fn event(job: EventJob) -> Leased<Leases, EventJob> {
     // SAFETY: there is no memory.

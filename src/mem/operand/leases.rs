@@ -100,7 +100,7 @@ pub enum Writing {
 const _: () = assert!(size_of::<(Option<Reading>, Option<Writing>)>() == 32);
 
 impl Reading {
-    /// Whether others may write some of it meanwhile.
+    /// Returns true if others may write some of it meanwhile.
     pub(crate) fn is_shared(&self) -> bool {
         match self {
             Reading::Buf(lease) => lease.is_shared(),

@@ -35,21 +35,21 @@ pub mod sealed {
     /// One side of a job.
     pub trait Operand {
         fn place(&self) -> Place;
-        /// Whether it is one piece at most, always.
+        /// Returns true if it is one piece at most, always.
         #[inline(always)]
         fn is_single(&self) -> bool {
             true
         }
-        /// Whether jobs take leases on all of it. Of a chain: asked under the lease.
+        /// Returns true if jobs take leases on all of it. Of a chain: asked under the lease.
         #[inline(always)]
         fn is_leased(&self) -> bool {
             true
         }
-        /// Where it begins in the memory that was exported, if it is imported.
+        /// Returns where it begins in the memory that was exported, if it is imported.
         fn offset(&self) -> usize {
             0
         }
-        /// Where it is, if it is one piece; `None` for a list.
+        /// Returns where it is, if it is one piece; `None` for a list.
         fn span(&self) -> Option<Span>;
         /// Calls `f` with its pieces that are not empty, sorted. A list is locked meanwhile.
         fn with_spans(&self, f: &mut dyn FnMut(&[Span])) {
@@ -62,7 +62,7 @@ pub mod sealed {
         type Lease: IntoKept<Reading>;
         /// More bytes of data than this it cannot come to have.
         fn most(&self) -> usize;
-        /// Its data now, without a lease.
+        /// Returns its data now, without a lease.
         fn data(&self) -> Extent;
         /// Takes the leases. Returns the segments and the number of bytes, too.
         fn lease_data(&self, holder: Holder, rule: Rule) -> Taken<Self::Lease>;
@@ -71,11 +71,11 @@ pub mod sealed {
     /// What a job writes.
     pub trait WriteTo: Operand {
         type Lease: IntoKept<Writing> + Grow;
-        /// Its tailroom now, without a lease.
+        /// Returns its tailroom now, without a lease.
         fn room(&self) -> Extent;
         /// Takes the leases. Returns the segments and the number of bytes, too.
         fn lease_room(&self, holder: Holder, rule: Rule) -> Taken<Self::Lease>;
-        /// Whether this is a write lease on it.
+        /// Returns true if this is a write lease on it.
         fn is_leased_by(&self, _lease: &Writing) -> bool {
             false
         }

@@ -51,7 +51,7 @@ impl Session {
 pub(crate) struct SessionLease(Arc<Session>);
 
 impl SessionLease {
-    /// What the device is lent.
+    /// Returns what the device is lent.
     pub(crate) fn for_device(&self) -> SessionRef {
         self.0.state.with_mut(|state| {
             // SAFETY: the state of an Arc's content is at no null address.
@@ -61,7 +61,7 @@ impl SessionLease {
         })
     }
 
-    /// What was hashed so far.
+    /// Returns what was hashed so far.
     pub(crate) fn get(&mut self) -> Hasher {
         self.0.state.with(|state| {
             // SAFETY: this is the Lease, and `&mut self` makes this its only use: none is lent to a

@@ -10,7 +10,7 @@ use crate::mem::buf::Buf;
 use crate::mem::element::Handle;
 use crate::mem::mmap::Mmap;
 
-/// Who works with the elements of a [`BufArray`].
+/// The processor that works with the elements of a [`BufArray`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ArrayTarget {
@@ -66,7 +66,7 @@ impl BufArray {
         }
     }
 
-    /// The Buf at an index.
+    /// Returns the Buf at an index.
     ///
     /// # Errors
     ///
@@ -78,18 +78,18 @@ impl BufArray {
         self.0.bufs.get(index).cloned().ok_or(none)
     }
 
-    /// How many elements it has.
+    /// Returns how many elements it has.
     #[allow(clippy::len_without_is_empty)] // it has at least one
     pub fn len(&self) -> usize {
         self.0.bufs.len()
     }
 
-    /// Bytes of each.
+    /// Returns bytes of each.
     pub fn element_size(&self) -> usize {
         self.0.element_size
     }
 
-    /// The Mmap whose range it claims.
+    /// Returns the Mmap whose range it claims.
     pub fn mmap(&self) -> &Mmap {
         &self.0.mmap
     }
@@ -130,33 +130,33 @@ pub struct BufArrayBuilder<'a> {
 }
 
 impl BufArrayBuilder<'_> {
-    /// Which bytes of the Mmap; all of them if not said.
+    /// Sets which bytes of the Mmap. Defaults to all of them.
     pub fn range(mut self, range: impl RangeBounds<usize>) -> Self {
         self.range = (range.start_bound().cloned(), range.end_bound().cloned());
         self
     }
 
-    /// Bytes of each element; 4096 if not said.
+    /// Sets the size of each element in bytes. Defaults to 4096.
     #[doc(alias = "doca_buf_arr_set_params")]
     pub fn element_size(mut self, bytes: usize) -> Self {
         self.element_size = bytes;
         self
     }
 
-    /// The alignment of each element's first byte, a power of two; 1 if not said.
+    /// Sets the alignment of each element's first byte, a power of two. Defaults to 1.
     pub fn alignment(mut self, bytes: usize) -> Self {
         self.alignment = bytes;
         self
     }
 
-    /// How many elements, from the start of the range on; as many as fit if not said. What is
+    /// Sets how many elements, from the start of the range on. Defaults to as many as fit. What is
     /// behind them is not claimed.
     pub fn elements(mut self, elements: usize) -> Self {
         self.elements = Some(elements);
         self
     }
 
-    /// Who works with them; the CPU if not said.
+    /// Sets who works with them. Defaults to the CPU.
     pub fn target(mut self, target: ArrayTarget) -> Self {
         self.target = target;
         self

@@ -30,7 +30,7 @@ use crate::mem::ranges::Busy;
 pub struct BufInventory(Arc<SlabHandle>);
 
 impl BufInventory {
-    /// An inventory of `descriptors`: as many of its Bufs can be alive at once (at most
+    /// Returns an inventory of `descriptors`: as many of its Bufs can be alive at once (at most
     /// 16,777,214).
     ///
     /// # Panics
@@ -67,7 +67,7 @@ impl BufInventory {
         placed.map(|buf| buf.inspect(|buf| buf.0.fill()))
     }
 
-    /// A Buf without data: a destination.
+    /// Returns a Buf without data: a destination.
     ///
     /// # Errors
     ///
@@ -95,7 +95,7 @@ impl BufInventory {
         }
     }
 
-    /// A Buf whose bytes are all data: a source.
+    /// Returns a Buf whose bytes are all data: a source.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl BufInventory {
         Ok(buf)
     }
 
-    /// How many descriptors it has.
+    /// Returns how many descriptors it has.
     #[doc(alias = "doca_buf_inventory_get_num_elements")]
     pub fn descriptors(&self) -> usize {
         self.0.len()

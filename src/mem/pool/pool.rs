@@ -55,7 +55,7 @@ impl BufPool {
         }
     }
 
-    /// An empty Buf, or `Again`.
+    /// Returns an empty Buf, or `Again`.
     ///
     /// # Errors
     ///
@@ -74,7 +74,7 @@ impl BufPool {
         }
     }
 
-    /// An empty Buf; waits its turn while all are in use.
+    /// Returns an empty Buf; waits its turn while all are in use.
     ///
     /// It waits for ever if its own task holds all of them. The log says at trace that it `waits
     /// for a Buf`, [`stats`](Self::stats) counts who waits, and [`try_alloc`](Self::try_alloc)
@@ -90,25 +90,25 @@ impl BufPool {
         }
     }
 
-    /// How many elements it has.
+    /// Returns how many elements it has.
     #[doc(alias = "doca_bufpool_get_num_elements")]
     #[doc(alias = "doca_buf_pool_get_num_elements")]
     pub fn elements(&self) -> usize {
         self.0.slab.len()
     }
 
-    /// Bytes of each.
+    /// Returns bytes of each.
     pub fn element_size(&self) -> usize {
         self.0.element_size
     }
 
-    /// The Mmap whose range it claims.
+    /// Returns the Mmap whose range it claims.
     pub fn mmap(&self) -> &Mmap {
         self.0.slab.mmap().expect("a pool claims a range")
     }
 }
 
-/// How much of a pool is in use: the answer of [`BufPool::stats`].
+/// Counts of a pool's Bufs, as [`BufPool::stats`] returns them.
 ///
 /// ```
 /// # use tokio_doca::{BufPool, Device, Mmap};
@@ -124,11 +124,11 @@ impl BufPool {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolStats {
-    /// Bufs that nobody has.
+    /// The number of free Bufs.
     #[doc(alias = "doca_bufpool_get_num_free_elements")]
     #[doc(alias = "doca_buf_pool_get_num_free_elements")]
     pub free: usize,
-    /// The most Bufs that were in use at once since the pool was built.
+    /// The maximum number of Bufs that were in use at once since the pool was built.
     pub high_water: usize,
     /// Callers of [`BufPool::alloc`] that wait in line.
     pub waiting: usize,
@@ -262,19 +262,19 @@ pub struct BufPoolBuilder<'a> {
 }
 
 impl BufPoolBuilder<'_> {
-    /// Which bytes of the Mmap; all of them if not said.
+    /// Sets which bytes of the Mmap. Defaults to all of them.
     pub fn range(mut self, range: impl RangeBounds<usize>) -> Self {
         self.range = (range.start_bound().cloned(), range.end_bound().cloned());
         self
     }
 
-    /// Bytes of each element; 4096 if not said.
+    /// Sets the size of each element in bytes. Defaults to 4096.
     pub fn element_size(mut self, bytes: usize) -> Self {
         self.element_size = bytes;
         self
     }
 
-    /// The alignment of each element's first byte, a power of two; 1 if not said.
+    /// Sets the alignment of each element's first byte, a power of two. Defaults to 1.
     #[doc(alias = "doca_buf_pool_set_element_alignment")]
     #[doc(alias = "doca_buf_pool_get_element_alignment")]
     pub fn alignment(mut self, bytes: usize) -> Self {

@@ -258,7 +258,7 @@ impl IntervalTree {
         self.balance_up(path);
     }
 
-    /// Whether a range of the tree shares a byte with `start..end`.
+    /// Returns true if a range of the tree shares a byte with `start..end`.
     pub(super) fn overlaps(&self, start: usize, end: usize) -> bool {
         let mut at = self.root;
         while let Some(node) = at {
@@ -308,7 +308,7 @@ mod tests {
         }
     }
 
-    /// The height, and whether every node's sides differ by one at most.
+    /// Returns the height, and whether every node's sides differ by one at most.
     fn checked(link: Link) -> u32 {
         let Some(node) = link else { return 0 };
         let Node { left, right, .. } = node.get();
@@ -322,7 +322,8 @@ mod tests {
         1 + low.max(high)
     }
 
-    /// What a hash of the address gives: an order of nodes that somebody who knows it can choose.
+    /// Returns what a hash of the address gives: an order of nodes that somebody who knows it can
+    /// choose.
     fn hash(node: &Node) -> u64 {
         (std::ptr::from_ref(node) as u64)
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)

@@ -98,7 +98,7 @@ pub(in crate::mem) struct Ranges {
 // SAFETY: the pointers are to nodes that `add` was given, which stay until `forget`.
 unsafe impl Send for Ranges {}
 
-/// Whether two ranges have a byte in common: an empty one has none.
+/// Returns true if two ranges have a byte in common: an empty one has none.
 fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
     a.start.max(b.start) < a.end.min(b.end)
 }
@@ -128,7 +128,7 @@ impl Ranges {
         self.with(node, |node| (node.start, node.end))
     }
 
-    /// Where the node of the trees is. Nothing but the trees goes through it.
+    /// Returns where the node of the trees is. Nothing but the trees goes through it.
     fn tree_node(&mut self, node: NonNull<RangeNode>) -> NonNull<Node> {
         // SAFETY: by the contract of `add` the node is alive until `forget`.
         let node = unsafe { node.as_ref() };
@@ -305,7 +305,7 @@ impl Ranges {
         Ok(())
     }
 
-    /// A read Lease back.
+    /// Returns a read Lease back.
     ///
     /// # Safety
     ///
@@ -324,7 +324,7 @@ impl Ranges {
         word.end_read()
     }
 
-    /// The write Lease back.
+    /// Returns the write Lease back.
     ///
     /// # Safety
     ///

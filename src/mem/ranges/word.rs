@@ -78,7 +78,7 @@ impl LeaseWord {
         matches!(self.0.load(Ordering::Relaxed), 0 | FRESH)
     }
 
-    /// Whether it was free since it was made.
+    /// Returns true if it was free since it was made.
     pub(in crate::mem) fn is_fresh(&self) -> bool {
         self.0.load(Ordering::Relaxed) == FRESH
     }
@@ -128,7 +128,7 @@ impl LeaseWord {
         }
     }
 
-    /// The read Lease back.
+    /// Returns the read Lease back.
     #[inline(always)]
     pub(in crate::mem) fn end_read(&self) -> Left {
         self.give_back(READER)
@@ -154,18 +154,18 @@ impl LeaseWord {
         }
     }
 
-    /// The write Lease back.
+    /// Returns the write Lease back.
     #[inline(always)]
     pub(in crate::mem) fn end_write(&self) -> Left {
         self.give_back(WRITER)
     }
 
-    /// How many hold a read Lease. Exact only where the caller excludes others.
+    /// Returns how many hold a read Lease. Exact only where the caller excludes others.
     pub(super) fn readers(&self) -> u64 {
         (self.0.load(Ordering::Relaxed) & READERS) >> 32
     }
 
-    /// Whether a Lease is out. Acquire: what its holder did to the bytes is seen if not.
+    /// Returns true if a Lease is out. Acquire: what its holder did to the bytes is seen if not.
     pub(in crate::mem) fn is_leased(&self) -> bool {
         self.0.load(Ordering::Acquire) & LEASES != 0
     }

@@ -37,7 +37,7 @@ impl Import {
         }
     }
 
-    /// How long the import may take, from the first poll on; defaults to 5 s. It covers the
+    /// Sets how long the import may take, from the first poll on; defaults to 5 s. It covers the
     /// exporter's answer and the mapping of the memory, which takes about 60 ms for each GiB.
     pub fn timeout(mut self, timeout: Duration) -> Import {
         self.timeout = timeout;

@@ -150,14 +150,14 @@ impl RemoteMmap {
         })))
     }
 
-    /// How many bytes.
+    /// Returns how many bytes.
     #[allow(clippy::len_without_is_empty)] // it never is
     #[doc(alias = "doca_mmap_get_memrange")]
     pub fn len(&self) -> usize {
         self.0.whole.len()
     }
 
-    /// What the exporter's Mmap was built with, as far as this audience is concerned.
+    /// Returns what the exporter's Mmap was built with, as far as this audience is concerned.
     pub fn access(&self) -> Access {
         self.0.access
     }
@@ -167,12 +167,12 @@ impl RemoteMmap {
         self.0.audience
     }
 
-    /// The device that imported it.
+    /// Returns the device that imported it.
     pub fn device(&self) -> &Device {
         &self.0.device
     }
 
-    /// All of it, as the contract suite gives it to a device.
+    /// Returns all of it, as the contract suite gives it to a device.
     ///
     /// # Safety
     ///
@@ -183,12 +183,12 @@ impl RemoteMmap {
         self.0.whole
     }
 
-    /// Whether it is memory of this process.
+    /// Returns true if it is memory of this process.
     pub fn is_own(&self) -> bool {
         self.0.own.is_some()
     }
 
-    /// Whether it is still exported: what a job finds out too.
+    /// Checks whether it is still exported: what a job finds out too.
     ///
     /// # Errors
     ///

@@ -63,7 +63,7 @@ impl Kind for AccelCaps {
     }
 }
 
-/// What an accelerator is asked for: an opcode, a number, and the operands that it has.
+/// A call of an accelerator: an opcode, a number, and the operands.
 ///
 /// `S` is a [`Source`](crate::mem::Source) and `D` a [`Destination`](crate::mem::Destination), or
 /// `()` where there is none.
@@ -89,7 +89,7 @@ pub struct AccelCall<S = (), D = ()> {
 }
 
 impl AccelCall {
-    /// A call without operands, and with the argument 0.
+    /// Returns a call without operands, and with the argument 0.
     pub fn new(opcode: u32) -> AccelCall {
         AccelCall {
             opcode,
@@ -101,12 +101,12 @@ impl AccelCall {
 }
 
 impl<S, D> AccelCall<S, D> {
-    /// A number that means what the opcode says.
+    /// Returns a number that means what the opcode says.
     pub fn arg(self, arg: u64) -> AccelCall<S, D> {
         AccelCall { arg, ..self }
     }
 
-    /// Its data is read, all of it.
+    /// Sets the operand whose data the accelerator reads.
     pub fn src<T>(self, src: T) -> AccelCall<T, D> {
         AccelCall {
             opcode: self.opcode,
@@ -130,7 +130,7 @@ impl<S, D> AccelCall<S, D> {
         }
     }
 
-    /// What is written is appended to it, and its data grows.
+    /// Returns what is written is appended to it, and its data grows.
     pub fn dst<T>(self, dst: T) -> AccelCall<S, T> {
         AccelCall {
             opcode: self.opcode,
@@ -147,7 +147,7 @@ impl Accel {
         AccelBuilder { device }
     }
 
-    /// A handle on another WorkQ.
+    /// Returns a handle on another WorkQ.
     ///
     /// # Errors
     ///
@@ -278,7 +278,7 @@ where
     }
 }
 
-/// What [`Accel::call`] returns: it answers the device's result.
+/// The operation of [`Accel::call`]. Its output is the device's result.
 pub type AccelOp<C, S, D> = Op<CallRequest<C, S, D>>;
 
 /// Builds an [`Accel`].

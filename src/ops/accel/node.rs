@@ -42,7 +42,7 @@ impl Action for CallNode {
 }
 
 impl GraphBuilder {
-    /// A node that calls an accelerator, as [`Accel::call`] does. Its result is the call's.
+    /// Returns a node that calls an accelerator, as [`Accel::call`] does. Its result is the call's.
     #[doc(alias = "doca_graph_ctx_node_create")]
     pub fn accel(&mut self, accel: &Accel) -> Node<CallNode> {
         self.context(accel.clone())

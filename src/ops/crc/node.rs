@@ -88,14 +88,14 @@ impl Action for CopyCrcNode {
 }
 
 impl GraphBuilder {
-    /// A node that computes a CRC, as [`Crc::crc32c_with`] does: it is set to a source, or to
-    /// `(source, options)`. Its result is the CRC.
+    /// Returns a node that computes a CRC, as [`Crc::crc32c_with`] does: it is set to a source, or
+    /// to `(source, options)`. Its result is the CRC.
     #[doc(alias = "doca_graph_ctx_node_create")]
     pub fn crc32c(&mut self, crc: &Crc) -> Node<CrcNode> {
         self.context(crc.clone())
     }
 
-    /// A node that copies and computes a CRC, as [`Crc::copy_crc_with`] does: it is set to
+    /// Returns a node that copies and computes a CRC, as [`Crc::copy_crc_with`] does: it is set to
     /// `(source, destination)`, or to `(source, destination, options)`. Its result is the number
     /// that [`CrcCopied::from`](CrcCopied) reads.
     #[doc(alias = "doca_graph_ctx_node_create")]

@@ -13,7 +13,7 @@ use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
 use crate::reactor::{Attachment, HasAttachment, JobFuture, ResultKind};
 
-/// What [`Crc::copy_crc`] returns.
+/// The output of [`Crc::copy_crc`].
 ///
 /// ```
 /// use tokio_doca::crc::{Crc, CrcCopied, combine};
@@ -86,8 +86,8 @@ pub fn combine(first: u32, second: u32, second_len: usize) -> u32 {
     crc32c::crc32c_combine(first, second, second_len)
 }
 
-/// What to compute. `C` is how it has its context: borrowed (`&Crc`) or owned (`Crc`). `D` is `()`
-/// where nothing is copied.
+/// A computation of a CRC. `C` is how it has its context: borrowed (`&Crc`) or owned (`Crc`). `D`
+/// is `()` where nothing is copied.
 pub struct CrcRequest<C, S, D, A> {
     crc: C,
     options: CrcOptions,
@@ -150,8 +150,8 @@ where
     }
 }
 
-/// What [`Crc::crc32c`] returns: it answers the CRC.
+/// The operation of [`Crc::crc32c`]. Its output is the CRC.
 pub type CrcOp<C, S> = Op<CrcRequest<C, S, (), u32>>;
 
-/// What [`Crc::copy_crc`] returns: it answers the number of bytes and their CRC.
+/// The operation of [`Crc::copy_crc`]. Its output is the number of bytes and their CRC.
 pub type CopyCrcOp<C, S, D> = Op<CrcRequest<C, S, D, CrcCopied>>;

@@ -66,7 +66,7 @@ impl Dma {
         DmaBuilder { device }
     }
 
-    /// A handle on another WorkQ.
+    /// Returns a handle on another WorkQ.
     ///
     /// # Errors
     ///
@@ -127,7 +127,7 @@ contexts! {
     Dma: DmaCaps
 }
 
-/// What to copy. `C` is how it has its context: borrowed (`&Dma`) or owned (`Dma`).
+/// A copy. `C` is how it has its context: borrowed (`&Dma`) or owned (`Dma`).
 pub struct CopyRequest<C, S, D> {
     pub(super) dma: C,
     pub(super) src: S,
@@ -181,7 +181,7 @@ where
     }
 }
 
-/// What [`Dma::copy`] returns: it answers the number of bytes copied.
+/// The operation of [`Dma::copy`]. Its output is the number of bytes that were copied.
 pub type DmaCopy<C, S, D> = Op<CopyRequest<C, S, D>>;
 
 /// Builds a [`Dma`].

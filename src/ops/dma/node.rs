@@ -54,8 +54,8 @@ impl Action for CopyNode {
 }
 
 impl GraphBuilder {
-    /// A node that copies, as [`Dma::copy`] does, to or from another process as well. Its result is
-    /// the number of bytes.
+    /// Returns a node that copies, as [`Dma::copy`] does, to or from another process as well. Its
+    /// result is the number of bytes.
     #[doc(alias = "doca_graph_ctx_node_create")]
     #[doc(alias = "doca_graph_node_create_from_ctx")]
     pub fn dma_copy(&mut self, dma: &Dma) -> Node<CopyNode> {

@@ -67,8 +67,8 @@ impl RdmaBuilder<'_> {
         }
     }
 
-    /// What the peer may do through it with memory that was exported to it: of `RDMA_READ`,
-    /// `RDMA_WRITE` and `RDMA_ATOMIC`; nothing if not said. Local flags are ignored.
+    /// Sets what the peer may do with memory that was exported to it: of `RDMA_READ`, `RDMA_WRITE`
+    /// and `RDMA_ATOMIC`. Defaults to nothing. Local flags are ignored.
     ///
     /// On the software device the peer's process checks it. What a hostile one can do is bounded by
     /// the access of the Mmaps whose blobs it has.
@@ -78,16 +78,16 @@ impl RdmaBuilder<'_> {
         self
     }
 
-    /// How many jobs the device works on at once; 64 if not said. It is rounded up to a power of
-    /// two. How many are in flight in all is the depth of the WorkQ.
+    /// Sets how many jobs the device works on at once. Defaults to 64. It is rounded up to a power
+    /// of two. How many are in flight in all is the depth of the WorkQ.
     #[doc(alias = "doca_rdma_set_send_queue_size")]
     pub fn send_queue_size(mut self, jobs: u32) -> Self {
         self.send_queue_size = jobs;
         self
     }
 
-    /// How many receives can be posted at once; 64 if not said. It is rounded up to a power of two.
-    /// Each place takes about 150 bytes.
+    /// Sets how many receives can be posted at once. Defaults to 64. It is rounded up to a power of
+    /// two. Each place takes about 150 bytes.
     #[doc(alias = "doca_rdma_set_recv_queue_size")]
     pub fn recv_queue_size(mut self, receives: u32) -> Self {
         self.recv_queue_size = receives;
@@ -103,7 +103,7 @@ impl RdmaBuilder<'_> {
         self
     }
 
-    /// How many Bufs the destination of a receive may have; 1 if not said.
+    /// Sets how many Bufs the destination of a receive may have. Defaults to 1.
     #[doc(alias = "doca_rdma_set_recv_buf_chain_len")]
     #[doc(alias = "doca_rdma_task_receive_set_dst_buf_list_len")]
     pub fn recv_chain_len(mut self, bufs: u32) -> Self {
@@ -111,7 +111,7 @@ impl RdmaBuilder<'_> {
         self
     }
 
-    /// The largest payload of a packet; 1,024 bytes if not said. Both sides use the smaller of
+    /// Sets the largest payload of a packet. Defaults to 1,024 bytes. Both sides use the smaller of
     /// theirs.
     #[doc(alias = "doca_rdma_set_mtu")]
     pub fn mtu(mut self, mtu: Mtu) -> Self {
@@ -119,8 +119,8 @@ impl RdmaBuilder<'_> {
         self
     }
 
-    /// Which address of the port. If not said, or `None`, the device chooses: the first one of an
-    /// InfiniBand port. On Ethernet it is, once the peer's address is known, one of the peer's
+    /// Sets which address of the port. If not said, or `None`, the device chooses: the first one of
+    /// an InfiniBand port. On Ethernet it is, once the peer's address is known, one of the peer's
     /// subnet, or of its family (IPv4 or IPv6). Of several, and before, it is the
     /// [`source`](Transport::source); then an address that a network device of this container has,
     /// one that is routed before a link-local one (169.254/16, fe80::/10), RoCE v2 before v1, and
@@ -146,11 +146,11 @@ impl RdmaBuilder<'_> {
         self
     }
 
-    /// How long a job waits for a peer that has no receive posted, or does not answer, before it
-    /// fails; 2 s if not said. On an adapter it may be up to a second more, two for a time of more
-    /// than 4 s, and a long message has as much longer as its bytes take at 4 MB/s. What takes no
-    /// receive (reads, writes without immediates, atomics) has some 8 s more, and its bytes at 64
-    /// KB/s: that is for a peer that asks for another try for ever.
+    /// Sets how long a job waits for a peer that has no receive posted, or does not answer, before
+    /// it fails. Defaults to 2 s. On an adapter it may be up to a second more, two for a time of
+    /// more than 4 s, and a long message has as much longer as its bytes take at 4 MB/s. What takes
+    /// no receive (reads, writes without immediates, atomics) has some 8 s more, and its bytes at
+    /// 64 KB/s: that is for a peer that asks for another try for ever.
     #[doc(alias = "doca_rdma_set_rnr_retry_count")]
     #[doc(alias = "doca_rdma_get_rnr_retry_count")]
     pub fn rnr_timeout(mut self, timeout: Duration) -> Self {
@@ -158,7 +158,7 @@ impl RdmaBuilder<'_> {
         self
     }
 
-    /// How long a connection may take; 5 s if not said.
+    /// Sets how long a connection may take. Defaults to 5 s.
     /// [`Connect::timeout`](super::Connect::timeout) says it of one.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
@@ -302,47 +302,47 @@ impl RdmaBuilder<'_> {
 
 /// What it was built with.
 impl Rdma {
-    /// What the peer may do through it: the RDMA flags that it was built with.
+    /// Returns what the peer may do through it: the RDMA flags that it was built with.
     #[doc(alias = "doca_rdma_get_permissions")]
     pub fn permissions(&self) -> Access {
         self.0.extra().permissions
     }
 
-    /// How many jobs the device works on at once: a power of two.
+    /// Returns how many jobs the device works on at once: a power of two.
     #[doc(alias = "doca_rdma_get_send_queue_size")]
     pub fn send_queue_size(&self) -> u32 {
         self.0.extra().send_queue_size
     }
 
-    /// How many receives can be posted at once: a power of two. With a [`RecvPool`], the credits of
-    /// the peer.
+    /// Returns how many receives can be posted at once: a power of two. With a [`RecvPool`], the
+    /// credits of the peer.
     #[doc(alias = "doca_rdma_get_recv_queue_size")]
     pub fn recv_queue_size(&self) -> u32 {
         self.0.extra().recv_queue_size
     }
 
-    /// How many Bufs the destination of a receive may have.
+    /// Returns how many Bufs the destination of a receive may have.
     #[doc(alias = "doca_rdma_get_recv_buf_chain_len")]
     #[doc(alias = "doca_rdma_task_receive_get_dst_buf_list_len")]
     pub fn recv_chain_len(&self) -> u32 {
         self.0.extra().recv_chain_len
     }
 
-    /// The largest payload of a packet that it was built with; both sides use the smaller of
-    /// theirs.
+    /// Returns the largest payload of a packet that it was built with; both sides use the smaller
+    /// of theirs.
     #[doc(alias = "doca_rdma_get_mtu")]
     pub fn mtu(&self) -> Mtu {
         self.0.extra().mtu
     }
 
-    /// Which address of the port, if the builder was told.
+    /// Returns the index of the port's address, if the builder has set one.
     #[doc(alias = "doca_rdma_get_gid_index")]
     pub fn gid_index(&self) -> Option<u32> {
         self.0.extra().gid_index
     }
 
-    /// Returns how its packets travel: what the builder was told, with the time for
-    /// acknowledgements and the size of inline data that the device uses.
+    /// Returns the settings of its packets, with the time for acknowledgements and the size of
+    /// inline data that the device uses.
     pub fn transport(&self) -> Transport {
         self.port().transport()
     }
@@ -354,13 +354,13 @@ impl Rdma {
         self.port().path()
     }
 
-    /// How long a job waits for a peer that has no receive posted, or does not answer, before it
-    /// fails.
+    /// Returns how long a job waits for a peer that has no receive posted, or does not answer,
+    /// before it fails.
     pub fn rnr_timeout(&self) -> Duration {
         self.0.extra().rnr_timeout
     }
 
-    /// The pool that its messages come from, if the builder was told.
+    /// Returns the pool for its messages, if the builder has set one.
     pub fn recv_pool(&self) -> Option<&RecvPool> {
         self.0.extra().recv_pool.as_ref()
     }

@@ -96,8 +96,8 @@ impl Kind for RdmaCaps {
 }
 
 impl Rdma {
-    /// What the peer's [`connect`](Rdma::connect) needs, at most 1,024 bytes: the same until the
-    /// next [`reset`](Rdma::reset). Whoever has it can connect: it is a secret.
+    /// Returns what the peer's [`connect`](Rdma::connect) needs, at most 1,024 bytes: the same
+    /// until the next [`reset`](Rdma::reset). Whoever has it can connect: it is a secret.
     ///
     /// # Errors
     ///
@@ -140,7 +140,7 @@ impl Rdma {
         Connect::new(self, how, blob, self.connect_timeout())
     }
 
-    /// Where it is in its life. It looks whether the peer has left.
+    /// Returns where it is in its life. It looks whether the peer has left.
     #[doc(alias = "doca_rdma_get_state")]
     pub fn state(&self) -> RdmaState {
         self.port().state()
@@ -182,8 +182,8 @@ impl Rdma {
         self.reset().map_err(|error| error.with_call(OP))
     }
 
-    /// Back to Init, from any state: the connection ends, and the peer's state turns to Error. Jobs
-    /// in flight and receives end with [`Reason::Flushed`](crate::error::Reason::Flushed), for
+    /// Returns to Init from any state. The connection ends, and the peer's state turns to Error.
+    /// Jobs in flight and receives end with [`Reason::Flushed`](crate::error::Reason::Flushed), for
     /// [`Reason::Reset`](crate::error::Reason::Reset); messages that nobody took are dropped, and
     /// so is one that lies in the memory of a dropped receive which another one took over, and was
     /// not polled since. Messages that come before it returns count as old ones. What was exported
@@ -251,7 +251,7 @@ impl Rdma {
         self.port().set_ended();
     }
 
-    /// What the peer lets this side do.
+    /// Returns what the peer lets this side do.
     pub(crate) fn peer_permissions(&self) -> Access {
         self.port().peer_permissions()
     }
@@ -261,7 +261,7 @@ impl Rdma {
         self.port().set_peer(peer);
     }
 
-    /// How long a connection may take that says no other limit.
+    /// Returns how long a connection may take that says no other limit.
     pub(super) fn connect_timeout(&self) -> Duration {
         self.0.extra().connect_timeout
     }
@@ -280,7 +280,7 @@ impl Rdma {
     }
 }
 
-/// What an Rdma has done since it was attached: the answer of [`Rdma::stats`].
+/// Counts of an Rdma since it was attached, as [`Rdma::stats`] returns them.
 ///
 /// The numbers are exact while nothing happens. Jobs are counted by their
 /// [`WorkQ`](crate::WorkQ::stats).
@@ -311,16 +311,18 @@ impl Rdma {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RdmaStats {
-    /// How often it was connected, as far as was noticed: a change of the state counts if a turn of
-    /// the WorkQ, or a call of `stats`, comes before the next one.
+    /// The number of times that it was connected. A change of the state is counted if the WorkQ is
+    /// polled, or `stats` is called, before the next change.
     pub connects: u64,
-    /// How often its state turned to Error, as far as was noticed.
+    /// The number of times that its state turned to Error, counted in the same way.
     pub errors: u64,
     /// Receives that were posted. A receive that takes over a dropped one posts none.
     pub receives_posted: u64,
-    /// Places of receives that are taken: posted receives, and messages that nobody has fetched.
+    /// The number of receive entries in use: posted receives, and messages that were not fetched
+    /// yet.
     pub receives_in_use: u64,
-    /// Those of `receives_in_use` that were dropped, and wait for a receive that takes them over.
+    /// The number of `receives_in_use` whose operation was dropped, and which the next receive will
+    /// adopt.
     pub receives_dropped: u64,
     /// Receives that wait in line for a place.
     pub receives_waiting: u64,

@@ -73,16 +73,16 @@ nodes! {
     /// `(source, remote, immediate)`. Its result is the number of bytes.
     fn rdma_write_imm -> WriteImmNode, WriteImmData { Local => Remote }
 
-    /// A node that reads the peer's memory, as [`Rdma::read`] does: it is set to `(remote,
+    /// Returns a node that reads the peer's memory, as [`Rdma::read`] does: it is set to `(remote,
     /// destination)`. Its result is the number of bytes.
     fn rdma_read -> ReadNode, ReadData { Remote => RecvBuf }
 
-    /// A node that compares and swaps, as [`Rdma::compare_swap`] does: it is set to `(remote,
-    /// compare, swap)`. Its result is what was there before.
+    /// Returns a node that compares and swaps, as [`Rdma::compare_swap`] does: it is set to
+    /// `(remote, compare, swap)`. Its result is what was there before.
     fn rdma_compare_swap -> CompareSwapNode, CompareSwapData { Remote => () }
 
-    /// A node that adds, as [`Rdma::fetch_add`] does: it is set to `(remote, add)`. Its result is
-    /// what was there before.
+    /// Returns a node that adds, as [`Rdma::fetch_add`] does: it is set to `(remote, add)`. Its
+    /// result is what was there before.
     fn rdma_fetch_add -> FetchAddNode, FetchAddData { Remote => () }
 }
 

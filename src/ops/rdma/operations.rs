@@ -218,10 +218,11 @@ impl Rdma {
         Op::new(RecvRequest { rdma, dst })
     }
 
-    /// Messages as they come, into Bufs of a pool: it keeps up to `receives` of them posted, 1 to
-    /// [`recv_queue_size`](Rdma::recv_queue_size). The first poll posts them. Later polls post anew
-    /// what was used up, once a quarter of them is, or 16, or nothing has come. While the pool is
-    /// empty, or other receives have the places, it posts fewer, and goes on as it is polled.
+    /// Returns a stream of messages in Bufs of a pool. The stream keeps up to `receives` receives
+    /// posted, 1 to [`recv_queue_size`](Rdma::recv_queue_size). The first poll posts them. Later
+    /// polls post anew what was used up, once a quarter of them is, or 16, or nothing has come.
+    /// While the pool is empty, or other receives have the places, it posts fewer, and goes on as
+    /// it is polled.
     ///
     /// The stream ends after the first error, which it yields. The receives that it has posted are
     /// then those of a stream that was dropped. If the connection ends while the pool is empty and

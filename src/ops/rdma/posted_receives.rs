@@ -82,8 +82,9 @@ impl PostedReceives {
         self.posted.len()
     }
 
-    /// Whether receives are to be posted before the first is looked at: if many are missing, if
-    /// the task may be about to sleep, or if a dropped receive may be older than the first.
+    /// Returns true if receives are to be posted before the first is looked at: if many are
+    /// missing, if the task may be about to sleep, or if a dropped receive may be older than the
+    /// first.
     fn shall_post(&self) -> bool {
         let missing = self.receives.saturating_sub(self.posted.len());
         let Some((first, _)) = self.posted.front() else {

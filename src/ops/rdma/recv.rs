@@ -16,7 +16,7 @@ use crate::reactor::{
     RecvFuture,
 };
 
-/// Where a message shall go.
+/// A receive.
 pub struct RecvRequest<C, D> {
     pub(super) rdma: C,
     pub(super) dst: D,
@@ -132,10 +132,10 @@ where
     }
 }
 
-/// What [`Rdma::recv`] returns: it answers what came.
+/// The operation of [`Rdma::recv`]. Its output describes the message.
 pub type RdmaRecv<C, D> = Op<RecvRequest<C, D>>;
 
-/// What a [`RecvStream`](super::RecvStream) yields.
+/// A message, as a [`RecvStream`](super::RecvStream) yields it.
 ///
 /// ```
 /// use futures::TryStreamExt;
@@ -168,7 +168,7 @@ pub struct Message {
     /// The data of the message; `None` if there is none: the peer sent an empty one, or wrote
     /// elsewhere.
     pub buf: Option<Buf>,
-    /// What came.
+    /// Describes the message.
     pub received: Received,
 }
 

@@ -54,7 +54,7 @@ pub struct RecvPool {
 }
 
 impl RecvPool {
-    /// A pool of these Bufs. The longest message of a connection has
+    /// Returns a pool of these Bufs. The longest message of a connection has
     /// [`element_size`](BufPool::element_size) bytes.
     #[doc(alias = "ibv_create_srq")]
     pub fn new(bufs: &BufPool) -> RecvPool {
@@ -64,8 +64,8 @@ impl RecvPool {
         }
     }
 
-    /// How many messages of each connection may wait to be taken; 16 if not said. It is rounded up
-    /// to a power of two.
+    /// Sets how many messages of each connection may wait to be taken. Defaults to 16. It is
+    /// rounded up to a power of two.
     pub fn credits(self, messages: u32) -> RecvPool {
         RecvPool {
             credits: messages,
@@ -73,7 +73,7 @@ impl RecvPool {
         }
     }
 
-    /// The Bufs.
+    /// Returns the Bufs.
     pub fn bufs(&self) -> &BufPool {
         &self.bufs
     }

@@ -12,7 +12,7 @@ use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
 use crate::reactor::{Attachment, HasAttachment, JobFuture};
 
-/// What to do. `C` is how it has its context: borrowed (`&Rdma`) or owned (`Rdma`).
+/// A remote operation. `C` is how it has its context: borrowed (`&Rdma`) or owned (`Rdma`).
 pub struct RdmaRequest<C, S, D, A = usize> {
     rdma: C,
     verb: Verb,
@@ -122,6 +122,6 @@ where
     }
 }
 
-/// What all operations of an [`Rdma`] but `recv` return: it answers the number of bytes that were
-/// moved, or, if it is atomic, what was there before.
+/// The type of all operations of an [`Rdma`] but `recv`. Its output is the number of bytes that
+/// were moved, or the previous value if it is atomic.
 pub type RdmaOp<C, S, D, A = usize> = Op<RdmaRequest<C, S, D, A>>;

@@ -127,8 +127,8 @@ impl Sends {
         self.accepted
     }
 
-    /// Whether the peer has the first so many of them. They end in order, so that those that
-    /// succeed are the first ones.
+    /// Returns true if the peer has the first so many of them. They end in order, so that those
+    /// that succeed are the first ones.
     pub(crate) fn has_delivered(&self, first: u32) -> bool {
         let succeeded = self.ends.succeeded();
         succeeded.wrapping_add(self.inline).wrapping_sub(first) as i32 >= 0

@@ -115,7 +115,7 @@ impl<S: MaybeSource> SendSink<S> {
         }
     }
 
-    /// How many messages are submitted, or wait for that.
+    /// Returns how many messages are submitted, or wait for that.
     fn on_their_way(&self) -> usize {
         self.waiting.len() + self.in_flight
     }

@@ -66,7 +66,7 @@ impl Sha {
         ShaBuilder { device }
     }
 
-    /// A handle on another WorkQ.
+    /// Returns a handle on another WorkQ.
     ///
     /// # Errors
     ///

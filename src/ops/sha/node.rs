@@ -56,7 +56,8 @@ impl Action for HashNode {
 }
 
 impl GraphBuilder {
-    /// A node that hashes, as [`Sha::hash`] does. Its result is the number of bytes of the digest.
+    /// Returns a node that hashes, as [`Sha::hash`] does. Its result is the number of bytes of the
+    /// digest.
     #[doc(alias = "doca_graph_ctx_node_create")]
     pub fn sha(&mut self, sha: &Sha, algorithm: Algorithm) -> Node<HashNode> {
         self.context((sha.clone(), algorithm))

@@ -13,7 +13,7 @@ use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
 use crate::reactor::{Attachment, HasAttachment, JobFuture};
 
-/// What to hash. `C` is how it has its context: borrowed (`&Sha`) or owned (`Sha`).
+/// A computation of a hash. `C` is how it has its context: borrowed (`&Sha`) or owned (`Sha`).
 pub struct ShaRequest<C, S, D> {
     pub(super) sha: C,
     pub(super) algorithm: Algorithm,
@@ -24,7 +24,7 @@ pub struct ShaRequest<C, S, D> {
 }
 
 impl<C, S, D> ShaRequest<C, S, D> {
-    /// A message in one piece.
+    /// Returns a message in one piece.
     pub(in crate::ops) fn whole(
         sha: C,
         algorithm: Algorithm,
@@ -110,8 +110,8 @@ where
     }
 }
 
-/// What the hashes of a [`Sha`] and of a [`ShaSession`](super::ShaSession) return: it answers the
-/// bytes of the digest, or, of a part that is not the last one, the bytes that were hashed.
+/// The type of the operations of a [`Sha`] and of a [`ShaSession`](super::ShaSession). Its output
+/// is the length of the digest, or the number of hashed bytes for a part that is not the last one.
 pub type ShaOp<C, S, D> = Op<ShaRequest<C, S, D>>;
 
 #[cfg(all(test, not(tokio_doca_loom)))]

@@ -54,12 +54,12 @@ impl ShaSession {
         ShaSession { sha, state }
     }
 
-    /// The context.
+    /// Returns the context.
     pub fn sha(&self) -> &Sha {
         &self.sha
     }
 
-    /// Which hash.
+    /// Returns which hash.
     pub fn algorithm(&self) -> Algorithm {
         self.state.algorithm()
     }

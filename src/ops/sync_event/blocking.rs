@@ -40,7 +40,7 @@ impl BlockingSyncEvent {
         BlockingSyncEvent { device, event }
     }
 
-    /// The value.
+    /// Returns the value.
     ///
     /// # Errors
     ///
@@ -113,7 +113,7 @@ impl BlockingSyncEvent {
         }
     }
 
-    /// What the other side imports: as
+    /// Returns what the other side imports: as
     /// [`SyncEvent::export_dpu`](crate::sync_event::SyncEvent::export_dpu).
     ///
     /// # Errors
@@ -125,13 +125,13 @@ impl BlockingSyncEvent {
             .map_err(|error| error.with_call("BlockingSyncEvent::export_dpu"))
     }
 
-    /// It is over, for the importer too: it cannot be started again.
+    /// Stops the event, for the importer as well. It cannot be started again.
     #[doc(alias = "doca_sync_event_stop")]
     pub fn stop(&self) {
         self.event.stop();
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> &Device {
         &self.device
     }

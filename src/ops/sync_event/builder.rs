@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Mmap;
 use crate::reactor::WorkQ;
 
-/// Where a sync event is set, or waited for. A hint: either side may do both.
+/// The place where a sync event is set or waited for. This is a hint: either side may do both.
 ///
 /// ```
 /// use tokio_doca::sync_event::{Location, SyncEvent};
@@ -31,7 +31,7 @@ pub enum Location<'a> {
     #[doc(alias = "doca_sync_event_add_publisher_location_cpu")]
     #[doc(alias = "doca_sync_event_add_subscriber_location_cpu")]
     Cpu(&'a Device),
-    /// On the DPU, or in a process that stands for it.
+    /// On the DPU, or in a process that represents it.
     #[doc(alias = "doca_sync_event_publisher_add_location_dpu")]
     #[doc(alias = "doca_sync_event_subscriber_add_location_dpu")]
     #[doc(alias = "doca_sync_event_add_publisher_location_remote_pci")]
@@ -102,21 +102,21 @@ impl<'a> SyncEventBuilder<'a> {
         }
     }
 
-    /// Who sets it: exactly one must be said.
+    /// Sets who sets it: exactly one must be said.
     pub fn publisher(mut self, location: Location<'a>) -> Self {
         self.publishers = (self.publishers.0 + 1, Some(location));
         self
     }
 
-    /// Who waits for it: exactly one must be said.
+    /// Sets who waits for it: exactly one must be said.
     pub fn subscriber(mut self, location: Location<'a>) -> Self {
         self.subscribers = (self.subscribers.0 + 1, Some(location));
         self
     }
 
-    /// The counter lies in these 8 bytes of an Mmap, at a multiple of 8, and not in memory of the
-    /// device's: for an event between the CPU and the DPU. It begins with what is there. They are
-    /// in use until the event has gone.
+    /// Sets the counter lies in these 8 bytes of an Mmap, at a multiple of 8, and not in memory of
+    /// the device's: for an event between the CPU and the DPU. It begins with what is there. They
+    /// are in use until the event has gone.
     ///
     /// An importer of the event gets the memory of the Mmap as a whole, to read and to write.
     #[doc(alias = "doca_sync_event_set_addr")]
@@ -125,8 +125,8 @@ impl<'a> SyncEventBuilder<'a> {
         self
     }
 
-    /// How many waits the device keeps at once. Defaults to 64. Further waits stand in line for a
-    /// place: meanwhile each of them wakes up to 120 times a second to read the counter, more often
+    /// Sets how many waits the device keeps at once. Defaults to 64. Further waits queue for a free
+    /// entry: meanwhile each of them wakes up to 120 times a second to read the counter, more often
     /// while others in line have just begun to wait, and may see a value 8.4 ms late. Each place
     /// takes about 80 bytes. The blocking flavour ignores this.
     pub fn waits(mut self, waits: u32) -> Self {
@@ -134,7 +134,8 @@ impl<'a> SyncEventBuilder<'a> {
         self
     }
 
-    /// The asynchronous flavour: attaches it to a WorkQ. All memory for waits is taken here.
+    /// Returns the asynchronous flavour: attaches it to a WorkQ. All memory for waits is taken
+    /// here.
     ///
     /// # Errors
     ///
@@ -155,7 +156,7 @@ impl<'a> SyncEventBuilder<'a> {
         SyncEvent::on(device, workq, self.waits, || self.make(OP, device))
     }
 
-    /// The blocking flavour, which needs no WorkQ.
+    /// Returns the blocking flavour, which needs no WorkQ.
     ///
     /// # Errors
     ///
@@ -167,7 +168,7 @@ impl<'a> SyncEventBuilder<'a> {
         Ok(BlockingSyncEvent::new(device, self.make(OP, device)?))
     }
 
-    /// The device, if what was said goes together.
+    /// Returns the device, if what was said goes together.
     fn check(&self, op: &'static str) -> Result<&'a Device> {
         let refuse = |kind, text: String| Err(Error::new(kind, op, text));
         let one = |what, (count, location): (u32, Option<Location<'a>>)| match location {

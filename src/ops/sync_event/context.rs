@@ -136,9 +136,9 @@ impl SyncEvent {
         Context::attach_with(device, workq, check, open).map(SyncEvent)
     }
 
-    /// What the other side imports, at most 1,024 bytes: the same each time. Whoever has it can
-    /// import it, one at a time: it is a secret. It goes to the DPU by whatever way the application
-    /// has.
+    /// Returns what the other side imports, at most 1,024 bytes: the same each time. Whoever has it
+    /// can import it, one at a time: it is a secret. It goes to the DPU by whatever way the
+    /// application has.
     ///
     /// # Errors
     ///
@@ -153,8 +153,8 @@ impl SyncEvent {
         export(&**self.port().event(), self.device(), device)
     }
 
-    /// It is over, for all its clones and for the importer: it cannot be started again. It does not
-    /// wait.
+    /// Stops the event, for all its clones and for the importer. It cannot be started again. This
+    /// call does not wait.
     #[doc(alias = "doca_ctx_stop")]
     #[doc(alias = "doca_sync_event_stop")]
     pub fn stop(&self) {
@@ -172,7 +172,7 @@ impl SyncEvent {
         self.0.detach()
     }
 
-    /// How many waits it has places for.
+    /// Returns how many waits it has places for.
     pub fn waits(&self) -> u32 {
         self.0.extra().waits
     }
@@ -205,7 +205,7 @@ contexts! {
     SyncEvent: SyncEventCaps
 }
 
-/// Whether a mask is 0, or 1, 2, 4 or 8 whole bytes beside one another.
+/// Returns true if a mask is 0, or 1, 2, 4 or 8 whole bytes beside one another.
 fn is_whole(mask: u64) -> bool {
     let bytes = mask >> (mask.trailing_zeros() % 64 / 8 * 8);
     let whole = [0, 0xff, 0xffff, 0xffff_ffff, u64::MAX];

@@ -63,7 +63,7 @@ pub struct SyncEventImport {
 }
 
 impl SyncEventImport {
-    /// How long the owner may take to answer, from the first poll on; 5 s if not said.
+    /// Sets how long the owner may take to answer, from the first poll on. Defaults to 5 s.
     pub fn timeout(mut self, timeout: Duration) -> SyncEventImport {
         self.timeout = timeout;
         self
@@ -145,14 +145,14 @@ pub struct ImportedSyncEvent {
 }
 
 impl ImportedSyncEvent {
-    /// How many waits can sleep at once: as
+    /// Returns how many waits can sleep at once: as
     /// [`SyncEventBuilder::waits`](crate::sync_event::SyncEventBuilder::waits).
     pub fn waits(mut self, waits: u32) -> ImportedSyncEvent {
         self.waits = waits;
         self
     }
 
-    /// The asynchronous flavour: attaches it to a WorkQ.
+    /// Returns the asynchronous flavour: attaches it to a WorkQ.
     ///
     /// # Errors
     ///
@@ -169,7 +169,7 @@ impl ImportedSyncEvent {
             .map_err(|error| error.with_call("ImportedSyncEvent::attach"))
     }
 
-    /// The blocking flavour, which needs no WorkQ.
+    /// Returns the blocking flavour, which needs no WorkQ.
     ///
     /// # Errors
     ///

@@ -13,7 +13,8 @@ use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
 use crate::reactor::{Attachment, HasAttachment, JobFuture};
 
-/// What to do. `C` is how it has its context: borrowed (`&SyncEvent`) or owned (`SyncEvent`).
+/// An operation on a sync event. `C` is how it has its context: borrowed (`&SyncEvent`) or owned
+/// (`SyncEvent`).
 pub struct EventRequest<C, A = u64> {
     event: C,
     job: EventJob,
@@ -61,6 +62,6 @@ impl<C: AsRef<SyncEvent> + Handle<Owned = SyncEvent>, A: Answer> Own for EventRe
     }
 }
 
-/// What [`SyncEvent::get`], [`SyncEvent::set`] and [`SyncEvent::add`] return: it answers the value,
-/// nothing, or what the value was.
+/// The operation of [`SyncEvent::get`], [`SyncEvent::set`] and [`SyncEvent::add`]. Its output is
+/// the value, nothing, or the previous value.
 pub type SyncEventOp<C, A = u64> = Op<EventRequest<C, A>>;

@@ -20,7 +20,8 @@ use crate::reactor::{
 
 type Get = EventRequest<SyncEvent>;
 
-/// What to wait for. `C` is how it has its context: borrowed (`&SyncEvent`) or owned (`SyncEvent`).
+/// A wait for a sync event. `C` is how it has its context: borrowed (`&SyncEvent`) or owned
+/// (`SyncEvent`).
 pub struct WaitRequest<C> {
     pub(super) event: C,
     pub(super) wait: EventWait,
@@ -54,8 +55,8 @@ impl<C: AsRef<SyncEvent>> Waiter for WaitRequest<C> {
     }
 }
 
-/// What [`SyncEvent::wait_gt`] and [`SyncEvent::wait_gt_masked`] return: it answers a value that
-/// ended it, all its bits.
+/// The operation of [`SyncEvent::wait_gt`] and [`SyncEvent::wait_gt_masked`]. Its output is the
+/// whole value that ended the wait.
 pub type SyncEventWait<C> = Op<WaitRequest<C>>;
 
 /// A wait that may go on.
@@ -138,7 +139,7 @@ impl<C: AsRef<SyncEvent>> Kind for WaitRequest<C> {
     }
 }
 
-/// A job that gets the value, for a device that cannot wait.
+/// Returns a job that gets the value, for a device that cannot wait.
 fn get(event: &impl AsRef<SyncEvent>) -> JobFuture<Get> {
     Get::flight(Get::new(event.as_ref().clone(), EventJob::Get))
 }

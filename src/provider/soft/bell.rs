@@ -41,7 +41,7 @@ fn read(socket: &Guarded, most: usize) {
     }
 }
 
-/// Whether nobody is at the other end any more.
+/// Returns true if nobody is at the other end any more.
 pub(super) fn is_hung_up(socket: &Guarded) -> bool {
     // A hang-up is told in any case.
     let mut polled = [PollFd::new(socket.as_fd(), PollFlags::empty())];

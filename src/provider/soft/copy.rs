@@ -47,7 +47,7 @@ unsafe fn check_imports(src: &Segments, dst: &Segments) -> Result<(), JobError> 
 /// about the size of the last cache the C library does the same.
 const STREAM: usize = 8 << 20;
 
-/// Whether a copy of so many bytes goes past the caches.
+/// Returns true if a copy of so many bytes goes past the caches.
 #[inline(always)]
 pub(super) fn streams(len: usize) -> bool {
     len >= STREAM && stream::wins()

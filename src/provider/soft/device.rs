@@ -215,7 +215,7 @@ impl SoftDevice {
         )
     }
 
-    /// Whether it imports what a function of this port exported to the DPU.
+    /// Checks whether it imports what a function of this port exported to the DPU.
     fn check_dpu_import(&self, port: u8) -> Result<()> {
         let name = self.info.name();
         let imports = match self.topology.lock().port_name(port) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::error::{ErrorKind, JobError};
 use crate::sync::lock;
 
-/// What shall happen to a job.
+/// A fault that is injected into a job.
 ///
 /// ```
 /// use tokio_doca::soft::{Fault, Soft};
@@ -34,10 +34,10 @@ use crate::sync::lock;
 pub enum Fault {
     /// Nothing: this job is let through.
     Pass,
-    /// It fails with this kind and vendor code; nothing is copied.
+    /// Fails the job with this kind and vendor code. Nothing is copied.
     Error(ErrorKind, u64),
-    /// It is done that much later. Jobs behind it are not held up. A device without engines has
-    /// nobody who would keep the time, and does it at once.
+    /// Delays the job by this time. Jobs behind it are not delayed. A device without engines
+    /// ignores the delay, since it has no thread that could wait.
     Delay(Duration),
     /// It is done after this many more jobs of its WorkQ, so that completions come in another
     /// order. Until then no job of the provider's devices is done inline. If jobs that wait so have
@@ -152,7 +152,7 @@ impl Faults {
         self.changed(&entries);
     }
 
-    /// How many entries are left.
+    /// Returns how many entries are left.
     pub fn left(&self) -> usize {
         self.0.left.load(Ordering::SeqCst)
     }
@@ -218,7 +218,7 @@ impl Faults {
         self.0.holds.load(Ordering::SeqCst) != 0
     }
 
-    /// The entry for the next job: taken when it is submitted.
+    /// Returns the entry for the next job: taken when it is submitted.
     pub(super) fn next(&self) -> Fault {
         if self.0.left.load(Ordering::SeqCst) == 0 {
             return Fault::Pass;

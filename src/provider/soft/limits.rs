@@ -79,7 +79,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// What the software device can do.
+    /// Returns what the software device can do.
     pub fn unlimited() -> Limits {
         Limits {
             max_buf_size: isize::MAX as u64,
@@ -96,7 +96,7 @@ impl Limits {
         }
     }
 
-    /// What both adapters have of RDMA, and of the masks of waits, as is assumed.
+    /// Returns what both adapters have of RDMA, and of the masks of waits, as is assumed.
     fn adapter() -> Limits {
         Limits::unlimited()
             .max_message_size(1 << 30)
@@ -117,7 +117,7 @@ impl Limits {
         limits.max_wait(Some(254))
     }
 
-    /// The most bytes in one copy or hash, at least 1.
+    /// Sets the most bytes in one copy or hash, at least 1.
     #[doc(alias = "doca_dma_get_max_buf_size")]
     #[doc(alias = "doca_sha_get_max_src_buffer_size")]
     pub fn max_buf_size(self, bytes: u64) -> Limits {
@@ -128,8 +128,8 @@ impl Limits {
         }
     }
 
-    /// The longest list on either side of a copy, of what is hashed, or of an RDMA operation, at
-    /// least 1: no lists.
+    /// Sets the longest list on either side of a copy, of what is hashed, or of an RDMA operation,
+    /// at least 1: no lists.
     #[doc(alias = "doca_dma_get_max_list_buf_num_elem")]
     #[doc(alias = "doca_sha_get_max_list_buf_num_elem")]
     #[doc(alias = "doca_rdma_get_max_buf_chain_len")]
@@ -141,7 +141,7 @@ impl Limits {
         }
     }
 
-    /// Whether a [`Dma`](crate::Dma) attaches to an event-driven WorkQ.
+    /// Sets whether a [`Dma`](crate::Dma) attaches to an event-driven WorkQ.
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub fn dma_event_driven(self, supported: bool) -> Limits {
         Limits {
@@ -150,7 +150,7 @@ impl Limits {
         }
     }
 
-    /// Whether a [`Sha`](crate::sha::Sha) attaches to an event-driven WorkQ.
+    /// Sets whether a [`Sha`](crate::sha::Sha) attaches to an event-driven WorkQ.
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub fn sha_event_driven(self, supported: bool) -> Limits {
         Limits {
@@ -159,7 +159,8 @@ impl Limits {
         }
     }
 
-    /// Whether a [`Crc`](crate::crc::Crc) attaches to an event-driven WorkQ. Defaults to `true`.
+    /// Sets whether a [`Crc`](crate::crc::Crc) attaches to an event-driven WorkQ. Defaults to
+    /// `true`.
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub fn crc_event_driven(self, supported: bool) -> Limits {
         Limits {
@@ -168,7 +169,7 @@ impl Limits {
         }
     }
 
-    /// The most bytes in one message, read or write of an Rdma, from 1 to 2 GiB.
+    /// Sets the most bytes in one message, read or write of an Rdma, from 1 to 2 GiB.
     #[doc(alias = "doca_rdma_get_max_message_size")]
     pub fn max_message_size(self, bytes: u64) -> Limits {
         Limits {
@@ -177,8 +178,8 @@ impl Limits {
         }
     }
 
-    /// The largest send queue and the largest receive queue of an Rdma, from 1 to 16,384 Jobs or
-    /// receives.
+    /// Sets the largest send queue and the largest receive queue of an Rdma, from 1 to 16,384 Jobs
+    /// or receives.
     #[doc(alias = "doca_rdma_get_max_send_queue_size")]
     #[doc(alias = "doca_rdma_get_max_recv_queue_size")]
     pub fn max_rdma_queue_size(self, jobs: u32) -> Limits {
@@ -188,7 +189,7 @@ impl Limits {
         }
     }
 
-    /// Whether an Rdma attaches to an event-driven WorkQ.
+    /// Sets whether an Rdma attaches to an event-driven WorkQ.
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub fn rdma_event_driven(self, supported: bool) -> Limits {
         Limits {
@@ -208,7 +209,7 @@ impl Limits {
         }
     }
 
-    /// Whether the mask of a wait must be 0, or 1, 2, 4 or 8 whole bytes beside one another.
+    /// Sets whether the mask of a wait must be 0, or 1, 2, 4 or 8 whole bytes beside one another.
     pub fn whole_byte_masks(self, only: bool) -> Limits {
         Limits {
             whole_byte_masks: only,
@@ -216,7 +217,7 @@ impl Limits {
         }
     }
 
-    /// Whether a SyncEvent attaches to an event-driven WorkQ.
+    /// Sets whether a SyncEvent attaches to an event-driven WorkQ.
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub fn sync_event_event_driven(self, supported: bool) -> Limits {
         Limits {
@@ -225,7 +226,7 @@ impl Limits {
         }
     }
 
-    /// What a device with these limits says of itself.
+    /// Returns what a device with these limits says of itself.
     pub(super) fn caps(&self) -> Caps {
         let (bytes, list) = (self.max_buf_size, self.max_list_len);
         let mut caps = Caps::for_dma(bytes, list, MAX_DEPTH).with_cpu_jobs(bytes, list);
@@ -262,7 +263,7 @@ impl Default for Limits {
 impl FromStr for Limits {
     type Err = Error;
 
-    /// The profile of that name: `unlimited`, `bluefield2` or `bluefield3`.
+    /// Returns the profile of that name: `unlimited`, `bluefield2` or `bluefield3`.
     fn from_str(name: &str) -> Result<Limits> {
         match name {
             "unlimited" => Ok(Limits::unlimited()),

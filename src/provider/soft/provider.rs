@@ -77,7 +77,7 @@ pub struct SoftBuilder {
 }
 
 impl Soft {
-    /// A provider with settings of your own.
+    /// Returns a provider with settings of your own.
     pub fn builder() -> SoftBuilder {
         SoftBuilder {
             options: Options {
@@ -179,7 +179,7 @@ impl Soft {
         *self.topology.lock() = topology;
     }
 
-    /// The script of faults of all devices of this provider.
+    /// Returns the script of faults of all devices of this provider.
     pub fn faults(&self) -> &Faults {
         &self.faults
     }
@@ -234,9 +234,9 @@ impl Provider for Soft {
 }
 
 impl SoftBuilder {
-    /// Copies up to so many bytes run inside the submission; 65,536 if not said, and at most
-    /// 262,144, or the other tasks of the thread would wait too long; hashes of an eighth of that,
-    /// which take as long. Larger ones go to the engine.
+    /// Sets the size, in bytes, up to which copies run inside the submission. Defaults to 65,536,
+    /// and at most 262,144, or the other tasks of the thread would wait too long; hashes of an
+    /// eighth of that, which take as long. Larger ones go to the engine.
     ///
     /// With 0 every copy goes to the engine, so that no thread of a runtime touches memory that a
     /// [`RemoteMmap`](crate::mem::RemoteMmap) names: see there why that matters for memory of a
@@ -254,8 +254,8 @@ impl SoftBuilder {
         self
     }
 
-    /// The number of engine threads of a device. Defaults to 1; with more than 256, attaching a
-    /// context fails (`InvalidValue`). The queues of the device are distributed among them.
+    /// Sets the number of engine threads of a device. Defaults to 1; with more than 256, attaching
+    /// a context fails (`InvalidValue`). The queues of the device are distributed among them.
     ///
     /// With 0, no thread is started: a task that awaits a copy that is too large to be done inline
     /// does it itself, 256 KiB at each poll.
@@ -264,7 +264,7 @@ impl SoftBuilder {
         self
     }
 
-    /// The CPUs that the engine threads of a device may run on. Attaching a context fails
+    /// Sets the CPUs that the engine threads of a device may run on. Attaching a context fails
     /// (`InvalidValue`) if there are none, or if the process cannot use one of them.
     ///
     /// Defaults to the CPUs of the process's main thread, whatever thread attaches: those of
@@ -275,26 +275,28 @@ impl SoftBuilder {
         self
     }
 
-    /// The time for which the engine spins after its last job before it sleeps. Defaults to 30 us.
-    /// If it is shorter than a wake-up takes (20 to 50 us), both sides fall asleep in turn.
+    /// Sets the time for which the engine spins after its last job before it sleeps. Defaults to 30
+    /// us. If it is shorter than a wake-up takes (20 to 50 us), both sides fall asleep in turn.
     pub fn engine_spin(mut self, time: Duration) -> SoftBuilder {
         self.options.engine_spin = time;
         self
     }
 
-    /// Which side of the card it stands for: which devices there are; the host if not said.
+    /// Sets the side of the card that the process represents, which decides the devices that exist.
+    /// Defaults to the host.
     pub fn view(mut self, view: View) -> SoftBuilder {
         self.options.view = view;
         self
     }
 
-    /// What its devices refuse although they could do it; [`Limits::unlimited`] if not said.
+    /// Sets limits, beyond which the devices refuse jobs that they could do. Defaults to
+    /// [`Limits::unlimited`].
     pub fn limits(mut self, limits: Limits) -> SoftBuilder {
         self.limits = limits;
         self
     }
 
-    /// The card that it shows a side of; [`Topology::default`] if not said.
+    /// Sets the card. Defaults to [`Topology::default`].
     pub fn topology(mut self, topology: Topology) -> SoftBuilder {
         self.topology = topology;
         self

@@ -50,7 +50,7 @@ struct Own {
 unsafe impl Sync for Own {}
 
 impl SoftQueue {
-    /// A queue that this engine serves; without one, whoever reaps does the Jobs.
+    /// Returns a queue that this engine serves; without one, whoever reaps does the Jobs.
     pub(super) fn open(
         config: &QueueConfig,
         device: Arc<DeviceShared>,
@@ -82,7 +82,7 @@ impl SoftQueue {
         }
     }
 
-    /// A queue whose Jobs a model does.
+    /// Returns a queue whose Jobs a model does.
     #[cfg(all(test, tokio_doca_loom))]
     pub(super) fn modelled(
         rings: Arc<Rings>,
@@ -100,7 +100,7 @@ impl SoftQueue {
         }
     }
 
-    /// Whether whoever reaps has something to do.
+    /// Returns true if whoever reaps has something to do.
     #[inline]
     fn has_own_work(&self) -> bool {
         self.own.as_ref().is_some_and(|own| {
@@ -276,7 +276,7 @@ impl Drop for SoftQueue {
 }
 
 impl SoftQueue {
-    /// The endpoints and sync events of the queue: made with the first of them.
+    /// Returns the endpoints and sync events of the queue: made with the first of them.
     fn ports(&self) -> SetUp<&Arc<Ports>> {
         if let Some(ports) = self.ports.get() {
             return Ok(ports);

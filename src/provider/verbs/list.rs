@@ -80,8 +80,8 @@ impl Verbs {
         }
     }
 
-    /// Why there are no devices: no library, no support in the kernel, no right to use it, or none
-    /// plugged in. `None` if there are some.
+    /// Returns why there are no devices: no library, no support in the kernel, no right to use it,
+    /// or none plugged in. `None` if there are some.
     pub fn unavailable(&self) -> Option<Error> {
         let none = |text| Some(Error::new(ErrorKind::NotFound, None, text));
         let list = match self.table().and_then(List::get) {
@@ -94,14 +94,14 @@ impl Verbs {
         }
     }
 
-    /// The adapters that there are now.
+    /// Returns the adapters that there are now.
     fn list(&self) -> Result<List<'_>> {
         let list = self.table().and_then(List::get);
         list.map_err(|why| Error::new(ErrorKind::NotFound, None, why))
     }
 
-    /// What opens by this name, and how many ports its adapter has. `None` if it cannot be opened,
-    /// which does not hide the others.
+    /// Returns what opens by this name, and how many ports its adapter has. `None` if it cannot be
+    /// opened, which does not hide the others.
     fn describe(&self, list: &List<'_>, name: &str) -> Option<(DevInfo, u8)> {
         if let Some((open, ports)) = is_open(&lock(&self.open), name) {
             return Some((open.info().clone(), ports));
@@ -123,7 +123,7 @@ impl Verbs {
         self.table.get_or_init(load).as_ref().map_err(String::clone)
     }
 
-    /// A device over a protection domain of the application's.
+    /// Returns a device over the application's protection domain.
     ///
     /// # Safety
     ///
@@ -142,14 +142,15 @@ impl Verbs {
     }
 }
 
-/// A device that is open already. One that was removed is not: another may have come in its place.
+/// Returns a device that is open already. One that was removed is not: another may have come in its
+/// place.
 fn is_open(all: &Open, name: &str) -> Option<(Device, u8)> {
     let (device, ports) = all.get(name)?;
     let device = device.upgrade()?;
     (device.liveness() == Liveness::Alive).then_some((device, *ports))
 }
 
-/// What a device with this context is.
+/// Returns what a device with this context is.
 fn info(context: &Context) -> DevInfo {
     let name = context.name.as_str();
     let (addr, function) = sysfs::place(adapter_and_port(name).0);
@@ -247,7 +248,7 @@ impl<'a> List<'a> {
         }
     }
 
-    /// The adapters, with their names.
+    /// Returns the adapters, with their names.
     fn devices(&self) -> impl Iterator<Item = (*mut ibv_device, String)> + '_ {
         (0..self.count).map(|at| {
             // SAFETY: the list has so many.
@@ -281,7 +282,7 @@ impl Drop for List<'_> {
     }
 }
 
-/// Why no adapter is used in this environment.
+/// Returns why no adapter is used in this environment.
 fn why_not_here() -> Option<&'static str> {
     std::env::var_os("RDMAV_ALLOW_DISASSOC_DESTROY")?;
     Some(
@@ -289,7 +290,7 @@ fn why_not_here() -> Option<&'static str> {
     )
 }
 
-/// What an error of `ibv_get_device_list` means.
+/// Returns what an error of `ibv_get_device_list` means.
 fn why(error: &io::Error) -> String {
     let hint = match error.raw_os_error() {
         Some(libc::ENOSYS | libc::EOPNOTSUPP) => {

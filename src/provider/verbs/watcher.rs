@@ -166,7 +166,7 @@ impl Watcher {
         closed
     }
 
-    /// Those of our own that are open. Others are forgotten, with their descriptors.
+    /// Returns those of our own that are open. Others are forgotten, with their descriptors.
     fn contexts(&self) -> Vec<(Arc<Context>, Arc<Watched>)> {
         let mut devices = lock(&self.devices);
         devices.retain(Device::is_open);

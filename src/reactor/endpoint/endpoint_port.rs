@@ -30,7 +30,8 @@ pub(crate) struct EndpointPort {
     watched: Arc<Watched>,
 }
 
-/// What is done when the state of the connection has changed, or a message waits to be taken.
+/// Returns what is done when the state of the connection has changed, or a message waits to be
+/// taken.
 fn on_change(watched: &Arc<Watched>, table: &Arc<OnceLock<Weak<RecvTable>>>) -> Changed {
     let (watched, table) = (Arc::clone(watched), Arc::clone(table));
     Arc::new(move || {
@@ -116,7 +117,7 @@ impl EndpointPort {
         self.endpoint.transport()
     }
 
-    /// What the peer lets this side do.
+    /// Returns what the peer lets this side do.
     pub(crate) fn peer_permissions(&self) -> Access {
         self.endpoint.peer_permissions()
     }
@@ -143,13 +144,14 @@ impl EndpointPort {
         RdmaWatch::new(&self.watched, &self.attachment.shared)
     }
 
-    /// How often it was connected, and how often its state turned to Error, as far as was noticed.
+    /// Returns how often it was connected, and how often its state turned to Error, as far as was
+    /// noticed.
     pub(crate) fn transitions(&self) -> (u64, u64) {
         self.watched.update();
         self.watched.transitions()
     }
 
-    /// The number by which the log names the Rdma.
+    /// Returns the number by which the log names the Rdma.
     pub(crate) fn id(&self) -> u64 {
         self.watched.id
     }
@@ -253,8 +255,8 @@ impl EndpointPort {
         Err(submitted.refused.unwrap_or(nonsense))
     }
 
-    /// Why nothing comes any more that belongs to this life of the endpoint, if it was reset or the
-    /// WorkQ was shut down.
+    /// Returns why nothing comes any more that belongs to this life of the endpoint, if it was
+    /// reset or the WorkQ was shut down.
     pub(crate) fn ended_since(&self, life: u32) -> Option<JobError> {
         if self.receives.life() != life {
             return Some(JobError::flushed(JobError::of(Reason::Reset)));
@@ -262,7 +264,8 @@ impl EndpointPort {
         self.check_open().err()
     }
 
-    /// Whether there is a message to take. If not, streams without a receive are woken by the next.
+    /// Returns true if there is a message to take. If not, streams without a receive are woken by
+    /// the next.
     pub(crate) fn has_message(&self) -> bool {
         self.endpoint.has_message()
     }

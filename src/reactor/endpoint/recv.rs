@@ -49,7 +49,7 @@ pub(crate) trait Receiver: HasAttachment {
     /// Copies what landed in memory of another Op's to the destination.
     fn adopt(&self, landed: &RecvCompletion) -> Result<(), JobError>;
 
-    /// Whether this is a Lease on the destination.
+    /// Returns true if this is a Lease on the destination.
     fn is_for(&self, lease: &Writing) -> bool;
 }
 
@@ -232,7 +232,7 @@ impl<R: Receiver> RecvFuture<R> {
     }
 }
 
-/// Whether one can begin: somebody must hear of its end. Answers as the policy says.
+/// Returns whether one can begin: somebody must hear of its end. Answers as the policy says.
 fn ready_to_wait(receiver: &impl Receiver) -> Result<Policy, JobError> {
     receiver.attachment().check_open()?;
     receiver.check()?;
@@ -244,7 +244,7 @@ fn ready_to_wait(receiver: &impl Receiver) -> Result<Policy, JobError> {
     Ok(policy)
 }
 
-/// The oldest orphan, or a place of its own; `None` if there is neither.
+/// Returns the oldest orphan, or a place of its own; `None` if there is neither.
 #[inline(always)]
 fn post(receiver: &impl Receiver) -> Result<Option<Receipt>, JobError> {
     let port = receiver.port();

@@ -21,7 +21,7 @@ use crate::reactor::workq::Shared;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, WaitNode, Waiters, lock, log};
 
-/// Where an [`Rdma`](crate::Rdma) is in its life (RDMA guide 4.3).
+/// The state of an [`Rdma`](crate::Rdma) (RDMA guide 4.3).
 ///
 /// ```
 /// use tokio_doca::rdma::RdmaState;
@@ -204,7 +204,7 @@ impl Watched {
         log(|| debug!(target: "tokio_doca::rdma", rdma, peer, "closed"));
     }
 
-    /// How often it was connected, and how often its state turned to Error.
+    /// Returns how often it was connected, and how often its state turned to Error.
     pub(super) fn transitions(&self) -> (u64, u64) {
         lock(&self.known).transitions
     }
@@ -267,8 +267,8 @@ impl RdmaWatch {
         watch
     }
 
-    /// Returns the last state that was told. It asks no device; [`Rdma::state`](crate::Rdma::state)
-    /// does.
+    /// Returns the last state that was reported. It asks no device;
+    /// [`Rdma::state`](crate::Rdma::state) does.
     pub fn state(&self) -> RdmaState {
         self.watched.known().0
     }

@@ -264,7 +264,8 @@ impl Events {
         Ok(nest.0.as_fd())
     }
 
-    /// The epoll descriptor over all sources. The caller holds the lock, so that there is one.
+    /// Returns the epoll descriptor over all sources. The caller holds the lock, so that there is
+    /// one.
     fn span(&self, _inner: &Inner, op: impl Into<Option<&'static str>>) -> Result<&Epoll> {
         let op = op.into();
         if let Some(nest) = self.nest.get() {
@@ -318,7 +319,7 @@ impl Events {
 }
 
 impl Inner {
-    /// Whether this runtime is registered.
+    /// Returns true if this runtime is registered.
     fn has(&self, runtime: &Handle) -> bool {
         let mut sources = self.sources.iter().flatten();
         sources.any(|source| source.runtime.id() == runtime.id())

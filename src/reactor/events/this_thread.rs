@@ -39,7 +39,7 @@ pub(in crate::reactor) fn enter_own_loop<T>(workq: &T) -> Doing {
     Doing::enter(&IN_OWN_LOOP, workq)
 }
 
-/// Whether this thread polls for the loop of this WorkQ.
+/// Returns true if this thread polls for the loop of this WorkQ.
 #[inline]
 pub(in crate::reactor) fn is_in_own_loop<T>(workq: &T) -> bool {
     ptr::eq(IN_OWN_LOOP.get(), ptr::from_ref(workq).cast())
@@ -55,7 +55,7 @@ pub(crate) fn polls_here() -> bool {
     !IN_BLOCK_ON.get().is_null()
 }
 
-/// Whether this thread looks for the jobs of this WorkQ all the time.
+/// Returns true if this thread looks for the jobs of this WorkQ all the time.
 pub(super) fn is_in_block_on<T>(workq: &T) -> bool {
     ptr::eq(IN_BLOCK_ON.get(), ptr::from_ref(workq).cast())
 }

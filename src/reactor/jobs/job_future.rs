@@ -57,7 +57,7 @@ impl<C: HasAttachment> JobFuture<C> {
         }
     }
 
-    /// Whether nothing was begun.
+    /// Returns true if nothing was begun.
     #[inline(always)]
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.state, State::Idle)
@@ -104,8 +104,8 @@ impl<C: HasAttachment> JobFuture<C> {
         self.state = State::Ready(outcome);
     }
 
-    /// The first step of a Job that is not finished inline. `prepare` takes its Leases again after
-    /// waiting for a Slot.
+    /// Returns the first step of a Job that is not finished inline. `prepare` takes its Leases
+    /// again after waiting for a Slot.
     #[inline(never)]
     pub(crate) fn start<J: AsJob>(
         self: Pin<&mut Self>,
@@ -250,7 +250,7 @@ impl Attachment {
         self.shared.give_back(index);
     }
 
-    /// The first step of a Job that was not finished inline: in flight at once, or in line.
+    /// Returns the first step of a Job that was not finished inline: in flight at once, or in line.
     #[inline(always)]
     fn begin<J: AsJob>(&self, prepared: Prepared<J>, policy: Policy) -> Result<State, JobError> {
         let shared = &self.shared;

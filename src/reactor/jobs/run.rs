@@ -24,7 +24,7 @@ use crate::sync::atomic::fence;
 
 /// What a run knows of the ends of its Jobs.
 pub(crate) trait Completions {
-    /// Whether the run was notified of some that it has not taken yet.
+    /// Returns true if the run was notified of some that it has not taken yet.
     fn any(&self) -> bool;
 
     /// The next end wakes this. [`Completions::any`] must be asked once more afterwards.
@@ -212,7 +212,7 @@ impl RunWaiter {
     }
 }
 
-/// The wait of [`Attachment::poll_event`], with all Jobs of the run for one.
+/// Returns the wait of [`Attachment::poll_event`], with all Jobs of the run for one.
 fn poll_event(
     shared: &Arc<Shared>,
     asleep: Pin<&WaitNode>,

@@ -20,7 +20,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use crate::sync::loom::{Task, block_on, check, mutant, spawn};
 use crate::sync::seq_cst_order;
 
-/// An Op that was polled once.
+/// Returns an Op that was polled once.
 fn polled_once(attachment: &Arc<Attachment>) -> Pin<Box<Op>> {
     let mut op = Box::pin(Op(JobFuture::new(Arc::clone(attachment))));
     let polled = op.as_mut().poll(&mut Context::from_waker(Waker::noop()));

@@ -55,14 +55,14 @@ fn take(receives: &RecvTable, receipt: Receipt) -> Option<usize> {
     })
 }
 
-/// A table of one place, in which a receive is posted.
+/// Returns a table of one place, in which a receive is posted.
 fn posted() -> (Arc<RecvTable>, Receipt) {
     let receives = Arc::new(RecvTable::new(1, numbered()));
     let receipt = fill(&receives).expect("it is empty");
     (receives, receipt)
 }
 
-/// What the reaper does with its message; true if the place became free.
+/// Returns what the reaper does with its message; true if the place became free.
 fn land(receives: &RecvTable, receipt: Receipt) -> bool {
     let token = receives.token(receipt);
     let completion = Completion::received(token, Arrival::Send, LEN);

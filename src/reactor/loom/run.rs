@@ -50,8 +50,8 @@ impl reactor::Completions for Ends {
 }
 
 impl Bed {
-    /// A run of one node: it is launched, or stands in line, and its end is awaited; or it is
-    /// dropped after one poll.
+    /// Returns a run of one node: it is launched, or stands in line, and its end is awaited; or it
+    /// is dropped after one poll.
     fn spawn_run(&self, dropped: bool) -> JoinHandle<()> {
         let (attachment, workq) = (Arc::clone(&self.attachment), self.workq.clone());
         spawn(move || {

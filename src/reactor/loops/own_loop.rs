@@ -34,9 +34,9 @@ use crate::reactor::tables::{End, Entry, PostedRun};
 use crate::reactor::workq::{Attachment, Prepared, Shared, WorkQ};
 
 impl WorkQ {
-    /// The descriptor that turns readable when an armed WorkQ has something to say: for a select,
-    /// poll or epoll loop of the caller's own, level- or edge-triggered. Only wait for it; never
-    /// read it.
+    /// Returns the descriptor that turns readable when an armed WorkQ has something to say: for a
+    /// select, poll or epoll loop of the caller's own, level- or edge-triggered. Only wait for it;
+    /// never read it.
     ///
     /// It is an epoll descriptor over all the devices that are or will be attached, made by the
     /// first call, and the same one as long as the WorkQ lives. From that call on Ops need no
@@ -161,7 +161,7 @@ impl WorkQ {
 }
 
 impl Shared {
-    /// Whether `collect` would hand out nothing.
+    /// Returns true if `collect` would hand out nothing.
     fn none_finished(&self) -> bool {
         self.core.table.finished().is_empty()
             && self.own_loop.entries().is_none_or(|it| it.none_ready())

@@ -72,7 +72,7 @@ impl Finished {
         }
     }
 
-    /// Whether there is none. Pairs with `push`.
+    /// Returns true if there is none. Pairs with `push`.
     pub(in crate::reactor) fn is_empty(&self) -> bool {
         seq_cst_order();
         self.first().is_none()

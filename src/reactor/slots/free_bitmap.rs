@@ -31,7 +31,7 @@ pub(in crate::reactor) struct FreeBitmap {
     hint: AtomicUsize,
 }
 
-/// The bits of a word with nothing taken: Slot i is bit i / count of word i % count.
+/// Returns the bits of a word with nothing taken: Slot i is bit i / count of word i % count.
 fn full(slots: usize, count: usize, at: usize) -> u64 {
     match (slots + count - 1 - at) / count {
         64 => u64::MAX,
@@ -40,7 +40,7 @@ fn full(slots: usize, count: usize, at: usize) -> u64 {
 }
 
 impl FreeBitmap {
-    /// All of `slots` free.
+    /// Returns all of `slots` free.
     pub(in crate::reactor) fn new(slots: usize) -> FreeBitmap {
         let count = (slots / SHARE).clamp(1, SPREAD).max(slots.div_ceil(64));
         // Then a word and a bit are cheap to tell from a number.
@@ -117,7 +117,7 @@ impl FreeBitmap {
         seq_cst_order();
     }
 
-    /// How many are free: exact if nothing changes meanwhile.
+    /// Returns how many are free: exact if nothing changes meanwhile.
     pub(in crate::reactor) fn free(&self) -> usize {
         seq_cst_order();
         self.words
@@ -126,8 +126,8 @@ impl FreeBitmap {
             .sum()
     }
 
-    /// Whether two Slots or more of this thread's word are taken. Each busy poll looks, so that it
-    /// is one word: who polls on another thread looks there.
+    /// Returns true if two Slots or more of this thread's word are taken. Each busy poll looks, so
+    /// that it is one word: who polls on another thread looks there.
     #[inline]
     pub(in crate::reactor) fn several_taken(&self) -> bool {
         self.several_of(thread_number())
@@ -139,8 +139,8 @@ impl FreeBitmap {
         taken & taken.wrapping_sub(1) != 0
     }
 
-    /// The Slots that are taken: exact if nothing changes meanwhile. Those of one's word come
-    /// first, and those of the words before it last.
+    /// Returns the Slots that are taken: exact if nothing changes meanwhile. Those of one's word
+    /// come first, and those of the words before it last.
     pub(in crate::reactor) fn taken_from(&self, slot: usize) -> impl Iterator<Item = usize> {
         let count = self.words.len();
         self.words_from(slot & self.mask)
@@ -155,12 +155,12 @@ impl FreeBitmap {
             })
     }
 
-    /// The places of all words, in turn from this one on.
+    /// Returns the places of all words, in turn from this one on.
     fn words_from(&self, first: usize) -> impl Iterator<Item = usize> + use<> {
         (first..self.words.len()).chain(0..first)
     }
 
-    /// How many there are.
+    /// Returns how many there are.
     pub(in crate::reactor) fn slots(&self) -> usize {
         self.slots
     }

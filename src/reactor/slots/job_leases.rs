@@ -52,7 +52,7 @@ impl JobLeases {
     }
 }
 
-/// Whether the device may use a Job's memory although it is over.
+/// Returns true if the device may use a Job's memory although it is over.
 pub(in crate::reactor) fn keeps_memory(error: &JobError) -> bool {
     error.reason() == Reason::MemoryKept
 }

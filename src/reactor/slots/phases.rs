@@ -41,7 +41,7 @@ const fn bit(phase: u64) -> u32 {
 }
 
 impl Phases {
-    /// The phase of a Slot in this state.
+    /// Returns the phase of a Slot in this state.
     pub(in crate::reactor) fn of(state: u64) -> Phases {
         Phases(1 << (state & PHASE))
     }
@@ -56,7 +56,7 @@ impl Phases {
         Phases(all)
     }
 
-    /// Whether all of these phases are among the others.
+    /// Returns true if all of these phases are among the others.
     pub(super) fn is_in(self, others: Phases) -> bool {
         self.0 & !others.0 == 0
     }
@@ -87,7 +87,7 @@ impl Phases {
 pub(super) const IN_FLIGHT: Phases =
     Phases::any([PENDING, REGISTERING, WAITING, ORPHAN, POSTED, RUNNING]);
 
-/// Whether a completion may come.
+/// Returns true if a completion may come.
 #[inline(always)]
 pub(in crate::reactor) fn in_flight(state: u64) -> bool {
     Phases::of(state).is_in(IN_FLIGHT)

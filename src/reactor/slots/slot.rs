@@ -404,7 +404,7 @@ impl Slot {
         Completed::Free(None)
     }
 
-    /// Which queue has the Job, if one may have it.
+    /// Returns which queue has the Job, if one may have it.
     ///
     /// # Safety
     ///
@@ -418,7 +418,7 @@ impl Slot {
         })
     }
 
-    /// The phase that it is in, as one bit of [`Phases`].
+    /// Returns the phase that it is in, as one bit of [`Phases`].
     pub(in crate::reactor) fn phase(&self) -> Phases {
         Phases::of(self.state.load(Ordering::Acquire))
     }

@@ -124,8 +124,8 @@ impl Table {
         self.free.taken_from(0).map(|slot| &self.slots[slot])
     }
 
-    /// Whether a device may still have a Job, or is about to have one: a Slot that was taken and
-    /// is not filled yet counts, until it is filled, settled or free again.
+    /// Returns true if a device may still have a Job, or is about to have one: a Slot that was
+    /// taken and is not filled yet counts, until it is filled, settled or free again.
     pub(in crate::reactor) fn any_in_flight(&self) -> bool {
         self.taken().any(|slot| !slot.phase().is_done())
     }
@@ -158,7 +158,7 @@ impl Table {
         (in_flight, unfetched)
     }
 
-    /// How many Jobs a queue may still have.
+    /// Returns how many Jobs a queue may still have.
     ///
     /// # Safety
     ///
@@ -185,7 +185,7 @@ pub(crate) struct Taken<'a> {
 }
 
 impl Taken<'_> {
-    /// Whether it is a Slot of this table.
+    /// Returns true if it is a Slot of this table.
     #[inline(always)]
     pub(in crate::reactor) fn is_of(&self, table: &Table) -> bool {
         std::ptr::eq(self.table, table)

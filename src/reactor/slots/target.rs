@@ -20,7 +20,7 @@ pub(crate) trait Run: Send + Sync {
     /// The Job of this node is over.
     fn completed(&self, node: u32, outcome: Outcome);
 
-    /// Whether it is a stream, whose Slots are of those that streams may hold.
+    /// Returns true if it is a stream, whose Slots are of those that streams may hold.
     fn is_stream(&self) -> bool {
         false
     }

@@ -48,7 +48,7 @@ pub(crate) trait Waiter: HasAttachment {
     /// Refuses what the device cannot wait for.
     fn check(&self) -> Result<(), JobError>;
 
-    /// The highest value of the event at which the device waits.
+    /// Returns the highest value of the event at which the device waits.
     fn highest(&self) -> u64;
 }
 
@@ -227,7 +227,7 @@ fn begin_now(waiter: &impl Waiter) -> Result<Ticket, JobError> {
     ticket.ok_or_else(|| JobError::new(Reason::WaitsFull, waits.size() as u64, 0))
 }
 
-/// Whether one can begin, and under which policy.
+/// Returns whether one can begin, and under which policy.
 #[inline]
 fn ready_to_wait(waiter: &impl Waiter) -> Result<Policy, JobError> {
     waiter.attachment().check_open()?;

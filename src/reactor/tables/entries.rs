@@ -83,7 +83,7 @@ impl<E> Entries<E> {
         }
     }
 
-    /// Whether no entry is to be polled.
+    /// Returns true if no entry is to be polled.
     pub(in crate::reactor) fn none_ready(&self) -> bool {
         lock(&self.ready.0).is_empty()
     }

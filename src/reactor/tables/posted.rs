@@ -96,12 +96,12 @@ impl OwnLoop {
         }
     }
 
-    /// What was posted, if anything ever was.
+    /// Returns what was posted, if anything ever was.
     pub(in crate::reactor) fn entries(&self) -> Option<&Entries<Entry>> {
         self.entries.get()
     }
 
-    /// Where something is posted.
+    /// Returns where something is posted.
     pub(in crate::reactor) fn entries_or_new(&self) -> &Entries<Entry> {
         self.entries.get_or_init(Entries::new)
     }

@@ -5,7 +5,7 @@ use crate::device::{Completion, RecvOpcode, Segments};
 use crate::error::{ErrorKind, JobError, Reason};
 use crate::mem::{Extent, Grow, Leased, Writing, hand_over};
 
-/// What a receive has brought: the answer of [`Rdma::recv`](crate::Rdma::recv).
+/// Describes a received message: the output of [`Rdma::recv`](crate::Rdma::recv).
 ///
 /// ```
 /// use tokio_doca::rdma::{Received, RecvOpcode};
@@ -34,16 +34,16 @@ use crate::mem::{Extent, Grow, Leased, Writing, hand_over};
 #[doc(alias = "doca_rdma_task_receive_get_result_immediate_data")]
 #[non_exhaustive]
 pub struct Received {
-    /// How many bytes the peer sent, or, of a write with an immediate, wrote to where it was told.
+    /// The number of bytes that the peer sent, or wrote in a write with an immediate.
     pub len: usize,
-    /// What the peer did.
+    /// The operation of the peer.
     pub opcode: RecvOpcode,
     /// The immediate, if there is one.
     pub immediate: Option<u32>,
 }
 
 impl Received {
-    /// As a receive answers it: for tests of those who await it.
+    /// Makes one, for tests of code that awaits receives.
     pub const fn new(len: usize, opcode: RecvOpcode, immediate: Option<u32>) -> Received {
         Received {
             len,
@@ -52,7 +52,7 @@ impl Received {
         }
     }
 
-    /// How many bytes lie in the memory of the receive.
+    /// Returns how many bytes lie in the memory of the receive.
     pub(crate) fn landed(&self) -> usize {
         match self.opcode {
             RecvOpcode::WriteImm => 0,
@@ -95,7 +95,7 @@ pub(crate) struct RecvCompletion {
 }
 
 impl RecvCompletion {
-    /// How many bytes of a message lie in its memory.
+    /// Returns how many bytes of a message lie in its memory.
     pub(crate) fn len(&self) -> usize {
         self.outcome.map_or(0, |received| received.landed())
     }

@@ -46,7 +46,7 @@ pub(crate) struct Receipt {
 }
 
 impl Receipt {
-    /// Whether its receive was posted before the other one.
+    /// Returns true if its receive was posted before the other one.
     pub(crate) fn is_older_than(self, other: Receipt) -> bool {
         // They wrap.
         (self.generation.wrapping_sub(other.generation) as i32) < 0
@@ -160,18 +160,18 @@ impl RecvTable {
         self.line.lets_pass(Some(&self.order), is_free)
     }
 
-    /// The name that a device knows a receive by.
+    /// Returns the name that a device knows a receive by.
     pub(in crate::reactor) fn token(&self, receipt: Receipt) -> Token {
         Token::new(self.number, receipt.index, receipt.generation)
     }
 
-    /// Whether there are orphans.
+    /// Returns true if there are orphans.
     #[inline]
     pub(crate) fn any_orphan(&self) -> bool {
         self.orphans.load(Ordering::SeqCst) > 0
     }
 
-    /// Whether a receive is over.
+    /// Returns true if a receive is over.
     #[inline]
     pub(crate) fn is_over(&self, receipt: Receipt) -> bool {
         self.over[receipt.index as usize].load(Ordering::Acquire)
@@ -194,7 +194,7 @@ impl RecvTable {
         })
     }
 
-    /// Whether the memory of a receive is that of a Lease. `is_for` runs under the lock.
+    /// Returns true if the memory of a receive is that of a Lease. `is_for` runs under the lock.
     pub(in crate::reactor) fn is_leased(
         &self,
         receipt: Receipt,

@@ -80,12 +80,12 @@ impl Registry {
         Watching::new(&self.watched)
     }
 
-    /// Whether the device is to ring for changes of the state of an Rdma.
+    /// Returns true if the device is to ring for changes of the state of an Rdma.
     pub(in crate::reactor) fn any_watched(&self) -> bool {
         self.watched.load(Ordering::SeqCst) > 0
     }
 
-    /// A new table, of an Rdma, which hears of changes, or of a sync event.
+    /// Returns a new table, of an Rdma, which hears of changes, or of a sync event.
     pub(in crate::reactor) fn add<T: Places + 'static>(
         &self,
         changed: Option<Changed>,
@@ -111,7 +111,7 @@ impl Registry {
         Ok(table)
     }
 
-    /// Whether the context of a table is still there.
+    /// Returns true if the context of a table is still there.
     pub(in crate::reactor) fn has(&self, table: &impl Places) -> bool {
         let index = table.number() as usize - 1;
         let of = &lock(&self.entries)[index].of;
@@ -134,12 +134,12 @@ impl Registry {
         }
     }
 
-    /// Whether an Op sleeps that has a place.
+    /// Returns true if an Op sleeps that has a place.
     pub(in crate::reactor) fn any_asleep(&self) -> bool {
         self.asleep.load(Ordering::SeqCst) > 0
     }
 
-    /// How many of them sleep, for a guess.
+    /// Returns how many of them sleep, for a guess.
     pub(in crate::reactor) fn asleep(&self) -> usize {
         self.asleep.load(Ordering::Relaxed)
     }

@@ -90,7 +90,7 @@ impl WaitTable {
         self.over.len()
     }
 
-    /// The name that a device knows a wait by.
+    /// Returns the name that a device knows a wait by.
     pub(in crate::reactor) fn token(&self, ticket: Ticket) -> Token {
         Token::new(self.number, ticket.index, ticket.generation)
     }

@@ -11,12 +11,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::events::Driven;
 
 impl WorkQ {
-    /// Whether a context of this device is, or was, attached.
+    /// Returns true if a context of this device is, or was, attached.
     pub(crate) fn has(&self, device: &Device) -> bool {
         self.0.core.queues.find(device).is_some()
     }
 
-    /// The place of a device's contexts on this WorkQ. The context names the call in an error.
+    /// Returns the place of a device's contexts on this WorkQ. The context names the call in an
+    /// error.
     pub(crate) fn attach(&self, device: &Device, event_driven: bool) -> Result<Attachment> {
         let shared = &self.0;
         // Until it is attached: no mode is set after the check.

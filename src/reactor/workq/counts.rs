@@ -40,7 +40,7 @@ impl Counts {
         add(&self.completed, completions.len() as u64);
     }
 
-    /// How many completions were collected. Exact for a caller that has been in the gate.
+    /// Returns how many completions were collected. Exact for a caller that has been in the gate.
     #[inline(always)]
     pub(super) fn collected(&self) -> u64 {
         self.completed.load(Relaxed)
@@ -72,37 +72,37 @@ impl Counts {
         self.wake_ups.fetch_add(1, Relaxed);
     }
 
-    /// How many of them were flushed.
+    /// Returns how many of them were flushed.
     pub(super) fn flushes(&self) -> u64 {
         self.flushed.load(Relaxed)
     }
 
-    /// How many of them were receives that got a message.
+    /// Returns how many of them were receives that got a message.
     pub(super) fn messages(&self) -> u64 {
         self.received.load(Relaxed)
     }
 
-    /// How often devices were asked for completions, and had none.
+    /// Returns how often devices were asked for completions, and had none.
     pub(super) fn empty_polls(&self) -> u64 {
         self.empty_polls.load(Relaxed)
     }
 
-    /// How many completions that were collected had failed, flushed ones aside.
+    /// Returns how many completions that were collected had failed, flushed ones aside.
     pub(super) fn failures(&self) -> u64 {
         self.failed.load(Relaxed)
     }
 
-    /// How often devices were asked for completions.
+    /// Returns how often devices were asked for completions.
     pub(in crate::reactor) fn polls(&self) -> u64 {
         self.full_polls.load(Relaxed) + self.empty_polls()
     }
 
-    /// How often devices were asked to ring.
+    /// Returns how often devices were asked to ring.
     pub(super) fn arms(&self) -> u64 {
         self.arms.load(Relaxed)
     }
 
-    /// How many events were attended to.
+    /// Returns how many events were attended to.
     pub(super) fn wake_ups(&self) -> u64 {
         self.wake_ups.load(Relaxed)
     }

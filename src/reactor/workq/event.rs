@@ -68,7 +68,7 @@ impl Driven for Shared {
 }
 
 impl Shared {
-    /// Whether somebody waits for the next event.
+    /// Returns true if somebody waits for the next event.
     ///
     /// Ops that look themselves do not, so that in busy mode nothing but orphans does, and an Op
     /// that slept when the mode was set and has yet to be polled. The caller's own loop arms for

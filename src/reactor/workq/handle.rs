@@ -52,13 +52,13 @@ impl WorkQ {
         }
     }
 
-    /// The most Jobs in flight.
+    /// Returns the maximum number of jobs in flight.
     #[doc(alias = "doca_workq_get_depth")]
     pub fn depth(&self) -> u32 {
         self.0.core.table.free().slots() as u32
     }
 
-    /// How its Ops wait.
+    /// Returns how its operations wait.
     #[doc(alias = "doca_workq_get_event_driven_enable")]
     pub fn mode(&self) -> Mode {
         self.0.mode.load().mode()
@@ -89,7 +89,7 @@ impl WorkQ {
         Ok(())
     }
 
-    /// Slots that are taken: Jobs in flight, and results that nobody fetched yet.
+    /// Returns the number of slots in use: jobs in flight, and results that were not fetched yet.
     #[doc(alias = "doca_pe_get_num_inflight_tasks")]
     #[doc(alias = "doca_ctx_get_num_inflight_tasks")]
     pub fn in_flight(&self) -> usize {
@@ -148,22 +148,22 @@ pub struct WorkQBuilder {
 }
 
 impl WorkQBuilder {
-    /// The most Jobs in flight, 1 to 1,048,576; 256 if not said. Jobs that finish inline take no
-    /// Slot.
+    /// Sets the maximum number of jobs in flight, 1 to 1,048,576. Defaults to 256. Jobs that the
+    /// device finishes inline do not count.
     pub fn depth(mut self, jobs: u32) -> WorkQBuilder {
         self.depth = jobs;
         self
     }
 
-    /// How Ops wait; event-driven if not said.
+    /// Sets how operations wait. Defaults to event-driven.
     #[doc(alias = "doca_workq_set_event_driven_enable")]
     pub fn mode(mut self, mode: Mode) -> WorkQBuilder {
         self.mode = mode;
         self
     }
 
-    /// Which completion vector of an adapter signals the WorkQ; defaults to 0, which each device
-    /// has.
+    /// Sets the completion vector of an adapter that signals the WorkQ. Defaults to 0, which each
+    /// device has.
     ///
     /// A completion vector is an interrupt of the adapter's, which a CPU handles: /proc/interrupts
     /// shows which. Several WorkQs with the same one share its CPU. Give each a number of its own,

@@ -61,7 +61,7 @@ impl Shared {
         self.notify_line(&self.stream_slots, false);
     }
 
-    /// Whether `notify_line` has rung for a turn that nobody has done.
+    /// Returns true if `notify_line` has rung for a turn that nobody has done.
     #[inline]
     pub(super) fn is_rung(&self) -> bool {
         self.rung.load(Ordering::SeqCst)
@@ -110,7 +110,7 @@ impl Shared {
     }
 }
 
-/// Whether a device's queue of the WorkQ does not work any more.
+/// Returns true if a device's queue of the WorkQ does not work any more.
 pub(super) fn is_broken(error: JobError) -> bool {
     matches!(error.reason(), Reason::QueueFailed | Reason::QueueBroken)
 }

@@ -96,12 +96,12 @@ impl Attachment {
         &self.device
     }
 
-    /// Its device, as who holds memory for a use.
+    /// Returns its device, as who holds memory for a use.
     pub(crate) fn holder(&self, purpose: RegistrationUse) -> Holder {
         Holder::new(self.device.id(), purpose)
     }
 
-    /// Whether the WorkQ was shut down. SeqCst: as `submit` needs it.
+    /// Returns true if the WorkQ was shut down. SeqCst: as `submit` needs it.
     #[inline(always)]
     pub(in crate::reactor) fn is_closed(&self) -> bool {
         self.shared.closed.load(Ordering::SeqCst)
@@ -165,7 +165,8 @@ impl Shared {
         self.timer.now()
     }
 
-    /// Whether a future looks itself, and is polled again at once, rather than that it sleeps.
+    /// Returns true if a future looks itself, and is polled again at once, rather than that it
+    /// sleeps.
     pub(in crate::reactor) fn spins(&self, policy: Policy, spin: &mut Spin) -> bool {
         let asleep = || self.core.registry.asleep();
         let is_over = |spin: &mut Spin| spin.is_over(policy, &self.spins, asleep, || self.now());
@@ -187,7 +188,7 @@ impl Shared {
         self.core.queues.iter().map(|attached| &attached.queue)
     }
 
-    /// The devices of its contexts.
+    /// Returns the devices of its contexts.
     pub(super) fn devices(&self) -> impl Iterator<Item = &Device> {
         self.core.queues.iter().map(|attached| &attached.device)
     }
@@ -201,7 +202,8 @@ impl Shared {
         }
     }
 
-    /// Whether it waits so still. To be asked by who is about to sleep, after it can be found.
+    /// Returns true if it waits so still. To be asked by who is about to sleep, after it can be
+    /// found.
     pub(in crate::reactor) fn is_still(&self, policy: Policy) -> bool {
         this_thread::is_in_own_loop(self) || self.mode.is_still(policy)
     }

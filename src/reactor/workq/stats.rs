@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::handle::WorkQ;
 use crate::device::Device;
 
-/// What a WorkQ has done since it was built: the answer of [`WorkQ::stats`].
+/// Counts of a WorkQ since it was built, as [`WorkQ::stats`] returns them.
 ///
 /// The numbers are exact while nothing happens; taken amid work they may differ by the Jobs that
 /// began or ended meanwhile.
@@ -36,38 +36,40 @@ pub struct Stats {
     pub submitted: u64,
     /// Jobs, receives and waits that are over, failed or not, collected from the device.
     pub completed: u64,
-    /// Those of `completed` that the device finished inline, within the submission.
+    /// The number of `completed` jobs that the device finished inline, within the submission.
     pub inline: u64,
-    /// Those of `completed` that were receives and got a message.
+    /// The number of `completed` receives that got a message.
     pub received: u64,
-    /// Those of `completed` that failed, flushed ones aside. Jobs that were finished inline are not
-    /// counted: an inline failure is the answer of the call itself.
+    /// The number of `completed` jobs that failed and were not flushed. Jobs that finished inline
+    /// are not counted: the call itself returns their failure.
     pub failed: u64,
-    /// Those of `completed` that were flushed: another job of their Rdma had failed, or the
-    /// connection had ended, as it does for the receives that are posted at a regular end.
+    /// The number of `completed` jobs that were flushed, because another job of their Rdma had
+    /// failed or the connection had ended. A regular end flushes the receives that are still
+    /// posted.
     pub flushed: u64,
     /// Jobs that devices have: they are over, but for being collected, or not.
     pub in_flight: u64,
-    /// Results that nobody has fetched: of an Op that was not polled since or was forgotten, or of
-    /// the caller's own loop.
+    /// The number of results that were not fetched: their operation was not polled since, or was
+    /// forgotten, or they wait for the caller's own loop.
     pub unfetched: u64,
     /// Operations that wait in line for a Slot.
     pub waiting: u64,
-    /// How often devices were asked for completions.
+    /// The number of times that devices were asked for completions.
     pub polls: u64,
-    /// Those of `polls` that found none.
+    /// The number of `polls` that found none.
     pub empty_polls: u64,
-    /// How often devices were asked to ring at the next completion.
+    /// The number of times that devices were asked to signal the next completion.
     pub arms: u64,
     /// Events that were attended to: by a runtime's driver, or by [`WorkQ::clear`].
     pub wake_ups: u64,
-    /// How long the engines of its devices have worked, for whatever WorkQ: counted when they
-    /// pause. Adapters say nothing.
+    /// The time for which the engines of its devices have worked, for all WorkQs, counted when they
+    /// pause. Always 0 on adapters.
     pub engine_time: Duration,
 }
 
 impl WorkQ {
-    /// What it has done so far. Always on: Jobs that are finished inline pay nothing for it.
+    /// Returns what the WorkQ has done so far. Counting is always on, and costs jobs that finish
+    /// inline nothing.
     ///
     /// A provider that does not count what it finishes inline is not counted for that.
     pub fn stats(&self) -> Stats {

@@ -32,7 +32,7 @@ impl<J> Prepared<J> {
         Prepared { job, leases }
     }
 
-    /// What a model submits: its device reaches no memory.
+    /// Returns what a model submits: its device reaches no memory.
     #[cfg(all(test, tokio_doca_loom))]
     pub(in crate::reactor) fn modelled(job: J) -> Prepared<J> {
         let leases = Leases::of(None, None);
@@ -170,7 +170,7 @@ impl Attachment {
         Err(unsafe { self.undo(token, error, completed) })
     }
 
-    /// A Slot that was filled, and whose Job no device has seen, is free again.
+    /// Returns a Slot that was filled, and whose Job no device has seen, is free again.
     ///
     /// # Safety
     ///

@@ -23,7 +23,7 @@ use crate::sync::{discard, lock, wake};
 const BATCHES: usize = 16;
 
 impl Shared {
-    /// Whether a look would find something.
+    /// Returns true if a look would find something.
     #[inline]
     pub(in crate::reactor) fn ready(&self) -> bool {
         self.queues().any(|queue| queue.ready())

@@ -60,7 +60,7 @@ impl Core {
         }
     }
 
-    /// The most bytes of a message.
+    /// Returns the most bytes of a message.
     pub(in crate::stream) fn max_message_size(&self) -> usize {
         self.flow.payload()
     }

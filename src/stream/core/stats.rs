@@ -4,7 +4,7 @@
 use super::Core;
 
 /// What an [`RdmaStream`](crate::stream::RdmaStream) has sent and received, and how often it had to
-/// wait: the answer of [`RdmaStream::stats`](crate::stream::RdmaStream::stats).
+/// wait, as returned by [`RdmaStream::stats`](crate::stream::RdmaStream::stats).
 ///
 /// A frame is what one write sends, or several small ones while the peer has to read first. Frames
 /// without data, of credits and of the end, are not counted.
@@ -38,21 +38,21 @@ use super::Core;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamStats {
-    /// Bytes that writes have accepted, without the heads of frames.
+    /// The number of bytes that writes have accepted, without the headers of frames.
     pub bytes_sent: u64,
     /// Frames with data that writes have sent.
     pub frames_sent: u64,
-    /// Bytes that have come, also if they were not read yet.
+    /// The number of bytes that have arrived, read or not.
     pub bytes_received: u64,
     /// Frames with data that have come.
     pub frames_received: u64,
-    /// Those of `frames_received` that were not read to their end.
+    /// The number of `frames_received` that were not read to their end.
     pub frames_unread: u64,
     /// Frames with data that this side may send now, as far as it knows: it takes new credits while
     /// it is polled. Over TCP there are none.
     pub credits: u64,
-    /// How many frames had to wait for credits before they could be sent: the peer had not read
-    /// enough. One that still waits counts.
+    /// The number of frames that had to wait for credits, because the peer had not read enough.
+    /// Frames that still wait are counted.
     pub credit_waits: u64,
     /// How many frames had to wait for anything else: for memory, for a slot of the WorkQ, or for
     /// the end of one of the [`send_window`](crate::stream::StreamOptions::send_window) frames that

@@ -1,6 +1,6 @@
 //! What a listener counts: what became of its peers. Peers come one by one, off the data path.
 
-/// What has become of the peers of an [`RdmaListener`](crate::stream::RdmaListener): the answer of
+/// Counts of the peers of an [`RdmaListener`](crate::stream::RdmaListener), as returned by
 /// [`RdmaListener::stats`](crate::stream::RdmaListener::stats).
 ///
 /// The numbers are exact while nothing happens.
@@ -36,7 +36,7 @@ pub struct ListenerStats {
     /// also while they [linger](crate::stream::StreamOptions::linger), and those that an `accept`
     /// is about to return.
     pub open: u64,
-    /// Those of `accepted` that go on over TCP
+    /// The number of `accepted` streams that continue over TCP
     /// ([`StreamOptions::or_tcp`](crate::stream::StreamOptions::or_tcp)).
     pub fell_back: u64,
     /// Peers that the application has refused, or whose `Incoming` or future of `accept` it has

@@ -143,8 +143,8 @@ impl Memory {
 }
 
 impl StreamOptions {
-    /// How long a Buf of a frame is with what aligns the next one, and how many of them a stream
-    /// has of its own: to receive and to send.
+    /// Returns how long a Buf of a frame is with what aligns the next one, and how many of them a
+    /// stream has of its own: to receive and to send.
     fn bufs_of_a_stream(&self) -> (usize, usize, usize) {
         let receives = match self.recv_bufs {
             Some(_) => 0,
@@ -160,7 +160,7 @@ impl StreamOptions {
     }
 }
 
-/// How many streams have memory.
+/// Returns how many streams have memory.
 fn streams(parts: &[Part]) -> usize {
     parts.iter().map(|part| part.control.elements() / 2).sum()
 }

@@ -14,7 +14,7 @@ use crate::stream::core::{Core, StreamRdma, StreamStats};
 use crate::stream::side::{Exchange, Place};
 use crate::stream::wakers::Wakers;
 
-/// How the bytes of a stream travel.
+/// The transport of a stream's bytes.
 ///
 /// ```
 /// # use std::net::SocketAddr;
@@ -92,7 +92,7 @@ impl Link {
         }
     }
 
-    /// What the application may have of the connection below.
+    /// Returns what the application may have of the connection below.
     pub(super) fn view(&self) -> Option<&StreamRdma> {
         match self {
             Link::Rdma(link) => Some(link.view()),
@@ -104,7 +104,7 @@ impl Link {
         either!(self, core => core.stats())
     }
 
-    /// The most bytes of a message.
+    /// Returns the most bytes of a message.
     pub(in crate::stream) fn max_message_size(&self) -> usize {
         either!(self, core => core.max_message_size())
     }
@@ -115,7 +115,7 @@ impl Link {
         either!(self, core => core.poll_fill(cx)).map_err(io_error)
     }
 
-    /// The bytes that can be read at once.
+    /// Returns the bytes that can be read at once.
     #[inline]
     pub(super) fn unread(&self) -> &[u8] {
         either!(self, core => core.unread())

@@ -84,7 +84,7 @@ impl RdmaLink {
         }
     }
 
-    /// What the application may have of the connection.
+    /// Returns what the application may have of the connection.
     pub(super) fn view(&self) -> &StreamRdma {
         &self.view
     }
@@ -99,7 +99,7 @@ impl RdmaLink {
         }
     }
 
-    /// The most bytes of a message.
+    /// Returns the most bytes of a message.
     pub(super) fn max_message_size(&self) -> usize {
         self.max_message_size
     }
@@ -197,7 +197,7 @@ impl RdmaLink {
         self.poll_with(cx, Core::poll_fill)
     }
 
-    /// The bytes that can be read at once.
+    /// Returns the bytes that can be read at once.
     #[inline]
     pub(super) fn unread(&self) -> &[u8] {
         self.front.as_ref().map_or(&[], Unread::data)

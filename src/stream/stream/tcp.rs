@@ -37,7 +37,7 @@ const SILENCE: u64 = 60_000;
 const DATA: [u8; HEAD] = [0; HEAD];
 const END: [u8; HEAD] = [1, 0, 0, 0];
 
-/// What an error of the socket means for a stream.
+/// Returns what an error of the socket means for a stream.
 fn lost(error: &io::Error) -> JobError {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, HostUnreachable, TimedOut};
     match error.kind() {

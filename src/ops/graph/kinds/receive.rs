@@ -78,8 +78,9 @@ impl Put for RecvNode {
 }
 
 impl GraphBuilder {
-    /// A node that receives, as [`Rdma::recv`] does: it is set to a destination, or to `()`. Its
-    /// result is the number of bytes; [`Instance::received`](crate::graph::Instance::received) and
+    /// Returns a node that receives, as [`Rdma::recv`] does: it is set to a destination, or to
+    /// `()`. Its result is the number of bytes;
+    /// [`Instance::received`](crate::graph::Instance::received) and
     /// [`Scope::received`](crate::graph::Scope::received) tell the rest.
     ///
     /// It is posted when its turn comes, takes no Slot of the WorkQ, and is over when a message

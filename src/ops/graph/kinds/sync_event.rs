@@ -63,8 +63,8 @@ nodes! {
     /// its result too.
     fn sync_event_set -> EventSetNode (u64) { EventJob::Set }
 
-    /// A node that adds to the counter, as [`SyncEvent::add`] does: it is set to what is added. Its
-    /// result is what the value was.
+    /// Returns a node that adds to the counter, as [`SyncEvent::add`] does: it is set to what is
+    /// added. Its result is what the value was.
     fn sync_event_add -> EventAddNode (u64) { EventJob::Add }
 }
 
@@ -153,7 +153,7 @@ impl Put for EventWaitNode {
 }
 
 impl GraphBuilder {
-    /// A node that waits, as [`SyncEvent::wait_gt`] does: it is set to a threshold, or to
+    /// Returns a node that waits, as [`SyncEvent::wait_gt`] does: it is set to a threshold, or to
     /// `(threshold, mask)`. Its result is a value that ended it. It takes no Slot of the WorkQ.
     ///
     /// # Cancel safety

@@ -44,10 +44,10 @@ pub trait Action: 'static {
     /// stays where it is.
     const ATTACH: Option<Attach<Self::Context>>;
 
-    /// Where it is attached.
+    /// Returns where it is attached.
     fn attachment(context: &Self::Context) -> &Attachment;
 
-    /// What to begin.
+    /// Returns what to begin.
     fn request(context: &Self::Context, data: Self::Data) -> Self::Request;
 }
 
@@ -55,7 +55,7 @@ pub trait Action: 'static {
 pub(crate) trait Template: Send + Sync {
     fn name(&self) -> &'static str;
     fn attachment(&self) -> &Attachment;
-    /// The node of a new instance.
+    /// Returns the node of a new instance.
     fn seat(&self, workq: &WorkQ) -> Result<Box<dyn Step>, Refusal>;
 }
 

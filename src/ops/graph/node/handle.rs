@@ -69,7 +69,7 @@ pub struct NodeId {
     pub(crate) name: &'static str,
 }
 
-/// Where a node is in the last run.
+/// The state of a node in the last run.
 ///
 /// ```
 /// use tokio_doca::graph::{Graph, NodeState};

@@ -10,13 +10,13 @@ use crate::reactor::{Outcome, Received};
 /// What a run shows of itself.
 pub(crate) trait RunView: Send + Sync {
     fn result(&self, node: NodeId) -> Option<Outcome>;
-    /// The result of a node of the graph that `sub` runs.
+    /// Returns the result of a node of the graph that `sub` runs.
     fn result_in(&self, sub: NodeId, node: NodeId) -> Option<Outcome>;
     fn received(&self, node: NodeId) -> Option<Received>;
     fn state(&self, node: NodeId) -> NodeState;
-    /// What a node is called in texts.
+    /// Returns what a node is called in texts.
     fn label(&self, node: NodeId) -> String;
-    /// Where a node of this run's graph is set, if it can be.
+    /// Returns where a node of this run's graph is set, if it can be.
     fn seat(&mut self, node: NodeId) -> Result<Option<&mut dyn Any>>;
     fn debug(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
@@ -55,17 +55,18 @@ pub(crate) trait RunView: Send + Sync {
 pub struct Scope<'a>(pub(crate) &'a mut dyn RunView);
 
 impl Scope<'_> {
-    /// How a node ended; `None` if it has not, or is another graph's.
+    /// Returns the result of a node; `None` if it has not ended, or belongs to another graph.
     pub fn result(&self, node: impl Into<NodeId>) -> Option<Result<u64, JobError>> {
         self.0.result(node.into())
     }
 
-    /// What a node received; `None` if it has not, or is another graph's.
+    /// Returns what a node received; `None` if it has received nothing, or belongs to another
+    /// graph.
     pub fn received(&self, node: Node<RecvNode>) -> Option<Received> {
         self.0.received(node.id())
     }
 
-    /// Where a node is. One of another graph has not started.
+    /// Returns where a node is. One of another graph has not started.
     pub fn state(&self, node: impl Into<NodeId>) -> NodeState {
         self.0.state(node.into())
     }
@@ -87,7 +88,7 @@ impl Scope<'_> {
         set.map_err(|error| error.with_call(OP))
     }
 
-    /// A node of the sub-graph of a node: how it ended; `None` if it has not.
+    /// Returns a node of the sub-graph of a node: how it ended; `None` if it has not.
     pub fn result_in(
         &self,
         sub: Node<SubGraphNode>,

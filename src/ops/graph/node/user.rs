@@ -49,7 +49,7 @@ fn panicked(payload: Box<dyn Any + Send>) -> UserError {
 
 /// A function with data of each instance's own.
 pub(crate) trait WithData: Send + Sync {
-    /// The place for the data of an instance.
+    /// Returns the place for the data of an instance.
     fn place(&self) -> Data;
     /// Calls it; `None` if the data was not set.
     fn call(&self, data: &mut Data, scope: &mut Scope<'_>) -> Option<Result<()>>;
@@ -97,7 +97,7 @@ impl<T: Send + Sync + 'static> Put for DataNode<T> {
 
 /// A function that makes futures, which all instances share.
 pub(crate) trait MakesFutures: Send + Sync {
-    /// The place for a future of an instance's own: the one allocation of an async node.
+    /// Returns the place for a future of an instance's own: the one allocation of an async node.
     fn place(self: Arc<Self>) -> AsyncBody;
 }
 
@@ -125,7 +125,7 @@ pub(crate) trait RunsFutures: Send {
     fn stop(self: Pin<&mut Self>);
 }
 
-/// The future in its place.
+/// Returns the future in its place.
 pub(crate) fn own(future: &mut AsyncBody) -> Pin<&mut dyn RunsFutures> {
     future
         .get_mut()

@@ -98,7 +98,7 @@ impl GraphBuilder {
         Node::new(id)
     }
 
-    /// A context node of whatever kind.
+    /// Returns a context node of whatever kind.
     pub(crate) fn context<A: Action>(&mut self, context: A::Context) -> Node<A> {
         self.add(NodeWork::Context(Box::new(Planned::<A>(context))))
     }
@@ -129,8 +129,8 @@ impl GraphBuilder {
         self.add(NodeWork::With(Box::new(Function::new(function))))
     }
 
-    /// A node that is a future: the function makes one for each run, in the task that awaits it,
-    /// and that task polls it.
+    /// Returns a node that is a future: the function makes one for each run, in the task that
+    /// awaits it, and that task polls it.
     ///
     /// The future is `'static`: what it needs of the [`Scope`] it takes with it (a Buf is a
     /// handle). Each instance has a place for it, so that runs allocate nothing for it. It is
@@ -151,7 +151,7 @@ impl GraphBuilder {
         self.add(NodeWork::Async(Arc::new(function)))
     }
 
-    /// A node that runs an instance of another graph, which
+    /// Returns a node that runs an instance of another graph, which
     /// [`Instance::set`](crate::graph::Instance::set) gives it. It starts with nothing done, ends
     /// when all of that is done, and fails with it.
     #[doc(alias = "doca_graph_sub_graph_node_create")]
@@ -168,7 +168,7 @@ impl GraphBuilder {
         predecessors.each(&mut |predecessor| self.edges.push((predecessor, node)));
     }
 
-    /// What a node is called in errors and drawings; its kind and number if not said
+    /// Sets the name of a node in errors and drawings. Defaults to its kind and number
     /// (`dma_copy#3`).
     pub fn label(&mut self, node: impl Into<NodeId>, text: &str) {
         self.labels.push((node.into(), text.into()));

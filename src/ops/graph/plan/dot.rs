@@ -5,8 +5,7 @@ use std::fmt::Write as _;
 use super::plan::{Graph, NodeWork, Plan};
 
 impl Graph {
-    /// The graph in Graphviz's language: `dot -Tsvg` draws it. Sub-graphs stand in frames of their
-    /// own.
+    /// Returns the graph in Graphviz's language: `dot -Tsvg` draws it. Each sub-graph has a frame.
     pub fn to_dot(&self) -> String {
         let mut dot = String::from("digraph {\n    rankdir=LR;\n");
         draw(&self.0, "n", 1, &mut dot);

@@ -111,7 +111,7 @@ impl NodeWork {
         }
     }
 
-    /// Where its context is attached, if it has one.
+    /// Returns where its context is attached, if it has one.
     pub(crate) fn attachment(&self) -> Option<&Attachment> {
         match self {
             NodeWork::Context(template) => Some(template.attachment()),
@@ -175,7 +175,7 @@ impl Plan {
         }
     }
 
-    /// What a node is called in texts.
+    /// Returns what a node is called in texts.
     pub(crate) fn label(&self, index: u32) -> String {
         match &self.nodes[index as usize].label {
             Some(label) => label.to_string(),
@@ -183,7 +183,7 @@ impl Plan {
         }
     }
 
-    /// Where its first context node is attached, those of sub-graphs included.
+    /// Returns where its first context node is attached, those of sub-graphs included.
     pub(crate) fn attachment(&self) -> Option<&Attachment> {
         self.nodes.iter().find_map(|node| match &node.work {
             NodeWork::Sub(graph) => graph.0.attachment(),
@@ -193,13 +193,13 @@ impl Plan {
 }
 
 impl Graph {
-    /// How many nodes it has, those of sub-graphs not counted.
+    /// Returns how many nodes it has, those of sub-graphs not counted.
     pub fn nodes(&self) -> usize {
         self.0.nodes.len()
     }
 
-    /// What a node is called in errors and drawings: its label, or kind and number. `None`
-    /// if it is another graph's.
+    /// Returns the name of a node in errors and drawings: its label, or its kind and number. `None`
+    /// if it belongs to another graph.
     pub fn label(&self, node: impl Into<NodeId>) -> Option<String> {
         let node = node.into();
         (node.graph == self.0.number).then(|| self.0.label(node.index))

@@ -10,7 +10,7 @@ pub(super) struct Bits {
 }
 
 impl Bits {
-    /// An empty set of numbers below `bound`.
+    /// Returns an empty set of numbers below `bound`.
     pub(super) fn new(bound: usize) -> Bits {
         Bits {
             words: vec![0; bound.div_ceil(64)].into(),
@@ -58,7 +58,7 @@ impl Bits {
         Some(self.first as u32 * 64 + bit)
     }
 
-    /// The smallest that is not below `from`.
+    /// Returns the smallest that is not below `from`.
     pub(super) fn next(&self, from: u32) -> Option<u32> {
         let start = from as usize / 64;
         let words = self.words.iter().enumerate().skip(start);

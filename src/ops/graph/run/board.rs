@@ -19,7 +19,7 @@ use crate::sync::{Mutex, discard, lock, wake};
 pub(super) type End = (u32, Outcome);
 
 pub(super) struct Board {
-    /// Whether a job has ended since the last [`Board::take`]. It is read without the lock.
+    /// True if a job has ended since the last [`Board::take`]. It is read without the lock.
     any: AtomicBool,
     state: Mutex<BoardState>,
 }

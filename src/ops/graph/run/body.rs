@@ -34,7 +34,7 @@ pub struct Sub {
 }
 
 impl Body {
-    /// What the node's handle sets, if it sets anything.
+    /// Returns what the node's handle sets, if it sets anything.
     pub(super) fn seat(&mut self) -> Option<&mut dyn Any> {
         Some(match self {
             Body::Context(step) => &mut **step,

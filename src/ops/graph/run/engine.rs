@@ -177,7 +177,8 @@ impl Level {
 }
 
 impl Graph {
-    /// Whether it has a future of the application's, which a loop without a task cannot have.
+    /// Returns true if it has a future of the application's, which a loop without a task cannot
+    /// have.
     pub(super) fn needs_task(&self) -> bool {
         self.0.nodes.iter().any(|node| match &node.work {
             NodeWork::Async(_) => true,

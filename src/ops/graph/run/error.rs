@@ -7,7 +7,7 @@ use super::super::plan::Plan;
 use super::progress::Progress;
 use crate::error::{Error, ErrorKind};
 
-/// Why a run failed: the first cause, the node that it came from, and all nodes that failed.
+/// The error of a run: the first cause, its node, and all nodes that failed.
 ///
 /// Its text names the node that failed first once, with its path through sub-graphs:
 /// `node inner > call: the source holds no data: ...`.
@@ -70,22 +70,24 @@ impl RunError {
         }
     }
 
-    /// What kind of failure the first one was.
+    /// Returns what kind of failure the first one was.
     pub fn kind(&self) -> ErrorKind {
         self.cause.kind()
     }
 
-    /// The node that failed first: of a failure in a sub-graph, the node that runs the sub-graph.
+    /// Returns the node that failed first: of a failure in a sub-graph, the node that runs the
+    /// sub-graph.
     pub fn node(&self) -> NodeId {
         self.node
     }
 
-    /// The first failure: the error of a user's function, or a job's.
+    /// Returns the first failure: the error of a job or of a user's function.
     pub fn cause(&self) -> &Error {
         &self.cause
     }
 
-    /// All nodes that failed, in their order. Those of a sub-graph are found in its instance.
+    /// Returns all nodes that failed, in their order. Those of a sub-graph are found in its
+    /// instance.
     #[doc(alias = "doca_graph_instance_get_failed_nodes")]
     #[doc(alias = "doca_graph_instance_get_num_failed_nodes")]
     pub fn failed(&self) -> &[NodeId] {
@@ -93,7 +95,7 @@ impl RunError {
     }
 }
 
-/// The path of the node that a failure came from, sub-graph by sub-graph, and the cause.
+/// Returns the path of the node that a failure came from, sub-graph by sub-graph, and the cause.
 fn origin(
     plan: &Plan,
     progress: &mut Progress,

@@ -59,7 +59,7 @@ pub struct Instance {
 }
 
 impl Graph {
-    /// An instance on the WorkQ of its first context node.
+    /// Returns an instance on the WorkQ of its first context node.
     ///
     /// # Errors
     ///
@@ -84,8 +84,8 @@ impl Graph {
             .map_err(|error| error.with_call(OP))
     }
 
-    /// An instance whose runs are on this WorkQ, whatever WorkQ the contexts of its nodes are on.
-    /// All memory is taken here: runs allocate nothing.
+    /// Returns an instance whose runs are on this WorkQ, whatever WorkQ the contexts of its nodes
+    /// are on. All memory is taken here: runs allocate nothing.
     ///
     /// # Errors
     ///
@@ -128,12 +128,12 @@ impl Instance {
         })
     }
 
-    /// The graph.
+    /// Returns the graph.
     pub fn graph(&self) -> &Graph {
         &self.level.graph
     }
 
-    /// The WorkQ that it runs on.
+    /// Returns the WorkQ that it runs on.
     pub fn workq(&self) -> &WorkQ {
         &self.workq
     }
@@ -175,31 +175,33 @@ impl Instance {
         set::<K>(progress.seat(&graph.0, node.id())?, data.into())
     }
 
-    /// How a node ended in the last run: bytes, or what the opcode says, or what an atomic
-    /// operation found, and 0 for what is no job. `None` if it has not, or is another graph's.
+    /// Returns the result of a node in the last run: a number of bytes, an accelerator's result, or
+    /// the value that an atomic operation found; 0 for nodes that are not jobs. `None` if the node
+    /// has not ended, or belongs to another graph.
     #[doc(alias = "doca_graph_instance_node_get_result")]
     pub fn result(&self, node: impl Into<NodeId>) -> Option<Result<u64, JobError>> {
         let Level { graph, progress } = &self.level;
         progress.result(&graph.0, node.into())
     }
 
-    /// What a node received in the last run; its [`result`](Instance::result) is the length alone.
-    /// `None` if it has not received anything, or is another graph's.
+    /// Returns what a node received in the last run; its [`result`](Instance::result) is the length
+    /// alone. `None` if the node has received nothing, or belongs to another graph.
     pub fn received(&self, node: Node<RecvNode>) -> Option<Received> {
         let Level { graph, progress } = &self.level;
         progress.received(&graph.0, node.id())
     }
 
-    /// Where a node is in the last run; `NotStarted` for one of another graph. After a run that was
-    /// dropped it says what that run saw last.
+    /// Returns where a node is in the last run; `NotStarted` for one of another graph. After a run
+    /// that was dropped it says what that run saw last.
     #[doc(alias = "doca_graph_instance_node_get_state")]
     pub fn state(&self, node: impl Into<NodeId>) -> NodeState {
         let Level { graph, progress } = &self.level;
         progress.state(&graph.0, node.into())
     }
 
-    /// How a node of a sub-graph ended in the last run: as [`Instance::result`], of the instance
-    /// that the sub-graph node was set to. `None` as well if the sub-graph's turn has not come.
+    /// Returns the result of a node of a sub-graph in the last run, as [`Instance::result`] does
+    /// for the instance that the sub-graph node was set to. Also `None` if the sub-graph has not
+    /// started.
     pub fn result_in(
         &self,
         sub: Node<SubGraphNode>,
@@ -224,8 +226,8 @@ impl Instance {
         }
     }
 
-    /// Whether jobs of a run that was dropped are not known to be over: the next run waits for them
-    /// first.
+    /// Returns true if jobs of a run that was dropped are not known to be over: the next run waits
+    /// for them first.
     pub fn is_draining(&mut self) -> bool {
         let Level { graph, progress } = &mut self.level;
         !progress.is_drained(&graph.0)

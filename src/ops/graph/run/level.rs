@@ -20,7 +20,7 @@ impl Level {
         self.progress.outcome(*node).err()
     }
 
-    /// The sub-graphs whose ends are waited for now.
+    /// Returns the sub-graphs whose ends are waited for now.
     fn awaited(&self, all: bool) -> impl Iterator<Item = (&Level, bool)> {
         let progress = &self.progress;
         let all = all || progress.phase == Phase::Draining;
@@ -43,18 +43,18 @@ impl Level {
         }
     }
 
-    /// Whether Jobs are in flight whose ends are waited for.
+    /// Returns true if Jobs are in flight whose ends are waited for.
     pub(super) fn is_flying(&self, all: bool) -> bool {
         self.progress.flying > 0 || self.awaited(all).any(|(sub, all)| sub.is_flying(all))
     }
 
-    /// Whether a future or a receive goes on: it has the waker.
+    /// Returns true if a future or a receive goes on: it has the waker.
     pub(super) fn has_futures(&self) -> bool {
         let own = self.progress.has_futures();
         own || self.awaited(false).any(|(sub, _)| sub.has_futures())
     }
 
-    /// Whether a node waits for a Slot.
+    /// Returns true if a node waits for a Slot.
     pub(super) fn is_blocked(&self) -> bool {
         !self.progress.blocked.is_empty() || self.awaited(false).any(|(sub, _)| sub.is_blocked())
     }

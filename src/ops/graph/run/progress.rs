@@ -105,7 +105,7 @@ impl Progress {
         }
     }
 
-    /// Whether nothing of a run before is in flight, here or in a sub-graph. What has ended
+    /// Returns true if nothing of a run before is in flight, here or in a sub-graph. What has ended
     /// meanwhile is taken.
     pub(super) fn is_drained(&mut self, plan: &Plan) -> bool {
         if self.flying > 0 && self.board.any() {
@@ -310,7 +310,7 @@ impl Progress {
         self.marks.iter().zip(0..).filter(failed).map(|(_, at)| at)
     }
 
-    /// The first node that has started and is not over.
+    /// Returns the first node that has started and is not over.
     pub(super) fn going_on(&self) -> u32 {
         let started = |mark: &Mark| mark.state == NodeState::Started;
         self.marks.iter().position(started).unwrap_or(0) as u32
@@ -334,8 +334,8 @@ impl Progress {
         self.marks[node.index as usize].state
     }
 
-    /// What a sub-graph node has, if its turn has come in the last run: before that it tells of
-    /// another one.
+    /// Returns what a sub-graph node has, if its turn has come in the last run: before that it
+    /// tells of another one.
     pub(super) fn sub(&self, plan: &Plan, node: NodeId) -> Option<&Level> {
         match self.state(plan, node) {
             NodeState::NotStarted => None,
@@ -343,7 +343,7 @@ impl Progress {
         }
     }
 
-    /// What a node received, if it has in the last run.
+    /// Returns what a node received, if it has in the last run.
     pub(super) fn received(&self, plan: &Plan, node: NodeId) -> Option<Received> {
         match (
             self.state(plan, node),
@@ -354,7 +354,7 @@ impl Progress {
         }
     }
 
-    /// Where a node is set, if it can be.
+    /// Returns where a node is set, if it can be.
     pub(super) fn seat(&mut self, plan: &Plan, node: NodeId) -> Result<Option<&mut dyn Any>> {
         if node.graph != plan.number {
             let text = format!("{node} is a node of another graph");
@@ -363,7 +363,7 @@ impl Progress {
         Ok(self.bodies[node.index as usize].seat())
     }
 
-    /// Whether a future or a receive goes on, those of sub-graphs not asked.
+    /// Returns true if a future or a receive goes on, those of sub-graphs not asked.
     pub(super) fn has_futures(&self) -> bool {
         let mut at = 0;
         while let Some(index) = self.active.next(at) {

@@ -19,15 +19,16 @@ use crate::reactor::{PostedRun, RunWaiter};
 /// A run of a graph. `I` is how it has its instance: lent (`&mut Instance`) or owned (`Instance`).
 pub struct RunRequest<I>(I);
 
-/// What [`Instance::run`](crate::graph::Instance::run) returns, which says what dropping it does.
+/// The operation of [`Instance::run`](crate::graph::Instance::run), which says what dropping it
+/// does.
 ///
 /// # Panics
 ///
 /// If it is polled after it was over.
 pub type Run<'a> = Op<RunRequest<&'a mut Instance>>;
 
-/// What [`Instance::into_run`](crate::graph::Instance::into_run) returns: it answers the instance,
-/// and how the run ended.
+/// The operation of [`Instance::into_run`](crate::graph::Instance::into_run). Its output is the
+/// instance, and the result of the run.
 pub type OwnedRun = Op<RunRequest<Instance>>;
 
 impl Instance {

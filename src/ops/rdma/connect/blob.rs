@@ -60,7 +60,7 @@ impl Connect {
         }
     }
 
-    /// How long it may take, from the first poll on.
+    /// Sets how long it may take, from the first poll on.
     pub fn timeout(mut self, timeout: Duration) -> Connect {
         self.timeout = timeout;
         self

@@ -96,7 +96,7 @@ macro_rules! options {
                 self
             }
 
-            /// How long it may take, from the first poll on.
+            /// Returns how long it may take, from the first poll on.
             pub fn timeout(mut self, timeout: Duration) -> $name {
                 self.0.timeout = timeout;
                 self
@@ -309,7 +309,7 @@ impl Line {
 }
 
 impl CmListener {
-    /// Listens at an address of this device's, or at all of them (`0.0.0.0`, `::`): requests that
+    /// Listens at an address of this device, or at all of them (`0.0.0.0`, `::`): requests that
     /// come to another adapter are refused. Port 0 is replaced by a free one. The numbers of ports
     /// are apart from those of TCP, but for iWARP.
     ///
@@ -333,12 +333,12 @@ impl CmListener {
         })
     }
 
-    /// The address, with the port that was chosen.
+    /// Returns the address, with the port that was chosen.
     pub fn local_addr(&self) -> SocketAddr {
         self.listening.local_addr()
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -379,19 +379,19 @@ impl fmt::Debug for CmListener {
 pub struct CmRequest(Box<dyn CmOffer>);
 
 impl CmRequest {
-    /// The peer's address. The kernel of the peer says it: in a network of strangers it proves
-    /// nothing.
+    /// Returns the peer's address. The kernel of the peer says it: in a network of strangers it
+    /// proves nothing.
     pub fn peer_addr(&self) -> SocketAddr {
         self.0.peer_addr()
     }
 
-    /// What the peer's application says. Of a [foreign](CmRequest::is_foreign) peer it has zeros at
-    /// its end.
+    /// Returns what the peer's application says. Of a [foreign](CmRequest::is_foreign) peer it has
+    /// zeros at its end.
     pub fn private_data(&self) -> &[u8] {
         self.0.private_data()
     }
 
-    /// Whether the peer is a program without this library, as it says. Accept it by
+    /// Returns true if the peer is a program without this library, as it says. Accept it by
     /// [`CmAccept::foreign`], or refuse it.
     pub fn is_foreign(&self) -> bool {
         self.0.is_foreign()

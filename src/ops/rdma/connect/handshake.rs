@@ -77,7 +77,7 @@ impl Rdma {
         heard.inspect_err(|_| self.port().reset())
     }
 
-    /// The side of a server in a [`handshake`](Rdma::handshake), which the client calls. The
+    /// Connects as the server in a [`handshake`](Rdma::handshake), which the client calls. The
     /// client may be hostile: this side contacts nobody, and is connected once the client has come
     /// with the key of the blob that it was given.
     ///

@@ -65,18 +65,18 @@ impl QueueWorker {
         }
     }
 
-    /// The queue that it drives.
+    /// Returns the queue that it drives.
     pub(in super::super) fn consumer(&self) -> &Consumer {
         &self.consumer
     }
 
-    /// Whether there is a Job that was not begun.
+    /// Returns true if there is a Job that was not begun.
     #[inline(always)]
     pub(in super::super) fn has_work(&self) -> bool {
         self.consumer.has_work(self.consumer.position())
     }
 
-    /// When the next Job that was put aside is due, if that is a matter of time.
+    /// Returns when the next Job that was put aside is due, if that is a matter of time.
     pub(in super::super) fn due(&self) -> Option<Instant> {
         self.deferred
             .iter()
@@ -84,8 +84,8 @@ impl QueueWorker {
             .min()
     }
 
-    /// Whether there is something to do before the next Job: one that is half done, or one that was
-    /// put aside and is due.
+    /// Returns true if there is something to do before the next Job: one that is half done, or one
+    /// that was put aside and is due.
     pub(in super::super) fn is_busy(&self) -> bool {
         self.begun.is_some() || self.first_due().is_some()
     }
@@ -211,7 +211,7 @@ impl QueueWorker {
         }
     }
 
-    /// Which of those that were put aside is due, if one is: the first of them.
+    /// Returns which of those that were put aside is due, if one is: the first of them.
     #[cold]
     fn first_due(&self) -> Option<usize> {
         if self.deferred.is_empty() {

@@ -47,7 +47,7 @@ impl<T> Ring<T> {
         &self.entries[position as usize & (self.entries.len() - 1)]
     }
 
-    /// Whether a value was put at this position, or at a later one of the same entry.
+    /// Returns true if a value was put at this position, or at a later one of the same entry.
     #[inline(always)]
     pub(in super::super) fn holds(&self, position: u64) -> bool {
         self.entry(position).number.load(Ordering::Acquire) > position

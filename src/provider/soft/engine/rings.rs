@@ -210,7 +210,7 @@ impl Rings {
         !self.retired.swap(true, Ordering::AcqRel)
     }
 
-    /// Whether a Job that was put at this position, or later, is there to be done.
+    /// Returns true if a Job that was put at this position, or later, is there to be done.
     #[inline(always)]
     pub(in super::super) fn has_work(&self, position: u64) -> bool {
         self.jobs.holds(position)
@@ -234,7 +234,7 @@ impl Rings {
 }
 
 impl Work {
-    /// How many bytes it moves, or hashes.
+    /// Returns how many bytes it moves, or hashes.
     #[inline(always)]
     pub(in super::super) fn len(&self) -> usize {
         match &self.task {
@@ -243,7 +243,7 @@ impl Work {
         }
     }
 
-    /// How many bytes are copied in the time that it takes.
+    /// Returns how many bytes are copied in the time that it takes.
     #[inline(always)]
     pub(super) fn cost(&self) -> usize {
         match &self.task {
@@ -279,7 +279,7 @@ impl Work {
         }
     }
 
-    /// Whether what it reaches is still exported, if another process has it.
+    /// Checks whether what it reaches is still exported, if another process has it.
     #[inline(always)]
     pub(in super::super) fn check(&self) -> Result<(), JobError> {
         let Task::Copy(CopyJob { src, dst, .. }) = &self.task else {
@@ -325,13 +325,13 @@ impl Deref for Consumer {
 }
 
 impl Consumer {
-    /// Where the next Job will be.
+    /// Returns where the next Job will be.
     #[inline(always)]
     pub(in super::super) fn position(&self) -> u64 {
         self.begun
     }
 
-    /// The next Job, which is the caller's to finish.
+    /// Returns the next Job, which is the caller's to finish.
     #[inline(always)]
     pub(in super::super) fn next(&mut self) -> Option<Work> {
         // SAFETY: there is one Consumer, and it goes on only after it got one.
@@ -364,12 +364,12 @@ impl Consumer {
         self.over += 1;
     }
 
-    /// The most Jobs that can be in flight.
+    /// Returns the most Jobs that can be in flight.
     pub(super) fn depth(&self) -> usize {
         self.depth
     }
 
-    /// How many Jobs are over.
+    /// Returns how many Jobs are over.
     pub(in super::super) fn over(&self) -> u64 {
         self.over
     }
@@ -380,7 +380,7 @@ impl Consumer {
         faults.stop_inline();
     }
 
-    /// Whether nothing is accepted any more.
+    /// Returns true if nothing is accepted any more.
     pub(super) fn is_retired(&self) -> bool {
         // Acquire: it was retired after the last Job was accepted.
         self.rings.retired.load(Ordering::Acquire)

@@ -137,7 +137,7 @@ impl Engine {
         self.0.jobs.load(Ordering::Relaxed)
     }
 
-    /// How long it has worked, as of its last pause.
+    /// Returns how long it has worked, as of its last pause.
     pub(in super::super) fn worked(&self) -> Duration {
         Duration::from_nanos(self.0.worked.load(Ordering::Relaxed))
     }
@@ -216,7 +216,7 @@ impl EngineShared {
         }
     }
 
-    /// Whether this thread runs where the last job came from.
+    /// Returns true if this thread runs where the last job came from.
     fn on_submitters_cpu(&self) -> bool {
         nix::sched::sched_getcpu().is_ok_and(|cpu| cpu == self.submitter.load(Ordering::Relaxed))
     }
@@ -245,7 +245,7 @@ impl Driver for Drives<'_> {
     const KEEPS_TIME: bool = true;
     const PIECE: usize = PIECE;
 
-    /// All of it.
+    /// Returns all of it.
     #[inline(always)]
     fn copy(&mut self, work: &Work, from: usize) -> usize {
         debug_assert_eq!(from, 0, "nothing of a copy is left to the next turn");
@@ -328,13 +328,13 @@ impl EngineThread {
         }
     }
 
-    /// Whether there is something that `answer` or `work` would do.
+    /// Returns true if there is something that `answer` or `work` would do.
     #[inline(always)]
     fn has_work(&self) -> bool {
         self.queues.iter().any(QueueWorker::has_work) || self.shared.called.load(Ordering::Relaxed)
     }
 
-    /// When the next job that was put aside is due.
+    /// Returns when the next job that was put aside is due.
     fn due(&self) -> Option<Instant> {
         self.queues.iter().filter_map(QueueWorker::due).min()
     }

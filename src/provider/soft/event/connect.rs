@@ -87,7 +87,7 @@ fn connect(ticket: &Ticket, deadline: Instant) -> Result<Arc<SoftEvent>> {
     Ok(event)
 }
 
-/// A number for an import.
+/// Returns a number for an import.
 fn number() -> Result<u64> {
     let id = fabric::random()?;
     let (number, _) = id.split_first_chunk().expect("eight of sixteen bytes");

@@ -63,7 +63,7 @@ pub(super) enum Bell {
 }
 
 impl Bell {
-    /// Whether somebody is there.
+    /// Returns true if somebody is there.
     fn is_answered(&self) -> bool {
         match self {
             Bell::Socket(socket) => !bell::is_hung_up(socket),
@@ -73,7 +73,7 @@ impl Bell {
 }
 
 impl SoftEvent {
-    /// The owner's side.
+    /// Returns the owner's side.
     pub(super) fn new(words: Words, export: Option<Export>) -> Arc<SoftEvent> {
         // Until there is an importer nobody else has the words.
         SoftEvent::side(Arc::new(words), Side::Owner, export, Peer::default(), 1)
@@ -112,7 +112,7 @@ impl SoftEvent {
         self.side == Side::Owner
     }
 
-    /// Whether another process may change the counter.
+    /// Returns true if another process may change the counter.
     pub(super) fn is_shared(&self) -> bool {
         self.export.is_some() || !self.is_owner()
     }
@@ -121,7 +121,7 @@ impl SoftEvent {
         self.stopped.load(SeqCst)
     }
 
-    /// Whether this side, of this import, has closed the event in an orderly way.
+    /// Returns true if this side, of this import, has closed the event in an orderly way.
     fn has_closed(&self, side: Side) -> bool {
         self.words.closed(side).load(SeqCst) == self.number.load(Relaxed)
     }
@@ -131,7 +131,7 @@ impl SoftEvent {
         self.number.store(number, Relaxed);
     }
 
-    /// Whether the importer is still the one of this number. The caller has the lock.
+    /// Returns true if the importer is still the one of this number. The caller has the lock.
     pub(super) fn is_import(&self, number: u64) -> bool {
         self.number.load(Relaxed) == number
     }
@@ -198,7 +198,7 @@ impl SoftEvent {
         }
     }
 
-    /// Whether somebody is to be woken.
+    /// Returns true if somebody is to be woken.
     #[inline]
     pub(super) fn is_waited_for(&self, value: u64) -> bool {
         let wanted = self.words.wanted(self.side.peer());
@@ -223,7 +223,7 @@ impl SoftEvent {
         seq_cst_order();
     }
 
-    /// Whether a look would find something.
+    /// Returns true if a look would find something.
     pub(super) fn is_due(&self) -> bool {
         self.value() > self.lowest.load(SeqCst) || self.check_waits().is_err()
     }

@@ -36,7 +36,7 @@ struct Inner {
 }
 
 impl Inner {
-    /// Whether the queue shall forget the port; `true` once.
+    /// Returns true if the queue shall forget the port; `true` once.
     fn is_over(&mut self) -> bool {
         let over = self.is_listed && self.retired && self.jobs.is_empty();
         self.is_listed &= !over;
@@ -135,7 +135,7 @@ impl Port {
         }
     }
 
-    /// The value of the event, or why every wait fails.
+    /// Returns the value of the event, or why every wait fails.
     fn waited_value(&self) -> Result<u64, JobError> {
         self.event.check_waits()?;
         self.check_value(self.event.value())
@@ -151,7 +151,7 @@ impl Port {
         }
     }
 
-    /// Whether some were over.
+    /// Returns true if some were over.
     fn end_some(&self, waits: &mut Waits, out: &mut Out<'_>) -> bool {
         let found = self.waited_value();
         let before = out.filled;

@@ -78,7 +78,7 @@ impl Waits {
         }
     }
 
-    /// A wait that this value ends.
+    /// Returns a wait that this value ends.
     pub(super) fn take_due(&mut self, value: u64) -> Option<Token> {
         let due = |&index: &u32| self.entries[index as usize].wait.is_over(value);
         let first = self.heap.first().copied().filter(due);
@@ -92,7 +92,7 @@ impl Waits {
         Some(self.take(index))
     }
 
-    /// What a value must exceed to end one of them; with all bits set if there are none.
+    /// Returns what a value must exceed to end one of them; with all bits set if there are none.
     pub(super) fn lowest(&self) -> u64 {
         let threshold = |index: &u32| self.entries[*index as usize].wait.threshold;
         let masked = self.others.iter().map(threshold);

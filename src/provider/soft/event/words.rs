@@ -145,7 +145,7 @@ impl Words {
         &self.block().closed[side as usize].0
     }
 
-    /// Whether this process has them: a child of fork(2) has no mapping.
+    /// Returns true if this process has them: a child of fork(2) has no mapping.
     pub(super) fn are_ours(&self) -> bool {
         match &self.memory {
             Memory::Own(_) => true,

@@ -68,7 +68,7 @@ pub(super) fn counted_user(socket: &Guarded) -> Option<u32> {
     (uid != 0 && !is_own_user(uid)).then_some(uid)
 }
 
-/// When a connection that begins now has been silent for too long.
+/// Returns when a connection that begins now has been silent for too long.
 pub(super) fn patience() -> Instant {
     Instant::now() + PATIENCE
 }
@@ -104,7 +104,7 @@ impl Connections {
         self.count(of_one) < OF_ONE && self.count(of_all) < OF_ALL
     }
 
-    /// When the silent connection that is the oldest has been silent for too long.
+    /// Returns when the silent connection that is the oldest has been silent for too long.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.0.iter().find_map(|it| match it.state {
             State::Silent(until) => Some(until),

@@ -136,7 +136,7 @@ impl Words {
         self.at(slot)
     }
 
-    /// The owner's.
+    /// Returns the owner's.
     pub(super) fn owner(&self) -> Word {
         self.at(OWNER).expect("the last word of the page")
     }

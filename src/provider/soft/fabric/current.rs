@@ -15,7 +15,7 @@ const SET: &str = "soft::set_socket_path";
 
 static CURRENT: Mutex<Weak<Fabric>> = Mutex::new(Weak::new());
 
-/// The fabric of this process; it starts if there is none.
+/// Returns the fabric of this process; it starts if there is none.
 pub(super) fn fabric() -> Result<Arc<Fabric>> {
     let process = Process::current();
     let owner = OWNER.load(Relaxed);

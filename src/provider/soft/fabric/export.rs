@@ -39,7 +39,7 @@ struct Fields {
 }
 
 impl MemoryInfo {
-    /// Whether a client may write the memory.
+    /// Returns true if a client may write the memory.
     pub(super) fn may_write(&self) -> bool {
         self.audience.may_write(self.access) || self.audience.may_do_atomics(self.access)
     }

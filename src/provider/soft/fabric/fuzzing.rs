@@ -159,7 +159,7 @@ impl Client {
         }
     }
 
-    /// What honest exporters send.
+    /// Returns what honest exporters send.
     pub fn seeds() -> Vec<Vec<u8>> {
         let mut seeds = Vec::new();
         let addresses = [
@@ -273,7 +273,7 @@ fn prove(ticket: &[u8], reply: &mut [u8], stays: bool, lie: bool) -> Option<()> 
     Some(())
 }
 
-/// Which descriptors come, the ticket, as long as it says that it is, and the reply.
+/// Returns which descriptors come, the ticket, as long as it says that it is, and the reply.
 fn split(input: &[u8]) -> Option<([u8; 2], &[u8], &[u8])> {
     let (which, rest) = input.split_first_chunk()?;
     let total = usize::from(u16::from_le_bytes(array(rest, 10)?));
@@ -359,7 +359,7 @@ impl Server {
         }
     }
 
-    /// What honest clients send.
+    /// Returns what honest clients send.
     pub fn seeds() -> Vec<Vec<u8>> {
         let mut seeds = Vec::new();
         for (kind, slot, generation, key) in SERVED {

@@ -22,7 +22,7 @@ pub(super) fn choose(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The absolute path of a folder in which a socket has room.
+/// Returns the absolute path of a folder in which a socket has room.
 fn folder(path: &Path) -> Result<PathBuf> {
     let path = std::path::absolute(path)
         .map_err(|error| Error::os(None, format!("the path {}", path.display()), error))?;
@@ -43,7 +43,7 @@ fn folder(path: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// What the socket of an instance is called.
+/// Returns what the socket of an instance is called.
 fn name(instance: &Id) -> String {
     format!("tokio-doca-{}", place::hex(instance))
 }
@@ -59,7 +59,7 @@ pub(super) fn is_of(address: &Address, instance: &Id) -> bool {
     }
 }
 
-/// A listener for the fabric of this instance.
+/// Returns a listener for the fabric of this instance.
 pub(super) fn open(instance: &Id) -> Result<(Guarded, Address)> {
     let chosen = lock(&CHOSEN).clone();
     let asked = match (chosen, variable(VARIABLE)) {

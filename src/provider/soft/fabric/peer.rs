@@ -27,7 +27,7 @@ pub(super) type Page = (u64, u64);
 pub(super) struct Pages(Mutex<Vec<(Page, Weak<Peer>)>>);
 
 impl Pages {
-    /// The peer with this page, which is mapped if it is not already.
+    /// Returns the peer with this page, which is mapped if it is not already.
     pub(super) fn peer(
         &self,
         page: Page,
@@ -62,7 +62,7 @@ impl Peer {
         })
     }
 
-    /// Whether it has ended, or has replaced its program: two loads.
+    /// Returns true if it has ended, or has replaced its program: two loads.
     ///
     /// The kernel says both in the owner's word. What an exporter does to that cannot hide that it
     /// has ended, as its process is watched as well.

@@ -64,7 +64,7 @@ pub(super) struct Server {
 }
 
 impl Fabric {
-    /// The one of this process, whose thread has begun.
+    /// Returns the one of this process, whose thread has begun.
     pub(super) fn new(shared: Arc<Shared>) -> Fabric {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Relaxed) & u64::from(u32::MAX);
@@ -159,7 +159,7 @@ impl Shared {
         self.stop.load(Relaxed)
     }
 
-    /// What this process has if it exports.
+    /// Returns what this process has if it exports.
     pub(super) fn server(&self) -> Option<&Server> {
         self.server.get()
     }

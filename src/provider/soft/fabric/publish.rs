@@ -72,7 +72,7 @@ pub(in super::super) fn publish(
 }
 
 impl Published {
-    /// The bytes of the ticket.
+    /// Returns the bytes of the ticket.
     pub(in super::super) fn blob(&self) -> &[u8] {
         &self.blob
     }

@@ -42,14 +42,14 @@ pub(in super::super) struct Client<'a> {
     pub(super) socket: &'a Guarded,
     /// Its process, if it is known from an earlier request on the same connection.
     pub(super) known: &'a RefCell<Weak<Process>>,
-    /// Whether one more connection may stay.
+    /// True if one more connection may stay.
     pub(super) has_room: bool,
     /// Whether this one has to stay, since its end is all that one of the two can watch.
     pub(super) stays: Cell<bool>,
 }
 
 impl Client<'_> {
-    /// The client's process, which is watched from now on.
+    /// Returns the client's process, which is watched from now on.
     ///
     /// # Errors
     ///

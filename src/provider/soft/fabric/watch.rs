@@ -124,7 +124,7 @@ struct Known {
 }
 
 impl Processes {
-    /// The one that has this number, if it is watched still.
+    /// Returns the one that has this number, if it is watched still.
     pub(super) fn watched(&self, number: u64) -> Option<Arc<Watched>> {
         let of = |known: &&Known| known.number == number;
         let known = self.known.iter().find(of)?;
@@ -144,7 +144,7 @@ impl Processes {
 }
 
 impl Process {
-    /// The process at the other end of a connection, which is watched from now on.
+    /// Returns the process at the other end of a connection, which is watched from now on.
     ///
     /// Without a pidfd the end of the connection is the end of the process. `shared` says that the
     /// connection is kept for that alone, so that one of them will do for the process, as far as
@@ -225,7 +225,7 @@ impl Process {
         }
     }
 
-    /// What ends with it.
+    /// Returns what ends with it.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.watch.descriptor().as_fd()
     }

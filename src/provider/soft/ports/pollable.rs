@@ -14,7 +14,8 @@ pub(in super::super) trait Pollable<R>: Send + Sync {
     /// As for `Queue::reap`.
     unsafe fn poll(self: Arc<Self>, reaper: &mut R, out: &mut [Completion]) -> Progress;
 
-    /// Whether `poll` would find something that nobody told the queue. For ports that are watched.
+    /// Returns true if `poll` would find something that nobody told the queue. For ports that are
+    /// watched.
     fn is_due(&self) -> bool {
         false
     }

@@ -168,7 +168,7 @@ impl Ports {
         self.watched.ask(&self.ready_set, |port| port.is_due())
     }
 
-    /// Whether a poll would find something.
+    /// Returns true if a poll would find something.
     #[inline]
     pub(in super::super) fn ready(&self) -> bool {
         // First: a reaper has taken out what it puts back.

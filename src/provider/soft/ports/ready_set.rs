@@ -42,8 +42,8 @@ impl ReadySet {
         self.flags.take(from)
     }
 
-    /// Whether a port has something to do. The reaper takes some out for a moment: ask while there
-    /// is none.
+    /// Returns true if a port has something to do. The reaper takes some out for a moment: ask
+    /// while there is none.
     #[inline]
     pub(in super::super) fn any(&self) -> bool {
         self.flags.any()

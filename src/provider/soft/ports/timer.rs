@@ -41,7 +41,7 @@ impl Timer {
         self.due.fetch_min(due, Ordering::SeqCst);
     }
 
-    /// Whether the time of a Job is over.
+    /// Returns true if the time of a Job is over.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         let due = self.due.load(Ordering::Relaxed);

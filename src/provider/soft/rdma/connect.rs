@@ -57,7 +57,7 @@ pub(super) fn gone<T>() -> Result<T> {
     fail(ErrorKind::BadState, "it was dropped")
 }
 
-/// A number of a doorbell page that this process has not had.
+/// Returns a number of a doorbell page that this process has not had.
 pub(super) fn new_doorbell() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -77,7 +77,7 @@ impl Shared {
         }
     }
 
-    /// A ticket for the peer.
+    /// Returns a ticket for the peer.
     pub(super) fn publish(self: &Arc<Self>) -> Result<Published> {
         let this: Weak<Shared> = Arc::downgrade(self);
         let info = fabric::payload(&self.info());
@@ -154,7 +154,7 @@ impl Shared {
         })
     }
 
-    /// Whether it can be connected, as who it was when that began.
+    /// Checks whether it can be connected, as who it was when that began.
     pub(super) fn check_init(inner: &EndpointInner, own: &Identity) -> Result<()> {
         let text = match inner.state {
             _ if inner.retired => return gone(),

@@ -24,8 +24,8 @@ pub(super) struct Offer {
 }
 
 impl Shared {
-    /// The doorbell page of this number that is shared with the queue already, and that this side
-    /// has made (`Host`) or joined (`Guest`).
+    /// Returns the doorbell page of this number that is shared with the queue already, and that
+    /// this side has made (`Host`) or joined (`Guest`).
     pub(super) fn find_page(
         &self,
         queue: (Id, u64),
@@ -37,7 +37,7 @@ impl Shared {
         reaper.doorbells.find(queue, number, process, side)
     }
 
-    /// The client's side of a doorbell page that the server has made.
+    /// Returns the client's side of a doorbell page that the server has made.
     pub(super) fn join_page(&self, granted: Granted) -> Result<Arc<DoorbellPage>> {
         let [page, _] = &granted.descriptors;
         let mapping = Arena::received(page, PAGE)?;
@@ -49,7 +49,7 @@ impl Shared {
         Ok(doorbell)
     }
 
-    /// The server's side: the page that the client has already (`known`), or a new one.
+    /// Returns the server's side: the page that the client has already (`known`), or a new one.
     pub(super) fn offer_page(
         &self,
         process: Arc<Process>,

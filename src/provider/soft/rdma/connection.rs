@@ -62,7 +62,7 @@ impl Connection {
         self.receiving = Receiving::pulled(&self.messages, credits, room);
     }
 
-    /// Whether there is a message to pull.
+    /// Returns true if there is a message to pull.
     pub(super) fn has_message(&mut self) -> bool {
         self.receiving.ask(&self.messages)
     }
@@ -126,7 +126,7 @@ impl Connection {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the peer is there, or may come yet.
+    /// Checks whether the peer is there, or may come yet.
     ///
     /// # Errors
     ///
@@ -141,7 +141,7 @@ impl Connection {
         Err(JobError::of(gone))
     }
 
-    /// Whether messages wait to be pulled.
+    /// Returns true if messages wait to be pulled.
     pub(super) fn has_to_be_pulled(&self) -> bool {
         self.receiving.is_pulled() && self.receiving.has_more(&self.messages)
     }
@@ -178,7 +178,7 @@ impl Connection {
         }
     }
 
-    /// Whether a Job that the peer hears of could be done at once.
+    /// Returns true if a Job that the peer hears of could be done at once.
     #[inline]
     pub(super) fn has_room(&self, job: &RdmaJob) -> bool {
         let len = match job.verb {
@@ -241,14 +241,14 @@ impl Connection {
 }
 
 impl Verb {
-    /// Whether the peer hears of it.
+    /// Returns true if the peer hears of it.
     #[inline(always)]
     pub(super) fn is_told(&self) -> bool {
         matches!(self, Verb::Send(_) | Verb::Write(Some(_)))
     }
 }
 
-/// What a message says.
+/// Returns what a message says.
 fn head(job: &RdmaJob) -> Head {
     let (kind, immediate) = match job.verb {
         Verb::Send(None) => (Kind::Send, 0),

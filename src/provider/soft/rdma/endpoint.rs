@@ -256,8 +256,8 @@ unsafe impl Endpoint for SoftEndpoint {
 }
 
 impl Shared {
-    /// What is finished inline looks at nothing: now and then it must, or whoever does only that
-    /// never hears that its peer has left.
+    /// Returns what is finished inline looks at nothing: now and then it must, or whoever does only
+    /// that never hears that its peer has left.
     #[inline]
     fn has_missed_something(&self) -> bool {
         let turn = self.open.turn.load(Ordering::Relaxed).wrapping_add(1);
@@ -402,7 +402,7 @@ impl Shared {
         self.changed.store(false, Ordering::Relaxed);
     }
 
-    /// What the peer needs to come here.
+    /// Returns what the peer needs to come here.
     fn export(self: &Arc<Self>) -> Result<Vec<u8>> {
         let mut inner = self.inner();
         if let EndpointState::Error(cause) = inner.state {

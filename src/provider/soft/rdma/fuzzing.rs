@@ -58,7 +58,7 @@ impl Payloads {
         }
     }
 
-    /// What honest peers say.
+    /// Returns what honest peers say.
     pub fn seeds() -> Vec<Vec<u8>> {
         let info = EndpointInfo {
             queue: 1.into(),
@@ -187,8 +187,8 @@ impl Scribbler {
         );
     }
 
-    /// What honest peers write: receives, messages, and bytes of the stream that came or were
-    /// taken.
+    /// Returns what honest peers write: receives, messages, and bytes of the stream that came or
+    /// were taken.
     pub fn seeds() -> Vec<Vec<u8>> {
         // The peer is the guest: its block is the second one.
         let act = |at: usize, word: u64, then: u8| {

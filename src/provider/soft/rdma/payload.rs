@@ -61,7 +61,7 @@ pub(super) fn proof(key: &Id) -> Id {
 }
 
 impl EndpointInfo {
-    /// What the endpoint lets its peer do; `None` for flags that no endpoint has.
+    /// Returns what the endpoint lets its peer do; `None` for flags that no endpoint has.
     fn permissions(&self) -> Option<Access> {
         let rdma = Access::RDMA_READ | Access::RDMA_WRITE | Access::RDMA_ATOMIC;
         Access::from_bits(self.permissions.get()).filter(|access| rdma.contains(*access))
@@ -80,7 +80,7 @@ impl EndpointInfo {
         fields_of(payload).filter(EndpointInfo::is_right)
     }
 
-    /// Who the endpoint is whose slot, generation and proof these are.
+    /// Returns who the endpoint is whose slot, generation and proof these are.
     pub(super) fn identity(&self, instance: Id, slot: (u32, u32), proof: Id) -> Identity {
         Identity {
             instance,
@@ -98,7 +98,7 @@ impl ConnectRequest {
         fields_of(payload).filter(|request: &ConnectRequest| request.info.is_right())
     }
 
-    /// Who asks.
+    /// Returns who asks.
     pub(super) fn identity(&self, instance: Id) -> Identity {
         let slot = (self.slot.get(), self.generation.get());
         self.info.identity(instance, slot, self.proof)

@@ -41,7 +41,7 @@ struct PolledEndpoint {
 }
 
 impl Reaper {
-    /// Whether the peers of endpoints have something for this queue.
+    /// Returns true if the peers of endpoints have something for this queue.
     #[inline]
     pub(in super::super) fn finds(&mut self) -> bool {
         let finds = |polled: &PolledEndpoint| polled.watch.finds(&polled.messages);
@@ -71,13 +71,13 @@ impl Reaper {
         self.turn
     }
 
-    /// The endpoints whose state has changed since the last time, if there are any.
+    /// Returns the endpoints whose state has changed since the last time, if there are any.
     #[inline]
     pub(in super::super) fn take_changed(&mut self) -> Option<Changed> {
         (!self.changed.is_empty()).then(|| std::mem::take(&mut self.changed))
     }
 
-    /// The bell of a doorbell page rang. Returns what reads it, for whoever holds no lock.
+    /// Returns the bell of a doorbell page rang. Returns what reads it, for whoever holds no lock.
     pub(in super::super) fn rang(&mut self, key: u64) -> Option<impl FnOnce() + use<>> {
         let page = self.doorbells.rang(key)?;
         Some(move || page.read_bell())

@@ -20,7 +20,7 @@ pub(super) enum Step {
     Waits,
 }
 
-/// What the peer's Rdma must permit.
+/// Returns what the peer's Rdma must permit.
 fn needed(verb: &Verb) -> Access {
     match verb {
         Verb::Read => Access::RDMA_READ,
@@ -29,7 +29,7 @@ fn needed(verb: &Verb) -> Access {
     }
 }
 
-/// Whether the peer lets it be done.
+/// Checks whether the peer lets it be done.
 ///
 /// # Safety
 ///
@@ -125,7 +125,8 @@ pub(super) unsafe fn step(
     })
 }
 
-/// What was there, of the first eight bytes; `None` if they do not lie at a multiple of eight.
+/// Returns what was there, of the first eight bytes; `None` if they do not lie at a multiple of
+/// eight.
 ///
 /// # Safety
 ///

@@ -144,7 +144,7 @@ impl Shared {
         self.changed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody is to be told of a change.
+    /// Returns true if somebody is to be told of a change.
     #[inline]
     pub(super) fn has_changed(&self) -> bool {
         self.changed.load(Ordering::Relaxed)
@@ -199,7 +199,7 @@ impl Shared {
         (inner.published.take(), inner.awaited.take())
     }
 
-    /// The blob for the peer, which stays the same until a reset.
+    /// Returns the blob for the peer, which stays the same until a reset.
     pub(super) fn published<'a>(
         self: &Arc<Self>,
         inner: &'a mut EndpointInner,
@@ -246,7 +246,7 @@ impl EndpointInner {
         })
     }
 
-    /// The first Job fails.
+    /// Returns the first Job fails.
     pub(super) fn fail_first(&mut self, error: JobError) -> JobError {
         if let Some(send) = self.sends.pop_front() {
             self.done.push_back(Completion::new(send.token, Err(error)));

@@ -30,7 +30,7 @@ fn notify(connection: &Connection, done: &mut [Completion], told: u64) -> bool {
     notified
 }
 
-/// What a message to a peer that has left ends with.
+/// Returns what a message to a peer that has left ends with.
 #[cold]
 fn gone(connection: &Connection) -> JobError {
     let left = connection.presence().err();

@@ -120,8 +120,8 @@ impl Topology {
         &self.card
     }
 
-    /// The devices of a view: the host's functions by address, or the DPU's ports and then their
-    /// sub-functions.
+    /// Returns the devices of a view: the host's functions by address, or the DPU's ports and then
+    /// their sub-functions.
     pub(in crate::provider::soft) fn devices(
         &self,
         provider: &'static str,
@@ -160,7 +160,7 @@ impl Topology {
         list
     }
 
-    /// The number of the port that a device belongs to.
+    /// Returns the number of the port that a device belongs to.
     pub(in crate::provider::soft) fn port_of(&self, device: &str) -> Option<u8> {
         let is_its = |port: &Port| {
             let mut functions = port.functions.iter();
@@ -170,12 +170,12 @@ impl Topology {
         u8::try_from(at).ok()
     }
 
-    /// The device of the DPU's view that is this port.
+    /// Returns the device of the DPU's view that is this port.
     pub(in crate::provider::soft) fn port_name(&self, port: u8) -> Option<&str> {
         Some(&self.ports.get(usize::from(port))?.name)
     }
 
-    /// The representors behind a port.
+    /// Returns the representors behind a port.
     pub(in crate::provider::soft) fn representors(&self, port: &str) -> Option<Vec<RepInfo>> {
         let mut ports = self.ports.iter();
         let port = ports.find(|known| known.name == port)?;
@@ -188,7 +188,8 @@ impl Topology {
         Some(port.functions.iter().map(representor).collect())
     }
 
-    /// The unique name of a function. It stays when the function moves, or when others come and go.
+    /// Returns the unique name of a function. It stays when the function moves, or when others come
+    /// and go.
     pub(in crate::provider::soft) fn vuid(&self, function: &str) -> String {
         format!("{}{}", self.card(), function.to_uppercase())
     }

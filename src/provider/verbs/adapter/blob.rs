@@ -23,7 +23,7 @@ pub(in super::super) struct BlobOrigin {
 }
 
 impl BlobOrigin {
-    /// A new export of this process's.
+    /// Returns a new export of this process's.
     pub(in super::super) fn new() -> BlobOrigin {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         BlobOrigin {
@@ -55,7 +55,7 @@ impl BlobOrigin {
     }
 }
 
-/// A number that no other process is likely to have: not a child of `fork` either.
+/// Returns a number that no other process is likely to have: not a child of `fork` either.
 fn process() -> u64 {
     static RANDOM: OnceLock<RandomState> = OnceLock::new();
     let mut hasher = RANDOM.get_or_init(RandomState::new).build_hasher();
@@ -63,7 +63,7 @@ fn process() -> u64 {
     hasher.finish() | 1
 }
 
-/// A number to begin counting packets at, of 24 bits.
+/// Returns a number to begin counting packets at, of 24 bits.
 pub(in super::super) fn random_psn() -> u32 {
     RandomState::new().build_hasher().finish() as u32 & 0xff_ffff
 }
@@ -125,7 +125,7 @@ impl MemoryBlob {
     }
 }
 
-/// How a queue pair is reached: what peers exchange before they connect (LID, QPN, PSN, GID, MTU).
+/// The address of a queue pair, which peers exchange before they connect (LID, QPN, PSN, GID, MTU).
 ///
 /// [`Rdma::export`](crate::Rdma::export) and [`Rdma::connect`](crate::Rdma::connect) carry it in a
 /// blob. A program of another kind has a form of its own for the same: this is for speaking with
@@ -144,7 +144,7 @@ impl MemoryBlob {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// Of an InfiniBand port; 0 of an Ethernet port.
+    /// The LID of an InfiniBand port; 0 for an Ethernet port.
     pub lid: u16,
     /// The number of the queue pair: 24 bits.
     pub qpn: u32,
@@ -254,7 +254,7 @@ impl EndpointBlob {
 }
 
 impl Address {
-    /// Of what an Rdma on an adapter has exported.
+    /// Reads the address from a blob that an Rdma on an adapter has exported.
     ///
     /// # Errors
     ///
@@ -265,9 +265,9 @@ impl Address {
             .map_err(|error| error.with_call("Address::of"))
     }
 
-    /// What [`Rdma::connect`](crate::Rdma::connect) takes for a peer that is not of this library.
-    /// What the peer permits it then finds out itself, and it is not looked after while it is idle:
-    /// a peer that ends is noticed by the next operation.
+    /// Returns what [`Rdma::connect`](crate::Rdma::connect) takes for a peer that is not of this
+    /// library. What the peer permits it then finds out itself, and it is not looked after while it
+    /// is idle: a peer that ends is noticed by the next operation.
     ///
     /// # Errors
     ///

@@ -161,7 +161,7 @@ impl Context {
         self.copies.map(NonNull::as_ptr)
     }
 
-    /// Where events of the device itself are read; `None` where the application reads them.
+    /// Returns where events of the device itself are read; `None` where the application reads them.
     pub(in super::super) fn async_fd(&self) -> Option<RawFd> {
         if self.lent {
             return None;
@@ -174,8 +174,8 @@ impl Context {
         self.dead.load(Relaxed)
     }
 
-    /// Whether a call that destroys something failed since the device is gone, and what was on it
-    /// with it.
+    /// Returns true if a call that destroys something failed since the device is gone, and what was
+    /// on it with it.
     ///
     /// The kernel says EIO to all commands once a device is removed, and then destroys what is on
     /// it; the descriptor of its events goes last. A driver says EIO as well, of an object that
@@ -223,7 +223,7 @@ impl Context {
         gone
     }
 
-    /// Whether this is a copy in a child of fork(2): what it would destroy is its parent's.
+    /// Returns true if this is a copy in a child of fork(2): what it would destroy is its parent's.
     pub(in super::super) fn is_forked(&self) -> bool {
         !self.process.is_current()
     }
@@ -232,7 +232,7 @@ impl Context {
         self.dead.store(true, Relaxed);
     }
 
-    /// Whether device and domain are the application's.
+    /// Returns true if device and domain are the application's.
     pub(in super::super) fn is_lent(&self) -> bool {
         self.lent
     }
@@ -267,7 +267,7 @@ pub(in super::super) fn bytes(entry: &ibv_gid_entry) -> [u8; 16] {
     unsafe { entry.gid.raw }
 }
 
-/// The name of a device.
+/// Returns the name of a device.
 ///
 /// # Safety
 ///

@@ -38,7 +38,7 @@ struct Interface {
 }
 
 impl Interface {
-    /// Those of this network namespace; none if the system does not tell.
+    /// Returns those of this network namespace; none if the system does not tell.
     fn all() -> Vec<Interface> {
         let each = getifaddrs().into_iter().flatten();
         let known = each.filter_map(|it| {
@@ -118,7 +118,7 @@ fn is_link_local(addr: Ipv6Addr) -> bool {
     Reach::of(addr) == Reach::Link
 }
 
-/// The best of some addresses; the first of several that are as good.
+/// Returns the best of some addresses; the first of several that are as good.
 fn best(gids: &[Gid], wish: &Wish, interfaces: &[Interface]) -> Option<Gid> {
     let last_first = gids.iter().rev();
     last_first
@@ -127,7 +127,7 @@ fn best(gids: &[Gid], wish: &Wish, interfaces: &[Interface]) -> Option<Gid> {
 }
 
 impl Context {
-    /// The addresses of the port.
+    /// Returns the addresses of the port.
     fn gids(&self) -> Vec<Gid> {
         // Holes answer an error, or zeros.
         let all =
@@ -135,7 +135,7 @@ impl Context {
         all.filter(|gid| !gid.addr.is_unspecified()).collect()
     }
 
-    /// The address that suits best.
+    /// Returns the address that suits best.
     pub(in super::super) fn best_gid(&self, wish: &Wish) -> Result<Gid> {
         if !self.traits.ethernet {
             // Of InfiniBand all are of one subnet, and zeros name none.
@@ -170,7 +170,7 @@ impl Context {
         }
     }
 
-    /// The address at this index.
+    /// Returns the address at this index.
     pub(in super::super) fn gid_at(&self, index: u32) -> Result<Gid> {
         let found = self.gid(index).ok().map(|entry| gid(index, &entry));
         found
@@ -200,7 +200,7 @@ mod tests {
         mapped(text.parse().unwrap())
     }
 
-    /// A table as "v1/fe80::1 v2/10.0.0.1".
+    /// Returns a table as "v1/fe80::1 v2/10.0.0.1".
     fn table(text: &str) -> Vec<Gid> {
         let each = text.split(' ').zip(0..);
         let entry = |(entry, index): (&str, u32)| {

@@ -71,7 +71,7 @@ impl Mr {
         unsafe { Mr::register(context, context.pd(), addr, size_of_val(words), flags) }
     }
 
-    /// What is set if it cannot be deregistered.
+    /// Returns what is set if it cannot be deregistered.
     pub(in super::super) fn tell_if_it_stays(&mut self) -> LeakFlag {
         self.leak_flag.get_or_insert_default().clone()
     }
@@ -138,12 +138,12 @@ pub(in super::super) fn register(
     Ok(Registration::new(key, Some(Box::new(mr))))
 }
 
-/// The half of a key that names memory of this side.
+/// Returns the half of a key that names memory of this side.
 pub(in super::super) fn lkey(key: u64) -> u32 {
     key as u32
 }
 
-/// The half that names it from the other side.
+/// Returns the half that names it from the other side.
 pub(in super::super) fn rkey(key: u64) -> u32 {
     (key >> 32) as u32
 }
@@ -169,7 +169,7 @@ impl Drop for Export {
     }
 }
 
-/// What an adapter calls permissions of peers.
+/// Returns what an adapter calls permissions of peers.
 pub(in super::super) fn remote_flags(access: Access) -> ibv_access_flags {
     let mut flags = ibv_access_flags(0);
     for (permission, needs) in [

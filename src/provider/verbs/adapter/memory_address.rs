@@ -4,7 +4,7 @@ use super::blob::{BlobOrigin, MemoryBlob};
 use crate::device::Access;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Where exported memory is for the peers of a connection: its address, its length and its key.
+/// The address, the length and the key of exported memory, as the peers of a connection use them.
 ///
 /// [`Mmap::export_rdma`](crate::Mmap::export_rdma) and
 /// [`RemoteMmap::from_export`](crate::mem::RemoteMmap::from_export) carry it in a blob. A program
@@ -37,7 +37,7 @@ pub struct MemoryAddress {
 }
 
 impl MemoryAddress {
-    /// Of what an Mmap on an adapter has exported.
+    /// Reads the address from a blob that an Mmap on an adapter has exported.
     ///
     /// # Errors
     ///
@@ -50,9 +50,9 @@ impl MemoryAddress {
         Ok(MemoryAddress { addr, len, rkey })
     }
 
-    /// What [`RemoteMmap::from_export`](crate::mem::RemoteMmap::from_export) takes for memory of a
-    /// peer that is not of this library, and that permits so much. The peer's adapter checks it: an
-    /// operation that it does not permit fails, and the connection with it.
+    /// Returns what [`RemoteMmap::from_export`](crate::mem::RemoteMmap::from_export) takes for
+    /// memory of a peer that is not of this library, and that permits so much. The peer's adapter
+    /// checks it: an operation that it does not permit fails, and the connection with it.
     ///
     /// # Errors
     ///

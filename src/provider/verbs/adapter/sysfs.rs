@@ -5,8 +5,8 @@ use std::path::Path;
 
 use crate::device::{PciAddr, PciFunction};
 
-/// The PCI address of an adapter, and what kind of function it is. Soft-RoCE and soft-iWARP have
-/// none.
+/// Returns the PCI address of an adapter, and what kind of function it is. Soft-RoCE and soft-iWARP
+/// have none.
 pub(in super::super) fn place(name: &str) -> (Option<PciAddr>, PciFunction) {
     if name.contains('/') {
         return (None, PciFunction::Pf);

@@ -94,7 +94,7 @@ unsafe fn query_port(
     Ok(port)
 }
 
-/// The adapter that a device's name is of, and the port that it says (`mlx5_0/2`).
+/// Returns the adapter that a device's name is of, and the port that it says (`mlx5_0/2`).
 pub(in super::super) fn adapter_and_port(name: &str) -> (&str, Option<&str>) {
     let parts = name.split_once('/');
     parts.map_or((name, None), |(adapter, port)| (adapter, Some(port)))
@@ -129,7 +129,7 @@ fn choose_port(
 }
 
 impl Traits {
-    /// What a device is that was opened by this name.
+    /// Returns what a device is that was opened by this name.
     ///
     /// # Safety
     ///
@@ -189,7 +189,7 @@ impl Traits {
         })
     }
 
-    /// The longest local list of a request.
+    /// Returns the longest local list of a request.
     pub(in super::super) fn sges(&self) -> u32 {
         self.max_sge
     }
@@ -217,7 +217,7 @@ impl Traits {
         }
     }
 
-    /// What a device is that has these.
+    /// Returns what a device is that has these.
     pub(in super::super) fn caps(&self) -> Caps {
         // One queue takes a quarter of the largest completion queue, so that one of each kind fits.
         let queue = self.max_qp_wr.saturating_sub(PROBES).min(self.max_cqe / 4);
@@ -275,8 +275,9 @@ pub(in super::super) fn check_ptr<T>(
         .ok_or_else(|| not_had(call.to_owned(), "", io::Error::last_os_error()))
 }
 
-/// What could not be had, and, if there is one, the limit that may have been in the way: adapters
-/// lock the memory of registrations and of queues. `way_out` is another one, beside a higher limit.
+/// Returns what could not be had, and, if there is one, the limit that may have been in the way:
+/// adapters lock the memory of registrations and of queues. `way_out` is another one, beside a
+/// higher limit.
 pub(super) fn not_had(what: String, way_out: &str, source: io::Error) -> Error {
     let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(RLIM_INFINITY, |(soft, _)| soft);
     let limited = matches!(source.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN));

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 
 static EVENT: OnceLock<EventFd> = OnceLock::new();
 
-/// The event, which the first caller creates. The watcher calls this under a lock.
+/// Returns the event, which the first caller creates. The watcher calls this under a lock.
 pub(in super::super) fn event() -> Result<&'static EventFd> {
     if let Some(event) = EVENT.get() {
         return Ok(event);

@@ -145,7 +145,7 @@ impl Cm {
         !self.process.is_current()
     }
 
-    /// A number of an id's, which no other has or had.
+    /// Returns a number of an id's, which no other has or had.
     pub(super) fn next_number() -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         NEXT.fetch_add(1, Relaxed)
@@ -215,7 +215,7 @@ fn current() -> Option<&'static Cm> {
     CM.get().filter(|cm| !cm.is_forked())
 }
 
-/// What the watcher waits for, once something has used the connection manager.
+/// Returns what the watcher waits for, once something has used the connection manager.
 pub(in super::super) fn channel_fd() -> Option<BorrowedFd<'static>> {
     let channel = current()?.channel();
     // SAFETY: the channel stays open until the process ends.

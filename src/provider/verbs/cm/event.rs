@@ -64,8 +64,8 @@ impl CmEvent {
         }
     }
 
-    /// Whether it ends a connection. (A peer that has not heard that this side is ready rejects it
-    /// late.)
+    /// Returns true if it ends a connection. (A peer that has not heard that this side is ready
+    /// rejects it late.)
     pub(in super::super) fn is_end(&self) -> bool {
         matches!(
             self.what,

@@ -79,7 +79,7 @@ impl CmId {
         })
     }
 
-    /// The id of a connection that a peer asks for.
+    /// Returns the id of a connection that a peer asks for.
     ///
     /// # Safety
     ///
@@ -208,7 +208,7 @@ impl CmId {
         })
     }
 
-    /// What the manager knows of the way, for a queue pair that is to go to this state.
+    /// Returns what the manager knows of the way, for a queue pair that is to go to this state.
     pub(in super::super) fn qp_attr(&self, state: ibv_qp_state) -> Result<ibv_qp_attr> {
         let mut attr = ibv_qp_attr {
             qp_state: state,
@@ -222,7 +222,7 @@ impl CmId {
         Ok(attr)
     }
 
-    /// The adapter and port by which the peer is reached; `None` of an address that is not
+    /// Returns the adapter and port by which the peer is reached; `None` of an address that is not
     /// resolved, and of a listener on all adapters.
     pub(in super::super) fn device(&self, context: &Context) -> Option<(String, u8)> {
         // SAFETY: the id is alive.
@@ -254,7 +254,7 @@ pub(in super::super) fn is_of(context: &Context, (name, port): &(String, u8)) ->
     (name.as_str(), *port) == (adapter_and_port(&context.name).0, context.traits.port)
 }
 
-/// The peer's GID, in the way to it.
+/// Returns the peer's GID, in the way to it.
 pub(in super::super) fn peer_gid(attr: &ibv_qp_attr) -> [u8; 16] {
     // SAFETY: both forms of a GID are 16 bytes, any of which are initialized.
     unsafe { attr.ah_attr.grh.dgid.raw }
@@ -265,7 +265,7 @@ fn millis(limit: Duration) -> i32 {
     i32::try_from(limit.as_millis()).unwrap_or(i32::MAX).max(1)
 }
 
-/// What a `sockaddr_storage` says; `None` if it is no address of the Internet.
+/// Returns what a `sockaddr_storage` says; `None` if it is no address of the Internet.
 fn socket_addr(storage: &[u64; 16]) -> Option<SocketAddr> {
     let bytes = storage.as_bytes();
     let at = |from: usize| <[u8; 4]>::try_from(&bytes[from..from + 4]).expect("four bytes");

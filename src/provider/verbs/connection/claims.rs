@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::sync::BriefGuard;
 
 impl RcConnection {
-    /// What tells it from others, until the next reset.
+    /// Returns what tells it from others, until the next reset.
     pub(in super::super) fn origin(&self) -> BlobOrigin {
         self.inner().origin
     }
@@ -39,7 +39,7 @@ impl RcConnection {
         Ok(qp)
     }
 
-    /// The connection of a queue pair that was claimed, if it is its still.
+    /// Returns the connection of a queue pair that was claimed, if it is its still.
     fn claimed(&self, qp: &Arc<Qp>) -> Result<BriefGuard<'_, RcInner>> {
         let mut inner = self.inner();
         let same = inner.qp.as_ref().is_some_and(|it| Arc::ptr_eq(it, qp));

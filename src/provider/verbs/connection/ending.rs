@@ -38,7 +38,7 @@ impl RcConnection {
         self.set_state(&mut self.inner(), kept);
     }
 
-    /// Whether it has begun to end, and has not ended.
+    /// Returns true if it has begun to end, and has not ended.
     pub(in super::super) fn is_dying(&self) -> bool {
         self.inner().dying
     }

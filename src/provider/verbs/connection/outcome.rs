@@ -10,7 +10,7 @@ use crate::device::{Arrival, Completion, EndpointState, Token, Verb};
 use crate::error::{JobError, Reason};
 
 impl RcConnection {
-    /// What a completion says of it. True if somebody shall be told.
+    /// Returns what a completion says of it. True if somebody shall be told.
     #[inline(always)]
     pub(in super::super) fn completed(
         self: &Arc<Self>,
@@ -138,7 +138,7 @@ impl RcConnection {
     }
 }
 
-/// What came into a receive with so much room, and how many bytes.
+/// Returns what came into a receive with so much room, and how many bytes.
 pub(super) fn arrival(wc: &Wc, room: usize) -> (Arrival, usize) {
     let with_imm = wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
     let immediate = if with_imm {

@@ -63,7 +63,7 @@ impl Pooled {
         self.ending
     }
 
-    /// Whether the connection has ended, and its messages were not taken yet.
+    /// Returns true if the connection has ended, and its messages were not taken yet.
     pub(super) fn end_later(&mut self, cause: JobError) -> bool {
         if self.messages.is_empty() {
             return false;

@@ -190,7 +190,7 @@ impl RcConnection {
         self.id.load(SeqCst)
     }
 
-    /// The state, without waiting for who works on it.
+    /// Returns the state, without waiting for who works on it.
     pub(in super::super) fn state(&self) -> EndpointState {
         *lock(&self.state)
     }
@@ -239,7 +239,7 @@ impl RcConnection {
         Ok(())
     }
 
-    /// The number of its queue pair.
+    /// Returns the number of its queue pair.
     pub(in super::super) fn number(&self) -> Option<u32> {
         self.inner().qp.as_ref().map(|qp| qp.num())
     }

@@ -8,8 +8,8 @@ use crate::device::Transport;
 use crate::error::Result;
 
 impl RcConnection {
-    /// The address of this side, which stays the same until the next reset: it is chosen when the
-    /// peer is to be told, or is known.
+    /// Returns the address of this side, which stays the same until the next reset: it is chosen
+    /// when the peer is to be told, or is known.
     pub(super) fn choose_gid(
         &self,
         inner: &mut RcInner,
@@ -45,7 +45,7 @@ impl RcConnection {
         }
     }
 
-    /// The way to a peer.
+    /// Returns the way to a peer.
     pub(super) fn route(&self, inner: &RcInner, gid: Gid, peer: &EndpointBlob) -> Result<Route> {
         let context = &self.core.context;
         let (traits, port) = (&context.traits, context.port()?);

@@ -127,7 +127,7 @@ impl PeerTimeouts {
     }
 }
 
-/// Whether the peer must have posted a receive for it.
+/// Returns true if the peer must have posted a receive for it.
 pub(super) fn takes_receive(verb: Verb) -> bool {
     matches!(verb, Verb::Send(_) | Verb::Write(Some(_)))
 }

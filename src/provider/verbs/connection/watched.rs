@@ -19,17 +19,17 @@ pub(in super::super) struct Watched {
 }
 
 impl Watched {
-    /// The endpoints, which are notified of events and polled for timeouts.
+    /// Returns the endpoints, which are notified of events and polled for timeouts.
     pub(in super::super) fn conns(&self) -> Vec<Arc<RcConnection>> {
         alive(&self.conns)
     }
 
-    /// The queues.
+    /// Returns the queues.
     pub(in super::super) fn cores(&self) -> Vec<Arc<Core>> {
         alive(&self.cores)
     }
 
-    /// The listeners by rdma_cm.
+    /// Returns the listeners by rdma_cm.
     pub(in super::super) fn listeners(&self) -> Vec<Arc<dyn Handler>> {
         alive(&self.listeners)
     }

@@ -32,7 +32,7 @@ macro_rules! types {
             }
         })*
 
-        /// All of them, for `headers`.
+        /// Returns all of them, for `headers`.
         #[cfg(test)]
         pub(super) fn types() -> Vec<super::headers::Type> {
             vec![$(super::headers::Type {

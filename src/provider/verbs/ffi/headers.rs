@@ -120,7 +120,7 @@ fn same(c: &mut String, name: &str, is: &str) {
     writeln!(c, "_Static_assert({same}, \"{name}\");").unwrap();
 }
 
-/// All claims, as a program.
+/// Returns all claims, as a program.
 fn program() -> String {
     let mut c = "#include <stddef.h>\n#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n"
         .to_owned();

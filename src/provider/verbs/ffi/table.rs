@@ -139,7 +139,7 @@ table! {
 }
 
 impl CmTable {
-    /// The library of the system, which is opened once.
+    /// Returns the library of the system, which is opened once.
     fn system() -> Result<&'static CmTable, String> {
         static TABLE: OnceLock<Result<CmTable, String>> = OnceLock::new();
         let load = || CmTable::load().map_err(|missing| missing.to_string());

@@ -239,9 +239,9 @@ impl Attempt {
         Ok(())
     }
 
-    /// The peer on iWARP, where the kernel connects queue pairs by a connection of TCP. Drivers do
-    /// not agree which of an answer's numbers of reads is whose (siw, cxgb4), so a foreign peer is
-    /// taken to answer the larger one.
+    /// Returns the peer on iWARP, where the kernel connects queue pairs by a connection of TCP.
+    /// Drivers do not agree which of an answer's numbers of reads is whose (siw, cxgb4), so a
+    /// foreign peer is taken to answer the larger one.
     fn of_addresses(
         &self,
         greeting: Option<Greeting>,
@@ -281,7 +281,7 @@ impl Attempt {
     }
 }
 
-/// The peer at an address: what it says of itself, or what is known of a foreign one.
+/// Returns the peer at an address: what it says of itself, or what is known of a foreign one.
 /// By the manager's word it answers so many reads at once.
 fn peer(address: Address, greeting: Option<Greeting>, answers: u8) -> EndpointBlob {
     EndpointBlob {
@@ -292,7 +292,7 @@ fn peer(address: Address, greeting: Option<Greeting>, answers: u8) -> EndpointBl
     }
 }
 
-/// What a foreign peer that answers so many reads lets this side do, as far as is known.
+/// Returns what a foreign peer that answers so many reads lets this side do, as far as is known.
 fn may(answers: u8) -> Access {
     let reads = Access::RDMA_READ | Access::RDMA_ATOMIC;
     match answers {
@@ -328,7 +328,7 @@ pub(super) fn unreachable(error: Error) -> Error {
     Error::new(ErrorKind::NotSupported, None, text)
 }
 
-/// Why the peer could not be asked over iWARP.
+/// Returns why the peer could not be asked over iWARP.
 fn not_asked(errno: i32) -> Error {
     let system = std::io::Error::from_raw_os_error(errno);
     let (kind, text) = match errno {
@@ -349,7 +349,7 @@ fn not_asked(errno: i32) -> Error {
     Error::new(kind, None, text)
 }
 
-/// Why the manager says that it has failed.
+/// Returns why the manager says that it has failed.
 fn failed(kind: rdma_cm_event_type, event: &CmEvent) -> Error {
     let status = event.status;
     let system = || match status {

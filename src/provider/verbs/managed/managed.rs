@@ -70,7 +70,7 @@ impl Managed {
         })
     }
 
-    /// A connection that a peer asks for.
+    /// Returns a connection that a peer asks for.
     pub(super) fn offered(id: CmId) -> Arc<Managed> {
         let managed = Managed::new(State::Over);
         let handler: Arc<dyn Handler> = Arc::clone(&managed) as _;
@@ -79,7 +79,7 @@ impl Managed {
         managed
     }
 
-    /// The id of one that is offered still.
+    /// Returns the id of one that is offered still.
     pub(super) fn take_offer(&self) -> Result<CmId> {
         lock(&self.state).take_offer()
     }
@@ -272,7 +272,7 @@ impl RcConnection {
         }
     }
 
-    /// What this side says to a peer that has this library.
+    /// Returns what this side says to a peer that has this library.
     pub(super) fn greeting(&self) -> Greeting {
         Greeting {
             origin: self.origin(),

@@ -70,7 +70,7 @@ impl Listener {
     }
 }
 
-/// Why nobody can listen at an address.
+/// Returns why nobody can listen at an address.
 fn not_bound(error: Error, addr: SocketAddr) -> Error {
     let (kind, text) = match error.system().and_then(io::Error::raw_os_error) {
         Some(libc::EADDRINUSE) => (

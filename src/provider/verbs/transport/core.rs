@@ -105,7 +105,7 @@ impl Core {
         }
     }
 
-    /// Whether it was that of now: another one may have taken its place meanwhile.
+    /// Returns true if it was that of now: another one may have taken its place meanwhile.
     pub(in super::super) fn take_copies_failed(&self) -> bool {
         let failed = self.copies_failed.swap(0, SeqCst);
         failed != 0 && failed == self.copies.load(SeqCst)
@@ -125,7 +125,7 @@ impl Core {
         }
     }
 
-    /// Whether there is more to look at; it is the caller's then.
+    /// Returns true if there is more to look at; it is the caller's then.
     #[inline(always)]
     pub(in super::super) fn take_attention(&self) -> bool {
         self.attention.load(SeqCst) && self.attention.swap(false, SeqCst)
@@ -165,8 +165,8 @@ impl Core {
         self.doubt.load(SeqCst)
     }
 
-    /// A shared receive queue whose receives have `room` bytes, joined by a connection with so many
-    /// credits.
+    /// Returns a shared receive queue whose receives have `room` bytes, joined by a connection with
+    /// so many credits.
     pub(in super::super) fn srq(&self, room: usize, credits: u32) -> Result<Arc<Srq>> {
         // Dropped after the lock: the last handle may wait for the watcher, which takes the lock.
         let (open, srq): (Vec<_>, Arc<Srq>);
@@ -206,7 +206,7 @@ impl Core {
         each.fold(false, |any, one| any | one)
     }
 
-    /// Whether the queue pair of the copies may have failed.
+    /// Returns true if the queue pair of the copies may have failed.
     pub(in super::super) fn have_copies_failed(&self) -> bool {
         self.copies_failed.load(SeqCst) != 0
     }
@@ -247,13 +247,13 @@ impl Answers {
         Ok(Answers { mr, words })
     }
 
-    /// Where they are, and the key.
+    /// Returns where they are, and the key.
     pub(in super::super) fn place(&self) -> (u64, u32) {
         let addr = self.words.as_ptr().addr() as u64;
         (addr, self.mr.as_ref().map_or(0, Mr::lkey))
     }
 
-    /// What the adapter wrote for a Job.
+    /// Returns what the adapter wrote for a Job.
     pub(in super::super) fn get(&self, index: u32) -> u64 {
         // Its completion was seen, which is behind what it wrote.
         let word = self.words.get(index as usize);

@@ -82,7 +82,7 @@ impl Cq {
         self.raw.as_ptr()
     }
 
-    /// What comes back with events of the device about it.
+    /// Returns what comes back with events of the device about it.
     pub(in super::super) fn id(&self) -> u64 {
         self.id
     }

@@ -111,13 +111,14 @@ impl Retry {
     }
 }
 
-/// Whether it says something that only a global header has, which InfiniBand can do without.
+/// Returns true if it says something that only a global header has, which InfiniBand can do
+/// without.
 fn asks_for_grh(transport: &Transport) -> bool {
     let of = |it: &Transport| (it.traffic_class, it.hop_limit, it.gid);
     of(transport) != of(&Transport::default())
 }
 
-/// The way that was found, with what the application says of it.
+/// Returns the way that was found, with what the application says of it.
 fn as_asked(mut found: ibv_ah_attr, asked: &Transport) -> ibv_ah_attr {
     let default = Transport::default();
     if asked.service_level != default.service_level {
@@ -133,7 +134,7 @@ fn as_asked(mut found: ibv_ah_attr, asked: &Transport) -> ibv_ah_attr {
 }
 
 impl Qp {
-    /// What events of a queue pair come back with: none had it before.
+    /// Returns what events of a queue pair come back with: none had it before.
     pub(in super::super) fn next_id() -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         NEXT.fetch_add(1, Relaxed)
@@ -217,7 +218,7 @@ impl Qp {
         check(call, self.set(attr, mask))
     }
 
-    /// What `ibv_modify_qp` answers.
+    /// Returns what `ibv_modify_qp` answers.
     pub(super) fn set(&self, attr: &mut ibv_qp_attr, mask: ibv_qp_attr_mask) -> i32 {
         let modify_qp = self.cq.context.table.modify_qp;
         // SAFETY: the queue pair is alive; the attributes are the caller's.
@@ -253,7 +254,7 @@ impl Qp {
         sends.map_err(|error| (true, error))
     }
 
-    /// The way to a peer whose address is known.
+    /// Returns the way to a peer whose address is known.
     fn ah_attr(&self, route: &Route) -> ibv_ah_attr {
         let traits = &self.cq.context.traits;
         let mut attr = ibv_ah_attr {

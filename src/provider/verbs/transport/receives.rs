@@ -37,12 +37,12 @@ pub(super) struct Chunk {
 }
 
 impl Receives {
-    /// All but those that may be lost.
+    /// Returns all but those that may be lost.
     pub(super) fn usable(&self) -> usize {
         self.with_adapter.len() - self.overtaken.len()
     }
 
-    /// Those whose messages connections have.
+    /// Returns those whose messages connections have.
     pub(super) fn had(&self) -> usize {
         self.usable() - self.posted.len() - self.spare.len()
     }
@@ -52,22 +52,22 @@ impl Receives {
         self.credits = self.credits.saturating_sub(credits);
     }
 
-    /// How many shall be posted or had.
+    /// Returns how many shall be posted or had.
     pub(super) fn wanted(&self) -> usize {
         self.credits as usize + self.gone.len()
     }
 
-    /// How many of those there is no memory for.
+    /// Returns how many of those there is no memory for.
     pub(super) fn missing(&self) -> usize {
         self.wanted().saturating_sub(self.usable())
     }
 
-    /// How many may be lost.
+    /// Returns how many may be lost.
     pub(super) fn lost(&self) -> usize {
         self.overtaken.len() + self.gone.len()
     }
 
-    /// How many are posted that no queue pair can have taken with it.
+    /// Returns how many are posted that no queue pair can have taken with it.
     pub(super) fn left(&self) -> usize {
         self.posted.len().saturating_sub(self.gone.len())
     }

@@ -18,7 +18,7 @@ pub(in super::super) trait Work: Copy {
     type Context;
     /// What is kept of a Job that is posted.
     type Posted: Copy;
-    /// The most requests that it takes.
+    /// Returns the most requests that it takes.
     fn most(&self) -> usize;
 
     fn push(&self, token: Token, chain: &mut Chain, context: &Self::Context);
@@ -73,12 +73,12 @@ impl<W: Work> Sends<W> {
         self.posted.len() + self.waiting.len()
     }
 
-    /// Whether the adapter has one.
+    /// Returns true if the adapter has one.
     pub(in super::super) fn any_posted(&self) -> bool {
         !self.posted.is_empty()
     }
 
-    /// Whether there are some that are not posted.
+    /// Returns true if there are some that are not posted.
     #[inline(always)]
     pub(in super::super) fn any_waits(&self) -> bool {
         !self.waiting.is_empty()
@@ -98,7 +98,7 @@ impl<W: Work> Sends<W> {
         self.waiting.truncate(at.saturating_sub(self.posted.len()));
     }
 
-    /// The oldest.
+    /// Returns the oldest.
     pub(in super::super) fn front(&self) -> Option<(Token, W::Posted)> {
         let posted = self.posted.front().map(|it| (it.token, it.work));
         posted.or_else(|| {
@@ -296,7 +296,7 @@ impl<W: Work<Posted = W>> Sends<W> {
         }
     }
 
-    /// Where in line it is. Nothing is posted.
+    /// Returns where in line it is. Nothing is posted.
     pub(in super::super) fn place(&self, token: Token) -> Option<usize> {
         self.waiting.iter().position(|entry| entry.token == token)
     }

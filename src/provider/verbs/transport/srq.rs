@@ -57,14 +57,14 @@ unsafe impl Send for Srq {}
 // SAFETY: as above.
 unsafe impl Sync for Srq {}
 
-/// Whether this names a receive of a shared queue.
+/// Returns true if this names a receive of a shared queue.
 #[inline(always)]
 pub(in super::super) fn is_name(wr_id: u64) -> bool {
     wr_id as u32 >= NAMES && wr_id as u32 != u32::MAX
 }
 
 impl Srq {
-    /// A queue of receives of `room` bytes, without memory yet.
+    /// Returns a queue of receives of `room` bytes, without memory yet.
     pub(in super::super) fn create(cq: &Arc<Cq>, room: usize) -> Result<Srq> {
         let context = &cq.context;
         let Some(create_srq) = context.table.create_srq else {
@@ -105,24 +105,24 @@ impl Srq {
         self.raw.as_ptr()
     }
 
-    /// What comes back with its events.
+    /// Returns what comes back with its events.
     pub(in super::super) fn id(&self) -> u32 {
         self.id
     }
 
-    /// Bytes of a receive.
+    /// Returns bytes of a receive.
     pub(in super::super) fn room(&self) -> usize {
         self.room
     }
 
-    /// Whether a connection with receives of this length may join.
+    /// Returns true if a connection with receives of this length may join.
     pub(in super::super) fn suits(&self, room: usize) -> bool {
         let state = lock(&self.state);
         let bound = (state.connections as usize + LOST).min(self.most as usize / 2);
         room == self.room && state.lost() <= bound
     }
 
-    /// Whether this names one of its receives.
+    /// Returns true if this names one of its receives.
     #[inline(always)]
     pub(in super::super) fn has(&self, wr_id: u64) -> bool {
         is_name(wr_id) && (wr_id >> 32) as u32 == self.id
@@ -193,7 +193,7 @@ impl Srq {
         self.room.div_ceil(64).max(1) * 8
     }
 
-    /// Where a receive lies, and its key.
+    /// Returns where a receive lies, and its key.
     fn place(&self, state: &Receives, number: u32) -> (NonNull<u8>, u32) {
         let chunk = &state.chunks[(number / self.per_chunk) as usize];
         let first = (number % self.per_chunk) as usize * self.stride();
@@ -273,8 +273,8 @@ impl Srq {
         Some(number)
     }
 
-    /// Whether few receives are left, if each queue pair that went took one, and more could be
-    /// posted if there was memory.
+    /// Returns true if few receives are left, if each queue pair that went took one, and more could
+    /// be posted if there was memory.
     fn is_low(&self, state: &Receives) -> bool {
         let with_adapter = state.posted.len() + state.overtaken.len();
         let few = state.left() < self.limit() as usize;
@@ -320,7 +320,7 @@ impl Srq {
         }
     }
 
-    /// Whether no receive is left for anybody's message.
+    /// Returns true if no receive is left for anybody's message.
     pub(in super::super) fn is_drained(&self) -> bool {
         lock(&self.state).posted.is_empty()
     }

@@ -54,7 +54,7 @@ pub(in super::super) fn cause(
     }
 }
 
-/// A copy that failed.
+/// Returns a copy that failed.
 pub(in super::super) fn device(status: ibv_wc_status, vendor: u32) -> JobError {
     let kind = match status {
         IBV_WC_LOC_LEN_ERR => ErrorKind::InvalidValue,
@@ -67,7 +67,7 @@ pub(in super::super) fn device(status: ibv_wc_status, vendor: u32) -> JobError {
     JobError::device(kind, u64::from(status) << 32 | u64::from(vendor))
 }
 
-/// Why a request was not taken.
+/// Returns why a request was not taken.
 pub(in super::super) fn refusal(errno: c_int) -> JobError {
     let kind = match errno {
         libc::ENOMEM => ErrorKind::NoMemory,

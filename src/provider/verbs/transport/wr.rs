@@ -11,8 +11,8 @@ use crate::device::{Access, CopyJob, RdmaJob, Receive, Segment, Segments, Token,
 /// What names a request that is not a Job's last: it completes only if it fails.
 pub(in super::super) const UNNAMED: u64 = u64::MAX;
 
-/// What names a look at the peer: no Token, and of this queue pair alone, since an adapter may give
-/// its number to another one.
+/// Returns what names a look at the peer: no Token, and of this queue pair alone, since an adapter
+/// may give its number to another one.
 pub(in super::super) const fn probe(id: u64) -> u64 {
     id << 32 | u32::MAX as u64
 }
@@ -42,7 +42,7 @@ impl Chain {
         }
     }
 
-    /// How many requests there are, and pieces.
+    /// Returns how many requests there are, and pieces.
     #[inline(always)]
     pub(super) fn mark(&self) -> (usize, usize) {
         (self.wrs.len(), self.sges.len())
@@ -54,7 +54,7 @@ impl Chain {
         self.sges.truncate(sges);
     }
 
-    /// Whether there is room for a Job of so many requests, and twice a list of pieces.
+    /// Returns true if there is room for a Job of so many requests, and twice a list of pieces.
     #[inline(always)]
     pub(super) fn has_room(&self, requests: usize) -> bool {
         self.wrs.len() + requests <= CHAIN && self.sges.len() + 2 * LIST <= PIECES
@@ -66,7 +66,7 @@ impl Chain {
         link(&mut self.wrs, &mut self.sges)
     }
 
-    /// Which request this is, by its address, if it is one.
+    /// Returns which request this is, by its address, if it is one.
     pub(super) fn position(&self, wr: *const ibv_send_wr) -> Option<usize> {
         position(&self.wrs, wr)
     }
@@ -172,7 +172,7 @@ impl RecvChain {
         self.wrs.len()
     }
 
-    /// Whether one more fits, whatever its list is.
+    /// Returns true if one more fits, whatever its list is.
     #[inline(always)]
     pub(in super::super) fn has_room(&self) -> bool {
         self.wrs.len() < RECEIVES && self.sges.len() + LIST <= PIECES
@@ -220,7 +220,7 @@ impl RecvChain {
 
 /// A request or a receive, as it stands in a list.
 trait Linked {
-    /// How many pieces it has.
+    /// Returns how many pieces it has.
     fn pieces(&self) -> usize;
 
     fn set(&mut self, next: *mut Self, pieces: *mut ibv_sge);
@@ -265,7 +265,7 @@ fn link<W: Linked>(wrs: &mut [W], sges: &mut [ibv_sge]) -> *mut W {
     first
 }
 
-/// Which one of a list this is, by its address, if it is one.
+/// Returns which one of a list this is, by its address, if it is one.
 fn position<W>(wrs: &[W], wr: *const W) -> Option<usize> {
     let bytes = wr.addr().wrapping_sub(wrs.as_ptr().addr());
     Some(bytes / size_of::<W>()).filter(|&at| at < wrs.len())
@@ -425,7 +425,7 @@ mod tests {
         each.collect()
     }
 
-    /// What a list of bytes is, as addresses.
+    /// Returns what a list of bytes is, as addresses.
     fn addresses(of: &[Segment], len: usize) -> Vec<u64> {
         let each = of.iter().flat_map(|it| {
             let start = it.addr().addr().get();

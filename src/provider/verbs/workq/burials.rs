@@ -25,7 +25,7 @@ impl Burials {
         UnderWay(Arc::clone(self))
     }
 
-    /// Whether a thread has something.
+    /// Returns true if a thread has something.
     pub(super) fn any(&self) -> bool {
         self.threads.load(Ordering::SeqCst) > 0
     }

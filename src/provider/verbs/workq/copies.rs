@@ -126,7 +126,7 @@ impl Copies {
         Ok(())
     }
 
-    /// Whether a completion is one of these.
+    /// Returns true if a completion is one of these.
     #[inline(always)]
     pub(super) fn has(&self, qp_num: u32) -> bool {
         self.qp.as_ref().is_some_and(|qp| qp.num() == qp_num)

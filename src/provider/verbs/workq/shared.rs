@@ -212,7 +212,7 @@ impl Shared {
         true
     }
 
-    /// Whether `handle_failures` would find something.
+    /// Returns true if `handle_failures` would find something.
     #[cold]
     fn has_failures(&self) -> bool {
         let core = &self.core;

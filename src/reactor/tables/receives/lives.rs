@@ -25,7 +25,7 @@ impl Drop for Resetting<'_> {
 }
 
 impl RecvTable {
-    /// The life that the endpoint is in, or is about to begin.
+    /// Returns the life that the endpoint is in, or is about to begin.
     pub(crate) fn life(&self) -> u32 {
         self.life.load(Ordering::SeqCst)
     }

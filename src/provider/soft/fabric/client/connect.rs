@@ -28,7 +28,7 @@ pub(in super::super::super) struct Granted {
     pub(in super::super::super) payload: Payload,
     /// Nothing is known of these: whoever maps them checks what they are.
     pub(in super::super::super) descriptors: [Guarded; DESCRIPTORS],
-    /// Whether the connection has to stay open, since its end is all that one of the two can watch.
+    /// True if the connection has to stay open, since its end is all that one of the two can watch.
     pub(in super::super::super) stays: bool,
     /// The connection: a service that wanted to keep it has it as well. If none did, the server can
     /// be asked again on it ([`Process::keep_line`]).
@@ -62,8 +62,8 @@ impl Ticket {
         Some(service.ok_or_else(|| self.unknown()))
     }
 
-    /// Whether this process is the server of two that have each other's ticket: the one whose
-    /// instance is smaller.
+    /// Returns true if this process is the server of two that have each other's ticket: the one
+    /// whose instance is smaller.
     ///
     /// # Errors
     ///
@@ -210,7 +210,7 @@ impl Ticket {
         Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 
-    /// What an answer to this request is worth.
+    /// Returns what an answer to this request is worth.
     ///
     /// # Errors
     ///
@@ -250,7 +250,7 @@ impl Ticket {
         Err(Error::new(kind, None, text))
     }
 
-    /// A reply that grants the request, if it is proved.
+    /// Returns a reply that grants the request, if it is proved.
     fn granted_by(
         &self,
         request: &Request,
@@ -282,7 +282,7 @@ impl Ticket {
         Error::new(self.kind.unknown, None, text)
     }
 
-    /// A system call failed, and what it was to do with the server.
+    /// Returns a system call failed, and what it was to do with the server.
     pub(super) fn os(&self, what: &str, errno: Errno) -> Error {
         Error::os(None, format!("{what} the {}", self.kind.who), errno.into())
     }

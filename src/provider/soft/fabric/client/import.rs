@@ -44,12 +44,12 @@ impl Import {
         }))
     }
 
-    /// The key of Segments of this memory: a multiple of 8, and not 0.
+    /// Returns the key of Segments of this memory: a multiple of 8, and not 0.
     fn key(self: &Arc<Import>) -> u64 {
         Arc::as_ptr(self).expose_provenance() as u64
     }
 
-    /// What a key points to.
+    /// Returns what a key points to.
     ///
     /// # Safety
     ///
@@ -69,7 +69,7 @@ impl Import {
         self.instance == *instance
     }
 
-    /// Whether the memory is still exported: three loads.
+    /// Checks whether the memory is still exported: three loads.
     #[inline]
     pub(in super::super::super) fn check(&self) -> Result<(), JobError> {
         // First, so that an exporter that was killed is called so: its page may say anything.
@@ -132,7 +132,7 @@ pub(in super::super) fn other(
     finish(ticket, info, peer, addr, Some(memory))
 }
 
-/// The exporter with this control page, which is mapped if it is not already.
+/// Returns the exporter with this control page, which is mapped if it is not already.
 fn exporter(ticket: &Ticket, granted: &Granted, control: &OwnedFd) -> Result<Arc<Peer>> {
     let wrong = |errno| match errno {
         Errno::EBADMSG => {

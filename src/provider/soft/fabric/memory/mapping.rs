@@ -49,7 +49,7 @@ impl Mapping {
         self.base
     }
 
-    /// Whether this process mapped it.
+    /// Returns true if this process mapped it.
     pub(in super::super::super) fn is_ours(&self) -> bool {
         self.process.is_current()
     }

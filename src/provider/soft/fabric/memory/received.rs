@@ -35,7 +35,7 @@ fn os(what: &str) -> impl Fn(Errno) -> Error {
 
 /// How the kernel keeps a memfd.
 struct Kind {
-    /// Whether it is sealed against writing.
+    /// True if it is sealed against writing.
     fixed: bool,
     huge: bool,
     /// Bytes of a page.

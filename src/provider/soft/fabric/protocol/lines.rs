@@ -44,7 +44,7 @@ impl Line {
         self.socket.iter_mut().for_each(refuse);
     }
 
-    /// The connection, which takes no descriptors from now on.
+    /// Returns the connection, which takes no descriptors from now on.
     pub(in super::super::super) fn into_socket(mut self) -> Guarded {
         self.refuse();
         let socket = self.socket.take();

@@ -74,7 +74,7 @@ pub(in super::super) struct Request {
     head: Head,
     /// The number of the ticket's kind.
     pub(in super::super) kind: u8,
-    /// Whether the connection has to stay open, since its end is all that the client can watch.
+    /// True if the connection has to stay open, since its end is all that the client can watch.
     pub(in super::super) stays: bool,
     pub(in super::super) slot: U32,
     pub(in super::super) generation: U32,
@@ -91,7 +91,7 @@ pub(in super::super) struct Request {
 pub(in super::super) struct Reply {
     head: Head,
     pub(in super::super) status: Status,
-    /// Whether the connection has to stay open, since its end is all that one of the two can watch.
+    /// True if the connection has to stay open, since its end is all that one of the two can watch.
     pub(in super::super) stays: bool,
     /// Of the system call that failed.
     pub(in super::super) errno: I32,
@@ -284,7 +284,7 @@ mod tests {
         }
     }
 
-    /// A key, and requests by it.
+    /// Returns a key, and requests by it.
     fn asked() -> impl Strategy<Value = (Id, Request, Request)> {
         any::<Id>().prop_flat_map(|key| (Just(key), request(key), request(key)))
     }

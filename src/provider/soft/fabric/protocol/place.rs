@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// Sixteen bytes that nobody guesses: an instance of a fabric, a key, a nonce.
 pub(in super::super::super) type Id = [u8; 16];
 
-/// An Id as two words, which are compared as they are loaded.
+/// Returns an Id as two words, which are compared as they are loaded.
 #[inline]
 pub(in super::super::super) fn words_of(id: &Id) -> [u64; 2] {
     [0, 8].map(|at| u64::from_ne_bytes(id[at..at + 8].try_into().expect("eight bytes")))
@@ -25,7 +25,8 @@ pub(in super::super) struct Place {
 }
 
 impl Place {
-    /// Where the calling thread is: a thread can have a network namespace of its own (setns(2)).
+    /// Returns where the calling thread is: a thread can have a network namespace of its own
+    /// (setns(2)).
     pub(in super::super) fn here() -> Result<Place> {
         const NET: &str = "/proc/thread-self/ns/net";
         let net = fs::metadata(NET).map_err(|error| Error::os(None, NET, error))?;

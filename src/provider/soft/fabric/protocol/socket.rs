@@ -54,7 +54,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// A socket that listens. It takes no descriptors.
+/// Returns a socket that listens. It takes no descriptors.
 pub(in super::super) fn listen(address: &Address) -> nix::Result<Guarded> {
     process::listen(SockType::SeqPacket, &address.resolve()?)
 }
@@ -136,8 +136,8 @@ pub(in super::super) fn receive_with(
     process::receive_with(from, into)
 }
 
-/// A descriptor of the process at the other end, which listened, or connected, and is readable once
-/// that has ended.
+/// Returns a descriptor of the process at the other end, which listened, or connected, and is
+/// readable once that has ended.
 ///
 /// `None` if there is no such thing here; `ESRCH` if the process has ended.
 pub(in super::super) fn pidfd(connection: &OwnedFd) -> nix::Result<Option<OwnedFd>> {
@@ -164,12 +164,12 @@ pub(in super::super) fn pidfd(connection: &OwnedFd) -> nix::Result<Option<OwnedF
     }
 }
 
-/// The number of the process at the other end; 0 if that is not seen from here.
+/// Returns the number of the process at the other end; 0 if that is not seen from here.
 pub(in super::super) fn pid(connection: &OwnedFd) -> nix::Result<i32> {
     Ok(socket::getsockopt(connection, sockopt::PeerCredentials)?.pid())
 }
 
-/// The user of the process at the other end.
+/// Returns the user of the process at the other end.
 pub(in super::super) fn user(connection: &OwnedFd) -> nix::Result<u32> {
     Ok(socket::getsockopt(connection, sockopt::PeerCredentials)?.uid())
 }

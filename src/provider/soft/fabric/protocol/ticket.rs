@@ -59,7 +59,7 @@ pub(in super::super::super) struct Kind {
     pub(in super::super) busy: (ErrorKind, &'static str),
     /// What a client is told that the service does not want.
     pub(in super::super) unexpected: &'static str,
-    /// Whether clients of one process share what watches the server's process. If not, a connection
+    /// True if clients of one process share what watches the server's process. If not, a connection
     /// that has to stay belongs to its client, which may end it.
     pub(in super::super) shares_watch: bool,
 }
@@ -217,7 +217,7 @@ impl Ticket {
         })
     }
 
-    /// A request for the object, by a client of this instance.
+    /// Returns a request for the object, by a client of this instance.
     pub(in super::super) fn request(
         &self,
         instance: Id,

@@ -110,7 +110,7 @@ fn info(ticket: &Ticket) -> MemoryInfo {
     ticket.info(MemoryInfo::parse).unwrap()
 }
 
-/// A ticket of memory that is longer than what was exported.
+/// Returns a ticket of memory that is longer than what was exported.
 fn longer(ticket: &Ticket) -> Ticket {
     let info = info(ticket);
     let longer = MemoryInfo {
@@ -286,7 +286,7 @@ fn exporter(
     hostile_server(&MEMORY, FORGED.format(), play)
 }
 
-/// An answer that grants so many bytes, with whatever descriptors.
+/// Returns an answer that grants so many bytes, with whatever descriptors.
 fn grants(len: u64, files: impl FnOnce() -> Vec<OwnedFd> + Send + 'static) -> Result<Imported> {
     let (ticket, thread) = exporter(move |socket, request| {
         let payload = MemoryInfo { len, ..FORGED }.format();

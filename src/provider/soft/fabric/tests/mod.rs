@@ -37,7 +37,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A test of a module, in a process of its own that plays a role.
+/// Returns a test of a module, in a process of its own that plays a role.
 fn again(module: &str, test: &str, role: &str) -> Command {
     let (_, module) = module.split_once("::").unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -76,7 +76,7 @@ fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// A ticket that says something else.
+/// Returns a ticket that says something else.
 fn with(ticket: &Ticket, change: impl FnOnce(&mut Ticket)) -> Ticket {
     let mut ticket = ticket.clone();
     change(&mut ticket);

@@ -167,14 +167,14 @@ impl DoorbellPage {
         &self.bell
     }
 
-    /// Whether the peer is this process.
+    /// Returns true if the peer is this process.
     pub(in super::super) fn is_of(&self, process: &Arc<Process>) -> bool {
         self.process
             .as_ref()
             .is_some_and(|known| Arc::ptr_eq(known, process))
     }
 
-    /// Whether the peer's process has ended, or has let go of its end of the bell's socket.
+    /// Returns true if the peer's process has ended, or has let go of its end of the bell's socket.
     pub(in super::super) fn is_dead(&self) -> bool {
         let dead = |process: &Arc<Process>| process.is_dead();
         let process = self.process.as_ref();
@@ -279,12 +279,12 @@ impl DoorbellPage {
         }
     }
 
-    /// Whether no message ring is open at this end.
+    /// Returns true if no message ring is open at this end.
     pub(super) fn is_idle(&self) -> bool {
         self.rings.load(Ordering::Relaxed) == 0
     }
 
-    /// The endpoint of a message ring.
+    /// Returns the endpoint of a message ring.
     pub(super) fn member(&self, index: u32) -> Option<u32> {
         let members = self.lock();
         members.endpoints.get(index as usize).copied().flatten()
@@ -368,7 +368,7 @@ impl DoorbellPage {
         seq_cst_order();
     }
 
-    /// Whether there are hints for this side.
+    /// Returns true if there are hints for this side.
     #[inline]
     pub(in super::super) fn is_hinted(&self) -> bool {
         self.word(self.side, SUMMARY).load(Ordering::SeqCst) != 0

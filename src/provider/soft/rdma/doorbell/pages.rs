@@ -48,13 +48,13 @@ fn wake(awake: &mut Vec<Arc<DoorbellPage>>, page: &Arc<DoorbellPage>) {
 }
 
 impl DoorbellPages {
-    /// Where peers of this process say which page they rang for.
+    /// Returns where peers of this process say which page they rang for.
     pub(in super::super) fn rung(&self) -> Arc<Rung> {
         Arc::clone(&self.rung)
     }
 
-    /// Whether a page has hints: one that is awake, or one of those whose turn it is. After `arm`
-    /// that is each page for whose hints nobody rings.
+    /// Returns true if a page has hints: one that is awake, or one of those whose turn it is. After
+    /// `arm` that is each page for whose hints nobody rings.
     #[inline]
     pub(in super::super) fn look(&mut self) -> bool {
         self.hear();
@@ -135,16 +135,16 @@ impl DoorbellPages {
         });
     }
 
-    /// The peer of a page rang: returns the page.
+    /// Returns the peer of a page rang: returns the page.
     pub(in super::super) fn rang(&mut self, key: u64) -> Option<Arc<DoorbellPage>> {
         let page = self.by_key.get(&key)?;
         wake(&mut self.awake, page);
         Some(Arc::clone(page))
     }
 
-    /// The doorbell page with this number to this queue of the peer, which is this process and none
-    /// that says so. The side that has made a page has numbered it: of two queues that each have
-    /// made one both may have the same number.
+    /// Returns the doorbell page with this number to this queue of the peer, which is this process
+    /// and none that says so. The side that has made a page has numbered it: of two queues that
+    /// each have made one both may have the same number.
     pub(in super::super) fn find(
         &self,
         peer: (Id, u64),
@@ -162,7 +162,7 @@ impl DoorbellPages {
         Some(Arc::clone(&entry.doorbell))
     }
 
-    /// The latest doorbell page that this queue of the peer has made, and its number.
+    /// Returns the latest doorbell page that this queue of the peer has made, and its number.
     pub(in super::super) fn latest_joined(
         &self,
         peer: (Id, u64),

@@ -245,7 +245,7 @@ fn take_and_notify(end: &mut End) {
     end.connection.notify_room();
 }
 
-/// Whether it goes on.
+/// Returns true if it goes on.
 fn tries(end: &mut End, len: usize) -> bool {
     let before = end.connection.sending.part();
     end.send(len, 9) == Sent::All || end.connection.sending.part() != before

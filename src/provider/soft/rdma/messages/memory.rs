@@ -14,7 +14,7 @@ pub(in super::super) struct Memory {
 }
 
 impl Memory {
-    /// A mapping of so many bytes, to be read and written.
+    /// Returns a mapping of so many bytes, to be read and written.
     ///
     /// # Safety
     ///
@@ -23,17 +23,17 @@ impl Memory {
         Memory { mapping, len }
     }
 
-    /// How many bytes.
+    /// Returns how many bytes.
     pub(in super::super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether this process mapped it: a child of fork(2) does not have it.
+    /// Returns true if this process mapped it: a child of fork(2) does not have it.
     pub(in super::super) fn is_ours(&self) -> bool {
         self.mapping.is_ours()
     }
 
-    /// The word at this byte, a multiple of 8 in the memory.
+    /// Returns the word at this byte, a multiple of 8 in the memory.
     #[inline(always)]
     pub(in super::super) fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at < self.len);

@@ -65,7 +65,7 @@ enum Next {
     Missing(Watch),
 }
 
-/// How many bytes of a message lie in the stream.
+/// Returns how many bytes of a message lie in the stream.
 fn streamed(head: Head) -> usize {
     match head.kind {
         Kind::Send | Kind::SendImm if head.len as usize > INLINE => head.len as usize,
@@ -133,7 +133,7 @@ impl Receiving {
         (self.number..self.posted).for_each(|number| messages.withdraw(number));
     }
 
-    /// Whether there is something to take.
+    /// Returns true if there is something to take.
     #[inline]
     pub(in super::super) fn has_more(&self, messages: &MessageRing) -> bool {
         match self.noted {
@@ -142,7 +142,7 @@ impl Receiving {
         }
     }
 
-    /// What comes next.
+    /// Returns what comes next.
     #[inline]
     pub(in super::super) fn watch(&self) -> Watch {
         match (&self.noted, self.part) {
@@ -156,7 +156,7 @@ impl Receiving {
         self.noted.is_some()
     }
 
-    /// The oldest message that was not pulled, if it is there whole.
+    /// Returns the oldest message that was not pulled, if it is there whole.
     fn next(&self, messages: &MessageRing) -> Result<Option<Head>, Nonsense> {
         let Some(noted) = &self.noted else {
             return Ok(None);
@@ -167,14 +167,15 @@ impl Receiving {
         }
     }
 
-    /// Whether the message that was pulled last is the first that nobody who looks has seen. What
-    /// they watch may never be found from then on: they must look once.
+    /// Returns true if the message that was pulled last is the first that nobody who looks has
+    /// seen. What they watch may never be found from then on: they must look once.
     pub(in super::super) fn has_overtaken(&self) -> bool {
         let noted = self.noted.as_ref();
         noted.is_some_and(|noted| self.number == noted.number + 1)
     }
 
-    /// Whether there is a message to pull. If not, [`note`](Self::note) tells of the next one.
+    /// Returns true if there is a message to pull. If not, [`note`](Self::note) tells of the next
+    /// one.
     pub(in super::super) fn ask(&mut self, messages: &MessageRing) -> bool {
         let has = self.has_more(messages);
         if let Some(noted) = &mut self.noted {

@@ -101,7 +101,7 @@ impl Shape {
         }
     }
 
-    /// Bytes of memory; `None` for what no endpoint has.
+    /// Returns bytes of memory; `None` for what no endpoint has.
     pub(in super::super) fn len(self) -> Option<usize> {
         let right = |n: u32| n.is_power_of_two() && n <= MAX_RECEIVES;
         (right(self.host) && right(self.guest))
@@ -140,7 +140,7 @@ pub(in super::super) struct Head {
 }
 
 impl Head {
-    /// What the peer did; `None` if it says only that it had a longer message.
+    /// Returns what the peer did; `None` if it says only that it had a longer message.
     pub(in super::super) fn arrival(self) -> Option<Arrival> {
         match self.kind {
             Kind::Send => Some(Arrival::Send),
@@ -183,7 +183,7 @@ impl Block {
     }
 }
 
-/// A number and what is said of it, in a word: never 0 but for the number 2^32 - 1.
+/// Returns a number and what is said of it, in a word: never 0 but for the number 2^32 - 1.
 fn numbered(number: u64, value: u32) -> u64 {
     number.wrapping_add(1) << 32 | u64::from(value)
 }
@@ -218,13 +218,13 @@ impl MessageRing {
         self.word(block, RECEIVES + 8 * turn)
     }
 
-    /// Where the entry of this side's message is.
+    /// Returns where the entry of this side's message is.
     #[inline(always)]
     fn outgoing_entry(&self, number: u64) -> usize {
         self.own.messages + ENTRY * (number as usize & self.peers.mask)
     }
 
-    /// Where the entry of the peer's message is.
+    /// Returns where the entry of the peer's message is.
     #[inline(always)]
     fn incoming_entry(&self, number: u64) -> usize {
         self.peers.messages + ENTRY * (number as usize & self.own.mask)
@@ -263,13 +263,13 @@ impl MessageRing {
             .store(wants.into(), Ordering::SeqCst);
     }
 
-    /// Whether the peer must be hinted at a message. After a SeqCst fence.
+    /// Returns true if the peer must be hinted at a message. After a SeqCst fence.
     #[inline]
     pub(in super::super) fn peer_is_parked(&self) -> bool {
         self.word(&self.peers, PARKED).load(Ordering::SeqCst) != 0
     }
 
-    /// Whether the peer must be hinted at a receive or at room. After a SeqCst fence.
+    /// Returns true if the peer must be hinted at a receive or at room. After a SeqCst fence.
     #[inline]
     pub(in super::super) fn peer_wants(&self) -> bool {
         self.word(&self.peers, WANTS).load(Ordering::SeqCst) != 0
@@ -292,7 +292,7 @@ impl MessageRing {
             .store(numbered(before, 0), Ordering::Release);
     }
 
-    /// The room of the peer's receive of this number, if it is posted.
+    /// Returns the room of the peer's receive of this number, if it is posted.
     #[inline]
     pub(in super::super) fn room(&self, number: u64) -> Option<u32> {
         of_number(
@@ -301,7 +301,7 @@ impl MessageRing {
         )
     }
 
-    /// Where the bytes of a short message of this side go.
+    /// Returns where the bytes of a short message of this side go.
     #[inline]
     pub(in super::super) fn outgoing(&self, number: u64, len: usize) -> Segment {
         debug_assert!(len <= INLINE);
@@ -327,14 +327,14 @@ impl MessageRing {
             .store(numbered(number, head.len), Ordering::Release);
     }
 
-    /// Whether the peer's message of this number is there.
+    /// Returns true if the peer's message of this number is there.
     #[inline]
     pub(in super::super) fn has(&self, number: u64) -> bool {
         let entry = self.incoming_entry(number);
         of_number(self.memory.word(entry).load(Ordering::Acquire), number).is_some()
     }
 
-    /// The peer's message of this number, if it is there.
+    /// Returns the peer's message of this number, if it is there.
     #[inline]
     pub(in super::super) fn head(&self, number: u64) -> Option<Result<Head, Nonsense>> {
         let entry = self.incoming_entry(number);
@@ -355,7 +355,7 @@ impl MessageRing {
         }))
     }
 
-    /// Where the bytes of a short message of the peer's are.
+    /// Returns where the bytes of a short message of the peer's are.
     #[inline]
     pub(in super::super) fn incoming(&self, number: u64, len: usize) -> Segment {
         debug_assert!(len <= INLINE);
@@ -363,28 +363,28 @@ impl MessageRing {
         self.memory.to_read(at, len)
     }
 
-    /// How much room there is in this side's stream, of which so much was produced.
+    /// Returns how much room there is in this side's stream, of which so much was produced.
     pub(super) fn stream_room(&self, produced: u64) -> Result<usize, Nonsense> {
         let consumed = self.word(&self.peers, CONSUMED).load(Ordering::Acquire);
         let full = usize::try_from(produced.wrapping_sub(consumed)).map_err(|_| Nonsense)?;
         STREAM.checked_sub(full).ok_or(Nonsense)
     }
 
-    /// How many bytes there are in the peer's stream, of which so much was consumed.
+    /// Returns how many bytes there are in the peer's stream, of which so much was consumed.
     pub(in super::super) fn stream_len(&self, consumed: u64) -> Result<usize, Nonsense> {
         let produced = self.word(&self.peers, PRODUCED).load(Ordering::Acquire);
         let len = usize::try_from(produced.wrapping_sub(consumed)).map_err(|_| Nonsense)?;
         (len <= STREAM).then_some(len).ok_or(Nonsense)
     }
 
-    /// Where the first of so many bytes of a side's stream are, from this one on: as many as lie
-    /// together.
+    /// Returns where the first of so many bytes of a side's stream are, from this one on: as many
+    /// as lie together.
     fn stream_piece(block: &Block, at: u64, len: usize) -> (usize, usize) {
         let from = at as usize & (STREAM - 1);
         (block.stream + from, len.min(STREAM - from))
     }
 
-    /// Where this side's bytes go next.
+    /// Returns where this side's bytes go next.
     pub(in super::super) fn stream_out(&self, produced: u64, len: usize) -> Segment {
         let (at, len) = Self::stream_piece(&self.own, produced, len);
         self.memory.to_write(at, len)
@@ -397,7 +397,7 @@ impl MessageRing {
         self.memory.discard(from, end - from);
     }
 
-    /// Where the peer's bytes are next.
+    /// Returns where the peer's bytes are next.
     pub(in super::super) fn stream_in(&self, consumed: u64, len: usize) -> Segment {
         let (at, len) = Self::stream_piece(&self.peers, consumed, len);
         self.memory.to_read(at, len)

@@ -48,7 +48,7 @@ impl Sending {
         gives
     }
 
-    /// Whether all of a message could be sent at once.
+    /// Returns true if all of a message could be sent at once.
     #[inline]
     pub(in super::super) fn has_room(&self, messages: &MessageRing, len: usize) -> bool {
         let Some(room) = messages.room(self.number) else {
@@ -118,12 +118,12 @@ impl Sending {
         Ok(if at < len { Sent::Part } else { Sent::All })
     }
 
-    /// Whether the peer has the head of a message, and not all of its bytes.
+    /// Returns true if the peer has the head of a message, and not all of its bytes.
     pub(in super::super) fn is_amid_message(&self) -> bool {
         self.part.is_some()
     }
 
-    /// How much of the message that is on its way was sent.
+    /// Returns how much of the message that is on its way was sent.
     pub(in super::super) fn part(&self) -> usize {
         self.part.unwrap_or(0)
     }
