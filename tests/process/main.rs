@@ -54,6 +54,7 @@ mod examples {
 }
 
 mod hostile {
+    mod beside_processes;
     mod beside_streams;
     pub(crate) mod bystander;
     mod channel;

@@ -3,7 +3,7 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use futures::future::{join_all, select};
@@ -23,30 +23,30 @@ use tokio_doca::{Buf, BufPool, Device, Dma, Mmap, Rdma, WorkQ};
 use super::bystander::{Attack, is_served_beside};
 use super::streams::{Trap, forged};
 
-const HELLO: u8 = 0;
-const WELCOME: u8 = 1;
-const READY: [u8; 6] = *b"TDST\x02\x02";
+pub(super) const HELLO: u8 = 0;
+pub(super) const WELCOME: u8 = 1;
+pub(super) const READY: [u8; 6] = *b"TDST\x02\x02";
 /// How many hostile peers there are at once: there are places for more.
-const PEERS: usize = 40;
+pub(super) const PEERS: usize = 40;
 /// How many strangers that say no hello: more than the listener hears at once.
-const STRANGERS: usize = 100;
+pub(super) const STRANGERS: usize = 100;
 /// Bytes of the service's own copies, which no call does at once.
 const COPY: usize = 1 << 20;
 /// Of the WorkQ of the service: fewer than the hostile peers would take if they could.
 const DEPTH: u32 = 32;
 /// Between two strikes, so that the machine has a CPU for the service.
-const PACE: Duration = Duration::from_millis(1);
+pub(super) const PACE: Duration = Duration::from_millis(1);
 /// Time limits of an exchange: the default, and a short one, which is also for one step of a peer.
-const LONG: Duration = Duration::from_secs(5);
-const SHORT: Duration = Duration::from_millis(500);
+pub(super) const LONG: Duration = Duration::from_secs(5);
+pub(super) const SHORT: Duration = Duration::from_millis(500);
 
-fn device() -> Device {
+pub(super) fn device() -> Device {
     Soft::builder().build().open("pf0").unwrap()
 }
 
 /// What the service does for each message of an honest client: a copy on the WorkQ that it shares
 /// with all streams.
-struct Work(Dma, Buf, Buf);
+pub(super) struct Work(Dma, Buf, Buf);
 
 impl Work {
     fn new(device: &Device, workq: &WorkQ) -> Work {
@@ -82,24 +82,26 @@ async fn answer(incoming: Incoming, work: Arc<Mutex<Work>>) -> std::io::Result<(
 }
 
 /// An echo service on a thread of its own, which ends with it.
-struct Service {
-    addr: SocketAddr,
+pub(super) struct Service {
+    pub(super) addr: SocketAddr,
+    /// The service has this, and so has each of its streams.
+    work: Weak<Mutex<Work>>,
     _end: oneshot::Sender<()>,
 }
 
 impl Service {
-    fn start(limit: Duration) -> Service {
+    pub(super) fn start(options: StreamOptions) -> Service {
         let (end, is_over) = oneshot::channel::<()>();
-        let (says, addr) = std::sync::mpsc::channel();
+        let (says, said) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             run(async {
                 let workq = WorkQ::builder().depth(DEPTH).build().unwrap();
                 let device = device();
                 let work = Arc::new(Mutex::new(Work::new(&device, &workq)));
                 let local: SocketAddr = "127.0.0.1:0".parse().unwrap();
-                let options = StreamOptions::new().timeout(limit);
                 let listener = options.bind(&device, &workq, local).await.unwrap();
-                says.send(listener.tcp_addr().unwrap()).unwrap();
+                let addr = listener.tcp_addr().unwrap();
+                says.send((addr, Arc::downgrade(&work))).unwrap();
                 let serve = async {
                     while let Ok(incoming) = listener.accept().await {
                         tokio::spawn(answer(incoming, Arc::clone(&work)));
@@ -108,10 +110,17 @@ impl Service {
                 select(Box::pin(serve), is_over).await;
             });
         });
+        let (addr, work) = said.recv().unwrap();
         Service {
-            addr: addr.recv().unwrap(),
+            addr,
+            work,
             _end: end,
         }
+    }
+
+    /// All of its streams have ended.
+    async fn is_left_alone(&self) {
+        until("all have gone", || self.work.strong_count() == 1).await;
     }
 }
 
@@ -156,18 +165,21 @@ impl Client {
 }
 
 /// A client is served beside an attack that has begun after `strikes`. Exchanges have this limit.
-fn beside(
+/// Nothing is left of the attack.
+pub(super) fn beside(
     name: &str,
     limit: Duration,
     strikes: usize,
     attack: impl AsyncFnOnce(SocketAddr, &Attack) + Send + 'static,
 ) {
-    let service = Service::start(limit);
+    let service = Service::start(StreamOptions::new().timeout(limit));
     let addr = service.addr;
     run(async {
         let mut client = Client::new(addr).await;
         let attack = async move |state: &Attack| attack(addr, state).await;
         is_served_beside(name, strikes, async || client.visit().await, attack).await;
+        drop(client);
+        service.is_left_alone().await;
     });
 }
 
@@ -177,7 +189,7 @@ fn framed(message: &[u8]) -> Vec<u8> {
 
 /// How a stranger comes, without the crate, and stays.
 #[derive(Clone)]
-enum Stranger {
+pub(super) enum Stranger {
     /// Says these bytes.
     Says(Vec<u8>),
     /// The same, one byte at each time that another stranger comes.
@@ -234,7 +246,7 @@ impl Came {
 
 /// Strangers come one after the other, and `most` of them stay: another one comes once the service
 /// is done with one.
-async fn strangers(who: Stranger, most: usize, addr: SocketAddr, attack: &Attack) {
+pub(super) async fn strangers(who: Stranger, most: usize, addr: SocketAddr, attack: &Attack) {
     let mut stay: Vec<Came> = Vec::new();
     while attack.goes_on() {
         sleep(PACE).await;

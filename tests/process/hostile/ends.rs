@@ -19,7 +19,7 @@ use tokio_doca::{
 };
 
 /// Becomes another program, which keeps what is not closed by that, and ends when its input does.
-fn replace() -> ! {
+pub(super) fn replace() -> ! {
     let error = Command::new("cat").exec();
     panic!("execve: {error}");
 }

@@ -1,0 +1,330 @@
+//! An honest client of a service, while processes of the same host attack it by what they share
+//! with it, and by how they end: it goes on being served.
+
+use std::io;
+use std::net::SocketAddr;
+
+use futures::future::{join_all, select, try_join};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use support::channel::{Raw, frame, function, hello, representor, service, unique};
+use support::device::needs_soft;
+use support::peer::{self, Peer, role};
+use support::stream::{offer, say};
+use support::{test_name, *};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+use tokio_doca::channel::{Channel, Service as Channels};
+use tokio_doca::stream::{RdmaConnector, StreamOptions};
+use tokio_doca::{Rdma, WorkQ};
+
+use super::beside_streams::*;
+use super::bystander::{Attack, is_served_beside};
+use super::ends::replace;
+use super::streams::Trap;
+use crate::forged;
+use crate::forged::rdma::{Endpoint, Hold, RECEIVES, Random};
+
+/// What a hostile peer does with the memory and the bell of its connection, many times in a row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Shares {
+    /// Writes words that matter, before it has a stream and after.
+    Scribbles,
+    /// Rings with what no honest peer sends.
+    Stuffs,
+    /// Rings without end.
+    Rings,
+}
+
+/// How many words it writes, or how often it rings, before it lets others run.
+const ROW: usize = 64;
+
+impl Shares {
+    /// Comes as the connector of a stream, whose side is made by hand.
+    async fn comes(self, addr: SocketAddr) -> io::Result<Option<(TcpStream, Hold)>> {
+        let (this, mut socket) = (Endpoint::hostile(false, 1), TcpStream::connect(addr).await?);
+        say(&mut socket, &offer(HELLO, 0, &this.format())).await?;
+        let mut welcome = vec![0; socket.read_u32().await? as usize];
+        socket.read_exact(&mut welcome).await?;
+        if welcome[5] != WELCOME {
+            return Ok(None);
+        }
+        let len = u16::from_be_bytes([welcome[14], welcome[15]]);
+        let host = Endpoint::parse(&welcome[16..][..len.into()]);
+        let hold = this.visit(&host, &this.question(RECEIVES, 0));
+        Ok(hold.ok().map(|hold| (socket, hold)))
+    }
+
+    async fn lives(self, addr: SocketAddr, turn: u64, attack: &Attack) -> io::Result<()> {
+        let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ (turn + 1));
+        let Some((mut socket, hold)) = self.comes(addr).await? else {
+            return Ok(());
+        };
+        // Half of those that scribble have a stream before.
+        if self != Shares::Scribbles || turn.is_multiple_of(2) {
+            (0..RECEIVES).for_each(|number| hold.post(number.into(), 1024));
+            hold.put(hold.own(0), 1);
+            hold.says(0, [2, 0, 0xff, 0xff]);
+            hold.hint();
+        }
+        say(&mut socket, &READY).await?;
+        attack.strikes();
+        for _ in 0..20 {
+            for _ in 0..ROW {
+                match self {
+                    Shares::Scribbles => hold.scribble(&mut random),
+                    Shares::Stuffs => hold.stuff(&mut random),
+                    Shares::Rings => _ = hold.ring(),
+                }
+            }
+            sleep(PACE).await;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn peers_that_write_what_they_like_hold_up_no_honest_client() {
+    if needs_soft("an adapter shares no memory with its peer's process") {
+        return;
+    }
+    for who in [Shares::Scribbles, Shares::Stuffs, Shares::Rings] {
+        let name = format!("{who:?}");
+        beside(&name, SHORT, 2 * PEERS, async move |addr, attack| {
+            let again = async |first: usize| {
+                let mut turn = first as u64;
+                while attack.goes_on() {
+                    _ = timeout(LONG, who.lives(addr, turn, attack)).await;
+                    turn += PEERS as u64 + 1;
+                    sleep(PACE).await;
+                }
+            };
+            join_all((0..PEERS).map(again)).await;
+        });
+    }
+}
+
+/// A process that has a stream, and ends as it is told.
+fn ends() {
+    let addr: SocketAddr = peer::hear().unwrap().parse().unwrap();
+    run(async {
+        let workq = WorkQ::builder().build().unwrap();
+        let connector = RdmaConnector::new(&device(), &workq).unwrap();
+        let mut stream = connector.connect(addr).await.unwrap();
+        stream.write_all(b"hi").await.unwrap();
+        stream.read_exact(&mut [0; 2]).await.unwrap();
+        peer::say("served");
+        let how = peer::hear().unwrap();
+        if how.starts_with("fork") {
+            peer::say(&forged::fork_and_linger().to_string());
+            peer::hear();
+        }
+        match how.ends_with("exec") {
+            true => replace(),
+            false => forged::die(),
+        }
+    });
+}
+
+#[test]
+fn processes_that_end_in_ways_of_their_own_hold_up_no_honest_client() {
+    const TEST: &str = test_name!(processes_that_end_in_ways_of_their_own_hold_up_no_honest_client);
+    if role().is_some() {
+        return ends();
+    }
+    for how in ["kill", "exec", "fork and kill", "fork and exec"] {
+        beside(how, LONG, 2, async move |addr, attack| {
+            let mut heirs = Vec::new();
+            while attack.goes_on() {
+                let mut peer = Peer::start(TEST, "peer");
+                peer.say(&addr.to_string());
+                assert_eq!(peer.hear(), "served");
+                peer.say(how);
+                if how.starts_with("fork") {
+                    heirs.push(peer.hear().parse().unwrap());
+                    peer.say("end");
+                }
+                match how.ends_with("exec") {
+                    true => peer.ends(),
+                    false => peer.dies(),
+                }
+                attack.strikes();
+            }
+            for heir in heirs {
+                kill(Pid::from_raw(heir), Signal::SIGKILL).unwrap();
+            }
+        });
+    }
+}
+
+/// What a hostile client of a Channel service does.
+#[derive(Clone, Copy, Debug)]
+enum Caller {
+    /// Says nothing, half a greeting, or nonsense, and stays.
+    IsSilent,
+    SaysHalf,
+    SaysNonsense,
+    /// Greets, and leaves.
+    Leaves,
+    /// Greets, sends as much as it may, and reads nothing.
+    ReadsNothing,
+}
+
+/// Serves all clients of a service by echoes, until this is dropped.
+fn echo_channels(service: Channels) -> oneshot::Sender<()> {
+    let (end, is_over) = oneshot::channel::<()>();
+    let echo = async |client: Channel| {
+        while let Ok(message) = client.recv().await {
+            if client.send(&message).await.is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::spawn(move || {
+        run(async {
+            let serve = async {
+                while let Ok(client) = service.accept().await {
+                    tokio::spawn(echo(client));
+                }
+            };
+            select(Box::pin(serve), is_over).await;
+        });
+    });
+    end
+}
+
+/// Where a Channel service is.
+#[derive(Clone)]
+enum At {
+    Host(String),
+    Tcp(String, SocketAddr),
+}
+
+trait Io: AsyncRead + AsyncWrite + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Unpin> Io for T {}
+
+impl At {
+    async fn visit(&self) {
+        let (pf0, builder) = (function("pf0"), Channel::builder());
+        let client = match self {
+            At::Host(name) => builder.connect(&pf0, name).await,
+            At::Tcp(name, addr) => builder.connect_tcp(&pf0, *addr, name).await,
+        };
+        let client = client.unwrap();
+        client.send(b"honest").await.unwrap();
+        assert_eq!(client.recv().await.unwrap(), "honest");
+        sleep(PACE).await;
+    }
+
+    async fn socket(&self) -> io::Result<Box<dyn Io>> {
+        match self {
+            At::Host(name) => {
+                let Raw(socket) = Raw::connect(representor("hpf0").info().vuid(), name)?;
+                socket.set_nonblocking(true)?;
+                Ok(Box::new(UnixStream::from_std(socket)?))
+            }
+            At::Tcp(_, addr) => Ok(Box::new(TcpStream::connect(addr).await?)),
+        }
+    }
+
+    async fn calls(&self, who: Caller, attack: &Attack) -> io::Result<()> {
+        let mut socket = self.socket().await?;
+        let (At::Host(name) | At::Tcp(name, _)) = self;
+        let hello = hello(name, 4080);
+        let says = match who {
+            Caller::IsSilent => &[][..],
+            Caller::SaysHalf => &hello[..9],
+            Caller::SaysNonsense => &[0x55; 4096],
+            Caller::Leaves | Caller::ReadsNothing => &hello,
+        };
+        socket.write_all(says).await?;
+        attack.strikes();
+        match who {
+            Caller::Leaves => return Ok(()),
+            Caller::ReadsNothing => {
+                let bytes = frame(&[7; 4080]).repeat(64);
+                while attack.goes_on() {
+                    _ = timeout(10 * PACE, socket.write(&bytes)).await;
+                }
+            }
+            // It is there until the service has hung up.
+            _ => {
+                let over = async {
+                    while socket.read(&mut [0; 64]).await? > 0 {}
+                    Ok(())
+                };
+                return timeout(SHORT, over).await.unwrap_or(Ok(()));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn hostile_clients_of_a_channel_hold_up_no_honest_one() {
+    for (who, callers) in [
+        (Caller::IsSilent, STRANGERS),
+        (Caller::SaysHalf, STRANGERS),
+        (Caller::SaysNonsense, STRANGERS),
+        (Caller::Leaves, PEERS),
+        (Caller::ReadsNothing, PEERS),
+    ] {
+        let name = unique("beside");
+        run(async {
+            let local: SocketAddr = "127.0.0.1:0".parse().unwrap();
+            let pf0 = function("pf0");
+            let by_tcp = Channel::builder().listen_tcp(&pf0, local, &name).await;
+            let by_tcp = by_tcp.unwrap();
+            let tcp = At::Tcp(name.clone(), by_tcp.local_addr().unwrap());
+            let here = service(Channel::builder(), &name);
+            let _both = [echo_channels(by_tcp), echo_channels(here)];
+            for (kind, at) in [("TCP", tcp), ("this host", At::Host(name.clone()))] {
+                let visited = at.clone();
+                let attack = async move |attack: &Attack| {
+                    let again = async || {
+                        while attack.goes_on() {
+                            _ = at.calls(who, attack).await;
+                            sleep(PACE).await;
+                        }
+                    };
+                    join_all((0..callers).map(|_| again())).await;
+                };
+                let name = format!("{who:?}, {kind}");
+                is_served_beside(&name, callers, async || visited.visit().await, attack).await;
+            }
+        });
+    }
+}
+
+/// A service connects on its own, while strangers say that it is to connect to a socket where
+/// nobody answers.
+#[test]
+fn strangers_hold_up_no_connect_of_the_service() {
+    if needs_soft("an adapter connects to no socket") {
+        return;
+    }
+    let trap = Trap::new();
+    let service = Service::start(
+        StreamOptions::new()
+            .connections(2 * STRANGERS)
+            .timeout(SHORT),
+    );
+    let addr = service.addr;
+    run(async {
+        let (device, workq) = (device(), WorkQ::builder().build().unwrap());
+        let visit = async || {
+            let [a, b] = [(); 2].map(|()| Rdma::builder(&device).attach(&workq).unwrap());
+            let blobs = [&a, &b].map(|rdma| rdma.export().unwrap());
+            try_join(a.connect(&blobs[1]), b.connect(&blobs[0]))
+                .await
+                .unwrap();
+            sleep(PACE).await;
+        };
+        let who = Stranger::Waits(trap.blob(0));
+        let attack = async move |attack: &Attack| strangers(who, STRANGERS, addr, attack).await;
+        is_served_beside("threads", STRANGERS, visit, attack).await;
+    });
+    trap.is_untouched();
+}
