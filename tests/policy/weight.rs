@@ -68,8 +68,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "stream",
-        4751,
-        "46: settings of adapters, names, addresses, events; 45: limits out of range are refused, a connect that waits is in the log; 46: which address; 46: a stream tries its path, and asks for small packets; 46: memory comes with streams; 46: statistics, events, what of an Rdma leaves a stream whole; 46: what a reader of it found; 46: streams over TCP where there is no RDMA; 46: errors in the words of a stream; 46: what a reader of or_tcp found; 47: writes share a frame, which a task of the stream sends; 48: listeners and connectors by rdma_cm",
+        4792,
+        "46: settings of adapters, names, addresses, events; 45: limits out of range are refused, a connect that waits is in the log; 46: which address; 46: a stream tries its path, and asks for small packets; 46: memory comes with streams; 46: statistics, events, what of an Rdma leaves a stream whole; 46: what a reader of it found; 46: streams over TCP where there is no RDMA; 46: errors in the words of a stream; 46: what a reader of or_tcp found; 47: writes share a frame, which a task of the stream sends; 48: listeners and connectors by rdma_cm; 42: a peer that has not come gives way to another one",
     ),
     (
         "sync",
@@ -79,7 +79,7 @@ const RECORD: [(&str, usize, &str); 14] = [
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 49_052;
+const SUM: usize = 49_093;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;
