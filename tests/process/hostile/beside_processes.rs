@@ -41,33 +41,43 @@ enum Shares {
 /// How many words it writes, or how often it rings, before it lets others run.
 const ROW: usize = 64;
 
-impl Shares {
-    /// Comes as the connector of a stream, whose side is made by hand.
-    async fn comes(self, addr: SocketAddr) -> io::Result<Option<(TcpStream, Hold)>> {
-        let (this, mut socket) = (Endpoint::hostile(false, 1), TcpStream::connect(addr).await?);
-        say(&mut socket, &offer(HELLO, 0, &this.format())).await?;
-        let mut welcome = vec![0; socket.read_u32().await? as usize];
-        socket.read_exact(&mut welcome).await?;
-        if welcome[5] != WELCOME {
-            return Ok(None);
-        }
-        let len = u16::from_be_bytes([welcome[14], welcome[15]]);
-        let host = Endpoint::parse(&welcome[16..][..len.into()]);
-        let hold = this.visit(&host, &this.question(RECEIVES, 0));
-        Ok(hold.ok().map(|hold| (socket, hold)))
+/// Comes as the connector of a stream, whose side is made by hand. Calls `step` after each step.
+/// `None` if there is no place.
+async fn comes(addr: SocketAddr, mut step: impl FnMut()) -> io::Result<Option<(TcpStream, Hold)>> {
+    let (this, mut socket) = (Endpoint::hostile(false, 1), TcpStream::connect(addr).await?);
+    step();
+    say(&mut socket, &offer(HELLO, 0, &this.format())).await?;
+    step();
+    let mut welcome = vec![0; socket.read_u32().await? as usize];
+    socket.read_exact(&mut welcome).await?;
+    step();
+    if welcome[5] != WELCOME {
+        return Ok(None);
     }
+    let len = u16::from_be_bytes([welcome[14], welcome[15]]);
+    let host = Endpoint::parse(&welcome[16..][..len.into()]);
+    let hold = this.visit(&host, &this.question(RECEIVES, 0));
+    step();
+    Ok(hold.ok().map(|hold| (socket, hold)))
+}
 
+/// Introduces itself, with credits.
+fn introduces_itself(hold: &Hold) {
+    (0..RECEIVES).for_each(|number| hold.post(number.into(), 1024));
+    hold.put(hold.own(0), 1);
+    hold.says(0, [2, 0, 0xff, 0xff]);
+    hold.hint();
+}
+
+impl Shares {
     async fn lives(self, addr: SocketAddr, turn: u64, attack: &Attack) -> io::Result<()> {
         let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ (turn + 1));
-        let Some((mut socket, hold)) = self.comes(addr).await? else {
+        let Some((mut socket, hold)) = comes(addr, || ()).await? else {
             return Ok(());
         };
         // Half of those that scribble have a stream before.
         if self != Shares::Scribbles || turn.is_multiple_of(2) {
-            (0..RECEIVES).for_each(|number| hold.post(number.into(), 1024));
-            hold.put(hold.own(0), 1);
-            hold.says(0, [2, 0, 0xff, 0xff]);
-            hold.hint();
+            introduces_itself(&hold);
         }
         say(&mut socket, &READY).await?;
         attack.strikes();
@@ -157,6 +167,48 @@ fn processes_that_end_in_ways_of_their_own_hold_up_no_honest_client() {
             }
         });
     }
+}
+
+/// How many steps a connector's exchange has, after each of which it may die.
+const STEPS: usize = 6;
+
+/// A process that asks for a stream by hand, and dies after so many steps.
+async fn dies_after(mut steps: usize, addr: SocketAddr) -> io::Result<()> {
+    let mut step = || match steps {
+        0 => forged::die(),
+        _ => steps -= 1,
+    };
+    let (mut socket, hold) = comes(addr, &mut step).await?.expect("it is welcome");
+    introduces_itself(&hold);
+    step();
+    say(&mut socket, &READY).await?;
+    forged::die();
+}
+
+#[test]
+fn processes_that_are_killed_at_each_step_of_the_exchange_hold_up_no_honest_client() {
+    const TEST: &str =
+        test_name!(processes_that_are_killed_at_each_step_of_the_exchange_hold_up_no_honest_client);
+    if role().is_some() {
+        let steps = peer::hear().unwrap().parse().unwrap();
+        let addr = peer::hear().unwrap().parse().unwrap();
+        return run(async { dies_after(steps, addr).await.unwrap() });
+    }
+    if needs_soft("an adapter shares no memory with its peer's process") {
+        return;
+    }
+    beside("each step", LONG, STEPS, async move |addr, attack| {
+        for step in (0..STEPS).cycle() {
+            if !attack.goes_on() {
+                return;
+            }
+            let mut peer = Peer::start(TEST, "peer");
+            peer.say(&step.to_string());
+            peer.say(&addr.to_string());
+            peer.dies();
+            attack.strikes();
+        }
+    });
 }
 
 /// What a hostile client of a Channel service does.
