@@ -139,6 +139,57 @@ fn a_driver_that_takes_long_to_destroy_a_queue_pair_holds_up_nobody() {
     }
 }
 
+/// A copy that fails breaks the queue pair that copies share, which is replaced. A connection that
+/// gets its number, which the adapter gives again at once, waits until it has gone.
+#[test]
+fn a_driver_that_takes_long_to_destroy_the_queue_pair_of_copies_holds_up_nobody() {
+    for mode in [Mode::EventDriven, Mode::BusyPoll] {
+        let world = World::new([Description {
+            keeps_completions: true,
+            ..Description::roce("fake0")
+        }]);
+        let device = open(&provider(&world), "fake0");
+        let workq = WorkQ::builder().mode(mode).build().unwrap();
+        let dma = Dma::builder(&device).attach(&workq).unwrap();
+        let stays = connected(&device, &workq, mode);
+        let before = world.fake("fake0").queue_pairs();
+        let pool = pool(&[&device]);
+        world.faults().repeat_numbers();
+        let held = world.faults().hold_calls("ibv_destroy_qp");
+        world.faults().end_with(1, IBV_WC_REM_OP_ERR, 0);
+        let pairs: Vec<_> = (0..4).map(|_| pair(&pool)).collect();
+        let copies = pairs.iter().map(|(src, dst)| dma.copy(src, dst));
+        run(async {
+            let mut copies = Box::pin(futures::future::join_all(copies));
+            until("the driver is at it", || {
+                poll_pending(copies.as_mut());
+                world.calls("ibv_destroy_qp") > 0
+            })
+            .await;
+            let new = {
+                let (device, workq) = (device.clone(), workq.clone());
+                std::thread::spawn(move || Side::on(&device, &workq, Setup::new(false, mode)))
+            };
+            block_until("another one has its number", || {
+                world.fake("fake0").queue_pairs() == before
+            });
+            for _ in 0..10 {
+                ping(&stays).await;
+            }
+            poll_pending(copies.as_mut());
+            assert!(!new.is_finished());
+            drop(held);
+            let results = in_time("the copies", copies).await;
+            assert_eq!(results.iter().filter(|it| it.is_ok()).count(), 3);
+            let new = new.join().unwrap();
+            let third = Side::on(&device, &workq, Setup::new(false, mode));
+            connect(&new.rdma, &third.rdma);
+            ping(&[new, third]).await;
+        });
+        drop((stays, dma, pairs, pool));
+    }
+}
+
 /// The adapter gives its number again at once: the new one waits until the old one is gone, so that
 /// no completion counts for the other.
 #[test]

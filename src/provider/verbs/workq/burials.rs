@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use super::super::connection::{Dying, RcConnection, RcInner};
+use super::super::transport::Qp;
+use super::copies::Copies;
 use super::shared::{Poll, Shared};
 use crate::sync::{elsewhere, lock};
 
@@ -51,6 +53,15 @@ impl Drop for UnderWay {
     fn drop(&mut self) {
         self.0.threads.fetch_sub(1, Ordering::SeqCst);
         self.0.tell();
+    }
+}
+
+impl Poll {
+    /// Returns whether a queue pair of this number is dying.
+    pub(super) fn is_dying(&self, number: u32) -> bool {
+        let owner = self.owners.binary_search_by_key(&number, |(num, _)| *num);
+        let dies = owner.is_ok_and(|at| self.owners[at].1.is_dying());
+        dies || self.dying_copies == Some(number)
     }
 }
 
@@ -157,6 +168,62 @@ impl Shared {
         self.bury(poll, conn, dying.quiesce());
         // Under the lock of `poll` nobody has seen that it was dying.
         conn.inner().dying = false;
+    }
+
+    /// Has a thread take the broken queue pair of the copies from the adapter, and make another
+    /// one: who reaps has other tasks. If there is no thread to be had, this does it.
+    pub(super) fn renew_broken_copies(&self, poll: &mut Poll) {
+        let Some(copies) = &self.copies else { return };
+        let mut guard = lock(copies);
+        if !guard.begin_end(self.gone()) {
+            return;
+        }
+        poll.dying_copies = guard.qp.as_ref().map(|qp| qp.num());
+        drop(guard);
+        if let Some(this) = self.me.upgrade() {
+            let run = move || {
+                // Dropped last, as above.
+                let _under_way = this.burials.begin();
+                let this = this;
+                // Or `end` does it: it looks whether a thread has begun after it has said so.
+                if let Some(copies) = &this.copies
+                    && !this.retired.load(Ordering::SeqCst)
+                {
+                    this.renew(copies);
+                    this.core.request_reap();
+                }
+            };
+            if elsewhere(Box::new(run)).is_ok() {
+                return;
+            }
+        }
+        let qp = lock(copies).qp.take();
+        if self.end_copies(poll, copies, qp.is_none_or(Qp::quiesce)) {
+            let made = Copies::connect(&self.core, self.depth);
+            lock(copies).begin_anew(made);
+        }
+    }
+
+    /// The caller has no lock.
+    fn renew(&self, copies: &Mutex<Copies>) {
+        let qp = lock(copies).qp.take();
+        let quiesced = qp.is_none_or(Qp::quiesce);
+        let goes_on = self.end_copies(&mut lock(&self.poll), copies, quiesced);
+        self.burials.tell();
+        if goes_on {
+            let made = Copies::connect(&self.core, self.depth);
+            let number = made.as_ref().ok().map(Qp::num);
+            let dies = || number.is_some_and(|it| lock(&self.poll).is_dying(it));
+            self.burials.wait_while(dies);
+            lock(copies).begin_anew(made);
+        }
+    }
+
+    /// The queue pair of the copies is gone, or in doubt. Returns whether they want another one.
+    fn end_copies(&self, poll: &mut Poll, copies: &Mutex<Copies>, quiesced: bool) -> bool {
+        self.drain(poll);
+        poll.dying_copies = None;
+        lock(copies).finish_end(quiesced, self.gone())
     }
 
     /// Ends all connections of a queue that nobody polls any more, once threads have let go of

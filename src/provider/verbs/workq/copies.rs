@@ -21,7 +21,8 @@ pub(super) struct Copies {
     core: Arc<Core>,
     /// Places in the send queue.
     room: u32,
-    qp: Option<Arc<Qp>>,
+    /// Whoever takes it quiesces it outside of the lock.
+    pub(super) qp: Option<Arc<Qp>>,
     sends: Sends<CopyJob>,
     /// The queue pair is broken, for this cause, which this Job fails with; none if the adapter had
     /// none.
@@ -29,6 +30,9 @@ pub(super) struct Copies {
     /// It was broken since the adapter does not reach itself: what is left would wait for as long,
     /// one after the other.
     unreachable: bool,
+    /// [`Shared`](super::shared::Shared) replaces it, outside of all locks: how many Jobs there
+    /// were when that began, which the adapter may have seen.
+    renewing: Option<usize>,
 }
 
 /// How long the adapter is given for a request to itself.
@@ -59,35 +63,36 @@ impl Work for CopyJob {
 
 impl Copies {
     pub(in super::super) fn open(core: &Arc<Core>, depth: u32) -> Result<Copies> {
-        let room = core.context.traits.copy_requests(depth);
-        let mut copies = Copies {
+        let qp = Copies::connect(core, depth)?;
+        let mut sends = Sends::new(depth);
+        sends.set_room(qp.sends());
+        Ok(Copies {
             core: Arc::clone(core),
-            room,
-            qp: None,
-            sends: Sends::new(depth),
+            room: core.context.traits.copy_requests(depth),
+            qp: Some(Arc::new(qp)),
+            sends,
             broken: None,
             unreachable: false,
-        };
-        copies.begin()?;
-        Ok(copies)
+            renewing: None,
+        })
     }
 
-    /// A new queue pair.
-    fn begin(&mut self) -> Result<()> {
-        self.connect().inspect_err(|error| {
+    /// A new queue pair, which is connected to itself.
+    pub(super) fn connect(core: &Arc<Core>, depth: u32) -> Result<Qp> {
+        Copies::try_connect(core, depth).inspect_err(|error| {
             let text = "no queue pair for copies";
             log(|| tracing::error!(target: "tokio_doca::verbs", %error, "{text}"));
         })
     }
 
-    fn connect(&mut self) -> Result<()> {
-        let context = &self.core.context;
+    fn try_connect(core: &Arc<Core>, depth: u32) -> Result<Qp> {
+        let context = &core.context;
         let Some(pd) = context.copies_pd() else {
             let text = format!("{} does no copies", context.name);
             return Err(Error::new(ErrorKind::NotSupported, None, text));
         };
         let caps = QpCaps {
-            sends: self.room,
+            sends: context.traits.copy_requests(depth),
             least_sends: REQUESTS as u32,
             send_sges: context.traits.sges(),
             receives: 1,
@@ -97,10 +102,9 @@ impl Copies {
         let remote =
             ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
         let id = Qp::next_id();
-        self.core.set_copies(id);
-        let qp = Qp::create((&self.core.cq, None), pd, id, caps, remote, 0)?;
+        core.set_copies(id);
+        let qp = Qp::create((&core.cq, None), pd, id, caps, remote, 0)?;
         let transport = Transport::default();
-        self.sends.set_room(qp.sends());
         let (port, gid) = (context.port()?, context.best_gid(&Wish::default())?);
         let psn = random_psn();
         qp.connect(&Route {
@@ -121,9 +125,7 @@ impl Copies {
             resolved: None,
         })
         .map_err(|(_, error)| error)?;
-        self.qp = Some(Arc::new(qp));
-        self.broken = None;
-        Ok(())
+        Ok(qp)
     }
 
     /// Returns true if a completion is one of these.
@@ -132,8 +134,9 @@ impl Copies {
         self.qp.as_ref().is_some_and(|qp| qp.num() == qp_num)
     }
 
-    pub(in super::super) fn is_broken(&self) -> bool {
-        self.broken.is_some()
+    /// Whether it is broken, and nobody replaces it yet.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.is_some() && self.renewing.is_none()
     }
 
     /// # Safety
@@ -144,10 +147,9 @@ impl Copies {
         jobs: impl Iterator<Item = (Token, CopyJob)>,
     ) -> Submitted {
         if self.qp.is_none() && self.broken.is_none() {
-            let fails = |error: Error| Submitted::none(JobError::device(error.kind(), 0));
-            if let Err(error) = self.begin() {
-                return fails(error);
-            }
+            // None was to be had the last time.
+            self.broken = Some((JobError::queue_failed(), None));
+            self.core.request_reap();
         }
         let mut before = self.sends.len();
         jobs.for_each(|(token, job)| self.sends.push(token, job));
@@ -226,62 +228,82 @@ impl Copies {
     }
 
     /// The adapter says that the queue pair has failed.
-    pub(super) fn break_off(&mut self) {
+    fn break_off(&mut self) {
         let cause = JobError::device(ErrorKind::Driver, IBV_EVENT_QP_FATAL.into());
         let oldest = self.sends.token(0).filter(|_| self.sends.any_posted());
         self.broken.get_or_insert((cause, oldest));
     }
 
-    /// Takes everything from the adapter; false if in doubt, which the core remembers. The caller
-    /// has the lock under which completions are polled.
-    pub(in super::super) fn quiesce(&mut self) -> bool {
-        let Some(qp) = self.qp.take() else {
-            return true;
-        };
-        if qp.quiesce() {
-            self.sends.unpost();
-            return true;
+    /// Begins to replace a queue pair that is broken, or to end it if the queue is `gone`. Nothing
+    /// is posted until [`begin_anew`](Copies::begin_anew). Returns false if there is nothing to do,
+    /// or it is under way.
+    pub(super) fn begin_end(&mut self, gone: Option<JobError>) -> bool {
+        if self.renewing.is_some() {
+            return false;
         }
-        // Each of its requests may be flushed yet.
-        self.core.keep_for_ever(self.room);
-        self.fail(JobError::memory_kept());
-        false
+        if self.qp.is_some() {
+            if self.core.take_copies_failed() {
+                self.break_off();
+            }
+            if let Some(cause) = gone {
+                self.broken.get_or_insert((cause, None));
+            }
+        }
+        self.renewing = self.broken.map(|_| self.sends.len());
+        self.renewing.is_some()
     }
 
-    /// Another queue pair does what is left, but for what broke the last one, which was quiesced,
-    /// and all of whose completions were polled.
-    pub(super) fn recover(&mut self) {
-        let Some((cause, first_failed)) = self.broken.take() else {
-            return;
+    /// The queue pair was `quiesced`, and all its completions were polled, or it is in doubt, which
+    /// the core remembers. What broke it fails; in doubt all that it may have seen does; and all do
+    /// if the queue is `gone`. Returns whether another queue pair shall do what is left, by
+    /// `begin_anew`.
+    pub(super) fn finish_end(&mut self, quiesced: bool, gone: Option<JobError>) -> bool {
+        self.sends.unpost();
+        if !quiesced {
+            // Each of its requests may be flushed yet.
+            self.core.keep_for_ever(self.room);
+            let seen = self.renewing.unwrap_or(self.sends.len());
+            self.finish_first(seen, JobError::memory_kept());
+        }
+        if let Some(cause) = gone {
+            self.fail(cause);
+        }
+        let Some((cause, first_failed)) = self.broken else {
+            return false;
         };
         if std::mem::take(&mut self.unreachable) {
-            self.fail(cause);
+            self.finish_first(self.sends.len(), cause);
         }
         let place = first_failed.and_then(|token| self.sends.place(token));
         if let Some(token) = place.and_then(|place| self.sends.remove(place)) {
             self.core.count();
             self.core.finish(Completion::new(token, Err(cause)));
         }
-        if let Err(error) = self.begin() {
-            self.fail(JobError::device(error.kind(), 0));
-            return;
-        }
+        true
+    }
+
+    /// This queue pair does what is left, which fails if there is none.
+    pub(super) fn begin_anew(&mut self, made: Result<Qp>) {
+        let qp = match made {
+            Ok(qp) => qp,
+            Err(error) => return self.fail(JobError::device(error.kind(), 0)),
+        };
+        self.sends.set_room(qp.sends());
+        self.qp = Some(Arc::new(qp));
+        (self.broken, self.renewing) = (None, None);
         // SAFETY: all were submitted, and are not over.
         unsafe { self.post(&mut { usize::MAX }) };
     }
 
-    /// All that is left fails: it was quiesced.
-    pub(in super::super) fn fail(&mut self, cause: JobError) {
-        (self.broken, self.unreachable) = (None, false);
-        for token in self.sends.take_all() {
-            self.core.finish(Completion::new(token, Err(cause)));
-        }
+    /// All that is left fails, and nothing is posted.
+    fn fail(&mut self, cause: JobError) {
+        (self.broken, self.unreachable, self.renewing) = (None, false, None);
+        self.finish_first(self.sends.len(), cause);
     }
 
-    /// The device is gone, or its completion queue is.
-    pub(in super::super) fn gone(&mut self, cause: JobError) {
-        if self.quiesce() {
-            self.fail(cause);
-        }
+    /// The oldest `count` fail, and nothing is posted.
+    fn finish_first(&mut self, count: usize, cause: JobError) {
+        let failed = (0..count).map_while(|_| self.sends.remove(0));
+        failed.for_each(|token| self.core.finish(Completion::new(token, Err(cause))));
     }
 }

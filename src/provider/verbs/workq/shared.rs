@@ -4,9 +4,9 @@
 //! completions are polled; a pair's, or that of the copies; what was finished. Whoever is notified
 //! of a change is notified outside of all.
 //!
-//! A queue pair is destroyed outside of all too, but for that of the copies: the driver may take
-//! long. Completions are assigned by its number. So it stays among the owners until it is destroyed
-//! and the completion queue was drained, and no other one enters under its number before.
+//! A queue pair is destroyed outside of all too: the driver may take long. Completions are assigned
+//! by its number. So it stays among the owners, or in `dying_copies`, until it is destroyed and the
+//! completion queue was drained, and no other one enters under its number before.
 #![expect(unsafe_code, reason = "does jobs whose memory was lent")]
 
 use std::ops::Range;
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, Weak};
 use super::super::adapter::Context;
 use super::super::connection::{FailedConnections, RcConnection, Watched};
 use super::super::ffi::Wc;
-use super::super::transport::{Core, Cq, is_name};
+use super::super::transport::{Core, Cq, Qp, is_name};
 use super::burials::Burials;
 use super::computed::Computed;
 use super::copies::Copies;
@@ -31,14 +31,14 @@ pub(in super::super) struct Shared {
     pub(in super::super) watched: Arc<Watched>,
     pub(in super::super) core: Arc<Core>,
     pub(in super::super) poll: BriefMutex<Poll>,
-    copies: Option<Mutex<Copies>>,
+    pub(super) copies: Option<Mutex<Copies>>,
     pub(super) computed: Computed,
     /// The endpoints that `handle_failures` looks after.
     pub(super) failed: Arc<FailedConnections>,
     pub(super) depth: u32,
     /// The completion queue has failed, or the device is gone.
     broken: AtomicBool,
-    retired: AtomicBool,
+    pub(super) retired: AtomicBool,
     pub(super) burials: Arc<Burials>,
     pub(super) me: Weak<Shared>,
 }
@@ -51,6 +51,8 @@ pub(in super::super) struct Poll {
     kept: Range<usize>,
     /// By the number of the queue pair.
     pub(super) owners: Vec<(u32, Arc<RcConnection>)>,
+    /// The number of the queue pair of the copies that is being destroyed.
+    pub(super) dying_copies: Option<u32>,
     /// Whose completion was the last one: most often the next one's too.
     last: usize,
     /// Who shall be told, outside of the lock.
@@ -89,9 +91,11 @@ impl Poll {
         let Some(number) = conn.number() else {
             return true;
         };
+        if self.is_dying(number) {
+            return false;
+        }
         let entry = (number, Arc::clone(conn));
         match self.owners.binary_search_by_key(&number, |(num, _)| *num) {
-            Ok(at) if self.owners[at].1.is_dying() => return false,
             Ok(at) => self.owners[at] = entry,
             Err(at) => self.owners.insert(at, entry),
         }
@@ -239,9 +243,6 @@ impl Shared {
                     poll.tell.push(conn);
                 }
             }
-            if let Some(copies) = &self.copies {
-                lock(copies).gone(cause);
-            }
         }
         for conn in self.failed.take() {
             let mut inner = conn.inner();
@@ -255,16 +256,12 @@ impl Shared {
                 self.bury_elsewhere(poll, &conn, dying);
             }
         }
-        if let Some(copies) = &self.copies {
-            if self.core.take_copies_failed() {
-                lock(copies).break_off();
-            }
-            if lock(copies).is_broken() && lock(copies).quiesce() {
-                // Those of the queue pair that is gone: of the next one may have the same Tokens.
-                self.drain(poll);
-                lock(copies).recover();
-            }
-        }
+        self.renew_broken_copies(poll);
+    }
+
+    /// Why nothing is done any more.
+    pub(super) fn gone(&self) -> Option<JobError> {
+        self.broken.load(SeqCst).then(|| self.cause())
     }
 
     fn cause(&self) -> JobError {
@@ -438,7 +435,10 @@ impl Shared {
         }
         self.end_all();
         if let Some(copies) = &self.copies {
-            lock(copies).quiesce();
+            let qp = lock(copies).qp.take();
+            if !qp.is_none_or(Qp::quiesce) {
+                lock(copies).finish_end(false, None);
+            }
         }
         self.computed.end();
         // Of those that went before too: their Jobs' memory is kept by the queue.
