@@ -11,7 +11,7 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Mutex;
 
-use crate::sync::{Process, lock};
+use crate::sync::{EachProcess, lock};
 use nix::sys::signal::SigSet;
 
 /// A descriptor, and whether closing it may take time.
@@ -85,36 +85,31 @@ impl Drop for Guarded {
 }
 
 /// What the thread is to close.
+#[derive(Default)]
 struct Queue {
-    /// The process whose thread runs, if one does. A child of fork(2) inherits the queue without
-    /// it.
-    closes: Option<u32>,
+    has_thread: bool,
     waiting: Vec<OwnedFd>,
 }
 
-static QUEUE: Mutex<Queue> = Mutex::new(Queue {
-    closes: None,
-    waiting: Vec::new(),
-});
+static QUEUE: EachProcess<Mutex<Queue>> = EachProcess::new(Mutex::default);
 
 /// Has the thread close a descriptor. The thread starts if none runs, and ends with the last one.
 ///
 /// If no thread can be started, the descriptor stays open until one can.
 fn close(descriptor: OwnedFd) {
-    let process = Process::current().id();
-    let mut queue = lock(&QUEUE);
+    let mut queue = lock(QUEUE.get());
     queue.waiting.push(descriptor);
-    if queue.closes == Some(process) {
+    if queue.has_thread {
         return;
     }
     let run = || {
         // Handlers of the application run on the application's threads.
         let _ = SigSet::all().thread_block();
         loop {
-            let mut queue = lock(&QUEUE);
+            let mut queue = lock(QUEUE.get());
             let waiting = take(&mut queue.waiting);
             if waiting.is_empty() {
-                queue.closes = None;
+                queue.has_thread = false;
                 return;
             }
             drop(queue);
@@ -123,7 +118,7 @@ fn close(descriptor: OwnedFd) {
     };
     let thread = std::thread::Builder::new().name("doca-close".to_owned());
     let started = thread.stack_size(64 << 10).spawn(run);
-    queue.closes = started.is_ok().then_some(process);
+    queue.has_thread = started.is_ok();
 }
 
 #[cfg(all(test, not(tokio_doca_loom)))]

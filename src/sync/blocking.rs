@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::{Process, lock};
+use super::{EachProcess, lock};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Returns when so much time will be over. What lies beyond the clock is a day.
@@ -119,8 +119,6 @@ pub(crate) struct Threads {
 
 /// The calls of this process that wait for a thread.
 struct Queue {
-    /// A child of fork(2) inherits the queue, and neither threads nor calls.
-    process: u32,
     threads: usize,
     /// Of them, those that wait for a call.
     idle: usize,
@@ -128,7 +126,7 @@ struct Queue {
 }
 
 /// The threads of calls that may wait for a peer.
-static THREADS: Threads = Threads::new(64);
+static THREADS: EachProcess<Threads> = EachProcess::new(|| Threads::new(64));
 
 /// Makes a call on a thread, or puts it in the queue if there are as many threads as there may be.
 ///
@@ -136,13 +134,12 @@ static THREADS: Threads = Threads::new(64);
 ///
 /// The system's, if no thread can be started and none runs.
 pub(crate) fn elsewhere(run: Run) -> std::io::Result<()> {
-    THREADS.run(run)
+    THREADS.get().run(run)
 }
 
 impl Threads {
     pub(crate) const fn new(most: usize) -> Threads {
         let queue = Queue {
-            process: 0,
             threads: 0,
             idle: 0,
             waiting: VecDeque::new(),
@@ -157,15 +154,6 @@ impl Threads {
     /// As [`elsewhere`].
     pub(crate) fn run(&'static self, run: Run) -> std::io::Result<()> {
         let mut queue = lock(&self.queue);
-        let process = Process::current().id();
-        if queue.process != process {
-            queue.process = process;
-            (queue.threads, queue.idle) = (0, 0);
-            // Calls of the parent's: it makes them.
-            std::mem::take(&mut queue.waiting)
-                .into_iter()
-                .for_each(std::mem::forget);
-        }
         queue.waiting.push_back(run);
         if queue.waiting.len() <= queue.idle {
             // So that the thread does not wait for the lock at once.

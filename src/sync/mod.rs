@@ -24,7 +24,7 @@ pub(crate) use brief::BriefMutex;
 pub(crate) use cell::UnsafeCell;
 pub(crate) use lock::{lock, try_lock};
 pub(crate) use order::{Order, Turn};
-pub(crate) use process::Process;
+pub(crate) use process::{EachProcess, Process};
 pub(crate) use stalled::{Line, pass_over_soon};
 pub(crate) use waiters::{WaitNode, Waiters};
 pub(crate) use wakers::{contain, discard, log, wake};

@@ -1,5 +1,5 @@
 //! Which process this is: a child of fork(2) has a copy of everything that its parent made.
-#![expect(unsafe_code, reason = "maps a page that a child gets empty")]
+#![expect(unsafe_code, reason = "what a child gets empty or anew")]
 
 use std::num::NonZeroUsize;
 use std::ptr;
@@ -24,6 +24,39 @@ impl Process {
 
     pub(crate) fn is_current(self) -> bool {
         self.0 == number()
+    }
+}
+
+/// A value that each process has for itself. A child of fork(2) makes a new one: another thread may
+/// have held a lock of the one that it inherited, which is left as it is.
+pub(crate) struct EachProcess<T: 'static> {
+    made: AtomicPtr<(Process, T)>,
+    make: fn() -> T,
+}
+
+impl<T: Send + Sync> EachProcess<T> {
+    pub(crate) const fn new(make: fn() -> T) -> EachProcess<T> {
+        EachProcess {
+            made: AtomicPtr::new(ptr::null_mut()),
+            make,
+        }
+    }
+
+    pub(crate) fn get(&self) -> &'static T {
+        let made = self.made.load(Ordering::Acquire);
+        // SAFETY: it is null, or was leaked below, and is only shared since.
+        match unsafe { made.as_ref() } {
+            Some((process, value)) if process.is_current() => value,
+            _ => self.make_after(made),
+        }
+    }
+
+    #[cold]
+    fn make_after(&self, before: *mut (Process, T)) -> &'static T {
+        let new = Box::leak(Box::new((Process::current(), (self.make)())));
+        // Of threads that come here at once the first one's stays; the others' are left.
+        let _ = (self.made).compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire);
+        self.get()
     }
 }
 
@@ -81,7 +114,32 @@ fn new_page() -> *mut AtomicU32 {
 
 #[cfg(all(test, not(tokio_doca_loom)))]
 mod tests {
+    use std::sync::Mutex;
+
+    use nix::sys::wait::{WaitStatus, waitpid};
+    use nix::unistd::Pid;
+
     use super::*;
+
+    /// It finds the parent's, whose lock is held at the fork, as by another thread.
+    #[test]
+    fn a_child_of_fork_has_a_value_of_its_own_that_nobody_has_locked() {
+        static VALUE: EachProcess<Mutex<u32>> = EachProcess::new(|| Mutex::new(7));
+        let mut held = VALUE.get().lock().unwrap();
+        *held = 8;
+        // SAFETY: the child allocates, which glibc allows, and exits.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let is_new = VALUE.get().try_lock().is_ok_and(|value| *value == 7);
+            let stays = ptr::eq(VALUE.get(), VALUE.get());
+            // SAFETY: ends the child alone.
+            unsafe { libc::_exit(if is_new && stays { 7 } else { 8 }) };
+        }
+        let ended = waitpid(Pid::from_raw(pid), None).unwrap();
+        assert_eq!(ended, WaitStatus::Exited(Pid::from_raw(pid), 7));
+        drop(held);
+        assert_eq!(*VALUE.get().lock().unwrap(), 8);
+    }
 
     #[test]
     fn it_is_the_number_of_this_process() {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nix::sys::signal::SigSet;
 
-use super::{Process, lock};
+use super::{EachProcess, lock};
 
 /// How long those who were told have to be polled: some turns of a runtime.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -23,19 +23,14 @@ pub(crate) trait Line: Send + Sync {
     fn pass_over(&self);
 }
 
+#[derive(Default)]
 struct Stalled {
-    /// Of which process the thread is, if there is one: a child of fork(2) has none.
-    thread: Option<Process>,
+    has_thread: bool,
     lines: Vec<Weak<dyn Line>>,
 }
 
-static STALLED: Mutex<Stalled> = Mutex::new(Stalled {
-    thread: None,
-    lines: Vec::new(),
-});
-
-/// Wakes the thread.
-static ADDED: Condvar = Condvar::new();
+/// The lines, and what wakes the thread.
+static STALLED: EachProcess<(Mutex<Stalled>, Condvar)> = EachProcess::new(Default::default);
 
 /// Has [`Line::pass_over`] called soon, once. Returns false if there is no thread to do that.
 pub(crate) fn pass_over_soon(line: Weak<dyn Line>) -> bool {
@@ -43,40 +38,76 @@ pub(crate) fn pass_over_soon(line: Weak<dyn Line>) -> bool {
     if cfg!(tokio_doca_loom) {
         return false;
     }
-    let mut stalled = lock(&STALLED);
-    if !stalled.thread.is_some_and(Process::is_current) {
+    let (stalled, added) = STALLED.get();
+    let mut stalled = lock(stalled);
+    if !stalled.has_thread {
         let named = thread::Builder::new().name("doca-lines".to_owned());
         if named.spawn(attend).is_err() {
             return false;
         }
-        stalled.thread = Some(Process::current());
+        stalled.has_thread = true;
     }
     stalled.lines.push(line);
-    ADDED.notify_one();
+    added.notify_one();
     true
 }
 
 fn attend() {
     // Handlers of the application run on the application's threads.
     let _ = SigSet::all().thread_block();
+    let (shared, added) = STALLED.get();
     let mut lines = Vec::new();
     loop {
         {
             let none = |stalled: &mut Stalled| stalled.lines.is_empty();
-            let waited = ADDED.wait_timeout_while(lock(&STALLED), LINGER, none);
+            let waited = added.wait_timeout_while(lock(shared), LINGER, none);
             let mut stalled = waited.unwrap_or_else(PoisonError::into_inner).0;
             if stalled.lines.is_empty() {
-                stalled.thread = None;
+                stalled.has_thread = false;
                 return;
             }
         }
         thread::sleep(PAUSE);
-        std::mem::swap(&mut lines, &mut lock(&STALLED).lines);
+        std::mem::swap(&mut lines, &mut lock(shared).lines);
         for line in lines.drain(..) {
             // Its last handle may be this one, and what it ends may be the application's.
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 line.upgrade().inspect(|line| line.pass_over());
             }));
         }
+    }
+}
+
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests {
+    #![expect(unsafe_code, reason = "forks")]
+
+    use nix::sys::wait::{WaitStatus, waitpid};
+    use nix::unistd::Pid;
+
+    use super::*;
+
+    struct Never;
+
+    impl Line for Never {
+        fn pass_over(&self) {}
+    }
+
+    /// As if another thread had the lock at the fork.
+    #[test]
+    fn a_child_of_fork_waits_for_no_lock_of_its_parent() {
+        let held = lock(&STALLED.get().0);
+        // SAFETY: the child allocates and starts a thread, which glibc allows.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            // SAFETY: ends the child if it hangs.
+            unsafe { libc::alarm(60) };
+            let attended = pass_over_soon(Weak::<Never>::new());
+            // SAFETY: ends the child alone.
+            unsafe { libc::_exit(if attended { 7 } else { 8 }) };
+        }
+        drop(held);
+        let ended = waitpid(Pid::from_raw(pid), None).unwrap();
+        assert_eq!(ended, WaitStatus::Exited(Pid::from_raw(pid), 7));
     }
 }

@@ -73,13 +73,13 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "sync",
-        1107,
-        "47: this process's number in a page that a child gets empty; 48: calls that are answered from elsewhere; 48: threads of rdma_cm's own; V13: threads are told outside of the lock",
+        1121,
+        "47: this process's number in a page that a child gets empty; 48: calls that are answered from elsewhere; 48: threads of rdma_cm's own; V13: threads are told outside of the lock; 43: a child of fork waits for no lock of its parent's",
     ),
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 49_159;
+const SUM: usize = 49_173;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

@@ -10,17 +10,15 @@
 //! looks, and waits on.
 
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
 use std::task::{Poll, Waker};
 
 use super::element::Handle;
 use crate::mem::ranges::LeaseWord;
-use crate::sync::{Mutex, discard, lock, wake};
+use crate::sync::{EachProcess, Mutex, Process, discard, lock, wake};
 
 /// Those that wait.
 pub(in crate::mem) struct Watches(Mutex<List>);
 
-#[derive(Default)]
 struct List {
     /// By the element and the number of the future.
     wakers: BTreeMap<(usize, u64), Waker>,
@@ -28,17 +26,20 @@ struct List {
     last: u64,
 }
 
-static WATCHES: LazyLock<Watches> = LazyLock::new(Watches::new);
+static WATCHES: EachProcess<Watches> = EachProcess::new(Watches::new);
 
 /// Nobody has a Lease on the element at this address any more: wakes those that wait for that.
 #[cold]
 pub(super) fn released(element: usize) {
-    WATCHES.released(element);
+    WATCHES.get().released(element);
 }
 
 impl Watches {
     pub(in crate::mem) fn new() -> Watches {
-        Watches(Mutex::new(List::default()))
+        // No number is that of a future which a child of fork(2) inherits.
+        let last = u64::from(Process::current().id()) << 32;
+        let wakers = BTreeMap::new();
+        Watches(Mutex::new(List { wakers, last }))
     }
 
     /// Returns true if no Lease is out. If one is, the waker is woken at the end of the last.
@@ -123,7 +124,7 @@ impl Watch {
 
     pub(in crate::mem) fn poll(&mut self, waker: &Waker) -> Poll<()> {
         let (element, word) = (self.handle.0.address(), &self.handle.word);
-        match WATCHES.poll(element, word, &mut self.future, waker) {
+        match WATCHES.get().poll(element, word, &mut self.future, waker) {
             true => Poll::Ready(()),
             false => Poll::Pending,
         }
@@ -134,7 +135,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         if self.future != 0 {
             let (element, word) = (self.handle.0.address(), &self.handle.word);
-            WATCHES.leave(element, word, self.future);
+            WATCHES.get().leave(element, word, self.future);
         }
     }
 }

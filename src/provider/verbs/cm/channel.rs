@@ -15,7 +15,7 @@ use super::super::transport::set_nonblocking;
 use super::event::{CmEvent, What};
 use super::id::CmId;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::{Process, Threads, lock, log};
+use crate::sync::{EachProcess, Process, Threads, lock, log};
 
 /// Whom the events of an id are for.
 pub(in super::super) trait Handler: Send + Sync {
@@ -50,15 +50,15 @@ static CM: OnceLock<Cm> = OnceLock::new();
 
 /// Its own threads: those of [`elsewhere`](crate::sync::elsewhere) may all wait for peers, while
 /// events of other connections are to be heard at once.
-static THREADS: Threads = Threads::new(8);
+static THREADS: EachProcess<Threads> = EachProcess::new(|| Threads::new(8));
 
 /// Those that may wait for peers that do not answer, over iWARP: neither the steps of other
 /// connections wait for them, nor calls of the application's.
-static WAITING: Threads = Threads::new(64);
+static WAITING: EachProcess<Threads> = EachProcess::new(|| Threads::new(64));
 
 /// Does what waits for the peer of a connection that the kernel makes over iWARP.
 pub(in super::super) fn wait_for_peer(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    WAITING.run(Box::new(run))
+    WAITING.get().run(Box::new(run))
 }
 
 thread_local! {
@@ -68,7 +68,7 @@ thread_local! {
 
 /// Does what may block, and waits for no peer.
 pub(in super::super) fn step(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    THREADS.run(Box::new(|| {
+    THREADS.get().run(Box::new(|| {
         STEPS.set(true);
         run();
     }))
