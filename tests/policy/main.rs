@@ -19,6 +19,7 @@ mod links;
 mod logs;
 mod weight;
 mod what_works;
+mod words;
 
 /// The project's folder.
 fn root() -> std::path::PathBuf {
