@@ -394,7 +394,7 @@ reasons! {
         => "poll it there, or use Mode::BusyPoll";
     /// The job is in flight and was polled without a runtime, so that no event could wake its task.
     /// The job continues, and its result is dropped.
-    Unheard, BadState,
+    CannotWake, BadState,
         "the job goes on, and the destination may be written, but it was polled without a \
          runtime that can wait for it"
         => "poll it on a Tokio runtime with enable_io()";

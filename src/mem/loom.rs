@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicUsize as Tally;
 use std::task::{Context, Poll, Waker};
 
 use super::element::{FreeList, Pushed, Watches};
-use super::mmap::{Entry, Keys, Mmap, Registrations, register};
+use super::mmap::{KeyEntry, Keys, Mmap, Registrations, register};
 use super::operand::Session;
 use super::ranges::{LeaseWord, Left, Ranges, Stage};
 use super::{Buf, BufPool};
@@ -26,7 +26,7 @@ use crate::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
-use crate::sync::loom::{Task, Watched, block_on, check, mutant, spawn};
+use crate::sync::loom::{Task, TrackedCell, block_on, check, mutant, spawn};
 use crate::sync::{Mutex, WaitNode, Waiters, lock};
 
 /// What a Lease word does, for the real one and for those that do it wrong.
@@ -151,7 +151,7 @@ impl Word for Toy {
 /// An element: the word, its bytes, and how often it was brought home.
 struct Guarded<W> {
     word: W,
-    bytes: Watched,
+    bytes: TrackedCell,
     homes: Tally,
 }
 
@@ -193,7 +193,7 @@ fn leases<W: Word>(word: fn() -> W) {
     check(3, move || {
         let element = Arc::new(Guarded {
             word: word(),
-            bytes: Watched::new(),
+            bytes: TrackedCell::new(),
             homes: Tally::new(0),
         });
         element.word.retain();
@@ -345,7 +345,7 @@ impl List for Untagged {
 fn take_and_bring_back<L: List>(list: fn() -> L) {
     check(3, move || {
         let list = Arc::new(list());
-        let out = Arc::new([Watched::new(), Watched::new()]);
+        let out = Arc::new([TrackedCell::new(), TrackedCell::new()]);
         let other = {
             let (list, out) = (Arc::clone(&list), Arc::clone(&out));
             spawn(move || {
@@ -588,7 +588,7 @@ impl Holding {
         if lock(&self.ranges).claim(0..1).is_err() {
             return;
         }
-        let first = || self.keys.iter().next().map(Entry::get);
+        let first = || self.keys.iter().next().map(KeyEntry::get);
         let (one, other) = (first(), first());
         assert_eq!(one, other, "the keys change under a user");
         assert_ne!(one, Some((0, 0)));
@@ -666,7 +666,7 @@ impl Parts for Session {
 struct Careless {
     looks: bool,
     leased: AtomicBool,
-    state: Watched,
+    state: TrackedCell,
 }
 
 impl Parts for Careless {
@@ -712,7 +712,7 @@ fn careless(looks: bool) -> Arc<Careless> {
     Arc::new(Careless {
         looks,
         leased: AtomicBool::new(false),
-        state: Watched::new(),
+        state: TrackedCell::new(),
     })
 }
 

@@ -71,9 +71,9 @@ macro_rules! contexts {
 pub(super) use contexts;
 
 /// A counted place on a WorkQ. `E` is what else a context of this kind has there.
-pub(super) struct Context<K, E = ()>(Arc<Inner<K, E>>);
+pub(super) struct Context<K, E = ()>(Arc<ContextInner<K, E>>);
 
-struct Inner<K, E> {
+struct ContextInner<K, E> {
     attachment: Attachment,
     caps: K,
     extra: E,
@@ -120,7 +120,7 @@ impl<K: Kind, E> Context<K, E> {
             }
         });
         let (attachment, extra) = attached?;
-        Ok(Context(Arc::new(Inner {
+        Ok(Context(Arc::new(ContextInner {
             attachment,
             caps,
             extra,

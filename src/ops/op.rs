@@ -211,25 +211,25 @@ fn poll<R: Request>(mut flight: Pin<&mut JobFuture<R>>, cx: &mut Context<'_>) ->
         Ok(begun) => begun,
         Err(error) => {
             // A loop of refused jobs must not starve the others either.
-            return over(flight, cx, Err(error), 0);
+            return finish(flight, cx, Err(error), 0);
         }
     };
     match request.finish_inline(&begun) {
         Some(outcome) => {
             let bytes = begun.end(&outcome);
-            over(flight, cx, outcome, bytes)
+            finish(flight, cx, outcome, bytes)
         }
         None => {
             let prepared = Prepared::new(begun);
             let outcome = ready!(flight.as_mut().start(cx, prepared, prepare));
-            over(flight, cx, outcome, 0)
+            finish(flight, cx, outcome, 0)
         }
     }
 }
 
 /// It was over within its first poll. If the budget is spent, the outcome is kept for the next one.
 #[inline(always)]
-fn over<R: Request>(
+fn finish<R: Request>(
     mut flight: Pin<&mut JobFuture<R>>,
     cx: &mut Context<'_>,
     outcome: Outcome,

@@ -14,7 +14,7 @@
 //!
 //! No code of the application's runs inside the gate: a waker that blocks on a job of the same
 //! WorkQ would wait for a look that only its own thread can take. Two types keep this rule.
-//! [`Later`] wraps what the holder finds: its drop does nothing, and only an [`Outside`] opens it.
+//! [`Deferred`] wraps what the holder finds: its drop does nothing, and only an [`GateLeft`] opens it.
 //! Only leaving the gate makes one ([`Inside::leave`], [`Inside::leave_now`]).
 
 #![expect(
@@ -48,12 +48,12 @@ unsafe impl Sync for Gate {}
 pub(super) struct Inside<'a>(&'a Gate);
 
 /// Proof that the thread has left the gate: code of the application's may run.
-pub(super) struct Outside(());
+pub(super) struct GateLeft(());
 
 /// A value whose use or drop may run code of the application's, found inside the gate. If it is
 /// dropped unopened, its content is leaked.
 #[must_use = "what is not opened is leaked"]
-pub(super) struct Later<T>(ManuallyDrop<T>);
+pub(super) struct Deferred<T>(ManuallyDrop<T>);
 
 impl Gate {
     pub(super) fn new() -> Gate {
@@ -110,14 +110,14 @@ impl<'a> Inside<'a> {
     /// `Err`: a thread was refused meanwhile. The gate is still the caller's, and it must look once
     /// more.
     #[inline]
-    pub(super) fn leave(self) -> Result<Outside, Inside<'a>> {
+    pub(super) fn leave(self) -> Result<GateLeft, Inside<'a>> {
         let gate = &self.0.state;
         if gate
             .compare_exchange(HELD, IDLE, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok()
         {
             forget(self);
-            return Ok(Outside(()));
+            return Ok(GateLeft(()));
         }
         // An exchange, so that it also acquires what came before the last refused look.
         gate.swap(HELD, Ordering::SeqCst);
@@ -127,11 +127,11 @@ impl<'a> Inside<'a> {
 
     /// Leaves the gate, and the looks that were refused with it: for who has another turn rung for,
     /// or looks anew.
-    pub(super) fn leave_now(self) -> Outside {
+    pub(super) fn leave_now(self) -> GateLeft {
         self.0.state.swap(IDLE, Ordering::SeqCst);
         seq_cst_order();
         forget(self);
-        Outside(())
+        GateLeft(())
     }
 }
 
@@ -142,36 +142,36 @@ impl Drop for Inside<'_> {
     }
 }
 
-impl<T> Later<T> {
+impl<T> Deferred<T> {
     #[inline(always)]
-    pub(super) fn new(value: T) -> Later<T> {
-        Later(ManuallyDrop::new(value))
+    pub(super) fn new(value: T) -> Deferred<T> {
+        Deferred(ManuallyDrop::new(value))
     }
 
     /// `with` only wraps it: it runs inside the gate.
     #[inline(always)]
-    pub(super) fn map<U>(self, with: fn(T) -> U) -> Later<U> {
-        Later::new(with(ManuallyDrop::into_inner(self.0)))
+    pub(super) fn map<U>(self, with: fn(T) -> U) -> Deferred<U> {
+        Deferred::new(with(ManuallyDrop::into_inner(self.0)))
     }
 
     #[inline(always)]
-    pub(super) fn open(self, _: &Outside) -> T {
+    pub(super) fn open(self, _: &GateLeft) -> T {
         ManuallyDrop::into_inner(self.0)
     }
 }
 
-impl<T> Later<Option<T>> {
+impl<T> Deferred<Option<T>> {
     #[inline(always)]
-    pub(super) fn transpose(self) -> Option<Later<T>> {
-        ManuallyDrop::into_inner(self.0).map(Later::new)
+    pub(super) fn transpose(self) -> Option<Deferred<T>> {
+        ManuallyDrop::into_inner(self.0).map(Deferred::new)
     }
 }
 
 #[cfg(test)]
-impl Outside {
+impl GateLeft {
     /// Returns a thread of a test, which has entered no gate.
-    pub(super) fn of_a_test() -> Outside {
-        Outside(())
+    pub(super) fn of_a_test() -> GateLeft {
+        GateLeft(())
     }
 }
 
@@ -206,7 +206,7 @@ mod tests {
     fn what_is_found_inside_is_dropped_outside_or_not_at_all() {
         let (gate, counted) = (Gate::new(), std::rc::Rc::new(()));
         let inside = gate.enter().expect("it is idle");
-        let [one, other] = [(); 2].map(|()| Later::new(Some(std::rc::Rc::clone(&counted))));
+        let [one, other] = [(); 2].map(|()| Deferred::new(Some(std::rc::Rc::clone(&counted))));
         drop(other);
         let one = one.transpose().expect("it has one");
         assert_eq!(std::rc::Rc::strong_count(&counted), 3);

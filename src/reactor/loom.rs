@@ -34,7 +34,7 @@ use std::task::{Context, Poll, Waker};
 
 use ::loom::thread::JoinHandle;
 
-use super::gate::Outside;
+use super::gate::GateLeft;
 use super::{Attachment, HasAttachment, JobFuture, Mode, Prepared, WorkQ};
 use crate::device::{
     Adapter, Armed, Arrival, Caps, Completion, CopyJob, DevInfo, Device, Job, KeepAlive, PciAddr,
@@ -64,7 +64,7 @@ fn complete(slot: &Slot, generation: u32, outcome: Outcome) -> Completed {
     let mut rest = Leftovers::new();
     let completed = slot.complete(generation, outcome, &mut rest);
     for rest in rest {
-        drop(rest.open(&Outside::of_a_test()));
+        drop(rest.open(&GateLeft::of_a_test()));
     }
     completed
 }
@@ -72,7 +72,7 @@ fn complete(slot: &Slot, generation: u32, outcome: Outcome) -> Completed {
 /// The same; true if the Slot became free.
 fn end(slot: &Slot, generation: u32) -> bool {
     match complete(slot, generation, Ok(7)) {
-        Completed::Notify(Notify::Op(target)) => match target.open(&Outside::of_a_test()) {
+        Completed::Notify(Notify::Op(target)) => match target.open(&GateLeft::of_a_test()) {
             Target::Waker(waker) => waker.wake(),
             _ => panic!("it is an Op's"),
         },
@@ -201,8 +201,8 @@ impl Fake {
                 }
             }
             // It hears the event handle as well.
-            let rung = workq.0.rung.load(SeqCst);
-            if self.timed && workq.0.timer.clock().ring() || rung {
+            let signalled = workq.0.signalled.load(SeqCst);
+            if self.timed && workq.0.timer.clock().ring() || signalled {
                 found = true;
                 workq.0.event_turn();
             }

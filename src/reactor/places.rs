@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 
 use crate::device::Completion;
 use crate::mem::Writing;
-use crate::reactor::gate::Later;
+use crate::reactor::gate::Deferred;
 use crate::reactor::slots::{BATCH, Leftovers, Notify, Rest};
 use crate::sync::Waiters;
 
@@ -60,10 +60,10 @@ impl Ends<'_> {
         debug_assert!(!freed || waker.is_none());
         self.freed |= freed;
         if let Some(lease) = lease {
-            self.rest.push(Later::new(Rest::Lease(lease)));
+            self.rest.push(Deferred::new(Rest::Lease(lease)));
         }
         if let Some(waker) = waker {
-            self.to_notify.push(Notify::Waker(Later::new(waker)));
+            self.to_notify.push(Notify::Waker(Deferred::new(waker)));
         }
     }
 }

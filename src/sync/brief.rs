@@ -165,11 +165,11 @@ mod loom {
 
     use super::*;
     use crate::sync::lock;
-    use crate::sync::loom::{Watched, check, mutant, spawn};
+    use crate::sync::loom::{TrackedCell, check, mutant, spawn};
 
-    fn two_threads(give_back: fn(BriefGuard<'_, Watched>)) {
+    fn two_threads(give_back: fn(BriefGuard<'_, TrackedCell>)) {
         check(3, move || {
-            let mutex = Arc::new(BriefMutex::new(Watched::new()));
+            let mutex = Arc::new(BriefMutex::new(TrackedCell::new()));
             let other = Arc::clone(&mutex);
             let other = spawn(move || {
                 let guard = lock(&*other);

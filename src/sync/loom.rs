@@ -115,16 +115,16 @@ pub(crate) fn block_on<F: Future>(mut future: Pin<&mut F>) -> F::Output {
 }
 
 /// A cell that loom watches: two threads that reach it at once, one to write, fail the model.
-pub(crate) struct Watched(UnsafeCell<u32>);
+pub(crate) struct TrackedCell(UnsafeCell<u32>);
 
 #[expect(unsafe_code, reason = "races are what loom shall find")]
 // SAFETY: it is for models alone, where loom ends the run before two threads reach the content at
 // once.
-unsafe impl Sync for Watched {}
+unsafe impl Sync for TrackedCell {}
 
-impl Watched {
-    pub(crate) fn new() -> Watched {
-        Watched(UnsafeCell::new(0))
+impl TrackedCell {
+    pub(crate) fn new() -> TrackedCell {
+        TrackedCell(UnsafeCell::new(0))
     }
 
     pub(crate) fn write(&self) {

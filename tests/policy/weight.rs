@@ -33,8 +33,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "mem",
-        5538,
-        "45: a wait for a Buf is in the log; 46: memory that no device reaches",
+        5540,
+        "45: a wait for a Buf is in the log; 46: memory that no device reaches; 50: longer names break lines",
     ),
     (
         "ops",
@@ -53,18 +53,18 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "provider/soft",
-        10476,
-        "45: variables that cannot be read are refused; 46: whether a peer is of the same kind; 47: the boot id is read once; 47: what a peer permits; 47: a queue looks at the pages that rang; 47: a process is asked again on the connection it answered on; 47: idle endpoints give pages of their rings back; 43: a peer that leaves breaks no rule",
+        10481,
+        "45: variables that cannot be read are refused; 46: whether a peer is of the same kind; 47: the boot id is read once; 47: what a peer permits; 47: a queue looks at the pages that rang; 47: a process is asked again on the connection it answered on; 47: idle endpoints give pages of their rings back; 43: a peer that leaves breaks no rule; 50: longer names break lines",
     ),
     (
         "provider/verbs",
-        8253,
-        "46: which address of a port, by the networks of this host; 46: ports of adapters have names; 46: whether a peer is of the same kind; 47: what a peer permits; 48: rdma_cm; 48: memory by address and key; 48: what a reader found in rdma_cm; 48: why nobody can listen; 48: iWARP by rdma_cm; 48: what a reader found over iWARP; V13: no wake-up for nothing; issue 51, 2: lists of 32; 43: queue pairs of copies are replaced outside of locks",
+        8259,
+        "46: which address of a port, by the networks of this host; 46: ports of adapters have names; 46: whether a peer is of the same kind; 47: what a peer permits; 48: rdma_cm; 48: memory by address and key; 48: what a reader found in rdma_cm; 48: why nobody can listen; 48: iWARP by rdma_cm; 48: what a reader found over iWARP; V13: no wake-up for nothing; issue 51, 2: lists of 32; 43: queue pairs of copies are replaced outside of locks; 50: longer names break lines",
     ),
     (
         "reactor",
-        7011,
-        "45: a handshake is late after a second; 46: that a peer leaves is no warning; 46: the peer's address; 46: completion vectors; 46: the log names the peer of a stream; 46: an orderly end of a stream warns nobody; 46: whether a thread polls; 47: a search for a Slot begins where the last has ended; 46: whether a WorkQ was shut down; 47: what a peer permits; issue 51, 2: jobs that are given to the device together; 48: a child of fork leaves the parent's registrations",
+        7015,
+        "45: a handshake is late after a second; 46: that a peer leaves is no warning; 46: the peer's address; 46: completion vectors; 46: the log names the peer of a stream; 46: an orderly end of a stream warns nobody; 46: whether a thread polls; 47: a search for a Slot begins where the last has ended; 46: whether a WorkQ was shut down; 47: what a peer permits; issue 51, 2: jobs that are given to the device together; 48: a child of fork leaves the parent's registrations; 50: longer names break lines",
     ),
     (
         "stream",
@@ -79,7 +79,7 @@ const RECORD: [(&str, usize, &str); 14] = [
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 49_173;
+const SUM: usize = 49_190;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

@@ -204,8 +204,8 @@ fn who_kept_up_is_told(peers: &Peers) {
                 for ended in pair.ends[0].reap(8) {
                     pair.settle(0, &ended);
                 }
-                let is_over = pair.ends[0].in_flight(Table::Jobs) == 0;
-                is_over && pair.take(1)
+                let is_met = pair.ends[0].in_flight(Table::Jobs) == 0;
+                is_met && pair.take(1)
             },
         );
     }

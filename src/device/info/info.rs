@@ -21,10 +21,10 @@ use super::pci::{PciAddr, PciFunction};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[doc(alias = "doca_devinfo")]
-pub struct DevInfo(Arc<Inner>);
+pub struct DevInfo(Arc<DevInfoInner>);
 
 #[derive(Debug, PartialEq, Eq)]
-struct Inner {
+struct DevInfoInner {
     provider: &'static str,
     name: String,
     pci_addr: Option<PciAddr>,
@@ -41,7 +41,7 @@ impl DevInfo {
         function: PciFunction,
         caps: Caps,
     ) -> DevInfo {
-        DevInfo(Arc::new(Inner {
+        DevInfo(Arc::new(DevInfoInner {
             provider,
             name: name.into(),
             pci_addr: pci_addr.into(),

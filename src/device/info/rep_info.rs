@@ -122,10 +122,10 @@ impl RepCaps {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[doc(alias = "doca_devinfo_rep")]
-pub struct RepInfo(Arc<Inner>);
+pub struct RepInfo(Arc<RepInfoInner>);
 
 #[derive(Debug, PartialEq, Eq)]
-struct Inner {
+struct RepInfoInner {
     name: String,
     vuid: String,
     pci_addr: Option<PciAddr>,
@@ -143,7 +143,7 @@ impl RepInfo {
         function: PciFunction,
         kind: RepKind,
     ) -> RepInfo {
-        RepInfo(Arc::new(Inner {
+        RepInfo(Arc::new(RepInfoInner {
             name: name.into(),
             vuid: vuid.into(),
             pci_addr: pci_addr.into(),

@@ -122,7 +122,7 @@ pub struct EventWait {
 impl EventWait {
     /// Returns true if a counter of this value ends it.
     #[inline(always)]
-    pub const fn is_over(&self, value: u64) -> bool {
+    pub const fn is_met(&self, value: u64) -> bool {
         value & self.mask > self.threshold
     }
 }

@@ -54,12 +54,12 @@ use crate::sync::{Mutex, MutexGuard, lock};
 /// ```
 #[derive(Clone)]
 #[doc(alias = "doca_buf_list_chain")]
-pub struct BufChain(pub(super) Arc<Inner>);
+pub struct BufChain(pub(super) Arc<ChainInner>);
 
 /// The most pieces that memory is taken for when a chain is made.
 const AT_ONCE: usize = 4096;
 
-pub(super) struct Inner {
+pub(super) struct ChainInner {
     capacity: usize,
     pub(super) state: Mutex<State>,
 }
@@ -107,7 +107,7 @@ impl BufChain {
             imported: 0,
             unleased: 0,
         };
-        BufChain(Arc::new(Inner {
+        BufChain(Arc::new(ChainInner {
             capacity: pieces,
             state: Mutex::new(state),
         }))

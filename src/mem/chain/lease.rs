@@ -8,14 +8,14 @@
 
 use std::sync::Arc;
 
-use super::chain::{BufChain, Inner, State, Users};
+use super::chain::{BufChain, ChainInner, State, Users};
 use crate::mem::element::{ReadLease, WriteLease};
 use crate::sync::lock;
 
 /// A job has given its leases back. The drop of this notifies the futures that waited for that, and
 /// may be the last of the chain: both may run the application's code.
 pub struct AfterChain {
-    chain: Arc<Inner>,
+    chain: Arc<ChainInner>,
     /// True if futures are to be notified.
     notifies: bool,
 }
@@ -28,7 +28,7 @@ impl Drop for AfterChain {
     }
 }
 
-impl Inner {
+impl ChainInner {
     /// Notifies the futures that waited for leases which were given back. The caller has not locked
     /// the chain.
     pub(super) fn run_after(&self) {
@@ -56,10 +56,10 @@ impl State {
 }
 
 /// A job's right to read a chain. `None` once it was given back.
-pub struct ChainRead(Option<Arc<Inner>>);
+pub struct ChainRead(Option<Arc<ChainInner>>);
 
 impl ChainRead {
-    pub(super) fn new(chain: &Arc<Inner>) -> ChainRead {
+    pub(super) fn new(chain: &Arc<ChainInner>) -> ChainRead {
         ChainRead(Some(Arc::clone(chain)))
     }
 
@@ -105,10 +105,10 @@ impl Drop for ChainRead {
 }
 
 /// A job's right to write a chain. `None` once it was given back.
-pub struct ChainWrite(Option<Arc<Inner>>);
+pub struct ChainWrite(Option<Arc<ChainInner>>);
 
 impl ChainWrite {
-    pub(super) fn new(chain: &Arc<Inner>) -> ChainWrite {
+    pub(super) fn new(chain: &Arc<ChainInner>) -> ChainWrite {
         ChainWrite(Some(Arc::clone(chain)))
     }
 

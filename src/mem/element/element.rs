@@ -27,8 +27,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::Relaxed};
 
 use super::slab::Slab;
 use crate::error::{JobError, Reason};
-use crate::mem::mmap::{Entry, Holder, Mmap, MmapInner};
-use crate::mem::ranges::{Busy, LeaseWord, Left, RangeNode, Refused};
+use crate::mem::mmap::{Holder, KeyEntry, Mmap, MmapInner};
+use crate::mem::ranges::{Busy, LeaseRefusal, LeaseWord, Left, RangeNode};
 
 #[repr(align(128))]
 pub struct Element {
@@ -41,7 +41,7 @@ pub struct Element {
     /// while it is out.
     mmap: AtomicPtr<MmapInner>,
     /// What the Mmap says of its first device, for each use, and of its access, near at hand.
-    near: [Entry; 2],
+    near: [KeyEntry; 2],
     writable: AtomicBool,
     /// True if others may write the bytes at any time.
     shared: AtomicBool,
@@ -83,7 +83,7 @@ impl Element {
             head: AtomicPtr::default(),
             len: AtomicUsize::new(0),
             mmap: AtomicPtr::default(),
-            near: std::array::from_fn(|_| Entry::new()),
+            near: std::array::from_fn(|_| KeyEntry::new()),
             writable: AtomicBool::new(false),
             shared: AtomicBool::new(false),
             ranged: true,
@@ -194,7 +194,7 @@ impl Element {
     }
 
     #[inline(always)]
-    pub(super) fn read(&self) -> Result<(), Refused> {
+    pub(super) fn read(&self) -> Result<(), LeaseRefusal> {
         if self.ranged {
             self.read_ranged()
         } else {
@@ -203,7 +203,7 @@ impl Element {
     }
 
     #[inline(always)]
-    pub(super) fn write(&self) -> Result<(), Refused> {
+    pub(super) fn write(&self) -> Result<(), LeaseRefusal> {
         if self.ranged {
             self.write_ranged()
         } else {
@@ -212,13 +212,13 @@ impl Element {
     }
 
     #[inline(never)]
-    fn read_ranged(&self) -> Result<(), Refused> {
+    fn read_ranged(&self) -> Result<(), LeaseRefusal> {
         // SAFETY: the element was entered when it was taken, and is until nobody holds it.
         unsafe { self.mmap().ranges().read(self.node(), &self.word) }
     }
 
     #[inline(never)]
-    fn write_ranged(&self) -> Result<(), Refused> {
+    fn write_ranged(&self) -> Result<(), LeaseRefusal> {
         // SAFETY: as in `read_ranged`.
         unsafe { self.mmap().ranges().write(self.node(), &self.word) }
     }

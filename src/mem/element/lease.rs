@@ -21,7 +21,7 @@ use super::released::released;
 use crate::device::Segment;
 use crate::error::{JobError, Reason};
 use crate::mem::mmap::Holder;
-use crate::mem::ranges::{Left, MAX_READERS, Refused};
+use crate::mem::ranges::{LeaseRefusal, Left, MAX_READERS};
 
 /// A Lease was given back, and something is to be done. Its drop does it, and may run code of the
 /// application's.
@@ -62,8 +62,8 @@ impl Handle {
         let element = self.0.again();
         match element.read() {
             Ok(()) => Ok(Lease(element)),
-            Err(Refused::Held) => Err(JobError::of(Reason::SourceInUse)),
-            Err(Refused::Limit) => Err(JobError::new(Reason::LeaseLimit, MAX_READERS, 0)),
+            Err(LeaseRefusal::Held) => Err(JobError::of(Reason::SourceInUse)),
+            Err(LeaseRefusal::Limit) => Err(JobError::new(Reason::LeaseLimit, MAX_READERS, 0)),
         }
     }
 

@@ -29,7 +29,7 @@ pub(in crate::mem) struct Slab {
     order: Arc<Order>,
     /// The process in which others will be told if those who were told take nothing, or 0. A child
     /// of fork(2) has no thread of its parent's.
-    rung: AtomicU32,
+    notified_in: AtomicU32,
     this: Weak<Slab>,
     base: Base,
 }
@@ -59,7 +59,7 @@ impl Slab {
                 free: FreeList::new(len),
                 waiters: Waiters::new(),
                 order: Order::new(),
-                rung: AtomicU32::new(0),
+                notified_in: AtomicU32::new(0),
                 this: Weak::clone(weak),
                 base,
             }
@@ -168,10 +168,10 @@ impl Slab {
             return;
         }
         let here = Process::current().id();
-        if self.rung.swap(here, Ordering::SeqCst) != here {
+        if self.notified_in.swap(here, Ordering::SeqCst) != here {
             let this: Weak<dyn Line> = self.this.clone();
             if !pass_over_soon(this) {
-                self.rung.store(0, Ordering::SeqCst);
+                self.notified_in.store(0, Ordering::SeqCst);
                 self.waiters.notify_and_wake(|who| who.waiting);
             }
         }
@@ -249,7 +249,7 @@ impl Line for Slab {
     /// Doubles the number of those who were told, so that a long line is told in a few steps.
     fn pass_over(&self) {
         // A swap: what was brought home before somebody found that it had rung is seen here.
-        self.rung.swap(0, Ordering::SeqCst);
+        self.notified_in.swap(0, Ordering::SeqCst);
         if !self.free.is_empty() {
             self.tell(|told| told.max(1));
         }

@@ -91,11 +91,11 @@ pub(in crate::mem) fn register(
 }
 
 /// A Holder, and its key; 0 is nobody.
-pub(in crate::mem) struct Entry(AtomicU64, AtomicU64);
+pub(in crate::mem) struct KeyEntry(AtomicU64, AtomicU64);
 
-impl Entry {
-    pub(in crate::mem) fn new() -> Entry {
-        Entry(AtomicU64::new(0), AtomicU64::new(0))
+impl KeyEntry {
+    pub(in crate::mem) fn new() -> KeyEntry {
+        KeyEntry(AtomicU64::new(0), AtomicU64::new(0))
     }
 
     /// Its key, if it is of this Holder.
@@ -113,17 +113,17 @@ impl Entry {
         (self.0.load(Relaxed), self.1.load(Relaxed))
     }
 
-    pub(in crate::mem) fn copy(&self, other: &Entry) {
+    pub(in crate::mem) fn copy(&self, other: &KeyEntry) {
         self.set(other.get());
     }
 }
 
 /// All Holders, the first device's first.
-pub(in crate::mem) struct Keys([Entry; 2 * MAX]);
+pub(in crate::mem) struct Keys([KeyEntry; 2 * MAX]);
 
 impl Keys {
     pub(in crate::mem) fn new() -> Keys {
-        Keys(std::array::from_fn(|_| Entry::new()))
+        Keys(std::array::from_fn(|_| KeyEntry::new()))
     }
 
     /// Writes the table anew, while nothing of the Mmap is used.
@@ -141,7 +141,7 @@ impl Keys {
             .for_each(|(to, entry)| to.set(entry));
     }
 
-    pub(in crate::mem) fn iter(&self) -> std::slice::Iter<'_, Entry> {
+    pub(in crate::mem) fn iter(&self) -> std::slice::Iter<'_, KeyEntry> {
         self.0.iter()
     }
 

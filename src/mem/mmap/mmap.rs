@@ -7,7 +7,7 @@ use std::ops::{Bound, Range, RangeBounds};
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
-use super::devices::{self, Entry, Holder, Keys, Registrations};
+use super::devices::{self, Holder, KeyEntry, Keys, Registrations};
 use super::exports::Export;
 use super::memory::Memory;
 use crate::device::{
@@ -251,7 +251,7 @@ impl MmapInner {
     }
 
     /// Returns the keys that the devices know this memory by, the first device's first.
-    pub(in crate::mem) fn keys(&self) -> std::slice::Iter<'_, Entry> {
+    pub(in crate::mem) fn keys(&self) -> std::slice::Iter<'_, KeyEntry> {
         self.keys.iter()
     }
 

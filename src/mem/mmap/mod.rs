@@ -13,8 +13,8 @@ mod mmap;
 mod owner;
 
 pub use builder::MmapBuilder;
-pub(super) use devices::Entry;
 pub(crate) use devices::Holder;
+pub(super) use devices::KeyEntry;
 #[cfg(all(test, tokio_doca_loom))]
 pub(super) use devices::{Keys, Registrations, register};
 pub use huge::HugePages;

@@ -11,7 +11,7 @@ use super::marks::{
     RdmaDestination, RdmaSource, Source,
 };
 use super::model::Place;
-use super::model::sealed::{Operand, ReadFrom, Taken, WriteTo};
+use super::model::sealed::{LeasedOperand, Operand, ReadFrom, WriteTo};
 use super::rule::Rule;
 use crate::error::{JobError, Reason};
 use crate::mem::buf::{Buf, BufSlice, Extent, Span};
@@ -149,7 +149,7 @@ kinds! {
 
 /// No operand of this kind is made of that type.
 #[cold]
-fn never<T>() -> Taken<T> {
+fn never<T>() -> LeasedOperand<T> {
     Err(JobError::of(Reason::SliceAsDestination))
 }
 
@@ -233,7 +233,7 @@ impl<K: Kind> ReadFrom for Any<K> {
     }
 
     #[inline(always)]
-    fn lease_data(&self, holder: Holder, rule: Rule) -> Taken<Option<Reading>> {
+    fn lease_data(&self, holder: Holder, rule: Rule) -> LeasedOperand<Option<Reading>> {
         if let One::Buf(buf) = &self.0 {
             return any(buf.lease_data(holder, rule));
         }
@@ -261,7 +261,7 @@ impl<K: Kind> WriteTo for Any<K> {
     }
 
     #[inline(always)]
-    fn lease_room(&self, holder: Holder, rule: Rule) -> Taken<Option<Writing>> {
+    fn lease_room(&self, holder: Holder, rule: Rule) -> LeasedOperand<Option<Writing>> {
         if let One::Buf(buf) = &self.0 {
             return any(buf.lease_room(holder, rule));
         }
@@ -285,7 +285,7 @@ impl<K: Kind> WriteTo for Any<K> {
 
 /// The same with leases of any kind.
 #[inline(always)]
-fn any<L: IntoKept<K>, K>(taken: Taken<L>) -> Taken<Option<K>> {
+fn any<L: IntoKept<K>, K>(taken: LeasedOperand<L>) -> LeasedOperand<Option<K>> {
     let (lease, segments, len) = taken?;
     Ok((lease.kept(), segments, len))
 }

@@ -80,7 +80,7 @@ pub(crate) struct Sides<'a, S, D> {
 }
 
 /// Leases of both sides, the segments that they are on, and how many bytes are moved.
-struct Taken<R, W> {
+struct BothSides<R, W> {
     leases: (R, W),
     src: Segments,
     dst: Segments,
@@ -105,7 +105,7 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         rule: Rule,
         fits: Option<u64>,
         check: impl Fn(Extent, Extent) -> Result<(), JobError>,
-    ) -> Result<Taken<S::Lease, D::Lease>, JobError> {
+    ) -> Result<BothSides<S::Lease, D::Lease>, JobError> {
         // One piece within the limits, whatever becomes of its rooms, needs no look at them.
         let fits = fits.is_some_and(|fits| self.src.most() as u64 <= fits);
         if self.src.is_single() && self.dst.is_single() && fits {
@@ -119,7 +119,7 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
     }
 
     #[inline(always)]
-    fn take_unchecked(&self, rule: Rule) -> Result<Taken<S::Lease, D::Lease>, JobError> {
+    fn take_unchecked(&self, rule: Rule) -> Result<BothSides<S::Lease, D::Lease>, JobError> {
         let Sides { src, dst, holder } = *self;
         // Asked before the leases: where the caller knows it, nothing is asked twice.
         let single = src.is_single() && dst.is_single();
@@ -134,7 +134,7 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         if !leases_tell && share(src, dst, single) {
             return Err(JobError::of(Reason::Overlap));
         }
-        Ok(Taken {
+        Ok(BothSides {
             leases: (read, write),
             src: from,
             dst: to,
@@ -151,7 +151,7 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         check: impl Fn(Extent, Extent) -> Result<(), JobError>,
     ) -> Result<Leased<LeasesOf<S, D>, J>, JobError> {
         let rule = Rule::on_lent::<J>(order);
-        let Taken {
+        let BothSides {
             leases,
             src,
             dst,
@@ -184,7 +184,7 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         check(self.src.data(), self.dst.room())?;
         let session = session.map(Session::lease).transpose()?;
         let rule = Rule::on_lent::<J>(order);
-        let Taken {
+        let BothSides {
             leases,
             src,
             dst,
@@ -220,7 +220,7 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         check: impl Fn(Extent, Extent) -> Result<(), JobError>,
     ) -> Result<Leased<LeasesOf<S, D>, RdmaJob>, JobError> {
         assert!(rule == Rule::of(verb));
-        let Taken {
+        let BothSides {
             leases,
             src,
             dst,

@@ -65,7 +65,7 @@ pub mod sealed {
         /// Returns its data now, without a lease.
         fn data(&self) -> Extent;
         /// Takes the leases. Returns the segments and the number of bytes, too.
-        fn lease_data(&self, holder: Holder, rule: Rule) -> Taken<Self::Lease>;
+        fn lease_data(&self, holder: Holder, rule: Rule) -> LeasedOperand<Self::Lease>;
     }
 
     /// What a job writes.
@@ -74,7 +74,7 @@ pub mod sealed {
         /// Returns its tailroom now, without a lease.
         fn room(&self) -> Extent;
         /// Takes the leases. Returns the segments and the number of bytes, too.
-        fn lease_room(&self, holder: Holder, rule: Rule) -> Taken<Self::Lease>;
+        fn lease_room(&self, holder: Holder, rule: Rule) -> LeasedOperand<Self::Lease>;
         /// Returns true if this is a write lease on it.
         fn is_leased_by(&self, _lease: &Writing) -> bool {
             false
@@ -82,10 +82,10 @@ pub mod sealed {
     }
 
     /// Leases, and what they are on.
-    pub type Taken<L> = Result<(L, Segments, usize), JobError>;
+    pub type LeasedOperand<L> = Result<(L, Segments, usize), JobError>;
 }
 
-use sealed::{Operand, ReadFrom, Taken, WriteTo};
+use sealed::{LeasedOperand, Operand, ReadFrom, WriteTo};
 
 impl Operand for Buf {
     #[inline(always)]
@@ -112,7 +112,7 @@ impl ReadFrom for Buf {
     }
 
     #[inline(always)]
-    fn lease_data(&self, holder: Holder, _rule: Rule) -> Taken<ReadLease> {
+    fn lease_data(&self, holder: Holder, _rule: Rule) -> LeasedOperand<ReadLease> {
         let lease = self.0.read()?;
         let segment = lease.whole(holder)?;
         Ok((lease, Segments::one(segment), segment.len()))
@@ -127,7 +127,7 @@ impl WriteTo for Buf {
     }
 
     #[inline(always)]
-    fn lease_room(&self, holder: Holder, _rule: Rule) -> Taken<WriteLease> {
+    fn lease_room(&self, holder: Holder, _rule: Rule) -> LeasedOperand<WriteLease> {
         let lease = self.0.write()?;
         let segment = lease.segment(holder)?;
         Ok((lease, Segments::one(segment), segment.len()))
@@ -163,7 +163,7 @@ impl ReadFrom for BufSlice {
     }
 
     #[inline(always)]
-    fn lease_data(&self, holder: Holder, _rule: Rule) -> Taken<ReadLease> {
+    fn lease_data(&self, holder: Holder, _rule: Rule) -> LeasedOperand<ReadLease> {
         let lease = self.buf.0.read()?;
         let segment = lease.segment(holder, self.from, self.len)?;
         Ok((lease, Segments::one(segment), self.len))
@@ -206,7 +206,7 @@ impl ReadFrom for BufChain {
         self.data_extent()
     }
 
-    fn lease_data(&self, holder: Holder, rule: Rule) -> Taken<ChainRead> {
+    fn lease_data(&self, holder: Holder, rule: Rule) -> LeasedOperand<ChainRead> {
         self.begin_read(holder, rule == Rule::Copy)
     }
 }
@@ -218,7 +218,7 @@ impl WriteTo for BufChain {
         self.room_extent()
     }
 
-    fn lease_room(&self, holder: Holder, rule: Rule) -> Taken<ChainWrite> {
+    fn lease_room(&self, holder: Holder, rule: Rule) -> LeasedOperand<ChainWrite> {
         self.begin_write(holder, rule == Rule::Copy)
     }
 
@@ -263,7 +263,7 @@ impl ReadFrom for RemoteBuf {
     /// An atomic takes a read lease on memory of this process, as an atomic of a Buf does: others
     /// write there anyway.
     #[inline(always)]
-    fn lease_data(&self, holder: Holder, rule: Rule) -> Taken<RemoteRead> {
+    fn lease_data(&self, holder: Holder, rule: Rule) -> LeasedOperand<RemoteRead> {
         let segment = match rule {
             Rule::Atomic => self.atomic(holder)?,
             _ => self.readable(holder)?,
@@ -282,7 +282,7 @@ impl WriteTo for RemoteBuf {
     }
 
     #[inline(always)]
-    fn lease_room(&self, holder: Holder, _rule: Rule) -> Taken<RemoteWrite> {
+    fn lease_room(&self, holder: Holder, _rule: Rule) -> LeasedOperand<RemoteWrite> {
         let segment = self.writable(holder)?;
         let lease = RemoteWrite::begin(self)?;
         Ok((lease, Segments::one(segment), segment.len()))
@@ -315,7 +315,7 @@ impl ReadFrom for () {
     }
 
     #[inline(always)]
-    fn lease_data(&self, _holder: Holder, _rule: Rule) -> Taken<()> {
+    fn lease_data(&self, _holder: Holder, _rule: Rule) -> LeasedOperand<()> {
         Ok(((), Segments::none(), 0))
     }
 }
@@ -328,7 +328,7 @@ impl WriteTo for () {
     }
 
     #[inline(always)]
-    fn lease_room(&self, _holder: Holder, _rule: Rule) -> Taken<()> {
+    fn lease_room(&self, _holder: Holder, _rule: Rule) -> LeasedOperand<()> {
         Ok(((), Segments::none(), 0))
     }
 }
@@ -376,7 +376,7 @@ impl<T: ReadFrom> ReadFrom for &T {
     }
 
     #[inline(always)]
-    fn lease_data(&self, holder: Holder, rule: Rule) -> Taken<T::Lease> {
+    fn lease_data(&self, holder: Holder, rule: Rule) -> LeasedOperand<T::Lease> {
         T::lease_data(self, holder, rule)
     }
 }
@@ -389,7 +389,7 @@ impl<T: WriteTo> WriteTo for &T {
     }
 
     #[inline(always)]
-    fn lease_room(&self, holder: Holder, rule: Rule) -> Taken<T::Lease> {
+    fn lease_room(&self, holder: Holder, rule: Rule) -> LeasedOperand<T::Lease> {
         T::lease_room(self, holder, rule)
     }
 

@@ -43,9 +43,9 @@ pub enum ArrayTarget {
 #[derive(Clone)]
 #[doc(alias = "doca_buf_arr")]
 #[doc(alias = "doca_buf_array")]
-pub struct BufArray(Arc<Inner>);
+pub struct BufArray(Arc<ArrayInner>);
 
-struct Inner {
+struct ArrayInner {
     /// They keep their slab, and so the claim.
     bufs: Box<[Buf]>,
     element_size: usize,
@@ -187,7 +187,7 @@ impl BufArrayBuilder<'_> {
         let slab = cut.claim(OP, self.mmap)?;
         // The lowest first, so that each comes at its index.
         let bufs = std::iter::from_fn(|| Some(Buf(Handle::first(slab.take()?))));
-        Ok(BufArray(Arc::new(Inner {
+        Ok(BufArray(Arc::new(ArrayInner {
             bufs: bufs.collect(),
             element_size: self.element_size,
             mmap: self.mmap.clone(),

@@ -34,9 +34,9 @@ use crate::sync::WaitNode;
 #[derive(Clone)]
 #[doc(alias = "doca_bufpool")]
 #[doc(alias = "doca_buf_pool")]
-pub struct BufPool(Arc<Inner>);
+pub struct BufPool(Arc<PoolInner>);
 
-struct Inner {
+struct PoolInner {
     slab: SlabHandle,
     element_size: usize,
 }
@@ -294,7 +294,7 @@ impl BufPoolBuilder<'_> {
     pub fn build(self) -> Result<BufPool> {
         const OP: &str = "BufPoolBuilder::build";
         let cut = Cut::new(OP, self.mmap, self.range, self.element_size, self.alignment)?;
-        Ok(BufPool(Arc::new(Inner {
+        Ok(BufPool(Arc::new(PoolInner {
             slab: cut.claim(OP, self.mmap)?,
             element_size: self.element_size,
         })))

@@ -9,4 +9,4 @@ mod ranges;
 mod word;
 
 pub(super) use ranges::{Busy, RangeNode, Ranges, Stage};
-pub(super) use word::{LeaseWord, Left, MAX_READERS, Refused};
+pub(super) use word::{LeaseRefusal, LeaseWord, Left, MAX_READERS};

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 
 use super::interval::{IntervalTree, Node};
-use super::word::{LeaseWord, Left, Refused};
+use super::word::{LeaseRefusal, LeaseWord, Left};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::UnsafeCell;
 
@@ -264,11 +264,11 @@ impl Ranges {
         &mut self,
         node: NonNull<RangeNode>,
         word: &LeaseWord,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), LeaseRefusal> {
         let (start, end) = self.span(node);
         let first = word.readers() == 0 && start < end;
         if first && self.writers.overlaps(start, end) {
-            return Err(Refused::Held);
+            return Err(LeaseRefusal::Held);
         }
         word.read()?;
         if first {
@@ -290,13 +290,13 @@ impl Ranges {
         &mut self,
         node: NonNull<RangeNode>,
         word: &LeaseWord,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), LeaseRefusal> {
         let (start, end) = self.span(node);
         if start == end {
             return word.read();
         }
         if self.writers.overlaps(start, end) || self.readers.overlaps(start, end) {
-            return Err(Refused::Held);
+            return Err(LeaseRefusal::Held);
         }
         word.write()?;
         let place = self.tree_node(node);

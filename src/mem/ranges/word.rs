@@ -32,7 +32,7 @@ pub(in crate::mem) const MAX_READERS: u64 = READERS >> 32;
 
 /// Why a Lease was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::mem) enum Refused {
+pub(in crate::mem) enum LeaseRefusal {
     /// Somebody holds a Lease that excludes it.
     Held,
     /// As many as can be counted are out.
@@ -53,11 +53,11 @@ pub(in crate::mem) enum Left {
 }
 
 #[cold]
-fn refused(word: u64) -> Refused {
+fn refused(word: u64) -> LeaseRefusal {
     if word & WRITER != 0 {
-        Refused::Held
+        LeaseRefusal::Held
     } else {
-        Refused::Limit
+        LeaseRefusal::Limit
     }
 }
 
@@ -109,7 +109,7 @@ impl LeaseWord {
 
     /// A read Lease; the caller has a handle or a Lease.
     #[inline(always)]
-    pub(in crate::mem) fn read(&self) -> Result<(), Refused> {
+    pub(in crate::mem) fn read(&self) -> Result<(), LeaseRefusal> {
         let mut now = self.0.load(Ordering::Relaxed);
         loop {
             // One comparison for both: a writer's word is larger still.
@@ -136,11 +136,11 @@ impl LeaseWord {
 
     /// The write Lease; the caller has a handle.
     #[inline(always)]
-    pub(in crate::mem) fn write(&self) -> Result<(), Refused> {
+    pub(in crate::mem) fn write(&self) -> Result<(), LeaseRefusal> {
         let mut now = self.0.load(Ordering::Relaxed);
         loop {
             if now & LEASES != 0 {
-                return Err(Refused::Held);
+                return Err(LeaseRefusal::Held);
             }
             match self.0.compare_exchange_weak(
                 now,
@@ -234,13 +234,13 @@ mod tests {
         let word = word();
         word.read().unwrap();
         word.read().unwrap();
-        assert_eq!(word.write(), Err(Refused::Held));
+        assert_eq!(word.write(), Err(LeaseRefusal::Held));
         assert_eq!(word.end_read(), Left::Counts);
-        assert_eq!(word.write(), Err(Refused::Held));
+        assert_eq!(word.write(), Err(LeaseRefusal::Held));
         assert_eq!(word.end_read(), Left::Counts);
         word.write().unwrap();
-        assert_eq!(word.read(), Err(Refused::Held));
-        assert_eq!(word.write(), Err(Refused::Held));
+        assert_eq!(word.read(), Err(LeaseRefusal::Held));
+        assert_eq!(word.write(), Err(LeaseRefusal::Held));
         assert_eq!(word.end_write(), Left::Counts);
         assert_eq!(word.release(), Left::Nothing);
     }
@@ -262,7 +262,7 @@ mod tests {
         word.read().unwrap();
         word.read().unwrap();
         assert!(word.watch());
-        assert_eq!(word.write(), Err(Refused::Held));
+        assert_eq!(word.write(), Err(LeaseRefusal::Held));
         assert_eq!(word.end_read(), Left::Counts);
         word.retain();
         assert_eq!(word.release(), Left::Counts);
@@ -283,8 +283,8 @@ mod tests {
     fn a_lease_at_the_limit_is_refused_and_not_wrapped() {
         let word = word();
         word.preset(MAX_READERS);
-        assert_eq!(word.read(), Err(Refused::Limit));
-        assert_eq!(word.write(), Err(Refused::Held));
+        assert_eq!(word.read(), Err(LeaseRefusal::Limit));
+        assert_eq!(word.write(), Err(LeaseRefusal::Held));
         assert_eq!(word.readers(), MAX_READERS);
     }
 }

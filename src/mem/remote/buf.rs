@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use super::mmap::{Inner, RemoteMmap};
+use super::mmap::{RemoteMmap, RemoteMmapInner};
 use super::own::Own;
 use crate::device::{Audience, Segment};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
@@ -110,7 +110,7 @@ impl RemoteBuf {
     }
 
     #[inline(always)]
-    fn inner(&self) -> &Inner {
+    fn inner(&self) -> &RemoteMmapInner {
         &self.mmap.0
     }
 

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::buf::RemoteBuf;
-use super::mmap::{Inner, RemoteMmap};
+use super::mmap::{RemoteMmap, RemoteMmapInner};
 use crate::error::JobError;
 use crate::mem::element::{ReadLease, WriteLease};
 
@@ -54,7 +54,9 @@ impl RemoteWrite {
 }
 
 /// An import whose last count was given back: dropping this gives back the memory.
-pub(crate) struct LastImport(#[expect(dead_code, reason = "it is there to be dropped")] Inner);
+pub(crate) struct LastImport(
+    #[expect(dead_code, reason = "it is there to be dropped")] RemoteMmapInner,
+);
 
 impl RemoteMmap {
     /// Gives this count back, and leaves what is to be done after the last one to the caller.

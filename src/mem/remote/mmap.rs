@@ -70,9 +70,9 @@ use crate::mem::mmap::{Mmap, MmapInner};
 #[derive(Clone)]
 #[doc(alias = "doca_mmap_create_from_export")]
 #[doc(alias = "doca_mmap_get_from_export")]
-pub struct RemoteMmap(pub(super) Arc<Inner>);
+pub struct RemoteMmap(pub(super) Arc<RemoteMmapInner>);
 
-pub(super) struct Inner {
+pub(super) struct RemoteMmapInner {
     pub(super) device: Device,
     /// All of it, as the device knows it.
     pub(super) whole: Segment,
@@ -134,7 +134,7 @@ impl RemoteMmap {
                 return refuse("the device hands back memory that is not its owner's");
             }
         }
-        Ok(RemoteMmap(Arc::new(Inner {
+        Ok(RemoteMmap(Arc::new(RemoteMmapInner {
             device: device.clone(),
             // SAFETY: the device reaches these bytes by the key until the origin is dropped
             // (registrar duty 4). A RemoteBuf keeps the origin by its RemoteMmap, and so does a job

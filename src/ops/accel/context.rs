@@ -182,8 +182,8 @@ impl Accel {
     /// ([`Accel::caps`]; the bytes are those of the source, or, without one, the tailroom);
     /// `NotPermitted` if the destination is read-only; `InUse` if a job or a guard has either side;
     /// `Shutdown`; `BadState` without a runtime in event mode. Failed: what the device reports, and
-    /// `BadState` ([`Reason::Unheard`]) if an event-driven call in flight is polled where there is
-    /// no runtime: it goes on.
+    /// `BadState` ([`Reason::CannotWake`]) if an event-driven call in flight is polled where there
+    /// is no runtime: it goes on.
     ///
     /// # Cancel safety
     ///

@@ -72,7 +72,7 @@ pub enum Waiting<C: AsRef<SyncEvent>> {
         nap: Backoff,
         event: C,
         wait: EventWait,
-        over: bool,
+        finished: bool,
     },
 }
 
@@ -89,7 +89,7 @@ impl<C: AsRef<SyncEvent>> Kind for WaitRequest<C> {
                 nap: Backoff::new(event.as_ref().attachment().workq()),
                 event,
                 wait,
-                over: false,
+                finished: false,
             },
         }
     }
@@ -110,27 +110,27 @@ impl<C: AsRef<SyncEvent>> Kind for WaitRequest<C> {
                 mut nap,
                 event,
                 wait,
-                over,
+                finished,
             } => {
-                assert!(!*over, "an Op was polled after it had finished");
+                assert!(!*finished, "an Op was polled after it had finished");
                 if let Err(error) = ready!(nap.as_mut().poll(cx)) {
-                    *over = true;
+                    *finished = true;
                     return Poll::Ready(Err(error));
                 }
                 let looked = ready!(Get::poll(get.as_mut(), cx)).and_then(|value| {
-                    match wait.is_over(value) {
+                    match wait.is_met(value) {
                         true => Ok(Some(value)),
                         // Whether there is anybody to wait for no get tells.
                         false => event.as_ref().port().event().look(wait),
                     }
                 });
                 if let Some(result) = looked.transpose() {
-                    *over = true;
+                    *finished = true;
                     return Poll::Ready(result);
                 }
                 get.set(self::get(event));
                 if let Err(error) = nap.go_on(cx) {
-                    *over = true;
+                    *finished = true;
                     return Poll::Ready(Err(error));
                 }
                 Poll::Pending

@@ -15,8 +15,8 @@ const READS: usize = 64;
 /// Returns false if nobody is at the other end any more.
 pub(super) fn ring(socket: &Guarded) -> bool {
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-    let rung = send(socket.as_raw_fd(), &[1], flags);
-    !matches!(rung, Err(Errno::EPIPE | Errno::ECONNRESET))
+    let signalled = send(socket.as_raw_fd(), &[1], flags);
+    !matches!(signalled, Err(Errno::EPIPE | Errno::ECONNRESET))
 }
 
 /// Reads what rang, so that there is room for more. What a flooding peer leaves there costs it its

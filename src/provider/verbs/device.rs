@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use super::adapter::{Context, EndpointBlob, memory};
-use super::connection::Watched;
+use super::connection::EventTargets;
 use super::managed::Listener;
 use super::workq::VerbsQueue;
 use crate::device::contract::CmArrivals;
@@ -21,12 +21,16 @@ use crate::error::Result;
 
 pub(super) struct VerbsDevice {
     info: DevInfo,
-    watched: Arc<Watched>,
+    watched: Arc<EventTargets>,
     context: Arc<Context>,
 }
 
 impl VerbsDevice {
-    pub(super) fn new(info: DevInfo, watched: Arc<Watched>, context: Arc<Context>) -> VerbsDevice {
+    pub(super) fn new(
+        info: DevInfo,
+        watched: Arc<EventTargets>,
+        context: Arc<Context>,
+    ) -> VerbsDevice {
         VerbsDevice {
             info,
             watched,

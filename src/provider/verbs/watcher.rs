@@ -16,7 +16,7 @@ use tracing::{debug, error, warn};
 
 use super::adapter::{Context, event, wake};
 use super::cm::{self, CmEvent};
-use super::connection::Watched;
+use super::connection::EventTargets;
 use super::ffi::*;
 use super::transport::set_nonblocking;
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
@@ -31,7 +31,7 @@ struct Watcher {
 struct Device {
     /// `None` of one that is the application's.
     context: Option<Weak<Context>>,
-    watched: Arc<Watched>,
+    watched: Arc<EventTargets>,
     /// A descriptor of our own: the device closes its when it goes, which may be while we wait.
     events: Option<Arc<OwnedFd>>,
 }
@@ -56,7 +56,7 @@ static WATCHER: OnceLock<Watcher> = OnceLock::new();
 const TROUBLE: Duration = Duration::from_secs(1);
 
 /// Watches a device, as long as it is open.
-pub(super) fn watch(context: &Arc<Context>, watched: &Arc<Watched>) -> Result<()> {
+pub(super) fn watch(context: &Arc<Context>, watched: &Arc<EventTargets>) -> Result<()> {
     let events = match context.async_fd() {
         None => None,
         Some(fd) => {
@@ -167,7 +167,7 @@ impl Watcher {
     }
 
     /// Returns those of our own that are open. Others are forgotten, with their descriptors.
-    fn contexts(&self) -> Vec<(Arc<Context>, Arc<Watched>)> {
+    fn contexts(&self) -> Vec<(Arc<Context>, Arc<EventTargets>)> {
         let mut devices = lock(&self.devices);
         devices.retain(Device::is_open);
         let each = devices.iter();
@@ -175,7 +175,7 @@ impl Watcher {
             .collect()
     }
 
-    fn lists(&self) -> Vec<Arc<Watched>> {
+    fn lists(&self) -> Vec<Arc<EventTargets>> {
         let devices = lock(&self.devices);
         devices.iter().map(|it| Arc::clone(&it.watched)).collect()
     }
@@ -192,13 +192,13 @@ impl Watcher {
 }
 
 /// Adds memory to the shared receive queues that want it. Returns whether one still does.
-fn top_up(watched: &Watched) -> bool {
+fn top_up(watched: &EventTargets) -> bool {
     let each = watched.cores().into_iter().map(|core| core.top_up(None));
     each.fold(false, |any, one| any | one)
 }
 
 /// Reads what there is, acknowledges each event, and passes it on.
-fn read_events(context: &Context, watched: &Watched, closed: bool) {
+fn read_events(context: &Context, watched: &EventTargets, closed: bool) {
     if context.async_fd().is_none() || context.is_removed() {
         return;
     }
@@ -284,7 +284,7 @@ impl About {
     }
 }
 
-fn tell(context: &Context, watched: &Watched, about: About, kind: u32) {
+fn tell(context: &Context, watched: &EventTargets, about: About, kind: u32) {
     let device = &context.name;
     match about {
         About::RcConnection(id) => {

@@ -11,7 +11,7 @@ use std::task::Waker;
 
 use arrayvec::ArrayVec;
 
-use super::watch::{RdmaState, RdmaWatch, Watched};
+use super::watch::{RdmaState, RdmaWatch, WatchState};
 use crate::device::{
     Access, Endpoint, EndpointConfig, EndpointState, KeepAlive, Path, Queue, Receive, Submit,
     Transport,
@@ -27,12 +27,12 @@ pub(crate) struct EndpointPort {
     attachment: Attachment,
     endpoint: Arc<dyn Endpoint>,
     receives: Arc<RecvTable>,
-    watched: Arc<Watched>,
+    watched: Arc<WatchState>,
 }
 
 /// Returns what is done when the state of the connection has changed, or a message waits to be
 /// taken.
-fn on_change(watched: &Arc<Watched>, table: &Arc<OnceLock<Weak<RecvTable>>>) -> Changed {
+fn on_change(watched: &Arc<WatchState>, table: &Arc<OnceLock<Weak<RecvTable>>>) -> Changed {
     let (watched, table) = (Arc::clone(watched), Arc::clone(table));
     Arc::new(move || {
         // The endpoint is a provider's, and may panic.
@@ -52,7 +52,7 @@ impl EndpointPort {
         attachment: &mut Attachment,
         config: EndpointConfig,
     ) -> Result<EndpointPort> {
-        let watched = Arc::new(Watched::new());
+        let watched = Arc::new(WatchState::new());
         let table: Arc<OnceLock<Weak<RecvTable>>> = Arc::default();
         let changed = on_change(&watched, &table);
         // What the provider calls, maybe amid a look. The provider keeps nothing by it: what it

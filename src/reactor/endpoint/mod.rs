@@ -17,5 +17,5 @@ pub(in crate::reactor) use recv::Posted;
 pub(crate) use recv::{Receiver, RecvFuture, abandon, poll_posted, settle};
 pub(crate) use recv_batch::{RecvBatch, SUBMIT_BATCH};
 #[cfg(all(test, tokio_doca_loom))]
-pub(in crate::reactor) use watch::Watched;
+pub(in crate::reactor) use watch::WatchState;
 pub use watch::{RdmaState, RdmaWatch};

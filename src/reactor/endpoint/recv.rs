@@ -29,7 +29,7 @@ use crate::reactor::mode::Policy;
 use crate::reactor::places::{Ended, Wanted};
 use crate::reactor::spin::Spin;
 use crate::reactor::tables::{
-    Entry, PostedRecv, Receipt, Received, RecvBuf, RecvCompletion, RecvTable, Watching,
+    PostedEntry, PostedRecv, Receipt, Received, RecvBuf, RecvCompletion, RecvTable, Watching,
 };
 use crate::reactor::waiting::{Awaited, Waited};
 use crate::reactor::workq::{HasAttachment, Shared};
@@ -65,7 +65,7 @@ enum State {
     },
     Posted(Receipt, Spin),
     /// It was not posted.
-    Refused(JobError),
+    LaunchError(JobError),
     Finished,
 }
 
@@ -144,7 +144,7 @@ impl<R: Receiver> RecvFuture<R> {
         };
         let shared = &receiver.attachment().shared;
         let entries = shared.own_loop.entries_or_new();
-        entries.add(shared, user_data, Entry::Recv(posted));
+        entries.add(shared, user_data, PostedEntry::Recv(posted));
         Ok(())
     }
 
@@ -158,7 +158,7 @@ impl<R: Receiver> RecvFuture<R> {
         let state = std::mem::replace(self.project().state, State::Finished);
         Poll::Ready(match state {
             State::Posted(receipt, _) => Ok(receipt),
-            State::Refused(error) => Err(error),
+            State::LaunchError(error) => Err(error),
             _ => panic!("a receive was polled after it had finished"),
         })
     }
@@ -180,14 +180,14 @@ impl<R: Receiver> RecvFuture<R> {
                     spin: Spin::default(),
                     _watching: this.receiver.attachment().shared.core.registry.watch(),
                 },
-                Err(error) => State::Refused(error),
+                Err(error) => State::LaunchError(error),
             };
         }
         if let State::Queued { spin, .. } = this.state {
             let posted = ready!(post_in_line(this.receiver, spin, this.node.as_ref(), cx));
             *this.state = match posted {
                 Ok(receipt) => State::Posted(receipt, Spin::default()),
-                Err(error) => State::Refused(error),
+                Err(error) => State::LaunchError(error),
             };
             begun_under = None;
         }
@@ -211,7 +211,7 @@ impl<R: Receiver> RecvFuture<R> {
         };
         let (receipt, spin) = match this.state {
             State::Posted(receipt, spin) => (*receipt, spin),
-            State::Refused(error) => {
+            State::LaunchError(error) => {
                 let error = *error;
                 *this.state = State::Finished;
                 budget::spent(0);
@@ -443,7 +443,7 @@ impl<R: Receiver> PinnedDrop for RecvFuture<R> {
         match *this.state {
             State::Posted(receipt, _) => abandon(this.receiver.port(), receipt),
             // A place in line is left by the node's own drop; a notification is passed on there.
-            State::Idle | State::Queued { .. } | State::Refused(_) | State::Finished => {}
+            State::Idle | State::Queued { .. } | State::LaunchError(_) | State::Finished => {}
         }
     }
 }

@@ -66,7 +66,7 @@ pub enum RdmaState {
 }
 
 /// The state of one Rdma, as its watchers know it.
-pub(in crate::reactor) struct Watched {
+pub(in crate::reactor) struct WatchState {
     /// Names the Rdma in the log: a number that no other one of this process has.
     pub(super) id: u64,
     /// The peer of the stream that it belongs to, for the log.
@@ -92,10 +92,10 @@ struct Known {
     ended: bool,
 }
 
-impl Watched {
-    pub(in crate::reactor) fn new() -> Watched {
+impl WatchState {
+    pub(in crate::reactor) fn new() -> WatchState {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Watched {
+        WatchState {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             peer: OnceLock::new(),
             known: Mutex::new(Known {
@@ -248,7 +248,7 @@ impl Watched {
 #[derive(Clone)]
 #[must_use = "a watch tells nothing unless it is asked"]
 pub struct RdmaWatch {
-    watched: Arc<Watched>,
+    watched: Arc<WatchState>,
     seen: u64,
     /// While this lives, the device rings for changes.
     _watching: Watching,
@@ -256,7 +256,7 @@ pub struct RdmaWatch {
 }
 
 impl RdmaWatch {
-    pub(in crate::reactor) fn new(watched: &Arc<Watched>, shared: &Arc<Shared>) -> RdmaWatch {
+    pub(in crate::reactor) fn new(watched: &Arc<WatchState>, shared: &Arc<Shared>) -> RdmaWatch {
         let watch = RdmaWatch {
             watched: Arc::clone(watched),
             seen: watched.known().1,

@@ -80,10 +80,10 @@ pub(in crate::reactor) struct Events {
     nest: OnceLock<Epoll>,
     /// The caller has a loop of its own.
     lent: AtomicBool,
-    inner: Mutex<Inner>,
+    inner: Mutex<EventHandleInner>,
 }
 
-struct Inner {
+struct EventHandleInner {
     /// A queue has a descriptor of its own, so that the signal alone is not enough.
     several: bool,
     sources: [Option<Arc<Source>>; RUNTIMES],
@@ -110,7 +110,7 @@ impl Events {
     pub(in crate::reactor) fn new() -> Result<Events> {
         let signal =
             Signal::new().map_err(|error| Error::os("WorkQBuilder::build", "eventfd", error))?;
-        let inner = Inner {
+        let inner = EventHandleInner {
             several: false,
             sources: [const { None }; RUNTIMES],
             lost: ArrayVec::new(),
@@ -148,7 +148,7 @@ impl Events {
         self.ring();
     }
 
-    fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
+    fn inner(&self) -> std::sync::MutexGuard<'_, EventHandleInner> {
         lock(&self.inner)
     }
 
@@ -266,7 +266,11 @@ impl Events {
 
     /// Returns the epoll descriptor over all sources. The caller holds the lock, so that there is
     /// one.
-    fn span(&self, _inner: &Inner, op: impl Into<Option<&'static str>>) -> Result<&Epoll> {
+    fn span(
+        &self,
+        _inner: &EventHandleInner,
+        op: impl Into<Option<&'static str>>,
+    ) -> Result<&Epoll> {
         let op = op.into();
         if let Some(nest) = self.nest.get() {
             return Ok(nest);
@@ -318,7 +322,7 @@ impl Events {
     }
 }
 
-impl Inner {
+impl EventHandleInner {
     /// Returns true if this runtime is registered.
     fn has(&self, runtime: &Handle) -> bool {
         let mut sources = self.sources.iter().flatten();

@@ -22,10 +22,10 @@ use crate::device::{AsJob, Token};
 use crate::error::{JobError, Reason};
 use crate::reactor::budget;
 use crate::reactor::mode::Policy;
-use crate::reactor::slots::{Outcome, Taken, Target};
+use crate::reactor::slots::{Outcome, ReservedSlot, Target};
 use crate::reactor::spin::Spin;
 use crate::reactor::waiting::Waited;
-use crate::reactor::workq::{Attachment, HasAttachment, Prepared, Refused, Shared};
+use crate::reactor::workq::{Attachment, HasAttachment, LaunchError, Prepared, Shared};
 use crate::sync::WaitNode;
 
 #[derive(Debug)]
@@ -171,12 +171,12 @@ impl<C: HasAttachment> JobFuture<C> {
 /// this is dropped, the Slot is free, and those in line are told, and whoever waits for a shutdown.
 pub(crate) struct Reserved<'a> {
     shared: &'a Shared,
-    slot: Option<Taken<'a>>,
+    slot: Option<ReservedSlot<'a>>,
 }
 
 impl<'a> Reserved<'a> {
     #[inline(always)]
-    pub(in crate::reactor) fn take(mut self) -> Taken<'a> {
+    pub(in crate::reactor) fn take(mut self) -> ReservedSlot<'a> {
         self.slot.take().expect("it is taken once")
     }
 }
@@ -199,7 +199,7 @@ impl Attachment {
     /// # Errors
     ///
     /// `Again` if no Slot is free, or those in line may not be passed.
-    fn try_take(&self) -> Result<Taken<'_>, JobError> {
+    fn try_take(&self) -> Result<ReservedSlot<'_>, JobError> {
         let shared = &self.shared;
         let (line, table) = (&shared.waiters, &shared.core.table);
         let order = self.order.as_deref();
@@ -263,8 +263,8 @@ impl Attachment {
         {
             match self.launch(slot, prepared, None) {
                 // Stands in line, and asks once more from there.
-                Err(Refused::Full(_)) => {}
-                Err(Refused::Error(error)) => return Err(error),
+                Err(LaunchError::Full(_)) => {}
+                Err(LaunchError::Error(error)) => return Err(error),
                 Ok(token) => return Ok(State::InFlight(token, Spin::default())),
             }
         }

@@ -18,7 +18,7 @@ use crate::error::{JobError, Reason};
 use crate::reactor::mode::{LOOKS, Policy};
 use crate::reactor::slots::{Run, Target};
 use crate::reactor::spin::Spin;
-use crate::reactor::workq::{Attachment, Prepared, Refused, Shared, WorkQ};
+use crate::reactor::workq::{Attachment, LaunchError, Prepared, Shared, WorkQ};
 use crate::sync::WaitNode;
 use crate::sync::atomic::fence;
 
@@ -87,8 +87,8 @@ impl RunWaiter {
         match at.launch(slot, prepared, Some(Target::Run(run, node))) {
             Ok(_) => Ok(true),
             // The node stands in line, and asks once more from there.
-            Err(Refused::Full(_)) => Ok(false),
-            Err(Refused::Error(error)) => Err(error),
+            Err(LaunchError::Full(_)) => Ok(false),
+            Err(LaunchError::Error(error)) => Err(error),
         }
     }
 
@@ -111,8 +111,8 @@ impl RunWaiter {
         let mut tokens = ArrayVec::<_, N>::new();
         let refused = match at.launch_all(batch, &mut tokens) {
             // Those behind it stand in line, and ask once more from there.
-            None | Some(Refused::Full(_)) => Ok(()),
-            Some(Refused::Error(error)) => Err(error),
+            None | Some(LaunchError::Full(_)) => Ok(()),
+            Some(LaunchError::Error(error)) => Err(error),
         };
         (tokens.len(), refused)
     }
@@ -222,7 +222,7 @@ fn poll_event(
     ends: &impl Completions,
 ) -> Poll<Result<(), JobError>> {
     if RunWaiter::hear(heard, shared).is_err() {
-        return Poll::Ready(Err(JobError::of(Reason::Unheard)));
+        return Poll::Ready(Err(JobError::of(Reason::CannotWake)));
     }
     // Look first: what is over need not ring. Not if an event will come: that looks for all at
     // once.

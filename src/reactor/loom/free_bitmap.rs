@@ -8,7 +8,7 @@ use crate::sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Release, SeqCst},
 };
-use crate::sync::loom::{Task, Watched, check, mutant, spawn};
+use crate::sync::loom::{Task, TrackedCell, check, mutant, spawn};
 use crate::sync::{WaitNode, Waiters, seq_cst_order};
 
 /// All but `left` of `slots` are taken.
@@ -26,7 +26,7 @@ fn a_slot_is_taken_once_whichever_word_has_its_bit() {
     // Two words: even Slots in one, odd ones in the other.
     check(3, || {
         let bitmap = Arc::new(bitmap(16, &[2, 5]));
-        let cells: Arc<Vec<Watched>> = Arc::new((0..16).map(|_| Watched::new()).collect());
+        let cells: Arc<Vec<TrackedCell>> = Arc::new((0..16).map(|_| TrackedCell::new()).collect());
         let work = |number: usize| {
             let (bitmap, cells) = (Arc::clone(&bitmap), Arc::clone(&cells));
             move || {
@@ -48,7 +48,7 @@ fn a_slot_is_taken_once_whichever_word_has_its_bit() {
 fn mutant_bitmap_that_loads_and_stores_is_found() {
     mutant("Causality violation", || {
         check(3, || {
-            let (bits, cell) = (Arc::new(AtomicU64::new(1)), Arc::new(Watched::new()));
+            let (bits, cell) = (Arc::new(AtomicU64::new(1)), Arc::new(TrackedCell::new()));
             let work = || {
                 let (bits, cell) = (Arc::clone(&bits), Arc::clone(&cell));
                 move || {

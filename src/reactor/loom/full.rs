@@ -15,7 +15,7 @@ use ::loom::thread::JoinHandle;
 use super::{Bed, Op, on_a_workq, prepared};
 use crate::reactor::Attachment;
 use crate::reactor::JobFuture;
-use crate::reactor::workq::Refused;
+use crate::reactor::workq::LaunchError;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use crate::sync::loom::{Task, block_on, check, mutant, spawn};
 use crate::sync::seq_cst_order;
@@ -30,7 +30,7 @@ fn polled_once(attachment: &Arc<Attachment>) -> Pin<Box<Op>> {
 
 impl Bed {
     /// Submits without waiting in line; `refused` gets what the device refuses.
-    fn spawn_try(&self, refused: fn(&Attachment, Refused<'_>)) -> JoinHandle<()> {
+    fn spawn_try(&self, refused: fn(&Attachment, LaunchError<'_>)) -> JoinHandle<()> {
         let attachment = Arc::clone(&self.attachment);
         spawn(move || {
             let Ok(index) = attachment.try_reserve() else {
@@ -47,7 +47,7 @@ impl Bed {
 
 /// A job is in flight on a device that has room for no other, while one Op waits in line, and
 /// somebody tries.
-fn one_tries(refused: fn(&Attachment, Refused<'_>)) {
+fn one_tries(refused: fn(&Attachment, LaunchError<'_>)) {
     on_a_workq(1, move |_| {
         let bed = Bed::with(2, |queue| (queue.room, queue.timed) = (1, false));
         // Not polled again until all is over.

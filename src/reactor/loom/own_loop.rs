@@ -5,14 +5,14 @@ use std::sync::Arc;
 use super::{complete, held};
 use crate::reactor::slots::{Completed, Finished, Outcome, ResultKind, Slot, Target};
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use crate::sync::loom::{Task, Watched, check, mutant, spawn};
+use crate::sync::loom::{Task, TrackedCell, check, mutant, spawn};
 use crate::sync::seq_cst_order;
 
 #[test]
 fn what_ended_comes_out_of_the_ring_once_and_whole() {
     check(3, || {
         // Two Slots, one of which is used twice: its place in the ring is another one then.
-        let both = Arc::new((Finished::new(2), [Watched::new(), Watched::new()]));
+        let both = Arc::new((Finished::new(2), [TrackedCell::new(), TrackedCell::new()]));
         let finisher = |slot: u32| {
             let both = Arc::clone(&both);
             spawn(move || {
@@ -53,7 +53,7 @@ fn what_ended_comes_out_of_the_ring_once_and_whole() {
 fn mutant_that_puts_a_slot_in_and_then_writes_it_is_found() {
     mutant("Causality violation", || {
         check(3, || {
-            let both = Arc::new((Finished::new(1), Watched::new()));
+            let both = Arc::new((Finished::new(1), TrackedCell::new()));
             let finisher = {
                 let both = Arc::clone(&both);
                 spawn(move || {

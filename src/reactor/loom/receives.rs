@@ -11,7 +11,7 @@ use super::super::spin::Spin;
 use super::{Bed, on_a_workq};
 use crate::device::{Arrival, Completion, Segments};
 use crate::reactor::endpoint::Posted;
-use crate::reactor::gate::Outside;
+use crate::reactor::gate::GateLeft;
 use crate::reactor::places::{Ended, Ends, Places, Wanted};
 use crate::reactor::slots::{Leftovers, Notify};
 use crate::reactor::tables::{Numbered, Receipt, RecvBuf, RecvTable};
@@ -75,7 +75,7 @@ fn land(receives: &RecvTable, receipt: Receipt) -> bool {
     receives.complete(&[completion], &mut ends);
     let (freed, lease) = (ends.freed, None);
     let waker = match to_notify.pop() {
-        Some(Notify::Waker(waker)) => Some(waker.open(&Outside::of_a_test())),
+        Some(Notify::Waker(waker)) => Some(waker.open(&GateLeft::of_a_test())),
         Some(_) => panic!("it is posted"),
         None => None,
     };

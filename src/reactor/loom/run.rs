@@ -17,7 +17,7 @@ use crate::sync::atomic::{
     AtomicBool,
     Ordering::{Acquire, Release, SeqCst},
 };
-use crate::sync::loom::{Task, Watched, check, deep, mutant, spawn};
+use crate::sync::loom::{Task, TrackedCell, check, deep, mutant, spawn};
 use crate::sync::{Mutex, lock};
 
 /// What a run of a graph has for ends: a word and a waker, as `ops/graph/run/board.rs` has them.
@@ -179,7 +179,7 @@ fn a_run_whose_job_is_refused_is_woken_meanwhile() {
 /// and one that wakes.
 struct Toy {
     running: AtomicBool,
-    target: Watched,
+    target: TrackedCell,
 }
 
 /// A wake-up looks at the Slots of runs (`true`), or goes by a list of its own.
@@ -187,7 +187,7 @@ fn toy_is_refused_and_woken(at_the_slot: bool) {
     check(3, move || {
         let toy = Arc::new(Toy {
             running: AtomicBool::new(false),
-            target: Watched::new(),
+            target: TrackedCell::new(),
         });
         let waker_thread = {
             let toy = Arc::clone(&toy);

@@ -4,14 +4,14 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use super::{Bed, on_a_workq};
-use crate::reactor::endpoint::{RdmaState, RdmaWatch, Watched};
+use crate::reactor::endpoint::{RdmaState, RdmaWatch, WatchState};
 use crate::sync::WaitNode;
 use crate::sync::loom::{Task, block_on, mutant, spawn};
 
 /// Two watchers wait, while a thread closes what they watch, and another one asks as well.
-fn watchers(wait: fn(&Watched, RdmaWatch)) {
+fn watchers(wait: fn(&WatchState, RdmaWatch)) {
     on_a_workq(2, move |bed: &Bed| {
-        let watched = Arc::new(Watched::new());
+        let watched = Arc::new(WatchState::new());
         let watch = RdmaWatch::new(&watched, &bed.workq.0);
         let closer = {
             let watched = Arc::clone(&watched);

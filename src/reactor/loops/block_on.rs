@@ -42,13 +42,13 @@ impl Unpark {
             shared.turn();
             true
         } else {
-            let rung = shared.events.wait(bell);
-            if let Ok(true) = rung {
+            let signalled = shared.events.wait(bell);
+            if let Ok(true) = signalled {
                 // As a loop of the caller's own: what was read may have been for others too.
                 shared.events.quiet();
                 shared.event_turn();
             }
-            rung.is_ok()
+            signalled.is_ok()
         };
         self.asleep.store(false, Ordering::SeqCst);
         bell.quiet();

@@ -30,7 +30,7 @@ use crate::error::{JobError, Result};
 use crate::reactor::events::{Driven, this_thread};
 use crate::reactor::jobs::Reserved;
 use crate::reactor::slots::{Outcome, ResultKind, Target};
-use crate::reactor::tables::{End, Entry, PostedRun};
+use crate::reactor::tables::{End, PostedEntry, PostedRun};
 use crate::reactor::workq::{Attachment, Prepared, Shared, WorkQ};
 
 impl WorkQ {
@@ -156,7 +156,7 @@ impl WorkQ {
     /// Posts a run: the next `collect` begins it.
     pub(crate) fn post_run(&self, user_data: u64, run: Pin<Box<dyn PostedRun>>) {
         let entries = self.0.own_loop.entries_or_new();
-        entries.add(&self.0, user_data, Entry::Run(run));
+        entries.add(&self.0, user_data, PostedEntry::Run(run));
     }
 }
 
@@ -169,11 +169,11 @@ impl Shared {
 }
 
 /// Polls what was posted and has no Slot.
-fn poll(entry: &mut Entry, shared: &Arc<Shared>, cx: &mut Context<'_>) -> Poll<End> {
+fn poll(entry: &mut PostedEntry, shared: &Arc<Shared>, cx: &mut Context<'_>) -> Poll<End> {
     match entry {
-        Entry::Recv(recv) => recv.poll(shared, cx.waker()).map(End::Received),
-        Entry::Wait(wait) => wait.poll(shared, cx.waker()).map(End::Waited),
-        Entry::Run(run) => {
+        PostedEntry::Recv(recv) => recv.poll(shared, cx.waker()).map(End::Received),
+        PostedEntry::Wait(wait) => wait.poll(shared, cx.waker()).map(End::Waited),
+        PostedEntry::Run(run) => {
             let _doing = this_thread::enter_own_loop(&**shared);
             // The loop may be a task's. Where that one's budget is spent, it is the loop that goes
             // on.

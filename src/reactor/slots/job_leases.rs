@@ -3,7 +3,7 @@
 use super::target::{Leftovers, Outcome, Rest};
 use crate::error::{JobError, Reason};
 use crate::mem::{Grow, Leases, Reading, Writing};
-use crate::reactor::gate::Later;
+use crate::reactor::gate::Deferred;
 
 /// What a job in flight keeps.
 pub(crate) struct JobLeases {
@@ -42,10 +42,10 @@ impl JobLeases {
             session,
         } = self.leases;
         if let Some(last) = write.and_then(Writing::end) {
-            rest.push(Later::new(Rest::Last(last)));
+            rest.push(Deferred::new(Rest::Last(last)));
         }
         if let Some(last) = read.and_then(Reading::end) {
-            rest.push(Later::new(Rest::Last(last)));
+            rest.push(Deferred::new(Rest::Last(last)));
         }
         // Nothing of the application's hangs on it.
         drop(session);

@@ -23,6 +23,6 @@ pub(in crate::reactor) use phases::Phases;
 #[cfg(all(test, tokio_doca_loom))]
 pub(in crate::reactor) use slot::Completed;
 pub(in crate::reactor) use slot::Slot;
-pub(in crate::reactor) use table::{Table, Taken};
+pub(in crate::reactor) use table::{ReservedSlot, Table};
 pub(in crate::reactor) use target::{BATCH, Leftovers, Notify, Rest, Target};
 pub(crate) use target::{Outcome, ResultKind, Run};

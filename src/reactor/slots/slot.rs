@@ -28,7 +28,7 @@ use super::phases::{
     REGISTERING, RUNNING, WAITING, in_flight,
 };
 use super::target::{Leftovers, Notify, Outcome, Rest, ResultKind, Target};
-use crate::reactor::gate::Later;
+use crate::reactor::gate::Deferred;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{UnsafeCell, discard};
 
@@ -110,7 +110,7 @@ fn drop_target(target: Option<Target>) {
 
 /// Leaves a target that nobody notifies to be dropped later. Most often there is none.
 #[inline]
-fn leave(target: Option<Later<Target>>, rest: &mut Leftovers) {
+fn leave(target: Option<Deferred<Target>>, rest: &mut Leftovers) {
     if let Some(target) = target {
         rest.push(target.map(Rest::Unnotified));
     }
@@ -360,9 +360,9 @@ impl Slot {
     ///
     /// The target is the reaper's, as the phase says.
     #[inline(always)]
-    unsafe fn take_target(&self) -> Option<Later<Target>> {
+    unsafe fn take_target(&self) -> Option<Deferred<Target>> {
         // SAFETY: as the caller promises.
-        Later::new(unsafe { replace(&self.target, None) }).transpose()
+        Deferred::new(unsafe { replace(&self.target, None) }).transpose()
     }
 
     /// Reaper: Completing; the target is its own.
@@ -486,7 +486,7 @@ mod tests {
     use crate::error::ErrorKind;
     use crate::error::JobError;
     use crate::mem::Leases;
-    use crate::reactor::gate::Outside;
+    use crate::reactor::gate::GateLeft;
     use crate::reactor::slots::Run;
     use std::sync::{Arc, Mutex};
 
@@ -499,7 +499,7 @@ mod tests {
         let mut rest = Leftovers::new();
         let completed = slot.complete(generation, outcome, &mut rest);
         for rest in rest {
-            drop(rest.open(&Outside::of_a_test()));
+            drop(rest.open(&GateLeft::of_a_test()));
         }
         completed
     }
@@ -545,7 +545,7 @@ mod tests {
         else {
             panic!("a run is told, and the Slot freed");
         };
-        let Target::Run(run, 7) = target.open(&Outside::of_a_test()) else {
+        let Target::Run(run, 7) = target.open(&GateLeft::of_a_test()) else {
             panic!("it is the run that was named");
         };
         run.completed(7, Ok(3));

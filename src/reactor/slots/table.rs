@@ -12,7 +12,7 @@ use super::phases::Phases;
 use super::slot::{Completed, Slot};
 use super::target::{Leftovers, Notify, Outcome, ResultKind, Target};
 use crate::device::{Completion, Token};
-use crate::reactor::gate::Later;
+use crate::reactor::gate::Deferred;
 
 /// Outlives the WorkQ for as long as a device may complete one of its Jobs.
 pub(in crate::reactor) struct Table {
@@ -39,9 +39,9 @@ impl Table {
 
     /// Takes a free Slot.
     #[inline]
-    pub(in crate::reactor) fn take(&self) -> Option<Taken<'_>> {
+    pub(in crate::reactor) fn take(&self) -> Option<ReservedSlot<'_>> {
         let index = self.free.take()?;
-        Some(Taken { table: self, index })
+        Some(ReservedSlot { table: self, index })
     }
 
     pub(in crate::reactor) fn free(&self) -> &FreeBitmap {
@@ -170,21 +170,21 @@ impl Table {
     }
 
     /// Reaper: the wakers of the Ops that sleep, to be woken once the gate was left.
-    pub(in crate::reactor) fn sleepers(&self) -> Vec<Later<Waker>> {
+    pub(in crate::reactor) fn sleepers(&self) -> Vec<Deferred<Waker>> {
         let sleepers = self.taken().filter_map(Slot::take_waker);
-        sleepers.map(Later::new).collect()
+        sleepers.map(Deferred::new).collect()
     }
 }
 
 /// A Slot that was taken from the free list: only its holder fills it, and at most once. It goes
 /// back to the free list when it is dropped.
 #[must_use]
-pub(crate) struct Taken<'a> {
+pub(crate) struct ReservedSlot<'a> {
     table: &'a Table,
     index: u32,
 }
 
-impl Taken<'_> {
+impl ReservedSlot<'_> {
     /// Returns true if it is a Slot of this table.
     #[inline(always)]
     pub(in crate::reactor) fn is_of(&self, table: &Table) -> bool {
@@ -194,7 +194,7 @@ impl Taken<'_> {
     /// Fills the Slot. The device may see it from here on.
     #[inline(always)]
     pub(in crate::reactor) fn fill(self, held: JobLeases, target: Option<Target>) -> Token {
-        let Taken { table, index } = *ManuallyDrop::new(self);
+        let ReservedSlot { table, index } = *ManuallyDrop::new(self);
         // SAFETY: this was taken from the free list, and is used up here.
         let generation = unsafe { table.slots[index as usize].fill(held, target) };
         Token::new(0, index, generation)
@@ -202,14 +202,14 @@ impl Taken<'_> {
 
     /// A Job of the caller's own loop is over before it was the device's.
     pub(in crate::reactor) fn settle(self, user_data: u64, meaning: ResultKind, outcome: Outcome) {
-        let Taken { table, index } = *ManuallyDrop::new(self);
+        let ReservedSlot { table, index } = *ManuallyDrop::new(self);
         // SAFETY: as in `fill`.
         unsafe { table.slots[index as usize].settle(user_data, meaning, outcome) };
         table.finished.push(index);
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for ReservedSlot<'_> {
     fn drop(&mut self) {
         self.table.free.put(self.index);
     }

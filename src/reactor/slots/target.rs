@@ -8,7 +8,7 @@ use arrayvec::ArrayVec;
 use crate::device::Token;
 use crate::error::JobError;
 use crate::mem::{Last, Writing};
-use crate::reactor::gate::Later;
+use crate::reactor::gate::Deferred;
 use crate::reactor::places::Places;
 
 /// How a Job ended.
@@ -50,15 +50,15 @@ pub enum ResultKind {
 /// Whom to notify, once the gate was left.
 pub(in crate::reactor) enum Notify {
     /// The Op whose Job has ended.
-    Op(Later<Target>),
+    Op(Deferred<Target>),
     /// The run whose Job has ended so.
-    Run(Later<Target>, Outcome),
+    Run(Deferred<Target>, Outcome),
     /// An Op that has a place.
-    Waker(Later<Waker>),
+    Waker(Deferred<Waker>),
     /// The caller's own loop, if it armed.
     Caller,
     /// Those in line for a place of this table.
-    Line(Later<Arc<dyn Places>>),
+    Line(Deferred<Arc<dyn Places>>),
     /// Nobody: the completion names no Job, no receive and no wait. It is logged.
     Nobody(Token),
 }
@@ -78,4 +78,4 @@ pub(in crate::reactor) enum Rest {
 }
 
 /// Of a batch: of each Job two Leases, and a target.
-pub(in crate::reactor) type Leftovers = ArrayVec<Later<Rest>, { 3 * BATCH }>;
+pub(in crate::reactor) type Leftovers = ArrayVec<Deferred<Rest>, { 3 * BATCH }>;

@@ -65,7 +65,7 @@ impl EventPortHandle {
             None => self.event.look(&beyond)?,
         };
         match value {
-            Some(value) if beyond.is_over(value) => Err(JobError::event_too_high(value, highest)),
+            Some(value) if beyond.is_met(value) => Err(JobError::event_too_high(value, highest)),
             value => Ok(value),
         }
     }

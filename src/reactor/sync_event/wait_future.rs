@@ -33,7 +33,7 @@ use crate::reactor::mode::{LOOKS, Policy};
 use crate::reactor::places::Wanted;
 use crate::reactor::slots::Outcome;
 use crate::reactor::spin::Spin;
-use crate::reactor::tables::{Entry, PostedWait, Ticket, WaitTable};
+use crate::reactor::tables::{PostedEntry, PostedWait, Ticket, WaitTable};
 use crate::reactor::waiting::{Awaited, Backoff, Waited};
 use crate::reactor::workq::{HasAttachment, Shared};
 use crate::sync::WaitNode;
@@ -133,7 +133,7 @@ impl<W: Waiter> EventWaitFuture<W> {
             ticket,
         };
         let entries = shared.own_loop.entries_or_new();
-        entries.add(shared, user_data, Entry::Wait(posted));
+        entries.add(shared, user_data, PostedEntry::Wait(posted));
         Ok(())
     }
 
@@ -157,7 +157,7 @@ impl<W: Waiter> EventWaitFuture<W> {
                     *this.state = State::Looking(Spin::default());
                 }
                 // A loop of refused waits must not starve the others either.
-                Err(error) => return over(this.state, Err(error), cx),
+                Err(error) => return finish(this.state, Err(error), cx),
             }
         }
         let (node, nap) = (this.node.as_ref(), this.nap);
@@ -169,7 +169,7 @@ impl<W: Waiter> EventWaitFuture<W> {
                 *this.state = State::Finished;
                 Poll::Ready(outcome)
             }
-            None => over(this.state, outcome, cx),
+            None => finish(this.state, outcome, cx),
         }
     }
 }
@@ -207,7 +207,7 @@ impl PostedWait {
 
 /// It was over within the poll that began it. If the budget is spent, the outcome is kept for the
 /// next one.
-fn over(state: &mut State, outcome: Outcome, cx: &mut Context<'_>) -> Poll<Outcome> {
+fn finish(state: &mut State, outcome: Outcome, cx: &mut Context<'_>) -> Poll<Outcome> {
     let polled = budget::finished(cx, 0).map(|()| outcome);
     *state = match polled {
         Poll::Ready(_) => State::Finished,
@@ -310,12 +310,12 @@ fn look_and_begin(
     }
     let mut begin = || {
         waiter.attachment().check_open()?;
-        let over = !shared.spins(policy, spin);
-        if !policy.is_busy() && (begun.is_some() || over) {
+        let finish = !shared.spins(policy, spin);
+        if !policy.is_busy() && (begun.is_some() || finish) {
             // Before anything is slept for; it may be another runtime than the last time.
             shared.events.register(shared)?;
         }
-        if found.is_some() && !over {
+        if found.is_some() && !finish {
             return Ok(None);
         }
         let port = waiter.port();

@@ -20,7 +20,7 @@ mod stream_slots;
 mod waits;
 
 pub(crate) use posted::{End, PostedRun};
-pub(in crate::reactor) use posted::{Entry, OwnLoop, PostedRecv, PostedWait};
+pub(in crate::reactor) use posted::{OwnLoop, PostedEntry, PostedRecv, PostedWait};
 pub use received::Received;
 pub(crate) use received::{RecvBuf, RecvCompletion};
 pub(crate) use receives::{Receipt, RecvTable};

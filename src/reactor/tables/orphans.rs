@@ -9,13 +9,13 @@ const NOWHERE: u32 = u32::MAX;
 
 pub(super) struct Orphans {
     /// Each entry is older than the two behind it, at twice its position plus one and plus two.
-    heap: Vec<Entry>,
+    heap: Vec<OrphanEntry>,
     /// Where in the heap each place of the table is.
     at: Box<[u32]>,
 }
 
 #[derive(Clone, Copy)]
-struct Entry {
+struct OrphanEntry {
     /// Counts the receives that were posted before.
     posted: u64,
     /// The place in the table.
@@ -38,7 +38,7 @@ impl Orphans {
     /// Adds a place, which is not here yet.
     pub(super) fn insert(&mut self, place: u32, posted: u64) {
         debug_assert_eq!(self.at[place as usize], NOWHERE);
-        self.heap.push(Entry { posted, place });
+        self.heap.push(OrphanEntry { posted, place });
         self.rise(self.heap.len() - 1);
     }
 

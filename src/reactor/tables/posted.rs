@@ -40,7 +40,7 @@ pub(crate) enum End {
 }
 
 /// What is polled until it is over.
-pub(in crate::reactor) enum Entry {
+pub(in crate::reactor) enum PostedEntry {
     Recv(PostedRecv),
     Wait(PostedWait),
     Run(Pin<Box<dyn PostedRun>>),
@@ -67,7 +67,7 @@ pub(in crate::reactor) struct OwnLoop {
     /// It wants an event at the next end of what it has posted.
     armed: AtomicBool,
     /// Made when the first is posted.
-    entries: OnceLock<Entries<Entry>>,
+    entries: OnceLock<Entries<PostedEntry>>,
 }
 
 impl OwnLoop {
@@ -97,12 +97,12 @@ impl OwnLoop {
     }
 
     /// Returns what was posted, if anything ever was.
-    pub(in crate::reactor) fn entries(&self) -> Option<&Entries<Entry>> {
+    pub(in crate::reactor) fn entries(&self) -> Option<&Entries<PostedEntry>> {
         self.entries.get()
     }
 
     /// Returns where something is posted.
-    pub(in crate::reactor) fn entries_or_new(&self) -> &Entries<Entry> {
+    pub(in crate::reactor) fn entries_or_new(&self) -> &Entries<PostedEntry> {
         self.entries.get_or_init(Entries::new)
     }
 }

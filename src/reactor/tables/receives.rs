@@ -100,7 +100,7 @@ pub(crate) struct RecvTable {
     /// Ops of all tables of the WorkQ that sleep.
     asleep: Arc<AtomicUsize>,
     /// Which receives are over: for the Op, to look without the lock.
-    over: Box<[AtomicBool]>,
+    completed: Box<[AtomicBool]>,
     orphans: AtomicUsize,
     free: AtomicUsize,
     /// The life of the endpoint. Written under the lock of the table.
@@ -140,7 +140,7 @@ impl RecvTable {
             number,
             first: posted,
             asleep,
-            over: (0..size).map(|_| AtomicBool::new(false)).collect(),
+            completed: (0..size).map(|_| AtomicBool::new(false)).collect(),
             orphans: AtomicUsize::new(0),
             free: AtomicUsize::new(size as usize),
             life: AtomicU32::new(lives::FIRST),
@@ -151,7 +151,7 @@ impl RecvTable {
     }
 
     pub(in crate::reactor) fn size(&self) -> usize {
-        self.over.len()
+        self.completed.len()
     }
 
     /// Returns whether a receive that does not wait may take a place.
@@ -174,7 +174,7 @@ impl RecvTable {
     /// Returns true if a receive is over.
     #[inline]
     pub(crate) fn is_over(&self, receipt: Receipt) -> bool {
-        self.over[receipt.index as usize].load(Ordering::Acquire)
+        self.completed[receipt.index as usize].load(Ordering::Acquire)
     }
 
     /// The oldest orphan is the caller's now.
@@ -224,7 +224,7 @@ impl RecvTable {
         rooms.reverse();
         let taken = std::iter::from_fn(|| rooms.pop().zip(table.free.pop()));
         for (room, index) in taken.take(count) {
-            self.over[index as usize].store(false, Ordering::Relaxed);
+            self.completed[index as usize].store(false, Ordering::Relaxed);
             let place = &mut table.places[index as usize];
             debug_assert_eq!(place.phase, Phase::Free);
             (place.phase, place.owned) = (Phase::Posted, true);
@@ -329,8 +329,8 @@ impl RecvTable {
         let place = &mut table.places[index as usize];
         (place.owned, place.adopted) = (false, false);
         let (waker, posted) = (self.wakened(place), place.posted);
-        let over = place.phase == Phase::Done;
-        if over && (place.outcome.is_err() || place.life != life) {
+        let completed = place.phase == Phase::Done;
+        if completed && (place.outcome.is_err() || place.life != life) {
             return Ended {
                 waker,
                 lease: self.free(table, index).lease,
@@ -388,7 +388,7 @@ impl RecvTable {
         } else {
             None
         };
-        self.over[index as usize].store(true, Ordering::Release);
+        self.completed[index as usize].store(true, Ordering::Release);
         Some(Ended {
             waker,
             lease,

@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 
 use crate::device::Completion;
 use crate::error::{Error, ErrorKind, Result};
-use crate::reactor::gate::Later;
+use crate::reactor::gate::Deferred;
 use crate::reactor::places::{Ends, Places};
 use crate::reactor::slots::{BATCH, Leftovers, Notify};
 use crate::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ pub(crate) const TABLES: usize = 4094;
 pub(in crate::reactor) type Changed = Arc<dyn Fn() + Send + Sync>;
 
 pub(in crate::reactor) struct Registry {
-    entries: BriefMutex<Vec<Entry>>,
+    entries: BriefMutex<Vec<TableEntry>>,
     /// Ops that sleep, of all tables.
     asleep: Arc<AtomicUsize>,
     /// How many watch the state of an Rdma.
@@ -52,7 +52,7 @@ impl Drop for Watching {
 
 /// What has a number.
 #[derive(Default)]
-struct Entry {
+struct TableEntry {
     of: Option<(Arc<dyn Places>, Option<Changed>)>,
     /// Places that were taken under this number by those before.
     posted: u64,
@@ -99,7 +99,7 @@ impl Registry {
             return Err(Error::new(ErrorKind::Full, None, text));
         }
         if free.is_none() {
-            entries.push(Entry::default());
+            entries.push(TableEntry::default());
         }
         let entry = &mut entries[index];
         let table = Arc::new(make(Numbered {
@@ -167,7 +167,7 @@ impl Registry {
             Some((table, _)) => {
                 table.complete(completions, &mut ends);
                 if ends.freed {
-                    to_notify.push(Notify::Line(Later::new(Arc::clone(table))));
+                    to_notify.push(Notify::Line(Deferred::new(Arc::clone(table))));
                 }
             }
             None => completions.iter().for_each(|each| ends.add(each, None)),

@@ -54,7 +54,7 @@ pub(in crate::reactor) struct WaitTable {
     /// Ops of all tables of the WorkQ that sleep.
     asleep: Arc<AtomicUsize>,
     /// Which are over: for the Op, to look without the lock.
-    over: Box<[AtomicBool]>,
+    completed: Box<[AtomicBool]>,
     free: AtomicUsize,
     line: Waiters,
     table: Mutex<Table>,
@@ -75,7 +75,7 @@ impl WaitTable {
         WaitTable {
             number,
             asleep,
-            over: (0..size).map(|_| AtomicBool::new(false)).collect(),
+            completed: (0..size).map(|_| AtomicBool::new(false)).collect(),
             free: AtomicUsize::new(size as usize),
             line: Waiters::new(),
             table: Mutex::new(Table {
@@ -87,7 +87,7 @@ impl WaitTable {
     }
 
     pub(in crate::reactor) fn size(&self) -> usize {
-        self.over.len()
+        self.completed.len()
     }
 
     /// Returns the name that a device knows a wait by.
@@ -102,7 +102,7 @@ impl WaitTable {
         self.free.fetch_sub(1, Ordering::SeqCst);
         let generation = table.posted as u32;
         table.posted += 1;
-        self.over[index as usize].store(false, Ordering::Relaxed);
+        self.completed[index as usize].store(false, Ordering::Relaxed);
         let place = &mut table.places[index as usize];
         debug_assert_eq!(place.phase, Phase::Free);
         (place.phase, place.generation) = (Phase::Waiting, generation);
@@ -113,7 +113,7 @@ impl WaitTable {
     /// notified.
     #[inline]
     pub(in crate::reactor) fn take(&self, ticket: Ticket) -> Option<Outcome> {
-        if !self.over[ticket.index as usize].load(Ordering::Acquire) {
+        if !self.completed[ticket.index as usize].load(Ordering::Acquire) {
             return None;
         }
         let mut table = lock(&self.table);
@@ -197,7 +197,7 @@ impl Places for WaitTable {
             }
             place.phase = Phase::Done(completion.result);
             let waker = self.wakened(place);
-            self.over[index as usize].store(true, Ordering::Release);
+            self.completed[index as usize].store(true, Ordering::Release);
             Some(Ended {
                 waker,
                 ..Ended::default()

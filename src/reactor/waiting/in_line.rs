@@ -4,10 +4,9 @@
 //! when it is polled. A waiter that is not polled stops nobody:
 //!
 //! - As many are notified as there is room for, less those that were notified before and have taken
-//!   nothing (`notify.rs`).
-//! - If there is room and others are left, a *turn* is rung for (`Shared::rung`). That turn does
-//!   not count those that were notified before. So each turn notifies some more, until all are
-//!   notified.
+//!   nothing (`notify.rs`). - If there is room and others are left, a *turn* is rung for
+//!   (`Shared::signalled`). That turn does not count those that were notified before. So each turn
+//!   notifies some more, until all are notified.
 //! - In busy mode nobody hears a ring. There a waiter that is polled, and finds room that others
 //!   were notified of, overtakes them after a number of such polls ([`Waiters::overtake`]).
 //!
@@ -22,7 +21,7 @@ use crate::error::JobError;
 use crate::reactor::mode::{MISSES, Policy};
 use crate::reactor::places::Wanted;
 use crate::reactor::spin::Spin;
-use crate::reactor::workq::{Attachment, Refused};
+use crate::reactor::workq::{Attachment, LaunchError};
 use crate::sync::atomic::{Ordering, fence};
 use crate::sync::{Turn, WaitNode};
 
@@ -36,7 +35,7 @@ impl Attachment {
         spin: &mut Spin,
         cx: &mut Context<'_>,
         enqueue: impl Fn(&Waker),
-        take: impl Fn() -> Result<Option<T>, Refused<'a>>,
+        take: impl Fn() -> Result<Option<T>, LaunchError<'a>>,
     ) -> Poll<Result<T, JobError>> {
         let (shared, line) = (&self.shared, wanted.line());
         let policy = shared.policy();
@@ -62,12 +61,12 @@ impl Attachment {
             let refused = match taken {
                 Ok(None) => None,
                 // The WorkQ has room, and the device has not: the place in line is kept.
-                Err(Refused::Full(full)) => Some(full),
+                Err(LaunchError::Full(full)) => Some(full),
                 Ok(Some(taken)) => {
                     shared.spun(policy, spin);
                     return end(Ok(taken));
                 }
-                Err(Refused::Error(error)) => return end(Err(error)),
+                Err(LaunchError::Error(error)) => return end(Err(error)),
             };
             enqueue(cx.waker());
             // Look once more.

@@ -81,7 +81,7 @@ impl Attachment {
             }
             // It may be another runtime than the last time.
             if shared.events.register(&self.shared).is_err() {
-                return Poll::Ready(Waited::Lost(JobError::of(Reason::Unheard)));
+                return Poll::Ready(Waited::Lost(JobError::of(Reason::CannotWake)));
             }
         }
         // Look first: what is over need not ring. Not if an event will come: that looks for all at

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
 use super::shared::Shared;
-use super::turn::{Unheard, WAKE_ALL};
+use super::turn::{SignalOnDrop, WAKE_ALL};
 use crate::device::Armed;
 use crate::error::Result;
 use crate::reactor::events::{Driven, Events};
@@ -22,7 +22,7 @@ impl Driven for Shared {
     fn nest(&self, fd: BorrowedFd<'_>) -> Result<()> {
         if !self.events.nest(fd)? {
             // Those that slept on a runtime that does not hear any more register anew.
-            self.asked.fetch_or(WAKE_ALL, Ordering::SeqCst);
+            self.requests.fetch_or(WAKE_ALL, Ordering::SeqCst);
         }
         self.expected.swap(false, Ordering::AcqRel);
         self.events.ring();
@@ -34,10 +34,10 @@ impl Driven for Shared {
     #[inline]
     fn event_turn(&self) {
         self.counts.woken();
-        let unheard = Unheard(self);
+        let unheard = SignalOnDrop(self);
         // A ring that comes of this very turn is for the next one: those that this one notifies are
         // polled first.
-        let rung = self.is_rung();
+        let signalled = self.is_signalled();
         self.queues().for_each(|queue| queue.clear());
         // What was expected may have been cleared just now: after that, or who armed meanwhile
         // would expect it still. Pairs with `poll_event`.
@@ -50,14 +50,14 @@ impl Driven for Shared {
         // First: an alarm that is taken out as due must be seen as due by the pause.
         self.timer.on_time(self);
         self.resume_if_due();
-        if rung {
+        if signalled {
             self.answer_ring();
         }
         forget(unheard);
     }
 
     fn wake_all(&self) {
-        self.asked.fetch_or(WAKE_ALL, Ordering::SeqCst);
+        self.requests.fetch_or(WAKE_ALL, Ordering::SeqCst);
         self.turn();
     }
 
@@ -119,7 +119,7 @@ impl Shared {
         self.counts.armed();
         // Others rely on an event once one is expected, also if a provider panics before it is
         // armed.
-        let unheard = Unheard(self);
+        let unheard = SignalOnDrop(self);
         // First: an event that this brings about must not come before it. A queue that was attached
         // before is seen (`attach`).
         self.expected.swap(true, Ordering::AcqRel);

@@ -18,24 +18,24 @@ use super::shared::Shared;
 use crate::error::JobError;
 
 /// Why a job was not launched.
-pub(in crate::reactor) enum Refused<'a> {
+pub(in crate::reactor) enum LaunchError<'a> {
     /// The device is full.
     Full(Full<'a>),
     Error(JobError),
 }
 
-impl From<JobError> for Refused<'_> {
+impl From<JobError> for LaunchError<'_> {
     fn from(error: JobError) -> Self {
-        Refused::Error(error)
+        LaunchError::Error(error)
     }
 }
 
-impl From<Refused<'_>> for JobError {
+impl From<LaunchError<'_>> for JobError {
     /// For a caller that does not stand in line: the next in line is notified.
-    fn from(refused: Refused<'_>) -> JobError {
+    fn from(refused: LaunchError<'_>) -> JobError {
         match refused {
-            Refused::Full(full) => full.error,
-            Refused::Error(error) => error,
+            LaunchError::Full(full) => full.error,
+            LaunchError::Error(error) => error,
         }
     }
 }

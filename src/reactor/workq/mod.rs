@@ -25,7 +25,7 @@ mod stats;
 mod submit;
 mod turn;
 
-pub(in crate::reactor) use full::Refused;
+pub(in crate::reactor) use full::LaunchError;
 pub use handle::{WorkQ, WorkQBuilder};
 pub(in crate::reactor) use shared::Shared;
 pub(crate) use shared::{Attachment, HasAttachment};

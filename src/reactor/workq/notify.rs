@@ -6,7 +6,7 @@ use super::shared::Shared;
 use crate::device::{Completion, Token};
 use crate::error::{JobError, Reason};
 use crate::reactor::events::Driven;
-use crate::reactor::gate::Outside;
+use crate::reactor::gate::GateLeft;
 use crate::reactor::places::{Places, Wanted};
 use crate::reactor::slots::{Leftovers, Notify, Target};
 use crate::sync::atomic::Ordering;
@@ -50,7 +50,7 @@ impl Shared {
         // What is posted waits by event in every mode.
         let heard = !self.mode.load().is_busy() || self.own_loop.entries().is_some();
         let stuck = room > 0 && left > 0 && heard;
-        if stuck && !self.rung.swap(true, Ordering::SeqCst) {
+        if stuck && !self.signalled.swap(true, Ordering::SeqCst) {
             self.events.ring();
         }
     }
@@ -63,15 +63,15 @@ impl Shared {
 
     /// Returns true if `notify_line` has rung for a turn that nobody has done.
     #[inline]
-    pub(super) fn is_rung(&self) -> bool {
-        self.rung.load(Ordering::SeqCst)
+    pub(super) fn is_signalled(&self) -> bool {
+        self.signalled.load(Ordering::SeqCst)
     }
 
     /// Does the turn that `notify_line` rang for, if it has. After the look, so that a ring is not
     /// lost with a look in which a provider panics.
     #[inline]
     pub(in crate::reactor) fn answer_ring(&self) {
-        if self.is_rung() && self.rung.swap(false, Ordering::SeqCst) {
+        if self.is_signalled() && self.signalled.swap(false, Ordering::SeqCst) {
             self.overtake();
         }
     }
@@ -126,12 +126,12 @@ impl Shared {
         &self,
         completion: &Completion,
         rest: &mut Leftovers,
-        asked: &mut u8,
+        requests: &mut u8,
     ) -> Option<Notify> {
         if let Err(error) = completion.result {
             self.counts.failed(error);
             if is_broken(error) {
-                *asked |= BROKEN;
+                *requests |= BROKEN;
             }
         }
         self.core.table.complete(completion, rest)
@@ -151,7 +151,7 @@ impl Shared {
 }
 
 /// Notifies whoever a completion was for.
-pub(super) fn notify(shared: &Shared, whom: Notify, outside: &Outside) {
+pub(super) fn notify(shared: &Shared, whom: Notify, outside: &GateLeft) {
     match whom {
         Notify::Op(target) => {
             if let Target::Waker(waker) = target.open(outside) {

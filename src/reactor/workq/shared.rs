@@ -40,14 +40,14 @@ pub(in crate::reactor) struct Shared {
     pub(in crate::reactor) expected: AtomicBool,
     /// A turn was rung for that notifies more of those in line, for Slots or for places of other
     /// tables.
-    pub(in crate::reactor) rung: AtomicBool,
+    pub(in crate::reactor) signalled: AtomicBool,
     /// The futures that wait for the end of the last Job.
     pub(super) drained: Waiters,
     /// The runs of graphs that sleep. A run has no waker in its Slots, so that `wake_all` reaches
     /// it here.
     pub(super) runs: Waiters,
     /// What the next turn shall see to besides: `turn.rs` has the bits.
-    pub(in crate::reactor) asked: AtomicU8,
+    pub(in crate::reactor) requests: AtomicU8,
     /// The watches whose state has changed, to be notified by the next turn.
     pub(in crate::reactor) changes: Mutex<Vec<Changed>>,
     /// The busy mode's budget.
@@ -140,10 +140,10 @@ impl Shared {
             stream_slots: StreamSlots::new(depth),
             pause: Pause::new(),
             expected: AtomicBool::new(false),
-            rung: AtomicBool::new(false),
+            signalled: AtomicBool::new(false),
             drained: Waiters::new(),
             runs: Waiters::new(),
-            asked: AtomicU8::new(0),
+            requests: AtomicU8::new(0),
             changes: Mutex::new(Vec::new()),
             misses: Misses::new(),
             spins: Spins::new(),

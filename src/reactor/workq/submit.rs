@@ -10,13 +10,13 @@ use std::task::Waker;
 
 use arrayvec::ArrayVec;
 
-use super::full::{Full, Refused};
+use super::full::{Full, LaunchError};
 use super::notify::is_broken;
 use super::shared::{Attachment, Shared};
 use crate::device::{AsJob, Completion, CopyJob, Job, KeepAlive, Queue, Submitted, Token};
 use crate::error::{ErrorKind, JobError};
 use crate::mem::{Leased, Leases, OfJob};
-use crate::reactor::slots::{JobLeases, Outcome, Taken, Target};
+use crate::reactor::slots::{JobLeases, Outcome, ReservedSlot, Target};
 use crate::sync::{Order, WaitNode};
 
 /// A job and its Leases, ready to be submitted.
@@ -81,10 +81,10 @@ impl Attachment {
     #[inline(always)]
     pub(in crate::reactor) fn launch<J: AsJob>(
         &self,
-        slot: Taken<'_>,
+        slot: ReservedSlot<'_>,
         prepared: Prepared<J>,
         target: Option<Target>,
-    ) -> Result<Token, Refused<'_>> {
+    ) -> Result<Token, LaunchError<'_>> {
         // The job stays where it lies.
         let held = JobLeases::new(prepared.leases, self.index, J::written);
         // SAFETY: a Prepared is a job and its Leases, which `mem` has put together.
@@ -97,9 +97,9 @@ impl Attachment {
     #[inline(always)]
     pub(in crate::reactor) fn launch_all<'a, J: AsJob, const N: usize>(
         &'a self,
-        batch: impl Iterator<Item = (Taken<'a>, Prepared<J>, Option<Target>)>,
+        batch: impl Iterator<Item = (ReservedSlot<'a>, Prepared<J>, Option<Target>)>,
         tokens: &mut ArrayVec<Token, N>,
-    ) -> Option<Refused<'a>> {
+    ) -> Option<LaunchError<'a>> {
         // As in `submit`.
         let completed = self.shared.counts.collected();
         let mut jobs = ArrayVec::<J, N>::new();
@@ -139,11 +139,11 @@ impl Attachment {
     #[inline(always)]
     unsafe fn submit(
         &self,
-        slot: Taken<'_>,
+        slot: ReservedSlot<'_>,
         job: Job<'_>,
         held: JobLeases,
         target: Option<Target>,
-    ) -> Result<Token, Refused<'_>> {
+    ) -> Result<Token, LaunchError<'_>> {
         assert!(slot.is_of(&self.shared.core.table));
         // Before the device is asked: a later completion may have made room.
         let completed = self.shared.counts.collected();
@@ -176,17 +176,17 @@ impl Attachment {
     ///
     /// As for `Table::undo`.
     #[cold]
-    unsafe fn undo(&self, token: Token, error: JobError, completed: u64) -> Refused<'_> {
+    unsafe fn undo(&self, token: Token, error: JobError, completed: u64) -> LaunchError<'_> {
         let shared = &self.shared;
         // SAFETY: as the caller promises.
         unsafe { shared.core.table.undo(token) };
         let refused = if error.kind() == ErrorKind::Again {
             // The job counted as in flight.
             shared.if_drained();
-            Refused::Full(Full::new(shared, error, completed))
+            LaunchError::Full(Full::new(shared, error, completed))
         } else {
             shared.after_free();
-            Refused::Error(error)
+            LaunchError::Error(error)
         };
         if is_broken(error) {
             shared.log_broken();

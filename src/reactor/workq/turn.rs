@@ -14,7 +14,7 @@ use arrayvec::ArrayVec;
 use super::notify::{BROKEN, notify};
 use super::shared::Shared;
 use crate::device::{Completion, Queue};
-use crate::reactor::gate::{Inside, Later, Outside};
+use crate::reactor::gate::{Deferred, GateLeft, Inside};
 use crate::reactor::slots::{BATCH, Leftovers, Notify};
 use crate::reactor::tables::Changed;
 use crate::sync::{discard, lock, wake};
@@ -32,7 +32,7 @@ impl Shared {
     /// Takes a turn if something was asked of the next one. The caller has no locks.
     #[inline]
     pub(in crate::reactor) fn turn_if_asked(&self) {
-        if self.asked.load(Ordering::SeqCst) != 0 {
+        if self.requests.load(Ordering::SeqCst) != 0 {
             self.turn();
         }
     }
@@ -42,7 +42,7 @@ impl Shared {
     /// waker is code of the application's.
     pub(in crate::reactor) fn changed(&self, changed: Changed) {
         lock(&self.changes).push(changed);
-        self.asked.fetch_or(CHANGE, Ordering::SeqCst);
+        self.requests.fetch_or(CHANGE, Ordering::SeqCst);
         // Without a look: the provider may hold what its queue waits for.
         if let Some(inside) = self.gate.enter() {
             Turn::new(self, inside).notify_watchers();
@@ -102,7 +102,7 @@ impl Shared {
         if !looks_in_reap && !queue.ready_within(looks) {
             return false;
         }
-        let unheard = Unheard(self);
+        let unheard = SignalOnDrop(self);
         let reaped = self.gate.try_enter().map(|mut inside| {
             let reaped = Shared::reap_from(queue, inside.completions(), looks);
             (inside, reaped)
@@ -149,9 +149,9 @@ impl Shared {
 
 /// An event that is being attended to. If a provider panics meanwhile, its drop has another thread,
 /// or the next turn of this one, attend to it: whoever sleeps rests on that.
-pub(super) struct Unheard<'a>(pub(super) &'a Shared);
+pub(super) struct SignalOnDrop<'a>(pub(super) &'a Shared);
 
-impl Drop for Unheard<'_> {
+impl Drop for SignalOnDrop<'_> {
     fn drop(&mut self) {
         self.0.events.ring();
     }
@@ -172,8 +172,8 @@ struct Turn<'a> {
     rest: Leftovers,
     /// The wakers of those that sleep, if all are woken. Their Slots can be reached inside the gate
     /// only.
-    sleepers: Option<Vec<Later<Waker>>>,
-    asked: u8,
+    sleepers: Option<Vec<Deferred<Waker>>>,
+    requests: u8,
     /// Something was over: a Slot is free, or the device has room.
     reaped: bool,
     /// The array of completions was full: there may be more.
@@ -189,7 +189,7 @@ impl<'a> Turn<'a> {
             to_notify: ArrayVec::new(),
             rest: Leftovers::new(),
             sleepers: None,
-            asked: 0,
+            requests: 0,
             reaped: false,
             more: false,
         }
@@ -199,11 +199,11 @@ impl<'a> Turn<'a> {
     #[inline(always)]
     fn take_asked(&mut self) {
         let shared = self.shared;
-        self.asked = match shared.asked.load(Ordering::Relaxed) {
+        self.requests = match shared.requests.load(Ordering::Relaxed) {
             0 => 0,
-            _ => shared.asked.swap(0, Ordering::SeqCst),
+            _ => shared.requests.swap(0, Ordering::SeqCst),
         };
-        if self.asked & WAKE_ALL != 0 {
+        if self.requests & WAKE_ALL != 0 {
             self.sleepers = Some(shared.core.table.sleepers());
         }
     }
@@ -292,7 +292,7 @@ impl<'a> Turn<'a> {
             inside: Some(inside),
             to_notify,
             rest,
-            asked,
+            requests,
             ..
         } = self
         else {
@@ -304,7 +304,7 @@ impl<'a> Turn<'a> {
             let table = completion.token.table();
             if table == 0 {
                 reaped_now = &reaped_now[1..];
-                let whom = shared.complete_job(completion, rest, asked);
+                let whom = shared.complete_job(completion, rest, requests);
                 to_notify.extend(whom);
                 continue;
             }
@@ -338,7 +338,7 @@ impl<'a> Turn<'a> {
 
     /// Does what is left. Others may be in the gate by now.
     #[inline(always)]
-    fn notify(&mut self, outside: &Outside) {
+    fn notify(&mut self, outside: &GateLeft) {
         let shared = self.shared;
         if !self.rest.is_empty() {
             let drops = self.rest.drain(..);
@@ -358,15 +358,15 @@ impl<'a> Turn<'a> {
             shared.after_free();
         }
         // Last: nobody waits for a subscriber to the log.
-        if self.asked != 0 {
+        if self.requests != 0 {
             self.do_asked(outside);
         }
     }
 
     #[cold]
-    fn do_asked(&mut self, outside: &Outside) {
+    fn do_asked(&mut self, outside: &GateLeft) {
         let shared = self.shared;
-        if self.asked & WAKE_ALL != 0 {
+        if self.requests & WAKE_ALL != 0 {
             let sleepers = self.sleepers.take().into_iter().flatten();
             sleepers.for_each(|sleeper| wake(sleeper.open(outside)));
             shared.waiters.wake_all();
@@ -377,16 +377,16 @@ impl<'a> Turn<'a> {
             // Last of them: it may write a change of a state to the log.
             shared.core.registry.wake_all();
         }
-        if self.asked & CHANGE != 0 {
+        if self.requests & CHANGE != 0 {
             shared.tell_changes();
         }
-        if self.asked & WAKE_ALL != 0 {
+        if self.requests & WAKE_ALL != 0 {
             shared.events.log_lost();
         }
-        if self.asked & BROKEN != 0 {
+        if self.requests & BROKEN != 0 {
             shared.log_broken();
         }
-        self.asked = 0;
+        self.requests = 0;
     }
 
     /// Leaves the gate with looks owed, and has another turn rung for.

@@ -388,7 +388,7 @@ fn a_job_that_nobody_can_wait_for_says_that_it_goes_on() {
     let error = copy.as_mut().now_or_never().unwrap().unwrap_err();
     assert_eq!(
         (error.kind(), error.reason()),
-        (ErrorKind::BadState, Reason::Unheard)
+        (ErrorKind::BadState, Reason::CannotWake)
     );
     assert!(dst.data().is_err(), "still leased");
     drop(copy);

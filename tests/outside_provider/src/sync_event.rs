@@ -205,11 +205,11 @@ struct State {
 }
 
 impl Counter {
-    fn is_over(&self, wait: &EventWait, value: u64) -> bool {
+    fn is_met(&self, wait: &EventWait, value: u64) -> bool {
         match self.sin {
             EventSin::NotStrict => value & wait.mask >= wait.threshold,
             EventSin::IgnoresTheMask => value > wait.threshold,
-            _ => wait.is_over(value),
+            _ => wait.is_met(value),
         }
     }
 
@@ -223,7 +223,7 @@ impl Counter {
             return;
         };
         state.waits.retain(|(token, wait)| {
-            let over = stopped || self.is_over(wait, value);
+            let over = stopped || self.is_met(wait, value);
             if over {
                 queue.put(*token, result);
             }
@@ -264,7 +264,7 @@ impl EventCounter for Counter {
         if state.stopped {
             return Err(JobError::event_stopped());
         }
-        Ok(wait.is_over(state.value).then_some(state.value))
+        Ok(wait.is_met(state.value).then_some(state.value))
     }
 
     fn export(&self) -> Result<Vec<u8>> {

@@ -275,7 +275,7 @@ impl Progress {
                 let progress = &mut *self;
                 let done = contained(|| function(&mut Scope(&mut View { plan, progress })));
                 match done.and_then(|done| done.map_err(UserError::Error)) {
-                    Ok(()) => self.over(plan, node, Ok(0)),
+                    Ok(()) => self.end_node(plan, node, Ok(0)),
                     Err(wrong) => self.fail_user(node, wrong),
                 }
             }
@@ -291,7 +291,7 @@ impl Progress {
                 });
                 self.bodies[node as usize] = Body::Data(data);
                 match done.map(|done| done.transpose()) {
-                    Ok(Ok(Some(()))) => self.over(plan, node, Ok(0)),
+                    Ok(Ok(Some(()))) => self.end_node(plan, node, Ok(0)),
                     Ok(Ok(None)) => self.fail(node, JobError::of(Reason::NodeUnset), None),
                     Ok(Err(error)) => self.fail_user(node, UserError::Error(error)),
                     Err(wrong) => self.fail_user(node, wrong),
@@ -359,7 +359,7 @@ impl Progress {
         let done = done.and(stop(future));
         self.active.remove(node);
         match done {
-            Ok(()) => self.over(plan, node, Ok(0)),
+            Ok(()) => self.end_node(plan, node, Ok(0)),
             Err(wrong) => self.fail_user(node, wrong),
         }
     }
@@ -378,7 +378,7 @@ impl Progress {
     fn poll_polled(&mut self, plan: &Plan, node: u32, cx: &mut Context<'_>) {
         if let Poll::Ready(outcome) = self.bodies[node as usize].poll_polled(cx) {
             self.active.remove(node);
-            self.over(plan, node, outcome);
+            self.end_node(plan, node, outcome);
         }
     }
 

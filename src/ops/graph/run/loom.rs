@@ -10,7 +10,7 @@ use std::task::Waker;
 use super::board::{Board, End};
 use crate::reactor::Run;
 use crate::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
-use crate::sync::loom::{Task, Watched, check, mutant, spawn};
+use crate::sync::loom::{Task, TrackedCell, check, mutant, spawn};
 use crate::sync::{Mutex, lock};
 
 /// Waits for so many ends as a run does: take, register, look once more, sleep.
@@ -94,7 +94,7 @@ struct Toy {
     any: AtomicBool,
     told: Mutex<(u32, Option<Waker>)>,
     /// What a node wrote: seen by whoever saw its end.
-    written: Watched,
+    written: TrackedCell,
     wrong: UserError,
 }
 
@@ -141,7 +141,7 @@ fn toy_is_awaited(wrong: UserError) {
         let toy = Arc::new(Toy {
             any: AtomicBool::new(false),
             told: Mutex::new((0, None)),
-            written: Watched::new(),
+            written: TrackedCell::new(),
             wrong,
         });
         let reaper = {

@@ -31,7 +31,7 @@ pub(super) enum Phase {
 
 /// A node in this run.
 #[derive(Clone, Copy)]
-struct Mark {
+struct NodeRun {
     state: NodeState,
     /// Predecessors that are not over.
     open: u32,
@@ -44,7 +44,7 @@ struct Mark {
 pub(super) struct Progress {
     pub(super) phase: Phase,
     pub(super) bodies: Box<[Body]>,
-    marks: Box<[Mark]>,
+    nodes: Box<[NodeRun]>,
     pub(super) ready: Bits,
     /// Ready, and waiting for a Slot.
     pub(super) blocked: Bits,
@@ -68,7 +68,7 @@ impl Progress {
     pub(super) fn new(plan: &Plan, bodies: Box<[Body]>) -> Progress {
         let count = plan.nodes.len();
         let board = Arc::new(Board::new(count));
-        let mark = |(node, &open): (&PlanNode, &u32)| Mark {
+        let mark = |(node, &open): (&PlanNode, &u32)| NodeRun {
             state: NodeState::NotStarted,
             open,
             successors: (node.successors.start, node.successors.end),
@@ -77,7 +77,7 @@ impl Progress {
         Progress {
             phase: Phase::Idle,
             bodies,
-            marks: plan.nodes.iter().zip(&plan.open).map(mark).collect(),
+            nodes: plan.nodes.iter().zip(&plan.open).map(mark).collect(),
             ready: Bits::new(count),
             blocked: Bits::new(count),
             active: Bits::new(count),
@@ -99,7 +99,7 @@ impl Progress {
         self.failure = None;
         self.phase = Phase::Draining;
         self.stopped = false;
-        for (mark, open) in self.marks.iter_mut().zip(&plan.open) {
+        for (mark, open) in self.nodes.iter_mut().zip(&plan.open) {
             mark.state = NodeState::NotStarted;
             mark.open = *open;
         }
@@ -142,24 +142,24 @@ impl Progress {
         self.board.take(&mut ends);
         for (node, outcome) in ends.drain(..) {
             self.flying -= 1;
-            self.over(plan, node, outcome);
+            self.end_node(plan, node, outcome);
         }
         self.ends = ends;
     }
 
     #[inline(always)]
     pub(super) fn started(&mut self, node: u32) {
-        self.marks[node as usize].state = NodeState::Started;
+        self.nodes[node as usize].state = NodeState::Started;
     }
 
     /// It has not started after all: there is no Slot.
     pub(super) fn block(&mut self, node: u32) {
-        self.marks[node as usize].state = NodeState::NotStarted;
+        self.nodes[node as usize].state = NodeState::NotStarted;
         self.blocked.insert(node);
     }
 
     /// A node is over: those that waited for it alone are ready.
-    pub(super) fn over(&mut self, plan: &Plan, node: u32, outcome: Outcome) {
+    pub(super) fn end_node(&mut self, plan: &Plan, node: u32, outcome: Outcome) {
         if let Some(next) = self.over_and_next(plan, node, outcome) {
             self.ready.insert(next);
         }
@@ -178,7 +178,7 @@ impl Progress {
             self.fail(node, error, None);
             return None;
         }
-        let mark = &mut self.marks[node as usize];
+        let mark = &mut self.nodes[node as usize];
         mark.state = NodeState::Completed;
         mark.outcome = outcome;
         let (from, to) = mark.successors;
@@ -187,7 +187,7 @@ impl Progress {
         }
         let mut alone = None;
         for &next in &plan.successors[from as usize..to as usize] {
-            let open = &mut self.marks[next as usize].open;
+            let open = &mut self.nodes[next as usize].open;
             *open -= 1;
             if *open == 0
                 && let Some(other) = alone.replace(next)
@@ -207,8 +207,8 @@ impl Progress {
     /// A node failed: nothing new starts.
     #[cold]
     pub(super) fn fail(&mut self, node: u32, error: JobError, cause: Option<Error>) {
-        self.marks[node as usize].state = NodeState::Failed;
-        self.marks[node as usize].outcome = Err(error);
+        self.nodes[node as usize].state = NodeState::Failed;
+        self.nodes[node as usize].outcome = Err(error);
         if self.failure.is_none() {
             self.failure = Some((node, cause));
         }
@@ -259,14 +259,14 @@ impl Progress {
         let whole = sub.progress.is_whole();
         match sub.failure() {
             Some(error) => self.fail(node, error, None),
-            None if whole => self.over(plan, node, Ok(0)),
+            None if whole => self.end_node(plan, node, Ok(0)),
             None => self.early(node),
         }
     }
 
     /// A node ended before it was over.
     fn early(&mut self, node: u32) {
-        self.marks[node as usize].state = NodeState::Stopped;
+        self.nodes[node as usize].state = NodeState::Stopped;
     }
 
     /// A sub-graph failed, and drains: nothing new starts outside either.
@@ -281,8 +281,8 @@ impl Progress {
     }
 
     fn is_whole(&self) -> bool {
-        let completed = |mark: &Mark| mark.state == NodeState::Completed;
-        !self.stopped || self.marks.iter().all(completed)
+        let completed = |mark: &NodeRun| mark.state == NodeState::Completed;
+        !self.stopped || self.nodes.iter().all(completed)
     }
 
     /// The run was dropped, or a new one begins: futures go.
@@ -306,18 +306,18 @@ impl Progress {
     }
 
     pub(super) fn failed(&self) -> impl Iterator<Item = u32> {
-        let failed = |&(mark, _): &(&Mark, u32)| mark.state == NodeState::Failed;
-        self.marks.iter().zip(0..).filter(failed).map(|(_, at)| at)
+        let failed = |&(mark, _): &(&NodeRun, u32)| mark.state == NodeState::Failed;
+        self.nodes.iter().zip(0..).filter(failed).map(|(_, at)| at)
     }
 
     /// Returns the first node that has started and is not over.
     pub(super) fn going_on(&self) -> u32 {
-        let started = |mark: &Mark| mark.state == NodeState::Started;
-        self.marks.iter().position(started).unwrap_or(0) as u32
+        let started = |mark: &NodeRun| mark.state == NodeState::Started;
+        self.nodes.iter().position(started).unwrap_or(0) as u32
     }
 
     pub(super) fn outcome(&self, node: u32) -> Outcome {
-        self.marks[node as usize].outcome
+        self.nodes[node as usize].outcome
     }
 
     pub(super) fn result(&self, plan: &Plan, node: NodeId) -> Option<Outcome> {
@@ -331,7 +331,7 @@ impl Progress {
         if node.graph != plan.number {
             return NodeState::NotStarted;
         }
-        self.marks[node.index as usize].state
+        self.nodes[node.index as usize].state
     }
 
     /// Returns what a sub-graph node has, if its turn has come in the last run: before that it
@@ -376,7 +376,7 @@ impl Progress {
     }
 
     pub(super) fn debug(&self, name: &str, plan: &Plan, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let states = self.marks.iter().zip(0..);
+        let states = self.nodes.iter().zip(0..);
         let states = states.map(|(mark, index)| (plan.id(index), mark.state));
         f.debug_struct(name)
             .field("phase", &self.phase)

@@ -268,7 +268,7 @@ struct Line {
 struct Requests {
     offers: VecDeque<Box<dyn CmOffer>>,
     /// Why there will be no more.
-    over: Option<(ErrorKind, String)>,
+    failure: Option<(ErrorKind, String)>,
 }
 
 impl Line {
@@ -281,7 +281,7 @@ impl Line {
             }
             Ok(offer) => Some(offer),
             Err(error) => {
-                requests.over = Some((error.kind(), error.to_string()));
+                requests.failure = Some((error.kind(), error.to_string()));
                 drop(requests);
                 return self.changed.notify_waiters();
             }
@@ -303,7 +303,7 @@ impl Line {
         if let Some(offer) = requests.offers.pop_front() {
             return Some(Ok(offer));
         }
-        let (kind, text) = requests.over.clone()?;
+        let (kind, text) = requests.failure.clone()?;
         Some(Err(Error::new(kind, None, text)))
     }
 }

@@ -48,7 +48,7 @@ pub(in super::super) struct QueueWorker {
 enum Until {
     Time(Instant),
     /// When so many Jobs of the queue are over. Meanwhile none is done inline.
-    Over(u64),
+    Completed(u64),
     /// When the queue is retired.
     Retired,
 }
@@ -184,7 +184,7 @@ impl QueueWorker {
                 JobError::device(kind, vendor),
             ),
             Fault::Behind(jobs) => {
-                let until = Until::Over(self.consumer.over().saturating_add(jobs.into()));
+                let until = Until::Completed(self.consumer.completed().saturating_add(jobs.into()));
                 self.deferred.push((until, work));
             }
             Fault::Lost => {
@@ -206,7 +206,7 @@ impl QueueWorker {
     /// A Job is not put aside any more.
     #[cold]
     fn waits_no_more(&self, until: &Until) {
-        if let Until::Over(_) = until {
+        if let Until::Completed(_) = until {
             self.faults.resume_inline();
         }
     }
@@ -219,16 +219,16 @@ impl QueueWorker {
         }
         let now = Instant::now();
         // Of a queue that is retired nothing more will be over.
-        let over = if self.consumer.is_retired() && !self.has_work() {
+        let completed = if self.consumer.is_retired() && !self.has_work() {
             u64::MAX
         } else {
-            self.consumer.over()
+            self.consumer.completed()
         };
         // No other Job can come for which those that are put aside wait.
         let is_full = self.deferred.len() + self.lost == self.consumer.depth();
         let stuck = is_full && self.due().is_none();
         let due = self.deferred.iter().enumerate().filter(|(_, (until, _))| {
-            until.is_due(now, over) || stuck && matches!(until, Until::Over(_))
+            until.is_due(now, completed) || stuck && matches!(until, Until::Completed(_))
         });
         due.min_by_key(|(_, (until, _))| until.time())
             .map(|(at, _)| at)
@@ -267,15 +267,15 @@ impl Until {
     fn time(&self) -> Option<Instant> {
         match self {
             Until::Time(time) => Some(*time),
-            Until::Over(_) | Until::Retired => None,
+            Until::Completed(_) | Until::Retired => None,
         }
     }
 
-    fn is_due(&self, now: Instant, over: u64) -> bool {
+    fn is_due(&self, now: Instant, completed: u64) -> bool {
         match self {
             Until::Time(time) => *time <= now,
-            Until::Over(jobs) => *jobs <= over,
-            Until::Retired => over == u64::MAX,
+            Until::Completed(jobs) => *jobs <= completed,
+            Until::Retired => completed == u64::MAX,
         }
     }
 }

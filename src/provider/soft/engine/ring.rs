@@ -13,12 +13,12 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// What is in it when it goes is not dropped.
 pub(in super::super) struct Ring<T> {
-    entries: Box<[Entry<T>]>,
+    entries: Box<[RingEntry<T>]>,
 }
 
 /// One line, or a pair of lines, of its own.
 #[repr(C, align(64))]
-struct Entry<T> {
+struct RingEntry<T> {
     value: UnsafeCell<MaybeUninit<T>>,
     /// One more than the last position that was put here.
     number: AtomicU64,
@@ -32,7 +32,7 @@ unsafe impl<T: Send> Sync for Ring<T> {}
 impl<T> Ring<T> {
     /// Room for so many values at least.
     pub(in super::super) fn new(room: usize) -> Ring<T> {
-        let entry = |_| Entry {
+        let entry = |_| RingEntry {
             number: AtomicU64::new(0),
             value: UnsafeCell::new(MaybeUninit::uninit()),
         };
@@ -42,7 +42,7 @@ impl<T> Ring<T> {
     }
 
     #[inline(always)]
-    fn entry(&self, position: u64) -> &Entry<T> {
+    fn entry(&self, position: u64) -> &RingEntry<T> {
         // A power of two, and not empty.
         &self.entries[position as usize & (self.entries.len() - 1)]
     }

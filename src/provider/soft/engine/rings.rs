@@ -144,7 +144,7 @@ impl Rings {
             depth,
             begun: 0,
             finished: 0,
-            over: 0,
+            completed: 0,
         };
         (rings, consumer)
     }
@@ -312,7 +312,7 @@ pub(in super::super) struct Consumer {
     /// The next position of `done` to be put.
     finished: u64,
     /// Jobs that are over: their memory is not touched any more.
-    over: u64,
+    completed: u64,
 }
 
 impl Deref for Consumer {
@@ -348,7 +348,7 @@ impl Consumer {
         // was got, so that the entry is empty, as the module's documentation says.
         unsafe { self.rings.done.put(self.finished, completion) };
         self.finished += 1;
-        self.over += 1;
+        self.completed += 1;
         self.rings.doorbell.ring(self.finished);
     }
 
@@ -361,7 +361,7 @@ impl Consumer {
 
     /// A Job is over, and nobody will hear of it.
     pub(super) fn lose(&mut self, _: Work) {
-        self.over += 1;
+        self.completed += 1;
     }
 
     /// Returns the most Jobs that can be in flight.
@@ -370,8 +370,8 @@ impl Consumer {
     }
 
     /// Returns how many Jobs are over.
-    pub(in super::super) fn over(&self) -> u64 {
-        self.over
+    pub(in super::super) fn completed(&self) -> u64 {
+        self.completed
     }
 
     /// Breaks the queue.
@@ -388,7 +388,7 @@ impl Consumer {
 
     /// True if the queue was retired and all its Jobs are over. What it kept is dropped then.
     pub(in super::super) fn is_over(&self, faults: &Faults) -> bool {
-        if !self.is_retired() || self.over != self.rings.accepted.0.load(Relaxed) {
+        if !self.is_retired() || self.completed != self.rings.accepted.0.load(Relaxed) {
             return false;
         }
         if self.is_broken() {

@@ -276,7 +276,7 @@ impl EventCounter for SoftEvent {
     fn look(&self, wait: &EventWait) -> Result<Option<u64>, JobError> {
         self.check()?;
         let value = self.value();
-        if wait.is_over(value) {
+        if wait.is_met(value) {
             return Ok(Some(value));
         }
         self.check_waits().map(|()| None)

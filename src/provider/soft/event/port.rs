@@ -23,10 +23,10 @@ pub(super) struct Port {
     number: u32,
     event: Arc<SoftEvent>,
     ports: Arc<Ports>,
-    inner: Mutex<Inner>,
+    inner: Mutex<EventPortInner>,
 }
 
-struct Inner {
+struct EventPortInner {
     waits: Waits,
     /// Jobs that were not done inline.
     jobs: VecDeque<(Token, EventJob, Fault)>,
@@ -35,12 +35,12 @@ struct Inner {
     is_listed: bool,
 }
 
-impl Inner {
+impl EventPortInner {
     /// Returns true if the queue shall forget the port; `true` once.
-    fn is_over(&mut self) -> bool {
-        let over = self.is_listed && self.retired && self.jobs.is_empty();
-        self.is_listed &= !over;
-        over
+    fn is_finished(&mut self) -> bool {
+        let finished = self.is_listed && self.retired && self.jobs.is_empty();
+        self.is_listed &= !finished;
+        finished
     }
 }
 
@@ -96,7 +96,7 @@ impl Port {
     }
 
     /// Does Jobs, and ends waits, as far as there is room.
-    fn look(&self, inner: &mut Inner, out: &mut Out<'_>) {
+    fn look(&self, inner: &mut EventPortInner, out: &mut Out<'_>) {
         while !out.is_full()
             && let Some((token, job, fault)) = inner.jobs.pop_front()
         {
@@ -175,7 +175,7 @@ impl<R> Pollable<R> for Port {
         Progress {
             filled: out.filled,
             more: out.is_full(),
-            over: inner.is_over(),
+            finished: inner.is_finished(),
         }
     }
 
@@ -213,7 +213,7 @@ impl SoftPort {
                 number,
                 event: Arc::clone(&event),
                 ports: Arc::clone(ports),
-                inner: Mutex::new(Inner {
+                inner: Mutex::new(EventPortInner {
                     waits: Waits::new(waits),
                     jobs: VecDeque::new(),
                     retired: false,
@@ -339,10 +339,10 @@ impl EventPort for SoftPort {
         inner.retired = true;
         while inner.waits.take_any().is_some() {}
         port.event.say(inner.waits.lowest());
-        let is_over = inner.is_over();
+        let is_finished = inner.is_finished();
         port.unwatch();
         drop(inner);
-        if is_over {
+        if is_finished {
             port.ports.remove(port.number);
         }
     }

@@ -10,7 +10,7 @@ use crate::device::{EventWait, Token};
 const NOWHERE: u32 = u32::MAX;
 
 #[derive(Clone, Copy)]
-struct Entry {
+struct WaitEntry {
     token: Token,
     wait: EventWait,
     /// Its place in the heap, or among the others.
@@ -19,14 +19,14 @@ struct Entry {
 
 pub(super) struct Waits {
     /// By the index of their Tokens.
-    entries: Box<[Entry]>,
+    entries: Box<[WaitEntry]>,
     heap: Vec<u32>,
     others: Vec<u32>,
 }
 
 impl Waits {
     pub(super) fn new(size: u32) -> Waits {
-        let entry = Entry {
+        let entry = WaitEntry {
             token: Token::from_raw(u64::MAX),
             wait: EventWait {
                 threshold: 0,
@@ -60,7 +60,7 @@ impl Waits {
         };
         let at = list.len() as u32;
         list.push(index);
-        *entry = Entry { token, wait, at };
+        *entry = WaitEntry { token, wait, at };
         if wait.mask == u64::MAX {
             self.rise(at as usize);
         }
@@ -80,7 +80,7 @@ impl Waits {
 
     /// Returns a wait that this value ends.
     pub(super) fn take_due(&mut self, value: u64) -> Option<Token> {
-        let due = |&index: &u32| self.entries[index as usize].wait.is_over(value);
+        let due = |&index: &u32| self.entries[index as usize].wait.is_met(value);
         let first = self.heap.first().copied().filter(due);
         let index = first.or_else(|| self.others.iter().copied().find(due))?;
         Some(self.take(index))
@@ -101,7 +101,7 @@ impl Waits {
     }
 
     fn take(&mut self, index: u32) -> Token {
-        let Entry { token, wait, at } = self.entries[index as usize];
+        let WaitEntry { token, wait, at } = self.entries[index as usize];
         self.entries[index as usize].at = NOWHERE;
         let whole = wait.mask == u64::MAX;
         let list = match whole {
@@ -212,9 +212,9 @@ mod tests {
                         while let Some(token) = waits.take_due(value) {
                             let (known, wait) = model.remove(&token.index()).unwrap();
                             prop_assert_eq!(known, token);
-                            prop_assert!(wait.is_over(value));
+                            prop_assert!(wait.is_met(value));
                         }
-                        prop_assert!(model.values().all(|(_, wait)| !wait.is_over(value)));
+                        prop_assert!(model.values().all(|(_, wait)| !wait.is_met(value)));
                     }
                     Step::Any => {
                         let token = waits.take_any();

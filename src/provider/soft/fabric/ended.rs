@@ -15,18 +15,18 @@ pub(in super::super) trait Ended: Send + Sync {
 /// What the thread knows of a process. Apart, so that the thread never owns a Process, and never
 /// drops one under a lock.
 #[derive(Default)]
-pub(super) struct Watched {
+pub(super) struct ProcessState {
     dead: AtomicBool,
     /// The process, or 0 if it is not known.
     pid: i32,
     pub(super) to_tell: Mutex<Vec<Weak<dyn Ended>>>,
 }
 
-impl Watched {
-    pub(super) fn new(pid: i32) -> Watched {
-        Watched {
+impl ProcessState {
+    pub(super) fn new(pid: i32) -> ProcessState {
+        ProcessState {
             pid,
-            ..Watched::default()
+            ..ProcessState::default()
         }
     }
 

@@ -26,7 +26,7 @@ use super::protocol::{
     REQUEST_LEN, Refusal, Reply, Request, SLOTS, Slots, Ticket,
 };
 use super::server::{Verdict, judge};
-use super::service::{self, Entry, Grant, Service};
+use super::service::{self, Grant, PublishedService, Service};
 use crate::device::{Access, Audience};
 use crate::process::Guarded;
 
@@ -284,7 +284,7 @@ fn split(input: &[u8]) -> Option<([u8; 2], &[u8], &[u8])> {
 /// A server, to which clients send requests. The input: whether there is room for a connection (a
 /// byte), the request.
 pub struct Server {
-    table: Mutex<Slots<Entry>>,
+    table: Mutex<Slots<PublishedService>>,
 }
 
 /// What it serves, and has served before: kind, slot, generation and key.
@@ -312,7 +312,7 @@ impl Server {
     /// One with some services.
     #[expect(clippy::new_without_default, reason = "as the client")]
     pub fn new() -> Server {
-        let entry = |kind| Entry {
+        let entry = |kind| PublishedService {
             kind,
             service: Weak::<Nobody>::new(),
         };

@@ -5,12 +5,12 @@
 use std::sync::{Arc, Mutex, Weak};
 
 use super::control::{Word, Words};
-use super::ended::Watched;
+use super::ended::ProcessState;
 use crate::error::Result;
 use crate::sync::lock;
 
 pub(super) struct Peer {
-    watched: Arc<Watched>,
+    watched: Arc<ProcessState>,
     words: Words,
     /// The owner's of these words.
     owner: Word,
@@ -32,7 +32,7 @@ impl Pages {
         &self,
         page: Page,
         map: impl FnOnce() -> Result<Words>,
-        watched: &Arc<Watched>,
+        watched: &Arc<ProcessState>,
         process: Arc<dyn Send + Sync>,
     ) -> Result<Arc<Peer>> {
         let mut known = lock(&self.0);
@@ -53,7 +53,7 @@ impl Peer {
         Peer::new(Arc::default(), words, fabric)
     }
 
-    fn new(watched: Arc<Watched>, words: Words, keep: Arc<dyn Send + Sync>) -> Arc<Peer> {
+    fn new(watched: Arc<ProcessState>, words: Words, keep: Arc<dyn Send + Sync>) -> Arc<Peer> {
         Arc::new(Peer {
             watched,
             owner: words.owner(),

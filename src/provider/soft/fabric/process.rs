@@ -14,7 +14,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use super::control::Control;
 use super::listener;
 use super::protocol::{Address, Id, Lines, Place, Slots, place};
-use super::service::Entry;
+use super::service::PublishedService;
 use super::watch::{self, Processes};
 use crate::error::{Error, Result};
 use crate::process::{Guarded, hang_up};
@@ -58,7 +58,7 @@ pub(super) struct Server {
     pub(super) address: Address,
     pub(super) place: Place,
     pub(super) control: Control,
-    pub(super) table: Mutex<Slots<Entry>>,
+    pub(super) table: Mutex<Slots<PublishedService>>,
     /// For the processes of clients, which keep it. The thread that answers them does not.
     pub(super) fabric: Weak<Fabric>,
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use super::current;
 use super::process::Fabric;
 use super::protocol::{Id, Kind, Payload, SLOTS, Ticket, random};
-use super::service::{Entry, Service};
+use super::service::{PublishedService, Service};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::lock;
 
@@ -40,7 +40,7 @@ pub(in super::super) fn publish(
     let fabric = current::fabric()?;
     let server = fabric.open_server()?;
     let key = random()?;
-    let entry = Entry {
+    let entry = PublishedService {
         kind: kind.number,
         service,
     };

@@ -10,7 +10,7 @@ use zerocopy::IntoBytes;
 use super::process::{Server, Shared};
 use super::protocol::message::Bad;
 use super::protocol::{Id, Refusal, Reply, Request, Slots, socket};
-use super::service::{Client, Entry, Service};
+use super::service::{Client, PublishedService, Service};
 use super::watch::Process;
 use crate::process::Guarded;
 use crate::sync::lock;
@@ -33,7 +33,11 @@ pub(super) enum Verdict {
 }
 
 /// Judges a message, which may be any bytes. `has_room` says whether one more connection may stay.
-pub(super) fn judge(table: &Mutex<Slots<Entry>>, message: &[u8], has_room: bool) -> Verdict {
+pub(super) fn judge(
+    table: &Mutex<Slots<PublishedService>>,
+    message: &[u8],
+    has_room: bool,
+) -> Verdict {
     let request = match Request::parse(message) {
         Ok(request) => request,
         Err(Bad::Version(_)) => return Verdict::Refuse(Refusal::VERSION),

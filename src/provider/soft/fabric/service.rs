@@ -27,7 +27,7 @@ pub(in super::super) trait Service: Send + Sync {
 
 /// What lies in a slot.
 #[derive(Clone)]
-pub(super) struct Entry {
+pub(super) struct PublishedService {
     /// The number of its tickets' kind.
     pub(super) kind: u8,
     pub(super) service: Weak<dyn Service>,

@@ -15,7 +15,7 @@ use nix::sys::stat::fstat;
 use nix::sys::statfs::{FsType, fstatfs};
 
 use super::control::Words;
-use super::ended::{Ended, Watched};
+use super::ended::{Ended, ProcessState};
 use super::peer::{Page, Pages, Peer};
 use super::process::{Fabric, PROCESS};
 use super::protocol::{Id, Line, socket};
@@ -26,7 +26,7 @@ use crate::sync::lock;
 /// Another process, which is watched until this is dropped.
 pub(in super::super) struct Process {
     number: u64,
-    pub(super) watched: Arc<Watched>,
+    pub(super) watched: Arc<ProcessState>,
     watch: Watch,
     pages: Pages,
     fabric: Arc<Fabric>,
@@ -119,13 +119,13 @@ pub(super) struct Processes {
 struct Known {
     number: u64,
     identity: Identity,
-    watched: Arc<Watched>,
+    watched: Arc<ProcessState>,
     process: Weak<Process>,
 }
 
 impl Processes {
     /// Returns the one that has this number, if it is watched still.
-    pub(super) fn watched(&self, number: u64) -> Option<Arc<Watched>> {
+    pub(super) fn watched(&self, number: u64) -> Option<Arc<ProcessState>> {
         let of = |known: &&Known| known.number == number;
         let known = self.known.iter().find(of)?;
         Some(Arc::clone(&known.watched))
@@ -203,7 +203,7 @@ impl Process {
         fabric.epoll.add(watch.descriptor(), watch.event(number))?;
         let process = Arc::new(Process {
             number,
-            watched: Arc::new(Watched::new(identity.pid)),
+            watched: Arc::new(ProcessState::new(identity.pid)),
             watch,
             pages: Pages::default(),
             fabric: Arc::clone(fabric),

@@ -41,5 +41,5 @@ pub(in super::super) struct Progress {
     /// There is more to do at once.
     pub(in super::super) more: bool,
     /// The port is retired, and nothing is left: the queue forgets it.
-    pub(in super::super) over: bool,
+    pub(in super::super) finished: bool,
 }

@@ -23,7 +23,7 @@ use super::pollable::Pollable;
 use super::ready_set::ReadySet;
 use super::rests::{Rests, Round};
 use super::timer::Timer;
-use super::watched::Watched;
+use super::watched::PolledPorts;
 use crate::device::{Completion, Signal};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{lock, try_lock};
@@ -54,7 +54,7 @@ pub(in super::super) struct Ports {
     reaper: Mutex<Reaper>,
     /// A doorbell page may have no message ring any more.
     pub(in super::super) stale: AtomicBool,
-    watched: Watched<SharedPort>,
+    watched: PolledPorts<SharedPort>,
     timer: Timer,
     rests: Rests,
     /// What rings for the queue from outside.
@@ -82,7 +82,7 @@ impl Ports {
             ports: Mutex::default(),
             reaper: Mutex::default(),
             stale: AtomicBool::new(false),
-            watched: Watched::new(),
+            watched: PolledPorts::new(),
             timer,
             rests: Rests::new(),
             sources,
@@ -247,7 +247,7 @@ impl Ports {
             // SAFETY: as the caller promises.
             let polled = unsafe { port.poll(reaper, &mut out[filled..]) };
             filled += polled.filled;
-            if polled.over {
+            if polled.finished {
                 self.remove(number);
             }
             if polled.more {
@@ -301,16 +301,16 @@ impl Ports {
 
     /// Reads what rang.
     pub(in super::super) fn clear(&self) {
-        let mut rung = [EpollEvent::empty(); 16];
+        let mut signalled = [EpollEvent::empty(); 16];
         for _ in 0..CLEARS {
             let count = self
                 .sources
-                .wait(&mut rung, EpollTimeout::ZERO)
+                .wait(&mut signalled, EpollTimeout::ZERO)
                 .unwrap_or(0);
-            rung[..count]
+            signalled[..count]
                 .iter()
                 .for_each(|event| self.rang(event.data()));
-            if count < rung.len() {
+            if count < signalled.len() {
                 return;
             }
         }

@@ -11,7 +11,7 @@ use crate::sync::{Mutex, lock, try_lock};
 /// Ports that are asked at a time.
 const ASKED: usize = 4;
 
-pub(super) struct Watched<P> {
+pub(super) struct PolledPorts<P> {
     list: Mutex<List<P>>,
     /// The length of the list.
     len: AtomicUsize,
@@ -24,14 +24,14 @@ struct List<P> {
     next: usize,
 }
 
-impl<P> Watched<P> {
-    pub(super) fn new() -> Watched<P> {
+impl<P> PolledPorts<P> {
+    pub(super) fn new() -> PolledPorts<P> {
         let list = List {
             ports: Vec::new(),
             indices: Vec::new(),
             next: 0,
         };
-        Watched {
+        PolledPorts {
             list: Mutex::new(list),
             len: AtomicUsize::new(0),
         }

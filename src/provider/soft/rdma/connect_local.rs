@@ -142,8 +142,8 @@ impl Shared {
                 Side::Host => (keys[0], keys[1]),
                 Side::Guest => (keys[1], keys[0]),
             };
-            let rung = to.ports.reaper().doorbells.rung();
-            let bell = Bell::Signal(Arc::clone(&to.ports.signal), rung, peers);
+            let signalled = to.ports.reaper().doorbells.signalled();
+            let bell = Bell::Signal(Arc::clone(&to.ports.signal), signalled, peers);
             Arc::new(DoorbellPage::new(
                 own,
                 Arc::clone(&page),

@@ -162,7 +162,7 @@ impl Pollable<Reaper> for Shared {
         Progress {
             filled: look.filled,
             more: look.more,
-            over: look.over,
+            finished: look.finished,
         }
     }
 

@@ -47,7 +47,7 @@ pub(super) struct Look {
     /// A message came.
     pub(super) traffic: bool,
     /// It is retired, and nothing is left.
-    pub(super) over: bool,
+    pub(super) finished: bool,
     /// What comes next, while there is a connection.
     pub(super) watch: Option<Watch>,
 }
@@ -90,7 +90,7 @@ impl Shared {
             inner.drain(out, &mut look);
         }
         look.more |= !inner.done.is_empty();
-        look.over = inner.retired && inner.done.is_empty();
+        look.finished = inner.retired && inner.done.is_empty();
         let connection = inner.connection.as_ref();
         look.watch = connection.map(|connection| connection.receiving.watch());
         look
@@ -260,7 +260,7 @@ impl Shared {
                     look.put(out, Completion::new(token, Ok(answer)));
                 }
                 Ok(Step::More) => {
-                    self.moves_on(inner, connection);
+                    self.clear_timeout(inner, connection);
                     look.more = true;
                     break Ok(());
                 }
@@ -303,12 +303,12 @@ impl Shared {
     fn complete(&self, inner: &mut EndpointInner, connection: &mut Connection) {
         inner.sends.pop_front();
         inner.copied = 0;
-        self.moves_on(inner, connection);
+        self.clear_timeout(inner, connection);
         self.ports.count();
     }
 
     /// The first Job goes on.
-    fn moves_on(&self, inner: &mut EndpointInner, connection: &mut Connection) {
+    fn clear_timeout(&self, inner: &mut EndpointInner, connection: &mut Connection) {
         inner.due = None;
         if connection.wants {
             connection.want(false);

@@ -21,4 +21,4 @@ mod timeouts;
 mod watched;
 
 pub(super) use rc::{Dying, FailedConnections, RcConnection, RcInner};
-pub(super) use watched::Watched;
+pub(super) use watched::EventTargets;

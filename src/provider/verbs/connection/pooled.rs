@@ -20,14 +20,14 @@ pub(in super::super) struct Pooled {
     /// The oldest first.
     messages: VecDeque<Message>,
     /// Somebody has found no message, and is told of the next one; so is everybody of the first.
-    asked: bool,
+    notifies: bool,
     /// The connection has ended: it fails with this once its messages were taken.
     ending: Option<JobError>,
     /// How many were taken.
     taken: u64,
     /// Since when it has had more than its credits while nobody else could have one, and how many
     /// were taken then.
-    over: Option<(Instant, u64)>,
+    exceeded: Option<(Instant, u64)>,
 }
 
 struct Message {
@@ -48,10 +48,10 @@ impl Pooled {
             srq: core.srq(room, credits)?,
             credits,
             messages: VecDeque::with_capacity(credits as usize),
-            asked: true,
+            notifies: true,
             ending: None,
             taken: 0,
-            over: None,
+            exceeded: None,
         }))
     }
 
@@ -77,14 +77,14 @@ impl Pooled {
     /// `limit`.
     pub(super) fn look(&mut self, now: Instant, limit: Duration) -> (Option<Duration>, bool) {
         if self.messages.len() <= self.credits as usize || !self.srq.is_drained() {
-            self.over = None;
+            self.exceeded = None;
             return (None, false);
         }
-        let since = match self.over {
+        let since = match self.exceeded {
             Some((since, taken)) if taken == self.taken => since,
             _ => now,
         };
-        self.over = Some((since, self.taken));
+        self.exceeded = Some((since, self.taken));
         let waited = now.saturating_duration_since(since);
         (Some((limit / 2).max(LEAST)), waited >= limit)
     }
@@ -109,8 +109,8 @@ impl RcConnection {
         let Some(pooled) = inner.pooled.as_mut().filter(|_| !is_error) else {
             return false;
         };
-        pooled.asked = pooled.messages.is_empty();
-        !pooled.asked
+        pooled.notifies = pooled.messages.is_empty();
+        !pooled.notifies
     }
 
     /// # Safety
@@ -195,7 +195,7 @@ impl RcConnection {
             arrival,
             len,
         });
-        std::mem::take(&mut pooled.asked)
+        std::mem::take(&mut pooled.notifies)
     }
 
     /// It has failed, and no Job of this side with it: messages that have come are taken first. All

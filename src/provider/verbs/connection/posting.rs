@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use super::super::adapter::PROBES;
-use super::super::transport::{Chain, Qp, RecvChain, Refused, Remote, Work, fill_request, status};
+use super::super::transport::{
+    Chain, PostFailure, Qp, RecvChain, Remote, Work, fill_request, status,
+};
 use super::rc::{Posted, RcConnection, RcInner};
 use crate::device::{Access, EndpointState, Job, RdmaJob, Receive, Submitted, Token, Verb};
 use crate::error::{ErrorKind, JobError, Reason};
@@ -79,7 +81,7 @@ impl RcConnection {
             known = inner.sends.len() - before;
             if inner.sinks.any_stuck {
                 let (at, cut, errno) = (before, false, 0);
-                return Err(Refused { at, cut, errno });
+                return Err(PostFailure { at, cut, errno });
             }
             // SAFETY: as the caller promises.
             unsafe { self.post(&mut inner) }
@@ -152,7 +154,7 @@ impl RcConnection {
         &self,
         inner: &mut RcInner,
         jobs: &[(Token, Job<'_>)],
-    ) -> Option<Result<(), Refused>> {
+    ) -> Option<Result<(), PostFailure>> {
         let (&[(token, Job::Rdma(job))], Some(qp)) = (jobs, &inner.qp) else {
             return None;
         };
@@ -169,7 +171,7 @@ impl RcConnection {
     ///
     /// The memory of all Jobs that wait is valid, and leased: as for `Submit::submit`.
     #[inline(always)]
-    pub(in super::super) unsafe fn post(&self, inner: &mut RcInner) -> Result<(), Refused> {
+    pub(in super::super) unsafe fn post(&self, inner: &mut RcInner) -> Result<(), PostFailure> {
         let Some(qp) = inner.qp.as_ref().filter(|_| !inner.waits) else {
             return Ok(());
         };

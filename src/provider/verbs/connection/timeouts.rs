@@ -24,7 +24,7 @@ pub(in super::super) struct Timeouts {
     /// The peer has answered or sent something since the last look.
     pub(super) heard: bool,
     /// Since when a probe of iWARP has waited for its answer, which nobody else gives up.
-    asked: Option<Instant>,
+    probed: Option<Instant>,
 }
 
 /// What a look finds.
@@ -43,7 +43,7 @@ pub(super) struct Look {
 impl Timeouts {
     /// A probe was sent, whose limit is kept here.
     pub(super) fn asks(&mut self) {
-        self.asked.get_or_insert_with(Instant::now);
+        self.probed.get_or_insert_with(Instant::now);
     }
 
     /// Looks at the oldest Job. What takes no receive the transport gives up itself, of a peer that
@@ -59,14 +59,14 @@ impl Timeouts {
         let token = front.map(|(token, ..)| token);
         let heard = std::mem::take(&mut self.heard);
         if heard {
-            self.asked = None;
+            self.probed = None;
         }
         if heard && token.is_none() || self.front != token || self.since.is_none() {
             (self.front, self.since) = (token, Some(now));
         }
         let since = |then: Instant| now.saturating_duration_since(then);
-        let (waited, asked) = (since(self.since.unwrap_or(now)), self.asked.map(since));
-        let silent = asked.filter(|asked| *asked >= patience.probe());
+        let (waited, probed) = (since(self.since.unwrap_or(now)), self.probed.map(since));
+        let silent = probed.filter(|probed| *probed >= patience.probe());
         let mut look = Look {
             overdue: None,
             idle: false,
@@ -86,15 +86,15 @@ impl Timeouts {
                     // It is asked, and the next turn begins.
                     self.since = Some(now);
                 }
-                look.idle = turned && asked.is_none();
-                if asked.is_none() {
+                look.idle = turned && probed.is_none();
+                if probed.is_none() {
                     let again = if turned { probe } else { rest };
                     look.again = again.unwrap_or(MOST).min(MOST);
                 }
             }
         }
-        if let Some(asked) = asked.filter(|_| silent.is_none()) {
-            let rest = patience.probe().saturating_sub(asked);
+        if let Some(probed) = probed.filter(|_| silent.is_none()) {
+            let rest = patience.probe().saturating_sub(probed);
             look.again = look.again.min(rest.max(LEAST));
         }
         look
@@ -248,7 +248,7 @@ mod tests {
         let mut look = |millis, heard, front| {
             timeouts.heard = heard;
             let look = timeouts.look(at(millis), front, &patience, PROBE);
-            timeouts.asked = timeouts.asked.or_else(|| look.idle.then(|| at(millis)));
+            timeouts.probed = timeouts.probed.or_else(|| look.idle.then(|| at(millis)));
             let silent = look.silent.map(|silent| silent.as_millis());
             (look.idle, silent, look.again.as_millis())
         };

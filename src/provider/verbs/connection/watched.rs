@@ -12,13 +12,13 @@ use crate::sync::lock;
 /// device that the application lent, and calls `tick` alone for it: an object that the watcher
 /// destroyed late would outlive the application's own device.
 #[derive(Default)]
-pub(in super::super) struct Watched {
+pub(in super::super) struct EventTargets {
     conns: Mutex<Vec<Weak<RcConnection>>>,
     cores: Mutex<Vec<Weak<Core>>>,
     listeners: Mutex<Vec<Weak<dyn Handler>>>,
 }
 
-impl Watched {
+impl EventTargets {
     /// Returns the endpoints, which are notified of events and polled for timeouts.
     pub(in super::super) fn conns(&self) -> Vec<Arc<RcConnection>> {
         alive(&self.conns)

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use super::super::adapter::Context;
 use super::super::adapter::greeting::{self, Greeting};
 use super::super::cm::{Cm, CmEvent, CmId, Handler, What, is_of, step};
-use super::super::connection::Watched;
+use super::super::connection::EventTargets;
 use super::attempt::check_private_data;
 use super::managed::Managed;
 use crate::device::contract::CmArrivals;
@@ -32,7 +32,7 @@ struct Arrivals {
 impl Listener {
     pub(in super::super) fn listen(
         context: &Arc<Context>,
-        watched: &Watched,
+        watched: &EventTargets,
         addr: SocketAddr,
         backlog: u32,
         tell: CmArrivals,

@@ -16,7 +16,7 @@ pub(in super::super) struct Cq {
     channel: CompChannel,
     raw: NonNull<ibv_cq>,
     /// Notifications that were asked for, and whose events nobody looked for yet.
-    asked: AtomicU32,
+    requested: AtomicU32,
     id: u64,
     /// The device says so: it was overrun, or worse.
     broken: AtomicBool,
@@ -71,7 +71,7 @@ impl Cq {
             context: Arc::clone(context),
             channel,
             raw,
-            asked: AtomicU32::new(0),
+            requested: AtomicU32::new(0),
             id,
             broken: AtomicBool::new(false),
             promised: Mutex::new((completions, size)),
@@ -147,11 +147,11 @@ impl Cq {
 
     /// Asks for an event at the next completion. If that cannot be had the queue is broken.
     pub(in super::super) fn notify(&self) {
-        if self.asked.load(SeqCst) >= UNREAD {
+        if self.requested.load(SeqCst) >= UNREAD {
             self.read_events();
         }
         // Before it: who hears of the event finds it counted.
-        self.asked.fetch_add(1, SeqCst);
+        self.requested.fetch_add(1, SeqCst);
         // SAFETY: the queue is alive.
         let answer = unsafe { self.context.ops.req_notify_cq(self.raw()) };
         if answer != 0 {
@@ -167,7 +167,7 @@ impl Cq {
     /// There is at most one for each notification that was asked for: so many are read, and not one
     /// more only to hear that there is none.
     pub(in super::super) fn read_events(&self) {
-        let may_be = self.asked.swap(0, SeqCst);
+        let may_be = self.requested.swap(0, SeqCst);
         let mut read = 0;
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
         while read < may_be {
@@ -180,7 +180,7 @@ impl Cq {
         }
         if read < may_be {
             // The one that was asked for last may be still to come.
-            self.asked.fetch_max(1, SeqCst);
+            self.requested.fetch_max(1, SeqCst);
         }
         if read > 0 {
             // SAFETY: the channel has this queue alone, which is alive.

@@ -19,7 +19,7 @@ mod wr;
 pub(super) use core::Core;
 pub(super) use cq::{Cq, set_nonblocking};
 pub(super) use qp::{Qp, QpCaps, Retry, Route};
-pub(super) use sends::{Refused, Sends, Work};
+pub(super) use sends::{PostFailure, Sends, Work};
 pub(super) use srq::{Srq, is_name};
 pub(super) use status::{Failed, PeerTimeouts};
 pub(super) use wr::{Chain, RecvChain, Remote, UNNAMED, fill_request, probe};

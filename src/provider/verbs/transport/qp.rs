@@ -119,16 +119,16 @@ fn asks_for_grh(transport: &Transport) -> bool {
 }
 
 /// Returns the way that was found, with what the application says of it.
-fn as_asked(mut found: ibv_ah_attr, asked: &Transport) -> ibv_ah_attr {
+fn as_asked(mut found: ibv_ah_attr, requested: &Transport) -> ibv_ah_attr {
     let default = Transport::default();
-    if asked.service_level != default.service_level {
-        found.sl = asked.service_level;
+    if requested.service_level != default.service_level {
+        found.sl = requested.service_level;
     }
-    if asked.traffic_class != default.traffic_class {
-        found.grh.traffic_class = asked.traffic_class;
+    if requested.traffic_class != default.traffic_class {
+        found.grh.traffic_class = requested.traffic_class;
     }
-    if asked.hop_limit != default.hop_limit {
-        found.grh.hop_limit = asked.hop_limit;
+    if requested.hop_limit != default.hop_limit {
+        found.grh.hop_limit = requested.hop_limit;
     }
     found
 }

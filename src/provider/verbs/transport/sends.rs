@@ -28,15 +28,15 @@ pub(in super::super) trait Work: Copy {
 
 /// Jobs in the order of their submission; those that are posted come first.
 pub(in super::super) struct Sends<W: Work> {
-    posted: VecDeque<Entry<W::Posted>>,
-    waiting: VecDeque<Entry<W>>,
+    posted: VecDeque<SendEntry<W::Posted>>,
+    waiting: VecDeque<SendEntry<W>>,
     /// Places in the send queue: taken, and all. A request gives its place back when a later
     /// completion was seen (ibv_post_send(3)).
     used: u32,
     room: u32,
 }
 
-struct Entry<W> {
+struct SendEntry<W> {
     token: Token,
     work: W,
     /// How many it takes, once it is posted.
@@ -45,7 +45,7 @@ struct Entry<W> {
 
 /// A request was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct Refused {
+pub(in super::super) struct PostFailure {
     /// Whose: the first Job that is not posted whole.
     pub(in super::super) at: usize,
     /// Some requests of it were taken, or may have been.
@@ -86,7 +86,7 @@ impl<W: Work> Sends<W> {
 
     #[inline(always)]
     pub(in super::super) fn push(&mut self, token: Token, work: W) {
-        self.waiting.push_back(Entry {
+        self.waiting.push_back(SendEntry {
             token,
             work,
             requests: 0,
@@ -128,7 +128,7 @@ impl<W: Work> Sends<W> {
         token: Token,
         work: &W,
         request: impl FnOnce(&mut ibv_send_wr, &mut ArrayVec<ibv_sge, LIST>),
-    ) -> Option<Result<(), Refused>> {
+    ) -> Option<Result<(), PostFailure>> {
         if self.any_waits() || self.used >= self.room {
             return None;
         }
@@ -139,17 +139,17 @@ impl<W: Work> Sends<W> {
         let at = self.posted.len();
         if let Err((true, errno)) = posted {
             let cut = false;
-            return Some(Err(Refused { at, cut, errno }));
+            return Some(Err(PostFailure { at, cut, errno }));
         }
         let (work, requests) = (work.posted(), 1);
-        self.posted.push_back(Entry {
+        self.posted.push_back(SendEntry {
             token,
             work,
             requests,
         });
         self.used += 1;
         let cut = true;
-        Some(posted.map_err(|(_, errno)| Refused { at, cut, errno }))
+        Some(posted.map_err(|(_, errno)| PostFailure { at, cut, errno }))
     }
 
     /// Posts what there is room for.
@@ -162,7 +162,7 @@ impl<W: Work> Sends<W> {
         &mut self,
         qp: &Qp,
         context: &W::Context,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), PostFailure> {
         if !self.any_waits() {
             return Ok(());
         }
@@ -181,7 +181,7 @@ impl<W: Work> Sends<W> {
     ///
     /// As for `post`.
     #[cold]
-    unsafe fn post_rest(&mut self, qp: &Qp, context: &W::Context) -> Result<(), Refused> {
+    unsafe fn post_rest(&mut self, qp: &Qp, context: &W::Context) -> Result<(), PostFailure> {
         // SAFETY: as the caller promises.
         while unsafe { self.post_chain(qp, context) }? {}
         Ok(())
@@ -193,7 +193,7 @@ impl<W: Work> Sends<W> {
     ///
     /// As for `post`.
     #[inline(always)]
-    unsafe fn post_chain(&mut self, qp: &Qp, context: &W::Context) -> Result<bool, Refused> {
+    unsafe fn post_chain(&mut self, qp: &Qp, context: &W::Context) -> Result<bool, PostFailure> {
         let mut chain = Chain::new();
         let (mut next, mut used) = (0, self.used);
         while let Some(entry) = self.waiting.get_mut(next) {
@@ -224,7 +224,7 @@ impl<W: Work> Sends<W> {
             Err((None, errno)) => {
                 self.were_posted(next);
                 let (at, cut) = (self.posted.len() - 1, true);
-                Err(Refused { at, cut, errno })
+                Err(PostFailure { at, cut, errno })
             }
         }
     }
@@ -233,7 +233,7 @@ impl<W: Work> Sends<W> {
     fn were_posted(&mut self, count: usize) {
         for entry in self.waiting.drain(..count) {
             self.used += entry.requests;
-            self.posted.push_back(Entry {
+            self.posted.push_back(SendEntry {
                 token: entry.token,
                 work: entry.work.posted(),
                 requests: entry.requests,
@@ -243,7 +243,7 @@ impl<W: Work> Sends<W> {
 
     /// So many requests of a chain were taken.
     #[cold]
-    fn refused(&mut self, mut taken: u32, errno: i32) -> Refused {
+    fn refused(&mut self, mut taken: u32, errno: i32) -> PostFailure {
         let mut whole = 0;
         for entry in &self.waiting {
             if taken < entry.requests {
@@ -253,7 +253,7 @@ impl<W: Work> Sends<W> {
             whole += 1;
         }
         self.were_posted(whole);
-        Refused {
+        PostFailure {
             at: self.posted.len(),
             cut: taken > 0,
             errno,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::super::adapter::{Address, REQUESTS, Wish, random_psn};
 use super::super::ffi::*;
 use super::super::transport::{
-    Chain, Core, Qp, QpCaps, Refused, Retry, Route, Sends, UNNAMED, Work, status,
+    Chain, Core, PostFailure, Qp, QpCaps, Retry, Route, Sends, UNNAMED, Work, status,
 };
 use crate::device::{Completion, CopyJob, Submitted, Token, Transport};
 use crate::error::{Error, ErrorKind, JobError, Result};
@@ -177,7 +177,7 @@ impl Copies {
     /// # Safety
     ///
     /// All Jobs' memory is valid, and leased.
-    unsafe fn post(&mut self, accepted: &mut usize) -> Option<Refused> {
+    unsafe fn post(&mut self, accepted: &mut usize) -> Option<PostFailure> {
         let max_sge = self.core.context.traits.sges() as usize;
         loop {
             let qp = self.qp.as_ref().filter(|_| self.broken.is_none())?;

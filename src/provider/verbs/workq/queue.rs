@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use super::super::adapter::Context;
-use super::super::connection::{RcConnection, Watched};
+use super::super::connection::{EventTargets, RcConnection};
 use super::computed::INLINE;
 use super::endpoint::VerbsEndpoint;
 use super::shared::Shared;
@@ -22,7 +22,7 @@ pub(in super::super) struct VerbsQueue(pub(in super::super) Arc<Shared>);
 impl VerbsQueue {
     pub(in super::super) fn open(
         context: &Arc<Context>,
-        watched: &Arc<Watched>,
+        watched: &Arc<EventTargets>,
         config: &QueueConfig,
     ) -> SetUp<VerbsQueue> {
         Shared::open(context, watched, config).map(VerbsQueue)

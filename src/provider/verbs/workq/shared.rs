@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, Weak};
 
 use super::super::adapter::Context;
-use super::super::connection::{FailedConnections, RcConnection, Watched};
+use super::super::connection::{EventTargets, FailedConnections, RcConnection};
 use super::super::ffi::Wc;
 use super::super::transport::{Core, Cq, Qp, is_name};
 use super::burials::Burials;
@@ -28,7 +28,7 @@ use crate::sync::{BriefGuard, BriefMutex, lock, try_lock};
 const BATCH: usize = 16;
 
 pub(in super::super) struct Shared {
-    pub(in super::super) watched: Arc<Watched>,
+    pub(in super::super) watched: Arc<EventTargets>,
     pub(in super::super) core: Arc<Core>,
     pub(in super::super) poll: BriefMutex<Poll>,
     pub(super) copies: Option<Mutex<Copies>>,
@@ -110,7 +110,7 @@ impl Poll {
 impl Shared {
     pub(super) fn open(
         context: &Arc<Context>,
-        watched: &Arc<Watched>,
+        watched: &Arc<EventTargets>,
         config: &QueueConfig,
     ) -> SetUp<Arc<Shared>> {
         let depth = config.depth;

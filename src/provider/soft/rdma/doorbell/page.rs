@@ -74,12 +74,12 @@ pub(in super::super) trait DoorbellOwner: Send + Sync {
 
 /// Pages of a queue that peers of this process rang for.
 #[derive(Default)]
-pub(in super::super) struct Rung {
+pub(in super::super) struct Signalled {
     any: AtomicBool,
     keys: Mutex<Vec<u64>>,
 }
 
-impl Rung {
+impl Signalled {
     fn add(&self, key: u64) {
         lock(&self.keys).push(key);
         self.any.store(true, Ordering::Release);
@@ -98,7 +98,7 @@ impl Rung {
 /// How the peer is woken.
 pub(in super::super) enum Bell {
     /// It is of this process: the bell of its queue, and where that finds which page rang.
-    Signal(Arc<Signal>, Arc<Rung>, u64),
+    Signal(Arc<Signal>, Arc<Signalled>, u64),
     /// A byte on a socket. Empty until the peer has its end.
     Socket(OnceLock<Arc<Guarded>>),
 }
@@ -328,8 +328,8 @@ impl DoorbellPage {
             return true;
         }
         match (&self.bell, socket) {
-            (Bell::Signal(signal, rung, key), _) => {
-                rung.add(*key);
+            (Bell::Signal(signal, signalled, key), _) => {
+                signalled.add(*key);
                 signal.ring();
             }
             (_, Some(socket)) if !bell::ring(socket) => {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::super::super::fabric::{Id, Process};
 use super::super::messages::Side;
-use super::page::{DoorbellPage, Rung};
+use super::page::{DoorbellPage, Signalled};
 
 /// So many pages are looked at each time, and so many others in turn.
 const FEW: usize = 16;
@@ -18,7 +18,7 @@ const FEW: usize = 16;
 /// The doorbell pages that a queue looks at.
 #[derive(Default)]
 pub(in super::super) struct DoorbellPages {
-    all: Vec<Entry>,
+    all: Vec<PageEntry>,
     by_key: HashMap<u64, Arc<DoorbellPage>>,
     /// Those that are looked at each time.
     awake: Vec<Arc<DoorbellPage>>,
@@ -26,12 +26,12 @@ pub(in super::super) struct DoorbellPages {
     cold: bool,
     /// Where the next turn begins.
     next: usize,
-    rung: Arc<Rung>,
+    signalled: Arc<Signalled>,
     /// Keys that were taken out of it: no look allocates.
     keys: Vec<u64>,
 }
 
-struct Entry {
+struct PageEntry {
     /// The peer's fabric, and its queue.
     peer: (Id, u64),
     number: u64,
@@ -49,8 +49,8 @@ fn wake(awake: &mut Vec<Arc<DoorbellPage>>, page: &Arc<DoorbellPage>) {
 
 impl DoorbellPages {
     /// Returns where peers of this process say which page they rang for.
-    pub(in super::super) fn rung(&self) -> Arc<Rung> {
-        Arc::clone(&self.rung)
+    pub(in super::super) fn signalled(&self) -> Arc<Signalled> {
+        Arc::clone(&self.signalled)
     }
 
     /// Returns true if a page has hints: one that is awake, or one of those whose turn it is. After
@@ -70,7 +70,7 @@ impl DoorbellPages {
     /// Takes note of the pages that peers of this process rang for.
     #[inline]
     fn hear(&mut self) {
-        self.rung.take(&mut self.keys);
+        self.signalled.take(&mut self.keys);
         while let Some(key) = self.keys.pop() {
             self.rang(key);
         }
@@ -152,7 +152,7 @@ impl DoorbellPages {
         process: &Arc<Process>,
         side: Side,
     ) -> Option<Arc<DoorbellPage>> {
-        let of = |entry: &&Entry| {
+        let of = |entry: &&PageEntry| {
             entry.peer == peer
                 && entry.number == number
                 && entry.doorbell.side() == side
@@ -167,7 +167,8 @@ impl DoorbellPages {
         &self,
         peer: (Id, u64),
     ) -> Option<(u64, Arc<DoorbellPage>)> {
-        let joined = |entry: &&Entry| entry.peer == peer && entry.doorbell.side() == Side::Guest;
+        let joined =
+            |entry: &&PageEntry| entry.peer == peer && entry.doorbell.side() == Side::Guest;
         let entry = self.all.iter().rfind(joined)?;
         Some((entry.number, Arc::clone(&entry.doorbell)))
     }
@@ -198,7 +199,7 @@ impl DoorbellPages {
             self.let_go_of_idle();
             self.by_key.insert(doorbell.key, Arc::clone(doorbell));
             wake(&mut self.awake, doorbell);
-            self.all.push(Entry {
+            self.all.push(PageEntry {
                 peer,
                 number,
                 doorbell: Arc::clone(doorbell),

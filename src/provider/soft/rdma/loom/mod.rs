@@ -53,7 +53,9 @@ fn ends() -> [End; 2] {
         permissions: Access::empty(),
     };
     let mut pages = [(); 2].map(|()| Some(DoorbellPages::default()));
-    let rung = pages.each_ref().map(|pages| pages.as_ref().unwrap().rung());
+    let signalled = pages
+        .each_ref()
+        .map(|pages| pages.as_ref().unwrap().signalled());
     [Side::Host, Side::Guest].map(|side| {
         let (own, other) = match side {
             Side::Host => (0, 1),
@@ -61,7 +63,7 @@ fn ends() -> [End; 2] {
         };
         let bell = Bell::Signal(
             Arc::clone(&signals[other]),
-            rung[other].clone(),
+            signalled[other].clone(),
             other as u64,
         );
         let (page, owner) = (Arc::clone(&page), Weak::<Ports>::new());

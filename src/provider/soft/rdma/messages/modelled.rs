@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use super::super::super::fabric::Mapping;
 use crate::device::Segment;
 use crate::sync::atomic::AtomicU64;
-use crate::sync::loom::Watched;
+use crate::sync::loom::TrackedCell;
 
 /// Bytes that are watched together.
 const GRAIN: usize = 64;
@@ -17,7 +17,7 @@ const GRAIN: usize = 64;
 pub(in super::super) struct Memory {
     /// Those that a model uses: loom shall not know of the others.
     words: BTreeMap<usize, AtomicU64>,
-    grains: Box<[Watched]>,
+    grains: Box<[TrackedCell]>,
     bytes: NonNull<[u8]>,
 }
 
@@ -39,7 +39,7 @@ impl Memory {
         let word = |at| (at, AtomicU64::new(0));
         Memory {
             words: words.into_iter().map(word).collect(),
-            grains: (0..len / GRAIN).map(|_| Watched::new()).collect(),
+            grains: (0..len / GRAIN).map(|_| TrackedCell::new()).collect(),
             bytes: NonNull::from(Box::leak(vec![0; len].into_boxed_slice())),
         }
     }
@@ -59,15 +59,15 @@ impl Memory {
     }
 
     pub(super) fn to_read(&self, at: usize, len: usize) -> Segment {
-        self.piece(at, len, Watched::read)
+        self.piece(at, len, TrackedCell::read)
     }
 
     pub(super) fn to_write(&self, at: usize, len: usize) -> Segment {
-        self.piece(at, len, Watched::write)
+        self.piece(at, len, TrackedCell::write)
     }
 
     /// It is copied at once, and no other thread runs in between.
-    fn piece(&self, at: usize, len: usize, touch: fn(&Watched)) -> Segment {
+    fn piece(&self, at: usize, len: usize, touch: fn(&TrackedCell)) -> Segment {
         assert!(at <= self.len() && len <= self.len() - at);
         for grain in &self.grains[at / GRAIN..(at + len).div_ceil(GRAIN)] {
             touch(grain);
