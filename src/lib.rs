@@ -99,8 +99,8 @@
 //!
 //! # Cancellation
 //!
-//! You may drop a future at any time. Before step 4 nothing has begun. Afterwards the job goes on,
-//! its memory stays leased, and its completion frees everything. Forgetting a future
+//! You may drop a future at any time. Before step 4 nothing has begun. Afterwards the job
+//! continues, its memory stays leased, and its completion frees everything. Forgetting a future
 //! (`mem::forget`) leaks its slot and what it owns; nothing dangles.
 //!
 //! A receive cannot be recalled: one that is dropped stays posted, and the next receive that begins

@@ -159,8 +159,8 @@ impl ChannelBuilder {
     }
 
     /// Offers a service at a TCP address of this machine; with port 0 at a free one
-    /// ([`Service::local_addr`]). Any device can do so. Whoever reaches the address reaches the
-    /// service.
+    /// ([`Service::local_addr`]). Any device can do so. The party that reaches the address reaches
+    /// the service.
     ///
     /// # Errors
     ///

@@ -169,8 +169,8 @@ impl Channel {
     ///
     /// # Cancel safety
     ///
-    /// If it is dropped before it is ready, the connection goes on. A peer that does not read makes
-    /// it wait for ever: [`abort`](Channel::abort) does not wait.
+    /// If it is dropped before it is ready, the connection continues. A peer that does not read
+    /// makes it wait for ever: [`abort`](Channel::abort) does not wait.
     #[doc(alias = "doca_comm_channel_ep_disconnect")]
     #[doc(alias = "doca_comch_server_disconnect")]
     pub async fn disconnect(&self) {

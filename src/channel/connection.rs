@@ -91,7 +91,7 @@ struct Counts {
     received_bytes: AtomicU64,
 }
 
-/// Why a connection is over.
+/// Why a connection has ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ended {
     /// `disconnect`.
@@ -188,8 +188,8 @@ impl Connection {
         lock(&self.outbox)
     }
 
-    /// Nothing is sent any more, and who waits is told. What has come can still be received, unless
-    /// this side ended it.
+    /// Nothing is sent any more, and who waits is notified. What has come can still be received,
+    /// unless this side ended it.
     fn end(&self, why: Ended) {
         if self.ended.set(why).is_ok() {
             self.permits.close();
@@ -205,7 +205,7 @@ impl Connection {
         log(|| tracing::debug!(target: "tokio_doca::channel", device, ?peer, cause, "{what}"));
     }
 
-    /// Why it is over; it is.
+    /// Why it has completed; it is.
     fn over(&self, op: &'static str) -> Error {
         self.ended.get().unwrap_or(&Ended::There).error(op)
     }

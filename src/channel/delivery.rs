@@ -1,5 +1,5 @@
-//! What a stream that goes on over a socket asks of it: whether its peer's host has everything, and
-//! whether that is there yet.
+//! What a stream that continues over a socket asks of it: whether its peer's host has everything,
+//! and whether that is there yet.
 
 use std::io;
 

@@ -22,8 +22,8 @@
 //!
 //! Everything that it sends is hostile. A frame longer than was agreed, or a greeting that is none,
 //! ends its connection. Who connects and says nothing is one of 64 that may; the next one takes the
-//! place of the oldest. Who is stopped or does not read keeps its own connection from going on, and
-//! nothing else.
+//! place of the oldest. Who is stopped or does not read keeps its own connection from continuing,
+//! and nothing else.
 
 // The files:
 // The builder, the service and the channel are what a user holds, and import each other. They

@@ -33,7 +33,7 @@ const TURN: usize = 64;
 ///
 /// Clients are greeted while somebody awaits [`accept`](Service::accept), and wait until then. With
 /// the service dropped, its name is free for another one, which may be of another process; the
-/// Channels that it has accepted go on. `kill -9` frees the name as well.
+/// Channels that it has accepted continue. `kill -9` frees the name as well.
 ///
 /// ```
 /// use tokio_doca::channel::{Channel, Service};

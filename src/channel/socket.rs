@@ -24,7 +24,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::process::{self, Guarded};
 use crate::sync::{Blocking, deadline};
 
-/// How long a client stands in line before a service.
+/// How long a client waits in line before a service.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 // Without a destructor: it outlives nothing.
@@ -33,7 +33,8 @@ thread_local! {
     static CHECKED: Cell<Option<runtime::Id>> = const { Cell::new(None) };
 }
 
-/// A connected socket. What it does is asked for by `&self`, so that both directions go on at once.
+/// A connected socket. What it does is asked for by `&self`, so that both directions continue at
+/// once.
 pub(crate) struct Socket {
     pub(super) stream: Stream,
     peer: Peer,
@@ -354,7 +355,7 @@ pub(crate) enum Listener {
 }
 
 impl Listener {
-    /// At the name; nobody else has it.
+    /// At the name; no other party has it.
     pub(super) fn unix(op: &'static str, name: &str) -> Result<Listener> {
         let address = UnixAddr::new_abstract(name.as_bytes());
         let listener = listen(address).map_err(|error| taken(op, name, error));

@@ -24,7 +24,7 @@
 //!    was never seen by the device. Accepted or rejected, never unknown: in doubt it is accepted.
 //!    `refused` is `Some` if and only if not all were accepted. `Again` comes to an end, once Jobs
 //!    have completed; with nothing in flight at least one Job within the capabilities is accepted.
-//! 4. What `try_inline` answered is over, and nothing is kept of the Job; it answers what a
+//! 4. What `try_inline` answered has completed, and nothing is kept of the Job; it answers what a
 //!    submission would. What it did not answer was not begun. So for each job of
 //!    `try_inline_all`, which finishes them in order.
 //! 5. After `arm`, the next completion rings, exactly once. Completions that wait already do not

@@ -142,7 +142,7 @@ pub unsafe trait Adapter: Send + Sync {
     }
 
     /// Checks whether an endpoint of this device may connect to the one whose blob this is, as far
-    /// as the blob says it. Contacts nobody, and does not block. A stream asks it that may go on
+    /// as the blob says it. Contacts nobody, and does not block. A stream asks it that may continue
     /// without RDMA.
     ///
     /// # Errors

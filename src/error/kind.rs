@@ -140,7 +140,7 @@ kinds! {
     /// Nothing is in it.
     #[doc(alias = "DOCA_ERROR_EMPTY")]
     Empty = 25, "resource is empty";
-    /// It is still going on.
+    /// It is still continuing.
     #[doc(alias = "DOCA_ERROR_IN_PROGRESS")]
     InProgress = 26, "operation is in progress";
 }

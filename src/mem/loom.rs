@@ -645,7 +645,7 @@ fn mutant_that_looks_whether_it_is_used_and_stops_later_is_found() {
     });
 }
 
-/// A session, for the real one and for those whose Lease is wrong: hashes a part, if nobody else
+/// A session, for the real one and for those whose Lease is wrong: hashes a part, if no other party
 /// does.
 trait Parts: Send + Sync + 'static {
     fn part(self: Arc<Self>) -> bool;

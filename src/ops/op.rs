@@ -151,7 +151,8 @@ fn start_batch<R: Request>(ops: &mut [Op<R>]) -> (usize, Option<JobError>) {
         }
         let job = match request.begin() {
             Ok(job) => job,
-            // It may wait for the memory of one before it, which may be over once it is submitted.
+            // It may wait for the memory of one before it, which may have completed once it is
+            // submitted.
             Err(_) if !begun.is_empty() => break,
             Err(error) => return (inline, Some(error)),
         };
@@ -227,7 +228,8 @@ fn poll<R: Request>(mut flight: Pin<&mut JobFuture<R>>, cx: &mut Context<'_>) ->
     }
 }
 
-/// It was over within its first poll. If the budget is spent, the outcome is kept for the next one.
+/// It had completed within its first poll. If the budget is spent, the outcome is kept for the next
+/// one.
 #[inline(always)]
 fn finish<R: Request>(
     mut flight: Pin<&mut JobFuture<R>>,

@@ -165,7 +165,7 @@ impl<K: Operation> Op<K> {
     /// [Starts](Op::start) operations together, in order, until one is refused.
     ///
     /// The jobs of one context that follow one another are given to the device in one call, up to
-    /// 32 of them. An adapter then reads a list, and is told of it once. Those that the device
+    /// 32 of them. An adapter then reads a list, and is notified of it once. Those that the device
     /// finishes inline are done one after the other, up to the first that it does not. What takes
     /// no job, as a receive or a wait, is started alone.
     ///
@@ -234,7 +234,7 @@ impl<K: Operation> Op<K> {
     /// tells of its end, and gives `user_data` back.
     ///
     /// There is no future, nothing to drop, and nothing waits. No runtime is needed, in any mode.
-    /// What the device finishes inline is told by `progress` as well. The memory stays leased
+    /// What the device finishes inline is returned by `progress` as well. The memory stays leased
     /// (`InUse`) until the completion was collected; the data of a destination grows then.
     ///
     /// A run of a graph begins inside the next `progress`, which also calls its functions. It keeps

@@ -90,14 +90,14 @@ impl WorkQ {
     /// Collects completions, and hands out the results of operations that were posted
     /// ([`Op::post`](crate::Op::post)): the word of the caller's, untouched, and what the operation
     /// answers or why it failed. Each exactly once, in jobs in the order in which they ended, then
-    /// the receives, waits and runs that are over, on this thread. Returns how many.
+    /// the receives, waits and runs that have ended, on this thread. Returns how many.
     ///
     /// One call hands out at most as many jobs as the WorkQ is deep: 0 says that nothing is left.
     /// `handle` may post, since a Slot is free by then, or call anything else. After a panic in it
     /// the others are still there.
     ///
-    /// Futures on the same WorkQ whose jobs are over are woken. It never waits, in any mode, and
-    /// makes no system call while it finds something and nobody else waits: a loop that calls
+    /// Futures on the same WorkQ whose jobs have completed are woken. It never waits, in any mode,
+    /// and makes no system call while it finds something and nobody else waits: a loop that calls
     /// nothing else polls busily. After 256 polls in a row that find nothing, those of futures on
     /// the same WorkQ among them, it gives the CPU up once (`sched_yield(2)`), and again after each
     /// 64 more, since an engine may share that CPU. A loop that has called [`arm`](WorkQ::arm) is

@@ -1,7 +1,7 @@
 //! Unix sockets that strangers may send to, and how what they send is kept away.
 //!
-//! A message can carry descriptors (`SCM_RIGHTS`). Whoever reads it closes those that it has no
-//! room for, and whoever closes the socket closes those that nobody has read; either can take as
+//! A message can carry descriptors (`SCM_RIGHTS`). The party that reads it closes those that it has
+//! no room for, and whoever closes the socket closes those that nobody has read; either can take as
 //! long as the sender likes ([`closing`](super::closing)). So no thread of an application's and no
 //! service thread may do it:
 //!
@@ -51,13 +51,13 @@ pub(crate) fn listen(kind: SockType, address: &UnixAddr) -> nix::Result<Guarded>
 /// that does.
 pub(crate) fn accept(listener: &Guarded) -> nix::Result<Guarded> {
     let accepted = socket::accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC)?;
-    // SAFETY: the call opened it: nobody else has it.
+    // SAFETY: the call opened it: no other party has it.
     let socket = unsafe { OwnedFd::from_raw_fd(accepted) };
     Ok(Guarded::new(socket, listener.is_quick()))
 }
 
-/// Connects to where somebody listens. While others stand in line, waits until the deadline;
-/// without one, it does not wait. The connection does not block.
+/// Connects to where somebody listens. While others wait in line, waits until the deadline; without
+/// one, it does not wait. The connection does not block.
 ///
 /// `answered` says that an answer with descriptors is expected: [`refuse`] comes after it.
 ///

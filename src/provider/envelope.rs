@@ -8,7 +8,7 @@
 //! | | 8 | the first bytes of the SHA-256 of all before |
 //!
 //! Numbers are little-endian. The checksum finds accidents. Against forgery there is a key in each
-//! blob of a software device: whoever has the blob may do what it says, and nobody else can.
+//! blob of a software device: whoever has the blob may do what it says, and no other party can.
 
 use sha2::{Digest, Sha256};
 use zerocopy::little_endian::U16;

@@ -20,7 +20,7 @@ const BYTES: usize = 8 << 10;
 // Const and without a destructor: it allocates nothing and outlives nothing.
 thread_local!(static LEFT: Cell<isize> = const { Cell::new(0) });
 
-/// Goes on, or yields: the waker is woken at once then.
+/// Continues, or yields: the waker is woken at once then.
 #[inline(always)]
 pub(crate) fn proceed(cx: &mut Context<'_>) -> Poll<()> {
     if LEFT.get() > 0 {
@@ -36,16 +36,16 @@ pub(crate) fn spent(bytes: usize) {
     LEFT.set(LEFT.get() - 1 - (bytes / BYTES) as isize);
 }
 
-/// A Job is over that was not charged for before. If this is Pending, the waker has been woken, and
-/// the outcome is kept for the next poll.
+/// A Job has completed that was not charged for before. If this is Pending, the waker has been
+/// woken, and the outcome is kept for the next poll.
 #[inline(always)]
 pub(crate) fn finished(cx: &mut Context<'_>, bytes: usize) -> Poll<()> {
     spent(bytes);
     proceed(cx)
 }
 
-/// Several Jobs are over that were not charged for before. If this is Pending, the waker has been
-/// woken.
+/// Several Jobs have completed that were not charged for before. If this is Pending, the waker has
+/// been woken.
 pub(crate) fn finished_all(cx: &mut Context<'_>, jobs: usize, bytes: usize) -> Poll<()> {
     let cost = (jobs + bytes / BYTES) as isize;
     for _ in 0..cost / CREDIT {

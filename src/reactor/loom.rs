@@ -309,7 +309,7 @@ impl Bed {
         }
     }
 
-    /// Runs the threads beside an engine, until all is over.
+    /// Runs the threads beside an engine, until everything has ended.
     fn run<const N: usize>(&self, threads: [JoinHandle<()>; N]) {
         self.run_beside((), threads);
     }

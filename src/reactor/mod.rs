@@ -1,4 +1,4 @@
-//! Jobs in flight: where they live, who finds out that they are over, and who is notified.
+//! Jobs in flight: where they live, who finds out that they have completed, and who is notified.
 //!
 //! # The life of a Job that is not finished inline
 //!

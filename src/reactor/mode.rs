@@ -1,6 +1,6 @@
 //! How an Op waits: a policy of the waiter, which can change while it waits.
 //!
-//! The mode is one word, read at each poll. Whoever is about to sleep reads it once more
+//! The mode is one word, read at each poll. The party that is about to sleep reads it once more
 //! afterwards: either it sees the new mode, or whoever set that sees it asleep, and wakes it.
 
 use std::sync::atomic::AtomicU32;
@@ -43,11 +43,11 @@ pub enum Mode {
     ///
     /// In a runtime without I/O an operation panics when it is polled and would wait, and so do
     /// `start`, `bind` and `accept`, as all of Tokio's types for sockets do: build the runtime with
-    /// [`enable_io`](tokio::runtime::Builder::enable_io). Nothing is begun by then; an
-    /// operation that was begun on another runtime goes on as if it were dropped. The WorkQ can be
-    /// used on. Where an operation in flight is dropped in such a runtime, the panic is
-    /// caught, and the next operation that is polled hears of the end of the job: the panic hook
-    /// may write a line, and with `panic = "abort"` the process ends.
+    /// [`enable_io`](tokio::runtime::Builder::enable_io). Nothing is begun by then; an operation
+    /// that was begun on another runtime continues as if it were dropped. The WorkQ can be used on.
+    /// Where an operation in flight is dropped in such a runtime, the panic is caught, and the next
+    /// operation that is polled hears of the end of the job: the panic hook may write a line, and
+    /// with `panic = "abort"` the process ends.
     #[default]
     EventDriven,
     /// The task polls until the job has completed. Jobs make no system calls, and no runtime is

@@ -27,7 +27,7 @@ pub(super) trait Places: Wanted + Send + Sync {
     /// Returns how many places were taken, ever.
     fn posted(&self) -> u64;
 
-    /// The device says that what had these places is over. Adds each end to `ends`.
+    /// The device says that what had these places has completed. Adds each end to `ends`.
     fn complete(&self, completions: &[Completion], ends: &mut Ends<'_>);
 
     /// Makes all Ops that have a place, or wait for one, poll again.

@@ -28,7 +28,7 @@ const APART: u32 = 64;
 const OVER: u32 = u32::MAX;
 
 impl Spin {
-    /// Begins one more turn, and returns false. Returns true, from then on, if the time is over,
+    /// Begins one more turn, and returns false. Returns true, from then on, if the time has passed,
     /// another future spins, many wait, or spins are in vain. `asleep` says how many receives and
     /// waits sleep.
     pub(super) fn is_over(
@@ -88,7 +88,7 @@ impl Spin {
         }
     }
 
-    /// Returns whether its time of `spin` nanoseconds is over, which it stays.
+    /// Returns whether its time of `spin` nanoseconds has completed, which it stays.
     pub(super) fn is_time_over(&mut self, spin: u64, now: impl FnOnce() -> u64) -> bool {
         if self.next == OVER || spin == 0 {
             return true;
@@ -121,7 +121,7 @@ impl Spin {
 /// All of it is a hint. A future that does not spin sleeps by event, as in event mode, whatever the
 /// others do. So no wake-up depends on a future that spins, or that was dropped or forgotten.
 pub(super) struct Spins {
-    /// Turns of all futures that spin. The future that took the last turn goes on; a future that
+    /// Turns of all futures that spin. The future that took the last turn continues; a future that
     /// finds that another one took a turn after its own sleeps. So of many that wait the last to
     /// begin spins, and there is nothing to give back when it ends.
     turns: AtomicU32,

@@ -297,7 +297,7 @@ fn with_blob(side: Result<Side>) -> Result<(Side, Vec<u8>)> {
 /// What a connector knows of a listener's RDMA.
 enum Reached {
     Connected,
-    /// It asks for smaller packets, or to go on without, for this reason.
+    /// It asks for smaller packets, or to continue without, for this reason.
     SmallPackets,
     Tcp(Error),
 }

@@ -6,7 +6,7 @@ use std::mem::replace;
 
 use super::wire::{CANNOT_CONNECT, Message, Offer, Wrong};
 
-/// Why an exchange is over without a connection.
+/// Why an exchange has ended without a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Over<'a> {
     /// The peer says why.
@@ -14,7 +14,7 @@ pub(super) enum Over<'a> {
     Wrong(Wrong),
     /// A message, and not the one that is due.
     Unexpected,
-    /// It was over before.
+    /// It had completed before.
     Already,
 }
 
@@ -49,7 +49,8 @@ enum Ask {
 /// The side that connects. Its hello is said.
 #[derive(Debug)]
 pub(super) struct Connecting {
-    /// What its hellos say, and whether both sides may go on over the connection of the exchange.
+    /// What its hellos say, and whether both sides may continue over the connection of the
+    /// exchange.
     may_tcp: bool,
     both_may: bool,
     step: Dial,
@@ -74,7 +75,7 @@ impl Connecting {
         }
     }
 
-    /// Hears the answer to its hello, and returns whom to dial; nobody if the stream goes on over
+    /// Hears the answer to its hello, and returns whom to dial; nobody if the stream continues over
     /// the connection of the exchange.
     pub(super) fn hear<'a>(&mut self, bytes: &'a [u8]) -> Result<Offer<'a>, Over<'a>> {
         match (replace(&mut self.step, Dial::Over), parse(bytes)?) {
@@ -112,14 +113,14 @@ impl Connecting {
         may
     }
 
-    /// Returns whether both sides may go on over the connection of the exchange.
+    /// Returns whether both sides may continue over the connection of the exchange.
     pub(super) fn both_may(&self) -> bool {
         self.both_may
     }
 
     /// The RDMA of both sides does not connect, or there is none for small packets, which it was
-    /// about to ask for. Returns whether it may ask to go on over the connection of the exchange,
-    /// by another hello: once, and if both may.
+    /// about to ask for. Returns whether it may ask to continue over the connection of the
+    /// exchange, by another hello: once, and if both may.
     pub(super) fn falls_back(&mut self) -> bool {
         let tried = [
             Dial::Dials(Ask::Rdma),
@@ -283,8 +284,8 @@ impl Listening {
         )
     }
 
-    /// Refuses the peer, for this reason. A peer is told once that it is, and not where it may take
-    /// it for a frame.
+    /// Refuses the peer, for this reason. A peer is notified once that it is, and not where it may
+    /// take it for a frame.
     pub(super) fn refuse<'a>(&mut self, reason: &'a str) -> Option<Message<'a>> {
         match replace(&mut self.step, Listen::Over) {
             Listen::Hears | Listen::Over | Listen::Waits { tcp: true, .. } => None,
@@ -308,7 +309,7 @@ mod tests {
         data: b"data",
     };
 
-    /// It may go on over the connection of the exchange, and wants to.
+    /// It may continue over the connection of the exchange, and wants to.
     const MAY: Offer<'static> = Offer {
         flags: MAY_TCP,
         ..OFFER
@@ -406,7 +407,7 @@ mod tests {
                     }
                     Event::Heard(bytes) => match side.hear(bytes) {
                         Ok(None) => it.ready = true,
-                        // What it was welcome for, and came to, is over.
+                        // What it was welcome for, and came to, has completed.
                         Ok(Some(hello)) => {
                             prop_assert!(!it.tcp, "it is agreed");
                             (it.welcome, it.came) = (false, false);
@@ -744,7 +745,8 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(3_000))]
 
         /// Whatever becomes of the messages: each side says a bounded number of them, so that it
-        /// ends or waits, and holds nothing of what it has heard; none speaks once it is over.
+        /// ends or waits, and holds nothing of what it has heard; none speaks once it has
+        /// completed.
         #[test]
         fn two_sides_with_a_stranger_between_them_end_or_agree(
             steps in prop::collection::vec(step(), 0..40),
@@ -761,7 +763,7 @@ mod tests {
                 // A second word, or a hello, ends what was agreed; no word makes it anew.
                 prop_assert!(!(was_done && both.listener.is_asked()) || both.listener.is_done());
             }
-            // Once more of the same: nothing revives a side that is over.
+            // Once more of the same: nothing revives a side that has passed.
             if !both.listener.is_asked() && both.heard {
                 for bytes in [&Message::Hello(OFFER), &Message::Ready].map(Message::bytes) {
                     prop_assert!(both.listener.hear(&bytes).is_err());

@@ -270,9 +270,9 @@ impl RdmaListener {
     /// has accepted are closed, but for `limit` at most. Returns how many are left then.
     ///
     /// A stream is closed once it was dropped and its end was sent, or its
-    /// [`linger`](super::StreamOptions::linger) is over. Streams that are left stay usable: drop
-    /// them, by aborting their tasks for example. Peers that have connected and were not accepted
-    /// are refused; [`Incoming::accept`](super::Incoming::accept) fails with `Shutdown`.
+    /// [`linger`](super::StreamOptions::linger) has completed. Streams that are left stay usable:
+    /// drop them, by aborting their tasks for example. Peers that have connected and were not
+    /// accepted are refused; [`Incoming::accept`](super::Incoming::accept) fails with `Shutdown`.
     ///
     /// ```no_run
     /// # use std::time::Duration;

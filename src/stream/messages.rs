@@ -159,7 +159,7 @@ impl RdmaMessages {
     }
 }
 
-/// A `recv_buf`, which may stand in line for a Buf.
+/// A `recv_buf`, which may wait in line for a Buf.
 struct RecvBuf<'a>(&'a mut RdmaStream);
 
 impl Drop for RecvBuf<'_> {

@@ -11,7 +11,7 @@
 //!
 //! The two sides meet at a TCP address or a Unix socket, and exchange there what they connect an
 //! [`Rdma`](crate::Rdma) with. Afterwards that socket is closed, unless both sides may do without
-//! RDMA ([`StreamOptions::or_tcp`]) and have none in common: then the frames go on there. At an
+//! RDMA ([`StreamOptions::or_tcp`]) and have none in common: then the frames continue there. At an
 //! address of rdma_cm ([`StreamAddr::Cm`]) the kernel carries the offers, and there is no socket.
 //! docs/wire.md has the formats of the exchange and of the frames.
 //!
@@ -35,8 +35,8 @@
 //! On a device that does not finish sends inline, as adapters do not, a frame takes a slot of the
 //! WorkQ until it was sent. A write is accepted once it has its slot, or its bytes are in a frame
 //! that waits for credits. A task of the stream's own sends such a frame, and a frame of credits
-//! that finds no slot: what was accepted goes on though the application does not poll again. With a
-//! WorkQ as deep as the frames of all streams ([`send_window`](StreamOptions::send_window) for
+//! that finds no slot: what was accepted continues though the application does not poll again. With
+//! a WorkQ as deep as the frames of all streams ([`send_window`](StreamOptions::send_window) for
 //! each) nobody waits for a slot.
 //!
 //! # What a peer may do

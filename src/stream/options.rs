@@ -197,7 +197,7 @@ impl StreamOptions {
     /// Has all streams receive into this number of buffers of a frame each, 1 to 65,536. A stream
     /// has one of them only while the application has not read the frame that came in it. A frame
     /// that comes in the last free one is copied to the heap until it is read, so that the peers of
-    /// others go on however slowly an application reads: at most
+    /// others continue however slowly an application reads: at most
     /// [`recv_window`](Self::recv_window) frames of each stream, while it waits to write and does
     /// not read. An idle stream has no buffer. The peer's window is the same.
     /// [`RdmaMessages`](super::RdmaMessages) hand these buffers to the application: there must be
@@ -271,7 +271,7 @@ impl StreamOptions {
         self
     }
 
-    /// Sets whether a stream may go on over the connection of its exchange, by TCP or a Unix
+    /// Sets whether a stream may continue over the connection of its exchange, by TCP or a Unix
     /// socket, if there is no RDMA: if the devices of both sides are not of one kind, or do not
     /// reach one another before there is a stream. Defaults to false. Both sides must set it: one
     /// that has not refuses a peer that finds no RDMA, and says why.
@@ -290,9 +290,9 @@ impl StreamOptions {
     /// - A thread of [`WorkQ::poll_thread`](crate::WorkQ::poll_thread) hears no sockets: what it
     ///   connects or accepts has RDMA, or is refused.
     ///
-    /// A peer can choose that its own stream goes on over TCP, and a listener of the software
-    /// device, whose peers are processes of this host, then serves the network: see SECURITY.md.
-    /// A connection by RDMA that is not made is given up after half of the
+    /// A peer can choose that its own stream continues over TCP, and a listener of the software
+    /// device, whose peers are processes of this host, then serves the network: see SECURITY.md. A
+    /// connection by RDMA that is not made is given up after half of the
     /// [`timeout`](Self::timeout), which should be the same on both sides.
     ///
     /// [`RdmaStream::transport`]: super::RdmaStream::transport

@@ -241,13 +241,13 @@ pub(super) struct Met {
     pub(super) runtime: Handle,
 }
 
-/// The socket on which an exchange goes on, and what was read of it.
+/// The socket on which an exchange continues, and what was read of it.
 pub(super) struct Exchange {
     pub(super) op: &'static str,
     pub(super) socket: Arc<Socket>,
     inbox: Inbox,
     pub(super) runtime: Handle,
-    /// This side may go on over the socket.
+    /// This side may continue over the socket.
     pub(super) may_tcp: bool,
 }
 
@@ -310,7 +310,7 @@ impl Exchange {
         read.map_err(|error| self.io(error))
     }
 
-    /// Returns why the exchange is over, as an error.
+    /// Returns why the exchange has ended, as an error.
     pub(super) fn over(&self, over: Over<'_>) -> Error {
         if let Over::Refused(reason) = over {
             let peer = self.socket.peer();

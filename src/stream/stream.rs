@@ -116,7 +116,7 @@ pub struct RdmaStream {
     waker: Waker,
     peer: Peer,
     local: Option<SocketAddr>,
-    /// The runtime that goes on once it was dropped, and for how long.
+    /// The runtime that continues once it was dropped, and for how long.
     runtime: Handle,
     linger: Duration,
     /// Counts it with the listener that has accepted it. Dropped last: what the listener counts has
@@ -185,7 +185,7 @@ impl RdmaStream {
         self.local
     }
 
-    /// Returns how its bytes travel: by RDMA, unless both sides have agreed to go on without
+    /// Returns how its bytes travel: by RDMA, unless both sides have agreed to continue without
     /// ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp)).
     pub fn transport(&self) -> StreamTransport {
         self.held().transport()
@@ -339,7 +339,7 @@ impl AsyncWrite for RdmaStream {
 }
 
 impl Drop for RdmaStream {
-    /// Goes on in the background if the peer does not have everything yet.
+    /// Continues in the background if the peer does not have everything yet.
     fn drop(&mut self) {
         let Some(mut link) = self.link.take() else {
             return;

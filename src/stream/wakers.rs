@@ -81,7 +81,7 @@ impl Wake for Wakers {
     fn wake_by_ref(self: &Arc<Self>) {
         self.wake_reader();
         self.wake_writer();
-        // Whoever sets it looks after that for what this wakes for.
+        // The party that sets it looks after that for what this wakes for.
         if self.has_rest.load(Ordering::Relaxed) {
             self.wake_task();
         }

@@ -27,7 +27,7 @@ pub(super) const DRAINS: &str = "the listener drains";
 /// What a side tells a peer if one of them demands RDMA, and they have none in common.
 pub(super) const NO_RDMA: &str = "there is no RDMA between both sides, and one of them demands it";
 
-/// Of the flags of an offer: this side may go on over the connection of the exchange.
+/// Of the flags of an offer: this side may continue over the connection of the exchange.
 pub(super) const MAY_TCP: u16 = 1;
 
 /// The longest message: an offer with all bytes of the application's.
@@ -52,7 +52,7 @@ pub(super) struct Offer<'a> {
     pub(super) credits: u16,
     /// [`MAY_TCP`]; the others are reserved: 0, and not looked at.
     pub(super) flags: u16,
-    /// What the other side's `Rdma` connects with. Nothing if the stream is to go on over the
+    /// What the other side's `Rdma` connects with. Nothing if the stream is to continue over the
     /// connection of the exchange.
     pub(super) blob: &'a [u8],
     /// Bytes of the application's.
@@ -140,8 +140,8 @@ impl Message<'_> {
 }
 
 impl Offer<'_> {
-    /// Returns whether the stream is to go on over the connection of the exchange, and whether it
-    /// may.
+    /// Returns whether the stream is to continue over the connection of the exchange, and whether
+    /// it may.
     pub(super) fn is_tcp(&self) -> bool {
         self.blob.is_empty()
     }

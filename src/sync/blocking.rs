@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use super::{EachProcess, lock};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Returns when so much time will be over. What lies beyond the clock is a day.
+/// Returns when so much time will have passed. What lies beyond the clock is a day.
 pub(crate) fn deadline(timeout: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(timeout)

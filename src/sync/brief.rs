@@ -59,7 +59,7 @@ impl<T> BriefMutex<T> {
                 ..100 => std::hint::spin_loop(),
                 #[cfg(not(tokio_doca_loom))]
                 100..110 => std::thread::yield_now(),
-                // Whoever has it may need this CPU, or waits for the kernel.
+                // The party that has it may need this CPU, or waits for the kernel.
                 #[cfg(not(tokio_doca_loom))]
                 110..130 => std::thread::sleep(std::time::Duration::from_micros(50)),
                 #[cfg(not(tokio_doca_loom))]

@@ -97,7 +97,7 @@ impl Task {
 
     pub(crate) fn sleep(&self) {
         self.0.0.wait();
-        // Who wakes itself shall let the others go on: loom is not fair by itself.
+        // Who wakes itself shall let the others continue: loom is not fair by itself.
         thread::yield_now();
     }
 }

@@ -117,7 +117,7 @@ impl Order {
 }
 
 impl Waiters {
-    /// Returns how many stand in line.
+    /// Returns how many wait in line.
     pub(crate) fn waiting(&self) -> usize {
         let list = lock(&self.list);
         list.waiting + list.notified

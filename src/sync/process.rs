@@ -96,8 +96,8 @@ fn new_page() -> *mut AtomicU32 {
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
     let page = unsafe { mmap_anonymous(None, len, protection, flags) };
     let page = page.and_then(|page| {
-        // An emulator of user mode (qemu-user) may say yes to everything, and do nothing.
-        // SAFETY: the page was mapped above, nobody else has it yet, and there is no such advice.
+        // An emulator of user mode (qemu-user) may say yes to everything, and do nothing. SAFETY:
+        // the page was mapped above, no other party has it yet, and there is no such advice.
         let believes_all = unsafe { libc::madvise(page.as_ptr(), len.get(), -1) } == 0;
         // SAFETY: as above.
         let wiped = unsafe { madvise(page, len.get(), MmapAdvise::MADV_WIPEONFORK) };

@@ -1,5 +1,6 @@
-//! Lines that no loop attends to: a moment after somebody in them was told, a thread looks whether
-//! those took what there is. If they did not, nobody may poll them, and others are told.
+//! Lines that no loop attends to: a moment after somebody in them was notified, a thread looks
+//! whether those took what there is. If they did not, nobody may poll them, and others are
+//! notified.
 //!
 //! There is one thread for all lines of the process, which ends when no line has needed it for
 //! [`LINGER`].

@@ -112,7 +112,7 @@ pub(super) struct List {
     pub(super) ticket: u64,
     /// No node in front of this one is Waiting; if there is none, no node is.
     first: Option<NonNull<WaitNode>>,
-    /// Where a sweep goes on, and the ticket at which it ends.
+    /// Where a sweep continues, and the ticket at which it ends.
     sweep: Option<(NonNull<WaitNode>, u64)>,
     pub(super) overtaking: Overtaking,
     /// Nodes that were looked at to notify some.
@@ -123,7 +123,7 @@ pub(super) struct List {
 // SAFETY: the pointers are to pinned nodes, Send and Sync, and are followed only under the lock.
 unsafe impl Send for List {}
 
-/// How many stand in the list, for the owner to choose how many to wake.
+/// How many are in the list, for the owner to choose how many to wake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Notify {
     /// Nobody told them anything.
@@ -152,7 +152,7 @@ impl Waiters {
         }
     }
 
-    /// Returns true if nobody stands in the list. Pairs with the store in `enqueue`: who makes
+    /// Returns true if nobody is in the list. Pairs with the store in `enqueue`: who makes
     /// something available with a SeqCst operation and then reads `true` here was seen by the
     /// waiter that looks again.
     #[inline]
@@ -276,7 +276,7 @@ impl Waiters {
     pub(crate) fn wake_all(&self) {
         {
             let mut list = lock(&self.list);
-            // If another sweep is under way both go on from here.
+            // If another sweep is under way both continue from here.
             list.sweep = list.head.map(|head| (head, list.ticket));
         }
         loop {

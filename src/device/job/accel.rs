@@ -12,7 +12,7 @@ use crate::error::{JobError, Reason};
 pub struct AccelJob {
     /// What to do: one of [`AccelCaps::opcodes`](crate::device::AccelCaps::opcodes).
     pub opcode: u32,
-    /// A number that means what the opcode says. What needs more stands in the source.
+    /// A number that means what the opcode says. What needs more is in the source.
     pub arg: u64,
     /// What is read, all of it; [`Segments::none`] if nothing is.
     pub src: Segments,

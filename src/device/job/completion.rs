@@ -1,4 +1,4 @@
-//! The name of a job in flight, and what the device says when it is over.
+//! The name of a job in flight, and what the device says when it has completed.
 
 use crate::error::JobError;
 
@@ -141,7 +141,7 @@ impl Arrival {
 }
 
 impl Completion {
-    /// A job or wait is over.
+    /// A job or wait has completed.
     pub const fn new(token: Token, result: Result<u64, JobError>) -> Completion {
         Completion {
             token,
@@ -150,7 +150,7 @@ impl Completion {
         }
     }
 
-    /// A receive is over: what the peer did, and how many bytes there are of it.
+    /// A receive has completed: what the peer did, and how many bytes there are of it.
     pub const fn received(token: Token, arrival: Arrival, len: usize) -> Completion {
         Completion {
             token,

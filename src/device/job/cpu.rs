@@ -16,7 +16,7 @@ pub(crate) trait OnCpu {
     fn len(&self) -> usize;
 
     /// Does a part of the job: at most `most` bytes after the first `from`. Returns how many bytes
-    /// it was. The job is over when that reaches [`OnCpu::len`].
+    /// it was. The job has completed when that reaches [`OnCpu::len`].
     ///
     /// # Safety
     ///
@@ -75,8 +75,8 @@ macro_rules! on_cpu {
 
         impl CpuState {
             /// Does a part of a job, after the first `from` bytes: for as long as a copy of `time`
-            /// bytes takes. Returns how many bytes it was. The job is over when [`CpuJob::len`] is
-            /// reached.
+            /// bytes takes. Returns how many bytes it was. The job has completed when
+            /// [`CpuJob::len`] is reached.
             ///
             /// The parts of a job are done in order, by the same state, which does none of another
             /// job in between. What it held before the part at 0 does not matter. A job without

@@ -95,7 +95,7 @@ pub struct CrcJob {
 }
 
 impl CrcJob {
-    /// Returns a CRC of memory that nobody else writes. `dst` is [`Segments::none`] if it is not
+    /// Returns a CRC of memory that no other party writes. `dst` is [`Segments::none`] if it is not
     /// copied.
     pub fn new(src: Segments, dst: Segments, options: CrcOptions) -> CrcJob {
         CrcJob {
@@ -138,8 +138,8 @@ impl CrcJob {
     }
 
     /// Does a part of the job on the CPU: at most `most` bytes after the first `from`. Returns how
-    /// many bytes it was. The job is over when that reaches [`CrcJob::len`], and `crc` is its CRC
-    /// then.
+    /// many bytes it was. The job has completed when that reaches [`CrcJob::len`], and `crc` is its
+    /// CRC then.
     ///
     /// The parts of a job are done in order, by the same `crc`, which no other job changes in
     /// between. What it was before the part at 0 does not matter. A job without data is one part of
@@ -170,7 +170,8 @@ impl CrcJob {
     }
 }
 
-/// Writes bytes at a position, and goes on behind them. What the list has no room for is left out.
+/// Writes bytes at a position, and continues behind them. What the list has no room for is left
+/// out.
 ///
 /// # Safety
 ///

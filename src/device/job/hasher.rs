@@ -45,8 +45,9 @@ impl Hasher {
         })
     }
 
-    /// Does a part of a Job: at most `most` bytes after the first `from`; says how many. The Job is
-    /// over when that reaches [`ShaJob::len`]: the digest is written then, or the session goes on.
+    /// Does a part of a Job: at most `most` bytes after the first `from`; says how many. The Job
+    /// has completed when that reaches [`ShaJob::len`]: the digest is written then, or the session
+    /// continues.
     ///
     /// The parts of a Job are done in order, by the same Hasher, which does none of another one in
     /// between. What it held before the part at 0 does not matter. A Job without data is one part

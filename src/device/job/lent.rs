@@ -16,7 +16,7 @@ pub(crate) struct Lent {
     pub(crate) len: usize,
     /// True if others may write `src` meanwhile.
     pub(crate) shared: bool,
-    /// The session that the job goes on with.
+    /// The session that the job continues with.
     pub(crate) session: Option<SessionRef>,
 }
 

@@ -8,8 +8,8 @@ use std::ptr::NonNull;
 
 /// A piece of registered memory.
 ///
-/// Whoever is lent a Segment reads and writes its bytes, so safe code cannot make one, but for a
-/// part of another ([`Segment::part`]):
+/// The party that is lent a Segment reads and writes its bytes, so safe code cannot make one, but
+/// for a part of another ([`Segment::part`]):
 ///
 /// ```compile_fail,E0451
 /// use std::ptr::NonNull;
@@ -37,7 +37,7 @@ impl Segment {
     /// # Safety
     ///
     /// While a job that names the Segment is lent its memory, the device reaches these bytes by the
-    /// key, and nobody else uses them but as the Leases of the job allow.
+    /// key, and no other party uses them but as the Leases of the job allow.
     #[inline(always)]
     pub const unsafe fn new(addr: NonNull<u8>, len: usize, key: u64) -> Segment {
         Segment { addr, len, key }
@@ -177,7 +177,8 @@ impl<'a> Cursor<'a> {
         cursor
     }
 
-    /// Goes on by `by` bytes, and past pieces that are empty. Behind the end of the list it stops.
+    /// Continues by `by` bytes, and past pieces that are empty. Behind the end of the list it
+    /// stops.
     #[inline]
     pub(crate) fn advance(&mut self, by: usize) {
         self.at += by;

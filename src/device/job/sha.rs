@@ -43,7 +43,8 @@ pub struct ShaJob {
 }
 
 impl ShaJob {
-    /// Returns a whole message, in memory that nobody else writes; without a `dst` a part of one.
+    /// Returns a whole message, in memory that no other party writes; without a `dst` a part of
+    /// one.
     pub fn new(algorithm: Algorithm, src: Segments, dst: impl Into<Option<Segment>>) -> ShaJob {
         ShaJob {
             algorithm,

@@ -232,7 +232,7 @@ pub unsafe trait Endpoint: Submit {
     }
 
     /// Connects to the side that listens at this address, by the network's connection manager. It
-    /// does not block: `answer` is called when it is over, at the deadline at the latest. By
+    /// does not block: `answer` is called when it has completed, at the deadline at the latest. By
     /// default it is not supported.
     ///
     /// # Errors

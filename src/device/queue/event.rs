@@ -158,8 +158,8 @@ pub trait EventCounter: Send + Sync {
     /// be had.
     fn export(&self) -> Result<Vec<u8>>;
 
-    /// It is over: exports are taken back, waits of all queues and processes end, and later Jobs
-    /// fail.
+    /// It has completed: exports are taken back, waits of all queues and processes end, and later
+    /// Jobs fail.
     fn stop(&self);
 
     /// For the provider, which knows its own.
@@ -177,7 +177,7 @@ pub trait EventCounter: Send + Sync {
 ///   [`SyncEventCaps::max_wait`](crate::device::SyncEventCaps::max_wait) fails with
 ///   [`JobError::event_too_high`], whether it begins there or has waited before.
 pub trait EventPort: Submit {
-    /// How the wait ends, or that it goes on, if that can be said at once. It is not begun,
+    /// How the wait ends, or that it continues, if that can be said at once. It is not begun,
     /// whatever the answer.
     fn try_wait(&self, _wait: &EventWait) -> Option<Poll<Result<u64, JobError>>> {
         None
@@ -192,10 +192,10 @@ pub trait EventPort: Submit {
     /// Why it was not taken.
     fn wait(&self, token: Token, wait: EventWait) -> Result<(), JobError>;
 
-    /// The wait is over, for whoever began it. Its Completion may be on its way; none comes that
-    /// was not when this returns.
+    /// The wait has completed, for whoever began it. Its Completion may be on its way; none comes
+    /// that was not when this returns.
     fn cancel(&self, token: Token);
 
-    /// The context is gone. What waits still is cancelled. Jobs that were taken go on.
+    /// The context is gone. What waits still is cancelled. Jobs that were taken continue.
     fn retire(&self);
 }

@@ -4,8 +4,8 @@
 //! copies ([`volatile_copy`](crate::device::volatile_copy)) is opaque to the compiler.
 //!
 //! Atomics and Leases: where others write anyway an atomic takes a read Lease, so that many of
-//! them, and jobs that read, go on at once, and jobs and copies that write are kept away. Elsewhere
-//! an atomic that changes the bytes takes the write Lease.
+//! them, and jobs that read, continue at once, and jobs and copies that write are kept away.
+//! Elsewhere an atomic that changes the bytes takes the write Lease.
 #![expect(
     unsafe_code,
     reason = "accesses what somebody else may write meanwhile"

@@ -12,15 +12,15 @@ impl Buf {
     /// Waits until no job, no guard and no [`Bytes`](bytes::Bytes) has the Buf, so that its memory
     /// can be used again. The future keeps a clone of the Buf.
     ///
-    /// A job whose future was dropped, by a `tokio::time::timeout` for example, goes on, and has
-    /// its memory until it is over. That this comes to an end is for the job: what it was submitted
-    /// to is polled as for any other, by a Tokio runtime with I/O, by
+    /// A job whose future was dropped, by a `tokio::time::timeout` for example, continues, and has
+    /// its memory until it has completed. That this comes to an end is for the job: what it was
+    /// submitted to is polled as for any other, by a Tokio runtime with I/O, by
     /// [`WorkQ::block_on`](crate::WorkQ::block_on), or by a loop of the caller's own. A receive
     /// that was dropped has its Buf until another receive takes it over, or its Rdma is reset or
     /// dropped. What failed with [`Reason::MemoryKept`](crate::error::Reason::MemoryKept) has it
     /// for ever.
     ///
-    /// Other tasks that have the Buf may take it again before this one goes on. A Buf of an
+    /// Other tasks that have the Buf may take it again before this one continues. A Buf of an
     /// inventory may share bytes with other Bufs, which this future does not wait for.
     ///
     /// ```

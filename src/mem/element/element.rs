@@ -45,7 +45,7 @@ pub struct Element {
     writable: AtomicBool,
     /// True if others may write the bytes at any time.
     shared: AtomicBool,
-    /// True if the Leases stand in the Mmap's trees.
+    /// True if the Leases are in the Mmap's trees.
     pub(super) ranged: bool,
     index: u32,
     slab: NonNull<Slab>,
@@ -301,7 +301,7 @@ impl Handle {
     }
 
     /// Returns the first handle of an element just taken from an inventory, placed at `range`.
-    /// `Err` has what stands in the way; the element is home again.
+    /// `Err` has what is in the way; the element is home again.
     pub(in crate::mem) fn ranged(
         element: &Element,
         mmap: &Mmap,
@@ -328,7 +328,7 @@ impl Handle {
         Ok(())
     }
 
-    /// Makes all bytes data: of an element that nobody else has yet.
+    /// Makes all bytes data: of an element that no other party has yet.
     pub(in crate::mem) fn fill(&self) {
         self.0.data_len.store(self.0.len(), Relaxed);
     }

@@ -15,7 +15,7 @@
 //!   then who set it finds the list not empty. A push that does not see it touches nothing
 //!   afterwards: the list may be gone.
 //! - The indices outlive their pool's handle, so the list has an end of its own: `close` takes all
-//!   that are home, later ones are only counted, and whoever brings the last one home is told.
+//!   that are home, later ones are only counted, and whoever brings the last one home is notified.
 
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -157,8 +157,8 @@ impl FreeList {
     }
 
     fn count(&self, home: u32) -> bool {
-        // Read before: once this caller's part is counted, somebody else may be told, and end the
-        // list.
+        // Read before: once this caller's part is counted, somebody else may be notified, and end
+        // the list.
         let all = self.next.len() as u32;
         if home == 0 {
             // Who adds nothing reaches nothing: of an empty list that is the end all the same.

@@ -1,7 +1,7 @@
 //! The descriptor behind every Buf: where its bytes are, who holds it, and the slab it returns to.
 //!
-//! A handle and a Lease are counts of an element. Whoever gives the last count back brings the
-//! element home to its slab. Of the other rooms of `mem` it imports `mmap` and `ranges`.
+//! A handle and a Lease are counts of an element. The party that gives the last count back brings
+//! the element home to its slab. Of the other rooms of `mem` it imports `mmap` and `ranges`.
 
 mod element;
 mod free_list;

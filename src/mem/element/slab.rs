@@ -177,7 +177,7 @@ impl Slab {
         }
     }
 
-    /// Takes an element, or says that the caller must sleep: it stands in line then, and will be
+    /// Takes an element, or says that the caller must sleep: it waits in line then, and will be
     /// woken.
     pub(in crate::mem) fn poll_take(
         &self,
@@ -226,7 +226,7 @@ impl Slab {
         }
     }
 
-    /// Leaves the line. If the caller was told of an element, another one is told.
+    /// Leaves the line. If the caller was notified of an element, another one is notified.
     pub(in crate::mem) fn leave(&self, node: Pin<&WaitNode>) {
         if node.is_linked() {
             self.waiters.leave(node);
@@ -240,13 +240,13 @@ impl Slab {
     ///
     /// The caller was told that all elements are home for good; once per slab.
     unsafe fn end(slab: NonNull<Slab>) {
-        // SAFETY: `build` left this count to whoever is told.
+        // SAFETY: `build` left this count to whoever is notified.
         unsafe { Arc::decrement_strong_count(slab.as_ptr()) };
     }
 }
 
 impl Line for Slab {
-    /// Doubles the number of those who were told, so that a long line is told in a few steps.
+    /// Doubles the number of those who were notified, so that a long line is told in a few steps.
     fn pass_over(&self) {
         // A swap: what was brought home before somebody found that it had rung is seen here.
         self.notified_in.swap(0, Ordering::SeqCst);

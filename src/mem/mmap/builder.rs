@@ -243,8 +243,8 @@ impl MmapBuilder {
     ///
     /// - the range is valid for reads, and for writes too unless the access is `LOCAL_READ_ONLY`,
     ///   and all its bytes are initialized (`std::ptr`, "Safety");
-    /// - nobody else writes it, or reads it but through this Mmap, and no reference to any of it is
-    ///   used. With a peer-write permission others may write it, as a peer does.
+    /// - no other party writes it, or reads it but through this Mmap, and no reference to any of it
+    ///   is used. With a peer-write permission others may write it, as a peer does.
     ///
     /// # Errors
     ///

@@ -66,8 +66,8 @@ impl Memory {
     ///
     /// # Safety
     ///
-    /// The range is valid until `free` is dropped or has run. Until then nobody else reaches it, or
-    /// nobody at all writes it.
+    /// The range is valid until `free` is dropped or has run. Until then no other party reaches it,
+    /// or nobody at all writes it.
     pub(super) unsafe fn lent(base: NonNull<u8>, len: usize, free: Free) -> Memory {
         Memory {
             base,

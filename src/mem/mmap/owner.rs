@@ -11,8 +11,8 @@ use bytes::Bytes;
 
 use super::memory::Memory;
 
-/// A boxed owner that nobody names any more: a Box would assert at each move that nobody else has
-/// what is in it.
+/// A boxed owner that nobody names any more: a Box would assert at each move that no other party
+/// has what is in it.
 struct Owned<O>(NonNull<O>);
 
 // SAFETY: it is the owner, which may be sent.
@@ -28,7 +28,7 @@ impl<O> Drop for Owned<O> {
 /// Returns the bytes of an owner, which is dropped when they are given back.
 pub(super) fn lend<O: AsMut<[u8]> + Send + 'static>(owner: O) -> Memory {
     let owned = Owned(NonNull::from(Box::leak(Box::new(owner))));
-    // SAFETY: it was just leaked, and nobody else has it.
+    // SAFETY: it was just leaked, and no other party has it.
     let bytes = NonNull::from(unsafe { &mut *owned.0.as_ptr() }.as_mut());
     let free = Box::new(move |_, _| drop(owned));
     // SAFETY: they were lent by the owner as a unique slice, which ends only when the owner is used

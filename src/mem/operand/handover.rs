@@ -57,7 +57,7 @@ mod tests {
             let (source, place) = (pieces(&mut source, from), pieces(&mut target, to));
             // SAFETY: both lists outlive the calls.
             let [source, place] = [&source, &place].map(|list| unsafe { Segments::list(list) });
-            // SAFETY: nobody else has the vectors.
+            // SAFETY: no other party has the vectors.
             unsafe { hand_over(&source, &place, len) };
             let moved: Vec<u8> = (1..=len as u8).collect();
             assert_eq!(target[..len], moved);

@@ -70,7 +70,7 @@ impl SessionLease {
         })
     }
 
-    /// Goes on from there.
+    /// Continues from there.
     pub(crate) fn set(&mut self, hasher: Hasher) {
         self.0.state.with_mut(|state| {
             // SAFETY: as above.

@@ -223,7 +223,7 @@ impl IntervalTree {
     ///
     /// The node is in this tree.
     pub(super) unsafe fn remove(&mut self, old: NonNull<Node>) {
-        // SAFETY: it is in this tree until the call is over.
+        // SAFETY: it is in this tree until the call has completed.
         let old = unsafe { Linked::new(old) };
         let mut path = Path::new();
         let mut at = self.root;

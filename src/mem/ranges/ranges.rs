@@ -187,7 +187,7 @@ impl Ranges {
         len
     }
 
-    /// Takes a range for a pool or an array. `Err`: what stands in the way.
+    /// Takes a range for a pool or an array. `Err`: what is in the way.
     pub(in crate::mem) fn claim(&mut self, range: Range<usize>) -> Result<(), Busy> {
         if self.stage != Stage::Started {
             return Err(Busy::NotStarted);
@@ -212,7 +212,7 @@ impl Ranges {
         self.claims.retain(|other| other != range);
     }
 
-    /// Enters a live Buf of an inventory. `Err`: what stands in the way.
+    /// Enters a live Buf of an inventory. `Err`: what is in the way.
     ///
     /// # Safety
     ///

@@ -95,7 +95,7 @@ impl LeaseWord {
     /// One handle less.
     #[inline(always)]
     pub(in crate::mem) fn release(&self) -> Left {
-        // The only handle and no Lease: nobody else can reach the word.
+        // The only handle and no Lease: no other party can reach the word.
         if self.0.load(Ordering::Acquire) == 1 {
             self.0.store(0, Ordering::Relaxed);
             return Left::Nothing;
@@ -202,7 +202,7 @@ impl LeaseWord {
     fn give_back_watched(&self, before: u64, what: u64) -> Left {
         let left = before.wrapping_sub(what);
         if left == WATCHED {
-            // As above. The future that has set the bit has gone; nobody else reaches the word.
+            // As above. The future that has set the bit has gone; no other party reaches the word.
             self.0.load(Ordering::Acquire);
             self.0.store(0, Ordering::Relaxed);
             return Left::Nothing;

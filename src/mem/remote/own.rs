@@ -1,8 +1,8 @@
 //! Memory of this process that it imported itself: where its ranges get their descriptors.
 //!
-//! A range of own memory is a Buf, so that its leases stand in the trees of the Mmap (ADR 0022).
-//! Its descriptor comes from an inventory of the import, which adds a table when more ranges are
-//! alive than ever before. So making a range allocates nothing otherwise, and a job never does (ADR
+//! A range of own memory is a Buf, so that its leases are in the trees of the Mmap (ADR 0022). Its
+//! descriptor comes from an inventory of the import, which adds a table when more ranges are alive
+//! than ever before. So making a range allocates nothing otherwise, and a job never does (ADR
 //! 0036).
 
 use std::ops::Range;

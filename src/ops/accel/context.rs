@@ -183,13 +183,13 @@ impl Accel {
     /// `NotPermitted` if the destination is read-only; `InUse` if a job or a guard has either side;
     /// `Shutdown`; `BadState` without a runtime in event mode. Failed: what the device reports, and
     /// `BadState` ([`Reason::CannotWake`]) if an event-driven call in flight is polled where there
-    /// is no runtime: it goes on.
+    /// is no runtime: it continues.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it is ordinary. A call in flight goes on, keeps both sides leased (`InUse`) until
-    /// it is over, and is then forgotten; the destination may have been written. Forgetting the
-    /// future is sound too.
+    /// Dropping it is ordinary. A call in flight continues, keeps both sides leased (`InUse`) until
+    /// it has completed, and is then forgotten; the destination may have been written. Forgetting
+    /// the future is sound too.
     pub fn call<S: MaybeSource, D: MaybeDestination>(
         &self,
         call: AccelCall<S, D>,

@@ -99,12 +99,12 @@ impl Crc {
     /// memory; `InUse` if a job or a guard writes it; `Shutdown`; `BadState` without a runtime in
     /// event mode. Failed: what the device reports, and `BadState`
     /// ([`Reason::CannotWake`](crate::error::Reason::Unheard)) if an event-driven job in flight is
-    /// polled where there is no runtime: the job goes on.
+    /// polled where there is no runtime: the job continues.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future is ordinary. A job in flight goes on, keeps `src` leased (`InUse`) until
-    /// it has completed, and is then forgotten. Forgetting the future is sound too.
+    /// Dropping the future is ordinary. A job in flight continues, keeps `src` leased (`InUse`)
+    /// until it has completed, and is then forgotten. Forgetting the future is sound too.
     pub fn crc32c<S: Source>(&self, src: S) -> CrcOp<&Crc, S> {
         self.crc32c_with(CrcOptions::new(), src)
     }
@@ -141,13 +141,13 @@ impl Crc {
     /// memory; `NotPermitted` if the destination is read-only; `InUse` if a job or a guard has
     /// either side; `Shutdown`; `BadState` without a runtime in event mode. Failed: what the device
     /// reports, and `BadState` ([`Reason::CannotWake`](crate::error::Reason::Unheard)) if an
-    /// event-driven job in flight is polled where there is no runtime: the job goes on.
+    /// event-driven job in flight is polled where there is no runtime: the job continues.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future is ordinary. A job in flight goes on, keeps both sides leased (`InUse`)
-    /// until it has completed, and is then forgotten; the data of `dst` grows if it succeeds.
-    /// Forgetting the future is sound too.
+    /// Dropping the future is ordinary. A job in flight continues, keeps both sides leased
+    /// (`InUse`) until it has completed, and is then forgotten; the data of `dst` grows if it
+    /// succeeds. Forgetting the future is sound too.
     pub fn copy_crc<S: Source, D: Destination>(&self, src: S, dst: D) -> CopyCrcOp<&Crc, S, D> {
         self.copy_crc_with(CrcOptions::new(), src, dst)
     }

@@ -104,13 +104,13 @@ impl Dma {
     /// takes ([`Dma::caps`]); `NotPermitted` if the destination is read-only; `InUse` if a job or a
     /// guard has either side; `Shutdown`; `BadState` without a runtime in event mode. Failed: what
     /// the device reports, and `BadState` ([`Reason::CannotWake`](crate::error::Reason::Unheard))
-    /// if an event-driven copy in flight is polled where there is no runtime: it goes on.
+    /// if an event-driven copy in flight is polled where there is no runtime: it continues.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it is ordinary. A copy in flight goes on, keeps both sides leased (`InUse`) until
-    /// it is over, and is then forgotten; the destination may have been written. Forgetting the
-    /// future is sound too.
+    /// Dropping it is ordinary. A copy in flight continues, keeps both sides leased (`InUse`) until
+    /// it has completed, and is then forgotten; the destination may have been written. Forgetting
+    /// the future is sound too.
     #[doc(alias = "doca_dma_task_memcpy_alloc_init")]
     #[doc(alias = "doca_dma_task_memcpy_set_conf")]
     #[doc(alias = "doca_dma_job_memcpy")]

@@ -97,7 +97,7 @@ impl Kind for RdmaCaps {
 
 impl Rdma {
     /// Returns what the peer's [`connect`](Rdma::connect) needs, at most 1,024 bytes: the same
-    /// until the next [`reset`](Rdma::reset). Whoever has it can connect: it is a secret.
+    /// until the next [`reset`](Rdma::reset). The party that has it can connect: it is a secret.
     ///
     /// # Errors
     ///

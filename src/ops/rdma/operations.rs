@@ -30,7 +30,7 @@ macro_rules! operations {
 /// its receives. `join!`, `buffered` and `FuturesUnordered` poll their futures first in the order
 /// in which they were added.
 ///
-/// There is one exception. An operation that waits in line, has been notified that it may go on,
+/// There is one exception. An operation that waits in line, has been notified that it may continue,
 /// and is still not polled when a later one has been polled twice since, may be passed by that one.
 /// (It has usually been woken by then. While another thread is waking it, it may not have been.)
 /// Operations that are passed keep their order among each other. Poll all of them, or await one
@@ -59,8 +59,8 @@ impl Rdma {
         ///
         /// # Cancel safety
         ///
-        /// Dropping it is ordinary. What is in flight goes on, keeps its memory leased until it is
-        /// over, and is then forgotten. Forgetting the future is sound too.
+        /// Dropping it is ordinary. What is in flight continues, keeps its memory leased until it
+        /// has completed, and is then forgotten. Forgetting the future is sound too.
         #[doc(alias = "doca_rdma_job_send")]
         #[doc(alias = "ibv_post_send")]
         #[doc(alias = "IBV_WR_SEND")]
@@ -221,7 +221,7 @@ impl Rdma {
     /// Returns a stream of messages in Bufs of a pool. The stream keeps up to `receives` receives
     /// posted, 1 to [`recv_queue_size`](Rdma::recv_queue_size). The first poll posts them. Later
     /// polls post anew what was used up, once a quarter of them is, or 16, or nothing has come.
-    /// While the pool is empty, or other receives have the places, it posts fewer, and goes on as
+    /// While the pool is empty, or other receives have the places, it posts fewer, and continues as
     /// it is polled.
     ///
     /// The stream ends after the first error, which it yields. The receives that it has posted are
@@ -302,9 +302,9 @@ impl Rdma {
     /// # Cancel safety
     ///
     /// Dropping a future of `feed` drops its message, if that was not fed; dropping one of `flush`
-    /// loses nothing, and a later `flush` goes on. If the sink is dropped, what was submitted goes
-    /// on as a dropped [`Rdma::send`] does. What was only fed is not sent, nor is what waits in
-    /// line for a Slot of the WorkQ, which has no lease meanwhile.
+    /// loses nothing, and a later `flush` continues. If the sink is dropped, what was submitted
+    /// continues as a dropped [`Rdma::send`] does. What was only fed is not sent, nor is what waits
+    /// in line for a Slot of the WorkQ, which has no lease meanwhile.
     ///
     /// A sink that is not polled submits nothing, and holds what was fed: flush before you wait for
     /// a Buf of a pool that the sink may have emptied. What was submitted needs no poll: it gives

@@ -70,7 +70,7 @@ impl PooledReceives {
                 if let Poll::Ready(error) = self.wait.as_mut().poll(cx) {
                     return Poll::Ready(Err(error));
                 }
-                // One may have been told of before this stood in the list.
+                // One may have been notified of before this stood in the list.
                 if !port.has_message() {
                     return Poll::Pending;
                 }
@@ -78,7 +78,7 @@ impl PooledReceives {
             let Some(buf) = bufs.as_mut().poll(cx.waker()) else {
                 return self.wait.as_mut().poll(cx).map(Err);
             };
-            // The wait goes on: a stream of bytes has two tasks with one waker, and the other one
+            // The wait continues: a stream of bytes has two tasks with one waker, and the other one
             // may sleep. Only what wakes both ends what either has registered.
             if let Some(message) = take(&self.rdma, buf)? {
                 return Poll::Ready(Ok(message));

@@ -22,7 +22,7 @@ pub(super) struct PostedReceives {
     posted: VecDeque<(Receipt, Buf)>,
     /// How long the first of them was polled for.
     spin: Spin,
-    /// While none is posted: a receive that stands in line for a place.
+    /// While none is posted: a receive that waits in line for a place.
     in_line: Pin<Box<Option<Recv>>>,
     /// Where it takes Bufs from; in line while the pool is empty.
     bufs: Pin<Box<BufWait>>,

@@ -18,7 +18,7 @@ const CREDITS: u32 = 16;
 /// which lends the credit anew. So the peer of a stream that is not polled stops after so many
 /// messages, or 512 KiB on the software device: its next send waits, and fails after its
 /// [`rnr_timeout`](super::RdmaBuilder::rnr_timeout) with
-/// [`Reason::NoReceive`](crate::error::Reason::NoReceive). The peers of other connections go on.
+/// [`Reason::NoReceive`](crate::error::Reason::NoReceive). The peers of other connections continue.
 ///
 /// On an adapter the receives of all connections of a WorkQ are one shared receive queue, with as
 /// many places as they have credits. A peer may have more messages waiting than its credits while
@@ -26,9 +26,9 @@ const CREDITS: u32 = 16;
 /// connection's `rnr_timeout`, its connection fails with
 /// [`Reason::CreditsExceeded`](crate::error::Reason::CreditsExceeded).
 ///
-/// **Fairness.** A stream that has a message and finds the pool empty stands in line for a Buf,
-/// with others that wait for one ([`BufPool::alloc`]), and takes one message at its turn. It waits
-/// for the end of its connection as well. A message without data takes a Buf for that moment.
+/// **Fairness.** A stream that has a message and finds the pool empty waits in line for a Buf, with
+/// others that wait for one ([`BufPool::alloc`]), and takes one message at its turn. It waits for
+/// the end of its connection as well. A message without data takes a Buf for that moment.
 ///
 /// ```
 /// use futures::TryStreamExt;

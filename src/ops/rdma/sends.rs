@@ -2,7 +2,7 @@
 //! ([`super::sink`], which has its own rules for what it accepts).
 //!
 //! Invariant: a send that was accepted is the device's. It stands in no line, and the thread that
-//! reaps frees its Slot and counts it as ended. So whatever a stream has accepted goes on, and
+//! reaps frees its Slot and counts it as ended. So whatever a stream has accepted continues, and
 //! holds up nobody, although the tasks of the stream do something else.
 
 use std::cell::Cell;
@@ -207,7 +207,7 @@ impl Sends {
                 ready!(self.share.as_mut().poll(cx, at))?;
             }
             let sent = self.line.as_mut().poll_launch(cx, at, &run, 0, &prepare);
-            // Another stream was faster, while this one stood in line for a free Slot.
+            // Another stream was faster, while this one waited in line for a free Slot.
             if late.replace(false) {
                 continue;
             }
@@ -235,7 +235,7 @@ impl Sends {
         line.poll_ends(cx, &mut false, &*self.ends)
     }
 
-    /// Returns whether a send stands in line.
+    /// Returns whether a send waits in line.
     pub(crate) fn is_in_line(&self) -> bool {
         self.line.is_in_line() || self.share.is_in_line()
     }

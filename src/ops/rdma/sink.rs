@@ -66,7 +66,7 @@ pub struct SendSink<S: MaybeSource> {
     ends: Arc<Ends>,
     /// Sends that a device has, or whose ends were not taken.
     in_flight: usize,
-    /// Why a message was not sent. It is told once those before it have ended.
+    /// Why a message was not sent. It is notified once those before it have ended.
     refused: Option<JobError>,
     rdma: Rdma,
     /// The most messages that are fed or on their way.
@@ -210,7 +210,7 @@ impl<S: MaybeSource> SendSink<S> {
         Ok((jobs, bytes))
     }
 
-    /// Waits until one of those that a device has is over, or for the Slot of the next one.
+    /// Waits until one of those that a device has has completed, or for the Slot of the next one.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         match self.in_flight {
             0 => Poll::Pending,

@@ -103,13 +103,13 @@ impl Sha {
     /// the destination is read-only; `InUse` if a job or a guard has either side; `Shutdown`;
     /// `BadState` without a runtime in event mode. Failed: what the device reports, and `BadState`
     /// ([`Reason::CannotWake`](crate::error::Reason::Unheard)) if an event-driven hash in flight is
-    /// polled where there is no runtime: it goes on.
+    /// polled where there is no runtime: it continues.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it is ordinary. A hash in flight goes on, keeps both sides leased (`InUse`) until
-    /// it is over, and is then forgotten; the destination may have been written. Forgetting the
-    /// future is sound too.
+    /// Dropping it is ordinary. A hash in flight continues, keeps both sides leased (`InUse`) until
+    /// it has completed, and is then forgotten; the destination may have been written. Forgetting
+    /// the future is sound too.
     #[doc(alias = "doca_sha_job")]
     #[doc(alias = "doca_sha_task_hash_alloc_init")]
     #[doc(alias = "doca_sha_task_hash_set_conf")]

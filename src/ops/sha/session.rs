@@ -38,9 +38,9 @@ use crate::ops::operation::Op;
 ///
 /// # Cancel safety
 ///
-/// Dropping a part's future is ordinary. A part in flight goes on, keeps its source and the session
-/// leased (`InUse`) until it is over, and *is hashed* then. Whoever cannot tell whether it was
-/// hashed begins anew ([`reset`](ShaSession::reset)).
+/// Dropping a part's future is ordinary. A part in flight continues, keeps its source and the
+/// session leased (`InUse`) until it has completed, and *is hashed* then. Whoever cannot tell
+/// whether it was hashed begins anew ([`reset`](ShaSession::reset)).
 #[doc(alias = "doca_sha_partial_session")]
 #[doc(alias = "doca_sha_task_partial_hash")]
 pub struct ShaSession {
@@ -111,7 +111,7 @@ impl ShaSession {
         Ok(copy)
     }
 
-    /// Goes on from where another session is, of whatever context; what this one has hashed is
+    /// Continues from where another session is, of whatever context; what this one has hashed is
     /// forgotten.
     ///
     /// # Errors

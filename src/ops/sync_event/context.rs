@@ -44,10 +44,10 @@ const BLOB: usize = 1024;
 ///
 /// # Waits
 ///
-/// A wait is over once the counter is *greater* than its threshold, and may miss values that it had
-/// for a short time. Waits have places of their own ([`SyncEventBuilder::waits`]), and do not count
-/// against the depth of the WorkQ. Many waits of one event cost nothing while it changes: a set
-/// wakes those that it ends, and no other; those with a mask are looked at one by one.
+/// A wait has completed once the counter is *greater* than its threshold, and may miss values that
+/// it had for a short time. Waits have places of their own ([`SyncEventBuilder::waits`]), and do
+/// not count against the depth of the WorkQ. Many waits of one event cost nothing while it changes:
+/// a set wakes those that it ends, and no other; those with a mask are looked at one by one.
 ///
 /// # How it ends
 ///
@@ -56,15 +56,15 @@ const BLOB: usize = 1024;
 /// fail with [`Reason::EventRevoked`]. If the owner's process ends, they fail with
 /// [`Reason::EventPeerGone`]. If it is the importer's process that ends, without having dropped the
 /// event, the owner's waits fail with that too, until there is another importer; what changes and
-/// reads the counter goes on. A process that replaces its program (execve(2)) has ended in this
+/// reads the counter continues. A process that replaces its program (execve(2)) has ended in this
 /// sense, unless a child of it still holds what it had.
 ///
 /// # Trust
 ///
-/// Whoever has imported the event once can write the counter for as long as the event exists, also
-/// after another importer has come, and can keep that importer from being woken. A former importer
-/// cannot end the event for its successor. To shut a former importer out, stop the event and export
-/// another one.
+/// The party that has imported the event once can write the counter for as long as the event
+/// exists, also after another importer has come, and can keep that importer from being woken. A
+/// former importer cannot end the event for its successor. To shut a former importer out, stop the
+/// event and export another one.
 ///
 /// A child of `fork` does not inherit the counter, as it does not inherit memory of an
 /// [`Mmap`](crate::Mmap): it must not use the event (and dies of SIGSEGV if it does), but may begin
@@ -136,8 +136,8 @@ impl SyncEvent {
         Context::attach_with(device, workq, check, open).map(SyncEvent)
     }
 
-    /// Returns what the other side imports, at most 1,024 bytes: the same each time. Whoever has it
-    /// can import it, one at a time: it is a secret. It goes to the DPU by whatever way the
+    /// Returns what the other side imports, at most 1,024 bytes: the same each time. The party that
+    /// has it can import it, one at a time: it is a secret. It goes to the DPU by whatever way the
     /// application has.
     ///
     /// # Errors

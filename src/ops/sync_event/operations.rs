@@ -25,9 +25,9 @@ macro_rules! operations {
 ///
 /// Jobs of one event (`get`, `set`, `add`) are submitted in the order in which they are polled
 /// first, whatever is left of the task's cooperative budget, and also if they wait for a Slot of
-/// the WorkQ. There is one exception: a job that waits in line, has been notified that it may go
-/// on, and is still not polled when a later one has been polled twice since, may be passed by that
-/// one. Waits have no order among each other.
+/// the WorkQ. There is one exception: a job that waits in line, has been notified that it may
+/// continue, and is still not polled when a later one has been polled twice since, may be passed by
+/// that one. Waits have no order among each other.
 impl SyncEvent {
     operations! {
         /// The value.
@@ -42,7 +42,7 @@ impl SyncEvent {
         ///
         /// # Cancel safety
         ///
-        /// Dropping it is ordinary: what is in flight goes on, and is forgotten.
+        /// Dropping it is ordinary: what is in flight continues, and is forgotten.
         #[doc(alias = "doca_sync_event_job_get")]
         #[doc(alias = "DOCA_SYNC_EVENT_JOB_GET")]
         #[doc(alias = "doca_sync_event_task_get_alloc_init")]
@@ -82,9 +82,9 @@ impl SyncEvent {
     ///
     /// In [`Mode::BusyPoll`](crate::Mode::BusyPoll) each poll looks; otherwise the task sleeps, in
     /// Hybrid mode after a while. If all places are taken
-    /// ([`SyncEventBuilder::waits`](crate::sync_event::SyncEventBuilder::waits)), the wait stands
-    /// in line for one. It looks at the counter meanwhile, so that it ends whatever the waits in
-    /// front of it do, but a sleeping task may see the value up to 8.4 ms late: see the naps below.
+    /// ([`SyncEventBuilder::waits`](crate::sync_event::SyncEventBuilder::waits)), the wait waits in
+    /// line for one. It looks at the counter meanwhile, so that it ends whatever the waits in front
+    /// of it do, but a sleeping task may see the value up to 8.4 ms late: see the naps below.
     ///
     /// On a device that cannot wait
     /// ([`SyncEventCaps::max_wait`](crate::device::SyncEventCaps::max_wait) is `None`), one job
@@ -98,7 +98,7 @@ impl SyncEvent {
     /// - `InvalidValue` if the threshold is beyond
     ///   [`SyncEventCaps::max_wait`](crate::device::SyncEventCaps::max_wait)
     ///   ([`Reason::WaitTooHigh`](crate::error::Reason::WaitTooHigh)), or if the value of the event
-    ///   is, when the wait begins, while it goes on, or when it would end
+    ///   is, when the wait begins, while it continues, or when it would end
     ///   ([`Reason::EventTooHigh`](crate::error::Reason::EventTooHigh)).
     /// - What [`SyncEvent::get`] fails with, also while it waits.
     /// - `ConnectionReset` if the process that had imported the event has ended, and no other

@@ -59,7 +59,7 @@ impl<C: AsRef<SyncEvent>> Waiter for WaitRequest<C> {
 /// whole value that ended the wait.
 pub type SyncEventWait<C> = Op<WaitRequest<C>>;
 
-/// A wait that may go on.
+/// A wait that may continue.
 #[pin_project(project = WaitingProjected)]
 pub enum Waiting<C: AsRef<SyncEvent>> {
     /// The device waits.

@@ -48,7 +48,7 @@ pub enum Fault {
     /// Drop the future, or give it a time limit.
     Lost,
     /// The WorkQ's queue breaks down: this job and all that are in flight there fail with `Driver`,
-    /// and later ones are refused with `BadState`. Other queues of the device go on.
+    /// and later ones are refused with `BadState`. Other queues of the device continue.
     Queue,
     /// The queue says that it is full, once.
     QueueFull,
@@ -103,7 +103,7 @@ pub(super) struct Script {
     held: HeldList,
 }
 
-/// What goes on when a Hold is dropped.
+/// What continues when a Hold is dropped.
 pub(super) trait Held: Send + Sync {
     fn go_on(&self);
 }
@@ -206,7 +206,7 @@ impl Faults {
         self.changed(&entries);
     }
 
-    /// What stopped it is over.
+    /// What stopped it has completed.
     pub(super) fn resume_inline(&self) {
         let entries = self.entries();
         self.0.stops.fetch_sub(1, Ordering::SeqCst);
@@ -230,7 +230,7 @@ impl Faults {
     }
 }
 
-/// Holds the jobs of a provider's devices up. Dropping it lets them go on.
+/// Holds the jobs of a provider's devices up. Dropping it lets them continue.
 ///
 /// ```
 /// use tokio_doca::soft::{Hold, Soft};

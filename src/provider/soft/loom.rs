@@ -448,12 +448,12 @@ impl Own {
         let [src, dst] = self.bytes;
         let len = PIECES;
         let job = CopyJob { src, dst, len };
-        // SAFETY: the only Job; nobody else touches its bytes, which stay where they are.
+        // SAFETY: the only Job; no other party touches its bytes, which stay where they are.
         let submitted = unsafe { self.queue.submit(&[(Token::new(0, 0, 0), (&job).into())]) };
         assert_eq!(submitted.accepted, 1);
     }
 
-    /// Looks once; true if the Job is over.
+    /// Looks once; true if the Job has completed.
     fn look(&self) -> bool {
         let mut out = [Completion::new(Token::from_raw(0), Ok(0))];
         // SAFETY: each model looks on one thread.

@@ -100,7 +100,7 @@ unsafe impl Adapter for VerbsDevice {
 //    a Registration deregisters it (`memory::Mr`); one that stays is only of use to who may reach
 //    the memory anyway.
 // 3. An export is a memory region of its own, with the permissions for peers; if it cannot be
-//    deregistered the doubt is told.
+// deregistered the doubt is notified.
 // 4. An import is what the blob says: the adapters of both sides check the bounds and permissions
 //    of its rkey, and the addresses are not touched by this process.
 unsafe impl Registrar for VerbsDevice {

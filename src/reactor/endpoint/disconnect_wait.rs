@@ -2,8 +2,8 @@
 //! from the endpoint (ADR 0040).
 //!
 //! A receive that is posted ends with its connection. A stream without one hears of that end here,
-//! and that a message waits to be taken. It stands in the list of those that watch the state: in
-//! the line for places it would hold up receives that have a buffer.
+//! and that a message waits to be taken. It is in the list of those that watch the state: in the
+//! line for places it would hold up receives that have a buffer.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -43,7 +43,7 @@ impl<P: AsRef<EndpointPort>> DisconnectWait<P> {
         }
     }
 
-    /// Ends the wait: the stream has a receive posted, or is over.
+    /// Ends the wait: the stream has a receive posted, or has completed.
     #[inline]
     pub(crate) fn stop(self: Pin<&mut Self>) {
         let this = self.project();

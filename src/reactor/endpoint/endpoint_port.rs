@@ -293,7 +293,7 @@ impl EndpointPort {
         Ok(received)
     }
 
-    /// Stands in line for a place.
+    /// waits in line for a place.
     pub(in crate::reactor) fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
         let (line, order) = (&self.receives.line, &self.receives.order);
         // SAFETY: the table is in an Arc, which the RecvFuture that has the node reaches through

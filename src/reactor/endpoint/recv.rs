@@ -149,7 +149,7 @@ impl<R: Receiver> RecvFuture<R> {
     }
 
     /// Posts it, or waits in line for a place. The receive is the caller's then, and this future
-    /// is over.
+    /// has completed.
     pub(crate) fn poll_place(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -262,7 +262,7 @@ fn post(receiver: &impl Receiver) -> Result<Option<Receipt>, JobError> {
     }
 }
 
-/// Posts without standing in line, or says why not.
+/// Posts without waiting in line, or says why not.
 #[inline(always)]
 fn post_now(receiver: &impl Receiver) -> Result<Receipt, JobError> {
     let receives = receiver.port().receives();
@@ -315,7 +315,7 @@ pub(crate) fn poll_posted(
     // Another policy by now is for the next poll, as for Jobs.
     let policy = begun.unwrap_or_else(|| attachment.shared.policy());
     let posted = Posted(receives, receipt);
-    // An adopted receive may be over already: it is no fresh one.
+    // An adopted receive may have completed already: it is no fresh one.
     let fresh = begun.is_some() && !receipt.adopted;
     match attachment.poll_end(&posted, fresh, policy, spin, cx) {
         Poll::Ready(Waited::Over(())) => Poll::Ready(Ok(())),
@@ -344,7 +344,7 @@ pub(crate) fn settle(
     receive(shared, receives, receipt, |landed| receiver.adopt(landed))
 }
 
-/// It is over: the message comes to its destination. `adopt` copies it from where another one
+/// It has completed: the message comes to its destination. `adopt` copies it from where another one
 /// wanted it.
 #[inline(always)]
 fn receive(

@@ -160,8 +160,8 @@ impl Events {
         nest.add(fd, EpollEvent::new(EDGES, 1))
             .map_err(|errno| Error::os(None, "epoll", errno.into()))?;
         inner.several = true;
-        // The handle is another one now. Whoever waits, or has left an orphan, must hear of it
-        // where it was registered.
+        // The handle is another one now. The party that waits, or has left an orphan, must hear of
+        // it where it was registered.
         let old = std::mem::replace(&mut inner.sources, [const { None }; RUNTIMES]);
         let mut all = true;
         for source in old.iter().flatten() {

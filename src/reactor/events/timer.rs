@@ -88,7 +88,8 @@ impl Timer {
 
     /// The caller has the lock.
     fn set(&self, driven: &impl Driven, fd: &Timerfd, due: u64) -> Result<(), JobError> {
-        // First: it may ring before this thread goes on, and `on_time` reads this without the lock.
+        // First: it may ring before this thread continues, and `on_time` reads this without the
+        // lock.
         let before = self.due.swap(due, Ordering::SeqCst);
         fd.set(&self.clock, due).map_err(|errno| {
             self.due.store(before, Ordering::SeqCst);
@@ -123,7 +124,7 @@ impl Timer {
     /// Sets the alarm, in place of the one before: one caller at a time. Returns false if the
     /// kernel has no timer to give; then nobody hears it.
     pub(in crate::reactor) fn set_alarm(&self, driven: &impl Driven, delay: Duration) -> bool {
-        // Before the kernel's timer starts, so that the time is over when that one expires.
+        // Before the kernel's timer starts, so that the time has passed when that one expires.
         let due = self.now() + delay.as_nanos() as u64;
         self.alarm.store(due, Ordering::SeqCst);
         self.ring_at(driven, due).is_ok()

@@ -68,13 +68,13 @@ impl<C: HasAttachment> JobFuture<C> {
         &self.context
     }
 
-    /// The flight is over: its Job was refused, or finished inline.
+    /// The flight has ended: its Job was refused, or finished inline.
     #[inline(always)]
     pub(crate) fn finish(self: Pin<&mut Self>) {
         *self.project().state = State::Finished;
     }
 
-    /// The flight is over, and its outcome is for the next poll: the budget is spent.
+    /// The flight has ended, and its outcome is for the next poll: the budget is spent.
     #[cold]
     pub(crate) fn keep(self: Pin<&mut Self>, outcome: Outcome) -> Poll<Outcome> {
         *self.project().state = State::Ready(outcome);
@@ -99,7 +99,7 @@ impl<C: HasAttachment> JobFuture<C> {
         self.state = State::InFlight(token, Spin::default());
     }
 
-    /// A flight that was over before the future was made.
+    /// A flight that had completed before the future was made.
     pub(crate) fn set_ready(&mut self, outcome: Outcome) {
         self.state = State::Ready(outcome);
     }
@@ -128,7 +128,7 @@ impl<C: HasAttachment> JobFuture<C> {
         attachment.go_on(state, Some(policy), node, cx, &prepare)
     }
 
-    /// Goes on with what was begun.
+    /// Continues with what was begun.
     #[inline(never)]
     pub(crate) fn go_on<J: AsJob>(
         mut self: Pin<&mut Self>,
@@ -138,7 +138,7 @@ impl<C: HasAttachment> JobFuture<C> {
         let this = self.as_mut().project();
         match *this.state {
             State::Queued(..) | State::InFlight(..) => {
-                // What stands in line is submitted first: others may not pass it meanwhile.
+                // What waits in line is submitted first: others may not pass it meanwhile.
                 let budget = match this.state {
                     State::Queued(..) => None,
                     _ => Some(ready!(tokio::task::coop::poll_proceed(cx))),
@@ -168,7 +168,8 @@ impl<C: HasAttachment> JobFuture<C> {
 }
 
 /// A Slot that was taken, while the device may panic in an attempt to finish its job inline. If
-/// this is dropped, the Slot is free, and those in line are told, and whoever waits for a shutdown.
+/// this is dropped, the Slot is free, and those in line are notified, and whoever waits for a
+/// shutdown.
 pub(crate) struct Reserved<'a> {
     shared: &'a Shared,
     slot: Option<ReservedSlot<'a>>,
@@ -262,7 +263,7 @@ impl Attachment {
             && let Some(slot) = shared.core.table.take()
         {
             match self.launch(slot, prepared, None) {
-                // Stands in line, and asks once more from there.
+                // waits in line, and asks once more from there.
                 Err(LaunchError::Full(_)) => {}
                 Err(LaunchError::Error(error)) => return Err(error),
                 Ok(token) => return Ok(State::InFlight(token, Spin::default())),

@@ -1,7 +1,7 @@
 //! How a run of a graph waits: one place in line for all its nodes, and one look for all their
 //! ends.
 //!
-//! A run is one future with many Jobs. It submits them one by one; with no Slot free it stands in
+//! A run is one future with many Jobs. It submits them one by one; with no Slot free it waits in
 //! line like an Op, for whichever Job is next. Their Slots notify the run itself ([`Run`]), so that
 //! nothing is registered per Job.
 
@@ -86,7 +86,7 @@ impl RunWaiter {
         };
         match at.launch(slot, prepared, Some(Target::Run(run, node))) {
             Ok(_) => Ok(true),
-            // The node stands in line, and asks once more from there.
+            // The node waits in line, and asks once more from there.
             Err(LaunchError::Full(_)) => Ok(false),
             Err(LaunchError::Error(error)) => Err(error),
         }
@@ -110,7 +110,7 @@ impl RunWaiter {
         let batch = batch.map_while(|job| Some((shared.core.table.take()?, job, target())));
         let mut tokens = ArrayVec::<_, N>::new();
         let refused = match at.launch_all(batch, &mut tokens) {
-            // Those behind it stand in line, and ask once more from there.
+            // Those behind it wait in line, and ask once more from there.
             None | Some(LaunchError::Full(_)) => Ok(()),
             Some(LaunchError::Error(error)) => Err(error),
         };
@@ -140,7 +140,7 @@ impl RunWaiter {
         launched.map(|launched| launched.map(|_| ()))
     }
 
-    /// Returns whether the run stands in line for a Slot.
+    /// Returns whether the run waits in line for a Slot.
     pub(crate) fn is_in_line(&self) -> bool {
         self.node.is_linked()
     }
@@ -224,8 +224,8 @@ fn poll_event(
     if RunWaiter::hear(heard, shared).is_err() {
         return Poll::Ready(Err(JobError::of(Reason::CannotWake)));
     }
-    // Look first: what is over need not ring. Not if an event will come: that looks for all at
-    // once.
+    // Look first: what has completed need not ring. Not if an event will come: that looks for all
+    // at once.
     if !shared.expected.load(Ordering::Relaxed) && shared.ready() {
         shared.turn();
         if ends.any() {

@@ -50,7 +50,7 @@ impl StreamSlotWaiter {
         polled
     }
 
-    /// Returns whether it stands in line.
+    /// Returns whether it waits in line.
     pub(crate) fn is_in_line(&self) -> bool {
         self.node.is_linked()
     }
@@ -69,7 +69,7 @@ impl StreamSlotWaiter {
 
 impl Attachment {
     /// Takes one of the Slots that streams may hold, for a job that is submitted next; `None` if
-    /// there is none, or if others stand in line for it.
+    /// there is none, or if others wait in line for it.
     pub(crate) fn take_stream_slot(&self, from_line: bool) -> Option<StreamSlot<'_>> {
         let slots = &self.shared.stream_slots;
         let taken = (from_line || slots.line.is_empty()) && slots.take();

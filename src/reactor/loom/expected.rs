@@ -42,7 +42,7 @@ struct Line {
     armed: [AtomicBool; 2],
     event: AtomicBool,
     driver: Task,
-    /// All are told: the driver stops.
+    /// All are notified: the driver stops.
     stopped: AtomicBool,
     ops: [Op; 2],
 }
@@ -51,7 +51,7 @@ struct Op {
     /// Which queue has its Job.
     queue: usize,
     done: AtomicBool,
-    /// It was reaped, and the Op was told.
+    /// It was reaped, and the Op was notified.
     over: AtomicBool,
     asleep: AtomicBool,
     task: Task,
@@ -116,7 +116,7 @@ impl Line {
         }
     }
 
-    /// As `Attachment::poll_event`, until it is over.
+    /// As `Attachment::poll_event`, until it has completed.
     fn sleep(&self, op: usize) {
         let op = &self.ops[op];
         while !op.over.load(Acquire) {
@@ -134,7 +134,7 @@ impl Line {
         }
     }
 
-    /// The device: a Job is over.
+    /// The device: a Job has completed.
     fn finish(&self, op: usize) {
         let op = &self.ops[op];
         op.done.swap(true, SeqCst);

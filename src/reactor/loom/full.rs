@@ -50,7 +50,7 @@ impl Bed {
 fn one_tries(refused: fn(&Attachment, LaunchError<'_>)) {
     on_a_workq(1, move |_| {
         let bed = Bed::with(2, |queue| (queue.room, queue.timed) = (1, false));
-        // Not polled again until all is over.
+        // Not polled again until everything has ended.
         let first = polled_once(&bed.attachment);
         bed.run_beside(first, [bed.spawn_op(), bed.spawn_try(refused)]);
     });
@@ -87,7 +87,7 @@ fn a_shutdown_ends_though_a_job_was_refused_meanwhile() {
 }
 
 /// The device refuses for reasons of its own, with nothing in flight. The future that met the
-/// refusal is not polled again, or dropped, while an Op stands in line behind it.
+/// refusal is not polled again, or dropped, while an Op waits in line behind it.
 fn one_is_refused(dropped: bool, timed: bool) {
     on_a_workq(1, move |_| {
         let bed = Bed::with(2, |queue| queue.timed = timed);

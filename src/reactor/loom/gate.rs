@@ -11,7 +11,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use crate::sync::loom::{Task, check, mutant, spawn};
 use crate::sync::{UnsafeCell, lock, seq_cst_order};
 
-/// A queue whose reaper must be alone, with one Job: it is over when `device` has run.
+/// A queue whose reaper must be alone, with one Job: it has completed when `device` has run.
 struct Bench {
     gate: Gate,
     done: AtomicBool,
@@ -207,7 +207,7 @@ fn mutant_that_looks_and_then_arms_is_found() {
     });
 }
 
-/// A change of a state is said while another thread looks, maybe, and is told once.
+/// A change of a state is said while another thread looks, maybe, and is notified once.
 fn says_a_change(say: fn(&WorkQ, Changed)) {
     on_a_workq(3, move |bed| {
         let looker = {

@@ -183,8 +183,7 @@ fn a_reset_and_a_completion_free_an_orphan_once() {
     });
 }
 
-/// Stands in line for the only place, and adopts who is in it. `looks` once more when it is in
-/// line.
+/// waits in line for the only place, and adopts who is in it. `looks` once more when it is in line.
 fn await_place(receives: &RecvTable, looks: bool) -> Receipt {
     let task = Task::new();
     let node = pin!(WaitNode::new());

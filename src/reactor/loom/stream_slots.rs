@@ -62,7 +62,7 @@ fn enqueue(slots: &StreamSlots, node: Pin<&WaitNode>, task: &Task) {
 }
 
 /// As `StreamSlotWaiter::poll` and `Sends::poll_send`: it leaves the line once there is a Slot, and
-/// takes it then; if another stream was faster it stands in line again.
+/// takes it then; if another stream was faster it waits in line again.
 fn enqueue_then_look(slots: &StreamSlots, node: Pin<&WaitNode>, task: &Task) {
     loop {
         enqueue(slots, node, task);

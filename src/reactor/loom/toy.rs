@@ -24,7 +24,7 @@ enum Wrong {
     SilentRegister,
     /// `register` writes the cell without claiming it.
     UnclaimedRegister,
-    /// `complete` says that it is over and takes the waker then.
+    /// `complete` says that it has completed and takes the waker then.
     DoneTooEarly,
     /// `abandon` looks and stores.
     LookAndStore,

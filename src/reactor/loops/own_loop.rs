@@ -99,8 +99,8 @@ impl WorkQ {
     }
 
     /// Acknowledges an event: the handle is quiet until the next one, also in a level-triggered
-    /// loop. Wakes Ops whose Jobs are over. Call [`progress`](WorkQ::progress) afterwards, and
-    /// before the next wait.
+    /// loop. Wakes Ops whose Jobs have completed. Call [`progress`](WorkQ::progress) afterwards,
+    /// and before the next wait.
     #[doc(alias = "doca_workq_event_handle_clear")]
     #[doc(alias = "doca_pe_clear_notification")]
     pub fn clear(&self) {
@@ -118,8 +118,8 @@ impl WorkQ {
         }
     }
 
-    /// Collects what is over, and hands out what was posted for a loop of the caller's own: the
-    /// word, and how it ended.
+    /// Collects what has completed, and hands out what was posted for a loop of the caller's own:
+    /// the word, and how it ended.
     pub(crate) fn collect(&self, mut handle: impl FnMut(u64, End)) -> usize {
         let shared = &self.0;
         let mut handed = 0;
@@ -175,8 +175,8 @@ fn poll(entry: &mut PostedEntry, shared: &Arc<Shared>, cx: &mut Context<'_>) -> 
         PostedEntry::Wait(wait) => wait.poll(shared, cx.waker()).map(End::Waited),
         PostedEntry::Run(run) => {
             let _doing = this_thread::enter_own_loop(&**shared);
-            // The loop may be a task's. Where that one's budget is spent, it is the loop that goes
-            // on.
+            // The loop may be a task's. Where that one's budget is spent, it is the loop that
+            // continues.
             let run = pin!(unconstrained(poll_fn(|cx| run.as_mut().poll(cx))));
             run.poll(cx).map(End::Run)
         }

@@ -1,10 +1,11 @@
-//! Jobs of the caller's own loop that are over, in the order in which they ended.
+//! Jobs of the caller's own loop that have completed, in the order in which they ended.
 //!
 //! Their Slots keep the results; here stand the numbers of the Slots, in a ring that has a place
-//! for each of them. It is never full, since a Slot stands in it once at most. Whoever ends a Job
-//! puts it in, from any thread; whoever makes progress takes it out, once. A place says by its
-//! stamp for which round it was written: a number that was claimed and is not yet written holds up
-//! those behind it, for a few instructions, and its writer looks afterwards whether somebody waits.
+//! for each of them. It is never full, since a Slot stands in it once at most. The party that ends
+//! a Job puts it in, from any thread; whoever makes progress takes it out, once. A place says by
+//! its stamp for which round it was written: a number that was claimed and is not yet written holds
+//! up those behind it, for a few instructions, and its writer looks afterwards whether somebody
+//! waits.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::seq_cst_order;

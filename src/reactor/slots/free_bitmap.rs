@@ -1,7 +1,7 @@
 //! Which Slots are free: words of bits, a thread's own first.
 //!
 //! Each word is on a cache line of its own. A thread takes Slots from the word of its number, and
-//! goes on to the others when that one is empty: there is no free Slot only after all words were
+//! continues to the others when that one is empty: there is no free Slot only after all words were
 //! read. A Slot goes back to the word that it is a bit of. There is no lock, no refill, and nothing
 //! thread-local but the number.
 

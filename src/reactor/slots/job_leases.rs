@@ -27,8 +27,8 @@ impl JobLeases {
         }
     }
 
-    /// Reaper: the Job is over. Appends what was written, and gives the Leases back, unless the
-    /// device still uses the memory. What comes after a last count is left for later.
+    /// Reaper: the Job has completed. Appends what was written, and gives the Leases back, unless
+    /// the device still uses the memory. What comes after a last count is left for later.
     #[inline(always)]
     pub(super) fn release(self, result: &Outcome, rest: &mut Leftovers) {
         match (&self.leases.write, result) {
@@ -52,7 +52,7 @@ impl JobLeases {
     }
 }
 
-/// Returns true if the device may use a Job's memory although it is over.
+/// Returns true if the device may use a Job's memory although it has completed.
 pub(in crate::reactor) fn keeps_memory(error: &JobError) -> bool {
     error.reason() == Reason::MemoryKept
 }

@@ -10,8 +10,8 @@
 //! - `target`: the Op's in Registering and before Pending, the reaper's in Completing. In Posted it
 //!   stays as it is, and goes with `result` to whoever takes the Slot out of
 //!   [`Finished`](super::finished::Finished). In Running it is the submitter's until the device has
-//!   accepted the Job, and then the completion's: nobody else reads it, so that a run that sleeps
-//!   is woken through a list of its own (`Shared::runs`).
+//!   accepted the Job, and then the completion's: no other party reads it, so that a run that
+//!   sleeps is woken through a list of its own (`Shared::runs`).
 //! - Each completion is taken once: a stale Token has another generation or phase, and changes
 //!   nothing.
 //!
@@ -91,7 +91,7 @@ unsafe fn put<T>(cell: &UnsafeCell<Option<T>>, value: Option<T>) {
 const EMPTY: Phases = Phases::any([FREE]);
 /// A Slot whose Job the device has not accepted yet.
 const SUBMITTING: Phases = Phases::any([PENDING, POSTED, RUNNING]);
-/// A Slot whose Job is over.
+/// A Slot whose Job has completed.
 const OVER: Phases = Phases::any([DONE]);
 /// The Op writes its waker. The reaper may complete the Job meanwhile, and leaves the cell alone.
 const REGISTERS: Phases = Phases::any([REGISTERING, DONE]);
@@ -183,8 +183,8 @@ impl Slot {
         self.state.store(state | DONE, Ordering::Release);
     }
 
-    /// Caller's own loop: word and result of a Job that is over. The Slot is free then, but for the
-    /// free list.
+    /// Caller's own loop: word and result of a Job that has completed. The Slot is free then, but
+    /// for the free list.
     ///
     /// # Safety
     ///
@@ -214,7 +214,7 @@ impl Slot {
     pub(in crate::reactor) unsafe fn undo(&self) -> JobLeases {
         self.owned_in(SUBMITTING);
         // SAFETY: no device has accepted the Job, so that no completion can come; no Op has stored
-        // a waker, and nobody else reads a `target`: the caller owns the cells.
+        // a waker, and no other party reads a `target`: the caller owns the cells.
         let held = unsafe { replace(&self.held, None) };
         // SAFETY: as above.
         let target = unsafe { replace(&self.target, None) };
@@ -229,7 +229,7 @@ impl Slot {
             .store(u64::from(next) << 32 | FREE, Ordering::Release);
     }
 
-    /// Op: the result, if the Job is over. The Slot is free then, but for the free list.
+    /// Op: the result, if the Job has completed. The Slot is free then, but for the free list.
     #[inline(always)]
     pub(in crate::reactor) fn take(&self) -> Option<Outcome> {
         if self.state.load(Ordering::Acquire) & PHASE != DONE {
@@ -306,7 +306,7 @@ impl Slot {
         }
     }
 
-    /// Reaper: the device says that the Job is over.
+    /// Reaper: the device says that the Job has completed.
     #[inline(always)]
     pub(in crate::reactor) fn complete(
         &self,
@@ -412,7 +412,7 @@ impl Slot {
     pub(in crate::reactor) unsafe fn in_flight(&self) -> Option<u8> {
         in_flight(self.state.load(Ordering::Acquire)).then(|| {
             self.held.with(|held| {
-                // SAFETY: nobody else can reach the Slot, as the caller made sure.
+                // SAFETY: no other party can reach the Slot, as the caller made sure.
                 unsafe { &*held }.as_ref().map_or(0, |held| held.queue)
             })
         })

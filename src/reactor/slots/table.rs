@@ -64,7 +64,7 @@ impl Table {
         self.free.put(token.index());
     }
 
-    /// Jobs of the caller's own loop that are over.
+    /// Jobs of the caller's own loop that have completed.
     pub(in crate::reactor) fn finished(&self) -> &Finished {
         &self.finished
     }
@@ -200,7 +200,7 @@ impl ReservedSlot<'_> {
         Token::new(0, index, generation)
     }
 
-    /// A Job of the caller's own loop is over before it was the device's.
+    /// A Job of the caller's own loop has completed before it was the device's.
     pub(in crate::reactor) fn settle(self, user_data: u64, meaning: ResultKind, outcome: Outcome) {
         let ReservedSlot { table, index } = *ManuallyDrop::new(self);
         // SAFETY: as in `fill`.

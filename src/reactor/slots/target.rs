@@ -1,4 +1,5 @@
-//! Who is notified that a Job is over: an Op's waker, a run of a graph, or the caller's own loop.
+//! Who is notified that a Job has completed: an Op's waker, a run of a graph, or the caller's own
+//! loop.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -17,7 +18,7 @@ pub(crate) type Outcome = Result<u64, JobError>;
 /// What is notified of completions, in place of a waker: a run of a graph, or the sends of a
 /// stream.
 pub(crate) trait Run: Send + Sync {
-    /// The Job of this node is over.
+    /// The Job of this node has completed.
     fn completed(&self, node: u32, outcome: Outcome);
 
     /// Returns true if it is a stream, whose Slots are of those that streams may hold.
@@ -26,7 +27,7 @@ pub(crate) trait Run: Send + Sync {
     }
 }
 
-/// Who is notified that a Job is over.
+/// Who is notified that a Job has completed.
 pub(in crate::reactor) enum Target {
     Waker(Waker),
     /// A graph's run needs no waker per node, and no Op: its Slots are freed by the reaper.

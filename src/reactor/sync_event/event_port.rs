@@ -113,7 +113,7 @@ impl EventPortHandle {
         }
     }
 
-    /// Stands in line for a place.
+    /// waits in line for a place.
     pub(in crate::reactor) fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
         // SAFETY: the table is in an Arc, which the EventWaitFuture that has the node reaches
         // through its context, borrowed or owned, until after the node is dropped (field order, and

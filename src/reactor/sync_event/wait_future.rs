@@ -69,7 +69,7 @@ pub struct EventWaitFuture<W: Waiter> {
     // Dropped before the context, which keeps its list.
     #[pin]
     node: WaitNode,
-    /// Once it stands in line.
+    /// Once it waits in line.
     #[pin]
     nap: Option<Backoff>,
     waiter: W,
@@ -205,8 +205,8 @@ impl PostedWait {
     }
 }
 
-/// It was over within the poll that began it. If the budget is spent, the outcome is kept for the
-/// next one.
+/// It had completed within the poll that began it. If the budget is spent, the outcome is kept for
+/// the next one.
 fn finish(state: &mut State, outcome: Outcome, cx: &mut Context<'_>) -> Poll<Outcome> {
     let polled = budget::finished(cx, 0).map(|()| outcome);
     *state = match polled {
@@ -216,7 +216,7 @@ fn finish(state: &mut State, outcome: Outcome, cx: &mut Context<'_>) -> Poll<Out
     polled
 }
 
-/// Begins without standing in line, or says why not.
+/// Begins without waiting in line, or says why not.
 fn begin_now(waiter: &impl Waiter) -> Result<Ticket, JobError> {
     let port = waiter.port();
     let waits = port.waits();
@@ -292,7 +292,7 @@ fn go_on(
     }
 }
 
-/// Looks, as long as the policy says, and takes a place then, or stands in line for one. `Err` is
+/// Looks, as long as the policy says, and takes a place then, or waits in line for one. `Err` is
 /// how the wait ends without one.
 #[inline]
 fn look_and_begin(

@@ -114,7 +114,7 @@ impl<E> Entries<E> {
         bell.wake();
     }
 
-    /// Polls what is ready, at most once each, and hands out what is over. Returns how many.
+    /// Polls what is ready, at most once each, and hands out what has completed. Returns how many.
     pub(in crate::reactor) fn poll<T>(
         &self,
         mut poll: impl FnMut(&mut E, &mut Context<'_>) -> Poll<T>,

@@ -6,8 +6,8 @@
 //! *entry* ([`Entries`]), which `collect` polls: its file says how.
 //!
 //! The entry of a receive or a wait keeps its table, and not its context. So the context can go
-//! while something is posted, and its connection ends; the entry is over then, with an error. A run
-//! has its instance, and that has the WorkQ, which is kept until the run is handed out.
+//! while something is posted, and its connection ends; the entry has completed then, with an error.
+//! A run has its instance, and that has the WorkQ, which is kept until the run is handed out.
 
 use std::any::Any;
 use std::pin::Pin;
@@ -39,7 +39,7 @@ pub(crate) enum End {
     Run(Box<dyn Any + Send>),
 }
 
-/// What is polled until it is over.
+/// What is polled until it has completed.
 pub(in crate::reactor) enum PostedEntry {
     Recv(PostedRecv),
     Wait(PostedWait),
@@ -89,7 +89,7 @@ impl OwnLoop {
         self.armed.swap(false, Ordering::SeqCst)
     }
 
-    /// Something is over: makes the event handle readable if the loop has armed.
+    /// Something has completed: makes the event handle readable if the loop has armed.
     pub(in crate::reactor) fn fire(&self, events: &Events) {
         if self.armed.load(Ordering::SeqCst) && self.armed.swap(false, Ordering::SeqCst) {
             events.ring();

@@ -99,7 +99,7 @@ pub(crate) struct RecvTable {
     first: u64,
     /// Ops of all tables of the WorkQ that sleep.
     asleep: Arc<AtomicUsize>,
-    /// Which receives are over: for the Op, to look without the lock.
+    /// Which receives have completed: for the Op, to look without the lock.
     completed: Box<[AtomicBool]>,
     orphans: AtomicUsize,
     free: AtomicUsize,
@@ -171,7 +171,7 @@ impl RecvTable {
         self.orphans.load(Ordering::SeqCst) > 0
     }
 
-    /// Returns true if a receive is over.
+    /// Returns true if a receive has completed.
     #[inline]
     pub(crate) fn is_over(&self, receipt: Receipt) -> bool {
         self.completed[receipt.index as usize].load(Ordering::Acquire)
@@ -248,7 +248,7 @@ impl RecvTable {
         self.free(&mut table, receipt.index)
     }
 
-    /// Makes a place free. Whoever is in line is to be notified.
+    /// Makes a place free. The party that is in line is to be notified.
     fn free(&self, table: &mut Places, index: u32) -> RecvBuf {
         let place = &mut table.places[index as usize];
         debug_assert!(place.waker.is_none());
@@ -259,7 +259,8 @@ impl RecvTable {
         room
     }
 
-    /// Op: how the receive that is over ended, and the Lease on its memory. The place is free.
+    /// Op: how the receive that has completed ended, and the Lease on its memory. The place is
+    /// free.
     #[inline]
     pub(in crate::reactor) fn finish(
         &self,
@@ -276,8 +277,8 @@ impl RecvTable {
         ended
     }
 
-    /// Op: how the adopted receive that is over ended, and its memory, which is the caller's until
-    /// `settle` or `put_back`.
+    /// Op: how the adopted receive that has completed ended, and its memory, which is the caller's
+    /// until `settle` or `put_back`.
     pub(in crate::reactor) fn take_adopted(&self, receipt: Receipt) -> RecvCompletion {
         let mut table = lock(&self.table);
         let place = &mut table.places[receipt.index as usize];
@@ -339,7 +340,7 @@ impl RecvTable {
         }
         table.orphans.insert(index, posted);
         self.orphans.fetch_add(1, Ordering::SeqCst);
-        // Whoever is in line can adopt it.
+        // The party that is in line can adopt it.
         Ended {
             waker,
             lease: None,
@@ -356,7 +357,7 @@ impl RecvTable {
         waker
     }
 
-    /// Reaper: a receive is over.
+    /// Reaper: a receive has completed.
     fn complete_one(&self, table: &mut Places, completion: &Completion) -> Option<Ended> {
         let (index, generation) = (completion.token.index(), completion.token.generation());
         let (life, resetting) = (self.life(), table.resetting > 0);

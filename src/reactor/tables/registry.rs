@@ -13,7 +13,7 @@ use crate::reactor::slots::{BATCH, Leftovers, Notify};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{BriefMutex, lock};
 
-/// The most tables: 0 stands for the Slots, and the last number for no Token at all.
+/// The most tables: 0 represents the Slots, and the last number for no Token at all.
 pub(crate) const TABLES: usize = 4094;
 
 /// Called when the state of an Rdma has changed.
@@ -144,8 +144,8 @@ impl Registry {
         self.asleep.load(Ordering::Relaxed)
     }
 
-    /// Reaper: what had these places, all of one table, is over. The context may have gone while
-    /// the device's queue had them. Adds as many to notify as there are completions, at most.
+    /// Reaper: what had these places, all of one table, has completed. The context may have gone
+    /// while the device's queue had them. Adds as many to notify as there are completions, at most.
     #[inline]
     pub(in crate::reactor) fn complete(
         &self,

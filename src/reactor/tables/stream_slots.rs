@@ -20,7 +20,7 @@ impl StreamSlots {
         }
     }
 
-    /// Takes one, if there is one. It is given back once its job is over.
+    /// Takes one, if there is one. It is given back once its job has completed.
     pub(in crate::reactor) fn take(&self) -> bool {
         let more = |taken| (taken < self.most).then_some(taken + 1);
         let taken = self

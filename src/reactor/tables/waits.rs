@@ -53,7 +53,7 @@ pub(in crate::reactor) struct WaitTable {
     number: u32,
     /// Ops of all tables of the WorkQ that sleep.
     asleep: Arc<AtomicUsize>,
-    /// Which are over: for the Op, to look without the lock.
+    /// Which have completed: for the Op, to look without the lock.
     completed: Box<[AtomicBool]>,
     free: AtomicUsize,
     line: Waiters,

@@ -24,7 +24,7 @@ pub struct Backoff {
     #[pin]
     node: WaitNode,
     workq: WorkQ,
-    /// When it ends, while it goes on.
+    /// When it ends, while it continues.
     until: Option<u64>,
     /// How long the last one was.
     pause: u64,
@@ -60,7 +60,7 @@ impl Backoff {
         }
     }
 
-    /// A look found nothing: sleeps on, or begins another pause if that is over. While the mode
+    /// A look found nothing: sleeps on, or begins another pause if that has passed. While the mode
     /// spins the task is woken at once.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ impl Backoff {
         *this.until = Some((shared.now() / *this.pause + 1) * *this.pause);
     }
 
-    /// Sleeps until it is over; at once if none was begun.
+    /// Sleeps until it has completed; at once if none was begun.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl Backoff {
     }
 }
 
-/// Stands in line for the timer.
+/// waits in line for the timer.
 fn enqueue(shared: &Shared, node: Pin<&WaitNode>, waker: &Waker) {
     // SAFETY: Shared is in an Arc, of which the `Backoff` that has the node owns a count: its node
     // is dropped first, by the order of its fields, and stands in this line alone.

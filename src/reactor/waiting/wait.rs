@@ -84,8 +84,8 @@ impl Attachment {
                 return Poll::Ready(Waited::Lost(JobError::of(Reason::CannotWake)));
             }
         }
-        // Look first: what is over need not ring. Not if an event will come: that looks for all at
-        // once.
+        // Look first: what has completed need not ring. Not if an event will come: that looks for
+        // all at once.
         if !shared.expected.load(Ordering::Relaxed) && self.queue.ready() {
             shared.turn();
             if let Some(outcome) = end.take() {
@@ -184,6 +184,6 @@ impl Attachment {
 /// How waiting ended.
 pub(in crate::reactor) enum Waited<E> {
     Over(E),
-    /// The Job goes on, but nobody would hear of its end.
+    /// The Job continues, but nobody would hear of its end.
     Lost(JobError),
 }

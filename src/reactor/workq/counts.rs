@@ -30,7 +30,7 @@ fn add(count: &AtomicU64, more: u64) {
 }
 
 impl Counts {
-    /// A device was asked by a turn, and these are over. The caller is in the gate.
+    /// A device was asked by a turn, and these have completed. The caller is in the gate.
     #[inline(always)]
     pub(in crate::reactor) fn completed(&self, completions: &[Completion]) {
         if completions.is_empty() {

@@ -93,7 +93,7 @@ impl Shared {
         if !self.drained.is_empty() && table.any_in_flight() {
             return true;
         }
-        // Whoever is in line sleeps too, and any Job's end may be what it waits for.
+        // The party that is in line sleeps too, and any Job's end may be what it waits for.
         let lines = [&self.waiters, &self.stream_slots.line, &self.drained];
         lines.iter().any(|line| !line.is_empty()) && table.any(Phases::any_in_flight)
     }

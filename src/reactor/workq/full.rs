@@ -1,15 +1,15 @@
 //! A device that refuses a job for which the WorkQ has a Slot: who asks it again, and when.
 //!
-//! A refusal is a value, [`Full`], that its holder cannot lose. Either the holder stands in line
-//! for a Slot and says so ([`Full::stay`]): the line *pauses* then. Or the value is dropped, and
-//! the next in line is notified and asks for itself.
+//! A refusal is a value, [`Full`], that its holder cannot lose. Either the holder waits in line for
+//! a Slot and says so ([`Full::stay`]): the line *pauses* then. Or the value is dropped, and the
+//! next in line is notified and asks for itself.
 //!
 //! While the line pauses nobody in it is notified of free Slots, since the device would refuse each
-//! of them in turn. The pause ends with the next completion that is collected, or when its time is
-//! over: 1 ms, twice as long each time that nothing has completed since the last pause, and at most
-//! 100 ms. The time is kept by a timerfd in the event handle (`timer.rs`); it is set before anybody
-//! can see the pause. So a line that pauses is always woken, whatever becomes of the future that
-//! met the refusal: it may be dropped, forgotten, or never polled again.
+//! of them in turn. The pause ends with the next completion that is collected, or when its time has
+//! passed: 1 ms, twice as long each time that nothing has completed since the last pause, and at
+//! most 100 ms. The time is kept by a timerfd in the event handle (`timer.rs`); it is set before
+//! anybody can see the pause. So a line that pauses is always woken, whatever becomes of the future
+//! that met the refusal: it may be dropped, forgotten, or never polled again.
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl From<JobError> for LaunchError<'_> {
 }
 
 impl From<LaunchError<'_>> for JobError {
-    /// For a caller that does not stand in line: the next in line is notified.
+    /// For a caller that does not wait in line: the next in line is notified.
     fn from(refused: LaunchError<'_>) -> JobError {
         match refused {
             LaunchError::Full(full) => full.error,
@@ -62,8 +62,8 @@ impl<'a> Full<'a> {
         }
     }
 
-    /// The holder stands in line, and will be notified when the pause ends. Returns true if it
-    /// shall ask again at once, because a job has completed meanwhile.
+    /// The holder waits in line, and will be notified when the pause ends. Returns true if it shall
+    /// ask again at once, because a job has completed meanwhile.
     pub(in crate::reactor) fn stay(self) -> bool {
         let this = ManuallyDrop::new(self);
         let shared = this.shared;

@@ -64,8 +64,8 @@ impl WorkQ {
         self.0.mode.load().mode()
     }
 
-    /// Changes how its Ops wait, at once, from any thread: all who wait are woken, and go on as the
-    /// new mode says. Jobs in flight and the order of those in line are untouched.
+    /// Changes how its Ops wait, at once, from any thread: all who wait are woken, and continue as
+    /// the new mode says. Jobs in flight and the order of those in line are untouched.
     ///
     /// From busy-polling to another mode, Ops must be polled on a Tokio runtime from then on (or in
     /// [`WorkQ::block_on`]): one that is polled elsewhere ends with `BadState`, as ever in event

@@ -1,6 +1,6 @@
 //! Whom a completion notifies, and which of those in line are notified, for Slots or for places of
 //! other tables, and the turn that is rung for if some are left. `in_line.rs` says how a waiter
-//! stands in line.
+//! waits in line.
 
 use super::shared::Shared;
 use crate::device::{Completion, Token};
@@ -101,7 +101,7 @@ impl Shared {
         }
     }
 
-    /// Ends the pause if its time is over.
+    /// Ends the pause if its time has passed.
     #[inline]
     pub(in crate::reactor) fn resume_if_due(&self) {
         if self.pause.is_on() && self.timer.alarm_left().is_zero() {

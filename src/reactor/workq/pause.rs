@@ -13,7 +13,7 @@ const LONGEST: Duration = Duration::from_millis(100);
 /// Whether the line for Slots pauses.
 pub(in crate::reactor) struct Pause {
     on: AtomicBool,
-    /// The timer could not be had: all in line poll until the time is over.
+    /// The timer could not be had: all in line poll until the time has passed.
     unheard: AtomicBool,
     pace: Mutex<Pace>,
 }

@@ -44,7 +44,7 @@ impl WorkQ {
     ///
     /// # Cancel safety
     ///
-    /// The WorkQ stays shut down if the future is dropped; calling it again goes on waiting.
+    /// The WorkQ stays shut down if the future is dropped; calling it again continues waiting.
     #[doc(alias = "doca_workq_destroy")]
     #[doc(alias = "doca_pe_destroy")]
     pub fn shutdown(&self) -> Shutdown {

@@ -34,7 +34,7 @@ use crate::device::Device;
 pub struct Stats {
     /// Jobs that devices accepted, those finished inline included: `completed` and `in_flight`.
     pub submitted: u64,
-    /// Jobs, receives and waits that are over, failed or not, collected from the device.
+    /// Jobs, receives and waits that have completed, failed or not, collected from the device.
     pub completed: u64,
     /// The number of `completed` jobs that the device finished inline, within the submission.
     pub inline: u64,
@@ -47,7 +47,7 @@ pub struct Stats {
     /// failed or the connection had ended. A regular end flushes the receives that are still
     /// posted.
     pub flushed: u64,
-    /// Jobs that devices have: they are over, but for being collected, or not.
+    /// Jobs that devices have: they have completed, but for being collected, or not.
     pub in_flight: u64,
     /// The number of results that were not fetched: their operation was not polled since, or was
     /// forgotten, or they wait for the caller's own loop.

@@ -199,14 +199,14 @@ impl Shared {
     /// Reaps. The caller is in the gate.
     #[inline(always)]
     pub(super) fn reap_from(queue: &Arc<dyn Queue>, out: &mut [Completion], looks: usize) -> usize {
-        // SAFETY: the gate lets in one at a time, and its exchanges order one after the other;
-        // nobody else has the queue.
+        // SAFETY: the gate lets in one at a time, and its exchanges order one after the other; no
+        // other party has the queue.
         let reaped = unsafe { queue.reap_within(out, looks) };
         // What a provider answers is checked: it cannot have filled more than there is.
         reaped.min(out.len())
     }
 
-    /// Stands in line for a Slot.
+    /// waits in line for a Slot.
     pub(in crate::reactor) fn enqueue(
         &self,
         order: Option<&Arc<Order>>,
@@ -216,11 +216,11 @@ impl Shared {
         // SAFETY: Shared is in an Arc, which the JobFuture that has the node reaches through its
         // context, borrowed or owned, until after the node is dropped (field order in `JobFuture`,
         // and the borrow). A `Line` owns a handle, which is dropped after its nodes (field order),
-        // and stands in line of that WorkQ alone.
+        // and waits in line of that WorkQ alone.
         unsafe { self.waiters.enqueue_in(order, node, waker) };
     }
 
-    /// Stands in line for one of the Slots that streams may hold.
+    /// waits in line for one of the Slots that streams may hold.
     pub(in crate::reactor) fn enqueue_stream(&self, node: Pin<&WaitNode>, waker: &Waker) {
         // SAFETY: a `StreamSlotWaiter` has the node, and owns a handle of the WorkQ that it is used
         // with, which is dropped after the node. The node stands in no other line.
@@ -234,7 +234,7 @@ impl Shared {
         unsafe { self.runs.enqueue(node, waker) };
     }
 
-    /// Stands in line for the end of the last Job.
+    /// waits in line for the end of the last Job.
     pub(super) fn enqueue_drained(&self, node: Pin<&WaitNode>, waker: &Waker) {
         // SAFETY: as above: `Shutdown` owns a handle, and its node is dropped first.
         unsafe { self.drained.enqueue(node, waker) };
@@ -248,8 +248,8 @@ impl Drop for Shared {
             // SAFETY: no handle, context or Op is left, and the devices only keep the table.
             let outstanding = unsafe { self.core.table.outstanding(number as u8) };
             let keep: KeepAlive = Arc::clone(&self.core) as KeepAlive;
-            // SAFETY: nobody else reaches queue or table, so that the count is exact; `keep` is the
-            // table, whose Slots hold the Leases of those Jobs.
+            // SAFETY: no other party reaches queue or table, so that the count is exact; `keep` is
+            // the table, whose Slots hold the Leases of those Jobs.
             unsafe { queue.retire(keep, outstanding) };
         }
     }

@@ -174,7 +174,7 @@ struct Turn<'a> {
     /// only.
     sleepers: Option<Vec<Deferred<Waker>>>,
     requests: u8,
-    /// Something was over: a Slot is free, or the device has room.
+    /// Something had completed: a Slot is free, or the device has room.
     reaped: bool,
     /// The array of completions was full: there may be more.
     more: bool,
@@ -243,7 +243,7 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Enters a batch of one queue. Returns the number of the queue to go on with.
+    /// Enters a batch of one queue. Returns the number of the queue to continue with.
     #[inline(always)]
     fn begin(&mut self, reaped: usize) -> usize {
         self.take_asked();
@@ -253,7 +253,7 @@ impl<'a> Turn<'a> {
         0
     }
 
-    /// Reaps one batch, from the queue with this number on. Returns the number to go on with.
+    /// Reaps one batch, from the queue with this number on. Returns the number to continue with.
     #[inline(always)]
     fn reap(&mut self, from: usize) -> usize {
         self.take_asked();

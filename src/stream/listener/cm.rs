@@ -56,7 +56,7 @@ impl RdmaListener {
         loop {
             let request = match cm.accept().await {
                 Ok(request) => request,
-                // The adapter has gone: by TCP it goes on.
+                // The adapter has gone: by TCP it continues.
                 Err(error) if self.tcp.is_some() => {
                     self.cm_over.call_once(|| no_rdma(&error));
                     std::future::pending().await

@@ -29,7 +29,7 @@ pub(in crate::stream) struct Memory {
     /// `None` if no device reaches it.
     device: Option<Device>,
     parts: Arc<Mutex<Vec<Part>>>,
-    /// Whoever adds a part has it until the part is there.
+    /// The party that adds a part has it until the part is there.
     growing: Arc<Growing>,
 }
 

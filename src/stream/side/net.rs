@@ -76,19 +76,19 @@ impl Net {
         Ok(())
     }
 
-    /// Returns whether a stream may go on over TCP after this error. A WorkQ that the application
-    /// has shut down is no reason.
+    /// Returns whether a stream may continue over TCP after this error. A WorkQ that the
+    /// application has shut down is no reason.
     pub(in crate::stream) fn is_of_rdma(&self, error: &Error) -> bool {
         is_of_rdma(error) && !self.workq.is_closed()
     }
 
-    /// Returns whether a stream of this thread may go on over TCP. A thread that polls hears no
+    /// Returns whether a stream of this thread may continue over TCP. A thread that polls hears no
     /// sockets.
     pub(in crate::stream) fn may_tcp(&self) -> bool {
         self.options.or_tcp && !polls_here()
     }
 
-    /// Adds to an error of RDMA why its stream does not go on over TCP, if the options allow it.
+    /// Adds to an error of RDMA why its stream does not continue over TCP, if the options allow it.
     pub(in crate::stream) fn without_tcp(&self, op: &'static str, error: Error) -> Error {
         if self.may_tcp() || !self.options.or_tcp || !self.is_of_rdma(&error) {
             return error;
@@ -225,8 +225,8 @@ fn check_connects(op: &'static str, device: &Device) -> Result<()> {
     Err(Error::new(ErrorKind::NotSupported, op, text))
 }
 
-/// Returns whether a stream may go on over TCP after this error of RDMA. What a stranger can bring
-/// about by taking much for itself, as memory and descriptors, is none.
+/// Returns whether a stream may continue over TCP after this error of RDMA. What a stranger can
+/// bring about by taking much for itself, as memory and descriptors, is none.
 pub(super) fn is_of_rdma(error: &Error) -> bool {
     use ErrorKind::{Full, NoMemory, Shutdown};
     let errno = error.system().and_then(io::Error::raw_os_error);
@@ -242,7 +242,7 @@ pub(in crate::stream) fn no_rdma(error: &Error) {
     log(|| warn!(target: "tokio_doca::stream", %error, "no RDMA"));
 }
 
-/// A stream is over TCP. The side that has found no RDMA warns, and says why.
+/// A stream runs on TCP. The side that has found no RDMA warns, and says why.
 pub(in crate::stream) fn fell_back(peer: &Peer, why: Option<Error>) {
     log(|| match &why {
         Some(error) => warn!(target: "tokio_doca::stream", %peer, %error, "fell back"),

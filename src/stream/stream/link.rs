@@ -78,7 +78,8 @@ impl Link {
         Link::Rdma(Box::new(RdmaLink::new(core, wakers, runtime.clone())))
     }
 
-    /// Goes on over the connection of an exchange that has ended, with frames that both sides take.
+    /// Continues over the connection of an exchange that has ended, with frames that both sides
+    /// take.
     pub(in crate::stream) fn over_tcp(exchange: &mut Exchange, place: Place, frame: usize) -> Link {
         let (socket, runtime) = (Arc::clone(&exchange.socket), exchange.runtime.clone());
         let inbox = exchange.take_inbox();

@@ -1,9 +1,9 @@
-//! A stream over RDMA, and the task that goes on with what it has accepted or owes.
+//! A stream over RDMA, and the task that continues with what it has accepted or owes.
 //!
-//! The application and that task use the [`Core`] in turn. While there is nothing to go on with the
-//! stream has it, and nobody else may look. Else it lies in [`Shared`], and whoever uses it takes
-//! it out: no code of the application's runs under a lock. Who finds that the other one has it is
-//! woken once it is back.
+//! The application and that task use the [`Core`] in turn. While there is nothing to continue with
+//! the stream has it, and no other party may look. Else it lies in [`Shared`], and whoever uses it
+//! takes it out: no code of the application's runs under a lock. Who finds that the other one has
+//! it is woken once it is back.
 //!
 //! Invariant: when the Core lies there with something to send, it has looked for what that waits
 //! for, with the waker of all tasks of the stream, after `has_rest` was set. So an event wakes the
@@ -104,8 +104,8 @@ impl RdmaLink {
         self.max_message_size
     }
 
-    /// Does something with the Core, and has the task go on with what is left. Waits while the task
-    /// has it.
+    /// Does something with the Core, and has the task continue with what is left. Waits while the
+    /// task has it.
     #[inline]
     fn poll_with<T>(
         &mut self,
@@ -290,7 +290,8 @@ impl RdmaLink {
         self.poll_with(cx, |core, _, cx| core.poll_shutdown(cx))
     }
 
-    /// Shuts a stream down that nobody reads any more. Whoever polls this goes on with the rest.
+    /// Shuts a stream down that nobody reads any more. The party that polls this continues with the
+    /// rest.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         self.ends = true;
         self.front = None;
@@ -338,8 +339,8 @@ impl Future for GoesOn {
 }
 
 impl Drop for GoesOn {
-    /// Goes on by the runtime of the stream if another one has ended: the application may not poll
-    /// the stream again.
+    /// Continues by the runtime of the stream if another one has ended: the application may not
+    /// poll the stream again.
     fn drop(&mut self) {
         let is_over = lock(&self.shared.state).over;
         if let Some(own) = self.own.take()

@@ -2,8 +2,8 @@
 //!
 //! A frame is a message of the exchange's codec, and there are no credits: the socket holds a
 //! writer up whose peer does not read. What a write has accepted is the socket's, or that of a task
-//! of its own, which writes the rest of a frame that the socket has not taken whole. So it goes on
-//! though no task of the stream polls again, as it does over RDMA.
+//! of its own, which writes the rest of a frame that the socket has not taken whole. So it
+//! continues though no task of the stream polls again, as it does over RDMA.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -47,7 +47,7 @@ fn lost(error: &io::Error) -> JobError {
     }
 }
 
-/// What goes on by itself, on the runtime of the socket.
+/// What continues by itself, on the runtime of the socket.
 type Task = Option<JoinHandle<io::Result<()>>>;
 
 fn poll_task(task: &mut Task, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -90,7 +90,7 @@ pub(in crate::stream) struct TcpCore {
 }
 
 impl TcpCore {
-    /// Goes on where the exchange has ended: `inbox` has what was read of the socket.
+    /// Continues where the exchange has ended: `inbox` has what was read of the socket.
     pub(in crate::stream) fn new(
         socket: Arc<Socket>,
         runtime: Handle,

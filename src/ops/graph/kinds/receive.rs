@@ -83,9 +83,9 @@ impl GraphBuilder {
     /// [`Instance::received`](crate::graph::Instance::received) and
     /// [`Scope::received`](crate::graph::Scope::received) tell the rest.
     ///
-    /// It is posted when its turn comes, takes no Slot of the WorkQ, and is over when a message
-    /// came. A node whose message makes the peer answer should not be waited for: the receive of
-    /// the answer is better posted beside it than after it.
+    /// It is posted when its turn comes, takes no Slot of the WorkQ, and has completed when a
+    /// message came. A node whose message makes the peer answer should not be waited for: the
+    /// receive of the answer is better posted beside it than after it.
     ///
     /// # Cancel safety
     ///

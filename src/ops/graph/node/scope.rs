@@ -21,8 +21,8 @@ pub(crate) trait RunView: Send + Sync {
     fn debug(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
-/// A run, as the function of a user node sees it: results of nodes that are over, and operands of
-/// those to come.
+/// A run, as the function of a user node sees it: results of nodes that have completed, and
+/// operands of those to come.
 ///
 /// ```
 /// use tokio_doca::graph::{Graph, Scope};

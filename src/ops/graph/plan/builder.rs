@@ -104,8 +104,8 @@ impl GraphBuilder {
     }
 
     /// A node that calls a function, in the task that awaits the run. It sees the results of nodes
-    /// that are over, and may set the operands of those to come. An error or a panic fails the
-    /// node.
+    /// that have completed, and may set the operands of those to come. An error or a panic fails
+    /// the node.
     ///
     /// The function is shared by all instances. While it runs nothing else of its run does, and no
     /// other task of the thread.
@@ -139,7 +139,7 @@ impl GraphBuilder {
     ///
     /// # Cancel safety
     ///
-    /// When another node fails the future goes on to its end. When the run is dropped it is
+    /// When another node fails the future continues to its end. When the run is dropped it is
     /// dropped; when the run is forgotten, at the instance's next run or with the instance.
     pub fn user_async<T>(
         &mut self,
@@ -255,7 +255,8 @@ fn cycle(plan: &Plan) -> Option<Vec<u32>> {
             }
         }
     }
-    // Whoever is left waits for one that is left: going back from one to the next comes round.
+    // The party that is left waits for one that is left: going back from one to the next comes
+    // round.
     let stuck = |node: u32| open[node as usize] > 0;
     let count = plan.nodes.len() as u32;
     let mut before = vec![None; plan.nodes.len()];

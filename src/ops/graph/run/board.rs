@@ -53,7 +53,7 @@ impl Board {
     pub(super) fn take(&self, ends: &mut Vec<End>) {
         let mut state = lock(&self.state);
         mem::swap(&mut state.ends, ends);
-        // Whoever polls needs no wake-up.
+        // The party that polls needs no wake-up.
         state.asleep = false;
         self.any.store(false, Ordering::Release);
     }

@@ -1,9 +1,9 @@
-//! The engine: what is ready starts, what is over makes others ready, and one future waits for all
-//! of it.
+//! The engine: what is ready starts, what has completed makes others ready, and one future waits
+//! for all of it.
 //!
-//! A poll takes the ends that were told, starts whatever that made ready, and goes on until nothing
-//! is; so a successor is submitted in the poll that saw its predecessor end. Then it waits: in line
-//! for a Slot if a node wants one, and for the ends of what is in flight.
+//! A poll takes the ends that were notified, starts whatever that made ready, and continues until
+//! nothing is; so a successor is submitted in the poll that saw its predecessor end. Then it waits:
+//! in line for a Slot if a node wants one, and for the ends of what is in flight.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -35,14 +35,14 @@ struct Poller<'p, 'c, 'w> {
     /// Where a node can wait for a Slot; `None` if nothing may wait.
     line: Option<Pin<&'p mut RunWaiter>>,
     cx: &'c mut Context<'w>,
-    /// A node stands in line: one place is for all.
+    /// A node waits in line: one place is for all.
     in_line: bool,
     /// Somebody hears of what is submitted in this poll.
     heard: bool,
 }
 
 impl Level {
-    /// A run begins: starts what can be started without waiting. Whether it is over.
+    /// A run begins: starts what can be started without waiting. Whether it has completed.
     pub(super) fn start(&mut self) -> bool {
         self.progress.start(&self.graph.0);
         let mut poller = Poller {
@@ -54,7 +54,7 @@ impl Level {
         self.advance(&mut poller) == Flow::Over
     }
 
-    /// Goes on with a run that has begun.
+    /// Continues with a run that has begun.
     pub(super) fn poll(
         &mut self,
         mut line: Pin<&mut RunWaiter>,
@@ -73,7 +73,7 @@ impl Level {
                 return Poll::Pending;
             }
             if poller.in_line && !self.is_blocked() {
-                // A node failed after another one stood in line: what is left may be over.
+                // A node failed after another one waited in line: what is left may have completed.
                 continue;
             }
             let Some(line) = &mut poller.line else {
@@ -103,7 +103,7 @@ impl Level {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => {
-                    // They go on, but nobody would hear of it.
+                    // They continue, but nobody would hear of it.
                     let lost = self.lose(error);
                     line.as_mut().abandon();
                     return Poll::Ready(Err(lost));
@@ -153,7 +153,7 @@ impl Level {
         flying
     }
 
-    /// The run is over.
+    /// The run has ended.
     pub(super) fn finish(&mut self) -> Result<(), RunError> {
         let Level { graph, progress } = self;
         progress.phase = Phase::Idle;
@@ -202,8 +202,8 @@ impl Progress {
         Ok(())
     }
 
-    /// Starts a node. One that is over at once says which one is ready by that, if it is the only
-    /// one.
+    /// Starts a node. One that completes at once says which one is ready by that, if it is the
+    /// only one.
     #[inline(always)]
     fn begin(
         &mut self,
@@ -329,7 +329,7 @@ impl Progress {
         Flow::Waits
     }
 
-    /// Polls futures, receives, waits and sub-graphs that go on; true if the budget is spent.
+    /// Polls futures, receives, waits and sub-graphs that continue; true if the budget is spent.
     fn go_on(&mut self, plan: &Plan, poller: &mut Poller<'_, '_, '_>) -> bool {
         let mut at = 0;
         while let Some(node) = self.active.next(at) {

@@ -226,8 +226,8 @@ impl Instance {
         }
     }
 
-    /// Returns true if jobs of a run that was dropped are not known to be over: the next run waits
-    /// for them first.
+    /// Returns true if jobs of a run that was dropped are not known to have completed: the next run
+    /// waits for them first.
     pub fn is_draining(&mut self) -> bool {
         let Level { graph, progress } = &mut self.level;
         !progress.is_drained(&graph.0)

@@ -48,7 +48,7 @@ impl Level {
         self.progress.flying > 0 || self.awaited(all).any(|(sub, all)| sub.is_flying(all))
     }
 
-    /// Returns true if a future or a receive goes on: it has the waker.
+    /// Returns true if a future or a receive continues: it has the waker.
     pub(super) fn has_futures(&self) -> bool {
         let own = self.progress.has_futures();
         own || self.awaited(false).any(|(sub, _)| sub.has_futures())

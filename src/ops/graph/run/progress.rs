@@ -35,9 +35,9 @@ struct NodeRun {
     state: NodeState,
     /// Predecessors that are not over.
     open: u32,
-    /// Where its successors stand in the plan: close to the rest.
+    /// Where its successors are in the plan: close to the rest.
     successors: (u32, u32),
-    /// Once it is over.
+    /// Once it has completed.
     outcome: Outcome,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Progress {
     pub(super) ready: Bits,
     /// Ready, and waiting for a Slot.
     pub(super) blocked: Bits,
-    /// Futures and sub-graphs that go on.
+    /// Futures and sub-graphs that continue.
     pub(super) active: Bits,
     /// Jobs in flight.
     pub(super) flying: usize,
@@ -158,14 +158,14 @@ impl Progress {
         self.blocked.insert(node);
     }
 
-    /// A node is over: those that waited for it alone are ready.
+    /// A node has completed: those that waited for it alone are ready.
     pub(super) fn end_node(&mut self, plan: &Plan, node: u32, outcome: Outcome) {
         if let Some(next) = self.over_and_next(plan, node, outcome) {
             self.ready.insert(next);
         }
     }
 
-    /// The same; one that is ready alone is not even noted, so that a chain goes on without the
+    /// The same; one that is ready alone is not even noted, so that a chain continues without the
     /// set.
     #[inline(always)]
     pub(super) fn over_and_next(
@@ -250,7 +250,7 @@ impl Progress {
         }
     }
 
-    /// A sub-graph is over: how it ended.
+    /// A sub-graph has ended: how it ended.
     pub(super) fn sub_over(&mut self, plan: &Plan, node: u32) {
         let Some(sub) = self.bodies[node as usize].level_mut() else {
             return;
@@ -264,7 +264,7 @@ impl Progress {
         }
     }
 
-    /// A node ended before it was over.
+    /// A node ended before it had completed.
     fn early(&mut self, node: u32) {
         self.nodes[node as usize].state = NodeState::Stopped;
     }
@@ -363,7 +363,7 @@ impl Progress {
         Ok(self.bodies[node.index as usize].seat())
     }
 
-    /// Returns true if a future or a receive goes on, those of sub-graphs not asked.
+    /// Returns true if a future or a receive continues, those of sub-graphs not asked.
     pub(super) fn has_futures(&self) -> bool {
         let mut at = 0;
         while let Some(index) = self.active.next(at) {

@@ -24,7 +24,7 @@ pub struct RunRequest<I>(I);
 ///
 /// # Panics
 ///
-/// If it is polled after it was over.
+/// If it is polled after it had completed.
 pub type Run<'a> = Op<RunRequest<&'a mut Instance>>;
 
 /// The operation of [`Instance::into_run`](crate::graph::Instance::into_run). Its output is the
@@ -32,12 +32,12 @@ pub type Run<'a> = Op<RunRequest<&'a mut Instance>>;
 pub type OwnedRun = Op<RunRequest<Instance>>;
 
 impl Instance {
-    /// Runs the graph: each node once its predecessors are over. The future ends when all are, or
-    /// when one failed and what was in flight has drained.
+    /// Runs the graph: each node once its predecessors have completed. The future ends when all
+    /// are, or when one failed and what was in flight has drained.
     ///
     /// Nothing is allocated, and nothing happens before the first poll. A WorkQ that is full is
-    /// waited for, in line with all others. A job that is over has its successors submitted in the
-    /// same poll that sees it.
+    /// waited for, in line with all others. A job that has completed has its successors submitted
+    /// in the same poll that sees it.
     ///
     /// # Errors
     ///
@@ -51,9 +51,9 @@ impl Instance {
     /// # Cancel safety
     ///
     /// Dropping it is ordinary. Nothing new starts, futures of async nodes and receives are
-    /// dropped, jobs in flight go on, keep their Bufs leased (`InUse`) until they are over, and are
-    /// then forgotten. The instance can be set and run again at once: the next run begins when
-    /// those jobs are over, and waits for them. Forgetting it is sound too.
+    /// dropped, jobs in flight continue, keep their Bufs leased (`InUse`) until they have
+    /// completed, and are then forgotten. The instance can be set and run again at once: the next
+    /// run begins when those jobs have completed, and waits for them. Forgetting it is sound too.
     #[doc(alias = "doca_workq_graph_submit")]
     #[doc(alias = "doca_graph_instance_submit")]
     pub fn run(&mut self) -> Run<'_> {
@@ -104,12 +104,12 @@ impl Has for Instance {
     }
 }
 
-/// A run that may go on.
+/// A run that may continue.
 #[pin_project(PinnedDrop)]
 pub struct Running<I: Has> {
     #[pin]
     line: RunWaiter,
-    /// `None` once it is over.
+    /// `None` once it has completed.
     instance: Option<I>,
     stage: Stage,
 }
@@ -118,7 +118,7 @@ pub struct Running<I: Has> {
 enum Stage {
     New,
     Begun,
-    /// It was started, and was over within that.
+    /// It was started, and had completed within that.
     Ended,
 }
 
@@ -170,7 +170,7 @@ impl<I: Has> Kind for RunRequest<I> {
         Poll::Ready(instance.end(result))
     }
 
-    /// Starts what can be started without waiting. The first poll goes on.
+    /// Starts what can be started without waiting. The first poll continues.
     fn start(flight: &mut Running<I>) -> Result<(), JobError> {
         if flight.is_draining() {
             return Err(JobError::of(Reason::RunDraining));

@@ -171,7 +171,7 @@ impl Call {
         match polled {
             Poll::Ready(Ok(_)) => self.rdma.port().set_peer(self.peer.to_string()),
             Poll::Pending if self.is_closed(cx) => {
-                // Ends the attempt: the peer is told.
+                // Ends the attempt: the peer is notified.
                 self.rdma.port().reset();
                 self.rdma.check_open(self.op)?;
             }

@@ -26,7 +26,7 @@ pub(in super::super) trait Driver {
     /// enough for one turn.
     fn copy(&mut self, work: &Work, from: usize) -> usize;
 
-    /// A Job is about to be over.
+    /// A Job is about to complete.
     fn count(&mut self);
 }
 
@@ -47,7 +47,7 @@ pub(in super::super) struct QueueWorker {
 /// When a Job that was put aside is done.
 enum Until {
     Time(Instant),
-    /// When so many Jobs of the queue are over. Meanwhile none is done inline.
+    /// When so many Jobs of the queue have completed. Meanwhile none is done inline.
     Completed(u64),
     /// When the queue is retired.
     Retired,
@@ -136,7 +136,7 @@ impl QueueWorker {
         self.consumer.next().map(|work| (work, 0))
     }
 
-    /// Goes on with a Job; false if the rest is left to the next turn.
+    /// Continues with a Job; false if the rest is left to the next turn.
     #[inline(always)]
     fn go_on(&mut self, driver: &mut impl Driver, work: Work, from: usize) -> bool {
         if from == 0
@@ -218,7 +218,7 @@ impl QueueWorker {
             return None;
         }
         let now = Instant::now();
-        // Of a queue that is retired nothing more will be over.
+        // Of a queue that is retired nothing more will complete.
         let completed = if self.consumer.is_retired() && !self.has_work() {
             u64::MAX
         } else {

@@ -61,8 +61,8 @@ impl<T> Ring<T> {
     pub(in super::super) unsafe fn put(&self, position: u64, value: T) {
         let entry = self.entry(position);
         entry.value.with_mut(|place| {
-            // SAFETY: nobody else reaches the value: it is empty, as the caller promises, until the
-            // number says otherwise.
+            // SAFETY: no other party reaches the value: it is empty, as the caller promises, until
+            // the number says otherwise.
             unsafe { place.write(MaybeUninit::new(value)) }
         });
         entry.number.store(position + 1, Ordering::Release);

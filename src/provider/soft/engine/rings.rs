@@ -175,7 +175,7 @@ impl Rings {
         let position = self.reaped.0.load(Relaxed);
         let mut reaped = 0;
         for place in out {
-            // SAFETY: one thread reaps at a time, as the caller promises, and each goes on where
+            // SAFETY: one thread reaps at a time, as the caller promises, and each continues where
             // the last one stopped.
             let Some(completion) = (unsafe { self.done.get(position + reaped) }) else {
                 break;
@@ -311,7 +311,7 @@ pub(in super::super) struct Consumer {
     begun: u64,
     /// The next position of `done` to be put.
     finished: u64,
-    /// Jobs that are over: their memory is not touched any more.
+    /// Jobs that has passed: their memory is not touched any more.
     completed: u64,
 }
 
@@ -334,13 +334,13 @@ impl Consumer {
     /// Returns the next Job, which is the caller's to finish.
     #[inline(always)]
     pub(in super::super) fn next(&mut self) -> Option<Work> {
-        // SAFETY: there is one Consumer, and it goes on only after it got one.
+        // SAFETY: there is one Consumer, and it continues only after it got one.
         let work = unsafe { self.rings.jobs.get(self.begun) }?;
         self.begun += 1;
         Some(work)
     }
 
-    /// A Job is over: hands its Completion over.
+    /// A Job has completed: hands its Completion over.
     #[inline(always)]
     pub(in super::super) fn finish(&mut self, work: Work, result: Result<u64, JobError>) {
         let completion = Completion::new(work.token, result);
@@ -359,7 +359,7 @@ impl Consumer {
         self.rings.doorbell.ring_for_certain(self.finished);
     }
 
-    /// A Job is over, and nobody will hear of it.
+    /// A Job has completed, and nobody will hear of it.
     pub(super) fn lose(&mut self, _: Work) {
         self.completed += 1;
     }
@@ -369,7 +369,7 @@ impl Consumer {
         self.depth
     }
 
-    /// Returns how many Jobs are over.
+    /// Returns how many Jobs have completed.
     pub(in super::super) fn completed(&self) -> u64 {
         self.completed
     }
@@ -386,7 +386,7 @@ impl Consumer {
         self.rings.retired.load(Ordering::Acquire)
     }
 
-    /// True if the queue was retired and all its Jobs are over. What it kept is dropped then.
+    /// True if the queue was retired and all its Jobs have completed. What it kept is dropped then.
     pub(in super::super) fn is_over(&self, faults: &Faults) -> bool {
         if !self.is_retired() || self.completed != self.rings.accepted.0.load(Relaxed) {
             return false;

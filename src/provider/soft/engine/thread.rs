@@ -41,7 +41,7 @@ struct Arrived {
     known: usize,
 }
 
-/// A running engine. Dropping it ends the thread, as soon as all its queues are over.
+/// A running engine. Dropping it ends the thread, as soon as all its queues have completed.
 pub(in super::super) struct Engine(pub(in super::super) Arc<EngineShared>);
 
 pub(in super::super) struct EngineShared {
@@ -286,7 +286,7 @@ impl EngineThread {
         }
     }
 
-    /// Takes queues in that came, and leaves those that are over.
+    /// Takes queues in that came, and leaves those that has passed.
     fn answer(&mut self) {
         let shared = &self.shared;
         let called = shared.called.swap(false, Ordering::SeqCst);

@@ -171,7 +171,7 @@ impl SoftEvent {
             self.words.closed(side).store(0, SeqCst);
         }
         self.gone.store(false, SeqCst);
-        // Whoever waits says so anew.
+        // The party that waits says so anew.
         self.raise();
     }
 
@@ -209,8 +209,8 @@ impl SoftEvent {
         }
         peer.bell = Some(Bell::Socket(socket));
         drop(peer);
-        // It may sleep already, and have been told of nothing. It looks at the counter itself: in
-        // memory into which it punches holes, that takes as long as it likes.
+        // It may sleep already, and have been notified of nothing. It looks at the counter itself:
+        // in memory into which it punches holes, that takes as long as it likes.
         self.ring_peer();
     }
 }

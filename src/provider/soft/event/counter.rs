@@ -50,7 +50,7 @@ pub(super) struct Peer {
     pub(super) published: Option<Published>,
     pub(super) bell: Option<Bell>,
     pub(super) process: Option<Arc<Process>>,
-    /// The end of the bell's socket: the process may go on without it (execve(2)).
+    /// The end of the bell's socket: the process may continue without it (execve(2)).
     pub(super) line: Option<Arc<Process>>,
 }
 
@@ -75,7 +75,7 @@ impl Bell {
 impl SoftEvent {
     /// Returns the owner's side.
     pub(super) fn new(words: Words, export: Option<Export>) -> Arc<SoftEvent> {
-        // Until there is an importer nobody else has the words.
+        // Until there is an importer no other party has the words.
         SoftEvent::side(Arc::new(words), Side::Owner, export, Peer::default(), 1)
     }
 
@@ -228,7 +228,7 @@ impl SoftEvent {
         self.value() > self.lowest.load(SeqCst) || self.check_waits().is_err()
     }
 
-    /// Whoever waits at this side looks.
+    /// The party that waits at this side looks.
     pub(super) fn raise(&self) {
         if let Some(port) = self.port.get().and_then(Weak::upgrade) {
             port.mark_ready();

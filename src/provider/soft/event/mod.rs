@@ -12,8 +12,8 @@
 //! A set, an add and a get are one atomic operation on the counter, by whoever asks. A wait looks
 //! at it. Only who is about to sleep has a place in the [heap](waits) of its port, and says in a
 //! word what the counter must exceed for anybody to be woken: `lowest` to its own process, `wanted`
-//! to the other. Whoever changes the counter compares what it has become with those two words, and
-//! rings.
+//! to the other. The party that changes the counter compares what it has become with those two
+//! words, and rings.
 //!
 //! ```text
 //!   who changes the counter                       who sleeps

@@ -44,7 +44,7 @@ impl EventPortInner {
     }
 }
 
-/// Where a poll puts what is over.
+/// Where a poll puts what has completed.
 struct Out<'a> {
     to: &'a mut [Completion],
     filled: usize,
@@ -110,7 +110,7 @@ impl Port {
         self.end_waits(&mut inner.waits, out);
     }
 
-    /// Ends the waits that are over, and says what the others wait for.
+    /// Ends the waits that has passed, and says what the others wait for.
     fn end_waits(&self, waits: &mut Waits, out: &mut Out<'_>) {
         if waits.is_empty() {
             return;
@@ -151,7 +151,7 @@ impl Port {
         }
     }
 
-    /// Returns true if some were over.
+    /// Returns true if some had completed.
     fn end_some(&self, waits: &mut Waits, out: &mut Out<'_>) -> bool {
         let found = self.waited_value();
         let before = out.filled;

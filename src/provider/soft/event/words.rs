@@ -6,8 +6,9 @@
 //! | 128, 256 | wanted | what the counter must exceed for this side to be rung for; all ones: nobody sleeps |
 //! | 384, 512 | closed | the number of the import: this side has stopped or dropped it |
 //!
-//! Whoever has imported the event once can write the page for as long as it exists. The number of
-//! an import is told to its importer alone, so that an importer before cannot close the event.
+//! The party that has imported the event once can write the page for as long as it exists. The
+//! number of an import is told to its importer alone, so that an importer before cannot close the
+//! event.
 //!
 //! Each has a cache line of its own, so that who spins on one is not disturbed by the others.
 #![expect(unsafe_code, reason = "words in memory that processes share")]

@@ -1,8 +1,9 @@
 //! The fabric of software devices: how processes of one host find and share what they export.
 //!
 //! There is one protocol, by which a *client* connects to a *service* of another process, its
-//! *server*. Whoever exports something publishes a service for it ([`publish`]) and hands its
-//! [`Ticket`] out as a blob. A client sends one request, and gets one reply with two descriptors.
+//! *server*. The party that exports something publishes a service for it ([`publish`]) and hands
+//! its [`Ticket`] out as a blob. A client sends one request, and gets one reply with two
+//! descriptors.
 //!
 //! ```text
 //!   server                                              client
@@ -36,8 +37,8 @@
 //! # Threat model
 //!
 //! A peer is another process without ptrace rights over this one. What it sends, when, and what it
-//! does with descriptors that it was given is hostile. Whoever has a ticket may do what the ticket
-//! says: it is as secret as the memory.
+//! does with descriptors that it was given is hostile. The party that has a ticket may do what the
+//! ticket says: it is as secret as the memory.
 //!
 //! | rule | enforced by |
 //! |---|---|

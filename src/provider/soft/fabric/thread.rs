@@ -53,7 +53,7 @@ impl Worker {
             let count = self.shared.epoll.wait(&mut events, timeout).unwrap_or(0);
             for event in &events[..count] {
                 match event.data() {
-                    // It says that the fabric is over.
+                    // It says that the fabric has ended.
                     BELL => {}
                     LISTENER => {
                         // Before anybody gets the control page.

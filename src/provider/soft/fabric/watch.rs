@@ -171,8 +171,8 @@ impl Process {
 
     /// Watches the program at the other end of a connection, which ends with the connection.
     ///
-    /// The process may go on without it. After execve(2) it is another program, which knows nothing
-    /// of what its predecessor had in common with this one.
+    /// The process may continue without it. After execve(2) it is another program, which knows
+    /// nothing of what its predecessor had in common with this one.
     pub(in super::super) fn at_the_end_of(
         &self,
         connection: &Arc<Guarded>,
@@ -265,7 +265,7 @@ impl Process {
         }
         let mut to_tell = lock(&self.watched.to_tell);
         if to_tell.len() == to_tell.capacity() {
-            // One that comes to a process again and again is told once.
+            // One that comes to a process again and again is notified once.
             let mut known = HashSet::new();
             to_tell.retain(|who| who.strong_count() > 0 && known.insert(who.as_ptr().addr()));
         }

@@ -32,8 +32,8 @@ impl Flags {
         self.summary.load(Ordering::SeqCst) != 0
     }
 
-    /// Takes the first number out, counted from `from` on, and around. A caller that goes on behind
-    /// the number that it took last serves each number before any other comes twice.
+    /// Takes the first number out, counted from `from` on, and around. A caller that continues
+    /// behind the number that it took last serves each number before any other comes twice.
     pub(super) fn take(&self, from: u32) -> Option<u32> {
         let (start, bit) = (from / 64, from % 64);
         loop {

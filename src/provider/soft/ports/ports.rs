@@ -314,7 +314,7 @@ impl Ports {
                 return;
             }
         }
-        // Enough for one go. No thread would be told of the rest again: each is an edge.
+        // Enough for one go. No thread would be notified of the rest again: each is an edge.
         self.signal.ring();
     }
 

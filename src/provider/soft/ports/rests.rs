@@ -17,7 +17,7 @@ pub(super) struct Rests {
     /// When a thread was about to sleep last, and when the last round began, in nanoseconds.
     slept: AtomicU64,
     begun: AtomicU64,
-    /// The port at which the round goes on; 0 if it is over. And whether all have rested.
+    /// The port at which the round continues; 0 if it has completed. And whether all have rested.
     next: AtomicUsize,
     rested: AtomicBool,
 }
@@ -64,14 +64,14 @@ impl Rests {
         self.round(now, is_long(slept, now))
     }
 
-    /// A thread polls, and goes on.
+    /// A thread polls, and continues.
     pub(super) fn goes_on(&self) -> Option<Round> {
         let now = self.now();
         self.slept.store(now, Relaxed);
         self.round(now, false)
     }
 
-    /// The round has come to this port; 0 if it is over.
+    /// The round has come to this port; 0 if it has completed.
     pub(super) fn came_to(&self, next: usize) {
         self.next.store(next, Relaxed);
     }

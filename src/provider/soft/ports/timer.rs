@@ -41,7 +41,7 @@ impl Timer {
         self.due.fetch_min(due, Ordering::SeqCst);
     }
 
-    /// Returns true if the time of a Job is over.
+    /// Returns true if the time of a Job has passed.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         let due = self.due.load(Ordering::Relaxed);
@@ -53,7 +53,7 @@ impl Timer {
         self.due.store(NEVER, Ordering::SeqCst);
     }
 
-    /// Has the descriptor ring when the time of a Job is over. The caller holds the lock of the
+    /// Has the descriptor ring when the time of a Job has passed. The caller holds the lock of the
     /// reaper: the last time limit that is set is the right one.
     pub(super) fn arm(&self) {
         let due = self.due.load(Ordering::SeqCst);

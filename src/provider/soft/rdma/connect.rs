@@ -52,7 +52,7 @@ pub(super) fn fail<T>(kind: ErrorKind, text: impl Into<String>) -> Result<T> {
     Err(Error::new(kind, None, text.into()))
 }
 
-/// The Rdma was dropped while this went on.
+/// The Rdma was dropped while this continued.
 pub(super) fn gone<T>() -> Result<T> {
     fail(ErrorKind::BadState, "it was dropped")
 }

@@ -50,7 +50,7 @@ impl Connection {
         self.sending.give_back(&self.messages, rested)
     }
 
-    /// A receive is posted. The peer must be told.
+    /// A receive is posted. The peer must be notified.
     pub(super) fn post(&mut self, room: usize) {
         let room = u32::try_from(room).unwrap_or(u32::MAX);
         self.receiving.post(&self.messages, room);

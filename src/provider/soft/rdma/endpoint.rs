@@ -138,7 +138,8 @@ unsafe impl Submit for SoftEndpoint {
 }
 
 // SAFETY: the duties of `Endpoint`:
-// 1. One lock: Jobs are taken from the front, receives too, and what is over stands in one line.
+// 1. One lock: Jobs are taken from the front, receives too, and what has completed stands in one
+// line.
 //    What is done inline is done when nothing is queued.
 // 2. `fail`. 3. `end`, under the lock under which all memory is touched. 4. `pull`, under the same.
 // 5. `Shared::connect`: who listens returns before anything is asked, and a ticket that is dialled

@@ -1,7 +1,7 @@
 //! What a peer may say and write, as a fuzzer makes it up. Built with `cfg(fuzzing)` only; .ci/fuzz
 //! runs it.
 //!
-//! What is found wrong is a panic, what ASan finds of memory, and what goes on for ever.
+//! What is found wrong is a panic, what ASan finds of memory, and what continues for ever.
 #![expect(unsafe_code, reason = "lends memory to a channel")]
 
 use std::ptr::NonNull;

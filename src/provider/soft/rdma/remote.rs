@@ -14,7 +14,7 @@ use crate::error::{JobError, Reason};
 pub(super) enum Step {
     /// To its end, with this answer.
     Done(u64),
-    /// It could go on at once.
+    /// It could continue at once.
     More,
     /// The peer has no receive, or no room.
     Waits,

@@ -132,19 +132,19 @@ impl Shared {
         self.open.word.store(word, Ordering::Release);
     }
 
-    /// The state changes: whoever asked is told, once no lock is held.
+    /// The state changes: whoever asked is notified, once no lock is held.
     pub(super) fn set_state(&self, inner: &mut EndpointInner, state: EndpointState) {
         inner.state = state;
         self.set_changed();
         self.reopen(inner);
     }
 
-    /// A message has come that somebody asked for: they are told, once no lock is held.
+    /// A message has come that somebody asked for: they are notified, once no lock is held.
     pub(super) fn set_changed(&self) {
         self.changed.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if somebody is to be told of a change.
+    /// Returns true if somebody is to be notified of a change.
     #[inline]
     pub(super) fn has_changed(&self) -> bool {
         self.changed.load(Ordering::Relaxed)
@@ -210,7 +210,8 @@ impl Shared {
         })
     }
 
-    /// Whoever looks does so by itself from now on, and at this, while there is a connection.
+    /// The party that looks does so by itself from now on, and at this, while there is a
+    /// connection.
     pub(super) fn start_polling(&self) -> Option<(Arc<MessageRing>, Watch)> {
         let inner = self.inner();
         let connection = inner.connection.as_ref()?;

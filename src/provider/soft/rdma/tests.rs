@@ -137,7 +137,7 @@ proptest! {
     }
 
     /// Whatever the peer writes, and when: no byte beyond what was lent is touched, and nothing
-    /// panics or goes on for ever.
+    /// panics or continues for ever.
     #[test]
     fn a_peer_that_scribbles_ends_its_own_connection(
         writes in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>(), 0..4_u8), 1..200),
@@ -208,8 +208,8 @@ fn pull_acts() -> impl Strategy<Value = Vec<PullAct>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// A model: messages are pulled whole and in order, no more than there are credits are on
-    /// their way, and who asked and found none is told of the next one.
+    /// A model: messages are pulled whole and in order, no more than there are credits are on their
+    /// way, and who asked and found none is notified of the next one.
     #[test]
     fn messages_are_pulled_whole_and_in_order(
         acts in pull_acts(),
@@ -347,7 +347,7 @@ fn a_message_is_taken_while_it_is_sent() {
 }
 
 /// What a side has put into its stream is memory until it is given back, which it is once the peer
-/// has taken all; and both sides go on.
+/// has taken all; and both sides continue.
 #[test]
 fn an_idle_side_gives_the_pages_of_its_stream_back() {
     let shape = Shape { host: 4, guest: 4 };

@@ -61,7 +61,7 @@ impl Look {
 }
 
 impl EndpointInner {
-    /// Hands out what is over.
+    /// Hands out what has completed.
     fn drain(&mut self, out: &mut [Completion], look: &mut Look) {
         while look.filled < out.len()
             && let Some(completion) = self.done.pop_front()
@@ -97,7 +97,7 @@ impl Shared {
     }
 
     /// Takes what came, and sends what can be sent. An error is what the endpoint fails with; who
-    /// it is of was told.
+    /// it is of was notified.
     ///
     /// # Safety
     ///
@@ -307,7 +307,7 @@ impl Shared {
         self.ports.count();
     }
 
-    /// The first Job goes on.
+    /// The first Job continues.
     fn clear_timeout(&self, inner: &mut EndpointInner, connection: &mut Connection) {
         inner.due = None;
         if connection.wants {

@@ -355,7 +355,7 @@ mod tests {
             })
     }
 
-    /// Neither cut off, nor changed, nor longer is it one; and sealed nonsense is told by its
+    /// Neither cut off, nor changed, nor longer is it one; and sealed nonsense is recognized by its
     /// fields, or is what it says.
     fn holds(bytes: &[u8], at: usize, to: u8, parses_as_itself: impl Fn(&[u8]) -> Option<bool>) {
         assert!(bytes.len() <= 1024);

@@ -26,7 +26,7 @@ pub(in super::super) struct Context {
     raw: NonNull<ibv_context>,
     /// Of Rdma: peers reach what is exported in it.
     pd: NonNull<ibv_pd>,
-    /// Of copies: nobody else reaches it. A loopback write needs a remote permission on its
+    /// Of copies: no other party reaches it. A loopback write needs a remote permission on its
     /// destination, which in `pd` would open private memory to every peer that guesses a key.
     copies: Option<NonNull<ibv_pd>>,
     /// `pd` and the device are the application's.
@@ -53,7 +53,7 @@ struct Opened<'a>(&'a Table, NonNull<ibv_context>);
 
 impl Drop for Opened<'_> {
     fn drop(&mut self) {
-        // SAFETY: nobody else has it.
+        // SAFETY: no other party has it.
         let _ = unsafe { (self.0.close_device)(self.1.as_ptr()) };
     }
 }
@@ -120,7 +120,7 @@ impl Context {
         traits: Traits,
         lent: bool,
     ) -> Result<Context> {
-        // SAFETY: as the caller promises: the functions stand in the context since it was opened.
+        // SAFETY: as the caller promises: the functions are in the context since it was opened.
         let ops = Ops::of(unsafe { &(*raw.as_ptr()).ops }).ok_or_else(|| {
             let text = format!("the driver of {name} lacks functions of the data path");
             Error::new(ErrorKind::NotSupported, None, text)

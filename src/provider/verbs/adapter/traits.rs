@@ -153,9 +153,9 @@ impl Traits {
         let (port, of_port, up) = choose_port(ports, adapter_and_port(name).1, query)?;
         let count = |number: i32| u32::try_from(number).unwrap_or(0);
         let max_sge = count(attr.max_sge).clamp(1, LIST as u32);
-        // SAFETY: as above: the functions stand in the context since it was opened.
+        // SAFETY: as above: the functions are in the context since it was opened.
         let post_srq_recv = unsafe { (*context).ops.post_srq_recv };
-        // SAFETY: as above: the number stands there as well.
+        // SAFETY: as above: the number is there as well.
         let comp_vectors = unsafe { (*context).num_comp_vectors };
         let has_srqs = attr.max_srq > 0 && attr.max_srq_sge > 0 && post_srq_recv.is_some();
         let has_srqs = has_srqs && table.create_srq.is_some() && table.destroy_srq.is_some();

@@ -37,7 +37,7 @@ pub(in super::super) struct Cm {
     /// A child of fork(2) has a copy, and its parent's ids are not its own.
     process: Process,
     handlers: Mutex<HashMap<u64, Weak<dyn Handler>>>,
-    /// Those that shall be told once the time is over. They are kept until then.
+    /// Those that shall be notified once the time has passed. They are kept until then.
     waiting: Mutex<HashMap<u64, Deadline>>,
 }
 
@@ -197,7 +197,7 @@ impl Cm {
         };
         // SAFETY: an id is not destroyed before its events are acknowledged.
         let number = unsafe { (*about).context }.addr() as u64;
-        // SAFETY: the id of a request is nobody's before, and nobody else reads the channel.
+        // SAFETY: the id of a request is nobody's before, and no other party reads the channel.
         let new = new.map(|id| unsafe { CmId::of_request(self, id) });
         // SAFETY: read above; nothing of it is used after this.
         unsafe { (self.table.ack_cm_event)(read) };
@@ -247,7 +247,7 @@ pub(in super::super) fn read_events() -> bool {
     false
 }
 
-/// Tells those whose time is over. Returns in how long to come again.
+/// Tells those whose time has passed. Returns in how long to come again.
 pub(in super::super) fn deliver_overdue(now: Instant) -> Option<Duration> {
     let cm = current()?;
     let mut waiting = lock(&cm.waiting);

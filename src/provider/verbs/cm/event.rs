@@ -21,7 +21,7 @@ pub(in super::super) enum What {
     Disconnected,
     /// The adapter is being removed: the kernel waits until the id was destroyed.
     DeviceRemoved,
-    /// The time limit of a connection that is being made is over. Not of the kernel's.
+    /// The time limit of a connection that is being made has ended. Not of the kernel's.
     TimedOut,
     /// This side has ended the connection. Not of the kernel's.
     Ended,

@@ -48,7 +48,7 @@ impl Offer<'_> {
     fn param(&self) -> rdma_conn_param {
         rdma_conn_param {
             private_data: self.private_data.as_ptr().cast(),
-            // Whoever makes it keeps to what the transport carries, which is less.
+            // The party that makes it keeps to what the transport carries, which is less.
             private_data_len: self.private_data.len().min(255) as u8,
             responder_resources: self.reads[0],
             initiator_depth: self.reads[1],
@@ -296,7 +296,7 @@ impl Drop for Destroyed {
 }
 
 impl Drop for CmId {
-    /// Ends the connection, or the listener: the peer is told. It does not wait.
+    /// Ends the connection, or the listener: the peer is notified. It does not wait.
     fn drop(&mut self) {
         // Of a child of fork(2) it is the parent's. Before any lock: the child may have inherited a
         // locked one.
@@ -307,7 +307,7 @@ impl Drop for CmId {
         let destroyed = Destroyed(self.cm, self.raw);
         // Without a thread it is dropped here.
         let _ = match self.asks {
-            // Until the peer has answered, or 10 seconds are over (`iw_destroy_cm_id`).
+            // Until the peer has answered, or 10 seconds has passed (`iw_destroy_cm_id`).
             true => wait_for_peer(move || drop(destroyed)),
             false => step_at_once(move || drop(destroyed)),
         };

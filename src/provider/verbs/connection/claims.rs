@@ -29,8 +29,8 @@ impl RcConnection {
         Err(Error::new(ErrorKind::BadState, None, text))
     }
 
-    /// Takes the queue pair, to connect it by rdma_cm: nobody else does meanwhile. It comes back by
-    /// `give_back` or `set_connected`; whoever ends the connection meanwhile ends `by`.
+    /// Takes the queue pair, to connect it by rdma_cm: no other party does meanwhile. It comes back
+    /// by `give_back` or `set_connected`; whoever ends the connection meanwhile ends `by`.
     pub(in super::super) fn claim(&self, by: &Arc<dyn Handler>) -> Result<Arc<Qp>> {
         let mut inner = self.inner();
         let qp = self.unconnected(&inner)?;

@@ -32,7 +32,7 @@ impl RcConnection {
         }
     }
 
-    /// It is over, for whoever has a copy of what is another process's.
+    /// It has completed, for whoever has a copy of what is another process's.
     pub(in super::super) fn give_up(&self) {
         let kept = EndpointState::Error(JobError::memory_kept());
         self.set_state(&mut self.inner(), kept);

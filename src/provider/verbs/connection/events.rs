@@ -58,7 +58,7 @@ impl RcConnection {
         }
     }
 
-    /// A message has come before the peer has said that it is ready, which rdma_cm is told: the
+    /// A message has come before the peer has said that it is ready, which rdma_cm is notified: the
     /// peer's word may be lost. If somebody has the lock, the word is sent again.
     pub(in super::super) fn message_came_first(&self, id: u64) {
         if self.id() != id {

@@ -10,7 +10,7 @@ use crate::device::{Arrival, Completion, EndpointState, Token, Verb};
 use crate::error::{JobError, Reason};
 
 impl RcConnection {
-    /// Returns what a completion says of it. True if somebody shall be told.
+    /// Returns what a completion says of it. True if somebody shall be notified.
     #[inline(always)]
     pub(in super::super) fn completed(
         self: &Arc<Self>,

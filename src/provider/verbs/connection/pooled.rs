@@ -19,7 +19,8 @@ pub(in super::super) struct Pooled {
     credits: u32,
     /// The oldest first.
     messages: VecDeque<Message>,
-    /// Somebody has found no message, and is told of the next one; so is everybody of the first.
+    /// Somebody has found no message, and is notified of the next one; so is everybody of the
+    /// first.
     notifies: bool,
     /// The connection has ended: it fails with this once its messages were taken.
     ending: Option<JobError>,
@@ -139,7 +140,7 @@ impl RcConnection {
         pooled.taken += 1;
         let ended = pooled.ending.filter(|_| pooled.messages.is_empty());
         let tell = ended.is_some_and(|cause| self.fail(&mut inner, cause));
-        // Others go on while it is copied.
+        // Others continue while it is copied.
         drop(inner);
         let taken = message.map(
             |Message {

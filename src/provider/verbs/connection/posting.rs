@@ -134,7 +134,7 @@ impl RcConnection {
         for &(token, job) in jobs {
             let Job::Rdma(&job) = job else { break };
             let job = match self.core.context.traits.iwarp && job.verb == Verb::Read {
-                // SAFETY: as the caller promises, until the Job is over.
+                // SAFETY: as the caller promises, until the Job has completed.
                 true => unsafe { inner.sinks.add(&self.core.context, token, &job) }?,
                 false => job,
             };
@@ -201,7 +201,7 @@ impl RcConnection {
         Submitted { accepted, refused }
     }
 
-    /// Posts the first list of these. `tell` is set if somebody shall be told.
+    /// Posts the first list of these. `tell` is set if somebody shall be notified.
     ///
     /// # Safety
     ///

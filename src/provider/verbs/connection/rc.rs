@@ -6,10 +6,10 @@
 //!    +-------- reset: another queue pair ---- Error
 //! ```
 //!
-//! Whoever finds that it has failed says so at once (`fail`): nothing is taken any more. Taking
-//! back what the adapter has is begun by whoever reaps ([`super::ending`]): first all completions
-//! that there are, then the queue pair is destroyed, which is when its memory is nobody's, and the
-//! rest ends flushed. So flushes are not waited for: an adapter may delay them.
+//! The party that finds that it has failed says so at once (`fail`): nothing is taken any more.
+//! Taking back what the adapter has is begun by whoever reaps ([`super::ending`]): first all
+//! completions that there are, then the queue pair is destroyed, which is when its memory is
+//! nobody's, and the rest ends flushed. So flushes are not waited for: an adapter may delay them.
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -63,7 +63,7 @@ pub(in super::super) struct RcInner {
     pub(in super::super) qp: Option<Arc<Qp>>,
     pub(super) origin: BlobOrigin,
     pub(super) psn: u32,
-    /// The address that the peer was told, or that suits the peer's.
+    /// The address that the peer was notified, or that suits the peer's.
     pub(super) gid: Option<Gid>,
     /// Since it was connected last, and until the next reset.
     pub(in super::super) path: Option<Path>,
@@ -317,7 +317,7 @@ impl RcConnection {
     }
 
     /// It has failed, for this cause unless for another before. True if that is news: who is told
-    /// is told by the caller, outside of all locks.
+    /// is notified by the caller, outside of all locks.
     pub(in super::super) fn fail(self: &Arc<Self>, inner: &mut RcInner, cause: JobError) -> bool {
         if matches!(inner.state, EndpointState::Error(_)) || inner.retired {
             return false;

@@ -9,7 +9,7 @@ use crate::error::Result;
 
 impl RcConnection {
     /// Returns the address of this side, which stays the same until the next reset: it is chosen
-    /// when the peer is to be told, or is known.
+    /// when the peer is to be notified, or is known.
     pub(super) fn choose_gid(
         &self,
         inner: &mut RcInner,

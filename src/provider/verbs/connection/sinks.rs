@@ -83,13 +83,13 @@ impl Sinks {
             sink.regions.push((region, stays));
         }
         sink.list = list.into_boxed_slice();
-        // SAFETY: the list stays where it is until this is removed, when the job is over.
+        // SAFETY: the list stays where it is until this is removed, when the job has completed.
         let local = unsafe { Segments::list(&sink.list) };
         self.all.push(sink);
         Ok(RdmaJob { local, ..*job })
     }
 
-    /// A read is over; false if its peer may still write there.
+    /// A read has completed; false if its peer may still write there.
     pub(super) fn remove(&mut self, token: Token) -> bool {
         let at = self.all.iter().position(|sink| sink.token == token);
         at.is_none_or(|at| self.all.swap_remove(at).end())
@@ -107,7 +107,7 @@ impl Sinks {
         }
     }
 
-    /// All reads are over. Returns those whose peer may still write there.
+    /// All reads have completed. Returns those whose peer may still write there.
     pub(super) fn clear(&mut self) -> Vec<Token> {
         self.any_stuck = false;
         let mut all = std::mem::take(&mut self.all);

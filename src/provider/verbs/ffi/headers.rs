@@ -14,7 +14,7 @@ pub(super) struct Type {
     pub(super) c: &'static str,
     /// The part, a field of it, or "".
     pub(super) part: &'static str,
-    /// How long it is, unless C's goes on.
+    /// How long it is, unless C's continues.
     pub(super) size: Option<usize>,
     /// Of each field its name in C, its offset and its size.
     pub(super) fields: Vec<(&'static str, usize, usize)>,

@@ -106,11 +106,11 @@ impl Attempt {
             return self.id.connect(&self.offer(&said, reads));
         }
         // siw waits for the peer's host there, as long as TCP does: the events of this connection
-        // do not wait with it. The queue pair stays alive, since its number is told.
+        // do not wait with it. The queue pair stays alive, since its number is notified.
         let (id, qp, srq) = (Arc::clone(&self.id), Arc::clone(&self.qp), false);
         let ask = move || {
             if Arc::strong_count(&id) == 1 {
-                // The attempt is over.
+                // The attempt has ended.
                 return;
             }
             let (qp_num, private_data) = (qp.num(), &said[..]);

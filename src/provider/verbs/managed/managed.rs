@@ -1,5 +1,5 @@
 //! A connection that rdma_cm makes: from the address, or from a peer's request, to the end that
-//! either side is told of.
+//! either side is notified of.
 //!
 //! ```text
 //!   connect_to: address -> route -> request --- response: RTR, RTS ---> Connected
@@ -41,7 +41,7 @@ enum State {
     Offered(CmId),
     Connecting(Box<Attempt>),
     Connected {
-        /// Dropped once it is over, which tells the peer.
+        /// Dropped once it has completed, which tells the peer.
         _id: Arc<CmId>,
         conn: Weak<RcConnection>,
         /// The id of its queue pair.

@@ -1,4 +1,4 @@
-//! Connections that rdma_cm makes, between addresses: how one goes on by events ([managed]), its
+//! Connections that rdma_cm makes, between addresses: how one continues by events ([managed]), its
 //! steps ([attempt]), and a listener with what peers ask for ([offered]).
 //!
 //! These files import `ffi`, `adapter`, `cm`, `transport` and `connection`.

@@ -74,7 +74,7 @@ impl Core {
         lock(&self.finished)
     }
 
-    /// A Job is over, and the adapter will not say so.
+    /// A Job has completed, and the adapter will not say so.
     pub(in super::super) fn finish(&self, completion: Completion) {
         self.finished().push_back(completion);
         self.request_reap();
@@ -147,7 +147,8 @@ impl Core {
         std::mem::forget(Arc::clone(self));
     }
 
-    /// The memory of jobs that are over, or will be, is kept although nobody may reap their end.
+    /// The memory of jobs that have completed, or will complete, is kept although nobody may reap
+    /// their end.
     pub(in super::super) fn keep_jobs(&self) {
         self.doubt.store(true, SeqCst);
     }
@@ -218,7 +219,7 @@ impl Core {
 }
 
 impl Drop for Core {
-    /// Its device goes on counting.
+    /// Its device continues counting.
     fn drop(&mut self) {
         self.context.jobs.fetch_add(self.jobs(), Relaxed);
     }

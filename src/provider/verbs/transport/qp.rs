@@ -76,7 +76,7 @@ pub(in super::super) struct Retry {
 /// How long a peer without a receive is left alone: 0.64 ms (ibv_modify_qp(3), the table of
 /// `min_rnr_timer`).
 const RNR_TIMER: u8 = 12;
-/// Again and again: who has waited for too long is told by
+/// Again and again: who has waited for too long learns so from
 /// [`super::super::connection::RcConnection::tick`]. With a number of tries each would have to take
 /// a part of the whole time, up to half a second, and every receive that comes a moment late would
 /// cost that.

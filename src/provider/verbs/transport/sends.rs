@@ -156,7 +156,8 @@ impl<W: Work> Sends<W> {
     ///
     /// # Safety
     ///
-    /// The Jobs' memory is valid, and leased, until they are over or the queue pair is destroyed.
+    /// The Jobs' memory is valid, and leased, until they have completed or the queue pair is
+    /// destroyed.
     #[inline(always)]
     pub(in super::super) unsafe fn post(
         &mut self,
@@ -260,8 +261,8 @@ impl<W: Work> Sends<W> {
         }
     }
 
-    /// The oldest is over, if it is this one, and was posted. Others' completions are of a queue
-    /// pair that is gone, or the driver's nonsense.
+    /// The oldest has completed, if it is this one, and was posted. Others' completions are of a
+    /// queue pair that is gone, or the driver's nonsense.
     #[inline(always)]
     pub(in super::super) fn done(&mut self, token: Token) -> Option<W::Posted> {
         if self.posted.front()?.token != token {

@@ -303,8 +303,8 @@ impl Srq {
         let (mut from, mut left) = (from.as_ptr().cast_const(), len.min(self.room));
         for segment in dst.as_slice() {
             let part = left.min(segment.len());
-            // SAFETY: `part` bytes are left of the receive, which nobody else touches, and of the
-            // piece, as the caller promises.
+            // SAFETY: `part` bytes are left of the receive, which no other party touches, and of
+            // the piece, as the caller promises.
             unsafe { volatile_copy(from, segment.addr().as_ptr(), part) };
             from = from.wrapping_add(part);
             left -= part;

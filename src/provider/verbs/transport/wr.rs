@@ -79,7 +79,7 @@ impl Chain {
         let mut to = dst.as_slice().iter().copied();
         let mut target = to.next();
         let mut left = *len;
-        // Whether the next piece goes on where the last one ended, in the same range.
+        // Whether the next piece continues where the last one ended, in the same range.
         let mut goes_on = false;
         for source in src.as_slice() {
             let mut source = *source;

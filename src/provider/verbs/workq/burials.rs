@@ -99,8 +99,8 @@ impl Shared {
 
     /// Takes a connection from the adapter, and ends what is left of it, as `begin` begins it. The
     /// connection is dying still when this returns: it is the caller's alone. While another thread
-    /// does that, or resets the connection, this waits. Nobody is told of changes meanwhile, who
-    /// might come here again.
+    /// does that, or resets the connection, this waits. Nobody is notified of changes meanwhile,
+    /// who might come here again.
     fn take_down(
         &self,
         conn: &Arc<RcConnection>,
@@ -154,7 +154,8 @@ impl Shared {
                 let quiesced = dying.quiesce();
                 this.bury(&mut lock(&this.poll), &conn, quiesced);
                 this.let_go(&conn);
-                // Whoever reaps tells of what has changed, and no thread that holds a queue does.
+                // The party that reaps tells of what has changed, and no thread that holds a queue
+                // does.
                 this.core.request_reap();
             };
             if elsewhere(Box::new(run)).is_ok() {

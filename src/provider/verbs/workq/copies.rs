@@ -1,5 +1,5 @@
-//! Copies: writes of a queue pair that is connected to itself, in a protection domain where nobody
-//! else is.
+//! Copies: writes of a queue pair that is connected to itself, in a protection domain where no
+//! other party is.
 //!
 //! A copy that fails breaks the queue pair. Another one takes its place, and does the others anew:
 //! source and destination are leased, so that a copy may be done twice.
@@ -21,7 +21,7 @@ pub(super) struct Copies {
     core: Arc<Core>,
     /// Places in the send queue.
     room: u32,
-    /// Whoever takes it quiesces it outside of the lock.
+    /// The party that takes it quiesces it outside of the lock.
     pub(super) qp: Option<Arc<Qp>>,
     sends: Sends<CopyJob>,
     /// The queue pair is broken, for this cause, which this Job fails with; none if the adapter had

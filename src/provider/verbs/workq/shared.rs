@@ -1,8 +1,8 @@
 //! What the handles of a queue share: who looks, and who is looked after.
 //!
 //! Locks, in the order in which they are taken: that of the [`Burials`]; [`Poll`], under which
-//! completions are polled; a pair's, or that of the copies; what was finished. Whoever is notified
-//! of a change is notified outside of all.
+//! completions are polled; a pair's, or that of the copies; what was finished. The party that is
+//! notified of a change is notified outside of all.
 //!
 //! A queue pair is destroyed outside of all too: the driver may take long. Completions are assigned
 //! by its number. So it stays among the owners, or in `dying_copies`, until it is destroyed and the
@@ -55,7 +55,7 @@ pub(in super::super) struct Poll {
     pub(super) dying_copies: Option<u32>,
     /// Whose completion was the last one: most often the next one's too.
     last: usize,
-    /// Who shall be told, outside of the lock.
+    /// Who shall be notified, outside of the lock.
     tell: Vec<Arc<RcConnection>>,
 }
 
@@ -329,7 +329,7 @@ impl Shared {
             emptied = empty;
             // What `ready` has kept is what this look finds: the queue is not polled twice for it.
             // What has come since rings if somebody armed, and is found by the next look. But who
-            // was asked to look goes on: `arm` may have taken what was kept, and not what came
+            // was asked to look continues: `arm` may have taken what was kept, and not what came
             // before it asked for a ring.
             if empty || was_kept && !attention {
                 break;

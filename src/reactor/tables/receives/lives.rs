@@ -10,7 +10,7 @@ use crate::error::{JobError, Reason};
 use crate::sync::atomic::Ordering;
 use crate::sync::lock;
 
-/// A life that is over, whichever it was.
+/// A life that has ended, whichever it was.
 pub(super) const OVER: u32 = 0;
 pub(super) const FIRST: u32 = 1;
 

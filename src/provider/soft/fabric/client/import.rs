@@ -153,7 +153,7 @@ fn own(ticket: &Ticket, info: &MemoryInfo, service: Arc<dyn Service>) -> Result<
         return Err(ticket.unknown());
     };
     let addr = NonNull::new(memory.addr.load(Relaxed));
-    // Whoever drops the last owner drops the export as well.
+    // The party that drops the last owner drops the export as well.
     let (Some(owner), Some(addr)) = (memory.owner.upgrade(), addr) else {
         return Err(ticket.unknown());
     };

@@ -1,7 +1,7 @@
 //! Pages of a memfd: how much memory it takes, wherever that lies in it.
 //!
-//! There may be pages behind its end, which nobody reaches. Whoever lets go of a memfd last frees
-//! them all, which takes 0.3 s for a GiB: so a peer's memfd has none there. Once it is sealed
+//! There may be pages behind its end, which nobody reaches. The party that lets go of a memfd last
+//! frees them all, which takes 0.3 s for a GiB: so a peer's memfd has none there. Once it is sealed
 //! `F_SEAL_GROW`, none come.
 
 use std::fs::read_to_string;

@@ -151,10 +151,10 @@ impl Size {
                  bytes in pages of {page}"
             ));
         };
-        // Whoever maps a hole takes its page. With fewer blocks than bytes there is one. With as
-        // many there may be one still, as blocks can lie behind the end: then their number grows as
-        // the memory is mapped. Looking for holes tells no more, as it takes pages for holes that
-        // fallocate(2) made.
+        // The party that maps a hole takes its page. With fewer blocks than bytes there is one.
+        // With as many there may be one still, as blocks can lie behind the end: then their number
+        // grows as the memory is mapped. Looking for holes tells no more, as it takes pages for
+        // holes that fallocate(2) made.
         let paid = blocks(memfd)?;
         if pages::are_behind(paid, file) {
             return hostile(format!(

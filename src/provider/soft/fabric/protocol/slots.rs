@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(slots.insert([2; 16], 2), Some((0, 2)));
         slots.slots[0].generation = u32::MAX;
         slots.remove(0);
-        // Whoever has the ticket of one of the first two would take the next one for it.
+        // The party that has the ticket of one of the first two would take the next one for it.
         assert_eq!(slots.insert([3; 16], 3), Some((1, 1)));
     }
 

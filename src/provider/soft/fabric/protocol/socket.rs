@@ -59,7 +59,7 @@ pub(in super::super) fn listen(address: &Address) -> nix::Result<Guarded> {
     process::listen(SockType::SeqPacket, &address.resolve()?)
 }
 
-/// Connects. Where others stand in line as well it waits until the deadline: `EAGAIN` then.
+/// Connects. Where others wait in line as well it waits until the deadline: `EAGAIN` then.
 ///
 /// It takes descriptors until the answer has come: [`process::refuse`] comes then.
 ///

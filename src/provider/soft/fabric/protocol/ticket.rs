@@ -11,9 +11,9 @@
 //! | 134 | 1 to 107 | name of the socket: an abstract name without its first zero, or an absolute path |
 //! | | 8 | checksum |
 //!
-//! [`envelope`](crate::provider::envelope) has magic, version, length and checksum. Whoever has a
-//! ticket may connect, and nobody else can. A reset exports anew: the next generation of the slot
-//! has a key of its own, and the old ticket opens nothing.
+//! [`envelope`](crate::provider::envelope) has magic, version, length and checksum. The party that
+//! has a ticket may connect, and no other party can. A reset exports anew: the next generation of
+//! the slot has a key of its own, and the old ticket opens nothing.
 
 use std::ffi::OsStr;
 use std::fmt;

@@ -31,7 +31,7 @@ const LEN: usize = 10_000;
 const WRITE: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_WRITE);
 const READ: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_ONLY);
 
-/// Runs the body in a process of its own, in which nothing else goes on.
+/// Runs the body in a process of its own, in which nothing else continues.
 fn alone(test: &str, body: impl FnOnce()) {
     alone_in(module_path!(), test, body);
 }

@@ -47,7 +47,7 @@ fn again(module: &str, test: &str, role: &str) -> Command {
     command
 }
 
-/// Runs the body in a process of its own, in which nothing else goes on.
+/// Runs the body in a process of its own, in which nothing else continues.
 fn alone_in(module: &str, test: &str, body: impl FnOnce()) {
     if std::env::var(ROLE).is_ok() {
         return body();

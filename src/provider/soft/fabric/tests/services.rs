@@ -444,7 +444,7 @@ fn clients_that_talk_nonsense_or_go_are_nobodys_clients() {
         assert_eq!(socket::wait([Some(socket.as_fd())], soon()), Ok([true]));
         assert_eq!(socket::receive(socket.as_fd(), &mut [0; 9]), Ok(0));
     }
-    // Of another release, without the key, and of another kind: they are told.
+    // Of another release, without the key, and of another kind: they are notified.
     let strangers = request(&with(&ticket, |ticket| ticket.key = [0; 16]));
     let others = request(&with(&ticket, |ticket| ticket.kind = &EVENT));
     for (message, status) in [

@@ -46,7 +46,7 @@ pub(in super::super) struct DoorbellPage {
     bell: Bell,
     /// The peer's process, if it is another one.
     pub(in super::super) process: Option<Arc<Process>>,
-    /// The end of the bell's socket: the peer's process may go on without it (execve(2)).
+    /// The end of the bell's socket: the peer's process may continue without it (execve(2)).
     line: OnceLock<Arc<Process>>,
     /// The peer's process has ended, or a ring found nobody there: that may be before the thread
     /// that watches does.
@@ -341,8 +341,8 @@ impl DoorbellPage {
         true
     }
 
-    /// The peer has its end of the socket. It may sleep already, and have been told of something
-    /// before there was a bell.
+    /// The peer has its end of the socket. It may sleep already, and have been notified of
+    /// something before there was a bell.
     pub(in super::super) fn hang_bell(&self, socket: Guarded) {
         if let Bell::Socket(bell) = &self.bell {
             let _ = bell.set(Arc::new(socket));
@@ -397,7 +397,7 @@ impl DoorbellPage {
 }
 
 impl Ended for DoorbellPage {
-    /// Whoever has a message ring to that process looks at it.
+    /// The party that has a message ring to that process looks at it.
     fn ended(&self) {
         self.gone.store(true, Ordering::Relaxed);
         let Some(owner) = self.owner.upgrade() else {

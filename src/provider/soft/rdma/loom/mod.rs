@@ -109,7 +109,7 @@ impl End {
         self.connection.post(room);
     }
 
-    /// Goes on with a message of so many bytes of this value.
+    /// Continues with a message of so many bytes of this value.
     fn send(&mut self, len: usize, value: u8) -> Sent {
         let mut bytes = vec![value; len];
         let src = segments(&mut bytes);

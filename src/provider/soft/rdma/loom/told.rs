@@ -9,7 +9,7 @@ use crate::sync::loom::{check, mutant, spawn};
 const LONG: usize = STREAM + STREAM / 2;
 
 /// Something is published, and somebody stops to look by itself: `looks` is its last look, of which
-/// it, or what it was told by then, must know.
+/// it, or what it was notified by then, must know.
 fn is_told(
     publishes: fn(&mut End),
     looks: fn(&mut End) -> bool,
@@ -245,7 +245,7 @@ fn take_and_notify(end: &mut End) {
     end.connection.notify_room();
 }
 
-/// Returns true if it goes on.
+/// Returns true if it continues.
 fn tries(end: &mut End, len: usize) -> bool {
     let before = end.connection.sending.part();
     end.send(len, 9) == Sent::All || end.connection.sending.part() != before

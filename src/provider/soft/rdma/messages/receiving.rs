@@ -263,7 +263,7 @@ impl Receiving {
         Ok(Some(head))
     }
 
-    /// Takes a message, or goes on with it; what is copied in one go is bounded by `most`. `dst`
+    /// Takes a message, or continues with it; what is copied in one go is bounded by `most`. `dst`
     /// and `room` are of the oldest receive, if one is posted.
     ///
     /// # Safety

@@ -44,7 +44,7 @@ pub(in super::super) const STREAM: usize = if cfg!(tokio_doca_loom) {
 };
 /// A side's block begins and ends with a page.
 const PAGE: usize = 4096;
-/// Bytes that are copied before the other side is told of them.
+/// Bytes that are copied before the other side is notified of them.
 pub(super) const PIECE: usize = if cfg!(tokio_doca_loom) { 128 } else { 16 << 10 };
 /// The most receives of an endpoint.
 pub(in super::super) const MAX_RECEIVES: u32 = 1 << 14;
@@ -250,14 +250,15 @@ impl MessageRing {
         }
     }
 
-    /// From now on this side looks at the message ring by itself, or does not. Whoever says that it
-    /// does not looks once more.
+    /// From now on this side looks at the message ring by itself, or does not. The party that says
+    /// that it does not looks once more.
     pub(in super::super) fn set_parked(&self, parked: bool) {
         self.word(&self.own, PARKED)
             .store(parked.into(), Ordering::SeqCst);
     }
 
-    /// This side waits for a receive or for room, or does not. Whoever waits looks once more.
+    /// This side waits for a receive or for room, or does not. The party that waits looks once
+    /// more.
     pub(in super::super) fn set_wants(&self, wants: bool) {
         self.word(&self.own, WANTS)
             .store(wants.into(), Ordering::SeqCst);

@@ -29,7 +29,7 @@ pub(in super::super) enum Sent {
     NoReceive,
     /// The stream is full.
     NoRoom,
-    /// The peer's receive has only so much room. It was told.
+    /// The peer's receive has only so much room. It was notified.
     TooLong(u32),
 }
 
@@ -62,7 +62,7 @@ impl Sending {
                     .is_ok_and(|room| room >= len))
     }
 
-    /// Sends a message, or goes on with it; what is copied in one go is bounded by `most`.
+    /// Sends a message, or continues with it; what is copied in one go is bounded by `most`.
     ///
     /// # Safety
     ///
