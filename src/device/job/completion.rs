@@ -11,7 +11,7 @@ use crate::error::JobError;
 ///
 /// A provider gives it back untouched. Its index may serve as an index into the provider's own
 /// tables: it is less than the depth of the queue. On an adapter the whole word is the `wr_id` of a
-/// Job's last request; `u64::MAX` is never a Token, and may stand in the others.
+/// Job's last request; `u64::MAX` is never a Token, and the others may name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[doc(alias = "wr_id")]
 pub struct Token(u64);
