@@ -40,6 +40,7 @@ pub mod fuzzing;
 mod greeting;
 mod inbox;
 mod outbox;
+mod patient;
 mod peer;
 mod service;
 mod socket;
@@ -52,5 +53,5 @@ pub use service::Service;
 
 // The exchange of streams goes by the same sockets and frames.
 pub(crate) use inbox::Inbox;
-pub(crate) use service::is_full;
+pub(crate) use patient::{PatientListener, is_full};
 pub(crate) use socket::{Listener, Socket, runtime};

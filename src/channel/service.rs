@@ -2,25 +2,24 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::io;
+use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll};
 
-use nix::libc;
-use tokio::sync::Mutex as AsyncMutex;
+use tracing::warn;
 
 use super::builder::ChannelBuilder;
 use super::channel::Channel;
 use super::connection::{At, Connection};
 use super::greeting::{self, Answer, Hello};
 use super::inbox::Inbox;
+use super::patient::{PatientListener, is_full};
 use super::socket::{Listener, Socket};
 use crate::device::Device;
-use crate::error::{Error, ErrorKind, Result};
-use crate::sync::lock;
+use crate::error::{Error, Result};
+use crate::sync::{Polled, lock, log};
 
 const ACCEPT: &str = "Service::accept";
 /// How many may have connected and not greeted: the next takes the place of the oldest.
@@ -31,9 +30,10 @@ const TURN: usize = 64;
 /// A named service on a representor, or at a TCP address: it accepts clients, each of which is a
 /// [`Channel`].
 ///
-/// Clients are greeted while somebody awaits [`accept`](Service::accept), and wait until then. With
-/// the service dropped, its name is free for another one, which may be of another process; the
-/// Channels that it has accepted continue. `kill -9` frees the name as well.
+/// Clients are greeted while a task awaits [`accept`](Service::accept), and wait until then.
+/// Several tasks may await it: one that is polled gets the next client. Once the service is
+/// dropped, another one, which may be of another process, can take its name; the Channels that it
+/// has accepted continue. `kill -9` frees the name as well.
 ///
 /// ```
 /// use tokio_doca::channel::{Channel, Service};
@@ -70,13 +70,13 @@ pub struct Service {
     name: Arc<str>,
     device: Device,
     local_addr: Option<SocketAddr>,
-    arrivals: AsyncMutex<Arrivals>,
+    arrivals: Polled<Arrivals>,
     peers: Arc<Peers>,
 }
 
 /// Whom to greet, and how.
 struct Arrivals {
-    listener: Listener,
+    listener: PatientListener,
     /// Those who have not said what they want, the oldest first.
     greetings: VecDeque<Greeting>,
     config: ChannelBuilder,
@@ -111,8 +111,8 @@ impl Service {
                 max: config.max_peers,
                 connections: Mutex::default(),
             }),
-            arrivals: AsyncMutex::new(Arrivals {
-                listener,
+            arrivals: Polled::new(Arrivals {
+                listener: PatientListener::new(listener),
                 greetings: VecDeque::new(),
                 config,
                 name: Arc::clone(&name),
@@ -124,17 +124,38 @@ impl Service {
 
     /// Waits for the next client, and returns its channel.
     ///
+    /// A client that goes wrong causes no error of this call, so that a server may end its loop at
+    /// an error. While this process has no descriptor or memory for a client, the call waits, tries
+    /// again every 100 ms, and tells `tracing`.
+    ///
     /// # Errors
     ///
-    /// `NoMemory` if this process has no descriptor or memory left for one, who waits on; what else
-    /// the system says.
+    /// What the system says if the listening socket has failed: the next call fails as well.
+    ///
+    /// # Panics
+    ///
+    /// In a runtime without time, if this process has no descriptor or memory for a client.
     ///
     /// # Cancel safety
     ///
-    /// No client is lost: who has come stays for the next call.
+    /// No client is lost: the next call returns it.
     pub async fn accept(&self) -> Result<Channel> {
-        let mut arrivals = self.arrivals.lock().await;
-        poll_fn(|cx| arrivals.poll(cx, &self.peers)).await
+        self.arrivals.wait(|| self.poll_accept()).await
+    }
+
+    fn poll_accept(&self) -> Poll<Result<Channel>> {
+        let (came, unlogged) = self.arrivals.poll(|arrivals, cx| {
+            let came = arrivals.poll(cx, &self.peers);
+            (came, arrivals.listener.unlogged.take())
+        });
+        if let Some(error) = unlogged {
+            let service = &*self.name;
+            log(|| warn!(target: "tokio_doca::channel", service, %error, "clients wait"));
+        }
+        if let Poll::Ready(Ok(Channel(connection))) = &came {
+            connection.log("accepted", None);
+        }
+        came
     }
 
     /// Returns handles of the connected Channels: those that were accepted and still have a handle,
@@ -180,7 +201,9 @@ impl Arrivals {
             if let Some(channel) = self.greeted(cx) {
                 return Poll::Ready(Ok(channel));
             }
-            match self.listener.poll_accept(cx) {
+            let may_wait = self.greetings.is_empty();
+            let accepted = self.listener.poll_accept(cx, &self.at.runtime, may_wait);
+            match accepted {
                 Poll::Pending => return Poll::Pending,
                 // A stranger takes a part of the turn too.
                 Poll::Ready(Ok(None)) => {}
@@ -197,11 +220,13 @@ impl Arrivals {
                     );
                     self.greetings.push_back(Box::pin(greeting));
                 }
-                // Who is silent has a descriptor that somebody else needs.
-                Poll::Ready(Err(error)) if is_full(&error) && !self.greetings.is_empty() => {
+                // A silent client has a descriptor that another one needs.
+                Poll::Ready(Err(error)) if is_full(&error) => {
                     self.greetings.pop_front();
                 }
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(failed(error))),
+                Poll::Ready(Err(error)) => {
+                    return Poll::Ready(Err(Error::os(ACCEPT, "the listening socket", error)));
+                }
             }
         }
         // Many came, and none is done: the others of this thread first.
@@ -227,24 +252,6 @@ impl Arrivals {
     }
 }
 
-/// Returns true if this process or the system has no room for another socket.
-pub(crate) fn is_full(error: &io::Error) -> bool {
-    let full = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS];
-    error
-        .raw_os_error()
-        .is_some_and(|errno| full.contains(&errno))
-}
-
-fn failed(error: io::Error) -> Error {
-    match is_full(&error) {
-        true => {
-            let text = format!("{error}: a client waits until something was closed");
-            Error::new(ErrorKind::NoMemory, ACCEPT, text)
-        }
-        false => Error::os(ACCEPT, "the listening socket", error),
-    }
-}
-
 /// Returns the service's half of the greeting; `None` if there is nothing more to be said to that
 /// one.
 async fn greet(
@@ -267,7 +274,6 @@ async fn greet(
     // An answer is shorter than what any socket takes at once.
     socket.write_frame(&answer(refusal)).await.ok()?;
     let connection = Arc::new(config.connection(socket, inbox, theirs.ok()?, at));
-    connection.log("accepted", None);
     peers.lock().push(Arc::downgrade(&connection));
     Some(Channel(connection))
 }

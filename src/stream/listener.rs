@@ -1,17 +1,16 @@
 //! The side that listens: peers that have connected to its socket, and what they want.
 
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Once};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
 use futures::future::{Either, select};
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
 use tracing::{debug, warn};
 
 use super::drain::ListenerStats;
@@ -23,7 +22,7 @@ use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::CmListener;
 use crate::reactor::WorkQ;
-use crate::sync::{Mutex, lock, log};
+use crate::sync::{Polled, log};
 
 mod arrivals;
 mod cm;
@@ -69,38 +68,7 @@ pub struct RdmaListener {
     cm_first: AtomicBool,
     /// The log says that there will be no more of them.
     cm_over: Once,
-    arrivals: Mutex<Arrivals>,
-    accepting: Arc<Accepting>,
-}
-
-/// The tasks in `accept`. As a waker it wakes all of them, since one alone may not be polled.
-#[derive(Default)]
-struct Accepting {
-    tasks: Notify,
-    /// One of them has the lock of `arrivals`: wakers of the application's run once it was dropped.
-    looks: AtomicBool,
-    woken: AtomicBool,
-}
-
-impl Wake for Accepting {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.woken.store(true, SeqCst);
-        if !self.looks.load(SeqCst) {
-            self.tell();
-        }
-    }
-}
-
-impl Accepting {
-    fn tell(&self) {
-        if self.woken.swap(false, SeqCst) {
-            self.tasks.notify_waiters();
-        }
-    }
+    arrivals: Polled<Arrivals>,
 }
 
 impl RdmaListener {
@@ -194,10 +162,10 @@ impl RdmaListener {
     pub async fn accept(&self) -> Result<Incoming> {
         let runtime = runtime(ACCEPT)?;
         let Some(cm) = &self.cm else {
-            return self.accept_by_socket(&runtime).await;
+            return self.arrivals.wait(|| self.poll_socket(&runtime)).await;
         };
         let by_cm = pin!(self.accept_by_cm(cm, &runtime));
-        let by_socket = pin!(self.accept_by_socket(&runtime));
+        let by_socket = pin!(self.arrivals.wait(|| self.poll_socket(&runtime)));
         // Peers of one kind do not hold up those of the other one.
         let cm_first = self.cm_first.load(SeqCst);
         let each: [Pin<&mut (dyn Future<Output = _> + Send)>; 2] = match cm_first {
@@ -211,37 +179,18 @@ impl RdmaListener {
         came.factor_first().0
     }
 
-    /// As `accept`, for peers that come to the socket.
-    async fn accept_by_socket(&self, runtime: &Handle) -> Result<Incoming> {
-        let waker = Waker::from(Arc::clone(&self.accepting));
-        loop {
-            // First: what comes after the look is heard of.
-            let mut woken = pin!(self.accepting.tasks.notified());
-            woken.as_mut().enable();
-            if let Poll::Ready(came) = self.look(&waker, runtime) {
-                return came;
-            }
-            // If the look itself has woken it, other tasks of this thread are first, and so is the
-            // runtime, which may have had this one stop (tokio::task::coop).
-            let at_once = poll_fn(|cx| Poll::Ready(woken.as_mut().poll(cx).is_ready()));
-            match at_once.await {
-                true => tokio::task::yield_now().await,
-                false => woken.await,
-            }
-        }
-    }
-
-    fn look(&self, waker: &Waker, runtime: &Handle) -> Poll<Result<Incoming>> {
-        let mut arrivals = lock(&self.arrivals);
-        self.accepting.looks.store(true, SeqCst);
-        let came = arrivals.poll(&mut Context::from_waker(waker), &self.net, runtime);
-        let unlogged = arrivals.unlogged.take();
-        let lost = std::mem::take(&mut arrivals.lost);
-        let silent = arrivals.silent.len() as u64;
-        self.net.guests.count(|stats| stats.half_open = silent);
-        self.accepting.looks.store(false, SeqCst);
-        drop(arrivals);
-        self.accepting.tell();
+    /// Polls for a peer that comes to the socket.
+    fn poll_socket(&self, runtime: &Handle) -> Poll<Result<Incoming>> {
+        let (came, unlogged, lost) = self.arrivals.poll(|arrivals, cx| {
+            let came = arrivals.poll(cx, &self.net, runtime);
+            let silent = arrivals.silent.len() as u64;
+            self.net.guests.count(|stats| stats.half_open = silent);
+            (
+                came,
+                arrivals.unlogged(),
+                std::mem::take(&mut arrivals.lost),
+            )
+        });
         for (peer, error) in lost {
             self.lost(&peer, &error);
         }
@@ -399,8 +348,7 @@ impl RdmaListener {
             cm,
             cm_first: AtomicBool::new(true),
             cm_over: Once::new(),
-            arrivals: Mutex::new(Arrivals::new(listener)),
-            accepting: Arc::default(),
+            arrivals: Polled::new(Arrivals::new(listener)),
         }
     }
 }

@@ -10,6 +10,7 @@ mod lock;
 #[cfg(all(test, tokio_doca_loom))]
 pub(crate) mod loom;
 mod order;
+mod polled;
 mod process;
 mod stalled;
 mod waiters;
@@ -24,6 +25,7 @@ pub(crate) use brief::BriefMutex;
 pub(crate) use cell::UnsafeCell;
 pub(crate) use lock::{lock, try_lock};
 pub(crate) use order::{Order, Turn};
+pub(crate) use polled::Polled;
 pub(crate) use process::{EachProcess, Process};
 pub(crate) use stalled::{Line, pass_over_soon};
 pub(crate) use waiters::{WaitNode, Waiters};

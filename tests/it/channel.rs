@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 
+use futures::future::try_join;
 use support::channel::*;
 use support::subscriber::OnEvent;
 use support::*;
@@ -525,6 +526,26 @@ fn an_accept_that_was_dropped_loses_no_client() {
         }
         let (client, server) = tokio::join!(connect, service.accept());
         assert!(client.unwrap().is_connected() && server.unwrap().is_connected());
+    });
+}
+
+/// As with a `TcpListener`.
+#[test]
+fn of_two_tasks_in_accept_one_that_is_polled_gets_the_client() {
+    run(async {
+        let (pf0, name) = (function("pf0"), unique("two"));
+        let service = service(builder(), &name);
+        for first_is_dropped in [false, true] {
+            let mut first = Box::pin(service.accept());
+            poll_pending(first.as_mut());
+            let mut second = Box::pin(service.accept());
+            poll_pending(second.as_mut());
+            if first_is_dropped {
+                drop(first);
+            }
+            let both = try_join(builder().connect(&pf0, &name), second);
+            in_time("the connection", both).await.unwrap();
+        }
     });
 }
 

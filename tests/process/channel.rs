@@ -2,11 +2,15 @@
 //! another user.
 
 use std::os::unix::process::CommandExt;
+use std::time::Duration;
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use support::channel::*;
 use support::peer::{Peer, footprint, hear, is_as_before, role, say};
 use support::{test_name, *};
 use tokio_doca::{ErrorKind, channel::Channel};
+
+use crate::stream::descriptors_are_short;
 
 /// The host: connects, echoes what comes until it is over, and says how it ended.
 fn echo(function_of: &str) {
@@ -192,4 +196,29 @@ mod needs_root {
             assert_eq!(accepts.await.unwrap().process_id(), us);
         });
     }
+}
+
+/// `service.accept().await?` is a loop of a server that does not end.
+#[test]
+fn a_service_without_descriptors_waits_until_it_has_some() {
+    if !alone(test_name!(
+        a_service_without_descriptors_waits_until_it_has_some
+    )) {
+        return;
+    }
+    run(async {
+        let name = unique("short");
+        let service = service(Channel::builder(), &name);
+        let limits = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        // It stands in the line of the socket.
+        let mut client = Raw::of_pf0(&name);
+        client.greet(&name, 4080);
+        descriptors_are_short();
+        let soon = Duration::from_millis(250);
+        let accepted = tokio::time::timeout(soon, service.accept()).await;
+        assert!(accepted.is_err(), "it waits, and is no error: {accepted:?}");
+        setrlimit(Resource::RLIMIT_NOFILE, limits.0, limits.1).unwrap();
+        let channel = in_time("the client", service.accept()).await.unwrap();
+        assert!(channel.is_connected());
+    });
 }

@@ -135,7 +135,7 @@ fn the_same_two_queues_are_connected_in_both_directions() {
 }
 
 /// No more descriptors than there are.
-fn descriptors_are_short() {
+pub(crate) fn descriptors_are_short() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     let next = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, next.as_raw_fd() as u64, hard).unwrap();

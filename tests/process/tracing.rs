@@ -8,7 +8,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures::{FutureExt, future::join};
-use support::channel::pair;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use support::channel::{Raw, pair, service, unique};
 use support::device::under_test;
 use support::loopback::Loopback;
 use support::peer::{Peer, hear, hex, role, say, unhex};
@@ -18,9 +19,12 @@ use support::subscriber::Lines;
 use support::{test_name, *};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio_doca::channel::Channel;
 use tokio_doca::soft::Fault;
 use tokio_doca::stream::StreamOptions;
 use tokio_doca::{Device, Dma, ErrorKind, Mode, WorkQ, mem::RemoteMmap};
+
+use crate::stream::descriptors_are_short;
 
 const RDMA: &str = "tokio_doca::rdma";
 
@@ -419,6 +423,41 @@ fn channels_are_told_when_they_are_accepted_and_closed() {
         drop(pair().await);
     });
     assert_eq!(lines.with(&["tokio_doca::channel closed"]).len(), 4);
+}
+
+/// Each time that descriptors are short, and not at each try.
+#[test]
+fn clients_and_peers_that_wait_for_a_descriptor_are_told_once() {
+    if !alone(test_name!(
+        clients_and_peers_that_wait_for_a_descriptor_are_told_once
+    )) {
+        return;
+    }
+    let lines = Lines::everywhere();
+    run(async {
+        let name = unique("short");
+        let service = service(Channel::builder(), &name);
+        let net = Net::new(&under_test(false), Mode::EventDriven, small()).await;
+        let limits = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        let clients_wait = ["WARN tokio_doca::channel clients wait", &name, "error="];
+        let peers_wait = ["WARN tokio_doca::stream peers wait", "error="];
+        for times in 1..=2 {
+            let mut client = Raw::of_pf0(&name);
+            client.greet(&name, 4080);
+            let mut peer = TcpStream::connect(net.addr).await.unwrap();
+            stream::say(&mut peer, &offer(0, 0, b"blob")).await.unwrap();
+            descriptors_are_short();
+            let tries = Duration::from_millis(250);
+            let both = join(service.accept(), net.listener.accept());
+            tokio::time::timeout(tries, both).await.unwrap_err();
+            assert_eq!(lines.with(&clients_wait).len(), times);
+            assert_eq!(lines.with(&peers_wait).len(), times);
+            setrlimit(Resource::RLIMIT_NOFILE, limits.0, limits.1).unwrap();
+            let both = join(service.accept(), net.listener.accept());
+            let (client, peer) = in_time("both", both).await;
+            drop((client.unwrap(), peer.unwrap()));
+        }
+    });
 }
 
 #[test]

@@ -2,17 +2,17 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use std::{io, mem};
 
 use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep};
 
 use super::ACCEPT;
-use crate::channel::{Listener, Peer, is_full};
+use crate::channel::{Listener, PatientListener, Peer, is_full};
 use crate::error::{Error, ErrorKind, Result};
 use crate::stream::incoming::{Incoming, hear};
 use crate::stream::side::Net;
@@ -23,23 +23,15 @@ const SILENCE: Duration = Duration::from_millis(100);
 /// How many peers come in one turn.
 const TURN: usize = 64;
 
-/// Between tries to accept while this process has no descriptor or memory for a peer.
-const PAUSE: Duration = Duration::from_millis(100);
-
 pub(super) struct Arrivals {
     /// `None` if peers come by rdma_cm alone.
-    listener: Option<Listener>,
-    /// The last peer was not accepted, since there was no descriptor or memory for it.
-    short: bool,
-    /// Why, if the log does not say it yet.
-    pub(super) unlogged: Option<io::Error>,
+    listener: Option<PatientListener>,
     /// Peers that have not become an `Incoming`, and why, which neither the log nor the statistics
     /// say yet.
     pub(super) lost: Vec<(Peer, Error)>,
     /// Peers that have not said what they want, the oldest first, and since when.
     pub(super) silent: VecDeque<(Instant, Peer, Greeting)>,
-    /// When the oldest of them may lose its place, or when the next is accepted if there are none
-    /// and it is `short`.
+    /// When the oldest of them may lose its place.
     patience: Pin<Box<Sleep>>,
 }
 
@@ -49,13 +41,16 @@ type Greeting = Pin<Box<dyn Future<Output = Heard> + Send>>;
 impl Arrivals {
     pub(super) fn new(listener: Option<Listener>) -> Arrivals {
         Arrivals {
-            listener,
-            short: false,
-            unlogged: None,
+            listener: listener.map(PatientListener::new),
             lost: Vec::new(),
             silent: VecDeque::new(),
             patience: Box::pin(tokio::time::sleep(Duration::ZERO)),
         }
+    }
+
+    /// Takes why peers wait, if the log does not say it yet.
+    pub(super) fn unlogged(&mut self) -> Option<io::Error> {
+        self.listener.as_mut()?.unlogged.take()
     }
 
     pub(super) fn poll(
@@ -68,10 +63,6 @@ impl Arrivals {
             if let Some(incoming) = self.greeted(cx) {
                 return Poll::Ready(Ok(incoming));
             }
-            if self.short && self.silent.is_empty() && self.patience.as_mut().poll(cx).is_pending()
-            {
-                return Poll::Pending;
-            }
             let no_room = self.silent.len() >= net.options.half_open;
             if no_room && !self.is_silent(cx) {
                 return Poll::Pending;
@@ -79,11 +70,10 @@ impl Arrivals {
             let Some(listener) = &mut self.listener else {
                 return Poll::Pending;
             };
-            match listener.poll_accept(cx) {
+            match listener.poll_accept(cx, runtime, self.silent.is_empty()) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(None)) => {}
                 Poll::Ready(Ok(Some(socket))) => {
-                    self.short = false;
                     if no_room {
                         self.drop_oldest("another peer needed its place");
                     }
@@ -93,14 +83,8 @@ impl Arrivals {
                     self.silent.push_back(greeting);
                 }
                 // A silent peer has a descriptor that another one needs.
-                Poll::Ready(Err(error)) if is_full(&error) && !self.silent.is_empty() => {
-                    self.drop_oldest("another peer needed its descriptor");
-                }
                 Poll::Ready(Err(error)) if is_full(&error) => {
-                    if !mem::replace(&mut self.short, true) {
-                        self.unlogged = Some(error);
-                    }
-                    self.patience.as_mut().reset(Instant::now() + PAUSE);
+                    self.drop_oldest("another peer needed its descriptor");
                 }
                 Poll::Ready(Err(error)) => {
                     let text = format!("the listening socket: {error}");
