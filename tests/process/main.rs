@@ -59,6 +59,7 @@ mod hostile {
     pub(crate) mod bystander;
     mod channel;
     mod descriptors;
+    mod dying_hosts;
     mod ends;
     mod exporter;
     pub(crate) mod handshakes;
