@@ -33,7 +33,7 @@ impl PatientListener {
     }
 
     /// Returns the next peer; `None` for one that is not let in, or has gone again. If there is no
-    /// room for another socket ([`is_full`]), waits and tries again, or fails if it may not wait.
+    /// socket to spare ([`is_full`]), waits and tries again, or fails if it may not wait.
     pub(crate) fn poll_accept(
         &mut self,
         cx: &mut Context<'_>,
@@ -62,7 +62,7 @@ impl PatientListener {
     }
 }
 
-/// Returns true if this process or the system has no room for another socket.
+/// Returns true if this process or the system cannot have another socket.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     let full = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS];
     error

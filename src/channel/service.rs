@@ -126,7 +126,7 @@ impl Service {
     ///
     /// A client that goes wrong causes no error of this call, so that a server may end its loop at
     /// an error. While this process has no descriptor or memory for a client, the call waits, tries
-    /// again every 100 ms, and tells `tracing`.
+    /// again every 100 ms, and logs to `tracing`.
     ///
     /// # Errors
     ///
