@@ -205,7 +205,10 @@ impl fmt::Display for Number {
 
 impl fmt::LowerHex for Number {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::LowerHex::fmt(&self.0, f)
+        match self.0 {
+            NUMBER => f.write_str("2^56-1 or more"),
+            number => fmt::LowerHex::fmt(&number, f),
+        }
     }
 }
 
@@ -476,7 +479,12 @@ mod tests {
         assert!(flushed.contains("2500 ms"), "{flushed}");
         let device = JobError::flushed(JobError::device(ErrorKind::Driver, u64::MAX));
         assert_eq!(device.kind(), ErrorKind::Driver);
-        assert!(device.to_string().contains("0xffffffffffffff)"), "{device}");
+        // It does not fit, and the text says so; a smaller one is whole.
+        assert!(device.to_string().contains("2^56-1 or more)"), "{device}");
+        let device = JobError::flushed(JobError::device(ErrorKind::Driver, NUMBER - 1));
+        assert!(device.to_string().contains("0xfffffffffffffe)"), "{device}");
+        let long = JobError::new(Reason::TooLarge, u64::MAX, 1).to_string();
+        assert!(long.contains("2^56-1 or more"), "{long}");
     }
 
     #[test]

@@ -17,7 +17,9 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
+use nix::sys::signal::{SigSet, Signal};
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 use tokio_doca::Device;
 use tokio_doca::stream::StreamOptions;
 
@@ -39,6 +41,17 @@ async fn main() -> ExitCode {
     }
 }
 
+/// Returns a future that ends with SIGINT (Ctrl-C) or SIGTERM, which end nothing else from now on.
+fn stopped() -> Result<impl Future> {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGINT);
+    signals.add(Signal::SIGTERM);
+    signals.thread_block()?; // the device's threads have blocked all signals
+    let (stop, stopped) = oneshot::channel();
+    std::thread::spawn(move || stop.send(signals.wait()));
+    Ok(stopped)
+}
+
 async fn run() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -57,12 +70,13 @@ async fn run() -> Result<()> {
             mirror::lend(&device, listener).await
         }
         ("serve", [] | [_]) => {
+            let stopped = stopped()?;
             let replica = rest.first().map(|addr| addr.parse()).transpose()?;
             let store = Mirror::new(Store::new(&device)?, replica).await?;
             let options = StreamOptions::new().connections(CLIENTS);
             let listener = options.bind(&device, &store.store.workq, addr).await?;
             println!("listening on {}", listener.local_addr());
-            server::serve(listener, store, tokio::signal::ctrl_c()).await
+            server::serve(listener, store, stopped).await
         }
         ("put", [block]) => {
             let mut data = [0; BLOCK];

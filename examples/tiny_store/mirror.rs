@@ -46,7 +46,7 @@ pub(crate) async fn lend(device: &Device, listener: TcpListener) -> Result<()> {
                 eprintln!("not a primary: {error}");
                 continue;
             }
-            Err(_) => continue,
+            Err(_) => continue, // it says nothing
         }
         // The primary says nothing more, on either connection, until it ends.
         let mut watch = rdma.watch();
@@ -106,7 +106,8 @@ impl Mirror {
         let link = watch::Sender::new(None);
         let mirror = Arc::new(Mirror { store, link });
         if let Some(addr) = replica {
-            let link = timeout(LIMIT, Link::connect(&mirror.store, addr)).await?;
+            let link = timeout(LIMIT, Link::connect(&mirror.store, addr)).await;
+            let link = link.unwrap_or_else(|_| Err("it has a primary, or does not answer".into()));
             let link = link.map_err(|error| format!("the replica {addr}: {error}"))?;
             let all = mirror.store.destination(0..MEMORY)?;
             link.rdma.read(&link.memory.buf(..)?, &all).await?;
@@ -195,7 +196,10 @@ async fn follow(mirror: Weak<Mirror>, addr: SocketAddr) {
             this.link.send_replace(Some(Arc::clone(&link))); // first: new writes go there as well
             match this.push(&link).await {
                 Ok(()) => eprintln!("the replica is whole"),
-                Err(error) => this.lose(&Arc::downgrade(&link), &error.to_string()),
+                Err(error) => {
+                    this.lose(&Arc::downgrade(&link), &error.to_string());
+                    sleep(PAUSE).await;
+                }
             }
         } else {
             drop(this);

@@ -11,11 +11,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
 use tokio_doca::stream::{Incoming, RdmaListener, RdmaStream};
 
 use crate::mirror::Mirror;
 use crate::store::{BLOCK, Result};
 
+/// How long a client may take for the rest of a request and its answer.
+const LIMIT: Duration = Duration::from_secs(30);
 /// How long clients may take to end once the server stops.
 const DRAIN: Duration = Duration::from_secs(5);
 
@@ -57,26 +60,31 @@ async fn client(incoming: Incoming, store: &Mirror) -> Result<()> {
         if read == 0 {
             return Ok(stream.shutdown().await?);
         }
-        let block = stream.read_u32().await? as usize;
-        match verb {
-            [b'R'] => match store.read(block).await {
-                Ok(data) => {
-                    stream.write_u8(0).await?;
-                    stream.write_all(&data.data()?).await?;
-                }
-                Err(error) => refuse(&mut stream, &error.to_string()).await?,
-            },
-            [b'W'] => {
-                let data = store.store.buf().await;
-                data.set_data(0, BLOCK)?;
-                stream.read_exact(&mut data.data_mut()?).await?; // into the device's memory
-                match store.write(block, &data).await {
-                    Ok(()) => stream.write_u8(0).await?,
-                    Err(error) => refuse(&mut stream, &error.to_string()).await?,
-                }
+        timeout(LIMIT, answer(&mut stream, store, verb)).await??;
+    }
+}
+
+/// Reads the rest of a request, and answers it.
+async fn answer(stream: &mut RdmaStream, store: &Mirror, verb: [u8; 1]) -> Result<()> {
+    let block = stream.read_u32().await? as usize;
+    match verb {
+        [b'R'] => match store.read(block).await {
+            Ok(data) => {
+                stream.write_u8(0).await?;
+                Ok(stream.write_all(&data.data()?).await?)
             }
-            [verb] => return Err(format!("{verb} is no request").into()),
+            Err(error) => refuse(stream, &error.to_string()).await,
+        },
+        [b'W'] => {
+            let data = store.store.buf().await;
+            data.set_data(0, BLOCK)?; // all of it is data: `data_mut` lends that
+            stream.read_exact(&mut data.data_mut()?).await?; // into the device's memory
+            match store.write(block, &data).await {
+                Ok(()) => Ok(stream.write_u8(0).await?),
+                Err(error) => refuse(stream, &error.to_string()).await,
+            }
         }
+        [verb] => Err(format!("{verb} is no request").into()),
     }
 }
 

@@ -92,7 +92,7 @@ macro_rules! reasons {
                 let (kind, first, second) = (self.kind(), self.first(), self.second());
                 match self.reason() {
                     Reason::Device => {
-                        write!(f, "the device reports: {kind} (vendor code {second:#x})")
+                        write!(f, "the device reports: {kind} (vendor code {:#x})", super::Number(second))
                     }
                     Reason::UserNode => write!(f, "the function of a user node failed: {kind}"),
                     $(#[allow(unreachable_patterns, reason = "two of them are above")]

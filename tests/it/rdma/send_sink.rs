@@ -343,6 +343,8 @@ fn sends_that_are_over_hold_up_nobody_though_nobody_polls_the_sink() {
         feed(&here, &mut sink, 0..4).await.unwrap();
         assert!(sink.flush().now_or_never().is_none());
         expect(&there, 0..4).await;
+        // No operation of its WorkQ is polled.
+        until("the Slots are free", || here.workq.in_flight() == 0).await;
         // It needs a Slot.
         let holder = here.rdma.send(here.filled(&message(4)));
         let (sent, ()) = join(holder, expect(&there, 4..5)).await;

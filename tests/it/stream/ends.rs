@@ -276,6 +276,32 @@ fn a_shutdown_fails_if_what_was_accepted_did_not_arrive() {
     });
 }
 
+/// A write that was refused has said so. Those before it may have been accepted, and lost.
+#[test]
+fn a_shutdown_says_nothing_again_of_a_write_that_has_failed() {
+    if needs_soft("an adapter notices later that the peer has gone") {
+        return;
+    }
+    run(async {
+        for defer in [false, true] {
+            let options = small().linger(Duration::ZERO);
+            let net = Net::new(&under_test(defer), Mode::EventDriven, options).await;
+            let (mut here, mut there) = net.pair().await;
+            here.write_all(b"delivered").await.unwrap();
+            there.read_exact(&mut [0; 9]).await.unwrap();
+            drop(there);
+            let mut lost = 0;
+            while let Ok(accepted) = in_time("a write", here.write(b"to nobody")).await {
+                lost += accepted;
+            }
+            for _ in 0..2 {
+                let shutdown = in_time("the end", here.shutdown()).await;
+                assert_eq!(shutdown.is_err(), lost > 0, "{lost} bytes were lost");
+            }
+        }
+    });
+}
+
 /// As the destructor of another thread-local does it, when Tokio's are gone.
 #[test]
 fn a_stream_may_be_dropped_by_a_thread_that_ends() {
