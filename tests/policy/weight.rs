@@ -28,8 +28,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "error",
-        767,
-        "45: receives out of range are refused; kinds have a file for their aliases; 46: what ends a stream is said in its words; 48: what a refusal says; 48: what the system said is asked in one place; 50: the page of each reason has its sentence",
+        770,
+        "45: receives out of range are refused; kinds have a file for their aliases; 46: what ends a stream is said in its words; 48: what a refusal says; 48: what the system said is asked in one place; 50: the page of each reason has its sentence; 43: a number that was cut says so",
     ),
     (
         "mem",
@@ -79,7 +79,7 @@ const RECORD: [(&str, usize, &str); 14] = [
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 49_261;
+const SUM: usize = 49_264;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;
