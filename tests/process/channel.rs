@@ -1,7 +1,6 @@
 //! Channels between two processes: talk, deaths of either side, a service that comes back, and
 //! another user.
 
-use std::os::unix::process::CommandExt;
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -167,9 +166,7 @@ mod needs_root {
         let name = unique("user");
         run(async {
             let service = service(Channel::builder(), &name);
-            let mut stranger = Peer::start_with(TEST, "stranger", |command| {
-                command.uid(65534).gid(65534);
-            });
+            let mut stranger = Peer::start_as_nobody(TEST, "stranger");
             stranger.say(&name);
             stranger.say(&nix::unistd::geteuid().to_string());
             let accepts =

@@ -2,7 +2,6 @@
 //! between.
 
 use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
 use futures::executor::block_on;
@@ -112,12 +111,8 @@ impl Victim {
             exporter();
             return None;
         }
-        let mut peer = Peer::start_with(test, "exporter", |command| {
-            // With what a usual user may do: this one has the same user's power over it, or more.
-            if nix::unistd::geteuid().is_root() {
-                command.uid(65534).gid(65534);
-            }
-        });
+        // With what a usual user may do: this one has the same user's power over it, or more.
+        let mut peer = Peer::start_as_nobody(test, "exporter");
         let blobs = [unhex(&peer.hear()), unhex(&peer.hear())];
         let device = Soft::builder().view(View::Dpu).build().open("p0").unwrap();
         let mut victim = Victim {

@@ -37,6 +37,26 @@ impl Peer {
         Peer::spawn(command)
     }
 
+    /// Starts the test as a user without rights, if this process is root. That user need not be
+    /// able to enter the folder of the program, which is named by a link that the kernel follows.
+    pub fn start_as_nobody(test: &str, role: &str) -> Peer {
+        use std::os::unix::process::CommandExt;
+        let mut command = again(test, role);
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("not root: the other process is of the same user");
+            return Peer::spawn(command);
+        }
+        if programs::is_native() {
+            let mut linked = Command::new("/proc/self/exe");
+            linked.args(command.get_args());
+            let changed = command.get_envs();
+            linked.envs(changed.filter_map(|(name, value)| Some((name, value?))));
+            command = linked;
+        }
+        command.uid(65534).gid(65534);
+        Peer::spawn(command)
+    }
+
     /// Starts a command whose program talks by [`say`] and [`hear`].
     pub fn spawn(mut command: Command) -> Peer {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());

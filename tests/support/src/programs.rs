@@ -16,6 +16,11 @@ fn runner() -> Option<String> {
     std::env::var(name).ok()
 }
 
+/// Whether programs run without an emulator.
+pub fn is_native() -> bool {
+    runner().is_none()
+}
+
 /// A program that was built with this one.
 pub fn program(path: impl AsRef<Path>) -> Command {
     let runner = runner().unwrap_or_default();
