@@ -1,16 +1,12 @@
 //! How a server ends in order: it accepts nobody any more, tells its streams, and waits until they
 //! have ended.
 //!
-//! Each accepted stream has a [`Guest`] until its end was sent, also while it lingers. Peers that
-//! have a place and have not come yet are expected: the oldest one gives way to a peer that finds
-//! no place.
+//! Each accepted stream has a [`Guest`] until its end was sent, also while it lingers.
 
-use std::collections::VecDeque;
 use std::future::Future;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use crate::sync::{Mutex, lock};
 
@@ -26,9 +22,6 @@ pub(super) struct Guests {
     present: watch::Sender<()>,
     /// All but `open`.
     stats: Mutex<ListenerStats>,
-    /// Those that are expected, the oldest first, and since when. One that has come, or has failed,
-    /// receives nothing more.
-    expected: Mutex<VecDeque<(Instant, watch::Sender<()>)>>,
 }
 
 /// One of them.
@@ -43,7 +36,6 @@ impl Guests {
             drains: watch::Sender::new(false),
             present: watch::Sender::new(()),
             stats: Mutex::default(),
-            expected: Mutex::default(),
         }
     }
 
@@ -66,32 +58,6 @@ impl Guests {
             Ok(()) => 0,
             Err(_) => self.present.receiver_count(),
         }
-    }
-
-    /// Expects one more peer, which must give way once this changes, and then drop it.
-    pub(super) fn expect(&self) -> watch::Receiver<()> {
-        let (tell, told) = watch::channel(());
-        let mut expected = lock(&self.expected);
-        expected.retain(|(_, tell)| !tell.is_closed());
-        expected.push_back((Instant::now(), tell));
-        told
-    }
-
-    /// Has the oldest peer give way if it was expected for this long, and waits until it has.
-    /// Returns false if there is no such peer.
-    pub(super) async fn gives_way(&self, patience: Duration) -> bool {
-        let oldest = {
-            let mut expected = lock(&self.expected);
-            let oldest = expected.front();
-            let late = oldest.is_some_and(|(since, _)| since.elapsed() >= patience);
-            late.then(|| expected.pop_front()).flatten()
-        };
-        let Some((_, tell)) = oldest else {
-            return false;
-        };
-        tell.send_replace(());
-        tell.closed().await;
-        true
     }
 
     /// Counts what has become of a peer.

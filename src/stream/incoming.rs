@@ -1,10 +1,8 @@
 //! A peer that asks a listener for a stream: what it wants, and whether it gets one.
 
 use std::fmt;
-use std::pin::pin;
 use std::sync::Arc;
 
-use futures::future::{Either, select};
 use tracing::{debug, warn};
 
 use super::connector::{check_data, in_time};
@@ -25,10 +23,6 @@ pub(super) use meeting::hear;
 
 const GRANT: &str = "Incoming::accept";
 const REFUSE: &str = "Incoming::refuse";
-
-/// The part of the time limit after which a peer that has not come gives way to one that finds no
-/// place.
-const PATIENCE: u32 = 10;
 
 /// How the peer has asked.
 enum Way {
@@ -106,9 +100,8 @@ impl Incoming {
     /// The peer is refused then. `NotSupported` if the peer has no RDMA, and this side demands it
     /// ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp)), or its device is of another host;
     /// `Shutdown` once the listener [drains](super::RdmaListener::drain); `Full` if all memory for
-    /// streams is in use, or another peer needs this one's, which has not connected within a tenth
-    /// of the time limit; `NoMemory` if no more can be had; `ConnectionAborted` if the peer could
-    /// not connect, or gave up: its connect was dropped or ran out of time, or its process
+    /// streams is in use, and `NoMemory` if no more can be had; `ConnectionAborted` if the peer
+    /// could not connect, or gave up: its connect was dropped or ran out of time, or its process
     /// has ended; `TimedOut` after the [`timeout`](super::StreamOptions::timeout); `InvalidValue`
     /// for more `data`: keep to 164 bytes if the listener has a
     /// [`StreamAddr::Cm`](super::StreamAddr::Cm); as [`Rdma::connect`](crate::Rdma::connect), but
@@ -164,23 +157,9 @@ impl Incoming {
             let text = "the listener drains: nobody is accepted any more";
             return Err(Error::new(ErrorKind::Shutdown, GRANT, text));
         };
-        let net = &self.net;
-        let patience = net.options.timeout / PATIENCE;
-        while net.memory.is_full() && net.guests.gives_way(patience).await {}
-        // Dropped after what is granted: then there is a place.
-        let mut told = net.guests.expect();
-        let grant = async {
-            match &mut self.way {
-                Way::Exchange(meeting) => meeting.grant(guest, data).await,
-                Way::Cm(asked) => asked.grant(net, guest, data).await,
-            }
-        };
-        match select(pin!(grant), pin!(told.changed())).await {
-            Either::Left((granted, _)) => granted,
-            Either::Right(_) => {
-                let text = "another peer needed its place, and it has not come";
-                Err(Error::new(ErrorKind::Full, GRANT, text))
-            }
+        match &mut self.way {
+            Way::Exchange(meeting) => meeting.grant(guest, data).await,
+            Way::Cm(asked) => asked.grant(&self.net, guest, data).await,
         }
     }
 

@@ -304,9 +304,7 @@ impl StreamOptions {
     }
 
     /// Sets how long a side waits for the other one, for each of the two parts of the exchange: the
-    /// greeting, and the connection. Defaults to 5 s. While a listener's
-    /// [`connections`](Self::connections) are all in use, a peer that has not connected after a
-    /// tenth of it gives way to another one.
+    /// greeting, and the connection. Defaults to 5 s.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self

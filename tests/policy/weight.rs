@@ -68,18 +68,18 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "stream",
-        4737,
-        "46: settings of adapters, names, addresses, events; 45: limits out of range are refused, a connect that waits is in the log; 46: which address; 46: a stream tries its path, and asks for small packets; 46: memory comes with streams; 46: statistics, events, what of an Rdma leaves a stream whole; 46: what a reader of it found; 46: streams over TCP where there is no RDMA; 46: errors in the words of a stream; 46: what a reader of or_tcp found; 47: writes share a frame, which a task of the stream sends; 48: listeners and connectors by rdma_cm; 42: a peer that has not come gives way to another one",
+        4698,
+        "46: settings of adapters, names, addresses, events; 45: limits out of range are refused, a connect that waits is in the log; 46: which address; 46: a stream tries its path, and asks for small packets; 46: memory comes with streams; 46: statistics, events, what of an Rdma leaves a stream whole; 46: what a reader of it found; 46: streams over TCP where there is no RDMA; 46: errors in the words of a stream; 46: what a reader of or_tcp found; 47: writes share a frame, which a task of the stream sends; 48: listeners and connectors by rdma_cm",
     ),
     (
         "sync",
-        1190,
+        1205,
         "47: this process's number in a page that a child gets empty; 48: calls that are answered from elsewhere; 48: threads of rdma_cm's own; V13: threads are told outside of the lock; 43: a child of fork waits for no lock of its parent's; 42: of several tasks the one that is polled accepts, which was in stream",
     ),
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 49_264;
+const SUM: usize = 49_240;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

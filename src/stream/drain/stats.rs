@@ -43,8 +43,7 @@ pub struct ListenerStats {
     /// dropped.
     pub refused: u64,
     /// Peers that were not accepted because all memory for
-    /// [`connections`](crate::stream::StreamOptions::connections) streams was in use, or that gave
-    /// way to others then.
+    /// [`connections`](crate::stream::StreamOptions::connections) streams was in use.
     pub full: u64,
     /// Peers that ran out of time: [`timeout`](crate::stream::StreamOptions::timeout), or 100 ms
     /// without a word while others waited for their place.

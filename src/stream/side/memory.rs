@@ -24,7 +24,7 @@ const ALIGN: usize = 64;
 /// Bytes of a Buf for control frames.
 const CONTROL: usize = 64;
 
-pub(in crate::stream) struct Memory {
+pub(super) struct Memory {
     options: StreamOptions,
     /// `None` if no device reaches it.
     device: Option<Device>,
@@ -82,12 +82,6 @@ impl Memory {
         }
         let grown = self.grow(op, rdma, growing).await;
         grown.or_else(|error| take_any(&lock(&*self.parts), rdma).ok_or(error))
-    }
-
-    pub(in crate::stream) fn is_full(&self) -> bool {
-        let parts = lock(&*self.parts);
-        let is_free = |part: &Part| part.take().is_some();
-        streams(&parts) == self.options.connections && !parts.iter().any(is_free)
     }
 
     pub(super) fn full(&self, op: &'static str) -> Error {

@@ -31,7 +31,7 @@ pub(in crate::stream) struct Net {
     pub(in crate::stream) options: StreamOptions,
     pub(in crate::stream) device: Device,
     workq: WorkQ,
-    pub(in crate::stream) memory: Memory,
+    memory: Memory,
     pub(in crate::stream) guests: Guests,
 }
 

@@ -106,8 +106,7 @@ async fn ghost(addr: SocketAddr, blob: &[u8]) -> (u8, Vec<u8>) {
     let answer = heard(&mut socket).await;
     if answer.0 == WELCOME {
         let ready = [b'T', b'D', b'S', b'T', 2, READY];
-        // Another one may have its place already.
-        _ = say(&mut socket, &ready).await;
+        say(&mut socket, &ready).await.unwrap();
     }
     answer
 }
