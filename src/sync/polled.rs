@@ -46,6 +46,31 @@ impl Tasks {
     }
 }
 
+/// A poll, under the lock of the state.
+struct Polls<'a>(&'a Tasks);
+
+impl Polls<'_> {
+    fn begin(tasks: &Tasks) -> Polls<'_> {
+        tasks.polls.store(true, SeqCst);
+        Polls(tasks)
+    }
+}
+
+impl Drop for Polls<'_> {
+    fn drop(&mut self) {
+        self.0.polls.store(false, SeqCst);
+    }
+}
+
+/// Notifies the tasks that were woken meanwhile, once the lock was dropped.
+struct Notifies<'a>(&'a Tasks);
+
+impl Drop for Notifies<'_> {
+    fn drop(&mut self) {
+        self.0.notify();
+    }
+}
+
 impl<T> Polled<T> {
     pub(crate) fn new(state: T) -> Polled<T> {
         Polled {
@@ -57,13 +82,11 @@ impl<T> Polled<T> {
     /// Polls the state once, under its lock, with the waker of all tasks that [`wait`](Self::wait).
     pub(crate) fn poll<R>(&self, poll: impl FnOnce(&mut T, &mut Context<'_>) -> R) -> R {
         let waker = Waker::from(Arc::clone(&self.tasks));
+        // Dropped in reverse, by a panic of the poll as well.
+        let _notifies = Notifies(&self.tasks);
         let mut state = lock(&self.state);
-        self.tasks.polls.store(true, SeqCst);
-        let polled = poll(&mut state, &mut Context::from_waker(&waker));
-        self.tasks.polls.store(false, SeqCst);
-        drop(state);
-        self.tasks.notify();
-        polled
+        let _polls = Polls::begin(&self.tasks);
+        poll(&mut state, &mut Context::from_waker(&waker))
     }
 
     /// Waits until `poll`, which calls [`Polled::poll`], is ready.
@@ -83,5 +106,29 @@ impl<T> Polled<T> {
                 false => woken.await,
             }
         }
+    }
+}
+
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    #[test]
+    fn a_poll_that_panics_leaves_tasks_that_can_be_woken() {
+        let polled = Polled::new(());
+        let mut waker = None;
+        let _: Poll<()> = polled.poll(|(), cx| {
+            waker = Some(cx.waker().clone());
+            Poll::Pending
+        });
+        let mut waits = pin!(polled.wait(|| polled.poll(|(), _| Poll::<()>::Pending)));
+        let mut task = Context::from_waker(Waker::noop());
+        assert!(waits.as_mut().poll(&mut task).is_pending());
+        let panics = || polled.poll(|(), _| -> Poll<()> { panic!("as a runtime without time") });
+        assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+        waker.unwrap().wake();
+        assert!(!polled.tasks.woken.load(SeqCst), "the tasks were notified");
     }
 }

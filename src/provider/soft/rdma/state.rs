@@ -247,7 +247,7 @@ impl EndpointInner {
         })
     }
 
-    /// Returns the first Job fails.
+    /// Fails the first Job, and returns the error.
     pub(super) fn fail_first(&mut self, error: JobError) -> JobError {
         if let Some(send) = self.sends.pop_front() {
             self.done.push_back(Completion::new(send.token, Err(error)));
