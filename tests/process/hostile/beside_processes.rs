@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use tokio_doca::channel::{Channel, Service as Channels};
 use tokio_doca::stream::{RdmaConnector, StreamOptions};
-use tokio_doca::{Rdma, WorkQ};
+use tokio_doca::{ErrorKind, Rdma, WorkQ};
 
 use super::beside_streams::*;
 use super::bystander::{Attack, is_served_beside};
@@ -259,12 +259,19 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Io for T {}
 
 impl At {
     async fn visit(&self) {
-        let (pf0, builder) = (function("pf0"), Channel::builder());
-        let client = match self {
-            At::Host(name) => builder.connect(&pf0, name).await,
-            At::Tcp(name, addr) => builder.connect_tcp(&pf0, *addr, name).await,
+        let pf0 = function("pf0");
+        let client = loop {
+            let builder = Channel::builder();
+            let client = match self {
+                At::Host(name) => builder.connect(&pf0, name).await,
+                At::Tcp(name, addr) => builder.connect_tcp(&pf0, *addr, name).await,
+            };
+            match client {
+                // Peers that have left keep their places until the service has noticed.
+                Err(error) if error.kind() == ErrorKind::Full => sleep(PACE).await,
+                client => break client.unwrap(),
+            }
         };
-        let client = client.unwrap();
         client.send(b"honest").await.unwrap();
         assert_eq!(client.recv().await.unwrap(), "honest");
         sleep(PACE).await;
