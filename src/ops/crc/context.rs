@@ -98,8 +98,8 @@ impl Crc {
     /// ([`Reason::RemoteInChain`](crate::error::Reason::RemoteInChain)) for a chain with imported
     /// memory; `InUse` if a job or a guard writes it; `Shutdown`; `BadState` without a runtime in
     /// event mode. Failed: what the device reports, and `BadState`
-    /// ([`Reason::CannotWake`](crate::error::Reason::Unheard)) if an event-driven job in flight is
-    /// polled where there is no runtime: the job continues.
+    /// ([`Reason::CannotWake`](crate::error::Reason::CannotWake)) if an event-driven job in flight
+    /// is polled where there is no runtime: the job continues.
     ///
     /// # Cancel safety
     ///
@@ -140,7 +140,7 @@ impl Crc {
     /// ([`Reason::RemoteInChain`](crate::error::Reason::RemoteInChain)) for a chain with imported
     /// memory; `NotPermitted` if the destination is read-only; `InUse` if a job or a guard has
     /// either side; `Shutdown`; `BadState` without a runtime in event mode. Failed: what the device
-    /// reports, and `BadState` ([`Reason::CannotWake`](crate::error::Reason::Unheard)) if an
+    /// reports, and `BadState` ([`Reason::CannotWake`](crate::error::Reason::CannotWake)) if an
     /// event-driven job in flight is polled where there is no runtime: the job continues.
     ///
     /// # Cancel safety

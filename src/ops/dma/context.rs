@@ -103,8 +103,9 @@ impl Dma {
     /// have bytes in common, for a foreign device, or more bytes or longer lists than the device
     /// takes ([`Dma::caps`]); `NotPermitted` if the destination is read-only; `InUse` if a job or a
     /// guard has either side; `Shutdown`; `BadState` without a runtime in event mode. Failed: what
-    /// the device reports, and `BadState` ([`Reason::CannotWake`](crate::error::Reason::Unheard))
-    /// if an event-driven copy in flight is polled where there is no runtime: it continues.
+    /// the device reports, and `BadState`
+    /// ([`Reason::CannotWake`](crate::error::Reason::CannotWake)) if an event-driven copy in flight
+    /// is polled where there is no runtime: it continues.
     ///
     /// # Cancel safety
     ///

@@ -102,8 +102,8 @@ impl Sha {
     /// ([`Sha::caps`]); `NotSupported` if the device does not compute this hash; `NotPermitted` if
     /// the destination is read-only; `InUse` if a job or a guard has either side; `Shutdown`;
     /// `BadState` without a runtime in event mode. Failed: what the device reports, and `BadState`
-    /// ([`Reason::CannotWake`](crate::error::Reason::Unheard)) if an event-driven hash in flight is
-    /// polled where there is no runtime: it continues.
+    /// ([`Reason::CannotWake`](crate::error::Reason::CannotWake)) if an event-driven hash in flight
+    /// is polled where there is no runtime: it continues.
     ///
     /// # Cancel safety
     ///
