@@ -1,7 +1,7 @@
 //! The side of a client.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio_doca::stream::{RdmaConnector, RdmaStream, StreamAddr, StreamOptions};
+use tokio_doca::stream::{RdmaStream, StreamAddr, StreamOptions};
 use tokio_doca::{Device, WorkQ};
 
 use crate::store::{BLOCK, Result};
@@ -14,7 +14,7 @@ impl Client {
     pub(crate) async fn connect(device: &Device, addr: impl Into<StreamAddr>) -> Result<Client> {
         let workq = WorkQ::builder().build()?;
         let options = StreamOptions::new().connections(1);
-        let connector: RdmaConnector = options.connector(device, &workq)?;
+        let connector = options.connector(device, &workq)?;
         let stream = connector.connect(addr).await?;
         Ok(Client { stream })
     }

@@ -79,10 +79,12 @@ async fn run() -> Result<()> {
             server::serve(listener, store, stopped).await
         }
         ("put", [block]) => {
+            let mut input = Vec::new();
+            std::io::stdin()
+                .take(BLOCK as u64)
+                .read_to_end(&mut input)?;
             let mut data = [0; BLOCK];
-            let mut input = std::io::stdin().take(BLOCK as u64);
-            let mut at = 0;
-            while let 1.. = input.read(&mut data[at..]).inspect(|len| at += len)? {}
+            data[..input.len()].copy_from_slice(&input);
             Client::connect(&device, addr)
                 .await?
                 .write(block.parse()?, &data)

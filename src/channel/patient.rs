@@ -17,6 +17,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 pub(crate) struct PatientListener {
     listener: Listener,
+    /// It keeps the time of the pauses.
+    runtime: Handle,
     /// There is one if the last peer was not accepted.
     pause: Option<Pin<Box<Sleep>>>,
     /// Why, if the log does not say it yet.
@@ -24,9 +26,10 @@ pub(crate) struct PatientListener {
 }
 
 impl PatientListener {
-    pub(crate) fn new(listener: Listener) -> PatientListener {
+    pub(crate) fn new(listener: Listener, runtime: Handle) -> PatientListener {
         PatientListener {
             listener,
+            runtime,
             pause: None,
             unlogged: None,
         }
@@ -37,7 +40,6 @@ impl PatientListener {
     pub(crate) fn poll_accept(
         &mut self,
         cx: &mut Context<'_>,
-        runtime: &Handle,
         may_wait: bool,
     ) -> Poll<io::Result<Option<Socket>>> {
         loop {
@@ -46,7 +48,7 @@ impl PatientListener {
             }
             match ready!(self.listener.poll_accept(cx)) {
                 Err(error) if may_wait && is_full(&error) => {
-                    let _time = runtime.enter();
+                    let _time = self.runtime.enter();
                     if self.pause.replace(Box::pin(sleep(PAUSE))).is_none() {
                         self.unlogged = Some(error);
                     }

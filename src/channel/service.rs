@@ -112,7 +112,7 @@ impl Service {
                 connections: Mutex::default(),
             }),
             arrivals: Polled::new(Arrivals {
-                listener: PatientListener::new(listener),
+                listener: PatientListener::new(listener, at.runtime.clone()),
                 greetings: VecDeque::new(),
                 config,
                 name: Arc::clone(&name),
@@ -201,9 +201,7 @@ impl Arrivals {
             if let Some(channel) = self.greeted(cx) {
                 return Poll::Ready(Ok(channel));
             }
-            let may_wait = self.greetings.is_empty();
-            let accepted = self.listener.poll_accept(cx, &self.at.runtime, may_wait);
-            match accepted {
+            match self.listener.poll_accept(cx, self.greetings.is_empty()) {
                 Poll::Pending => return Poll::Pending,
                 // A stranger takes a part of the turn too.
                 Poll::Ready(Ok(None)) => {}

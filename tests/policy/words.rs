@@ -33,27 +33,27 @@ const SLACK: usize = 10;
 fn comments(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut fenced = false;
-    let mut goes_on = false;
+    let mut continues = false;
     for line in text.lines() {
         let line = line.trim_start();
         let comment = ["///", "//!", "//"]
             .iter()
             .find_map(|mark| line.strip_prefix(mark));
         let Some(comment) = comment else {
-            (goes_on, fenced) = (false, false);
+            (continues, fenced) = (false, false);
             continue;
         };
         let comment = comment.trim();
         fenced ^= comment.starts_with("```");
         if fenced || comment.is_empty() || comment.starts_with("```") {
-            goes_on = false;
+            continues = false;
             continue;
         }
-        match found.last_mut().filter(|_| goes_on) {
+        match found.last_mut().filter(|_| continues) {
             Some(last) => last.extend([" ", comment]),
             None => found.push(comment.to_owned()),
         }
-        goes_on = true;
+        continues = true;
     }
     found
 }

@@ -33,8 +33,6 @@ pub(super) struct Arrivals {
     pub(super) silent: VecDeque<(Instant, Peer, Greeting)>,
     /// When the oldest of them may lose its place.
     patience: Pin<Box<Sleep>>,
-    /// The runtime of the listener, which keeps the time of its pauses.
-    home: Handle,
 }
 
 type Heard = std::result::Result<Incoming, (Peer, Error)>;
@@ -43,11 +41,10 @@ type Greeting = Pin<Box<dyn Future<Output = Heard> + Send>>;
 impl Arrivals {
     pub(super) fn new(listener: Option<Listener>) -> Arrivals {
         Arrivals {
-            listener: listener.map(PatientListener::new),
+            listener: listener.map(|it| PatientListener::new(it, Handle::current())),
             lost: Vec::new(),
             silent: VecDeque::new(),
             patience: Box::pin(tokio::time::sleep(Duration::ZERO)),
-            home: Handle::current(),
         }
     }
 
@@ -73,7 +70,7 @@ impl Arrivals {
             let Some(listener) = &mut self.listener else {
                 return Poll::Pending;
             };
-            match listener.poll_accept(cx, &self.home, self.silent.is_empty()) {
+            match listener.poll_accept(cx, self.silent.is_empty()) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(None)) => {}
                 Poll::Ready(Ok(Some(socket))) => {
