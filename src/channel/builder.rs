@@ -240,7 +240,7 @@ impl ChannelBuilder {
         greeted.map_err(|error| error.with_call(CONNECT_TCP))
     }
 
-    /// Returns the client's half of the greeting.
+    /// Greets the service, as its client.
     async fn greet(self, socket: Socket, service: &str, at: At) -> Result<Channel> {
         let hello = Hello {
             max_message: self.max_message as u16,
@@ -262,8 +262,8 @@ impl ChannelBuilder {
         Ok(Channel(Arc::new(connection)))
     }
 
-    /// Returns a connection between who was built so and a peer that takes messages of so many
-    /// bytes.
+    /// Returns a connection between a side with these settings and a peer that takes messages of so
+    /// many bytes.
     pub(super) fn connection(
         &self,
         socket: Socket,

@@ -220,7 +220,7 @@ impl Channel {
         self.0.stats()
     }
 
-    /// Returns a number of the application's for this peer; 0 if none was set.
+    /// Returns the number that the application has set for this peer, or 0.
     #[doc(alias = "doca_comm_channel_peer_addr_get_user_data")]
     #[doc(alias = "doca_comch_connection_get_user_data")]
     pub fn user_data(&self) -> u64 {

@@ -33,7 +33,7 @@ impl<'a> Hello<'a> {
         bytes
     }
 
-    /// Returns what to answer if it is none.
+    /// Reads a greeting. `Err` has the answer if it is none.
     pub(super) fn parse(bytes: &'a [u8]) -> Result<Hello<'a>, Answer> {
         let rest = bytes.strip_prefix(MAGIC).ok_or(Answer::Nonsense)?;
         let (&version, rest) = rest.split_first().ok_or(Answer::Nonsense)?;

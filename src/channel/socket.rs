@@ -188,7 +188,7 @@ impl Socket {
         self.local
     }
 
-    /// Returns who is at the other end.
+    /// Returns the peer at the other end.
     pub(crate) fn peer(&self) -> Peer {
         self.peer.clone()
     }

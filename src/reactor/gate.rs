@@ -169,7 +169,7 @@ impl<T> Deferred<Option<T>> {
 
 #[cfg(test)]
 impl GateLeft {
-    /// Returns a thread of a test, which has entered no gate.
+    /// Returns the proof for a thread of a test, which has entered no gate.
     pub(super) fn of_a_test() -> GateLeft {
         GateLeft(())
     }

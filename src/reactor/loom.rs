@@ -336,7 +336,7 @@ impl Bed {
         })
     }
 
-    /// Returns an Op that is polled once, and dropped.
+    /// Spawns a thread that polls an Op once, and drops it.
     fn spawn_dropped_op(&self) -> JoinHandle<()> {
         let attachment = Arc::clone(&self.attachment);
         spawn(move || {

@@ -88,7 +88,7 @@ impl Spin {
         }
     }
 
-    /// Returns whether its time of `spin` nanoseconds has completed, which it stays.
+    /// Returns whether its time of `spin` nanoseconds has passed, which it stays.
     pub(super) fn is_time_over(&mut self, spin: u64, now: impl FnOnce() -> u64) -> bool {
         if self.next == OVER || spin == 0 {
             return true;
@@ -259,8 +259,8 @@ mod tests {
             spin.is_over(*policy, spins, || asleep, || time.get())
         }
 
-        /// Returns a wait that takes so long, if it is not told of by an event. Returns whether it
-        /// spun.
+        /// Waits for something that takes this long, if no event notifies of it before. Returns
+        /// whether it spun.
         fn wait(&self, takes: u64) -> bool {
             let Model(time, spins, policy) = self;
             let (mut spin, since) = (Spin::default(), time.get());

@@ -103,8 +103,8 @@ impl Connecting {
         }
     }
 
-    /// Returns the path carries no packets of this size. Returns whether it may ask for smaller
-    /// ones, by another hello: once.
+    /// The path carries no packets of this size. Returns whether it may ask for smaller ones, by
+    /// another hello: once.
     pub(super) fn asks_again(&mut self) -> bool {
         let may = self.step == Dial::Dials(Ask::Rdma);
         if may {

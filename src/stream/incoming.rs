@@ -68,7 +68,7 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Returns who asks: its address, or its process and user.
+    /// Returns the peer that asks: its address, or its process and user.
     pub fn peer(&self) -> &Peer {
         &self.peer
     }

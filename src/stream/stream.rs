@@ -169,7 +169,7 @@ impl RdmaStream {
         RdmaStream::new(link, side.wakers, met, linger, guest)
     }
 
-    /// Returns who is at the other end.
+    /// Returns the peer at the other end.
     pub fn peer(&self) -> &Peer {
         &self.peer
     }

@@ -40,7 +40,8 @@ unsafe impl OnLent for AccelJob {
         false
     }
 
-    /// Returns what a call on no bytes means only its provider could say, so it is refused.
+    /// Makes the job. A call on no bytes is refused, since only its provider could say what it
+    /// means.
     fn on(order: AccelOrder, lent: Lent) -> Result<AccelJob, JobError> {
         let Lent { src, dst, len, .. } = lent;
         if order.reads && len == 0 {

@@ -11,8 +11,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 pub struct Signal(EventFd);
 
 impl Signal {
-    /// Returns a doorbell of its own: each WorkQ has one, and so has a test that drives a provider
-    /// without a WorkQ.
+    /// Returns a new signal: each WorkQ has one, and so has a test that drives a provider without a
+    /// WorkQ.
     ///
     /// # Errors
     ///

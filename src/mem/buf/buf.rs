@@ -164,7 +164,7 @@ impl Buf {
         }
     }
 
-    /// Returns bytes of data.
+    /// Returns the number of bytes of data.
     #[doc(alias = "doca_buf_get_data_len")]
     pub fn data_len(&self) -> usize {
         self.0.data_len()
@@ -205,18 +205,18 @@ impl Buf {
         Ok(())
     }
 
-    /// Returns all bytes: headroom, data and tailroom.
+    /// Returns the number of all bytes: headroom, data and tailroom.
     #[doc(alias = "doca_buf_get_len")]
     pub fn capacity(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns bytes before the data.
+    /// Returns the number of bytes before the data.
     pub fn headroom(&self) -> usize {
         self.0.data()
     }
 
-    /// Returns bytes behind the data.
+    /// Returns the number of bytes behind the data.
     pub fn tailroom(&self) -> usize {
         self.0.tailroom()
     }

@@ -52,7 +52,7 @@ impl Mmap {
 }
 
 impl MmapBuilder {
-    /// Sets a device that shall hold the memory. At least one is needed, at most
+    /// Adds a device that shall hold the memory. At least one is needed, at most
     /// [`Mmap::MAX_DEVICES`]; each can be named once.
     #[doc(alias = "doca_mmap_dev_add")]
     #[doc(alias = "doca_mmap_add_dev")]

@@ -33,7 +33,7 @@ pub enum HugePages {
 }
 
 impl HugePages {
-    /// Returns bytes of a page, if they come out of a pool.
+    /// Returns the size of a page in bytes, if pages come out of a pool.
     pub(super) fn page(self) -> Option<usize> {
         match self {
             HugePages::Transparent => None,

@@ -130,7 +130,7 @@ fn from_pool(len: NonZeroUsize, huge: HugePages, page: usize) -> Result<Mapping>
     })
 }
 
-/// Returns a part of a memfd of the application's.
+/// Maps a part of the application's memfd.
 pub(super) fn adopt(
     file: OwnedFd,
     range: impl RangeBounds<usize> + Clone,
@@ -227,7 +227,7 @@ fn within(file: &OwnedFd, range: impl RangeBounds<usize>) -> Result<Range<usize>
         .map_err(|text| Error::new(ErrorKind::InvalidValue, FROM_MEMFD, text))
 }
 
-/// Returns bytes of `size` that may have no pages yet.
+/// Returns how many bytes of `size` may have no pages yet.
 fn holes(file: &OwnedFd, size: usize) -> Result<usize> {
     let stat = fstat(file).map_err(|errno| Error::os(FROM_MEMFD, "fstat", errno.into()))?;
     let missing = stat
@@ -236,7 +236,7 @@ fn holes(file: &OwnedFd, size: usize) -> Result<usize> {
     Ok(size.min(usize::try_from(missing).unwrap_or(0)))
 }
 
-/// Returns bytes of a page of the memfd.
+/// Returns the size of a page of the memfd in bytes.
 fn page(file: &OwnedFd) -> Result<usize> {
     let fs = fstatfs(file).map_err(|errno| Error::os(FROM_MEMFD, "fstatfs", errno.into()))?;
     Ok(match fs.filesystem_type() == HUGETLBFS_MAGIC {
@@ -293,7 +293,7 @@ fn affordable(op: &'static str, len: usize) -> Result<()> {
     }
 }
 
-/// Returns bytes that could be had without swapping, if the kernel says so.
+/// Returns how many bytes could be had without swapping, if the kernel says so.
 fn available() -> Option<u64> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = info

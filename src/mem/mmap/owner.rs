@@ -36,7 +36,7 @@ pub(super) fn lend<O: AsMut<[u8]> + Send + 'static>(owner: O) -> Memory {
     unsafe { Memory::lent(bytes.cast(), bytes.len(), free) }
 }
 
-/// Returns bytes that others may read too.
+/// Lends bytes that others may read too.
 ///
 /// # Safety
 ///

@@ -84,7 +84,7 @@ impl BufArray {
         self.0.bufs.len()
     }
 
-    /// Returns bytes of each.
+    /// Returns the size of each element in bytes.
     pub fn element_size(&self) -> usize {
         self.0.element_size
     }
@@ -130,7 +130,7 @@ pub struct BufArrayBuilder<'a> {
 }
 
 impl BufArrayBuilder<'_> {
-    /// Sets which bytes of the Mmap. Defaults to all of them.
+    /// Sets the range of the Mmap. Defaults to all of them.
     pub fn range(mut self, range: impl RangeBounds<usize>) -> Self {
         self.range = (range.start_bound().cloned(), range.end_bound().cloned());
         self
@@ -149,8 +149,8 @@ impl BufArrayBuilder<'_> {
         self
     }
 
-    /// Sets how many elements, from the start of the range on. Defaults to as many as fit. What is
-    /// behind them is not claimed.
+    /// Sets the number of elements, from the start of the range on. Defaults to as many as fit.
+    /// What is behind them is not claimed.
     pub fn elements(mut self, elements: usize) -> Self {
         self.elements = Some(elements);
         self

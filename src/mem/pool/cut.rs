@@ -58,7 +58,7 @@ impl Cut {
         })
     }
 
-    /// Returns the first `count` elements only, and no range behind them.
+    /// Cuts it to the first `count` elements, and claims no range behind them.
     pub(super) fn limit(self, op: &'static str, count: usize) -> Result<Cut> {
         if count == 0 || count > self.count {
             let (size, fit) = (self.size, self.count);

@@ -97,7 +97,7 @@ impl BufPool {
         self.0.slab.len()
     }
 
-    /// Returns bytes of each.
+    /// Returns the size of each element in bytes.
     pub fn element_size(&self) -> usize {
         self.0.element_size
     }
@@ -262,7 +262,7 @@ pub struct BufPoolBuilder<'a> {
 }
 
 impl BufPoolBuilder<'_> {
-    /// Sets which bytes of the Mmap. Defaults to all of them.
+    /// Sets the range of the Mmap. Defaults to all of them.
     pub fn range(mut self, range: impl RangeBounds<usize>) -> Self {
         self.range = (range.start_bound().cloned(), range.end_bound().cloned());
         self

@@ -305,7 +305,7 @@ impl Ranges {
         Ok(())
     }
 
-    /// Returns a read Lease back.
+    /// Gives a read Lease back.
     ///
     /// # Safety
     ///

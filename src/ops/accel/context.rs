@@ -101,7 +101,7 @@ impl AccelCall {
 }
 
 impl<S, D> AccelCall<S, D> {
-    /// Returns a number that means what the opcode says.
+    /// Sets the argument: a number that means what the opcode says.
     pub fn arg(self, arg: u64) -> AccelCall<S, D> {
         AccelCall { arg, ..self }
     }

@@ -119,9 +119,9 @@ impl RdmaBuilder<'_> {
         self
     }
 
-    /// Sets which address of the port. If not said, or `None`, the device chooses: the first one of
-    /// an InfiniBand port. On Ethernet it is, once the peer's address is known, one of the peer's
-    /// subnet, or of its family (IPv4 or IPv6). Of several, and before, it is the
+    /// Sets the index of the port's address. Defaults to `None`: the device chooses. It takes the
+    /// first address of an InfiniBand port. On Ethernet it is, once the peer's address is known,
+    /// one of the peer's subnet, or of its family (IPv4 or IPv6). Of several, and before, it is the
     /// [`source`](Transport::source); then an address that a network device of this container has,
     /// one that is routed before a link-local one (169.254/16, fe80::/10), RoCE v2 before v1, and
     /// IPv4. [`Rdma::path`] says which it is.

@@ -102,21 +102,21 @@ impl<'a> SyncEventBuilder<'a> {
         }
     }
 
-    /// Sets who sets it: exactly one must be said.
+    /// Names a side that sets the event. There must be exactly one.
     pub fn publisher(mut self, location: Location<'a>) -> Self {
         self.publishers = (self.publishers.0 + 1, Some(location));
         self
     }
 
-    /// Sets who waits for it: exactly one must be said.
+    /// Names a side that waits for the event. There must be exactly one.
     pub fn subscriber(mut self, location: Location<'a>) -> Self {
         self.subscribers = (self.subscribers.0 + 1, Some(location));
         self
     }
 
-    /// Sets the counter lies in these 8 bytes of an Mmap, at a multiple of 8, and not in memory of
-    /// the device's: for an event between the CPU and the DPU. It begins with what is there. They
-    /// are in use until the event has gone.
+    /// Puts the counter into these 8 bytes of an Mmap, at a multiple of 8, and not in memory of the
+    /// device's: for an event between the CPU and the DPU. It begins with what is there. They are
+    /// in use until the event has gone.
     ///
     /// An importer of the event gets the memory of the Mmap as a whole, to read and to write.
     #[doc(alias = "doca_sync_event_set_addr")]
@@ -134,8 +134,7 @@ impl<'a> SyncEventBuilder<'a> {
         self
     }
 
-    /// Returns the asynchronous flavour: attaches it to a WorkQ. All memory for waits is taken
-    /// here.
+    /// Makes a [`SyncEvent`], and attaches it to a WorkQ. All memory for waits is taken here.
     ///
     /// # Errors
     ///
@@ -156,7 +155,7 @@ impl<'a> SyncEventBuilder<'a> {
         SyncEvent::on(device, workq, self.waits, || self.make(OP, device))
     }
 
-    /// Returns the blocking flavour, which needs no WorkQ.
+    /// Makes a [`BlockingSyncEvent`], which needs no WorkQ.
     ///
     /// # Errors
     ///
@@ -168,7 +167,7 @@ impl<'a> SyncEventBuilder<'a> {
         Ok(BlockingSyncEvent::new(device, self.make(OP, device)?))
     }
 
-    /// Returns the device, if what was said goes together.
+    /// Checks that the settings go together, and returns the device.
     fn check(&self, op: &'static str) -> Result<&'a Device> {
         let refuse = |kind, text: String| Err(Error::new(kind, op, text));
         let one = |what, (count, location): (u32, Option<Location<'a>>)| match location {

@@ -152,7 +152,7 @@ impl ImportedSyncEvent {
         self
     }
 
-    /// Returns the asynchronous flavour: attaches it to a WorkQ.
+    /// Makes a [`SyncEvent`], and attaches it to a WorkQ.
     ///
     /// # Errors
     ///
@@ -169,7 +169,7 @@ impl ImportedSyncEvent {
             .map_err(|error| error.with_call("ImportedSyncEvent::attach"))
     }
 
-    /// Returns the blocking flavour, which needs no WorkQ.
+    /// Makes a [`BlockingSyncEvent`], which needs no WorkQ.
     ///
     /// # Errors
     ///

@@ -77,7 +77,7 @@ pub struct SoftBuilder {
 }
 
 impl Soft {
-    /// Returns a provider with settings of your own.
+    /// Starts to configure a provider.
     pub fn builder() -> SoftBuilder {
         SoftBuilder {
             options: Options {

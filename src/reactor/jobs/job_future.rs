@@ -104,8 +104,8 @@ impl<C: HasAttachment> JobFuture<C> {
         self.state = State::Ready(outcome);
     }
 
-    /// Returns the first step of a Job that is not finished inline. `prepare` takes its Leases
-    /// again after waiting for a Slot.
+    /// Takes the first step of a Job that is not finished inline. `prepare` takes its Leases again
+    /// after waiting for a Slot.
     #[inline(never)]
     pub(crate) fn start<J: AsJob>(
         self: Pin<&mut Self>,
@@ -251,7 +251,8 @@ impl Attachment {
         self.shared.give_back(index);
     }
 
-    /// Returns the first step of a Job that was not finished inline: in flight at once, or in line.
+    /// Takes the first step of a Job that was not finished inline: it is in flight at once, or in
+    /// line.
     #[inline(always)]
     fn begin<J: AsJob>(&self, prepared: Prepared<J>, policy: Policy) -> Result<State, JobError> {
         let shared = &self.shared;

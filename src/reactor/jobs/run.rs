@@ -212,7 +212,7 @@ impl RunWaiter {
     }
 }
 
-/// Returns the wait of [`Attachment::poll_event`], with all Jobs of the run for one.
+/// Waits as [`Attachment::poll_event`] does, with all Jobs of the run for one.
 fn poll_event(
     shared: &Arc<Shared>,
     asleep: Pin<&WaitNode>,

@@ -62,7 +62,7 @@ fn posted() -> (Arc<RecvTable>, Receipt) {
     (receives, receipt)
 }
 
-/// Returns what the reaper does with its message; true if the place became free.
+/// Does what the reaper does with its message. Returns true if the place became free.
 fn land(receives: &RecvTable, receipt: Receipt) -> bool {
     let token = receives.token(receipt);
     let completion = Completion::received(token, Arrival::Send, LEN);

@@ -50,8 +50,8 @@ impl reactor::Completions for Ends {
 }
 
 impl Bed {
-    /// Returns a run of one node: it is launched, or waits in line, and its end is awaited; or it
-    /// is dropped after one poll.
+    /// Spawns a run of one node: it is launched, or waits in line, and its end is awaited; or it is
+    /// dropped after one poll.
     fn spawn_run(&self, dropped: bool) -> JoinHandle<()> {
         let (attachment, workq) = (Arc::clone(&self.attachment), self.workq.clone());
         spawn(move || {

@@ -40,7 +40,7 @@ fn full(slots: usize, count: usize, at: usize) -> u64 {
 }
 
 impl FreeBitmap {
-    /// Returns all of `slots` free.
+    /// Returns a bitmap in which all of `slots` are free.
     pub(in crate::reactor) fn new(slots: usize) -> FreeBitmap {
         let count = (slots / SHARE).clamp(1, SPREAD).max(slots.div_ceil(64));
         // Then a word and a bit are cheap to tell from a number.

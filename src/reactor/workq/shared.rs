@@ -96,7 +96,7 @@ impl Attachment {
         &self.device
     }
 
-    /// Returns its device, as who holds memory for a use.
+    /// Returns its device as the holder of memory for a use.
     pub(crate) fn holder(&self, purpose: RegistrationUse) -> Holder {
         Holder::new(self.device.id(), purpose)
     }

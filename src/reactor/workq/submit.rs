@@ -170,7 +170,7 @@ impl Attachment {
         Err(unsafe { self.undo(token, error, completed) })
     }
 
-    /// Returns a Slot that was filled, and whose Job no device has seen, is free again.
+    /// Frees a Slot that was filled, and whose Job no device has seen. Returns why.
     ///
     /// # Safety
     ///

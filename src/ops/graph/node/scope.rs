@@ -88,7 +88,7 @@ impl Scope<'_> {
         set.map_err(|error| error.with_call(OP))
     }
 
-    /// Returns a node of the sub-graph of a node: how it ended; `None` if it has not.
+    /// Returns the result of a node of a node's sub-graph; `None` if it has not ended.
     pub fn result_in(
         &self,
         sub: Node<SubGraphNode>,

@@ -245,7 +245,7 @@ impl Driver for Drives<'_> {
     const KEEPS_TIME: bool = true;
     const PIECE: usize = PIECE;
 
-    /// Returns all of it.
+    /// Copies all of it.
     #[inline(always)]
     fn copy(&mut self, work: &Work, from: usize) -> usize {
         debug_assert_eq!(from, 0, "nothing of a copy is left to the next turn");

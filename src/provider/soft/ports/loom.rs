@@ -36,8 +36,8 @@ fn numbers_that_are_set_while_one_takes_are_taken_once() {
     });
 }
 
-/// Returns the two words of one set, as `Flags` takes from them: `takes` says in which order it
-/// clears them.
+/// The two words of one set, as `Flags` takes from them: `takes` says in which order it clears
+/// them.
 fn is_not_lost(takes: fn(&[AtomicU64; 2]) -> u64) -> impl Fn() + Send + Sync {
     move || {
         let words = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);

@@ -37,7 +37,7 @@ impl Shared {
         reaper.doorbells.find(queue, number, process, side)
     }
 
-    /// Returns the client's side of a doorbell page that the server has made.
+    /// Joins a doorbell page that the server has made, as the client.
     pub(super) fn join_page(&self, granted: Granted) -> Result<Arc<DoorbellPage>> {
         let [page, _] = &granted.descriptors;
         let mapping = Arena::received(page, PAGE)?;
@@ -49,7 +49,7 @@ impl Shared {
         Ok(doorbell)
     }
 
-    /// Returns the server's side: the page that the client has already (`known`), or a new one.
+    /// Offers a page, as the server: the one that the client has already (`known`), or a new one.
     pub(super) fn offer_page(
         &self,
         process: Arc<Process>,

@@ -257,8 +257,8 @@ unsafe impl Endpoint for SoftEndpoint {
 }
 
 impl Shared {
-    /// Returns what is finished inline looks at nothing: now and then it must, or whoever does only
-    /// that never hears that its peer has left.
+    /// What is finished inline polls nothing. Now and then it must, or a task that does only that
+    /// never hears that its peer has left.
     #[inline]
     fn has_missed_something(&self) -> bool {
         let turn = self.open.turn.load(Ordering::Relaxed).wrapping_add(1);

@@ -200,7 +200,7 @@ mod tests {
         mapped(text.parse().unwrap())
     }
 
-    /// Returns a table as "v1/fe80::1 v2/10.0.0.1".
+    /// Reads a table from a text such as "v1/fe80::1 v2/10.0.0.1".
     fn table(text: &str) -> Vec<Gid> {
         let each = text.split(' ').zip(0..);
         let entry = |(entry, index): (&str, u32)| {

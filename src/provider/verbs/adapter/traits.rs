@@ -275,9 +275,9 @@ pub(in super::super) fn check_ptr<T>(
         .ok_or_else(|| not_had(call.to_owned(), "", io::Error::last_os_error()))
 }
 
-/// Returns what could not be had, and, if there is one, the limit that may have been in the way:
-/// adapters lock the memory of registrations and of queues. `way_out` is another one, beside a
-/// higher limit.
+/// Returns the error that says what could not be had, and, if there is one, which limit may have
+/// been in the way: adapters lock the memory of registrations and of queues. `way_out` is another
+/// one, beside a higher limit.
 pub(super) fn not_had(what: String, way_out: &str, source: io::Error) -> Error {
     let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(RLIM_INFINITY, |(soft, _)| soft);
     let limited = matches!(source.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN));

@@ -10,7 +10,8 @@ use crate::device::{Arrival, Completion, EndpointState, Token, Verb};
 use crate::error::{JobError, Reason};
 
 impl RcConnection {
-    /// Returns what a completion says of it. True if somebody shall be notified.
+    /// Does what a completion says of the connection. Returns true if its watchers are to be
+    /// notified.
     #[inline(always)]
     pub(in super::super) fn completed(
         self: &Arc<Self>,

@@ -110,7 +110,7 @@ impl Srq {
         self.id
     }
 
-    /// Returns bytes of a receive.
+    /// Returns the size of a receive in bytes.
     pub(in super::super) fn room(&self) -> usize {
         self.room
     }

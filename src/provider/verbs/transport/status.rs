@@ -54,7 +54,7 @@ pub(in super::super) fn cause(
     }
 }
 
-/// Returns a copy that failed.
+/// Returns the error of a copy that failed.
 pub(in super::super) fn device(status: ibv_wc_status, vendor: u32) -> JobError {
     let kind = match status {
         IBV_WC_LOC_LEN_ERR => ErrorKind::InvalidValue,

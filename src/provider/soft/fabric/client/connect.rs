@@ -282,7 +282,7 @@ impl Ticket {
         Error::new(self.kind.unknown, None, text)
     }
 
-    /// Returns a system call failed, and what it was to do with the server.
+    /// Returns the error of a system call that failed, with what it was to do with the server.
     pub(super) fn os(&self, what: &str, errno: Errno) -> Error {
         Error::os(None, format!("{what} the {}", self.kind.who), errno.into())
     }

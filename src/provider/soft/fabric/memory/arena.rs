@@ -34,7 +34,7 @@ fn seals() -> SealFlag {
     SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL
 }
 
-/// Returns what no honest peer sends.
+/// Refuses what no honest peer sends.
 fn hostile<T>(text: String) -> Result<T> {
     Err(Error::new(ErrorKind::NotPermitted, None, text))
 }

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use nix::sys::stat::{FileStat, fstat};
 
-/// Returns bytes of its pages.
+/// Returns the size of its pages in bytes.
 pub(in super::super) fn bytes(memfd: &OwnedFd) -> nix::Result<u64> {
     Ok(bytes_of(&fstat(memfd)?))
 }
@@ -27,7 +27,7 @@ pub(in super::super) fn are_behind(bytes: u64, size: u64) -> bool {
     bytes > size.saturating_add(largest())
 }
 
-/// Returns bytes of the largest page that memory comes in by itself.
+/// Returns the size, in bytes, of the largest page that memory comes in by itself.
 fn largest() -> u64 {
     static LARGEST: OnceLock<u64> = OnceLock::new();
     *LARGEST.get_or_init(|| {

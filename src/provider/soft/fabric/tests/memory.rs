@@ -286,7 +286,7 @@ fn exporter(
     hostile_server(&MEMORY, FORGED.format(), play)
 }
 
-/// Returns an answer that grants so many bytes, with whatever descriptors.
+/// Imports by an answer that grants so many bytes, with whatever descriptors.
 fn grants(len: u64, files: impl FnOnce() -> Vec<OwnedFd> + Send + 'static) -> Result<Imported> {
     let (ticket, thread) = exporter(move |socket, request| {
         let payload = MemoryInfo { len, ..FORGED }.format();

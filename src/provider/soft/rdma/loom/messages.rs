@@ -184,8 +184,7 @@ fn mutant_that_withdraws_its_receives_before_it_says_that_it_leaves_is_found() {
     });
 }
 
-/// Returns a peer sends its last message and leaves: who sees that it has left has seen the
-/// message.
+/// A peer sends its last message and leaves: who sees that it has left has seen the message.
 fn is_taken_first(look: fn(&mut End) -> (bool, bool)) -> impl Fn() + Send + Sync {
     move || {
         let [mut sender, mut receiver] = ends();

@@ -101,7 +101,7 @@ impl Shape {
         }
     }
 
-    /// Returns bytes of memory; `None` for what no endpoint has.
+    /// Returns the size of its memory in bytes; `None` for what no endpoint has.
     pub(in super::super) fn len(self) -> Option<usize> {
         let right = |n: u32| n.is_power_of_two() && n <= MAX_RECEIVES;
         (right(self.host) && right(self.guest))
