@@ -122,7 +122,8 @@ impl Channel {
 
     /// Waits until all messages that were sent before have been written to the socket. The peer
     /// receives them even if this process or its runtime ends then. Sends that begin meanwhile wait
-    /// behind the flush, and [`try_send`](Channel::try_send) returns `Again`.
+    /// behind the flush as long as that is polled, and [`try_send`](Channel::try_send) returns
+    /// `Again`.
     ///
     /// # Errors
     ///
@@ -137,7 +138,7 @@ impl Channel {
     }
 
     /// Returns the next message. Several receives that wait at once get them in the order in which
-    /// they began to wait.
+    /// they began to wait. One that is not polled is passed.
     ///
     /// # Errors
     ///

@@ -1,24 +1,23 @@
 //! One connection: both queues, and how it ends.
 //!
-//! A permit is a place in the send queue. A sender takes one, writes to the socket, and gives it
-//! back if the socket took all. Otherwise the frame keeps it until a flushing task has written the
-//! last of it.
+//! The outbox is the send queue: frames that the socket has not taken. A sender that finds a place
+//! there writes to the socket itself if no frame waits. A flushing task writes the rest.
 
-use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex as AsyncMutex, Semaphore, SemaphorePermit};
 
+use super::ended::{Ended, failed, would_block};
 use super::inbox::Inbox;
 use super::outbox::Outbox;
 use super::peer::Peer;
 use super::socket::Socket;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::{lock, log};
+use crate::sync::{Polled, log};
 
 pub(super) const SEND: &str = "Channel::send";
 pub(super) const RECV: &str = "Channel::recv";
@@ -30,9 +29,8 @@ pub(super) struct Connection {
     peer: Peer,
     max_message: usize,
     send_queue: usize,
-    permits: Semaphore,
-    outbox: Mutex<Outbox>,
-    inbox: AsyncMutex<Inbox>,
+    outbox: Polled<Outbox>,
+    inbox: Polled<Inbox>,
     ended: OnceLock<Ended>,
     /// Where the socket is registered.
     runtime: Handle,
@@ -91,65 +89,8 @@ struct Counts {
     received_bytes: AtomicU64,
 }
 
-/// Why a connection has ended.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Ended {
-    /// `disconnect`.
-    Here,
-    /// The peer disconnected, or its process ended.
-    There,
-    /// The peer ended within a message.
-    Torn,
-    /// The peer sent a longer message than it may.
-    TooLong,
-    /// The socket failed.
-    Failed(io::ErrorKind),
-    /// The runtime of the socket has gone.
-    Runtime,
-}
-
-impl Ended {
-    fn error(self, op: &'static str) -> Error {
-        let (kind, text) = match self {
-            Ended::Here => (ErrorKind::NotConnected, "this side has disconnected"),
-            Ended::There => (
-                ErrorKind::ConnectionReset,
-                "the peer has disconnected, or its process has ended",
-            ),
-            Ended::Torn => (
-                ErrorKind::ConnectionReset,
-                "the peer has ended within a message",
-            ),
-            Ended::TooLong => (
-                ErrorKind::ConnectionReset,
-                "the peer has sent a longer message than it may: the connection was ended",
-            ),
-            Ended::Runtime => (
-                ErrorKind::Shutdown,
-                "the runtime on which the connection was made has ended",
-            ),
-            Ended::Failed(kind) => {
-                let text = format!("the socket failed: {kind}");
-                return Error::new(ErrorKind::ConnectionReset, op, text);
-            }
-        };
-        Error::new(kind, op, text)
-    }
-}
-
-fn would_block(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::WouldBlock
-}
-
-/// Returns what the error of a call on the socket means.
-fn failed(error: &io::Error) -> Ended {
-    match error.kind() {
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Ended::There,
-        // What Tokio says of a socket whose driver has gone.
-        io::ErrorKind::Other => Ended::Runtime,
-        kind => Ended::Failed(kind),
-    }
-}
+/// What was received; an error is why there will be nothing more.
+type Taken<T> = std::result::Result<T, Ended>;
 
 impl Connection {
     pub(super) fn new(
@@ -165,9 +106,8 @@ impl Connection {
             socket,
             max_message,
             send_queue,
-            permits: Semaphore::new(send_queue),
-            outbox: Mutex::new(Outbox::new(max_message)),
-            inbox: AsyncMutex::new(inbox),
+            outbox: Polled::new(Outbox::new(max_message)),
+            inbox: Polled::new(inbox),
             ended: OnceLock::new(),
             runtime: at.runtime,
             device: at.device,
@@ -184,18 +124,20 @@ impl Connection {
         self.max_message
     }
 
-    fn outbox(&self) -> MutexGuard<'_, Outbox> {
-        lock(&self.outbox)
-    }
-
     /// Nothing is sent any more, and who waits is notified. What has come can still be received,
     /// unless this side ended it.
     fn end(&self, why: Ended) {
         if self.ended.set(why).is_ok() {
-            self.permits.close();
-            self.socket.hang_up();
-            self.log("closed", Some(why));
+            self.hang_up(why);
         }
+    }
+
+    /// Says everywhere that it has ended. The caller has no locks.
+    fn hang_up(&self, why: Ended) {
+        self.socket.hang_up();
+        self.outbox.notify();
+        self.inbox.notify();
+        self.log("closed", Some(why));
     }
 
     /// Writes to the log what became of it. The caller has no locks.
@@ -222,31 +164,57 @@ impl Connection {
 
     pub(super) async fn send(self: &Arc<Connection>, message: &[u8]) -> Result<()> {
         self.check(message)?;
-        match self.permits.acquire().await {
-            Ok(permit) => self.put(permit, message),
-            Err(_) => Err(self.over(SEND)),
-        }
+        self.outbox.wait(|| self.poll_put(message)).await
     }
 
     pub(super) fn try_send(self: &Arc<Connection>, message: &[u8]) -> Result<()> {
-        use tokio::sync::TryAcquireError::{Closed, NoPermits};
         self.check(message)?;
-        match self.permits.try_acquire() {
-            Ok(permit) => self.put(permit, message),
-            Err(Closed) => Err(self.over(SEND)),
-            Err(NoPermits) => {
-                let queue = self.send_queue;
-                let text = format!("{queue} messages wait for the peer to read: await send");
-                Err(Error::new(ErrorKind::Again, SEND, text))
-            }
-        }
+        let put = match self.outbox.lets_pass() || self.ended.get().is_some() {
+            true => self.poll_put(message),
+            false => Poll::Pending,
+        };
+        let Poll::Ready(done) = put else {
+            let queue = self.send_queue;
+            let text = format!("{queue} messages wait for the peer to read: await send");
+            return Err(Error::new(ErrorKind::Again, SEND, text));
+        };
+        done
     }
 
-    /// Writes it, or leaves it to the flushing task, which is started if there is none.
-    fn put(self: &Arc<Connection>, permit: SemaphorePermit<'_>, message: &[u8]) -> Result<()> {
-        let mut outbox = self.outbox();
-        if self.ended.get().is_some() {
-            return Err(self.over(SEND));
+    /// Writes the message if the send queue has a place, or leaves it to the flushing task, which
+    /// is started if there is none.
+    fn poll_put(self: &Arc<Connection>, message: &[u8]) -> Poll<Result<()>> {
+        let put = self.outbox.poll(|outbox, _| self.put(outbox, message));
+        // Whom an end wakes is user code, and a runtime that has gone drops the task here.
+        Poll::Ready(match ready!(put) {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                let task = Flushing {
+                    connection: Arc::clone(self),
+                    done: false,
+                };
+                drop(self.runtime.spawn(task.run()));
+                Ok(())
+            }
+            Err(why) => {
+                self.end(why);
+                Err(self.over(SEND))
+            }
+        })
+    }
+
+    /// [`poll_put`](Self::poll_put), under the lock of the outbox. Returns whether a flushing task
+    /// is to be started.
+    ///
+    /// # Errors
+    ///
+    /// Why nothing can be sent: the connection is to end so, unless it has.
+    fn put(&self, outbox: &mut Outbox, message: &[u8]) -> Poll<std::result::Result<bool, Ended>> {
+        if let Some(&why) = self.ended.get() {
+            return Poll::Ready(Err(why));
+        }
+        if outbox.len() >= self.send_queue {
+            return Poll::Pending;
         }
         let idle = outbox.len() == 0;
         // The length was checked.
@@ -255,61 +223,40 @@ impl Connection {
             match self.socket.try_write(outbox.bytes()) {
                 Ok(written) => _ = outbox.wrote(written),
                 Err(error) if would_block(&error) => {}
-                Err(error) => {
-                    // First: whom it wakes is user code.
-                    drop(outbox);
-                    self.end(failed(&error));
-                    return Err(self.over(SEND));
-                }
+                Err(error) => return Poll::Ready(Err(failed(&error))),
             }
         }
         self.counts.sent.fetch_add(1, Relaxed);
-        self.counts
-            .sent_bytes
-            .fetch_add(message.len() as u64, Relaxed);
-        if outbox.len() > 0 {
-            permit.forget();
-            if !outbox.flushing {
-                outbox.flushing = true;
-                // First: a runtime that has gone drops the task here.
-                drop(outbox);
-                let task = Flushing {
-                    connection: Arc::clone(self),
-                    done: false,
-                };
-                drop(self.runtime.spawn(task.run()));
-            }
-        }
-        Ok(())
+        let bytes = message.len() as u64;
+        self.counts.sent_bytes.fetch_add(bytes, Relaxed);
+        let starts = outbox.len() > 0 && !outbox.flushing;
+        outbox.flushing |= starts;
+        Poll::Ready(Ok(starts))
     }
 
     pub(super) async fn recv(&self) -> Result<Bytes> {
-        let mut inbox = self.inbox.lock().await;
-        let why = loop {
-            match self.take(&mut inbox) {
-                Ok(Some(message)) => return Ok(message),
-                Ok(None) => {}
-                Err(why) => break why,
+        let poll = || self.inbox.poll(|inbox, cx| self.poll_take(inbox, cx));
+        self.inbox.wait(poll).await.map_err(|why| {
+            self.end(why);
+            self.over(RECV)
+        })
+    }
+
+    fn poll_take(&self, inbox: &mut Inbox, cx: &mut Context<'_>) -> Poll<Taken<Bytes>> {
+        loop {
+            if let Some(message) = self.take(inbox)? {
+                return Poll::Ready(Ok(message));
             }
-            if let Err(error) = self.socket.readable().await {
-                break failed(&error);
-            }
-        };
-        // First: whom it wakes, and the log, are user code.
-        drop(inbox);
-        self.end(why);
-        Err(self.over(RECV))
+            ready!(self.socket.poll_readable(cx)).map_err(|error| failed(&error))?;
+        }
     }
 
     pub(super) fn try_recv(&self) -> Result<Bytes> {
         let again = |text| Err(Error::new(ErrorKind::Again, RECV, text));
-        let Ok(mut inbox) = self.inbox.try_lock() else {
+        if !self.inbox.lets_pass() {
             return again("another receive is under way");
-        };
-        let taken = self.take(&mut inbox);
-        // First, as in `recv`.
-        drop(inbox);
-        match taken {
+        }
+        match self.inbox.poll(|inbox, _| self.take(inbox)) {
             Ok(Some(message)) => Ok(message),
             Ok(None) => again("no message has come: await recv"),
             Err(why) => {
@@ -324,7 +271,7 @@ impl Connection {
     /// # Errors
     ///
     /// Why there will be none: the connection is to end so, unless it has.
-    fn take(&self, inbox: &mut Inbox) -> std::result::Result<Option<Bytes>, Ended> {
+    fn take(&self, inbox: &mut Inbox) -> Taken<Option<Bytes>> {
         loop {
             if let Some(Ended::Here) = self.ended.get() {
                 return Err(Ended::Here);
@@ -349,24 +296,31 @@ impl Connection {
         }
     }
 
-    /// Waits until the socket has taken everything that was sent before. While the answer is held,
-    /// nothing more is sent.
-    async fn drain(&self) -> Result<SemaphorePermit<'_>> {
-        let all = u32::try_from(self.send_queue).unwrap_or(u32::MAX);
-        let drained = self.permits.acquire_many(all).await;
-        drained.map_err(|_| self.over(FLUSH))
-    }
-
     pub(super) async fn flush(&self) -> Result<()> {
-        self.drain().await.map(drop)
+        let drained = self.outbox.wait(|| self.poll_drained(|| ())).await;
+        drained.map_err(|_| self.over(FLUSH))
     }
 
     /// Ends it once the socket has taken everything that was sent before.
     pub(super) async fn disconnect(&self) {
-        // An error says that it has ended already.
-        if let Ok(_all) = self.drain().await {
-            self.end(Ended::Here);
+        // Under the lock of the outbox, so that nothing is sent meanwhile.
+        let end = || self.ended.set(Ended::Here);
+        if let Ok(Ok(())) = self.outbox.wait(|| self.poll_drained(end)).await {
+            self.hang_up(Ended::Here);
         }
+    }
+
+    /// Calls `then`, under the lock of the outbox, once the socket has taken everything.
+    ///
+    /// # Errors
+    ///
+    /// Why the connection has ended.
+    fn poll_drained<R>(&self, then: impl FnOnce() -> R) -> Poll<Taken<R>> {
+        self.outbox.poll(|outbox, _| match self.ended.get() {
+            Some(&why) => Poll::Ready(Err(why)),
+            None if outbox.len() == 0 => Poll::Ready(Ok(then())),
+            None => Poll::Pending,
+        })
     }
 
     /// Ends it now: what waits to be written is not.
@@ -384,7 +338,7 @@ impl Connection {
             sent_bytes: self.counts.sent_bytes.load(Relaxed),
             received_messages: self.counts.received.load(Relaxed),
             received_bytes: self.counts.received_bytes.load(Relaxed),
-            sends_in_flight: self.outbox().len(),
+            sends_in_flight: self.outbox.poll(|outbox, _| outbox.len()),
         }
     }
 }
@@ -417,22 +371,25 @@ impl Flushing {
 
     /// Writes what waits, as far as the socket takes it. The task is done once nothing waits.
     fn write_on(&mut self) {
-        let connection = &*self.connection;
-        let (mut room, mut end) = (0, None);
-        let mut outbox = connection.outbox();
-        match connection.socket.try_write(outbox.bytes()) {
-            Ok(written) => room = outbox.wrote(written),
-            Err(error) if would_block(&error) => {}
-            Err(error) => end = Some(failed(&error)),
-        }
-        self.done = outbox.len() == 0 || end.is_some() || connection.ended.get().is_some();
-        outbox.flushing = !self.done;
-        // Dropped first: the wakers of waiting senders are user code.
-        drop(outbox);
+        let connection = Arc::clone(&self.connection);
+        let end = connection.outbox.poll(|outbox, cx| {
+            let end = match connection.socket.try_write(outbox.bytes()) {
+                Ok(written) => {
+                    if outbox.wrote(written) > 0 {
+                        cx.waker().wake_by_ref();
+                    }
+                    None
+                }
+                Err(error) if would_block(&error) => None,
+                Err(error) => Some(failed(&error)),
+            };
+            self.done = outbox.len() == 0 || end.is_some() || connection.ended.get().is_some();
+            outbox.flushing = !self.done;
+            end
+        });
         if let Some(why) = end {
             connection.end(why);
         }
-        connection.permits.add_permits(room);
     }
 }
 

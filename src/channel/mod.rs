@@ -34,6 +34,7 @@ mod builder;
 mod channel;
 mod connection;
 mod delivery;
+mod ended;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;

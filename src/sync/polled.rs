@@ -1,25 +1,31 @@
-//! State that several tasks await: the task that is polled takes what has come, so that a future
-//! that nobody polls keeps nothing from the others.
+//! State that several tasks await: they take what comes in the order in which they have begun to
+//! wait, but a future that nobody polls keeps nothing from the others.
+//!
+//! The rule is that of all lines (ADR 0004): a task that was notified owns nothing. Nobody counts
+//! what there is, so each change notifies all in line. They are polled in order, and one that is
+//! not polled is passed.
+#![expect(unsafe_code, reason = "a task in line is a pinned node")]
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Wake, Waker};
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker, ready};
 
-use tokio::sync::Notify;
+use pin_project::pin_project;
+use tokio::task::coop::poll_proceed;
 
-use super::lock;
+use super::atomic::{AtomicBool, Ordering::SeqCst};
+use super::{Mutex, Order, Turn, WaitNode, Waiters, lock};
 
 pub(crate) struct Polled<T> {
     state: Mutex<T>,
     tasks: Arc<Tasks>,
 }
 
-/// The tasks that wait. As a waker it wakes all of them, since one alone may not be polled.
-#[derive(Default)]
+/// The tasks that wait. As a waker it notifies all of them.
 struct Tasks {
-    all: Notify,
+    line: Waiters,
+    order: Arc<Order>,
     /// A task polls the state: wakers of the application run once the lock was dropped.
     polls: AtomicBool,
     woken: AtomicBool,
@@ -33,16 +39,20 @@ impl Wake for Tasks {
     fn wake_by_ref(self: &Arc<Self>) {
         self.woken.store(true, SeqCst);
         if !self.polls.load(SeqCst) {
-            self.notify();
+            self.notify_if_woken();
         }
     }
 }
 
 impl Tasks {
-    fn notify(&self) {
+    fn notify_if_woken(&self) {
         if self.woken.swap(false, SeqCst) {
-            self.all.notify_waiters();
+            self.notify();
         }
+    }
+
+    fn notify(&self) {
+        self.line.notify_and_wake(|who| who.waiting);
     }
 }
 
@@ -67,7 +77,7 @@ struct Notifies<'a>(&'a Tasks);
 
 impl Drop for Notifies<'_> {
     fn drop(&mut self) {
-        self.0.notify();
+        self.0.notify_if_woken();
     }
 }
 
@@ -75,7 +85,12 @@ impl<T> Polled<T> {
     pub(crate) fn new(state: T) -> Polled<T> {
         Polled {
             state: Mutex::new(state),
-            tasks: Arc::default(),
+            tasks: Arc::new(Tasks {
+                line: Waiters::new(),
+                order: Order::new(),
+                polls: AtomicBool::new(false),
+                woken: AtomicBool::new(false),
+            }),
         }
     }
 
@@ -89,28 +104,95 @@ impl<T> Polled<T> {
         poll(&mut state, &mut Context::from_waker(&waker))
     }
 
-    /// Waits until `poll`, which calls [`Polled::poll`], is ready.
+    /// Notifies all tasks that wait: the state has changed, or what else their polls read. The
+    /// caller has no locks.
+    pub(crate) fn notify(&self) {
+        self.tasks.notify();
+    }
+
+    /// Waits in line until `poll`, which calls [`Polled::poll`], is ready.
     pub(crate) async fn wait<R>(&self, mut poll: impl FnMut() -> Poll<R>) -> R {
+        let mut place = pin!(Place {
+            node: WaitNode::new(),
+            tasks: Arc::clone(&self.tasks),
+        });
         loop {
-            // Before the poll, so that a wake-up after it is not lost.
-            let mut woken = pin!(self.tasks.all.notified());
-            woken.as_mut().enable();
-            if let Poll::Ready(came) = poll() {
-                return came;
-            }
-            // If the poll itself has woken it, other tasks of this thread are first, and so is the
-            // runtime, which may have had this one stop (tokio::task::coop).
-            let at_once = poll_fn(|cx| Poll::Ready(woken.as_mut().poll(cx).is_ready()));
-            match at_once.await {
-                true => tokio::task::yield_now().await,
-                false => woken.await,
+            let turn = poll_fn(|cx| {
+                let budget = ready!(poll_proceed(cx));
+                let came = ready!(place.as_mut().poll(cx, &mut poll));
+                budget.made_progress();
+                Poll::Ready(came)
+            });
+            match turn.await {
+                Some(came) => return came,
+                // All tasks that were woken before are polled first.
+                None => tokio::task::yield_now().await,
             }
         }
+    }
+
+    /// Returns whether a caller that does not wait may poll for what there is: if no task waits, or
+    /// those that do were notified and are not polled.
+    pub(crate) fn lets_pass(&self) -> bool {
+        self.tasks.line.lets_pass(Some(&self.tasks.order), || true)
+    }
+}
+
+/// A task's place in line.
+#[pin_project]
+struct Place {
+    // Dropped before the line.
+    #[pin]
+    node: WaitNode,
+    tasks: Arc<Tasks>,
+}
+
+impl Place {
+    /// Returns `None` if others, who may be polled yet, are first: the caller polls again soon.
+    fn poll<R>(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        poll: &mut impl FnMut() -> Poll<R>,
+    ) -> Poll<Option<R>> {
+        let this = self.project();
+        let (tasks, node) = (&**this.tasks, this.node.as_ref());
+        let enqueue = || {
+            // SAFETY: the line lies in the Arc of the tasks, which is dropped after the node.
+            unsafe {
+                tasks.line.enqueue_in(Some(&tasks.order), node, cx.waker());
+            }
+        };
+        if !node.is_linked() {
+            if tasks.line.is_empty()
+                && let Poll::Ready(came) = poll()
+            {
+                return Poll::Ready(Some(came));
+            }
+            // There may be something that those in front were notified of, and do not take.
+            enqueue();
+            tasks.line.notify_self(node);
+        }
+        match tasks.line.turn(node) {
+            Turn::Hold => return Poll::Ready(None),
+            Turn::Wait => enqueue(),
+            Turn::Take => {
+                // First, so that a change after the poll notifies it.
+                enqueue();
+                if let Poll::Ready(came) = poll() {
+                    tasks.line.leave(node);
+                    // There may be more.
+                    tasks.notify();
+                    return Poll::Ready(Some(came));
+                }
+            }
+        }
+        Poll::Pending
     }
 }
 
 #[cfg(all(test, not(tokio_doca_loom)))]
 mod tests {
+    use std::future::Future;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use super::*;
@@ -130,5 +212,45 @@ mod tests {
         assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
         waker.unwrap().wake();
         assert!(!polled.tasks.woken.load(SeqCst), "the tasks were notified");
+    }
+
+    #[test]
+    fn tasks_take_in_order_and_one_that_nobody_polls_is_passed() {
+        let polled = Polled::new(0);
+        let take = || {
+            polled.poll(|left, _| match *left {
+                0 => Poll::Pending,
+                _ => {
+                    *left -= 1;
+                    Poll::Ready(())
+                }
+            })
+        };
+        let put = |some| {
+            polled.poll(|left, cx| {
+                *left += some;
+                cx.waker().wake_by_ref();
+            });
+        };
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut waits: Vec<_> = (0..4).map(|_| Box::pin(polled.wait(take))).collect();
+        let mut poll = |at: usize| waits[at].as_mut().poll(&mut cx).is_ready();
+        assert!((0..4).all(|at| !poll(at)));
+        assert!(!polled.lets_pass(), "nothing has come");
+        put(1);
+        assert!(!poll(2), "those in front may be polled yet");
+        assert!(poll(0) && !poll(2) && !poll(1), "the first has it");
+        put(2);
+        assert!(
+            !poll(3) && poll(3),
+            "it has passed those that are not polled"
+        );
+        assert!(poll(1) && !poll(2));
+        put(1);
+        assert!(
+            !polled.lets_pass() && polled.lets_pass(),
+            "a call that does not wait, too"
+        );
+        assert!(poll(2));
     }
 }

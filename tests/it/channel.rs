@@ -296,6 +296,114 @@ fn receives_that_wait_get_messages_in_their_order() {
     });
 }
 
+/// As the branches of `select!`s whose other branches work now.
+#[test]
+fn receives_that_nobody_polls_stop_nobody() {
+    run(async {
+        let (client, server) = pair().await;
+        let mut idle: Vec<_> = (0..3).map(|_| Box::pin(server.recv())).collect();
+        idle.iter_mut().for_each(|recv| poll_pending(recv.as_mut()));
+        let other = server.clone();
+        let waits = tokio::spawn(async move {
+            let first = other.recv().await.unwrap();
+            (first, other.recv().await.unwrap())
+        });
+        tokio::task::yield_now().await;
+        for message in ["first", "second", "third"] {
+            client.send(message.as_bytes()).await.unwrap();
+        }
+        let (first, second) = in_time("two messages", waits).await.unwrap();
+        assert_eq!((&first[..], &second[..]), (&b"first"[..], &b"second"[..]));
+        let third = in_time("one of them", idle.remove(1)).await;
+        assert_eq!(third.unwrap(), "third");
+        client.send(b"fourth").await.unwrap();
+        // All of them were notified: the first call that does not wait lets them pass.
+        until("a message", || {
+            server.try_recv().is_ok_and(|it| it == "fourth")
+        })
+        .await;
+    });
+}
+
+#[test]
+fn an_accept_that_nobody_polls_stops_nobody() {
+    run(async {
+        let (pf0, name) = (function("pf0"), unique("idle"));
+        let service = Arc::new(service(builder(), &name));
+        let mut idle = pin!(service.accept());
+        poll_pending(idle.as_mut());
+        let other = Arc::clone(&service);
+        let waits = tokio::spawn(async move { other.accept().await.unwrap() });
+        let client = in_time("the client", builder().connect(&pf0, &name)).await;
+        let server = in_time("the other accept", waits).await.unwrap();
+        client.unwrap().send(b"hello").await.unwrap();
+        assert_eq!(server.recv().await.unwrap(), "hello");
+        let (client, server) = tokio::join!(builder().connect(&pf0, &name), idle);
+        assert!(client.is_ok() && server.is_ok());
+    });
+}
+
+#[test]
+fn sends_and_flushes_that_nobody_polls_stop_nobody() {
+    run(async {
+        let (client, server) = pair().await;
+        let sent = fill(&client, 4080);
+        let mut flush = pin!(client.flush());
+        poll_pending(flush.as_mut());
+        let mut idle: Vec<_> = (0..3).map(|_| Box::pin(client.send(b"idle"))).collect();
+        idle.iter_mut().for_each(|send| poll_pending(send.as_mut()));
+        let other = client.clone();
+        let sends = tokio::spawn(async move { other.send(b"polled").await });
+        tokio::task::yield_now().await;
+        for _ in 0..sent {
+            in_time("a message", server.recv()).await.unwrap();
+        }
+        in_time("the polled send", sends).await.unwrap().unwrap();
+        assert_eq!(
+            in_time("its message", server.recv()).await.unwrap(),
+            "polled"
+        );
+        in_time("the flush", flush).await.unwrap();
+        in_time("an idle send", idle.remove(1)).await.unwrap();
+        assert_eq!(in_time("its message", server.recv()).await.unwrap(), "idle");
+    });
+}
+
+/// A place that becomes free belongs to who waited first, also against a call that comes just then.
+#[test]
+fn sends_that_wait_are_sent_in_their_order() {
+    run(async {
+        let (client, server) = pair().await;
+        let sent = fill(&client, 4080);
+        let mut sends: Vec<_> = (0..4_u8)
+            .map(|number| {
+                let client = client.clone();
+                Box::pin(async move { client.send(&[number]).await })
+            })
+            .collect();
+        sends
+            .iter_mut()
+            .for_each(|send| poll_pending(send.as_mut()));
+        let sends = tokio::spawn(futures::future::join_all(sends.into_iter().rev()));
+        for _ in 0..sent {
+            in_time("a message", server.recv()).await.unwrap();
+        }
+        assert!(
+            in_time("all sends", sends)
+                .await
+                .unwrap()
+                .iter()
+                .all(Result::is_ok)
+        );
+        for number in 0..4_u8 {
+            assert_eq!(
+                in_time("one of them", server.recv()).await.unwrap(),
+                [number][..]
+            );
+        }
+    });
+}
+
 #[test]
 fn a_peer_that_does_not_read_is_thrown_out() {
     run(async {

@@ -4,8 +4,7 @@
 use std::cmp::Reverse;
 use std::future::poll_fn;
 use std::sync::Arc;
-
-use tokio::sync::OwnedMutexGuard;
+use std::task::Poll;
 
 use super::is_of_rdma;
 use crate::device::{Device, RegistrationUse};
@@ -13,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::mem::{Buf, BufPool, Mmap};
 use crate::stream::flow::RESERVED;
 use crate::stream::options::StreamOptions;
-use crate::sync::{Blocking, Mutex, lock};
+use crate::sync::{Blocking, Mutex, Polled, lock};
 
 /// The most bytes of a part that is for several streams.
 const PART: usize = 8 << 20;
@@ -29,11 +28,33 @@ pub(super) struct Memory {
     /// `None` if no device reaches it.
     device: Option<Device>,
     parts: Arc<Mutex<Vec<Part>>>,
-    /// The party that adds a part has it until the part is there.
-    growing: Arc<Growing>,
+    /// A part is being added.
+    growing: Arc<Polled<bool>>,
 }
 
-type Growing = tokio::sync::Mutex<()>;
+/// Adds a part; nobody else does until this is dropped.
+struct Growing(Arc<Polled<bool>>);
+
+impl Growing {
+    async fn begin(all: &Arc<Polled<bool>>) -> Growing {
+        let begin = || {
+            all.poll(|growing, _| match std::mem::replace(growing, true) {
+                true => Poll::Pending,
+                false => Poll::Ready(Growing(Arc::clone(all))),
+            })
+        };
+        all.wait(begin).await
+    }
+}
+
+impl Drop for Growing {
+    fn drop(&mut self) {
+        self.0.poll(|growing, cx| {
+            *growing = false;
+            cx.waker().wake_by_ref();
+        });
+    }
+}
 
 /// The memory of some streams.
 struct Part {
@@ -58,7 +79,7 @@ impl Memory {
             options,
             device: device.cloned(),
             parts: Arc::default(),
-            growing: Arc::default(),
+            growing: Arc::new(Polled::new(false)),
         }
     }
 
@@ -69,7 +90,7 @@ impl Memory {
         if let Some(place) = take_whole(&lock(&*self.parts), receives, rdma) {
             return Ok(place);
         }
-        let growing = Arc::clone(&self.growing).lock_owned().await;
+        let growing = Growing::begin(&self.growing).await;
         {
             let parts = lock(&*self.parts);
             // Who grew before may have left some.
@@ -94,12 +115,7 @@ impl Memory {
 
     /// Adds a part, and takes the memory of a stream of it. If this is dropped meanwhile the part
     /// comes all the same.
-    async fn grow(
-        &self,
-        op: &'static str,
-        rdma: bool,
-        growing: OwnedMutexGuard<()>,
-    ) -> Result<Place> {
+    async fn grow(&self, op: &'static str, rdma: bool, growing: Growing) -> Result<Place> {
         let (options, device) = (self.options, self.device.clone());
         let parts = Arc::clone(&self.parts);
         let mut call = Blocking::new();

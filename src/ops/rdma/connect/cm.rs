@@ -4,20 +4,19 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::Notify;
 use tracing::{debug, warn};
 
 use super::super::Rdma;
 use crate::device::{CmAnswer, CmListening, CmOffer, CmOptions, Device};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::RdmaState;
-use crate::sync::{Blocking, Mutex, deadline, lock, log};
+use crate::sync::{Blocking, Polled, deadline, log};
 
 const TO: &str = "Rdma::connect_to";
 const ACCEPT: &str = "CmRequest::accept";
@@ -254,16 +253,10 @@ pub struct CmListener {
     device: Device,
     // Before the line: no request comes after it.
     listening: Box<dyn CmListening>,
-    line: Arc<Line>,
+    line: Arc<Polled<Requests>>,
 }
 
 /// Requests that wait.
-#[derive(Default)]
-struct Line {
-    requests: Mutex<Requests>,
-    changed: Notify,
-}
-
 #[derive(Default)]
 struct Requests {
     offers: VecDeque<Box<dyn CmOffer>>,
@@ -271,40 +264,32 @@ struct Requests {
     failure: Option<(ErrorKind, String)>,
 }
 
-impl Line {
-    fn arrived(&self, offer: Result<Box<dyn CmOffer>>) {
-        let mut requests = lock(&self.requests);
-        let refused = match offer {
-            Ok(offer) if requests.offers.len() < BACKLOG => {
-                requests.offers.push_back(offer);
-                None
+impl Requests {
+    fn arrived(line: &Polled<Requests>, offer: Result<Box<dyn CmOffer>>) {
+        let refused = line.poll(|requests, cx| {
+            match offer {
+                Ok(offer) if requests.offers.len() >= BACKLOG => return Some(offer),
+                Ok(offer) => requests.offers.push_back(offer),
+                Err(error) => requests.failure = Some((error.kind(), error.to_string())),
             }
-            Ok(offer) => Some(offer),
-            Err(error) => {
-                requests.failure = Some((error.kind(), error.to_string()));
-                drop(requests);
-                return self.changed.notify_waiters();
-            }
-        };
-        drop(requests);
-        match refused {
-            // All: one task may not be polled.
-            None => self.changed.notify_waiters(),
-            Some(offer) => {
-                let peer = offer.peer_addr();
-                let text = "too many requests wait at a CmListener: one is refused";
-                log(|| debug!(target: "tokio_doca::rdma", %peer, "{text}"));
-            }
+            cx.waker().wake_by_ref();
+            None
+        });
+        if let Some(offer) = refused {
+            let peer = offer.peer_addr();
+            let text = "too many requests wait at a CmListener: one is refused";
+            log(|| debug!(target: "tokio_doca::rdma", %peer, "{text}"));
         }
     }
 
-    fn take(&self) -> Option<Result<Box<dyn CmOffer>>> {
-        let mut requests = lock(&self.requests);
-        if let Some(offer) = requests.offers.pop_front() {
-            return Some(Ok(offer));
+    fn take(&mut self) -> Poll<Result<Box<dyn CmOffer>>> {
+        if let Some(offer) = self.offers.pop_front() {
+            return Poll::Ready(Ok(offer));
         }
-        let (kind, text) = requests.failure.clone()?;
-        Some(Err(Error::new(kind, None, text)))
+        match &self.failure {
+            Some((kind, text)) => Poll::Ready(Err(Error::new(*kind, None, text.clone()))),
+            None => Poll::Pending,
+        }
     }
 }
 
@@ -320,9 +305,9 @@ impl CmListener {
     /// the system's, if it is not this host's.
     pub fn bind(device: &Device, addr: SocketAddr) -> Result<CmListener> {
         const OP: &str = "CmListener::bind";
-        let line = Arc::<Line>::default();
+        let line = Arc::new(Polled::new(Requests::default()));
         let arrived = Arc::clone(&line);
-        let arrivals = Arc::new(move |offer| arrived.arrived(offer));
+        let arrivals = Arc::new(move |offer| Requests::arrived(&arrived, offer));
         let adapter = device.adapter();
         let listening = adapter.listen_at(addr, BACKLOG as u32, arrivals);
         let listening = listening.map_err(|error| error.with_call(OP))?;
@@ -353,16 +338,10 @@ impl CmListener {
     ///
     /// Dropping the future loses no request.
     pub async fn accept(&self) -> Result<CmRequest> {
-        loop {
-            // Before the look, so that what comes after it is heard.
-            let mut changed = pin!(self.line.changed.notified());
-            changed.as_mut().enable();
-            if let Some(taken) = self.line.take() {
-                let taken = taken.map_err(|error| error.with_call("CmListener::accept"));
-                return taken.map(CmRequest);
-            }
-            changed.await;
-        }
+        let poll = || self.line.poll(|requests, _| requests.take());
+        let taken = self.line.wait(poll).await;
+        let taken = taken.map_err(|error| error.with_call("CmListener::accept"));
+        taken.map(CmRequest)
     }
 }
 
