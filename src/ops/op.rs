@@ -143,7 +143,7 @@ impl<R: Request> Kind for R {
 /// next one.
 fn start_batch<R: Request>(ops: &mut [Op<R>]) -> (usize, Option<JobError>) {
     let at = std::ptr::from_ref(ops[0].flight.context().attachment());
-    let (mut inline, mut begun) = (0, ArrayVec::<LeasedJob<R>, SUBMIT_BATCH>::new());
+    let (mut inline, mut begun) = (0, ArrayVec::<Prepared<R::Job>, SUBMIT_BATCH>::new());
     for op in ops.iter_mut().take(SUBMIT_BATCH) {
         let request = op.flight.context();
         if !std::ptr::eq(request.attachment(), at) {
@@ -163,7 +163,7 @@ fn start_batch<R: Request>(ops: &mut [Op<R>]) -> (usize, Option<JobError>) {
             op.flight.set_ready(outcome);
             inline += 1;
         } else {
-            begun.push(job);
+            begun.push(Prepared::new(job));
         }
     }
     if begun.is_empty() {
@@ -171,7 +171,7 @@ fn start_batch<R: Request>(ops: &mut [Op<R>]) -> (usize, Option<JobError>) {
     }
     let mut tokens = ArrayVec::<_, SUBMIT_BATCH>::new();
     let at = ops[0].flight.context().attachment();
-    let error = at.try_start_all(begun.into_iter().map(Prepared::new), &mut tokens);
+    let error = at.try_start_all(&mut begun, &mut tokens);
     for (token, op) in tokens.iter().zip(&mut ops[inline..]) {
         op.flight.set_in_flight(*token);
     }
@@ -221,8 +221,8 @@ fn poll<R: Request>(mut flight: Pin<&mut JobFuture<R>>, cx: &mut Context<'_>) ->
             finish(flight, cx, outcome, bytes)
         }
         None => {
-            let prepared = Prepared::new(begun);
-            let outcome = ready!(flight.as_mut().start(cx, prepared, prepare));
+            let mut prepared = Prepared::new(begun);
+            let outcome = ready!(flight.as_mut().start(cx, &mut prepared, prepare));
             finish(flight, cx, outcome, 0)
         }
     }

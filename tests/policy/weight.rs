@@ -23,8 +23,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "device",
-        2536,
-        "44: the contract suite, another crate now, lends sessions; 46: which address; 46: the path; 46: names that a provider alone knows, completion vectors; 45: the contract has a module of its own; 46: whether a peer is of the same kind; 47: what a peer permits; 48: connections by addresses; 48: what a refusal says",
+        2539,
+        "44: the contract suite, another crate now, lends sessions; 46: which address; 46: the path; 46: names that a provider alone knows, completion vectors; 45: the contract has a module of its own; 46: whether a peer is of the same kind; 47: what a peer permits; 48: connections by addresses; 48: what a refusal says; 51: an endpoint says once that it finishes nothing inline",
     ),
     (
         "error",
@@ -58,13 +58,13 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "provider/verbs",
-        8259,
-        "46: which address of a port, by the networks of this host; 46: ports of adapters have names; 46: whether a peer is of the same kind; 47: what a peer permits; 48: rdma_cm; 48: memory by address and key; 48: what a reader found in rdma_cm; 48: why nobody can listen; 48: iWARP by rdma_cm; 48: what a reader found over iWARP; V13: no wake-up for nothing; issue 51, 2: lists of 32; 43: queue pairs of copies are replaced outside of locks; 50: longer names break lines",
+        8310,
+        "46: which address of a port, by the networks of this host; 46: ports of adapters have names; 46: whether a peer is of the same kind; 47: what a peer permits; 48: rdma_cm; 48: memory by address and key; 48: what a reader found in rdma_cm; 48: why nobody can listen; 48: iWARP by rdma_cm; 48: what a reader found over iWARP; V13: no wake-up for nothing; issue 51, 2: lists of 32; 43: queue pairs of copies are replaced outside of locks; 50: longer names break lines; 51: a list of jobs is posted from where they lie",
     ),
     (
         "reactor",
-        7015,
-        "45: a handshake is late after a second; 46: that a peer leaves is no warning; 46: the peer's address; 46: completion vectors; 46: the log names the peer of a stream; 46: an orderly end of a stream warns nobody; 46: whether a thread polls; 47: a search for a Slot begins where the last has ended; 46: whether a WorkQ was shut down; 47: what a peer permits; issue 51, 2: jobs that are given to the device together; 48: a child of fork leaves the parent's registrations; 50: longer names break lines",
+        7052,
+        "45: a handshake is late after a second; 46: that a peer leaves is no warning; 46: the peer's address; 46: completion vectors; 46: the log names the peer of a stream; 46: an orderly end of a stream warns nobody; 46: whether a thread polls; 47: a search for a Slot begins where the last has ended; 46: whether a WorkQ was shut down; 47: what a peer permits; issue 51, 2: jobs that are given to the device together; 48: a child of fork leaves the parent's registrations; 50: longer names break lines; 51: Slots are filled from where a job lies; what finishes nothing inline is asked once",
     ),
     (
         "stream",
@@ -79,7 +79,7 @@ const RECORD: [(&str, usize, &str); 14] = [
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 49_297;
+const SUM: usize = 49_389;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

@@ -22,6 +22,12 @@ use crate::error::{ErrorKind, JobError};
 ///
 /// Implementors keep the duties 1 to 4 and 7 of the [contract](crate::device::contract).
 pub unsafe trait Submit: Send + Sync {
+    /// Returns false if [`try_inline`](Submit::try_inline) never finishes a job. The crate asks
+    /// once, for each endpoint and each port of a sync event.
+    fn finishes_inline(&self) -> bool {
+        true
+    }
+
     /// Finishes the job now, on this thread, or returns `None` and has not begun. Takes no Token,
     /// and keeps nothing.
     ///

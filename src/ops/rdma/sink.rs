@@ -169,17 +169,18 @@ impl<S: MaybeSource> SendSink<S> {
                 outcome?;
             }
         }
-        let mut fed: ArrayVec<S, SUBMIT_BATCH> = ArrayVec::new();
-        let mut batch = self.fed.drain(..).map(|(src, begun)| {
-            fed.push(src);
-            Prepared::new(begun)
-        });
-        let (launched, refused) = match self.waiting.is_empty() && batch.len() > 0 {
+        let fed = self
+            .fed
+            .drain(..)
+            .map(|(src, begun)| (src, Prepared::new(begun)));
+        let (mut fed, mut batch): (ArrayVec<S, SUBMIT_BATCH>, ArrayVec<_, SUBMIT_BATCH>) =
+            fed.unzip();
+        let (launched, refused) = match self.waiting.is_empty() && !batch.is_empty() {
             true => RunWaiter::launch_all::<_, SUBMIT_BATCH>(at, &mut batch, &run),
             false => (0, Ok(())),
         };
         // The Leases of those that must wait go back.
-        batch.for_each(drop);
+        drop(batch);
         self.in_flight += launched;
         refused?;
         fed.drain(..launched);

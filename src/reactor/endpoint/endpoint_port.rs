@@ -86,7 +86,7 @@ impl EndpointPort {
             })
         };
         let endpoint = attachment.queue.open_endpoint(config)?;
-        attachment.to = Arc::clone(&endpoint) as Arc<dyn Submit>;
+        attachment.submit_to(Arc::clone(&endpoint) as Arc<dyn Submit>);
         attachment.order = Some(Order::new());
         watched.set_endpoint(&endpoint);
         let registry = &attachment.shared.core.registry;

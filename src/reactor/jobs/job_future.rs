@@ -82,14 +82,17 @@ impl<C: HasAttachment> JobFuture<C> {
     }
 
     /// Submits at once, or says why not: nothing waits.
-    pub(crate) fn try_start<J: AsJob>(&mut self, prepared: Prepared<J>) -> Result<(), JobError> {
+    pub(crate) fn try_start<J: AsJob>(
+        &mut self,
+        mut prepared: Prepared<J>,
+    ) -> Result<(), JobError> {
         let attachment = self.context.attachment();
         let shared = &attachment.shared;
         if !shared.mode.load().is_busy() {
             shared.events.register(shared)?;
         }
         let slot = attachment.try_take()?;
-        let token = attachment.launch(slot, prepared, None)?;
+        let token = attachment.launch(slot, &mut prepared, None)?;
         self.state = State::InFlight(token, Spin::default());
         Ok(())
     }
@@ -110,7 +113,7 @@ impl<C: HasAttachment> JobFuture<C> {
     pub(crate) fn start<J: AsJob>(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        prepared: Prepared<J>,
+        prepared: &mut Prepared<J>,
         prepare: impl Fn(&C) -> Result<Prepared<J>, JobError>,
     ) -> Poll<Outcome> {
         let this = self.project();
@@ -214,11 +217,11 @@ impl Attachment {
 
     /// Submits jobs that the device is given together, in order, without waiting: `N` at most. Adds
     /// the Tokens of those that it has to an empty list. Returns why it has not the next one, whose
-    /// Leases have gone back.
+    /// Leases go back when it is dropped.
     #[inline(always)]
     pub(crate) fn try_start_all<J: AsJob, const N: usize>(
         &self,
-        batch: impl Iterator<Item = Prepared<J>>,
+        batch: &mut [Prepared<J>],
         tokens: &mut ArrayVec<Token, N>,
     ) -> Option<JobError> {
         let shared = &self.shared;
@@ -228,7 +231,7 @@ impl Attachment {
             return Some(error);
         }
         let mut full = None;
-        let batch = batch.map_while(|job| match self.try_take() {
+        let batch = batch.iter_mut().map_while(|job| match self.try_take() {
             Ok(slot) => Some((slot, job, None)),
             Err(error) => {
                 full = Some(error);
@@ -254,7 +257,11 @@ impl Attachment {
     /// Takes the first step of a Job that was not finished inline: it is in flight at once, or in
     /// line.
     #[inline(always)]
-    fn begin<J: AsJob>(&self, prepared: Prepared<J>, policy: Policy) -> Result<State, JobError> {
+    fn begin<J: AsJob>(
+        &self,
+        prepared: &mut Prepared<J>,
+        policy: Policy,
+    ) -> Result<State, JobError> {
         let shared = &self.shared;
         if !policy.is_busy() {
             // Before the Job is the device's: without a runtime nobody would hear of its end.
@@ -270,6 +277,7 @@ impl Attachment {
                 Ok(token) => return Ok(State::InFlight(token, Spin::default())),
             }
         }
+        prepared.give_back();
         Ok(State::Queued(Spin::default()))
     }
 
@@ -290,7 +298,7 @@ impl Attachment {
             let Some(slot) = may_ask.then(|| shared.core.table.take()).flatten() else {
                 return Ok(None);
             };
-            let (prepared, target) = match prepare() {
+            let (mut prepared, target) = match prepare() {
                 Ok(prepared) => prepared,
                 Err(error) => {
                     drop(slot);
@@ -298,7 +306,7 @@ impl Attachment {
                     return Err(error.into());
                 }
             };
-            self.launch(slot, prepared, target).map(Some)
+            self.launch(slot, &mut prepared, target).map(Some)
         };
         self.poll_in_line(&**shared, node, spin, cx, enqueue, take)
     }

@@ -71,7 +71,7 @@ impl RunWaiter {
     pub(crate) fn launch<J: AsJob>(
         at: &Attachment,
         heard: &mut bool,
-        prepared: Prepared<J>,
+        mut prepared: Prepared<J>,
         run: Arc<dyn Run>,
         node: u32,
     ) -> Result<bool, JobError> {
@@ -84,7 +84,7 @@ impl RunWaiter {
         let Some(slot) = shared.core.table.take() else {
             return Ok(false);
         };
-        match at.launch(slot, prepared, Some(Target::Run(run, node))) {
+        match at.launch(slot, &mut prepared, Some(Target::Run(run, node))) {
             Ok(_) => Ok(true),
             // The node waits in line, and asks once more from there.
             Err(LaunchError::Full(_)) => Ok(false),
@@ -93,10 +93,10 @@ impl RunWaiter {
     }
 
     /// As `launch`, for several jobs that the device is given together: `N` at most. Returns how
-    /// many it has; the Leases of the others have gone back.
+    /// many it has; the Leases of the others go back when they are dropped.
     pub(crate) fn launch_all<J: AsJob, const N: usize>(
         at: &Attachment,
-        batch: impl Iterator<Item = Prepared<J>>,
+        batch: &mut [Prepared<J>],
         run: &Arc<dyn Run>,
     ) -> (usize, Result<(), JobError>) {
         let shared = &at.shared;
@@ -107,7 +107,9 @@ impl RunWaiter {
             return (0, Ok(()));
         }
         let target = || Some(Target::Run(Arc::clone(run), 0));
-        let batch = batch.map_while(|job| Some((shared.core.table.take()?, job, target())));
+        let batch = batch
+            .iter_mut()
+            .map_while(|job| Some((shared.core.table.take()?, job, target())));
         let mut tokens = ArrayVec::<_, N>::new();
         let refused = match at.launch_all(batch, &mut tokens) {
             // Those behind it wait in line, and ask once more from there.

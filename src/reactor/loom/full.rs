@@ -36,7 +36,7 @@ impl Bed {
             let Ok(index) = attachment.try_reserve() else {
                 return;
             };
-            match attachment.launch(index.take(), prepared(), None) {
+            match attachment.launch(index.take(), &mut prepared(), None) {
                 // Nobody waits for it: its completion frees the Slot.
                 Ok(token) => attachment.abandon(token),
                 Err(full) => refused(&attachment, full),

@@ -192,13 +192,13 @@ impl Attachment {
     pub(crate) fn post<J: AsJob>(
         &self,
         slot: Reserved<'_>,
-        prepared: Prepared<J>,
+        mut prepared: Prepared<J>,
         user_data: u64,
         meaning: ResultKind,
     ) -> Result<(), JobError> {
         self.launch(
             slot.take(),
-            prepared,
+            &mut prepared,
             Some(Target::Caller(user_data, meaning)),
         )
         .map(drop)

@@ -15,6 +15,7 @@ pub(crate) struct JobLeases {
 }
 
 impl JobLeases {
+    #[inline(always)]
     pub(in crate::reactor) fn new(
         leases: Leases,
         queue: u8,

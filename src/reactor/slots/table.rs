@@ -41,7 +41,12 @@ impl Table {
     #[inline]
     pub(in crate::reactor) fn take(&self) -> Option<ReservedSlot<'_>> {
         let index = self.free.take()?;
-        Some(ReservedSlot { table: self, index })
+        let slot = &self.slots[index as usize];
+        Some(ReservedSlot {
+            table: self,
+            slot,
+            index,
+        })
     }
 
     pub(in crate::reactor) fn free(&self) -> &FreeBitmap {
@@ -181,6 +186,7 @@ impl Table {
 #[must_use]
 pub(crate) struct ReservedSlot<'a> {
     table: &'a Table,
+    slot: &'a Slot,
     index: u32,
 }
 
@@ -194,17 +200,17 @@ impl ReservedSlot<'_> {
     /// Fills the Slot. The device may see it from here on.
     #[inline(always)]
     pub(in crate::reactor) fn fill(self, held: JobLeases, target: Option<Target>) -> Token {
-        let ReservedSlot { table, index } = *ManuallyDrop::new(self);
+        let ReservedSlot { slot, index, .. } = *ManuallyDrop::new(self);
         // SAFETY: this was taken from the free list, and is used up here.
-        let generation = unsafe { table.slots[index as usize].fill(held, target) };
+        let generation = unsafe { slot.fill(held, target) };
         Token::new(0, index, generation)
     }
 
     /// A Job of the caller's own loop has completed before it was the device's.
     pub(in crate::reactor) fn settle(self, user_data: u64, meaning: ResultKind, outcome: Outcome) {
-        let ReservedSlot { table, index } = *ManuallyDrop::new(self);
+        let ReservedSlot { table, slot, index } = *ManuallyDrop::new(self);
         // SAFETY: as in `fill`.
-        unsafe { table.slots[index as usize].settle(user_data, meaning, outcome) };
+        unsafe { slot.settle(user_data, meaning, outcome) };
         table.finished.push(index);
     }
 }

@@ -31,7 +31,7 @@ impl EventPortHandle {
         let registry = &attachment.shared.core.registry;
         let table = registry.add(None, |numbered| WaitTable::new(waits, numbered));
         let waits = table.inspect_err(|_| port.retire())?;
-        attachment.to = Arc::clone(&port) as Arc<dyn Submit>;
+        attachment.submit_to(Arc::clone(&port) as Arc<dyn Submit>);
         attachment.order = Some(Order::new());
         let port = EventPortHandle {
             attachment: attachment.clone(),

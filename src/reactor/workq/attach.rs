@@ -44,6 +44,7 @@ impl WorkQ {
             device: device.clone(),
             index,
             to: Arc::clone(&attached.queue) as Arc<dyn Submit>,
+            finishes_inline: true,
             order: None,
         })
     }

@@ -82,6 +82,8 @@ pub struct Attachment {
     /// What the context's jobs are submitted to: the queue, or what an Rdma or a SyncEvent has on
     /// it.
     pub(in crate::reactor) to: Arc<dyn Submit>,
+    /// What [`Submit::finishes_inline`] has said of it.
+    pub(in crate::reactor) finishes_inline: bool,
     /// The order of jobs in line, of an Rdma or a SyncEvent.
     pub(in crate::reactor) order: Option<Arc<Order>>,
 }
@@ -92,6 +94,12 @@ pub trait HasAttachment {
 }
 
 impl Attachment {
+    /// Has its jobs submitted to a part of the queue.
+    pub(in crate::reactor) fn submit_to(&mut self, to: Arc<dyn Submit>) {
+        self.finishes_inline = to.finishes_inline();
+        self.to = to;
+    }
+
     pub(crate) fn device(&self) -> &Device {
         &self.device
     }

@@ -22,21 +22,39 @@ use crate::sync::{Order, WaitNode};
 /// A job and its Leases, ready to be submitted.
 pub(crate) struct Prepared<J> {
     job: J,
-    leases: Leases,
+    /// `None` once they were handed over, or given back.
+    leases: Option<Leases>,
 }
 
 impl<J> Prepared<J> {
     #[inline(always)]
     pub(crate) fn new<L: OfJob>(begun: Leased<L, J>) -> Prepared<J> {
         let (leases, job) = begun.keep().into_parts();
+        Prepared::of(job, leases)
+    }
+
+    #[inline(always)]
+    fn of(job: J, leases: Leases) -> Prepared<J> {
+        let leases = Some(leases);
         Prepared { job, leases }
+    }
+
+    /// Gives the Leases back: the job waits.
+    #[cold]
+    pub(in crate::reactor) fn give_back(&mut self) {
+        drop(self.leases.take());
+    }
+
+    /// Takes the Leases, for a Slot.
+    #[inline(always)]
+    fn hand_over(&mut self) -> Leases {
+        self.leases.take().expect("a job is submitted once")
     }
 
     /// Returns what a model submits: its device reaches no memory.
     #[cfg(all(test, tokio_doca_loom))]
     pub(in crate::reactor) fn modelled(job: J) -> Prepared<J> {
-        let leases = Leases::of(None, None);
-        Prepared { job, leases }
+        Prepared::of(job, Leases::of(None, None))
     }
 }
 
@@ -49,12 +67,18 @@ impl Attachment {
         begun: &Leased<L, J>,
         ordered: bool,
     ) -> Option<Outcome> {
-        if ordered && self.order.as_ref().is_some_and(|order| !order.is_empty()) {
+        if ordered && self.must_submit() {
             return None;
         }
         // SAFETY: what `mem` has begun holds the Leases of its memory, and of its session, here
         // during the call.
         unsafe { self.to.try_inline(begun.job().as_job()) }
+    }
+
+    /// Returns true if no job of an ordered context can be finished inline.
+    #[inline(always)]
+    fn must_submit(&self) -> bool {
+        !self.finishes_inline || self.order.as_ref().is_some_and(|order| !order.is_empty())
     }
 
     /// Finishes jobs of an ordered context now, in order, and stops at the first one that the
@@ -64,7 +88,7 @@ impl Attachment {
         &self,
         begun: impl Iterator<Item = &'a Leased<L, J>>,
     ) -> ArrayVec<Outcome, N> {
-        if self.order.as_ref().is_some_and(|order| !order.is_empty()) {
+        if self.must_submit() {
             return ArrayVec::new();
         }
         let jobs: ArrayVec<Job<'_>, N> = begun.map(|begun| begun.job().as_job()).collect();
@@ -76,17 +100,16 @@ impl Attachment {
         outcomes
     }
 
-    /// Submits a job by a Slot that was taken. If the device refuses it, the Slot is free again and
-    /// the Leases have gone back.
+    /// Submits a job by a Slot that was taken, from where it lies. If the device refuses it, the
+    /// Slot is free again and the Leases have gone back.
     #[inline(always)]
     pub(in crate::reactor) fn launch<J: AsJob>(
         &self,
         slot: ReservedSlot<'_>,
-        prepared: Prepared<J>,
+        prepared: &mut Prepared<J>,
         target: Option<Target>,
     ) -> Result<Token, LaunchError<'_>> {
-        // The job stays where it lies.
-        let held = JobLeases::new(prepared.leases, self.index, J::written);
+        let held = JobLeases::new(prepared.hand_over(), self.index, J::written);
         // SAFETY: a Prepared is a job and its Leases, which `mem` has put together.
         unsafe { self.submit(slot, prepared.job.as_job(), held, target) }
     }
@@ -95,36 +118,33 @@ impl Attachment {
     /// Tokens of those that it has taken to an empty list. Returns why it has not taken the next
     /// one.
     #[inline(always)]
-    pub(in crate::reactor) fn launch_all<'a, J: AsJob, const N: usize>(
+    pub(in crate::reactor) fn launch_all<'a, 'j, J: AsJob + 'j, const N: usize>(
         &'a self,
-        batch: impl Iterator<Item = (ReservedSlot<'a>, Prepared<J>, Option<Target>)>,
+        batch: impl Iterator<Item = (ReservedSlot<'a>, &'j mut Prepared<J>, Option<Target>)>,
         tokens: &mut ArrayVec<Token, N>,
     ) -> Option<LaunchError<'a>> {
         // As in `submit`.
         let completed = self.shared.counts.collected();
-        let mut jobs = ArrayVec::<J, N>::new();
+        let mut jobs = ArrayVec::<(Token, Job<'_>), N>::new();
         for (slot, prepared, target) in batch {
             assert!(slot.is_of(&self.shared.core.table) && !jobs.is_full());
-            let held = JobLeases::new(prepared.leases, self.index, J::written);
-            tokens.push(slot.fill(held, target));
-            jobs.push(prepared.job);
+            let held = JobLeases::new(prepared.hand_over(), self.index, J::written);
+            jobs.push((slot.fill(held, target), prepared.job.as_job()));
         }
         if jobs.is_empty() {
             return None;
         }
         let submitted = match self.check_open() {
-            Ok(()) => {
-                let jobs = tokens.iter().copied().zip(jobs.iter().map(AsJob::as_job));
-                let jobs: ArrayVec<_, N> = jobs.collect();
-                // SAFETY: as in `submit`, for each of them.
-                unsafe { self.to.submit(&jobs) }
-            }
+            // SAFETY: as in `submit`, for each of them.
+            Ok(()) => unsafe { self.to.submit(&jobs) },
             Err(error) => Submitted::none(error),
         };
+        let (accepted, rest) = jobs.split_at(submitted.accepted.min(jobs.len()));
+        tokens.extend(accepted.iter().map(|&(token, _)| token));
         let refused = submitted.refused;
         let error = refused.unwrap_or(JobError::device(ErrorKind::Unexpected, 0));
         let mut why = None;
-        for token in tokens.drain(submitted.accepted.min(jobs.len())..) {
+        for &(token, _) in rest {
             // SAFETY: filled above, and the device refused the Job: it never saw it (duty 3).
             why.get_or_insert(unsafe { self.undo(token, error, completed) });
         }

@@ -72,10 +72,10 @@ impl RcConnection {
             return Submitted::none(JobError::queue_broken());
         }
         let before = inner.sends.len();
-        let (mut known, mut no_sink) = (1, None);
+        let (mut known, mut no_sink) = (jobs.len(), None);
         // SAFETY: as the caller promises.
-        let one = unsafe { self.post_one(&mut inner, jobs) };
-        let posted = one.unwrap_or_else(|| {
+        let new = unsafe { self.post_new(&mut inner, jobs) };
+        let posted = new.unwrap_or_else(|| {
             // SAFETY: as the caller promises.
             no_sink = unsafe { self.push(&mut inner, jobs) }.err();
             known = inner.sends.len() - before;
@@ -143,28 +143,35 @@ impl RcConnection {
         Ok(())
     }
 
-    /// Posts a Job that comes alone, if none waits: nothing of it is stored but what its completion
-    /// needs.
+    /// Posts Jobs from where they lie, if none waits: nothing of them is stored but what their
+    /// completions need.
     ///
     /// # Safety
     ///
     /// As for `Submit::submit`.
     #[inline(always)]
-    unsafe fn post_one(
+    unsafe fn post_new<'a>(
         &self,
         inner: &mut RcInner,
-        jobs: &[(Token, Job<'_>)],
+        jobs: &[(Token, Job<'a>)],
     ) -> Option<Result<(), PostFailure>> {
-        let (&[(token, Job::Rdma(job))], Some(qp)) = (jobs, &inner.qp) else {
-            return None;
-        };
-        if job.verb == Verb::Read && self.core.context.traits.iwarp || inner.waits {
-            return None;
-        }
+        let qp = inner.qp.as_ref().filter(|_| !inner.waits)?;
         let remote = self.remote(inner, qp);
-        let request = |wr: &mut _, sges: &mut _| fill_request(wr, token, job, &remote, sges);
+        // A read over iWARP needs a sink.
+        let at_once = |job: &RdmaJob| !(remote.iwarp && job.verb == Verb::Read);
+        let is_new = |&(token, job): &(Token, Job<'a>)| match job {
+            Job::Rdma(job) if at_once(job) => Some((token, job)),
+            _ => None,
+        };
+        if let [job] = jobs {
+            let (token, job) = is_new(job)?;
+            let request = |wr: &mut _, sges: &mut _| fill_request(wr, token, job, &remote, sges);
+            // SAFETY: as the caller promises.
+            return unsafe { inner.sends.post_one(qp, token, job, request) };
+        }
+        let new = jobs.iter().map_while(is_new);
         // SAFETY: as the caller promises.
-        unsafe { inner.sends.post_one(qp, token, job, request) }
+        unsafe { inner.sends.post_list(qp, new, jobs.len(), &remote) }
     }
 
     /// # Safety

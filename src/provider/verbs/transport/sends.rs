@@ -86,10 +86,16 @@ impl<W: Work> Sends<W> {
 
     #[inline(always)]
     pub(in super::super) fn push(&mut self, token: Token, work: W) {
+        self.push_for(token, work, 0);
+    }
+
+    /// Adds a Job to the line, of which a chain has these requests already.
+    #[inline(always)]
+    fn push_for(&mut self, token: Token, work: W, requests: u32) {
         self.waiting.push_back(SendEntry {
             token,
             work,
-            requests: 0,
+            requests,
         });
     }
 
@@ -149,6 +155,53 @@ impl<W: Work> Sends<W> {
         });
         self.used += 1;
         let cut = true;
+        Some(posted.map_err(|(_, errno)| PostFailure { at, cut, errno }))
+    }
+
+    /// Posts `count` Jobs of one request each from where they lie, in one chain, if none waits and
+    /// there is room for all of them.
+    ///
+    /// # Safety
+    ///
+    /// As for `post`, of these Jobs.
+    #[inline(always)]
+    pub(in super::super) unsafe fn post_list<'a>(
+        &mut self,
+        qp: &Qp,
+        jobs: impl Iterator<Item = (Token, &'a W)> + Clone,
+        count: usize,
+        context: &W::Context,
+    ) -> Option<Result<(), PostFailure>>
+    where
+        W: 'a,
+    {
+        if self.any_waits() || (self.room.saturating_sub(self.used) as usize) < count {
+            return None;
+        }
+        let mut chain = Chain::new();
+        for (token, work) in jobs.clone() {
+            if !chain.has_room(1) {
+                return None;
+            }
+            work.push(token, &mut chain, context);
+        }
+        if chain.mark().0 != count || count == 0 {
+            return None;
+        }
+        // SAFETY: as the caller promises.
+        let posted = unsafe { qp.post_send(&mut chain) };
+        if let Err((Some(taken), errno)) = posted {
+            jobs.for_each(|(token, work)| self.push_for(token, *work, 1));
+            return Some(Err(self.refused(taken as u32, errno)));
+        }
+        let entries = jobs.map(|(token, work)| SendEntry {
+            token,
+            work: work.posted(),
+            requests: 1,
+        });
+        self.posted.extend(entries);
+        self.used += count as u32;
+        let (at, cut) = (self.posted.len() - 1, true);
         Some(posted.map_err(|(_, errno)| PostFailure { at, cut, errno }))
     }
 

@@ -53,6 +53,10 @@ impl VerbsEndpoint {
 // SAFETY: the duties of `device::contract`, as `VerbsQueue` keeps them: each request that was
 // posted ends once, and what the adapter refuses it has not seen, or is accepted and fails.
 unsafe impl Submit for VerbsEndpoint {
+    fn finishes_inline(&self) -> bool {
+        false
+    }
+
     #[inline]
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         // SAFETY: as the caller promises.
