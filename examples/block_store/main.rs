@@ -13,6 +13,8 @@
 //! if both die, or the one while the other is brought up to date. [`store`] says when a write waits
 //! for a replica that cannot be reached.
 
+#[path = "../arrivals/mod.rs"]
+mod arrivals;
 mod client;
 mod follow;
 mod layout;

@@ -8,21 +8,21 @@ use std::time::Duration;
 
 use futures::TryStreamExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tokio_doca::mem::{BufChain, BufSlice};
 use tokio_doca::{Buf, BufPool, Mmap, Rdma};
 use zerocopy::IntoBytes;
 
+use super::arrivals::{Arrival, Arrivals};
 use super::layout::{ASK, Ask, BLOCK, REPLY, Reply, Status, Verb};
 use super::store::{Lane, Store};
 use super::{Result, say};
 
-/// The most clients at once. Others wait until one leaves.
+/// The most clients at once. Others wait until one leaves, or the time limit has passed.
 const CLIENTS: usize = 64;
 /// Messages of a client that it may send before the server has taken the first.
 const MESSAGES: usize = 2;
-/// How long a client may take to connect.
+/// How long a client may take until it has a place.
 const MEETING: Duration = Duration::from_secs(5);
 /// How long the server waits after it could not accept a client.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -51,21 +51,20 @@ pub(crate) async fn serve(addr: SocketAddr, store: Arc<Store>) -> Result<()> {
     });
     let listener = TcpListener::bind(addr).await?;
     say(&format!("Listening on {}", listener.local_addr()?));
-    let clients = Arc::new(Semaphore::new(CLIENTS));
+    let mut arrivals = Arrivals::new(CLIENTS, MEETING);
     loop {
-        let permit = Arc::clone(&clients).acquire_owned().await?;
         match listener.accept().await {
             Ok((stream, _)) => {
-                let server = Arc::clone(&server);
+                let (server, arrival) = (Arc::clone(&server), arrivals.next());
                 tokio::spawn(async move {
-                    if let Err(error) = server.client(stream).await {
+                    if let Err(error) = server.client(stream, arrival).await {
                         complain(&error);
                     }
-                    drop(permit);
                 });
             }
             Err(error) => {
                 complain(&error);
+                arrivals.oldest_leaves();
                 sleep(PAUSE).await;
             }
         }
@@ -77,13 +76,15 @@ fn complain(error: &dyn Display) {
 }
 
 impl Server {
-    async fn client(&self, mut stream: TcpStream) -> Result<()> {
+    async fn client(&self, mut stream: TcpStream, arrival: Arrival) -> Result<()> {
         let store = &self.store;
-        let builder = Rdma::builder(&store.device).recv_queue_size(MESSAGES as u32);
-        let rdma = builder.attach(&store.workq)?;
-        let met = timeout(MEETING, rdma.handshake_accept(&mut stream)).await;
-        met.map_err(|_| "it did not connect in time")??;
-        drop(stream);
+        let meet = async move {
+            let builder = Rdma::builder(&store.device).recv_queue_size(MESSAGES as u32);
+            let rdma = builder.attach(&store.workq)?;
+            rdma.handshake_accept(&mut stream).await?;
+            Ok(rdma)
+        };
+        let (rdma, _place) = arrival.place(meet).await?;
         let mut requests = rdma.recv_stream(&self.requests, MESSAGES);
         let mut lane = store.lane().await;
         loop {

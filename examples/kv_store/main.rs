@@ -12,6 +12,8 @@
 //! What is promised, and why it holds, is at the head of [`store`], and of [`client`], a file to be
 //! copied. The memory is a memfd that [`keeper`] keeps.
 
+#[path = "../arrivals/mod.rs"]
+mod arrivals;
 mod client;
 mod keeper;
 mod load;

@@ -2,8 +2,10 @@
 //! ask for. Clients read the memory without it.
 //!
 //! A client is not trusted: what it may send is bounded, it cannot write the memory, and one that
-//! takes no answers blocks itself only. But the server has 64 connections, and never ends one that
-//! says nothing more: 64 such clients keep all others from connecting.
+//! takes no answers blocks itself only. It has one of 64 places once it has connected, or has sent
+//! a whole request over TCP, where it loses the place if it says nothing for a minute. But the
+//! server never ends a connection that says nothing more, since its client may read the memory: 64
+//! such clients keep all others out.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -12,13 +14,13 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures::{FutureExt, SinkExt, StreamExt, TryStreamExt};
+use bytes::{Bytes, BytesMut};
+use futures::{FutureExt, SinkExt, TryStreamExt};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 use tokio_doca::mem::Access;
 use tokio_doca::rdma::RecvPool;
@@ -27,14 +29,17 @@ use tokio_util::codec::{Framed, LengthDelimitedCodec};
 use zerocopy::IntoBytes;
 
 use super::Result;
+use super::arrivals::{Arrival, Arrivals};
 use super::memory::Memory;
 use super::store::Store;
 use super::wire::*;
 
-/// The most clients at once. Others wait until one leaves.
+/// The most clients at once. Others wait until one leaves, or the time limit has passed.
 const CLIENTS: usize = 64;
-/// How long a client may take to connect.
+/// How long a client may take until it has a place.
 const MEETING: Duration = Duration::from_secs(5);
+/// How long a client that has a place may keep the server waiting over TCP.
+const IDLE: Duration = Duration::from_secs(60);
 /// Messages of a client that it may send before the server has taken the first.
 const MESSAGES: usize = 4;
 /// Bytes of an answer by message: a text is cut off.
@@ -43,6 +48,15 @@ const ANSWER_ROOM: usize = 256;
 const REMEMBERED: usize = 1 << 16;
 /// How long the server waits after it could not accept a client.
 const PAUSE: Duration = Duration::from_millis(100);
+
+type Frames = Framed<TcpStream, LengthDelimitedCodec>;
+
+/// A client that has shown that it is one.
+enum Client {
+    ByRdma(Rdma),
+    /// With its first request.
+    ByTcp(Box<Frames>, BytesMut),
+}
 
 struct Server {
     device: Device,
@@ -91,13 +105,15 @@ pub(crate) async fn serve(address: &str, device: &Device) -> Result<()> {
     let listener = TcpListener::bind(address).await?;
     let (at, pid) = (listener.local_addr()?, std::process::id());
     let _ = writeln!(io::stdout(), "Listening on {at} as process {pid}");
-    let clients = Arc::new(Semaphore::new(CLIENTS));
+    let mut arrivals = Arrivals::new(CLIENTS, MEETING);
     loop {
-        let permit = Arc::clone(&clients).acquire_owned().await?;
         match listener.accept().await {
-            Ok((stream, _)) => _ = tokio::spawn(Arc::clone(&server).client(stream, permit)),
+            Ok((stream, _)) => {
+                _ = tokio::spawn(Arc::clone(&server).client(stream, arrivals.next()));
+            }
             Err(error) => {
                 complain(&error);
+                arrivals.oldest_leaves();
                 sleep(PAUSE).await;
             }
         }
@@ -109,23 +125,33 @@ fn complain(error: &dyn Display) {
 }
 
 impl Server {
-    async fn client(self: Arc<Self>, stream: TcpStream, _permit: OwnedSemaphorePermit) {
-        if let Err(error) = self.meet(stream).await {
+    async fn client(self: Arc<Self>, stream: TcpStream, arrival: Arrival) {
+        if let Err(error) = self.serve(stream, arrival).await {
             complain(&error);
         }
     }
 
-    async fn meet(&self, mut stream: TcpStream) -> Result<()> {
+    async fn serve(&self, stream: TcpStream, arrival: Arrival) -> Result<()> {
+        let (client, _place) = arrival.place(self.meet(stream)).await?;
+        match client {
+            Client::ByRdma(rdma) => self.messages(&rdma).await,
+            Client::ByTcp(frames, first) => self.frames(*frames, first).await,
+        }
+    }
+
+    async fn meet(&self, mut stream: TcpStream) -> Result<Client> {
         stream.set_nodelay(true)?;
-        let first = timeout(MEETING, stream.read_u8()).await;
-        match first.map_err(|_| "it says nothing")?? {
-            BY_TCP => self.frames(stream).await,
-            BY_RDMA => {
-                let met = timeout(MEETING, self.connect(&mut stream)).await;
-                let rdma = met.map_err(|_| "it did not connect in time")??;
-                drop(stream);
-                self.messages(&rdma).await
+        match stream.read_u8().await? {
+            BY_TCP => {
+                let mut codec = LengthDelimitedCodec::new();
+                codec.set_max_frame_length(MAX_REQUEST);
+                let mut frames = Framed::with_capacity(stream, codec, 2 * MAX_REQUEST);
+                frames.set_backpressure_boundary(4 * MAX_REQUEST);
+                let first = frames.try_next().await?;
+                let first = first.ok_or("it asks for nothing")?;
+                Ok(Client::ByTcp(Box::new(frames), first))
             }
+            BY_RDMA => Ok(Client::ByRdma(self.connect(&mut stream).await?)),
             other => Err(format!("it speaks something else: {other:#x}").into()),
         }
     }
@@ -175,15 +201,10 @@ impl Server {
     }
 
     /// The same over TCP, whose clients get values from here.
-    async fn frames(&self, stream: TcpStream) -> Result<()> {
-        let mut codec = LengthDelimitedCodec::new();
-        codec.set_max_frame_length(MAX_REQUEST);
-        let mut frames = Framed::with_capacity(stream, codec, 2 * MAX_REQUEST);
-        frames.set_backpressure_boundary(4 * MAX_REQUEST);
-        while let Some(first) = frames.next().await {
-            let mut next = Some(first);
+    async fn frames(&self, mut frames: Frames, first: BytesMut) -> Result<()> {
+        let mut next = Some(first);
+        loop {
             while let Some(frame) = next {
-                let frame = frame?;
                 let answer = match Ask::decode(&frame) {
                     Some((ask, Verb::Get, key)) => self.get(ask, key).await?,
                     _ => {
@@ -192,12 +213,15 @@ impl Server {
                         self.answer(&buf).await?
                     }
                 };
-                frames.feed(Bytes::from(answer)).await?;
-                next = frames.next().now_or_never().flatten();
+                timeout(IDLE, frames.feed(Bytes::from(answer))).await??;
+                next = frames.try_next().now_or_never().transpose()?.flatten();
             }
-            SinkExt::<Bytes>::flush(&mut frames).await?;
+            timeout(IDLE, SinkExt::<Bytes>::flush(&mut frames)).await??;
+            next = timeout(IDLE, frames.try_next()).await??;
+            if next.is_none() {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     async fn get(&self, ask: Ask, key: &[u8]) -> Result<Vec<u8>> {

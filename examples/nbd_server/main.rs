@@ -15,13 +15,16 @@
 //!
 //! A client is not trusted. What it may send is bounded, each request is checked against the disk,
 //! and a client that keeps the server waiting too long within a request is cut off (`--stall-ms`).
-//! A client that reads nothing of what it asks for blocks no other. Between two requests a client
-//! may be idle as long as it likes, and keeps its place among at most [`CLIENTS`].
+//! A client that reads nothing of what it asks for blocks no other. A client that has not chosen an
+//! export has no place. Between two requests a client may be idle as long as it likes, and keeps
+//! its place among at most [`CLIENTS`].
 //!
 //! The file is memory here: if it cannot be read or written (a bad sector), the kernel kills the
 //! server (SIGBUS). A file that may be written gets all its blocks at the start, so that this does
 //! not happen when the file system is full.
 
+#[path = "../arrivals/mod.rs"]
+mod arrivals;
 mod disk;
 #[path = "../flags/mod.rs"]
 mod flags;
@@ -40,18 +43,18 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tokio_doca::Device;
 
+use arrivals::{Arrival, Arrivals};
 use disk::Disk;
 use flags::{Flag, Program, Values};
 
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// The most clients at once. Others wait until one leaves.
+/// The most clients at once. Others wait until one leaves, or the time limit has passed.
 const CLIENTS: usize = 64;
-/// How long a client may take to choose an export.
+/// How long a client may take to choose an export, and until it has a place.
 const GREETED: Duration = Duration::from_secs(10);
 /// How long the server waits after it could not accept a client: it may have no descriptor left.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -129,17 +132,16 @@ async fn run(values: &Values) -> Result<()> {
     let file = Some(values.get("--file")).filter(|file| !file.is_empty());
     let disk = Arc::new(Disk::open(&device, file.map(Path::new), size, values)?);
     let (socket, tcp) = (values.get("--socket"), values.get("--tcp"));
-    let clients = Arc::new(Semaphore::new(CLIENTS));
+    let mut arrivals = Arrivals::new(CLIENTS, GREETED);
     if !tcp.is_empty() {
         let listener = TcpListener::bind(tcp).await?;
         said(&format!("Listening on {}", listener.local_addr()?));
         loop {
-            let permit = Arc::clone(&clients).acquire_owned().await?;
-            let Some((stream, _)) = accepted(listener.accept().await).await else {
+            let Some((stream, _)) = accepted(listener.accept().await, &mut arrivals).await else {
                 continue;
             };
             match stream.set_nodelay(true) {
-                Ok(()) => _ = tokio::spawn(serve(Arc::clone(&disk), stream, permit)),
+                Ok(()) => _ = tokio::spawn(serve(Arc::clone(&disk), stream, arrivals.next())),
                 Err(error) => complain("a client", &error),
             }
         }
@@ -151,9 +153,8 @@ async fn run(values: &Values) -> Result<()> {
     let listener = UnixListener::bind(socket)?;
     said(&format!("Listening on {socket}"));
     loop {
-        let permit = Arc::clone(&clients).acquire_owned().await?;
-        if let Some((stream, _)) = accepted(listener.accept().await).await {
-            tokio::spawn(serve(Arc::clone(&disk), stream, permit));
+        if let Some((stream, _)) = accepted(listener.accept().await, &mut arrivals).await {
+            tokio::spawn(serve(Arc::clone(&disk), stream, arrivals.next()));
         }
     }
 }
@@ -168,25 +169,26 @@ async fn remove_stale(socket: &str) {
 }
 
 /// A client that could not be accepted does not end the server.
-async fn accepted<T>(client: io::Result<T>) -> Option<T> {
+async fn accepted<T>(client: io::Result<T>, arrivals: &mut Arrivals) -> Option<T> {
     if let Err(error) = &client {
         complain("accept", error);
+        arrivals.oldest_leaves();
         sleep(PAUSE).await;
     }
     client.ok()
 }
 
 /// One client, to its end.
-async fn serve<S>(disk: Arc<Disk>, stream: S, _permit: OwnedSemaphorePermit)
+async fn serve<S>(disk: Arc<Disk>, stream: S, arrival: Arrival)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
 {
     let mut stream = BufReader::new(stream);
-    let agreed = match timeout(GREETED, handshake::greet(&disk, &mut stream)).await {
-        Ok(Ok(Some(agreed))) => agreed,
-        Ok(Ok(None)) => return,
-        Ok(Err(error)) => return complain("a client", &error),
-        Err(elapsed) => return complain("a client", &elapsed),
+    let greet = async { Ok(handshake::greet(&disk, &mut stream).await?) };
+    let (agreed, _place) = match arrival.place(greet).await {
+        Ok((Some(agreed), place)) => (agreed, place),
+        Ok((None, _)) => return,
+        Err(error) => return complain("a client", &error),
     };
     if let Err(error) = transmission::serve(&disk, &mut stream, agreed).await {
         complain("a client", &error);

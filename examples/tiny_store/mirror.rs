@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_doca::mem::{Access, RemoteMmap};
 use tokio_doca::rdma::RdmaState;
@@ -16,46 +17,61 @@ use crate::store::{BLOCKS, Error, MEMORY, Result, Store, data_at, entry_at};
 
 /// How long the other side may take to connect.
 const LIMIT: Duration = Duration::from_secs(5);
+/// What a primary may do with the memory of its replica.
+const PRIMARY_MAY: Access = Access::RDMA_READ.union(Access::RDMA_WRITE);
 /// How long to wait before the next try.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The replica: lends memory to one primary after the other. It does nothing with it itself.
 pub(crate) async fn lend(device: &Device, listener: TcpListener) -> Result<()> {
-    let peer_may = Access::RDMA_READ | Access::RDMA_WRITE;
     let workq = WorkQ::builder().build()?;
     let memory = Mmap::builder()
         .device(device)
-        .access(Access::LOCAL_READ_WRITE | peer_may)
+        .access(Access::LOCAL_READ_WRITE | PRIMARY_MAY)
         .alloc(MEMORY)?;
-    let blob = memory.export_rdma(device)?;
+    let blob: Arc<[u8]> = memory.export_rdma(device)?.into();
+    let place = Arc::new(Semaphore::new(1));
+    let mut peers = JoinSet::new(); // ends with this future
     loop {
-        let Ok((mut primary, _)) = listener.accept().await else {
+        let Ok((tcp, _)) = listener.accept().await else {
             sleep(PAUSE).await; // no descriptor is free, for example
             continue;
         };
-        let rdma = Rdma::builder(device).permissions(peer_may).attach(&workq)?;
-        let met = async {
-            rdma.handshake_accept(&mut primary).await?;
-            primary.write_u16(blob.len() as u16).await?;
-            primary.write_all(&blob).await?;
-            Ok::<_, Error>(())
-        };
-        match timeout(LIMIT, met).await {
-            Ok(Ok(())) => eprintln!("a primary has come"),
-            Ok(Err(error)) => {
+        let rdma = Rdma::builder(device)
+            .permissions(PRIMARY_MAY)
+            .attach(&workq);
+        let (place, blob) = (Arc::clone(&place), Arc::clone(&blob));
+        // A stranger that says nothing holds up its own task alone.
+        peers.spawn(async move {
+            let served = async { serve(tcp, &rdma?, &place, &blob).await };
+            if let Err(error) = served.await {
                 eprintln!("not a primary: {error}");
-                continue;
             }
-            Err(_) => continue, // it says nothing
-        }
-        // The primary says nothing more, on either connection, until it ends.
-        let mut watch = rdma.watch();
-        tokio::select! {
-            _ = primary.read_u8() => {}
-            _ = watch.wait_for(|state| state != RdmaState::Connected) => {}
-        }
-        eprintln!("the primary has gone");
+        });
+        while peers.try_join_next().is_some() {}
     }
+}
+
+/// Lends the memory to one primary until it ends.
+async fn serve(mut tcp: TcpStream, rdma: &Rdma, place: &Semaphore, blob: &[u8]) -> Result<()> {
+    let met = async {
+        rdma.handshake_accept(&mut tcp).await?;
+        // The key to the memory is in the blob: the primary before this one has ended.
+        let place = place.acquire().await?;
+        tcp.write_u16(blob.len() as u16).await?;
+        tcp.write_all(blob).await?;
+        Ok::<_, Error>(place)
+    };
+    let _place = timeout(LIMIT, met).await??;
+    eprintln!("a primary has come");
+    // The primary says nothing more, on either connection, until it ends.
+    let mut watch = rdma.watch();
+    tokio::select! {
+        _ = tcp.read_u8() => {}
+        _ = watch.wait_for(|state| state != RdmaState::Connected) => {}
+    }
+    eprintln!("the primary has gone");
+    Ok(())
 }
 
 /// The primary's connection to the replica's memory.

@@ -12,7 +12,6 @@ use std::{fmt, io};
 use bytes::Bytes;
 use tokio::net::lookup_host;
 use tokio::runtime::Handle;
-use tracing::debug;
 
 use super::core::Core;
 use super::exchange::Over;
@@ -22,7 +21,6 @@ use crate::channel::{self, Inbox, Peer, Socket};
 use crate::device::Path;
 use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::mem::BufPool;
-use crate::sync::log;
 
 mod memory;
 mod net;
@@ -312,10 +310,6 @@ impl Exchange {
 
     /// Returns why the exchange has ended, as an error.
     pub(super) fn over(&self, over: Over<'_>) -> Error {
-        if let Over::Refused(reason) = over {
-            let peer = self.socket.peer();
-            log(|| debug!(target: "tokio_doca::stream", %peer, reason, "the peer refuses"));
-        }
         let kind = match over {
             Over::Wrong(Wrong::Version(_)) => ErrorKind::UnsupportedVersion,
             // A stranger's words choose nothing for a listener.

@@ -4,8 +4,8 @@
 
 use std::net::Ipv6Addr;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use crate::adapters::{open, provider, try_open};
@@ -13,6 +13,7 @@ use crate::fake_verbs::{Description, Fake, Link, World};
 use futures::{FutureExt, StreamExt};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use support::rdma::{REMOTE, Setup, Side, connect, failed};
+use support::subscriber::OnEvent;
 use support::{test_name, *};
 use tokio::io::AsyncWriteExt;
 use tokio_doca::device::Liveness;
@@ -226,6 +227,29 @@ fn what_there_is_no_memory_for_names_the_limit_of_locked_memory() {
         let text = rejected(everything(&verbs), ErrorKind::NoMemory);
         assert!(text.contains(call) && text.contains("ulimit -l"), "{text}");
     }
+}
+
+#[test]
+fn a_subscriber_that_hears_of_a_failed_reset_may_use_the_rdma() {
+    on_a_thread("an Rdma after a failed reset", || {
+        let world = World::new([Description::roce("fake0")]);
+        let device = open(&provider(&world), "fake0");
+        let workq = WorkQ::builder().build().unwrap();
+        let rdma = Arc::new(Rdma::builder(&device).attach(&workq).unwrap());
+        let (same, (tell, told)) = (Arc::clone(&rdma), mpsc::channel());
+        let uses = OnEvent::new(move |level| {
+            if level == tracing::Level::ERROR {
+                rejected(same.export(), ErrorKind::BadState);
+                same.reset().unwrap();
+                tell.send(same.state()).unwrap();
+            }
+        });
+        world.faults().fail("ibv_modify_qp", 1, libc::EIO);
+        let guard = tracing::subscriber::set_default(uses);
+        rdma.reset().unwrap();
+        drop(guard);
+        assert_eq!(told.try_recv(), Ok(RdmaState::Init));
+    });
 }
 
 #[test]

@@ -1,7 +1,11 @@
 //! How two sides meet: what each learns of the other, who is refused, and peers that are none.
 
+use std::future::{Future, poll_fn};
 use std::io::ErrorKind::{ConnectionAborted, ConnectionReset, TimedOut};
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::Poll;
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -10,6 +14,7 @@ use support::device::under_test;
 use support::loopback::Loopback;
 use support::programs::Folder;
 use support::stream::{Net, hear, offer, say, small};
+use support::subscriber::OnEvent;
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -107,6 +112,36 @@ fn a_listener_on_a_unix_socket_knows_its_peers_user() {
         let mut hello = [0; 5];
         there.read_exact(&mut hello).await.unwrap();
         assert_eq!(&hello, b"hello");
+    });
+}
+
+/// The subscriber is code of the application's.
+#[test]
+fn a_subscriber_that_hears_of_a_stranger_may_use_the_listener() {
+    on_a_thread("a listener after a stranger's words", || {
+        run(async {
+            let (net, heard) = (Arc::new(net(small()).await), Arc::new(AtomicUsize::new(0)));
+            let (same, counter) = (Arc::clone(&net), Arc::clone(&heard));
+            let accepts = OnEvent::new(move |_| {
+                assert!(same.listener.accept().now_or_never().is_none());
+                counter.fetch_add(1, Relaxed);
+            });
+            let _guard = tracing::subscriber::set_default(accepts);
+            let refusal = &b"TDST\x02\x03not you"[..];
+            for (count, words) in (1..).zip([refusal, b"TDST\x09\x01", b"nonsense"]) {
+                let mut stranger = TcpStream::connect(net.addr).await.unwrap();
+                say(&mut stranger, words).await.unwrap();
+                let mut accept = pin!(net.listener.accept());
+                let told = poll_fn(|cx| {
+                    assert!(accept.as_mut().poll(cx).is_pending());
+                    match heard.load(Relaxed) == count {
+                        true => Poll::Ready(()),
+                        false => Poll::Pending,
+                    }
+                });
+                in_time("the event", told).await;
+            }
+        });
     });
 }
 

@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout};
@@ -21,20 +21,6 @@ use tokio_doca::{
     Buf, BufPool, Device, Dma, Mmap, Mode, Rdma, Result, WorkQ, mem::BufInventory,
     workq::WorkQBuilder,
 };
-
-/// Runs the story on a thread of its own, and fails if it does not end.
-fn on_a_thread(what: &'static str, story: impl FnOnce() + Send + 'static) {
-    let (ended, end) = mpsc::channel();
-    let thread = std::thread::spawn(move || {
-        story();
-        // The test may have given up.
-        let _ = ended.send(());
-    });
-    match end.recv_timeout(LIMIT * programs::slowdown()) {
-        Err(mpsc::RecvTimeoutError::Timeout) => panic!("hangs: {what}"),
-        _ => thread.join().expect("the story did not panic"),
-    }
-}
 
 /// What is needed to use a WorkQ: to copy a Buf, through the engine, and to wait for the end of it.
 #[derive(Clone)]

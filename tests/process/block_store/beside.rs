@@ -1,5 +1,7 @@
 //! Hostile clients of the primary, and strangers at the replica, beside an honest client.
 
+use std::net::TcpStream;
+
 use bytes::Bytes;
 use support::programs::is_emulated;
 use support::{LIMIT, run};
@@ -10,7 +12,9 @@ use super::chaos::Pair;
 use super::client::Client;
 use super::layout::{Ask, Verb};
 use crate::hostile::bystander::{Attack, is_served_beside};
-use crate::hostile::messengers::{flood, haunt, take_no_answer, talk_nonsense};
+use crate::hostile::messengers::{
+    SILENT, flood, haunt, say_nothing, take_no_answer, talk_nonsense,
+};
 
 /// Descriptors of a replica, and strangers that stay: more than that.
 const DESCRIPTORS: u32 = 24;
@@ -55,4 +59,28 @@ fn hostile_clients_hold_up_no_honest_one() {
     });
     // The replica takes another primary.
     pair.kill_primary();
+}
+
+#[test]
+fn silent_clients_keep_no_honest_one_out() {
+    if is_emulated("start what a program starts itself") {
+        return;
+    }
+    let pair = Pair::start();
+    let [primary, _] = pair.addrs;
+    run(async {
+        let device = Device::open_default().unwrap();
+        let workq = WorkQ::builder().build().unwrap();
+        let data = Bytes::from_static(b"value");
+        let mut visit = async || {
+            let mut client = Client::new(primary, &device, &workq, LIMIT).unwrap();
+            client.put(0, &data).await.unwrap();
+        };
+        for (name, first) in [("no word", &b""[..]), ("no blob", &[0, 0])] {
+            let silent = async move |attack: &Attack| {
+                say_nothing(|| TcpStream::connect(primary), first, attack).await;
+            };
+            is_served_beside(name, SILENT, &mut visit, silent).await;
+        }
+    });
 }

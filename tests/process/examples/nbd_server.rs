@@ -15,6 +15,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use support::block_until;
 use support::programs::*;
 
+use crate::hostile::bystander::{Attack, is_served_beside};
+use crate::hostile::messengers::{SILENT, say_nothing};
+
 const SIZE: usize = 8 << 20;
 const READ: u16 = 0;
 const WRITE: u16 = 1;
@@ -320,6 +323,21 @@ fn a_client_that_stalls_within_a_request_is_cut_off() {
     assert!(sent.len() < 1 << 20, "{}", sent.len());
     // Between two requests there is no limit.
     idle.write(0, b"idle");
+}
+
+#[test]
+fn silent_clients_keep_no_honest_one_out() {
+    let server = Server::start(&[]);
+    let mut visit = async || server.client().write(0, b"honest");
+    support::run(async {
+        for (name, first) in [("no flags", &b""[..]), ("no option", &[0, 0, 0, 3])] {
+            let socket = server.socket.clone();
+            let silent = async move |attack: &Attack| {
+                say_nothing(|| UnixStream::connect(&socket), first, attack).await;
+            };
+            is_served_beside(name, SILENT, &mut visit, silent).await;
+        }
+    });
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -11,6 +11,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::block_until;
 use support::programs::*;
+
+use crate::hostile::bystander::{Attack, is_served_beside};
+use crate::hostile::messengers::{SILENT, say_nothing};
 
 fn store(words: &[&str]) -> Command {
     let mut command = example("tiny_store");
@@ -91,6 +94,26 @@ fn blocks_survive_each_process_in_turn() {
     has(addr, "7", "by the second primary");
     replica.kill();
     has(addr, "7", "by the second primary");
+}
+
+/// A primary has the replica for as long as it lives: each visit is by another one.
+#[test]
+fn silent_strangers_keep_no_primary_out() {
+    if is_emulated("start what a program starts itself") {
+        return;
+    }
+    let folder = Folder::new();
+    let (log, unread) = (folder.path("primary"), folder.path("replica"));
+    let (addr, replica_addr) = (&*free_address(), &*free_address());
+    let _replica = start(&["replica", replica_addr], &unread);
+    let mut visit = async || start(&["serve", addr, replica_addr], &log).kill();
+    support::run(async {
+        let replica: SocketAddr = replica_addr.parse().unwrap();
+        let silent = async move |attack: &Attack| {
+            say_nothing(|| TcpStream::connect(replica), b"", attack).await;
+        };
+        is_served_beside("silence", SILENT, &mut visit, silent).await;
+    });
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Hostile clients of a service that calls `Rdma::handshake_accept`: they come by TCP, say what the
 //! service wants to hear first, shake hands, and send messages.
 
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ use super::handshakes::{ghost, nobodies};
 
 /// How many there are at once.
 const CLIENTS: usize = 20;
+/// More than the examples have places.
+pub(crate) const SILENT: usize = 100;
 const ROOM: usize = 32 << 10;
 const PACE: Duration = Duration::from_millis(5);
 /// For one life of a client.
@@ -123,6 +126,24 @@ pub(crate) async fn haunt(addr: SocketAddr, first: &'static [u8], attack: &Attac
         let come = tokio::task::spawn_blocking(move || ghost(addr, first, &blob));
         assert_eq!(come.await.unwrap().unwrap(), 0, "it has not come");
         attack.strikes();
+    }
+}
+
+/// More clients than a service has places. They connect, say `first`, and then nothing.
+pub(crate) async fn say_nothing<S: Write>(
+    connect: impl Fn() -> io::Result<S>,
+    first: &[u8],
+    attack: &Attack,
+) {
+    let connect = |_| {
+        let mut socket = connect().unwrap();
+        socket.write_all(first).unwrap();
+        attack.strikes();
+        socket
+    };
+    let _held: Vec<S> = (0..SILENT).map(connect).collect();
+    while attack.goes_on() {
+        sleep(PACE).await;
     }
 }
 

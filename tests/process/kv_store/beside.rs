@@ -1,5 +1,7 @@
 //! Hostile clients of the store, beside an honest one.
 
+use std::net::{SocketAddr, TcpStream};
+
 use support::device::adapter;
 use support::programs::is_emulated;
 use support::{LIMIT, run};
@@ -8,7 +10,7 @@ use tokio_doca::{Device, WorkQ};
 use super::client::Client;
 use super::service::Service;
 use crate::hostile::bystander::{Attack, is_served_beside};
-use crate::hostile::messengers::{haunt, take_no_answer, talk_nonsense};
+use crate::hostile::messengers::{SILENT, haunt, say_nothing, take_no_answer, talk_nonsense};
 
 /// What a client sends before it shakes hands, and a get of a key that is absent.
 const FIRST: &[u8] = b"R";
@@ -40,4 +42,33 @@ fn hostile_clients_hold_up_no_honest_one() {
     });
     let server = service.server;
     nix::sys::signal::kill(server, None).expect("it is the same server");
+}
+
+#[test]
+fn silent_clients_keep_no_honest_one_out() {
+    if is_emulated("start what a program starts itself") || adapter().is_some() {
+        return;
+    }
+    let service = Service::start(&[]);
+    let addr: SocketAddr = service.address.parse().unwrap();
+    run(async {
+        let device = Device::open_default().unwrap();
+        let workq = WorkQ::builder().build().unwrap();
+        let mut visit = async || {
+            let mut client = Client::new(&service.address, &device, &workq, LIMIT).unwrap();
+            client.put(b"honest", b"value").await.unwrap();
+        };
+        let greetings: [(&str, &'static [u8]); 4] = [
+            ("no word", b""),
+            ("no blob", FIRST),
+            ("no request", b"T"),
+            ("half a request", b"T\x10\0\0\0"),
+        ];
+        for (name, first) in greetings {
+            let silent = async move |attack: &Attack| {
+                say_nothing(|| TcpStream::connect(addr), first, attack).await;
+            };
+            is_served_beside(name, SILENT, &mut visit, silent).await;
+        }
+    });
 }

@@ -19,8 +19,8 @@ pub mod subscriber;
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker, ready};
 use std::time::{Duration, Instant};
 
@@ -277,6 +277,20 @@ pub fn run<F: Future>(future: F) -> F::Output {
     let mut output = None;
     run_story(Box::pin(async { output = Some(future.await) }));
     output.expect("the story has ended")
+}
+
+/// Runs the story on a thread of its own, and fails if it does not end.
+pub fn on_a_thread(what: &'static str, story: impl FnOnce() + Send + 'static) {
+    let (ended, end) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        story();
+        // The test may have given up.
+        let _ = ended.send(());
+    });
+    match end.recv_timeout(LIMIT * programs::slowdown()) {
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("hangs: {what}"),
+        _ => thread.join().expect("the story did not panic"),
+    }
 }
 
 /// Not generic: compiled once, and not for each test.

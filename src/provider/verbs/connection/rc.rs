@@ -26,7 +26,7 @@ use super::sinks::Sinks;
 use super::timeouts::Timeouts;
 use crate::device::{EndpointConfig, EndpointState, Path, RdmaJob, Token};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
-use crate::sync::{BriefGuard, BriefMutex, lock, log};
+use crate::sync::{BriefGuard, BriefMutex, lock};
 
 /// The connections of one queue that have failed, or may have, until the queue's next reap.
 #[derive(Default)]
@@ -370,24 +370,26 @@ impl RcConnection {
 
     /// Makes another queue pair, once it has ended. [`begin_anew`](RcConnection::begin_anew) lets
     /// others use it.
-    pub(in super::super) fn renew(&self, inner: &mut RcInner) {
+    ///
+    /// # Errors
+    ///
+    /// If there is none: the connection is in the state Error.
+    pub(in super::super) fn renew(&self, inner: &mut RcInner) -> Result<()> {
         if inner.doubt || inner.retired {
-            return;
+            return Ok(());
         }
         inner.origin = BlobOrigin::new();
         inner.psn = random_psn();
         (inner.gid, inner.path) = (None, None);
         (inner.connecting, inner.got, inner.waits) = (false, false, false);
         inner.silent = None;
-        if let Err(error) = self.begin(inner) {
-            let text = "no queue pair after a reset";
-            log(|| tracing::error!(target: "tokio_doca::verbs", %error, "{text}"));
+        self.begin(inner).inspect_err(|error| {
             let cause = match self.core.context.is_dead() {
                 true => JobError::of(Reason::DeviceGone),
                 false => JobError::device(error.kind(), 0),
             };
             self.set_state(inner, EndpointState::Error(cause));
-        }
+        })
     }
 }
 

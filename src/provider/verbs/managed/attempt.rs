@@ -12,7 +12,7 @@ use super::super::ffi::*;
 use super::super::transport::{Qp, Route};
 use crate::device::{Access, CmAnswer, CmOptions, CmRefused, Mtu, Path};
 use crate::error::{Error, ErrorKind, JobError, Result};
-use crate::sync::{contain, log};
+use crate::sync::contain;
 
 pub(super) struct Attempt {
     /// A thread that asks the peer may have it as well.
@@ -60,9 +60,7 @@ impl Attempt {
             What::CameFirst => {
                 // A message has come before the word that the peer is ready, which it proves.
                 // If that word has come meanwhile it refuses.
-                if let Err(error) = self.id.notify_established() {
-                    log(|| tracing::debug!(target: "tokio_doca::verbs", %error, "a message first"));
-                }
+                let _ = self.id.notify_established();
                 return Ok(Next::Wait);
             }
             What::Failed(kind) => {

@@ -93,7 +93,7 @@ impl Managed {
 
     fn step(self: &Arc<Self>, event: CmEvent) {
         let mut state = lock(&self.state);
-        *state = match std::mem::replace(&mut *state, State::Over) {
+        let next = match std::mem::replace(&mut *state, State::Over) {
             State::Connecting(attempt) => self.go_on(attempt, event),
             // The peer has given up, or the adapter goes: the kernel waits until the id was
             // destroyed.
@@ -109,11 +109,15 @@ impl Managed {
                 State::Over
             }
             other => {
+                *state = other;
+                // First: a subscriber is code of the application's.
+                drop(state);
                 let what = event.what;
                 log(|| tracing::debug!(target: "tokio_doca::verbs", ?what, "an event of rdma_cm"));
-                other
+                return;
             }
         };
+        *state = next;
     }
 
     fn go_on(self: &Arc<Self>, mut attempt: Box<Attempt>, event: CmEvent) -> State {

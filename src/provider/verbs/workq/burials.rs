@@ -7,7 +7,8 @@ use super::super::connection::{Dying, RcConnection, RcInner};
 use super::super::transport::Qp;
 use super::copies::Copies;
 use super::shared::{Poll, Shared};
-use crate::sync::{elsewhere, lock};
+use crate::error::Result;
+use crate::sync::{elsewhere, lock, log};
 
 #[derive(Default)]
 pub(super) struct Burials {
@@ -93,8 +94,9 @@ impl Shared {
     /// Ends a connection, and makes another one of it. The caller tells of changes.
     pub(super) fn reset(&self, conn: &Arc<RcConnection>) {
         self.take_down(conn, RcConnection::begin_end);
-        conn.renew(&mut conn.inner());
+        let renewed = conn.renew(&mut conn.inner());
         self.enter(conn);
+        log_failed(&renewed, "no queue pair after a reset");
     }
 
     /// Takes a connection from the adapter, and ends what is left of it, as `begin` begins it. The
@@ -213,6 +215,7 @@ impl Shared {
         self.burials.tell();
         if goes_on {
             let made = Copies::connect(&self.core, self.depth);
+            log_failed(&made, "no queue pair for copies");
             let number = made.as_ref().ok().map(Qp::num);
             let dies = || number.is_some_and(|it| lock(&self.poll).is_dying(it));
             self.burials.wait_while(dies);
@@ -236,5 +239,12 @@ impl Shared {
         // are retired do not get into this list, which would keep them.
         self.failed.take().iter().for_each(|conn| self.retire(conn));
         self.burials.wait_while(|| self.burials.any());
+    }
+}
+
+/// Writes to the log that a queue pair could not be made. The caller has no lock.
+fn log_failed<T>(made: &Result<T>, text: &str) {
+    if let Err(error) = made {
+        log(|| tracing::error!(target: "tokio_doca::verbs", %error, "{text}"));
     }
 }

@@ -15,7 +15,6 @@ use super::super::transport::{
 };
 use crate::device::{Completion, CopyJob, Submitted, Token, Transport};
 use crate::error::{Error, ErrorKind, JobError, Result};
-use crate::sync::log;
 
 pub(super) struct Copies {
     core: Arc<Core>,
@@ -79,13 +78,6 @@ impl Copies {
 
     /// A new queue pair, which is connected to itself.
     pub(super) fn connect(core: &Arc<Core>, depth: u32) -> Result<Qp> {
-        Copies::try_connect(core, depth).inspect_err(|error| {
-            let text = "no queue pair for copies";
-            log(|| tracing::error!(target: "tokio_doca::verbs", %error, "{text}"));
-        })
-    }
-
-    fn try_connect(core: &Arc<Core>, depth: u32) -> Result<Qp> {
         let context = &core.context;
         let Some(pd) = context.copies_pd() else {
             let text = format!("{} does no copies", context.name);

@@ -1,0 +1,85 @@
+//! Clients on their way to a place of a service.
+//!
+//! A client has no place before it has shown that it is a client: one that connects and says
+//! nothing keeps nobody out. At most [`ARRIVING`] clients arrive at once: if one more comes, the
+//! oldest leaves.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::timeout;
+
+use super::Result;
+
+/// The most clients that have connected and have no place yet.
+const ARRIVING: usize = 64;
+
+/// The places of a service, and the clients that have none yet, the oldest first.
+pub(crate) struct Arrivals {
+    places: Arc<Semaphore>,
+    limit: Duration,
+    arriving: VecDeque<oneshot::Sender<()>>,
+}
+
+/// One client that has no place yet.
+pub(crate) struct Arrival {
+    places: Arc<Semaphore>,
+    limit: Duration,
+    /// Completes once another client needs what this one has.
+    leaves: oneshot::Receiver<()>,
+}
+
+impl Arrivals {
+    /// `limit` is how long a client may take until it has a place.
+    pub(crate) fn new(places: usize, limit: Duration) -> Arrivals {
+        Arrivals {
+            places: Arc::new(Semaphore::new(places)),
+            limit,
+            arriving: VecDeque::new(),
+        }
+    }
+
+    /// Lets one more client arrive.
+    pub(crate) fn next(&mut self) -> Arrival {
+        self.arriving.retain(|client| !client.is_closed());
+        if self.arriving.len() == ARRIVING {
+            self.oldest_leaves();
+        }
+        let (stays, leaves) = oneshot::channel();
+        self.arriving.push_back(stays);
+        Arrival {
+            places: Arc::clone(&self.places),
+            limit: self.limit,
+            leaves,
+        }
+    }
+
+    /// Ends the client that has arrived for the longest time: another one needs its descriptor.
+    pub(crate) fn oldest_leaves(&mut self) {
+        self.arriving.pop_front();
+    }
+}
+
+impl Arrival {
+    /// Meets the client by `meet`, and waits for a place, which the client has until the permit is
+    /// dropped.
+    ///
+    /// # Errors
+    ///
+    /// If `meet` fails, if the time limit has passed, or if too many newer clients arrive.
+    pub(crate) async fn place<T>(
+        self,
+        meet: impl Future<Output = Result<T>>,
+    ) -> Result<(T, OwnedSemaphorePermit)> {
+        let arrive = async {
+            let met = meet.await?;
+            Ok((met, self.places.acquire_owned().await?))
+        };
+        tokio::select! {
+            arrived = timeout(self.limit, arrive) => arrived.map_err(|_| "it came too late")?,
+            _ = self.leaves => Err("it is slow, and newer clients arrive".into()),
+        }
+    }
+}
