@@ -56,6 +56,9 @@ pub(super) fn point(
 ) -> Result<Point, String> {
     let rounds = if vs.is_empty() { 1 } else { ROUNDS };
     let mut kind = Entry::start(plan, length);
+    if let Err(why) = &kind.0 {
+        return Err(why.clone());
+    }
     let mut others: Vec<Entry> = Vec::new();
     for &baseline in vs {
         let baseline = Some(baseline);
@@ -74,7 +77,10 @@ pub(super) fn point(
         }
         step();
     }
-    let figures = kind.end()?;
+    let figures = kind.end().map_err(|why| match plan.peer {
+        Some(_) => format!("it was lost: if bench serve has ended there, start it again ({why})"),
+        None => why,
+    })?;
     let compared = vs.iter().zip(others).map(|(&baseline, other)| {
         let theirs = other.end();
         let ratio = theirs.as_ref().ok().and_then(|it| ratio(&figures, it));
@@ -187,7 +193,7 @@ fn ratio(one: &Figures, other: &Figures) -> Option<f64> {
     ratios.get(ratios.len() / 2).copied()
 }
 
-fn why(failed: Failed) -> String {
+pub(super) fn why(failed: Failed) -> String {
     match failed {
         Failed::Device(error) => text(&error),
         Failed::System(error) => reason(&error),

@@ -138,6 +138,15 @@ impl Measured {
 }
 
 impl Report {
+    /// What is measured by which device, and with which other side.
+    pub(super) fn title(&self) -> String {
+        let title = format!("{} by {} ({})", self.kind, self.device, self.provider);
+        match &self.run.about.peer {
+            Some(peer) => format!("{title} with {}", peer.address),
+            None => title,
+        }
+    }
+
     /// The sentence with which the command fails, unless everything was measured.
     pub(super) fn interrupted(&self) -> Option<String> {
         let all = self.points.len() + self.not_run;

@@ -24,6 +24,9 @@ const RATIO: usize = 8;
 impl Report {
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
+        if let (Some(peer), false) = (&self.run.about.peer, self.points.is_empty()) {
+            text += &wrapped(&format!("{} is {}", peer.address, peer.about));
+        }
         for rows in self.points.chunk_by(|a, b| a.mode == b.mode) {
             if !text.is_empty() {
                 text.push('\n');
@@ -38,14 +41,8 @@ impl Report {
 
     fn heading(&self, text: &mut String, mode: &str) {
         let threads = counted(self.threads, "thread");
-        let Report {
-            kind,
-            device,
-            provider,
-            seconds,
-            ..
-        } = self;
-        let of = format!("{kind} by {device} ({provider}), {mode}, {threads}, {seconds} s a point");
+        let (title, seconds) = (self.title(), self.seconds);
+        let of = format!("{title}, {mode}, {threads}, {seconds} s a point");
         let mut names = format!("{:>9}{:>7}", "size", "depth");
         for (name, width) in FIGURES {
             let _ = write!(names, "{name:>width$}");

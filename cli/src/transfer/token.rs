@@ -29,9 +29,13 @@ pub(crate) struct TokenArgs {
 pub(crate) struct Token(Vec<u8>);
 
 impl TokenArgs {
-    /// Whether an option says a token.
-    pub(crate) fn is_given(&self) -> bool {
-        self.token_file.is_some() || self.token.is_some()
+    /// Fails if an option says a token for which there is no peer.
+    pub(crate) fn unused(&self) -> Result {
+        if self.token_file.is_none() && self.token.is_none() {
+            return Ok(());
+        }
+        let text = "a token is for --peer alone: name the host, or leave the token out";
+        Err(Failure::Usage(text.to_owned()))
     }
 
     /// Reads the token.

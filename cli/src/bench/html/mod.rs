@@ -65,7 +65,7 @@ struct Page {
 
 impl Page {
     fn head(&mut self, report: &Report) {
-        let title = format!("{} by {} ({})", report.kind, report.device, report.provider);
+        let title = report.title();
         let _ = write!(
             self.text,
             "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
@@ -152,7 +152,13 @@ impl Page {
         }
         notes.extend(not_measured(&report.points));
         notes.push("not measured: system calls, because bench does not trace".to_owned());
-        notes.push("Both sides of an operation are in one process.".to_owned());
+        notes.push(match &report.run.about.peer {
+            None => "Both sides of an operation are in one process.".to_owned(),
+            Some(peer) => format!(
+                "The other side is {}. CPU time and allocations are of this side alone.",
+                peer.address
+            ),
+        });
         notes
             .push("What is compared takes turns with the kind, in five rounds of each.".to_owned());
         self.text.push_str("<ul class=\"notes\">\n");
