@@ -9,6 +9,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use tokio_doca::Mode;
 
 use super::load::{Baseline, Failed, Load, Plan};
+use super::trace::{self, BEGIN, END};
 use crate::failure::{reason, text};
 
 /// Rounds of each that is compared. They take turns, so that a busy machine slows all of them.
@@ -44,6 +45,8 @@ pub(super) struct Point {
     pub(super) mode: Mode,
     pub(super) figures: Figures,
     pub(super) vs: Vec<Compared>,
+    /// The system calls of an operation, or why they were not measured.
+    pub(super) calls: Option<Result<f64, String>>,
 }
 
 /// Measures a kind, and what it is compared with, for `length` each. A baseline that fails has a
@@ -97,6 +100,7 @@ pub(super) fn point(
         mode: plan.mode,
         figures,
         vs,
+        calls: None,
     })
 }
 
@@ -140,7 +144,9 @@ impl Figures {
 
     fn round(&mut self, load: &Load, length: Duration) -> Result<(), Failed> {
         let (cpu, allocations) = (cpu(), allocations());
+        trace::mark(BEGIN);
         let round = load.round(length)?;
+        trace::mark(END);
         self.cpu += self::cpu().saturating_sub(cpu);
         self.allocations += self::allocations() - allocations;
         self.took += round.took;

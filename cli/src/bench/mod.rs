@@ -15,6 +15,7 @@ mod peer;
 mod range;
 mod report;
 mod short;
+mod trace;
 mod view;
 
 use std::io::Write;
@@ -95,6 +96,9 @@ pub(crate) struct Args {
     peer: String,
     #[command(flatten)]
     token: TokenArgs,
+    /// Count system calls too, under strace
+    #[arg(long)]
+    trace: bool,
     /// The device [default: the first that copies]
     #[arg(short, long, value_name = "NAME")]
     device: Option<String>,
@@ -258,7 +262,7 @@ async fn measured(args: &Args, plans: Vec<Plan>) -> Result<Measured> {
     let target = target.map(|dst| Target::create_made(dst, args.force));
     let target = target.transpose()?;
     let bar = bar(plans.len(), !args.vs.is_empty());
-    let mut steps = steps(plans, unique(&args.vs), args.duration)?;
+    let mut steps = steps(plans, unique(&args.vs), args.duration, args.trace)?;
     let (mut points, mut failed) = (Vec::new(), None);
     while failed.is_none() {
         let step = tokio::select! {
@@ -282,7 +286,12 @@ async fn measured(args: &Args, plans: Vec<Plan>) -> Result<Measured> {
 }
 
 /// Starts the thread that measures. The process does not wait for it.
-fn steps(plans: Vec<Plan>, vs: Vec<Baseline>, length: Duration) -> Result<UnboundedReceiver<Step>> {
+fn steps(
+    plans: Vec<Plan>,
+    vs: Vec<Baseline>,
+    length: Duration,
+    traces: bool,
+) -> Result<UnboundedReceiver<Step>> {
     let (step, steps) = unbounded();
     let run = move || {
         for plan in &plans {
@@ -291,9 +300,12 @@ fn steps(plans: Vec<Plan>, vs: Vec<Baseline>, length: Duration) -> Result<Unboun
             if step.unbounded_send(Step::Begun(name)).is_err() {
                 return;
             }
-            let point = measure::point(plan, &vs, length, || {
+            let mut point = measure::point(plan, &vs, length, || {
                 let _ = step.unbounded_send(Step::Round);
             });
+            if let (Ok(point), true) = (&mut point, traces) {
+                point.calls = Some(trace::calls(plan));
+            }
             let ends = point.is_err();
             let _ = step.unbounded_send(Step::Ended(Box::new(point)));
             if ends {

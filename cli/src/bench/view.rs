@@ -58,22 +58,32 @@ fn point(text: &mut String, row: &Row) {
     let _ = write!(text, "{:>9}{:>7}", size(row.size), row.depth);
     figures(text, &row.measured);
     text.push('\n');
+    if let Some(calls) = &row.system_calls {
+        beside(text, "strace", &calls.words());
+    }
     row.vs.iter().for_each(|versus| self::versus(text, versus));
 }
 
 fn versus(text: &mut String, versus: &Versus) {
-    let _ = write!(text, "  {:<width$}", versus.name, width = WHAT - 2);
     match &versus.measured {
         Some(measured) => {
+            let _ = write!(text, "  {:<width$}", versus.name, width = WHAT - 2);
             figures(text, measured);
             let ratio = versus.ratio.map_or("-".to_owned(), times);
             let _ = writeln!(text, "{ratio:>RATIO$}");
         }
-        None => {
-            let why = format!("not measured: {}", versus.why());
-            let _ = write!(text, " {}", indented(&why, WHAT + 1).trim_start());
-        }
+        None => beside(
+            text,
+            versus.name,
+            &format!("not measured: {}", versus.why()),
+        ),
     }
+}
+
+/// Writes a row of words.
+fn beside(text: &mut String, name: &str, words: &str) {
+    let _ = write!(text, "  {name:<width$}", width = WHAT - 2);
+    let _ = write!(text, " {}", indented(words, WHAT + 1).trim_start());
 }
 
 fn figures(text: &mut String, measured: &Measured) {
@@ -134,6 +144,7 @@ mod tests {
                 depth: 4096,
                 mode: "busy-poll",
                 measured: measured(),
+                system_calls: None,
                 vs: vec![
                     versus(Some(measured()), None),
                     versus(None, Some(["reason"; 30].join(" "))),

@@ -1,11 +1,13 @@
 //! The token that both sides have.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::failure::{Failure, Result, cannot, name};
 
@@ -82,6 +84,13 @@ impl Token {
 
     pub(crate) fn is_some(&self) -> bool {
         !self.0.is_empty()
+    }
+
+    /// Gives it to a command of this program.
+    pub(crate) fn give(&self, command: &mut Command) {
+        if self.is_some() {
+            command.env(VARIABLE, OsStr::from_bytes(&self.0));
+        }
     }
 
     /// Refuses to do without a token beyond this host. `None` is a host by name.

@@ -110,6 +110,9 @@ fn both_sides_must_have_the_same_token() {
     let other = ["--token", "another token of sixteen"];
     measure(&other).refused(1, &[&cannot, "its token is another one: give both sides"]);
     measure(&["--token", TOKEN]).done();
+    // The traced run gets the token as well.
+    let text = measure(&["--token", TOKEN, "--trace"]).done();
+    assert!(!text.contains("token"), "{text}");
     let ran = server.stop();
     assert_eq!(ran.code, Some(0));
     assert!(

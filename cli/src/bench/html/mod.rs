@@ -151,7 +151,7 @@ impl Page {
             notes.push(format!("not measured: {left}, because the run ended early"));
         }
         notes.extend(not_measured(&report.points));
-        notes.push("not measured: system calls, because bench does not trace".to_owned());
+        notes.extend(traced(&report.points));
         notes.push(match &report.run.about.peer {
             None => "Both sides of an operation are in one process.".to_owned(),
             Some(peer) => format!(
@@ -166,6 +166,24 @@ impl Page {
             let _ = writeln!(self.text, "<li>{}</li>", Escaped(note));
         }
         self.text.push_str("</ul>\n");
+    }
+}
+
+/// The system calls of each point, or why they were not measured.
+fn traced(points: &[Row]) -> Vec<String> {
+    let of = |row: &Row| {
+        let calls = row.system_calls.as_ref()?.words();
+        let Row {
+            size, depth, mode, ..
+        } = row;
+        Some(format!(
+            "{size} bytes, depth {depth}, {mode}: {calls}, under strace"
+        ))
+    };
+    let notes: Vec<String> = points.iter().filter_map(of).collect();
+    match notes.is_empty() {
+        true => vec!["not measured: system calls, without --trace".to_owned()],
+        false => notes,
     }
 }
 

@@ -17,6 +17,7 @@ mod part;
 mod serve;
 
 use std::fmt;
+use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -119,6 +120,12 @@ impl Peer {
             token,
             about: OnceLock::new(),
         })
+    }
+
+    /// Has a command measure with the same other side.
+    pub(super) fn give(&self, command: &mut Command) {
+        command.args(["--peer", &self.host]);
+        self.token.give(command);
     }
 
     /// Meets the other side, which agrees to the plan.
