@@ -28,7 +28,7 @@ pub(crate) struct About {
     pub(crate) peer: Option<Peer>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Peer {
     pub(crate) address: String,
     /// What it says of itself.

@@ -75,6 +75,12 @@ impl Kind {
         matches!(self, Kind::RdmaAtomic | Kind::SyncEvent)
     }
 
+    /// Returns true if its other side can be in another process.
+    pub(super) fn has_peer(self) -> bool {
+        let one_sided = matches!(self, Kind::RdmaRead | Kind::RdmaWrite | Kind::RdmaAtomic);
+        one_sided || matches!(self, Kind::RdmaSend | Kind::Stream)
+    }
+
     /// What it can be compared with.
     pub(super) fn baselines(self) -> &'static [Baseline] {
         match self {

@@ -3,12 +3,13 @@
 use tokio_doca::channel::Channel;
 use tokio_doca::device::{Caps, DevInfo};
 
-use super::kind::{BASELINES, name};
+use super::kind::{BASELINES, KINDS, name};
 use super::load::{Baseline, Kind};
+use super::peer::PEERS;
 use crate::failure::{Failure, Result};
 
 /// Memory of all operations in flight.
-const MEMORY: u64 = 1 << 30;
+pub(super) const MEMORY: u64 = 1 << 30;
 
 /// The largest operation, and the most operations in flight of a thread.
 struct Most {
@@ -86,6 +87,30 @@ fn most(kind: Kind, caps: &Caps) -> Option<Most> {
             ..rdma()?
         }),
     }
+}
+
+/// Fails if a kind cannot be measured so with a server.
+pub(super) fn with_peer(kind: Kind, vs: &[Baseline], depths: &[usize], threads: usize) -> Result {
+    let what = kind.name();
+    let most = depths.iter().copied().max().unwrap_or(0);
+    let streams = threads * if kind == Kind::Stream { most } else { 1 };
+    Err(Failure::Usage(if !kind.has_peer() {
+        let known = KINDS.iter().filter(|(_, kind)| kind.has_peer());
+        let known: Vec<&str> = known.map(|(name, _)| *name).collect();
+        format!(
+            "{what} has no other side in another process: leave --peer out; {} have one",
+            known.join(", ")
+        )
+    } else if !vs.is_empty() {
+        "--vs measures within this process: leave out either it or --peer".to_owned()
+    } else if streams > PEERS {
+        format!(
+            "{streams} streams at once, and bench serve has {PEERS} at most: lower --depth or \
+             --threads"
+        )
+    } else {
+        return Ok(());
+    }))
 }
 
 /// Fails if a kind cannot be compared so.

@@ -9,6 +9,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use tokio_doca::Mode;
 
 use super::load::{Baseline, Failed, Load, Plan};
+use super::trace::{self, BEGIN, END};
 use crate::failure::{reason, text};
 
 /// Rounds of each that is compared. They take turns, so that a busy machine slows all of them.
@@ -44,6 +45,8 @@ pub(super) struct Point {
     pub(super) mode: Mode,
     pub(super) figures: Figures,
     pub(super) vs: Vec<Compared>,
+    /// The system calls of an operation, or why they were not measured.
+    pub(super) calls: Option<Result<f64, String>>,
 }
 
 /// Measures a kind, and what it is compared with, for `length` each. A baseline that fails has a
@@ -56,6 +59,9 @@ pub(super) fn point(
 ) -> Result<Point, String> {
     let rounds = if vs.is_empty() { 1 } else { ROUNDS };
     let mut kind = Entry::start(plan, length);
+    if let Err(why) = &kind.0 {
+        return Err(why.clone());
+    }
     let mut others: Vec<Entry> = Vec::new();
     for &baseline in vs {
         let baseline = Some(baseline);
@@ -74,7 +80,10 @@ pub(super) fn point(
         }
         step();
     }
-    let figures = kind.end()?;
+    let figures = kind.end().map_err(|why| match plan.peer {
+        Some(_) => format!("it was lost: if bench serve has ended there, start it again ({why})"),
+        None => why,
+    })?;
     let compared = vs.iter().zip(others).map(|(&baseline, other)| {
         let theirs = other.end();
         let ratio = theirs.as_ref().ok().and_then(|it| ratio(&figures, it));
@@ -91,6 +100,7 @@ pub(super) fn point(
         mode: plan.mode,
         figures,
         vs,
+        calls: None,
     })
 }
 
@@ -134,7 +144,9 @@ impl Figures {
 
     fn round(&mut self, load: &Load, length: Duration) -> Result<(), Failed> {
         let (cpu, allocations) = (cpu(), allocations());
+        trace::mark(BEGIN);
         let round = load.round(length)?;
+        trace::mark(END);
         self.cpu += self::cpu().saturating_sub(cpu);
         self.allocations += self::allocations() - allocations;
         self.took += round.took;
@@ -187,7 +199,7 @@ fn ratio(one: &Figures, other: &Figures) -> Option<f64> {
     ratios.get(ratios.len() / 2).copied()
 }
 
-fn why(failed: Failed) -> String {
+pub(super) fn why(failed: Failed) -> String {
     match failed {
         Failed::Device(error) => text(&error),
         Failed::System(error) => reason(&error),

@@ -1,5 +1,5 @@
-//! `tokio-doca bench`: measures latency, rate and CPU time of operations, of both sides in this
-//! process.
+//! `tokio-doca bench`: measures latency, rate and CPU time of operations. Both sides are in this
+//! process, or the other one is where `bench serve` runs (`peer`).
 //!
 //! `load` has the measuring loops. A thread measures point after point, and the runtime of this one
 //! waits for it and for signals.
@@ -11,13 +11,16 @@ mod kind;
 mod limits;
 mod load;
 mod measure;
+mod peer;
 mod range;
 mod report;
 mod short;
+mod trace;
 mod view;
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -31,24 +34,24 @@ use crate::open;
 use crate::output::{print, print_json};
 use crate::signals::Signals;
 use crate::target::Target;
+use crate::transfer::TokenArgs;
 use about::Run;
 use kind::{BASELINES, KINDS, MODES, named};
 use load::{Baseline, Kind, Plan};
 use measure::Point;
+use peer::Peer;
 use range::{Numbers, depths, sizes};
 use report::{Report, Row};
 
 const AFTER: &str = "\
 Kinds: dma sha crc rdma-send rdma-read rdma-write rdma-atomic sync-event channel
-stream, and graph, which is 4 copies one after the other. Of rdma-send, channel
-and stream an operation is a message and its answer from another thread; of
-sync-event, a set that ends a wait, and one back.
+stream, and graph, which is 4 copies in a row. Of rdma-send, channel and stream
+an operation is a message and its answer; of sync-event, a set that ends a wait,
+and one back. The rdma kinds and stream can have a --peer.
 
 A range doubles. Each size, depth and mode is a point. --vs measures others in
-turn with it: memcpy and spawn_blocking, the same copy by the CPU, beside dma,
-sha, crc and graph; tcp and unix, the same messages by sockets, beside
-rdma-send, channel and stream. The duration is that of each.
-
+turn with it: memcpy and spawn_blocking beside dma, sha, crc and graph; tcp and
+unix, the same messages by sockets, beside rdma-send, channel and stream.
 B/s counts one way; cpu/op is of all threads; alloc is allocations of each;
 ratio is op/s over those of that row: above 1 the kind is faster.
 Limits: 256 points, 1 GiB of memory. hybrid polls for 50 us before it sleeps.";
@@ -88,6 +91,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     #[arg(hide_possible_values = true, value_parser = named(&BASELINES))]
     vs: Vec<Baseline>,
+    /// Where bench serve runs, HOST[:PORT]
+    #[arg(long, value_name = "ADDR", default_value = SELF)]
+    peer: String,
+    #[command(flatten)]
+    token: TokenArgs,
+    /// Count system calls too, under strace
+    #[arg(long)]
+    trace: bool,
     /// The device [default: the first that copies]
     #[arg(short, long, value_name = "NAME")]
     device: Option<String>,
@@ -106,7 +117,12 @@ pub(crate) struct Args {
 enum Command {
     /// Compare what --json has printed of two runs
     Compare(compare::Args),
+    /// Be the other side for --peer of other hosts
+    Serve(peer::ServeArgs),
 }
+
+/// The other side is in this process.
+const SELF: &str = "self";
 
 /// The most threads of a run.
 const THREADS: u64 = 64;
@@ -123,6 +139,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 pub(crate) fn run(args: &Args) -> Result {
     match (&args.command, args.kind) {
         (Some(Command::Compare(args)), _) => compare::run(args),
+        (Some(Command::Serve(args)), _) => peer::serve(args),
         (None, Some(kind)) => of_kind(args, kind),
         (None, None) => Err(Failure::Usage("name a kind, for example dma".to_owned())),
     }
@@ -130,9 +147,10 @@ pub(crate) fn run(args: &Args) -> Result {
 
 fn of_kind(args: &Args, kind: Kind) -> Result {
     limits::comparable(kind, &args.vs)?;
+    let threads = args.threads.into();
+    let peer = args.peer(kind, threads)?;
     let sizes = args.sizes(kind)?;
     let device = open::device(args.device.as_deref())?;
-    let threads = args.threads.into();
     limits::check(kind, device.info(), (&sizes, &args.depth.0), threads)?;
     let mut plans = Vec::new();
     for mode in unique(&args.mode) {
@@ -140,6 +158,7 @@ fn of_kind(args: &Args, kind: Kind) -> Result {
             plans.extend(args.depth.0.iter().map(|&depth| Plan {
                 kind,
                 baseline: None,
+                peer: peer.clone(),
                 device: device.clone(),
                 mode,
                 size,
@@ -153,8 +172,11 @@ fn of_kind(args: &Args, kind: Kind) -> Result {
         let text = format!("{all} points, and bench measures {POINTS} at most: name fewer");
         return Err(Failure::Usage(text));
     }
-    let run = Run::of(device.info(), args.device.is_none());
+    let mut run = Run::of(device.info(), args.device.is_none());
     let (target, points, failed) = open::runtime()?.block_on(measured(args, plans))?;
+    let cannot = |why, peer: &Peer| format!("cannot measure with {}: {why}", peer.host);
+    let failed = failed.map(|why| peer.as_deref().map_or(why.clone(), |it| cannot(why, it)));
+    run.about.peer = peer.and_then(|it| it.about.get().cloned());
     let report = Report {
         kind: kind.name(),
         device: device.info().name().to_owned(),
@@ -197,6 +219,17 @@ fn unique<T: Copy + PartialEq>(list: &[T]) -> Vec<T> {
 }
 
 impl Args {
+    /// The other side, if it is not in this process.
+    fn peer(&self, kind: Kind, threads: usize) -> Result<Option<Arc<Peer>>> {
+        if self.peer != SELF {
+            limits::with_peer(kind, &self.vs, &self.depth.0, threads)?;
+            let peer = Peer::new(&self.peer, self.token.read()?)?;
+            return Ok(Some(Arc::new(peer)));
+        }
+        self.token.unused()?;
+        Ok(None)
+    }
+
     fn sizes(&self, kind: Kind) -> Result<Vec<usize>> {
         let (name, usual) = (kind.name(), kind.usual_size());
         match &self.size {
@@ -229,7 +262,7 @@ async fn measured(args: &Args, plans: Vec<Plan>) -> Result<Measured> {
     let target = target.map(|dst| Target::create_made(dst, args.force));
     let target = target.transpose()?;
     let bar = bar(plans.len(), !args.vs.is_empty());
-    let mut steps = steps(plans, unique(&args.vs), args.duration)?;
+    let mut steps = steps(plans, unique(&args.vs), args.duration, args.trace)?;
     let (mut points, mut failed) = (Vec::new(), None);
     while failed.is_none() {
         let step = tokio::select! {
@@ -253,7 +286,12 @@ async fn measured(args: &Args, plans: Vec<Plan>) -> Result<Measured> {
 }
 
 /// Starts the thread that measures. The process does not wait for it.
-fn steps(plans: Vec<Plan>, vs: Vec<Baseline>, length: Duration) -> Result<UnboundedReceiver<Step>> {
+fn steps(
+    plans: Vec<Plan>,
+    vs: Vec<Baseline>,
+    length: Duration,
+    traces: bool,
+) -> Result<UnboundedReceiver<Step>> {
     let (step, steps) = unbounded();
     let run = move || {
         for plan in &plans {
@@ -262,9 +300,12 @@ fn steps(plans: Vec<Plan>, vs: Vec<Baseline>, length: Duration) -> Result<Unboun
             if step.unbounded_send(Step::Begun(name)).is_err() {
                 return;
             }
-            let point = measure::point(plan, &vs, length, || {
+            let mut point = measure::point(plan, &vs, length, || {
                 let _ = step.unbounded_send(Step::Round);
             });
+            if let (Ok(point), true) = (&mut point, traces) {
+                point.calls = Some(trace::calls(plan));
+            }
             let ends = point.is_err();
             let _ = step.unbounded_send(Step::Ended(Box::new(point)));
             if ends {

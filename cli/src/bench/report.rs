@@ -8,7 +8,7 @@ use super::about::Run;
 use super::kind::{BASELINES, MODES, name};
 use super::load::Kind;
 use super::measure::{Compared, Figures, Point};
-use super::short::rate;
+use super::short::{count, rate};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
@@ -31,8 +31,36 @@ pub(super) struct Row {
     pub(super) mode: &'static str,
     #[serde(flatten)]
     pub(super) measured: Measured,
+    /// With `--trace`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) system_calls: Option<Calls>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) vs: Vec<Versus>,
+}
+
+/// The system calls of an operation.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Calls {
+    PerOperation(f64),
+    NotMeasured(String),
+}
+
+impl Calls {
+    fn of(calls: &Result<f64, String>) -> Calls {
+        match calls {
+            Ok(calls) => Calls::PerOperation(*calls),
+            Err(why) => Calls::NotMeasured(why.clone()),
+        }
+    }
+
+    /// What it is, in a line for people.
+    pub(super) fn words(&self) -> String {
+        match self {
+            Calls::PerOperation(calls) => format!("{} system calls/op", count(*calls)),
+            Calls::NotMeasured(why) => format!("not measured: {why}"),
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -84,6 +112,7 @@ impl Row {
             depth: point.depth,
             mode: name(&MODES, &point.mode),
             measured: Measured::of(&point.figures, bytes),
+            system_calls: point.calls.as_ref().map(Calls::of),
             vs: point.vs.iter().map(|it| Versus::of(it, bytes)).collect(),
         }
     }
@@ -138,6 +167,15 @@ impl Measured {
 }
 
 impl Report {
+    /// What is measured by which device, and with which other side.
+    pub(super) fn title(&self) -> String {
+        let title = format!("{} by {} ({})", self.kind, self.device, self.provider);
+        match &self.run.about.peer {
+            Some(peer) => format!("{title} with {}", peer.address),
+            None => title,
+        }
+    }
+
     /// The sentence with which the command fails, unless everything was measured.
     pub(super) fn interrupted(&self) -> Option<String> {
         let all = self.points.len() + self.not_run;

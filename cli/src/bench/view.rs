@@ -24,6 +24,9 @@ const RATIO: usize = 8;
 impl Report {
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
+        if let (Some(peer), false) = (&self.run.about.peer, self.points.is_empty()) {
+            text += &wrapped(&format!("{} is {}", peer.address, peer.about));
+        }
         for rows in self.points.chunk_by(|a, b| a.mode == b.mode) {
             if !text.is_empty() {
                 text.push('\n');
@@ -38,14 +41,8 @@ impl Report {
 
     fn heading(&self, text: &mut String, mode: &str) {
         let threads = counted(self.threads, "thread");
-        let Report {
-            kind,
-            device,
-            provider,
-            seconds,
-            ..
-        } = self;
-        let of = format!("{kind} by {device} ({provider}), {mode}, {threads}, {seconds} s a point");
+        let (title, seconds) = (self.title(), self.seconds);
+        let of = format!("{title}, {mode}, {threads}, {seconds} s a point");
         let mut names = format!("{:>9}{:>7}", "size", "depth");
         for (name, width) in FIGURES {
             let _ = write!(names, "{name:>width$}");
@@ -61,22 +58,32 @@ fn point(text: &mut String, row: &Row) {
     let _ = write!(text, "{:>9}{:>7}", size(row.size), row.depth);
     figures(text, &row.measured);
     text.push('\n');
+    if let Some(calls) = &row.system_calls {
+        beside(text, "strace", &calls.words());
+    }
     row.vs.iter().for_each(|versus| self::versus(text, versus));
 }
 
 fn versus(text: &mut String, versus: &Versus) {
-    let _ = write!(text, "  {:<width$}", versus.name, width = WHAT - 2);
     match &versus.measured {
         Some(measured) => {
+            let _ = write!(text, "  {:<width$}", versus.name, width = WHAT - 2);
             figures(text, measured);
             let ratio = versus.ratio.map_or("-".to_owned(), times);
             let _ = writeln!(text, "{ratio:>RATIO$}");
         }
-        None => {
-            let why = format!("not measured: {}", versus.why());
-            let _ = write!(text, " {}", indented(&why, WHAT + 1).trim_start());
-        }
+        None => beside(
+            text,
+            versus.name,
+            &format!("not measured: {}", versus.why()),
+        ),
     }
+}
+
+/// Writes a row of words.
+fn beside(text: &mut String, name: &str, words: &str) {
+    let _ = write!(text, "  {name:<width$}", width = WHAT - 2);
+    let _ = write!(text, " {}", indented(words, WHAT + 1).trim_start());
 }
 
 fn figures(text: &mut String, measured: &Measured) {
@@ -137,6 +144,7 @@ mod tests {
                 depth: 4096,
                 mode: "busy-poll",
                 measured: measured(),
+                system_calls: None,
                 vs: vec![
                     versus(Some(measured()), None),
                     versus(None, Some(["reason"; 30].join(" "))),

@@ -59,11 +59,10 @@ pub(crate) fn run(args: &Args) -> Result {
     match (&args.command, &args.peer) {
         (Some(Command::Serve(args)), _) => peer::serve(args),
         (None, Some(peer)) => peer::run(args, peer),
-        (None, None) if args.token.is_given() => {
-            let text = "a token is for --peer alone: name the host, or leave the token out";
-            Err(Failure::Usage(text.to_owned()))
+        (None, None) => {
+            args.token.unused()?;
+            of_device(args)
         }
-        (None, None) => of_device(args),
     }
 }
 

@@ -10,6 +10,7 @@ use tokio_doca::stream::{Incoming, RdmaConnector, RdmaStream, StreamAddr};
 use super::messages::{
     Kind, Nonce, Session, Step, Unheard, deny, hello, nonce, parse_hello, within,
 };
+use super::receive::Failed;
 use super::token::Token;
 use super::{ANSWER, PORT};
 use crate::failure::{Result, text};
@@ -45,7 +46,7 @@ fn address(text: &str) -> StreamAddr {
 }
 
 /// Connects, and returns `None` if the other side is no listener of this kind.
-pub(crate) async fn connect(
+pub(super) async fn connect(
     connector: &RdmaConnector,
     kind: &Kind,
     token: &Token,
@@ -60,13 +61,61 @@ pub(crate) async fn connect(
         .map(|theirs| (stream, Session::new(kind, token, ours, theirs))))
 }
 
+/// Why there is no stream.
+pub(crate) enum Unmet {
+    /// The library says so.
+    Library(tokio_doca::Error),
+    /// The other side does.
+    Peer(String),
+}
+
+impl Unmet {
+    /// The reason, in a sentence without the name of the other side.
+    pub(crate) fn why(self) -> String {
+        match self {
+            Unmet::Library(error) => text(&error),
+            Unmet::Peer(why) => why,
+        }
+    }
+}
+
+/// Connects, and lets both sides prove that they have the token. Also returns what the listener
+/// says with its proof.
+pub(crate) async fn call(
+    connector: &RdmaConnector,
+    kind: &Kind,
+    token: &Token,
+    addr: StreamAddr,
+) -> Result<(RdmaStream, Session, Vec<u8>), Unmet> {
+    let ours = nonce().map_err(Unmet::Peer)?;
+    let met = connect(connector, kind, token, addr, &ours).await;
+    let odd = || Unmet::Peer(format!("it is no {}", kind.serves));
+    let (mut stream, session) = met.map_err(Unmet::Library)?.ok_or_else(odd)?;
+    let about = prove(&mut stream, &session, token).await;
+    Ok((stream, session, about.map_err(Unmet::Peer)?))
+}
+
+/// The most characters that the other side says of itself.
+const ABOUT: usize = 300;
+
+/// What the other side says of itself, as one line that can neither end a block of text nor
+/// control a terminal.
+pub(crate) fn printable(text: &[u8]) -> String {
+    let plain = |byte: &u8| match byte {
+        b'`' => '\'',
+        b' '..=b'~' => char::from(*byte),
+        _ => '?',
+    };
+    text.iter().take(ABOUT).map(plain).collect()
+}
+
 /// Proves that this side has the token, and lets the listener prove it as well. Returns what the
 /// listener says with its proof.
 ///
 /// # Errors
 ///
 /// Returns what the listener has done, in a sentence.
-pub(crate) async fn prove(
+pub(super) async fn prove(
     stream: &mut RdmaStream,
     session: &Session,
     token: &Token,
@@ -128,5 +177,38 @@ pub(crate) async fn meet(
     match said {
         Ok(Ok(())) => Ok((stream, session)),
         _ => Err("it left after its proof".to_owned()),
+    }
+}
+
+/// Lets a peer prove that it has the token, and plays this side's part with it. The proof says
+/// `about`; `what` names the part.
+pub(crate) async fn play(
+    (kind, what): (&Kind, &str),
+    token: &Token,
+    incoming: Incoming,
+    about: &str,
+    part: impl AsyncFnOnce(&mut RdmaStream, &Session) -> Result<String, String>,
+) -> Result<String, Failed> {
+    let about = &about.as_bytes()[..about.len().min(1024)];
+    let played = async {
+        let (mut stream, session) = meet(kind, token, incoming, about).await?;
+        let played = part(&mut stream, &session).await;
+        played.map_err(|why| format!("the {what} ended early: {why}"))
+    };
+    played.await.map_err(|text| Failed {
+        text,
+        proven: false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_peer_says_of_itself_stays_in_its_line() {
+        assert_eq!(printable(b"mlx5_0 (verbs)"), "mlx5_0 (verbs)");
+        assert_eq!(printable(b"a\x1b[2J\n```\xff"), "a?[2J?'''?");
+        assert_eq!(printable(&[b'a'; 2000]).len(), ABOUT);
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::token::Token;
 use crate::failure::reason;
 
-pub(crate) type Nonce = [u8; 16];
+pub(super) type Nonce = [u8; 16];
 
 /// What two sides meet for. Proofs of one kind are none of another.
 pub(crate) struct Kind {
@@ -22,12 +22,15 @@ pub(crate) struct Kind {
     pub(super) asks: &'static str,
     /// What the side that listens calls itself.
     pub(super) listens: &'static str,
+    /// The command of the side that listens.
+    pub(super) serves: &'static str,
 }
 
 pub(super) const SEND: Kind = Kind {
     magic: b"tokio-doca send 1\0",
     asks: "tokio-doca send",
     listens: "receiver",
+    serves: "tokio-doca serve",
 };
 
 /// Its hello fits into the 24 bytes of a request by rdma_cm.
@@ -35,6 +38,14 @@ pub(crate) const CHECK: Kind = Kind {
     magic: b"check1\0",
     asks: "tokio-doca check --peer",
     listens: "server",
+    serves: "tokio-doca check serve",
+};
+
+pub(crate) const BENCH: Kind = Kind {
+    magic: b"bench1\0",
+    asks: "tokio-doca bench --peer",
+    listens: "server",
+    serves: "tokio-doca bench serve",
 };
 
 /// Bytes of a proof.
@@ -54,10 +65,11 @@ pub(crate) enum Step {
     Stored,
     Memory,
     Ended,
+    Plan,
 }
 
 /// Random bytes that no other connection has.
-pub(crate) fn nonce() -> Result<Nonce, String> {
+pub(super) fn nonce() -> Result<Nonce, String> {
     let mut nonce = Nonce::default();
     match getrandom::fill(&mut nonce) {
         Ok(()) => Ok(nonce),
@@ -118,6 +130,20 @@ pub(super) async fn within<T, E: Into<Unheard>>(
         Ok(done) => done.map_err(|error| error.into().to_string()),
         Err(_) => Err(format!("it was silent for {} s", limit.as_secs())),
     }
+}
+
+/// Waits for a step of a peer, but not longer than this.
+///
+/// # Errors
+///
+/// Returns what the peer has done, in a sentence.
+pub(crate) async fn limited<T>(
+    limit: Duration,
+    step: impl Future<Output = Result<T, Unheard>>,
+) -> Result<T, String> {
+    let late = |_| format!("it took longer than {} s", limit.as_secs());
+    let done = timeout(limit, step).await.map_err(late)?;
+    done.map_err(|unheard| unheard.to_string())
 }
 
 /// What the proofs of a connection are made with.
@@ -225,6 +251,7 @@ mod tests {
             Session::new(&SEND, &mine, &b, &a),
             Session::new(&SEND, &mine, &a, &[3; 16]),
             Session::new(&CHECK, &mine, &a, &b),
+            Session::new(&BENCH, &mine, &a, &b),
         ];
         for other in others {
             let heard = other.hear(&mut &said[..], Step::File).await;

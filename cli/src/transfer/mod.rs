@@ -28,8 +28,10 @@ use std::time::{Duration, Instant};
 
 use tokio_doca::stream::StreamTransport;
 
-pub(crate) use meet::{connect, destination, meet, prove};
-pub(crate) use messages::{CHECK, Session, Step, Unheard, nonce, parse_verdict, verdict};
+#[cfg(test)]
+pub(crate) use meet::meet;
+pub(crate) use meet::{Unmet, call, destination, play, printable};
+pub(crate) use messages::{BENCH, CHECK, Session, Step, Unheard, limited, parse_verdict, verdict};
 pub(crate) use receive::Failed;
 pub(crate) use send::{SendArgs, send};
 pub(crate) use serve::{Bind, ServeArgs, each, serve};

@@ -1,11 +1,13 @@
 //! The token that both sides have.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::failure::{Failure, Result, cannot, name};
 
@@ -29,9 +31,13 @@ pub(crate) struct TokenArgs {
 pub(crate) struct Token(Vec<u8>);
 
 impl TokenArgs {
-    /// Whether an option says a token.
-    pub(crate) fn is_given(&self) -> bool {
-        self.token_file.is_some() || self.token.is_some()
+    /// Fails if an option says a token for which there is no peer.
+    pub(crate) fn unused(&self) -> Result {
+        if self.token_file.is_none() && self.token.is_none() {
+            return Ok(());
+        }
+        let text = "a token is for --peer alone: name the host, or leave the token out";
+        Err(Failure::Usage(text.to_owned()))
     }
 
     /// Reads the token.
@@ -78,6 +84,13 @@ impl Token {
 
     pub(crate) fn is_some(&self) -> bool {
         !self.0.is_empty()
+    }
+
+    /// Gives it to a command of this program.
+    pub(crate) fn give(&self, command: &mut Command) {
+        if self.is_some() {
+            command.env(VARIABLE, OsStr::from_bytes(&self.0));
+        }
     }
 
     /// Refuses to do without a token beyond this host. `None` is a host by name.

@@ -1,5 +1,7 @@
 //! `tokio-doca bench`. Nothing here depends on how fast anything is.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use serde_json::Value;
@@ -263,4 +265,43 @@ fn a_signal_ends_it_with_the_points_that_have_ended() {
         (&Value::Array(vec![]), &2.into())
     );
     ran.refused(1, &["interrupted: 2 of 2 points were not measured"]);
+}
+
+/// Runs it with this as the program `strace`.
+fn with_strace(script: &str) -> Value {
+    let folder = Folder::new();
+    folder.write("strace", format!("#!/bin/sh\n{script}\n"));
+    let mode = fs::Permissions::from_mode(0o700);
+    fs::set_permissions(folder.path("strace"), mode).unwrap();
+    let args = ["bench", "stream", "--duration", "0.01", "--trace", "--json"];
+    let mut command = folder.command(args);
+    let path = format!("{}:/usr/bin:/bin", folder.path("").display());
+    let ran = Ran::of(command.env("PATH", path).output().unwrap());
+    let report: Value = serde_json::from_str(&ran.done()).unwrap();
+    plausible(&report["points"][0]);
+    report["points"][0]["system_calls"].clone()
+}
+
+#[test]
+fn system_calls_are_counted_under_strace_or_the_report_says_why_not() {
+    let refuses = "echo 'strace: ptrace(PTRACE_TRACEME, ...): Operation not permitted' >&2; exit 1";
+    let why = with_strace(refuses)["not_measured"].clone();
+    let wanted = "strace is refused: ptrace(PTRACE_TRACEME, ...): Operation not permitted";
+    assert_eq!(why, wanted);
+    assert_eq!(
+        with_strace("exit 0")["not_measured"],
+        "strace shows no round"
+    );
+    let none = run(&["dma", "--trace"], &[("PATH", "/nowhere")]).done();
+    assert!(
+        none.contains("not measured: strace is not installed"),
+        "{none}"
+    );
+    // A container may refuse the real one.
+    let calls = report(&["stream", "--trace"])["points"][0]["system_calls"].clone();
+    match calls["not_measured"].as_str() {
+        None => assert!(calls["per_operation"].as_f64().unwrap() > 0.1, "{calls}"),
+        Some(why) => assert!(why.starts_with("strace is "), "{why}"),
+    }
+    assert!(report(&["stream"])["points"][0]["system_calls"].is_null());
 }

@@ -3,6 +3,7 @@
 mod bench;
 mod bench_compare;
 mod bench_html;
+mod bench_peer;
 mod caps;
 mod check;
 mod check_peer;

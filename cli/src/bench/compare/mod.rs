@@ -52,6 +52,8 @@ struct Side {
     file: String,
     device: String,
     provider: String,
+    /// The other side, if it was in another process.
+    peer: Option<String>,
     date: Option<String>,
 }
 
@@ -172,6 +174,7 @@ impl Side {
             file,
             device: run.device,
             provider: run.provider,
+            peer: run.peer,
             date: run.date,
         }
     }

@@ -24,6 +24,7 @@ pub(super) struct Run {
     pub(super) device: String,
     pub(super) provider: String,
     pub(super) threads: usize,
+    pub(super) peer: Option<String>,
     pub(super) date: Option<String>,
     pub(super) points: Vec<Point>,
 }
@@ -62,6 +63,12 @@ struct Report {
 #[derive(Deserialize)]
 struct About {
     date: String,
+    peer: Option<Peer>,
+}
+
+#[derive(Deserialize)]
+struct Peer {
+    address: String,
 }
 
 #[derive(Deserialize)]
@@ -117,7 +124,11 @@ fn run_of(report: Report) -> Result<Run, String> {
         device: plain(&report.device),
         provider: plain(&report.provider),
         threads: report.threads,
-        date: report.run.map(|it| plain(&it.date)),
+        date: report.run.as_ref().map(|it| plain(&it.date)),
+        peer: report
+            .run
+            .and_then(|it| it.peer)
+            .map(|it| plain(&it.address)),
         points: report
             .points
             .into_iter()

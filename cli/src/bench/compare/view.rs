@@ -56,10 +56,14 @@ fn side(text: &mut String, name: &str, side: &Side) {
         file,
         device,
         provider,
+        peer,
         date,
     } = side;
     let date = date.as_ref().map_or(String::new(), |it| format!(", {it}"));
-    let of = format!("{name}: {file}, by {device} ({provider}){date}");
+    let peer = peer
+        .as_ref()
+        .map_or(String::new(), |it| format!(" with {it}"));
+    let of = format!("{name}: {file}, by {device} ({provider}){peer}{date}");
     text.push_str(&wrapped(&of));
 }
 

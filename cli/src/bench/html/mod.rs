@@ -65,7 +65,7 @@ struct Page {
 
 impl Page {
     fn head(&mut self, report: &Report) {
-        let title = format!("{} by {} ({})", report.kind, report.device, report.provider);
+        let title = report.title();
         let _ = write!(
             self.text,
             "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
@@ -151,8 +151,14 @@ impl Page {
             notes.push(format!("not measured: {left}, because the run ended early"));
         }
         notes.extend(not_measured(&report.points));
-        notes.push("not measured: system calls, because bench does not trace".to_owned());
-        notes.push("Both sides of an operation are in one process.".to_owned());
+        notes.extend(traced(&report.points));
+        notes.push(match &report.run.about.peer {
+            None => "Both sides of an operation are in one process.".to_owned(),
+            Some(peer) => format!(
+                "The other side is {}. CPU time and allocations are of this side alone.",
+                peer.address
+            ),
+        });
         notes
             .push("What is compared takes turns with the kind, in five rounds of each.".to_owned());
         self.text.push_str("<ul class=\"notes\">\n");
@@ -160,6 +166,24 @@ impl Page {
             let _ = writeln!(self.text, "<li>{}</li>", Escaped(note));
         }
         self.text.push_str("</ul>\n");
+    }
+}
+
+/// The system calls of each point, or why they were not measured.
+fn traced(points: &[Row]) -> Vec<String> {
+    let of = |row: &Row| {
+        let calls = row.system_calls.as_ref()?.words();
+        let Row {
+            size, depth, mode, ..
+        } = row;
+        Some(format!(
+            "{size} bytes, depth {depth}, {mode}: {calls}, under strace"
+        ))
+    };
+    let notes: Vec<String> = points.iter().filter_map(of).collect();
+    match notes.is_empty() {
+        true => vec!["not measured: system calls, without --trace".to_owned()],
+        false => notes,
     }
 }
 

@@ -43,6 +43,7 @@ fn report(text: &str, sizes: &[usize], depths: &[usize]) -> Report {
                 depth,
                 mode,
                 measured: measured((size * depth) as u64),
+                system_calls: None,
                 vs: vec![
                     versus("tcp", Some(measured(1)), None),
                     versus("unix", None, Some(text.to_owned())),

@@ -6,10 +6,10 @@ use tokio_doca::{Buf, BufPool, Device, Mmap};
 use super::Result;
 
 /// Pieces begin at lines of a CPU's cache.
-pub(super) const LINE: usize = 64;
+pub(in crate::bench) const LINE: usize = 64;
 
 /// A pool of `count` pieces, which have `size` bytes at least.
-pub(super) fn pool(device: &Device, size: usize, count: usize) -> Result<BufPool> {
+pub(in crate::bench) fn pool(device: &Device, size: usize, count: usize) -> Result<BufPool> {
     let element = size.max(1).next_multiple_of(LINE);
     let mmap = Mmap::builder()
         .device(device)
@@ -22,14 +22,14 @@ pub(super) fn pool(device: &Device, size: usize, count: usize) -> Result<BufPool
 }
 
 /// A piece with `size` bytes of data. They are written first, so that its pages are there.
-pub(super) fn filled(pool: &BufPool, size: usize) -> Result<Buf> {
+pub(in crate::bench) fn filled(pool: &BufPool, size: usize) -> Result<Buf> {
     let buf = touched(pool)?;
     buf.set_data(0, size)?;
     Ok(buf)
 }
 
 /// A piece without data, whose pages are there.
-pub(super) fn touched(pool: &BufPool) -> Result<Buf> {
+pub(in crate::bench) fn touched(pool: &BufPool) -> Result<Buf> {
     let buf = pool.try_alloc()?;
     buf.set_data(0, buf.capacity())?;
     buf.data_mut()?.fill(7);

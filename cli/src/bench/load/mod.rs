@@ -4,7 +4,7 @@
 //! A [`Load`] is one kind of operation on threads of its own. Each thread has a runtime and a
 //! WorkQ, and a lane for each operation in flight: a [`Lane`] does one operation after the other.
 //! The threads sleep between two rounds. Kinds with two sides have the other side on a thread
-//! beside each of these.
+//! beside each of these, or where `bench serve` runs.
 
 mod channel;
 mod crc;
@@ -12,15 +12,16 @@ mod dma;
 mod failed;
 mod graph;
 mod memcpy;
-mod memory;
+pub(super) mod memory;
 mod one_sided;
-mod pair;
-mod rdma_send;
+pub(super) mod pair;
+pub(super) mod rdma_send;
 mod sha;
-mod stream;
+pub(super) mod stream;
 mod sync_event;
 mod worker;
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel as link};
 use std::thread;
 use std::time::Duration;
@@ -28,6 +29,8 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use tokio_doca::channel::Channel;
 use tokio_doca::{Device, Mode, WorkQ};
+
+use super::peer::{MEETING, Peer};
 
 pub(crate) use failed::{Failed, Result};
 
@@ -66,6 +69,8 @@ pub(crate) struct Plan {
     pub(crate) kind: Kind,
     /// Measured instead of the kind.
     pub(crate) baseline: Option<Baseline>,
+    /// The other side, unless it is in this process.
+    pub(crate) peer: Option<Arc<Peer>>,
     pub(crate) device: Device,
     pub(crate) mode: Mode,
     pub(crate) size: usize,
@@ -176,18 +181,21 @@ struct Worker {
 }
 
 impl Worker {
-    fn wait(&self, limit: Duration) -> Result<Round> {
-        self.rounds.recv_timeout(limit).unwrap_or_else(|error| {
-            Err(match error {
-                RecvTimeoutError::Timeout => {
-                    let limit = LIMIT.as_secs();
-                    Failed::Said(format!("an operation did not end within {limit} s"))
-                }
-                RecvTimeoutError::Disconnected => {
-                    Failed::Said("a thread of the measurement ended early".to_owned())
-                }
+    /// Waits for a round of this length, and then not longer than `limit`.
+    fn wait(&self, length: Duration, limit: Duration) -> Result<Round> {
+        self.rounds
+            .recv_timeout(length + limit)
+            .unwrap_or_else(|error| {
+                Err(match error {
+                    RecvTimeoutError::Timeout => {
+                        let limit = limit.as_secs();
+                        Failed::Said(format!("an operation did not end within {limit} s"))
+                    }
+                    RecvTimeoutError::Disconnected => {
+                        Failed::Said("a thread of the measurement ended early".to_owned())
+                    }
+                })
             })
-        })
     }
 }
 
@@ -203,8 +211,9 @@ impl Load {
             thread.spawn(move || worker::run(&plan, &orders, &said))?;
             workers.push(Worker { lengths, rounds });
         }
+        let limit = plan.peer.as_ref().map_or(LIMIT, |_| MEETING);
         for worker in &workers {
-            worker.wait(LIMIT)?;
+            worker.wait(Duration::ZERO, limit)?;
         }
         Ok(Load(workers))
     }
@@ -217,7 +226,7 @@ impl Load {
         }
         let mut all = Round::new();
         for worker in &self.0 {
-            let round = worker.wait(length + LIMIT)?;
+            let round = worker.wait(length, LIMIT)?;
             all.took = all.took.max(round.took);
             let added = all.latency.add(round.latency);
             added.expect("the bounds are the same");

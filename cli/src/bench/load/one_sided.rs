@@ -1,17 +1,21 @@
 //! Reads, writes and atomics on memory of a peer, which takes no part in them.
 
-use tokio_doca::mem::{Access, RemoteBuf, RemoteMmap};
-use tokio_doca::{Buf, Mmap, Rdma};
+use std::any::Any;
+use std::rc::Rc;
+
+use tokio_doca::mem::{RemoteBuf, RemoteMmap};
+use tokio_doca::{Buf, Rdma};
 
 use super::memory::{LINE, filled, pool};
-use super::pair::{ALL, connected};
+use super::pair::connected;
 use super::{Kind, Lanes, Plan, Result};
+use crate::bench::peer::lent;
 
 pub(super) struct Lane {
     kind: Kind,
     rdma: Rdma,
     /// It stays connected, and its memory stays where it is.
-    _peer: (Rdma, Mmap),
+    _peer: Rc<dyn Any>,
     buf: Buf,
     remote: RemoteBuf,
 }
@@ -20,18 +24,25 @@ pub(super) async fn lanes(plan: &Plan) -> Result<Lanes<Lane>> {
     let (device, depth) = (&plan.device, plan.depth);
     let step = plan.size.next_multiple_of(LINE);
     let workq = plan.workq(depth)?;
-    let [rdma, peer] = connected(device, [&workq, &workq], depth).await?;
-    let mmap = Mmap::builder().device(device);
-    let mmap = mmap.access(Access::LOCAL_READ_WRITE | ALL);
-    let mmap = mmap.alloc(step * depth)?;
-    let remote = RemoteMmap::from_export(device, &mmap.export_rdma(device)?).await?;
+    let (rdma, blob, peer): (Rdma, Vec<u8>, Rc<dyn Any>) = match &plan.peer {
+        Some(peer) => {
+            let (rdma, far) = peer.connected(&workq, plan).await?;
+            (rdma, far.memory, Rc::new(far.stream))
+        }
+        None => {
+            let [rdma, peer] = connected(device, [&workq, &workq], depth).await?;
+            let mmap = lent(device, plan.size, depth)?;
+            (rdma, mmap.export_rdma(device)?, Rc::new((peer, mmap)))
+        }
+    };
+    let remote = RemoteMmap::from_export(device, &blob).await?;
     let pool = pool(device, plan.size, depth)?;
     let lane = |at| {
         let begin = at * step;
         Ok(Lane {
             kind: plan.kind,
             rdma: rdma.clone(),
-            _peer: (peer.clone(), mmap.clone()),
+            _peer: Rc::clone(&peer),
             buf: filled(&pool, plan.size)?,
             remote: remote.buf(begin..begin + plan.size)?,
         })

@@ -1,4 +1,4 @@
-//! Two Rdma contexts that are connected, both in this process.
+//! Rdma contexts, and two in this process that are connected.
 
 use tokio_doca::mem::Access;
 use tokio_doca::{Device, Rdma, WorkQ};
@@ -6,9 +6,17 @@ use tokio_doca::{Device, Rdma, WorkQ};
 use super::Result;
 
 /// What a side may do with exported memory of the other one.
-pub(super) const ALL: Access = Access::RDMA_READ
+pub(in crate::bench) const ALL: Access = Access::RDMA_READ
     .union(Access::RDMA_WRITE)
     .union(Access::RDMA_ATOMIC);
+
+/// A context with room for `depth` jobs of either direction.
+pub(in crate::bench) fn context(device: &Device, workq: &WorkQ, depth: usize) -> Result<Rdma> {
+    let queue = u32::try_from(depth).unwrap_or(u32::MAX);
+    let builder = Rdma::builder(device).permissions(ALL);
+    let builder = builder.send_queue_size(queue).recv_queue_size(queue);
+    Ok(builder.attach(workq)?)
+}
 
 /// Connects two contexts, each with room for `depth` jobs of either direction.
 pub(super) async fn connected(
@@ -16,13 +24,8 @@ pub(super) async fn connected(
     workqs: [&WorkQ; 2],
     depth: usize,
 ) -> Result<[Rdma; 2]> {
-    let queue = u32::try_from(depth).unwrap_or(u32::MAX);
-    let context = |workq| {
-        let builder = Rdma::builder(device).permissions(ALL);
-        let builder = builder.send_queue_size(queue).recv_queue_size(queue);
-        builder.attach(workq)
-    };
-    let (one, other) = (context(workqs[0])?, context(workqs[1])?);
+    let [one, other] = workqs.map(|workq| context(device, workq, depth));
+    let (one, other) = (one?, other?);
     let (first, second) = (one.export()?, other.export()?);
     tokio::try_join!(one.connect(&second), other.connect(&first))?;
     Ok([one, other])

@@ -1,9 +1,11 @@
 //! Messages by send and receive, there and back. The other side is a thread with a WorkQ of its
-//! own.
+//! own, or in another process.
 
 use std::collections::VecDeque;
-use std::thread;
+use std::rc::Rc;
+use std::thread::{self, JoinHandle};
 
+use tokio_doca::stream::RdmaStream;
 use tokio_doca::{Buf, Mode, Rdma, WorkQ};
 
 use super::memory::{filled, pool, touched};
@@ -13,6 +15,8 @@ use super::{Lanes, Plan, Result};
 
 pub(super) struct Lane {
     rdma: Rdma,
+    /// It ends the other side, if that is in another process.
+    _far: Option<Rc<RdmaStream>>,
     src: Buf,
     dst: Buf,
 }
@@ -20,28 +24,44 @@ pub(super) struct Lane {
 pub(super) async fn lanes(plan: &Plan) -> Result<Lanes<Lane>> {
     let (device, depth) = (&plan.device, plan.depth);
     let here = pool(device, plan.size, 2 * depth)?;
-    let there = pool(device, plan.size, depth + 1)?;
-    let (workq, theirs) = (plan.workq(2 * depth)?, plan.workq(2 * depth)?);
-    let [rdma, peer] = connected(device, [&workq, &theirs], depth).await?;
+    let workq = plan.workq(2 * depth)?;
+    let (rdma, far, other) = match &plan.peer {
+        Some(peer) => {
+            let (rdma, far) = peer.connected(&workq, plan).await?;
+            (rdma, Some(Rc::new(far.stream)), None)
+        }
+        None => {
+            let theirs = plan.workq(2 * depth)?;
+            let [rdma, peer] = connected(device, [&workq, &theirs], depth).await?;
+            (rdma, None, Some(other(plan, theirs, peer)?))
+        }
+    };
     let lane = |_| {
         Ok(Lane {
             rdma: rdma.clone(),
+            _far: far.clone(),
             src: filled(&here, plan.size)?,
             dst: touched(&here)?,
         })
     };
     let lanes = (0..depth).map(lane).collect::<Result<_>>()?;
-    let answer = filled(&there, plan.size)?;
-    let bufs = (0..depth).map(|_| touched(&there));
-    let bufs = bufs.collect::<Result<Vec<Buf>>>()?;
-    let other = thread::Builder::new().name("bench-answers".to_owned());
-    let other = other.spawn(move || {
-        // It ends when the connection does.
-        let _ = answers(&theirs, &peer, &answer, &bufs);
-    })?;
     let mut lanes = Lanes::on(workq, lanes);
-    lanes.other = Some(other);
+    lanes.other = other;
     Ok(lanes)
+}
+
+/// Starts the thread that answers, if that is in this process.
+fn other(plan: &Plan, workq: WorkQ, rdma: Rdma) -> Result<JoinHandle<()>> {
+    let there = pool(&plan.device, plan.size, plan.depth + 1)?;
+    let answer = filled(&there, plan.size)?;
+    let bufs = (0..plan.depth).map(|_| touched(&there));
+    let bufs = bufs.collect::<Result<Vec<Buf>>>()?;
+    let thread = thread::Builder::new().name("bench-answers".to_owned());
+    let thread = thread.spawn(move || {
+        // It ends when the connection does.
+        let _ = answers(&workq, &rdma, &answer, &bufs);
+    });
+    Ok(thread?)
 }
 
 impl super::Lane for Lane {
@@ -64,7 +84,7 @@ fn answers(workq: &WorkQ, rdma: &Rdma, answer: &Buf, bufs: &[Buf]) -> Result {
 }
 
 /// Answers each message. The receives stay posted, and as many answers are on their way at most.
-async fn echo(rdma: &Rdma, answer: &Buf, bufs: &[Buf]) -> Result {
+pub(in crate::bench) async fn echo(rdma: &Rdma, answer: &Buf, bufs: &[Buf]) -> Result {
     let post = |buf| {
         let receive = rdma.recv(buf).start();
         receive.map_err(|refused| refused.error())

@@ -45,6 +45,15 @@ fn options(plan: &Plan) -> StreamOptions {
 }
 
 pub(super) async fn rdma(plan: &Plan) -> Result<Lanes<Lane<RdmaStream>>> {
+    if let Some(peer) = &plan.peer {
+        let workq = plan.workq(jobs(plan.depth))?;
+        let connector = options(plan).connector(&plan.device, &workq)?;
+        let mut streams = Vec::new();
+        for _ in 0..plan.depth {
+            streams.push(peer.meet(&connector, plan).await?.stream);
+        }
+        return Ok(lanes(streams, plan.size, None));
+    }
     let (plan_there, size, depth) = (plan.clone(), plan.size, plan.depth);
     let (ready, heard) = link();
     let other = spawn(ready, async move |ready| {
@@ -68,7 +77,7 @@ pub(super) async fn rdma(plan: &Plan) -> Result<Lanes<Lane<RdmaStream>>> {
     for _ in 0..depth {
         streams.push(connector.connect(addr).await?);
     }
-    Ok(lanes(streams, size, other))
+    Ok(lanes(streams, size, Some(other)))
 }
 
 pub(super) async fn tcp(plan: &Plan) -> Result<Lanes<Lane<TcpStream>>> {
@@ -93,7 +102,7 @@ pub(super) async fn tcp(plan: &Plan) -> Result<Lanes<Lane<TcpStream>>> {
         stream.set_nodelay(true)?;
         streams.push(stream);
     }
-    Ok(lanes(streams, size, other))
+    Ok(lanes(streams, size, Some(other)))
 }
 
 pub(super) async fn unix(plan: &Plan) -> Result<Lanes<Lane<UnixStream>>> {
@@ -117,10 +126,10 @@ pub(super) async fn unix(plan: &Plan) -> Result<Lanes<Lane<UnixStream>>> {
         Ok(())
     })?;
     listens(&heard)?;
-    Ok(lanes(streams, size, other))
+    Ok(lanes(streams, size, Some(other)))
 }
 
-fn lanes<S>(streams: Vec<S>, size: usize, other: thread::JoinHandle<()>) -> Lanes<Lane<S>> {
+fn lanes<S>(streams: Vec<S>, size: usize, other: Option<thread::JoinHandle<()>>) -> Lanes<Lane<S>> {
     let lane = |stream| Lane {
         stream,
         bytes: vec![7; size],
@@ -129,12 +138,12 @@ fn lanes<S>(streams: Vec<S>, size: usize, other: thread::JoinHandle<()>) -> Lane
         lanes: streams.into_iter().map(lane).collect(),
         // Streams hear sockets.
         spins: None,
-        other: Some(other),
+        other,
     }
 }
 
 /// Sends back what comes, in pieces of `size` bytes, until the other side has ended.
-async fn echo(mut stream: impl AsyncRead + AsyncWrite + Unpin, size: usize) {
+pub(in crate::bench) async fn echo(mut stream: impl AsyncRead + AsyncWrite + Unpin, size: usize) {
     let mut bytes = vec![0; size];
     while stream.read_exact(&mut bytes).await.is_ok() {
         let written = stream.write_all(&bytes).await;

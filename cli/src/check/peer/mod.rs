@@ -37,7 +37,7 @@ use crate::about::{About, Peer};
 use crate::failure::{Failure, Result, cannot, text};
 use crate::open;
 use crate::signals::Signals;
-use crate::transfer::{self, CHECK, Token, destination, nonce, prove};
+use crate::transfer::{self, CHECK, Token, Unmet, destination, printable};
 use rows::{Fault, Rows, Way};
 use way::Met;
 
@@ -50,23 +50,12 @@ const SMALL: usize = 64;
 /// How long the bytes of one way may take.
 const LONG: Duration = Duration::from_secs(60);
 
-/// The most characters that the other side says of itself.
-const ABOUT: usize = 300;
-
 /// What connects to the other side.
 struct Caller<'a> {
     device: &'a Device,
     workq: &'a WorkQ,
     token: &'a Token,
     host: &'a str,
-}
-
-/// Why there is no stream.
-enum Unmet {
-    /// The library says so.
-    Library(tokio_doca::Error),
-    /// The other side does.
-    Peer(String),
 }
 
 pub(super) fn run(args: &Args, host: &str) -> Result {
@@ -110,13 +99,8 @@ impl Caller<'_> {
     async fn check(&self, addr: StreamAddr, rows: &mut Rows, peer: &mut Option<Peer>) -> Result {
         let begun = Instant::now();
         let met = self.meet(addr.clone(), true).await;
-        let met = met.map_err(|unmet| {
-            let why = match unmet {
-                Unmet::Library(error) => text(&error),
-                Unmet::Peer(why) => why,
-            };
-            format!("cannot check with {}: {why}", self.host)
-        })?;
+        let met =
+            met.map_err(|unmet| format!("cannot check with {}: {}", self.host, unmet.why()))?;
         let address = met.stream.peer().to_string();
         let about = met.about.clone();
         *peer = Some(Peer { address, about });
@@ -160,12 +144,8 @@ impl Caller<'_> {
         let connector: RdmaConnector = options
             .connector(self.device, self.workq)
             .map_err(Unmet::Library)?;
-        let ours = nonce().map_err(Unmet::Peer)?;
-        let met = transfer::connect(&connector, &CHECK, self.token, addr, &ours).await;
-        let odd = || Unmet::Peer("it is no tokio-doca check serve".to_owned());
-        let (mut stream, session) = met.map_err(Unmet::Library)?.ok_or_else(odd)?;
-        let about = prove(&mut stream, &session, self.token).await;
-        let about = about.map_err(Unmet::Peer)?;
+        let met = transfer::call(&connector, &CHECK, self.token, addr).await;
+        let (stream, session, about) = met?;
         let mut lines = about.split(|byte| *byte == b'\n').map(printable);
         Ok(Met {
             about: lines.next().unwrap_or_default(),
@@ -174,28 +154,5 @@ impl Caller<'_> {
             stream,
             session,
         })
-    }
-}
-
-/// What the other side says of itself, as one line that can neither end a block of text nor
-/// control a terminal.
-fn printable(text: &[u8]) -> String {
-    let plain = |byte: &u8| match byte {
-        b'`' => '\'',
-        b' '..=b'~' => char::from(*byte),
-        _ => '?',
-    };
-    text.iter().take(ABOUT).map(plain).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_peer_says_of_itself_stays_in_its_line() {
-        assert_eq!(printable(b"mlx5_0 (verbs)"), "mlx5_0 (verbs)");
-        assert_eq!(printable(b"a\x1b[2J\n```\xff"), "a?[2J?'''?");
-        assert_eq!(printable(&[b'a'; 2000]).len(), ABOUT);
     }
 }

@@ -2,10 +2,8 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::timeout;
 use tokio_doca::rdma::CmListener;
 use tokio_doca::stream::{Incoming, RdmaListener, RdmaStream, StreamAddr};
 use tokio_doca::{Device, WorkQ};
@@ -19,7 +17,8 @@ use crate::open;
 use crate::output::print;
 use crate::signals::Signals;
 use crate::transfer::{
-    ANSWER, Bind, CHECK, Failed, Session, Step, Token, Unheard, each, meet, transport, verdict,
+    ANSWER, Bind, CHECK, Failed, Session, Step, Token, Unheard, each, limited, play, transport,
+    verdict,
 };
 
 /// The most peers at once, strangers included.
@@ -98,23 +97,12 @@ impl Server<'_> {
     /// Plays the part of the server, and returns what is said of it.
     async fn answer(&self, incoming: Incoming) -> Result<String, Failed> {
         let peer = incoming.peer().to_string();
-        let failed = |text| Failed {
-            text,
-            proven: false,
+        let part = async |stream: &mut RdmaStream, session: &Session| {
+            self.play(stream, session).await?;
+            let by = transport(stream.transport());
+            Ok(format!("checked with {peer} by {by}"))
         };
-        let about = self.about.as_bytes();
-        let met = meet(
-            &CHECK,
-            self.token,
-            incoming,
-            &about[..about.len().min(1024)],
-        )
-        .await;
-        let (mut stream, session) = met.map_err(failed)?;
-        let by = transport(stream.transport());
-        let played = self.play(&mut stream, &session).await;
-        played.map_err(|why| failed(format!("the check ended early: {why}")))?;
-        Ok(format!("checked with {peer} by {by}"))
+        play((&CHECK, "check"), self.token, incoming, &self.about, part).await
     }
 
     async fn play(&self, stream: &mut RdmaStream, session: &Session) -> Result<(), String> {
@@ -151,16 +139,6 @@ impl Server<'_> {
         })
         .await
     }
-}
-
-/// Waits for the other side, but not longer than this.
-async fn limited<T>(
-    limit: Duration,
-    step: impl Future<Output = Result<T, Unheard>>,
-) -> Result<T, String> {
-    let late = |_| format!("it took longer than {} s", limit.as_secs());
-    let done = timeout(limit, step).await.map_err(late)?;
-    done.map_err(|unheard| unheard.to_string())
 }
 
 pub(super) async fn echo(stream: &mut RdmaStream) -> io::Result<()> {

@@ -1,0 +1,246 @@
+//! `tokio-doca bench --peer` and `tokio-doca bench serve`. Nothing depends on how fast anything is.
+
+use std::fs;
+use std::io::Write;
+use std::net::TcpStream;
+use std::process::Stdio;
+use std::thread;
+
+use serde_json::Value;
+
+use crate::support::{Folder, Ran, Server, threads_named};
+
+const KINDS: [&str; 5] = [
+    "rdma-send",
+    "rdma-read",
+    "rdma-write",
+    "rdma-atomic",
+    "stream",
+];
+
+const TOKEN: &str = "a token of sixteen and more";
+
+fn serve(folder: &Folder, args: &[&str]) -> Server {
+    Server::new(folder, &[&["bench", "serve"], args].concat())
+}
+
+/// Measures points as short as they can be.
+fn bench(folder: &Folder, args: &[&str], addr: &str) -> Ran {
+    let short = ["--duration", "0.01", "--peer", addr];
+    folder.run([&["bench"], args, &short].concat())
+}
+
+#[test]
+fn each_kind_is_measured_with_another_process() {
+    let folder = Folder::new();
+    let server = serve(&folder, &["--device", "pf1"]);
+    for kind in KINDS {
+        let modes = "event,busy-poll,hybrid";
+        let args = [kind, "--depth", "1,4", "--mode", modes, "--json"];
+        let ran = bench(&folder, &args, &server.addr);
+        assert_eq!(ran.err, "");
+        let report: Value = serde_json::from_str(&ran.done()).unwrap();
+        assert_eq!(
+            (&report["kind"], &report["not_run"]),
+            (&kind.into(), &0.into())
+        );
+        let points = report["points"].as_array().unwrap();
+        assert_eq!(points.len(), 6, "{kind}");
+        for row in points {
+            assert!(row["operations"].as_u64().unwrap() > 0, "{row}");
+            assert!(row["latency_ns"]["p50"].as_u64().unwrap() > 0, "{row}");
+        }
+        let peer = &report["run"]["peer"];
+        assert_eq!(peer["address"], server.addr);
+        let about = peer["about"].as_str().unwrap();
+        assert!(about.starts_with("pf1 (soft), Linux "), "{about}");
+        let version = concat!(", tokio-doca ", env!("CARGO_PKG_VERSION"));
+        assert!(about.ends_with(version), "{about}");
+    }
+    let args = ["rdma-send", "--threads", "3", "--size", "1,64K"];
+    bench(&folder, &args, &server.addr).done();
+    let ran = server.stop();
+    assert_eq!((ran.code, &*ran.err), (Some(0), ""));
+    for line in [
+        "rdma-atomic of 8 bytes, depth 4",
+        "stream of 64 bytes, depth 1",
+        "rdma-send of 65536 bytes, depth 1",
+    ] {
+        assert!(ran.out.contains(line), "{line}: {}", ran.out);
+    }
+}
+
+#[test]
+fn every_report_says_what_the_peer_was() {
+    let folder = Folder::new();
+    let server = serve(&folder, &[]);
+    let with = format!("rdma-read by pf0 (soft) with {}", server.addr);
+    let args = ["rdma-read", "--html", "page.html"];
+    let text = bench(&folder, &args, &server.addr).done();
+    assert!(text.starts_with(&format!("{} is pf0 (soft), ", server.addr)));
+    assert!(text.contains(&with), "{text}");
+    assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+    let page = String::from_utf8(folder.read("page.html")).unwrap();
+    let note = format!("The other side is {}. ", server.addr);
+    for part in [&with, &note, "<dt>its device</dt><dd>pf0 (soft), "] {
+        assert!(page.contains(part), "{part}");
+    }
+    let args = ["rdma-read", "--json"];
+    folder.write("far.json", bench(&folder, &args, &server.addr).done());
+    folder.write("near.json", bench(&folder, &args, "self").done());
+    let near: Value = serde_json::from_slice(&folder.read("near.json")).unwrap();
+    assert!(near["run"]["peer"].is_null());
+    let compare = ["bench", "compare", "far.json", "near.json"];
+    let text = folder.run(compare).done();
+    let [far, near] = [0, 1].map(|at| text.lines().nth(at).unwrap());
+    assert!(
+        far.contains(&format!("(soft) with {}, ", server.addr)),
+        "{text}"
+    );
+    assert!(near.contains("by pf0 (soft), "), "{text}");
+}
+
+#[test]
+fn both_sides_must_have_the_same_token() {
+    let folder = Folder::new();
+    let server = serve(&folder, &["--token", TOKEN]);
+    let cannot = format!("cannot measure with {}: ", server.addr);
+    let measure = |more: &[&str]| bench(&folder, &[&["rdma-read"], more].concat(), &server.addr);
+    measure(&[]).refused(1, &[&cannot, "this server demands a token"]);
+    let other = ["--token", "another token of sixteen"];
+    measure(&other).refused(1, &[&cannot, "its token is another one: give both sides"]);
+    measure(&["--token", TOKEN]).done();
+    // The traced run gets the token as well.
+    let text = measure(&["--token", TOKEN, "--trace"]).done();
+    assert!(!text.contains("token"), "{text}");
+    let ran = server.stop();
+    assert_eq!(ran.code, Some(0));
+    assert!(
+        ran.err.contains("refused: its token is another one"),
+        "{}",
+        ran.err
+    );
+    for (args, part) in [
+        (
+            &["bench", "stream", "--peer", "192.0.2.1"][..],
+            "192.0.2.1 is not of the",
+        ),
+        (
+            &["bench", "serve", "--bind", "0.0.0.0:0"],
+            "--bind 0.0.0.0:0",
+        ),
+    ] {
+        folder
+            .run(args)
+            .refused(2, &[part, "give both sides a token"]);
+    }
+    let ran = folder.run(["bench", "stream", "--token", TOKEN]);
+    ran.refused(2, &["a token is for --peer alone"]);
+}
+
+#[test]
+fn what_has_no_peer_is_told_before_anything_is_measured() {
+    let folder = Folder::new();
+    for kind in ["dma", "sha", "crc", "graph", "channel", "sync-event"] {
+        let parts = [kind, "leave --peer out", "rdma-atomic, stream have one"];
+        bench(&folder, &[kind], "127.0.0.1:1").refused(2, &parts);
+    }
+    for (args, part) in [
+        (
+            &["stream", "--vs", "tcp"][..],
+            "leave out either it or --peer",
+        ),
+        (&["stream", "--depth", "65"], "bench serve has 64 at most"),
+    ] {
+        bench(&folder, args, "127.0.0.1:1").refused(2, &[part]);
+    }
+    let ran = bench(&folder, &["stream"], "127.0.0.1:1");
+    assert_eq!(ran.out, "");
+    ran.refused(1, &["cannot measure with 127.0.0.1:1: no service listens"]);
+    let ran = bench(&folder, &["stream", "--token", TOKEN], "nowhere.invalid");
+    ran.refused(1, &["cannot measure with nowhere.invalid: no address for"]);
+}
+
+#[test]
+fn strangers_and_other_commands_keep_nobody_out() {
+    let folder = Folder::new();
+    let server = serve(&folder, &[]);
+    let silent: Vec<_> = (0..8)
+        .map(|_| TcpStream::connect(&server.addr).unwrap())
+        .collect();
+    let mut loud = TcpStream::connect(&server.addr).unwrap();
+    loud.write_all(&[0xff; 4096]).unwrap();
+    let ran = folder.run(["check", "--peer", &server.addr]);
+    ran.refused(1, &["this server speaks with tokio-doca bench --peer"]);
+    bench(&folder, &["rdma-send"], &server.addr).done();
+    let checks = Server::new(&folder, &["check", "serve"]);
+    let ran = bench(&folder, &["rdma-send"], &checks.addr);
+    ran.refused(1, &["this server speaks with tokio-doca check --peer"]);
+    assert_eq!(server.stop().code, Some(0));
+    drop((silent, loud));
+}
+
+#[test]
+fn a_server_that_is_killed_fails_the_point_with_the_way_out() {
+    let folder = Folder::new();
+    for kind in ["rdma-send", "rdma-write", "stream"] {
+        let server = serve(&folder, &[]);
+        let args = ["bench", kind, "--duration", "60", "--peer", &server.addr];
+        let mut command = folder.command([&args[..], &["--json"]].concat());
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let threads = format!("/proc/{}/task", child.id());
+        // So many ticks of a clock takes nothing but the operations.
+        while ticks(&threads) < 20 {
+            assert!(child.try_wait().unwrap().is_none(), "{kind} ended early");
+            thread::yield_now();
+        }
+        server.signal("-KILL");
+        let ran = Ran::of(child.wait_with_output().unwrap());
+        let report: Value = serde_json::from_str(&ran.out).unwrap();
+        assert_eq!(report["not_run"], 1);
+        assert_eq!(report["run"]["peer"]["address"], server.addr);
+        let cannot = format!("cannot measure with {}: it was lost: ", server.addr);
+        ran.refused(
+            1,
+            &[&cannot, "if bench serve has ended there, start it again"],
+        );
+    }
+}
+
+/// The time that the thread of the measurement has had of a CPU.
+fn ticks(threads: &str) -> u64 {
+    let thread = threads_named(threads, "bench").into_iter().next();
+    let stat = thread.and_then(|it| fs::read_to_string(it.join("stat")).ok());
+    let stat = stat.unwrap_or_default();
+    let fields = stat.rsplit(") ").next().unwrap_or_default();
+    let fields = fields.split(' ').skip(11).take(2);
+    fields.filter_map(|it| it.parse::<u64>().ok()).sum()
+}
+
+#[test]
+fn a_signal_ends_the_server_and_says_what_it_cuts_off() {
+    let folder = Folder::new();
+    let server = serve(&folder, &[]);
+    let args = [
+        "bench",
+        "rdma-send",
+        "--duration",
+        "60",
+        "--peer",
+        &server.addr,
+    ];
+    let mut command = folder.command(args);
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let threads = format!("/proc/{}/task", child.id());
+    while ticks(&threads) < 20 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended early");
+        thread::yield_now();
+    }
+    server
+        .stop()
+        .refused(1, &["interrupted: 1 connection of bench --peer cut off"]);
+    let ran = Ran::of(child.wait_with_output().unwrap());
+    ran.refused(1, &["it was lost: "]);
+}
