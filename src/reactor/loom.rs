@@ -375,7 +375,9 @@ impl Future for Op {
         // SAFETY: the JobFuture is pinned with its Op.
         let mut flight = unsafe { self.map_unchecked_mut(|op| &mut op.0) };
         match flight.is_idle() {
-            true => flight.as_mut().start(cx, &mut prepared(), |_| Ok(prepared())),
+            true => flight
+                .as_mut()
+                .start(cx, &mut prepared(), |_| Ok(prepared())),
             false => flight.as_mut().go_on(cx, |_| Ok(prepared())),
         }
     }

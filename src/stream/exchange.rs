@@ -377,7 +377,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(4_000))]
+        #![proptest_config(crate::stream::cases(4_000))]
 
         /// Whatever a peer says and whenever: there is a stream only for one that asked, was
         /// welcome, said that it is connected and came, in this order but for the last two. There
@@ -528,7 +528,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(4_000))]
+        #![proptest_config(crate::stream::cases(4_000))]
 
         /// However its tries fail: it says at most three hellos, the last of which alone has no
         /// address, and only if both sides may do without.
@@ -742,7 +742,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(3_000))]
+        #![proptest_config(crate::stream::cases(3_000))]
 
         /// Whatever becomes of the messages: each side says a bounded number of them, so that it
         /// ends or waits, and holds nothing of what it has heard; none speaks once it has

@@ -317,7 +317,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(4_000))]
+        #![proptest_config(crate::stream::cases(4_000))]
 
         /// Whatever both sides do, a frame finds room, and bytes come in the order in which they
         /// were written. When both have read everything, both may send, and what was begun has come

@@ -92,3 +92,13 @@ pub use listener::RdmaListener;
 pub use messages::RdmaMessages;
 pub use options::{StreamAddr, StreamOptions};
 pub use stream::{RdmaStream, StreamTransport};
+
+/// How a law of a state machine is tried: so often, or as PROPTEST_CASES says if that is more.
+#[cfg(test)]
+fn cases(least: u32) -> proptest::test_runner::Config {
+    let config = proptest::test_runner::Config::default();
+    proptest::test_runner::Config {
+        cases: config.cases.max(least),
+        ..config
+    }
+}

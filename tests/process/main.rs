@@ -30,6 +30,7 @@ mod host_dpu;
 mod idle;
 mod rdma;
 mod rdma_ask;
+mod refused;
 mod resources;
 mod rping;
 mod runtime;

@@ -10,6 +10,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_doca::stream::{RdmaStream, StreamOptions};
 
+use crate::refused::refuse;
 use support::device::under_test;
 use support::peer::{again, role};
 use support::stream::Net;
@@ -274,6 +275,28 @@ fn transparent_huge_pages_are_advice_that_the_kernel_has_heard() {
             .unwrap();
         assert!(buf.data().unwrap().iter().all(|&byte| byte == 0));
     });
+}
+
+/// The error names the call, and not the mmap before it.
+#[test]
+fn advice_that_the_kernel_refuses_is_named() {
+    if programs::is_emulated("filter system calls") {
+        return;
+    }
+    for (advice, name) in [
+        (libc::MADV_DONTFORK, "madvise(MADV_DONTFORK)"),
+        (libc::MADV_HUGEPAGE, "madvise(MADV_HUGEPAGE)"),
+    ] {
+        let refused = std::thread::spawn(move || {
+            let device = Device::open_default().unwrap();
+            refuse(libc::SYS_madvise, advice as u32, libc::EACCES);
+            let builder = Mmap::builder().device(&device);
+            let builder = builder.huge_pages(HugePages::Transparent);
+            let text = builder.alloc(1 << 20).unwrap_err().to_string();
+            assert!(text.contains(name) && !text.contains("mmap of"), "{text}");
+        });
+        refused.join().unwrap();
+    }
 }
 
 /// The KiB that the message rings of this process have in memory.

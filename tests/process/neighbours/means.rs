@@ -12,6 +12,8 @@ use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg, setsockopt, sockopt};
 use support::peer::{again, role};
 use support::*;
 
+use crate::refused::refuse;
+
 /// How long closing a bomb takes: twice as long as anything else may take here.
 pub(crate) const LINGER: Duration = LIMIT.saturating_mul(2);
 
@@ -20,7 +22,8 @@ pub(crate) const LINGER: Duration = LIMIT.saturating_mul(2);
 pub(crate) fn both_ways(test: &str, story: impl FnOnce()) {
     if let Some(way) = role() {
         if way == "taken" {
-            forget_passrights();
+            // As a kernel that does not know SO_PASSRIGHTS.
+            refuse(libc::SYS_setsockopt, 83, libc::ENOPROTOOPT);
         }
         return story();
     }
@@ -33,45 +36,6 @@ pub(crate) fn both_ways(test: &str, story: impl FnOnce()) {
         assert!(output.status.success(), "{way}: {}\n{text}", output.status);
         eprintln!("{way}: {text}");
     }
-}
-
-/// From now on the kernel does not know `SO_PASSRIGHTS`, for this thread and those that it starts.
-#[expect(unsafe_code, reason = "system calls that nix does not wrap")]
-fn forget_passrights() {
-    use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
-    const SO_PASSRIGHTS: u32 = 83;
-    /// In `seccomp_data`: the number of the call, and the lower half of its third argument.
-    const CALL: u32 = 0;
-    const THIRD: u32 = 32 + if cfg!(target_endian = "big") { 4 } else { 0 };
-    let step = |code: u32, k: u32, jf: u8| libc::sock_filter {
-        code: code as u16,
-        jt: 0,
-        jf,
-        k,
-    };
-    let mut steps = [
-        step(BPF_LD | BPF_W | BPF_ABS, CALL, 0),
-        step(BPF_JMP | BPF_JEQ | BPF_K, libc::SYS_setsockopt as u32, 3),
-        step(BPF_LD | BPF_W | BPF_ABS, THIRD, 0),
-        step(BPF_JMP | BPF_JEQ | BPF_K, SO_PASSRIGHTS, 1),
-        step(
-            BPF_RET | BPF_K,
-            libc::SECCOMP_RET_ERRNO | libc::ENOPROTOOPT as u32,
-            0,
-        ),
-        step(BPF_RET | BPF_K, libc::SECCOMP_RET_ALLOW, 0),
-    ];
-    let program = libc::sock_fprog {
-        len: steps.len() as u16,
-        filter: steps.as_mut_ptr(),
-    };
-    // SAFETY: no pointers.
-    let done = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
-    assert_eq!(done, 0);
-    let (mode, at) = (libc::SECCOMP_MODE_FILTER, &raw const program);
-    // SAFETY: the program has as many steps as it says, which live until the call returns.
-    let done = unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, at) };
-    assert_eq!(done, 0);
 }
 
 /// Has the calling thread be another user's, if root runs the test; the others stay as they are.

@@ -1,0 +1,36 @@
+//! System calls that the kernel refuses, as in a sandbox or before a later version.
+
+/// From now on a system call fails with `errno` if its third argument is `third`, for this thread
+/// and those that it starts.
+#[expect(unsafe_code, reason = "system calls that nix does not wrap")]
+pub(crate) fn refuse(call: libc::c_long, third: u32, errno: i32) {
+    use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
+    /// In `seccomp_data`: the number of the call, and the lower half of its third argument.
+    const CALL: u32 = 0;
+    const THIRD: u32 = 32 + if cfg!(target_endian = "big") { 4 } else { 0 };
+    let step = |code: u32, k: u32, jf: u8| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf,
+        k,
+    };
+    let mut steps = [
+        step(BPF_LD | BPF_W | BPF_ABS, CALL, 0),
+        step(BPF_JMP | BPF_JEQ | BPF_K, call as u32, 3),
+        step(BPF_LD | BPF_W | BPF_ABS, THIRD, 0),
+        step(BPF_JMP | BPF_JEQ | BPF_K, third, 1),
+        step(BPF_RET | BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32, 0),
+        step(BPF_RET | BPF_K, libc::SECCOMP_RET_ALLOW, 0),
+    ];
+    let program = libc::sock_fprog {
+        len: steps.len() as u16,
+        filter: steps.as_mut_ptr(),
+    };
+    // SAFETY: no pointers.
+    let done = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    assert_eq!(done, 0);
+    let (mode, at) = (libc::SECCOMP_MODE_FILTER, &raw const program);
+    // SAFETY: the program has as many steps as it says, which live until the call returns.
+    let done = unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, at) };
+    assert_eq!(done, 0);
+}
