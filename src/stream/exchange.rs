@@ -1,5 +1,21 @@
 //! The exchange of two sides as plain state: what each of them makes of what it hears, and may say
 //! then. It has no socket, clock or lock: `connector` and `incoming` drive it.
+//!
+//! ```text
+//! connects          a welcome comes                 it has dialled: it says ready
+//!   Asks(Rdma) -----------------------> Dials(Rdma) -----------------------------> Over (a stream)
+//!      ^                                     |
+//!      | hello with Again, if packets of this size do not pass: once
+//!      | hello with Tcp, if RDMA does not connect and both sides may do without: once
+//!      +-------------------------------------+
+//!
+//! listens     a hello comes              the application grants        ready came, and the peer
+//!   Hears -------------------> Decides --------------------> Waits -----------------> (a stream)
+//!                                 ^                             |
+//!                                 +------ another hello --------+
+//! ```
+//!
+//! A refusal, bytes that are no message, and a message that is not due lead to `Over` from each.
 
 use std::fmt;
 use std::mem::replace;
