@@ -60,9 +60,9 @@ pub trait Provider: Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Liveness {
-    /// It works.
+    /// The device works.
     Alive,
-    /// It is gone: what was in flight fails, new Jobs are refused.
+    /// The device is gone: Jobs in flight fail, and new ones are refused.
     Dead,
 }
 
@@ -229,7 +229,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// For providers: the handle of a device that was opened.
+    /// Returns the handle of a device that a provider has opened.
     pub fn from_adapter(adapter: Arc<dyn Adapter>) -> Device {
         static NEXT: AtomicU64 = AtomicU64::new(2);
         Device {
@@ -298,7 +298,7 @@ pub struct WeakDevice {
 }
 
 impl WeakDevice {
-    /// The device, if it is still open.
+    /// Returns the device, if it is still open.
     pub fn upgrade(&self) -> Option<Device> {
         Some(Device {
             id: self.id,
@@ -308,7 +308,7 @@ impl WeakDevice {
 }
 
 impl Device {
-    /// The same device, without keeping it open.
+    /// Returns a handle that does not keep the device open.
     pub fn downgrade(&self) -> WeakDevice {
         WeakDevice {
             id: self.id,

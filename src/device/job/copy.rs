@@ -12,9 +12,9 @@ use crate::error::JobError;
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "doca_dma_job_memcpy")]
 pub struct CopyJob {
-    /// Gathered from.
+    /// The memory that is read, in order.
     pub src: Segments,
-    /// Scattered to.
+    /// The memory that is written, in order.
     pub dst: Segments,
     /// Bytes.
     pub len: usize,

@@ -83,8 +83,8 @@ impl CrcOptions {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct CrcJob {
-    /// What is read, all of it. Where there is no data it may be [`Segments::none`], or an empty
-    /// piece.
+    /// The bytes whose CRC is computed. Where there is no data it may be [`Segments::none`], or an
+    /// empty piece.
     pub src: Segments,
     /// Where it is copied to, with room for all of it; [`Segments::none`] if it is not copied.
     pub dst: Segments,

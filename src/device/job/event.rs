@@ -6,13 +6,13 @@ use super::effect::Effect;
 /// a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventJob {
-    /// Answers it.
+    /// Answers the value of the counter.
     #[doc(alias = "doca_sync_event_job_get")]
     Get,
-    /// It becomes this. Answers the same.
+    /// Sets the counter to this value, and answers it.
     #[doc(alias = "doca_sync_event_job_update_set")]
     Set(u64),
-    /// This is added to it, wrapping. Answers what it was.
+    /// Adds this to the counter, wrapping, and answers the value before.
     #[doc(alias = "doca_sync_event_job_update_add")]
     Add(u64),
 }

@@ -7,12 +7,12 @@ use super::segment::{Segment, Segments};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_wr_opcode")]
 pub enum Verb {
-    /// The local data becomes a message of the peer, beside an immediate.
+    /// Sends the local data to the peer as a message, with an immediate if there is one.
     Send(Option<u32>),
-    /// The local data is written to the start of the remote range; with an immediate, a receive of
-    /// the peer's ends too.
+    /// Writes the local data to the start of the remote range. With an immediate it also ends a
+    /// receive of the peer.
     Write(Option<u32>),
-    /// The remote range is read into the local room.
+    /// Reads the remote range into the local room.
     Read,
     /// The first 8 bytes of the remote range become `swap` if they are `compare`. The answer is
     /// what they were.

@@ -28,12 +28,12 @@ use crate::error::JobError;
 #[doc(alias = "doca_sha_job")]
 #[doc(alias = "doca_sha_partial_job")]
 pub struct ShaJob {
-    /// Which hash.
+    /// The hash that is computed.
     pub algorithm: Algorithm,
-    /// Others may write the source meanwhile: it is to be read once, byte by byte, and believed
-    /// nothing.
+    /// True if others may write the source meanwhile: the device reads each byte once, and believes
+    /// nothing of it.
     pub shared: bool,
-    /// What is read, all of it. Where there is no data it may be [`Segments::none`], or an empty
+    /// The bytes that are hashed. Where there is no data it may be [`Segments::none`], or an empty
     /// piece.
     pub src: Segments,
     /// Where the digest goes: as many bytes as it has.

@@ -145,7 +145,7 @@ pub unsafe trait Registrar {
     /// does not have.
     fn register(&self, region: &Region, purpose: RegistrationUse) -> Result<Registration>;
 
-    /// Exports registered memory, so that who has the blob can use it.
+    /// Exports registered memory, so that a process that has the blob can use it.
     ///
     /// # Errors
     ///

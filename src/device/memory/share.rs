@@ -118,7 +118,7 @@ impl LeakFlag {
         self.0.store(true, SeqCst);
     }
 
-    /// Returns true if that was called.
+    /// Returns true if the flag was set.
     pub fn is_set(&self) -> bool {
         self.0.load(SeqCst)
     }

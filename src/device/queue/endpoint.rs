@@ -69,31 +69,30 @@ pub struct EndpointConfig {
     pub recv_queue_size: u32,
     /// The longest list of a receive. It is a promise.
     pub recv_list_len: u32,
-    /// `Some`: nobody posts receives. The Endpoint lends its peer the credit for `recv_queue_size`
-    /// messages of at most so many bytes, keeps them until [`Endpoint::take_message`] takes them,
-    /// and lends each credit anew then. At most
+    /// With `Some` the crate posts no receives. The Endpoint lends its peer the credit for
+    /// `recv_queue_size` messages of at most this many bytes, keeps them until
+    /// [`Endpoint::take_message`] takes them, and lends each credit anew then. At most
     /// [`RdmaCaps::max_pooled_room`](crate::device::RdmaCaps::max_pooled_room).
     pub pooled_room: Option<usize>,
     /// The largest payload of a packet.
     pub mtu: Mtu,
-    /// Which address of the port; less than
-    /// [`RdmaCaps::gid_table_size`](crate::device::RdmaCaps::gid_table_size). `None`: the device
-    /// chooses.
+    /// The index of the port's address that the connection uses, less than
+    /// [`RdmaCaps::gid_table_size`](crate::device::RdmaCaps::gid_table_size). With `None` the
+    /// device chooses.
     pub gid_index: Option<u32>,
-    /// How packets travel. The default, unless
-    /// [`RdmaCaps::transport`](crate::device::RdmaCaps::transport).
+    /// How packets travel. A device without
+    /// [`RdmaCaps::transport`](crate::device::RdmaCaps::transport) gets the default.
     pub transport: Transport,
     /// How long a Job waits for a peer that has no receive posted, or does not answer, before it
     /// fails.
     pub rnr_timeout: Duration,
-    /// To be called outside of all locks of the provider's: whenever [`Endpoint::state`] answers
-    /// something else, and once a message has come after [`Endpoint::has_message`] answered
-    /// `false`.
+    /// The provider calls it outside of all its locks: whenever [`Endpoint::state`] has changed,
+    /// and once a message has come after [`Endpoint::has_message`] answered `false`.
     pub changed: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl EndpointConfig {
-    /// Returns what a new Rdma asks for, but for what is set afterwards.
+    /// Returns the config of a new Rdma with default settings.
     pub fn new(changed: Arc<dyn Fn() + Send + Sync>) -> EndpointConfig {
         EndpointConfig {
             permissions: Access::empty(),
@@ -121,16 +120,16 @@ impl fmt::Debug for EndpointConfig {
     }
 }
 
-/// Where an Endpoint is in its life (RDMA guide 4.3).
+/// The state of an Endpoint (RDMA guide 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "doca_rdma_state")]
 pub enum EndpointState {
-    /// It can be exported and connected, and takes receives.
+    /// The Endpoint can be exported and connected, and takes receives.
     Init,
-    /// It is connected.
+    /// The Endpoint is connected to its peer.
     Connected,
-    /// A Job has failed, or the peer has gone: nothing is taken before a reset. This was the first
-    /// cause.
+    /// A Job has failed, or the peer has gone, for this reason. The Endpoint refuses Jobs and
+    /// receives until it is reset.
     Error(JobError),
 }
 
@@ -170,23 +169,23 @@ pub struct Receive {
 ///
 /// Implementors keep these duties.
 pub unsafe trait Endpoint: Submit {
-    /// Returns where it is in its life. Cheap.
+    /// Returns the state. It must be cheap.
     fn state(&self) -> EndpointState;
 
-    /// How its packets travel: [`EndpointConfig::transport`], as far as the device took it. The
-    /// default, by default.
+    /// Returns how the Endpoint's packets travel: [`EndpointConfig::transport`] with the changes
+    /// that the device made. By default this is `Transport::default()`.
     fn transport(&self) -> Transport {
         Transport::default()
     }
 
-    /// How it reaches its peer, once it was connected and until the next reset. `None`, by default,
-    /// of a device without a network.
+    /// Returns the path to the peer, from the connect to the next reset. By default this is `None`:
+    /// the device has no network.
     fn path(&self) -> Option<Path> {
         None
     }
 
-    /// Returns what the peer lets this side do, once it was connected and until the next reset.
-    /// Everything, by default: then streams keep their writes in order with one-sided operations.
+    /// Returns what the peer lets this side do, from the connect to the next reset. By default this
+    /// is everything: then streams keep their writes in order with one-sided operations.
     fn peer_permissions(&self) -> Access {
         Access::RDMA_READ | Access::RDMA_WRITE | Access::RDMA_ATOMIC
     }
@@ -304,12 +303,13 @@ pub unsafe trait Endpoint: Submit {
         None
     }
 
-    /// Back to Init, from any state: the connection ends, what was accepted ends flushed, and what
-    /// was exported is worth nothing any more. The peer's state turns to Error.
+    /// Returns to the state Init from any state: the connection ends, Jobs and receives that were
+    /// accepted end flushed, and earlier exports become invalid. The peer's state turns to Error.
     fn reset(&self);
 
-    /// The Rdma is gone: the connection ends. `keep` is dropped once no receive's memory is touched
-    /// any more; no Completions of receives come. Those of Jobs still do. It never waits.
+    /// Ends the connection: the Rdma was dropped. The device drops `keep` once it touches no
+    /// receive's memory any more, and reports no Completions of receives, but still those of Jobs.
+    /// It never waits.
     ///
     /// # Safety
     ///

@@ -14,9 +14,9 @@ use crate::error::{JobError, Result};
 /// A processor that sets a sync event, or waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Processor {
-    /// This side's own.
+    /// The CPU of this side.
     Cpu,
-    /// That of the DPU, or a process that stands for it.
+    /// The CPU of the DPU, or a process that stands for it.
     Dpu,
     /// The DPU's data path accelerator.
     Dpa,
@@ -61,17 +61,17 @@ impl EventBacking {
         self.region
     }
 
-    /// Returns where in it they begin.
+    /// Returns the offset of the eight bytes in the region.
     pub fn offset(&self) -> usize {
         self.offset
     }
 
-    /// Its memfd, if it is in one.
+    /// Returns the memfd of the region, if it is in one.
     pub fn memfd(&self) -> Option<&Backing> {
         self.memfd.as_ref()
     }
 
-    /// Keeps the eight bytes.
+    /// Returns what keeps the eight bytes valid.
     pub fn keep(&self) -> &KeepAlive {
         &self.keep
     }
@@ -90,16 +90,16 @@ impl fmt::Debug for EventBacking {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EventConfig {
-    /// Who will set it, as a hint: either side may.
+    /// The processor that will set the event. This is a hint: either side may.
     pub publisher: Processor,
-    /// Who will wait for it, as a hint: either side may.
+    /// The processor that will wait for the event. This is a hint: either side may.
     pub subscriber: Processor,
-    /// Where it shall lie, if not in memory of the device's.
+    /// The memory of the counter. With `None` the device allocates it.
     pub backing: Option<EventBacking>,
 }
 
 impl EventConfig {
-    /// One in memory of the device's.
+    /// Returns a config whose counter lies in memory of the device.
     pub fn new(publisher: Processor, subscriber: Processor) -> EventConfig {
         EventConfig {
             publisher,
@@ -113,9 +113,9 @@ impl EventConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "doca_sync_event_job_wait")]
 pub struct EventWait {
-    /// What it must be greater than.
+    /// The value that the counter must exceed.
     pub threshold: u64,
-    /// Which bits are looked at.
+    /// The bits of the counter that are compared.
     pub mask: u64,
 }
 
@@ -130,7 +130,7 @@ impl EventWait {
 /// A sync event, as one process has it: made by
 /// [`Adapter::open_event`](crate::device::Adapter::open_event), or imported.
 ///
-/// It needs no queue: who blocks, or spins, calls it directly. Nothing in it blocks.
+/// It needs no queue: a caller that blocks or spins calls it directly. Nothing in it blocks.
 pub trait EventCounter: Send + Sync {
     /// Does the Job now, on this thread.
     ///
@@ -141,7 +141,7 @@ pub trait EventCounter: Send + Sync {
     /// once it was stopped itself.
     fn perform(&self, job: EventJob) -> Result<u64, JobError>;
 
-    /// The value, if it ends the wait.
+    /// Returns the value of the counter, if it ends the wait.
     ///
     /// # Errors
     ///
@@ -158,7 +158,7 @@ pub trait EventCounter: Send + Sync {
     /// be had.
     fn export(&self) -> Result<Vec<u8>>;
 
-    /// It has completed: exports are taken back, waits of all queues and processes end, and later
+    /// Stops the event: exports are taken back, waits of all queues and processes end, and later
     /// Jobs fail.
     fn stop(&self);
 
@@ -177,8 +177,8 @@ pub trait EventCounter: Send + Sync {
 ///   [`SyncEventCaps::max_wait`](crate::device::SyncEventCaps::max_wait) fails with
 ///   [`JobError::event_too_high`], whether it begins there or has waited before.
 pub trait EventPort: Submit {
-    /// How the wait ends, or that it continues, if that can be said at once. It is not begun,
-    /// whatever the answer.
+    /// Returns how the wait ends, or that it continues, if the device can tell at once. It never
+    /// begins the wait.
     fn try_wait(&self, _wait: &EventWait) -> Option<Poll<Result<u64, JobError>>> {
         None
     }
@@ -192,10 +192,11 @@ pub trait EventPort: Submit {
     /// Why it was not taken.
     fn wait(&self, token: Token, wait: EventWait) -> Result<(), JobError>;
 
-    /// The wait has completed, for whoever began it. Its Completion may be on its way; none comes
-    /// that was not when this returns.
+    /// Cancels a wait. Its Completion may be on its way already; after this call the device adds
+    /// none.
     fn cancel(&self, token: Token);
 
-    /// The context is gone. What waits still is cancelled. Jobs that were taken continue.
+    /// Ends the port: the context was dropped. Waits are cancelled, and Jobs that were taken
+    /// continue.
     fn retire(&self);
 }

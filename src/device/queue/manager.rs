@@ -17,7 +17,7 @@ pub struct CmOptions {
     /// The peer is a program without this library: it is sent `private_data` alone, and nothing is
     /// expected of it.
     pub foreign: bool,
-    /// When it must have ended.
+    /// The time at which the attempt fails.
     pub deadline: Instant,
 }
 

@@ -24,7 +24,7 @@ pub struct QueueConfig {
     /// Which completion vector of the device signals the queue: less than
     /// [`Caps::completion_vectors`](crate::device::Caps::completion_vectors), or 0.
     pub completion_vector: u32,
-    /// What the queue rings, if it has no event descriptor of its own.
+    /// The signal that the queue rings, unless it has an event descriptor of its own.
     pub signal: Arc<Signal>,
 }
 
@@ -45,7 +45,8 @@ impl QueueConfig {
 pub enum Armed {
     /// The next completion will ring.
     Armed,
-    /// Armed as well, but completions may wait already, and did not ring: look.
+    /// The queue is armed, but completions may wait already that did not ring: the caller reaps
+    /// them.
     Ready,
 }
 
@@ -138,8 +139,9 @@ pub unsafe trait Queue: Submit {
     #[doc(alias = "ibv_req_notify_cq")]
     fn arm(&self) -> Armed;
 
-    /// Returns how many Jobs `try_inline` has finished, for `WorkQ::stats`. Nobody else counts
-    /// them: that would cost each of them something. Who counts none says 0.
+    /// Returns how many Jobs `try_inline` has finished, for `WorkQ::stats`. The crate does not
+    /// count them, since that would cost each of them something. A device that counts none returns
+    /// 0.
     fn inline_jobs(&self) -> u64 {
         0
     }

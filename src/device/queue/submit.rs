@@ -84,11 +84,11 @@ pub unsafe trait Submit: Send + Sync {
 /// How many jobs or receives of a batch were accepted, and why the next one was not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Submitted {
-    /// How many, from the first on, are the device's.
+    /// The number of jobs or receives that the device has accepted, from the first on.
     pub accepted: usize,
-    /// Why the next was not, or `None` if all were. After `Again` the crate tries a job once more
-    /// when the WorkQ has collected a completion, and in any case after 1 ms, then after twice as
-    /// long each time, up to 100 ms.
+    /// Why the device refused the next one, or `None` if it accepted all. After `Again` the crate
+    /// tries a job once more when the WorkQ has collected a completion, and in any case after 1 ms,
+    /// then after twice as long each time, up to 100 ms.
     pub refused: Option<JobError>,
 }
 

@@ -70,8 +70,8 @@ pub struct Transport {
     /// library are not asked. Over iWARP, whose transport gives nobody up, a probe has twice the
     /// time of the tries.
     pub probe_interval: Option<Duration>,
-    /// Up to how many bytes of a send or write travel inside the request, so that the adapter need
-    /// not fetch them. Defaults to 128. It is halved until the adapter takes it.
+    /// The maximum number of bytes of a send or write that travel inside the request, so that the
+    /// adapter need not fetch them. Defaults to 128. It is halved until the adapter takes it.
     pub inline_size: u32,
 }
 
