@@ -71,19 +71,19 @@ kinds! {
     /// The access flags, or the state, forbid it.
     #[doc(alias = "DOCA_ERROR_NOT_PERMITTED")]
     NotPermitted = 2, "operation not permitted";
-    /// Somebody else is using it.
+    /// Another user has the resource.
     #[doc(alias = "DOCA_ERROR_IN_USE")]
     InUse = 3, "resource already in use";
-    /// This device or provider does not do that.
+    /// The device or its provider does not support the operation.
     #[doc(alias = "DOCA_ERROR_NOT_SUPPORTED")]
     NotSupported = 4, "operation not supported";
-    /// Not now; try again, or await.
+    /// The operation cannot begin now: try again, or await it.
     #[doc(alias = "DOCA_ERROR_AGAIN")]
     Again = 5, "resource temporarily unavailable, try again";
     /// An argument is wrong.
     #[doc(alias = "DOCA_ERROR_INVALID_VALUE")]
     InvalidValue = 6, "invalid input";
-    /// Out of memory, or of something that was sized when it was built.
+    /// Memory has run out, or something whose size was set when it was built.
     #[doc(alias = "DOCA_ERROR_NO_MEMORY")]
     NoMemory = 7, "memory allocation failure";
     /// A resource could not be initialised.
@@ -92,7 +92,7 @@ kinds! {
     /// A time limit ran out.
     #[doc(alias = "DOCA_ERROR_TIME_OUT")]
     TimedOut = 9, "timer expired waiting for a resource";
-    /// It is being shut down.
+    /// The object is being shut down, or was.
     #[doc(alias = "DOCA_ERROR_SHUTDOWN")]
     Shutdown = 10, "shut down in process or completed";
     /// The peer reset the connection.
@@ -110,7 +110,7 @@ kinds! {
     /// A lock could not be had.
     #[doc(alias = "DOCA_ERROR_NO_LOCK")]
     NoLock = 15, "unable to acquire required lock";
-    /// There is no such thing.
+    /// The thing that was named does not exist.
     #[doc(alias = "DOCA_ERROR_NOT_FOUND")]
     NotFound = 16, "resource not found";
     /// Input or output failed.
@@ -119,7 +119,7 @@ kinds! {
     /// The call does not fit the state.
     #[doc(alias = "DOCA_ERROR_BAD_STATE")]
     BadState = 18, "bad state";
-    /// This version is not supported.
+    /// The peer or the device has a version that is not supported.
     #[doc(alias = "DOCA_ERROR_UNSUPPORTED_VERSION")]
     UnsupportedVersion = 19, "unsupported version";
     /// The operating system refused.
@@ -131,16 +131,16 @@ kinds! {
     /// Something that cannot happen did.
     #[doc(alias = "DOCA_ERROR_UNEXPECTED")]
     Unexpected = 22, "unexpected scenario encountered";
-    /// It exists already.
+    /// The thing that was to be made exists already.
     #[doc(alias = "DOCA_ERROR_ALREADY_EXIST")]
     AlreadyExist = 23, "resource already exists";
-    /// No more fits in.
+    /// The resource is full.
     #[doc(alias = "DOCA_ERROR_FULL")]
     Full = 24, "no more space in resource";
-    /// Nothing is in it.
+    /// The resource is empty.
     #[doc(alias = "DOCA_ERROR_EMPTY")]
     Empty = 25, "resource is empty";
-    /// It is still continuing.
+    /// The operation has not completed yet.
     #[doc(alias = "DOCA_ERROR_IN_PROGRESS")]
     InProgress = 26, "operation is in progress";
 }

@@ -38,7 +38,7 @@ pub enum Output {
     /// [`CrcCopied::from`](crate::crc::CrcCopied) reads of a copy with its CRC, or what a call to
     /// an accelerator returns. The method that made the operation says what it is.
     Value(u64),
-    /// It is done, and there is nothing to say.
+    /// The operation is done, and has no other result.
     Done,
     /// The message that was received.
     Received(Received),

@@ -30,7 +30,7 @@ pub(super) enum Over<'a> {
     Wrong(Wrong),
     /// A message, and not the one that is due.
     Unexpected,
-    /// It had completed before.
+    /// The exchange had completed before.
     Already,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Connecting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dial {
     Asks(Ask),
-    /// It was welcome.
+    /// The peer has welcomed it.
     Dials(Ask),
     Over,
 }

@@ -93,7 +93,7 @@ impl Incoming {
         }
     }
 
-    /// Connects, and tells the peer `data`, of at most 16 KiB, or 164 bytes by rdma_cm.
+    /// Connects to the peer, and tells it `data`, of at most 16 KiB, or 164 bytes by rdma_cm.
     ///
     /// # Errors
     ///

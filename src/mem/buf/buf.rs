@@ -170,7 +170,7 @@ impl Buf {
         self.0.data_len()
     }
 
-    /// No data any more: what is written next overwrites it. The headroom stays.
+    /// Empties the data: what is written next overwrites it. The headroom stays.
     ///
     /// # Errors
     ///
@@ -227,7 +227,7 @@ impl Buf {
         Ok(BufData::new(self.0.read().map_err(in_use)?))
     }
 
-    /// As [`Buf::data`], also where others may write the bytes at any time.
+    /// Returns the data as [`Buf::data`] does, also where others may write the bytes at any time.
     ///
     /// # Safety
     ///
@@ -242,7 +242,8 @@ impl Buf {
         Ok(BufData::new(self.0.read().map_err(in_use)?))
     }
 
-    /// As [`Buf::data_mut`], also where others may reach the bytes at any time.
+    /// Returns the data as [`Buf::data_mut`] does, also where others may reach the bytes at any
+    /// time.
     ///
     /// # Safety
     ///

@@ -3,7 +3,7 @@
 
 use crate::device::Segments;
 
-/// How much of a job's side there is: pieces that are not empty, and their bytes.
+/// The size of one side of a job: the number of pieces that are not empty, and of their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
     pub pieces: usize,
@@ -11,7 +11,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Of segments.
+    /// Returns the extent of these segments.
     pub fn of(segments: &Segments) -> Extent {
         let lens = segments.as_slice().iter().map(|segment| segment.len());
         Extent {

@@ -243,7 +243,7 @@ impl Element {
     }
 }
 
-/// One count of an element: keeps it, and all that it stands on.
+/// One count of an element. It keeps the element, and all that the element stands on.
 pub struct Count(NonNull<Element>);
 
 // SAFETY: an Element is Send and Sync, and its count is atomic.

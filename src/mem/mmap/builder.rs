@@ -230,8 +230,8 @@ impl MmapBuilder {
         self.begin(OP, memory)
     }
 
-    /// `len` bytes from `addr` on, which `free` takes back: it is called once, with both, when the
-    /// Mmap's last user has gone.
+    /// Makes an Mmap of `len` bytes from `addr` on. `free` takes them back: it is called once, with
+    /// both, when the last user of the Mmap has gone.
     ///
     /// `free` runs on whatever thread the last user goes, possibly in the middle of a completion,
     /// where it should not block; a panic of it is contained. Such memory can be used in this

@@ -23,8 +23,8 @@ const MIB: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HugePages {
-    /// Huge where the kernel finds some, and usual ones elsewhere: advice (`MADV_HUGEPAGE`), which
-    /// never fails.
+    /// Huge pages where the kernel finds some, and usual pages elsewhere. This is advice
+    /// (`MADV_HUGEPAGE`), which never fails.
     Transparent,
     /// Pages of 2 MiB out of the pool that `vm.nr_hugepages` sets, or none at all.
     Size2MiB,

@@ -9,7 +9,7 @@ use crate::mem::mmap::Mmap;
 use crate::mem::pool::BufInventory;
 
 impl Mmap {
-    /// Eight bytes from this one on. They are in use until what this answers is dropped.
+    /// Lends the eight bytes from this one on. They are in use until the returned value is dropped.
     ///
     /// # Errors
     ///

@@ -17,14 +17,14 @@ use crate::mem::element::{ReadLease, WriteLease};
 use crate::mem::mmap::Holder;
 use crate::mem::remote::{RemoteBuf, RemoteRead, RemoteWrite};
 
-/// Whose memory an operand is.
+/// The owner of the memory of an operand.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// There is no such side.
+    /// The job has no such side.
     None,
-    /// This process's, by its own right: leases keep away the jobs that share its bytes.
+    /// Memory of this process: leases keep away other jobs on the same bytes.
     Local,
-    /// Imported: others may touch it at any time.
+    /// Imported memory: others may touch it at any time.
     Remote,
 }
 
@@ -57,7 +57,7 @@ pub mod sealed {
         }
     }
 
-    /// What a job reads.
+    /// An operand that a job reads.
     pub trait ReadFrom: Operand {
         type Lease: IntoKept<Reading>;
         /// More bytes of data than this it cannot come to have.
@@ -68,7 +68,7 @@ pub mod sealed {
         fn lease_data(&self, holder: Holder, rule: Rule) -> LeasedOperand<Self::Lease>;
     }
 
-    /// What a job writes.
+    /// An operand that a job writes.
     pub trait WriteTo: Operand {
         type Lease: IntoKept<Writing> + Grow;
         /// Returns its tailroom now, without a lease.
@@ -81,7 +81,7 @@ pub mod sealed {
         }
     }
 
-    /// Leases, and what they are on.
+    /// Leases, and the segments that they are on.
     pub type LeasedOperand<L> = Result<(L, Segments, usize), JobError>;
 }
 

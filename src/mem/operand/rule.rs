@@ -7,7 +7,7 @@ use crate::error::{JobError, Reason};
 /// Bytes of an atomic.
 const WORD: usize = size_of::<u64>();
 
-/// How many bytes a job moves from what it reads to what it writes.
+/// The rule by which the number of bytes follows that a job moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// All of the source, into a tailroom. Lists of either side may have pieces of imported memory.

@@ -14,7 +14,7 @@ use crate::mem::mmap::Mmap;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ArrayTarget {
-    /// This process.
+    /// The CPU, which runs this process.
     #[default]
     Cpu,
     /// Kernels on a GPU: not supported.

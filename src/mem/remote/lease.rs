@@ -17,7 +17,7 @@ pub enum RemoteRead {
     Own(ReadLease),
     /// The import, which no lease of this process protects.
     Import(RemoteMmap),
-    /// Nothing: the device reaches the memory without the import.
+    /// The job keeps nothing: the device reaches the memory without the import.
     Lasting,
 }
 
@@ -27,7 +27,7 @@ pub enum RemoteWrite {
     Own(WriteLease),
     /// The import, which no lease of this process protects.
     Import(RemoteMmap),
-    /// Nothing: the device reaches the memory without the import.
+    /// The job keeps nothing: the device reaches the memory without the import.
     Lasting,
 }
 

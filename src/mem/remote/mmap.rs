@@ -162,7 +162,7 @@ impl RemoteMmap {
         self.0.access
     }
 
-    /// Whom it was exported for.
+    /// Returns the audience that the memory was exported for.
     pub fn audience(&self) -> Audience {
         self.0.audience
     }

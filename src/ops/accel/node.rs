@@ -10,7 +10,7 @@ use crate::reactor::Attachment;
 #[derive(Debug)]
 pub enum CallNode {}
 
-/// What a calling node is set to: made of an [`AccelCall`].
+/// The operands of a calling node: made of an [`AccelCall`].
 #[derive(Clone, Debug)]
 pub struct CallData(AccelCall<MaybeAnySource, MaybeAnyDestination>);
 

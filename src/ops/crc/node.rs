@@ -9,7 +9,7 @@ use crate::reactor::Attachment;
 #[derive(Debug)]
 pub enum CrcNode {}
 
-/// What a node of [`GraphBuilder::crc32c`] is set to, which says what it is made of.
+/// The operands of a node of [`GraphBuilder::crc32c`], which says what they are made of.
 #[derive(Clone, Debug)]
 pub struct CrcData {
     src: AnySource,
@@ -50,7 +50,7 @@ impl Action for CrcNode {
 #[derive(Debug)]
 pub enum CopyCrcNode {}
 
-/// What a node of [`GraphBuilder::copy_crc`] is set to, which says what it is made of.
+/// The operands of a node of [`GraphBuilder::copy_crc`], which says what they are made of.
 #[derive(Clone, Debug)]
 pub struct CopyCrcData {
     src: AnySource,

@@ -100,7 +100,7 @@ impl ShaSession {
         Op::new(self.part(&self.sha, src, dst))
     }
 
-    /// Another session that has hashed the same so far. This allocates.
+    /// Returns another session that has hashed the same so far. This allocates.
     ///
     /// # Errors
     ///

@@ -97,7 +97,8 @@ impl BlockingSyncEvent {
         }
     }
 
-    /// [`BlockingSyncEvent::wait_gt`], which gives the CPU up after each look (sched_yield(2)).
+    /// Waits as [`BlockingSyncEvent::wait_gt`] does, and gives the CPU up after each look
+    /// (sched_yield(2)).
     ///
     /// # Errors
     ///

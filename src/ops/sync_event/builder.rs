@@ -25,25 +25,25 @@ use crate::reactor::WorkQ;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub enum Location<'a> {
-    /// On the CPU of this side, by way of this device.
+    /// The CPU of this side, by way of this device.
     #[doc(alias = "doca_sync_event_publisher_add_location_cpu")]
     #[doc(alias = "doca_sync_event_subscriber_add_location_cpu")]
     #[doc(alias = "doca_sync_event_add_publisher_location_cpu")]
     #[doc(alias = "doca_sync_event_add_subscriber_location_cpu")]
     Cpu(&'a Device),
-    /// On the DPU, or in a process that represents it.
+    /// The DPU, or a process that represents it.
     #[doc(alias = "doca_sync_event_publisher_add_location_dpu")]
     #[doc(alias = "doca_sync_event_subscriber_add_location_dpu")]
     #[doc(alias = "doca_sync_event_add_publisher_location_remote_pci")]
     #[doc(alias = "doca_sync_event_add_subscriber_location_remote_pci")]
     Dpu,
-    /// On the DPU's data path accelerator: `NotSupported`.
+    /// The DPU's data path accelerator: `NotSupported`.
     #[doc(alias = "doca_sync_event_publisher_add_location_dpa")]
     #[doc(alias = "doca_sync_event_subscriber_add_location_dpa")]
     #[doc(alias = "doca_sync_event_add_publisher_location_dpa")]
     #[doc(alias = "doca_sync_event_add_subscriber_location_dpa")]
     Dpa,
-    /// On a graphics processor: `NotSupported`.
+    /// A graphics processor: `NotSupported`.
     #[doc(alias = "doca_sync_event_publisher_add_location_gpu")]
     #[doc(alias = "doca_sync_event_subscriber_add_location_gpu")]
     #[doc(alias = "doca_sync_event_add_publisher_location_gpu")]

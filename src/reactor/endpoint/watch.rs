@@ -53,10 +53,10 @@ pub enum RdmaState {
     /// Its WorkQ was shut down.
     #[doc(alias = "DOCA_RDMA_STATE_RESET")]
     Reset,
-    /// It can be exported and connected, and takes receives.
+    /// The Rdma can be exported and connected, and takes receives.
     #[doc(alias = "DOCA_RDMA_STATE_INIT")]
     Init,
-    /// It is connected.
+    /// The Rdma is connected to its peer.
     #[doc(alias = "DOCA_RDMA_STATE_CONNECTED")]
     Connected,
     /// A job has failed, or the peer has gone. Until [`Rdma::reset`](crate::Rdma::reset) every

@@ -37,7 +37,7 @@ pub(in crate::reactor) enum Target {
     Caller(u64, ResultKind),
 }
 
-/// What the number stands for that a job of the caller's own loop ends with.
+/// The meaning of the number with which a job of the caller's own loop ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultKind {
     /// Bytes that were moved.
@@ -60,7 +60,7 @@ pub(in crate::reactor) enum Notify {
     Caller,
     /// Those in line for a place of this table.
     Line(Deferred<Arc<dyn Places>>),
-    /// Nobody: the completion names no Job, no receive and no wait. It is logged.
+    /// The completion names no Job, no receive and no wait. It is logged.
     Nobody(Token),
 }
 

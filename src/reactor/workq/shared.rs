@@ -88,7 +88,7 @@ pub struct Attachment {
     pub(in crate::reactor) order: Option<Arc<Order>>,
 }
 
-/// What has a place on a WorkQ by its context.
+/// An operation that has a place on a WorkQ by its context.
 pub trait HasAttachment {
     fn attachment(&self) -> &Attachment;
 }

@@ -42,9 +42,9 @@ use crate::stream::wakers::Wakers;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StreamTransport {
-    /// By RDMA.
+    /// The stream uses RDMA.
     Rdma,
-    /// On the connection of the exchange, by TCP or a Unix socket
+    /// The stream uses the connection of the exchange, a TCP or Unix socket
     /// ([`StreamOptions::or_tcp`](crate::stream::StreamOptions::or_tcp)).
     Tcp,
 }

@@ -73,7 +73,7 @@ nodes! {
 #[derive(Debug)]
 pub enum EventWaitNode {}
 
-/// What a waiting node is set to: made of a threshold, or of `(threshold, mask)`.
+/// The operands of a waiting node: made of a threshold, or of `(threshold, mask)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventWaitData {
     threshold: u64,

@@ -95,13 +95,13 @@ pub struct NodeId {
 #[non_exhaustive]
 #[doc(alias = "doca_graph_node_state")]
 pub enum NodeState {
-    /// Its turn has not come, or it waits for a Slot; or the run ended before.
+    /// The node has not begun: others come first, it waits for a Slot, or the run ended before.
     NotStarted,
-    /// Its Job is in flight, or its function, future or sub-graph runs.
+    /// The Job of the node is in flight, or its function, future or sub-graph runs.
     Started,
-    /// It ended well.
+    /// The node has completed without an error.
     Completed,
-    /// It failed.
+    /// The node has failed.
     Failed,
     /// A sub-graph or a receive that ended early, because another node failed.
     Stopped,
@@ -328,7 +328,7 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// Some nodes: one, a list of one kind, or a tuple of up to eight kinds.
+/// A set of nodes: one, a list of one kind, or a tuple of up to eight kinds.
 pub trait Nodes: sealed::Each {}
 
 /// A kind of node that has something to be set.

@@ -160,8 +160,9 @@ impl GraphBuilder {
         self.add(NodeWork::Sub(graph.clone()))
     }
 
-    /// `node` starts after all of these: one, a list, or a tuple of different kinds. Nodes of which
-    /// nothing is said start with the run. Whether it makes sense, [`GraphBuilder::build`] says.
+    /// Has `node` start after all of these: one, a list, or a tuple of different kinds. Nodes
+    /// without such a call start with the run. Whether it makes sense, [`GraphBuilder::build`]
+    /// says.
     #[doc(alias = "doca_graph_add_dependency")]
     pub fn depends(&mut self, node: impl Into<NodeId>, predecessors: impl Nodes) {
         let node = node.into();

@@ -9,7 +9,7 @@ use super::super::super::sync_event::SyncEvent;
 use super::super::node::{MakesFutures, NodeId, Template, UserFn, WithData};
 use crate::reactor::Attachment;
 
-/// NodeWork that is described once and run many times (Core guide 3.4.7; `doca_graph`).
+/// Work that is described once and run many times (Core guide 3.4.7; `doca_graph`).
 ///
 /// Clones are the same graph. It keeps the contexts of its nodes.
 ///

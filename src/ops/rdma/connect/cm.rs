@@ -376,11 +376,11 @@ impl CmRequest {
         self.0.is_foreign()
     }
 
-    /// Accepts: the Rdma is connected when the peer has said that it is. The peer may send at once:
-    /// post receives first. The time limit is that of the Rdma's builder if [`CmAccept::timeout`]
-    /// says no other. Nothing begins before the first poll. Over iWARP it is connected without a
-    /// word of the peer's, which sends first: Jobs of this side wait until its first message has
-    /// come, and fail if it does not within their time limits.
+    /// Accepts the request. The Rdma is connected when the peer has said that it is. The peer may
+    /// send at once: post receives first. The time limit is that of the Rdma's builder if
+    /// [`CmAccept::timeout`] says no other. Nothing begins before the first poll. Over iWARP it is
+    /// connected without a word of the peer's, which sends first: Jobs of this side wait until its
+    /// first message has come, and fail if it does not within their time limits.
     ///
     /// # Errors
     ///
