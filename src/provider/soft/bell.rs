@@ -1,4 +1,4 @@
-//! The bell between processes: a byte on a socket, which never blocks whoever rings.
+//! The socket by which processes wake each other: one byte for each wake-up. Sending never blocks.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -8,24 +8,24 @@ use nix::sys::socket::{MsgFlags, send};
 
 use crate::process::{Guarded, hang_up, receive};
 
-/// Messages that are read in one go.
+/// The maximum number of messages that are read in one go.
 const READS: usize = 64;
 
-/// Rings. If the socket is full the peer has not read what rang before, and is awake or hostile.
-/// Returns false if nobody is at the other end any more.
+/// Wakes the peer. If the socket is full, the peer has not read earlier bytes: it is awake, or
+/// hostile. Returns false if the peer has closed its end.
 pub(super) fn ring(socket: &Guarded) -> bool {
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
     let signalled = send(socket.as_raw_fd(), &[1], flags);
     !matches!(signalled, Err(Errno::EPIPE | Errno::ECONNRESET))
 }
 
-/// Reads what rang, so that there is room for more. What a flooding peer leaves there costs it its
-/// bell, and so does a descriptor.
+/// Reads what the peer has sent, to make space for more. If the peer sends a descriptor, this side
+/// hangs up. After a flood, later wake-ups of the peer may be lost.
 pub(super) fn drain(socket: &Guarded) {
     read(socket, READS);
 }
 
-/// Reads the one ring that there is.
+/// Reads the only byte that the peer can have sent.
 pub(super) fn hear(socket: &Guarded) {
     read(socket, 1);
 }
@@ -41,9 +41,9 @@ fn read(socket: &Guarded, most: usize) {
     }
 }
 
-/// Returns true if nobody is at the other end any more.
+/// Returns true if the peer has closed its end.
 pub(super) fn is_hung_up(socket: &Guarded) -> bool {
-    // A hang-up is told in any case.
+    // The kernel reports a hang-up even if no event is requested.
     let mut polled = [PollFd::new(socket.as_fd(), PollFlags::empty())];
     matches!(poll(&mut polled, PollTimeout::ZERO), Ok(1..))
 }

@@ -1,6 +1,6 @@
-//! The copy engine's inner loop: gathers from one list of Segments, scatters to the other.
+//! The inner loop of copies: copies from one list of Segments to another.
 //!
-//! Peers may write what it reads and what it writes at any time: the compiler sees none of the
+//! Peers may write the source and the destination at any time, so the compiler must see none of the
 //! accesses.
 #![expect(unsafe_code, reason = "copies through raw addresses")]
 
@@ -8,12 +8,12 @@ use super::fabric::Import;
 use crate::device::{Cursor, Segment, Segments, volatile_copy};
 use crate::error::JobError;
 
-/// Checks that the imports that a copy is from and to are still exported. The key of a segment of
-/// imported memory is the address of the import, and the key of registered memory is 0.
+/// Checks that all imports of a copy are still exported. The key of a segment of imported memory is
+/// the address of the import; the key of registered memory is 0.
 ///
 /// # Safety
 ///
-/// The keys are what this provider's registrations and imports gave, and the imports are kept.
+/// The keys came from this provider's registrations and imports, and the imports are kept.
 #[inline(always)]
 pub(super) unsafe fn check(src: &Segments, dst: &Segments) -> Result<(), JobError> {
     match (src.as_one(), dst.as_one()) {
@@ -32,9 +32,9 @@ unsafe fn check_imports(src: &Segments, dst: &Segments) -> Result<(), JobError> 
     let mut checked = 0;
     for segment in src.as_slice().iter().chain(dst.as_slice()) {
         let key = segment.key();
-        // Most often the pieces of a list are of one import.
+        // Mostly, all pieces of a list belong to one import.
         if key != 0 && key != checked {
-            // SAFETY: it is the key of an import that is kept, as the caller promises.
+            // SAFETY: this is the key of an import that is kept, as the caller promises.
             unsafe { Import::from_key(key) }.check()?;
             checked = key;
         }
@@ -42,18 +42,18 @@ unsafe fn check_imports(src: &Segments, dst: &Segments) -> Result<(), JobError> 
     Ok(())
 }
 
-/// From so many bytes on a copy goes past the caches, where that wins: what it writes would only
-/// drive out what is in them. Measured on an EPYC: the crossing lies between 4 and 16 MiB, and from
-/// about the size of the last cache the C library does the same.
+/// From this number of bytes on, a copy bypasses the caches where that is faster: what it writes
+/// would only evict other data. Measured on an EPYC: the crossing lies between 4 and 16 MiB, and
+/// from about the size of the last cache on the C library does the same.
 const STREAM: usize = 8 << 20;
 
-/// Returns true if a copy of so many bytes goes past the caches.
+/// Returns true if a copy of `len` bytes bypasses the caches.
 #[inline(always)]
 pub(super) fn streams(len: usize) -> bool {
     len >= STREAM && stream::wins()
 }
 
-/// Checks, and copies all of `len` bytes.
+/// Checks the imports, and copies all of `len` bytes.
 ///
 /// # Safety
 ///
@@ -92,7 +92,8 @@ unsafe fn check_and_copy_others(
     Ok(())
 }
 
-/// Copies `len` bytes of both lists, after the first `from`; the lists have at least as many.
+/// Copies `len` bytes of both lists, after the first `from` bytes. Each list has at least `from +
+/// len`.
 ///
 /// # Safety
 ///
@@ -109,11 +110,11 @@ pub(super) unsafe fn copy(src: &Segments, dst: &Segments, from: usize, len: usiz
     }
 }
 
-/// Copies `len` bytes of a list, from this one on, to that byte of a piece on.
+/// Copies `len` bytes of a list from byte `src_at` on to a piece, from its byte `dst_at` on.
 ///
 /// # Safety
 ///
-/// As for `copy`; both have as many bytes from there on.
+/// As for `copy`; both sides have `len` bytes from there on.
 #[inline(always)]
 pub(super) unsafe fn gather(
     src: &Segments,
@@ -133,7 +134,7 @@ pub(super) unsafe fn gather(
     }
 }
 
-/// Copies `len` bytes of a piece, from this one on, to that byte of a list on.
+/// Copies `len` bytes of a piece from byte `src_at` on to a list, from its byte `dst_at` on.
 ///
 /// # Safety
 ///
@@ -197,7 +198,7 @@ unsafe fn copy_lists(
     stream: bool,
 ) {
     let (mut src, mut dst) = (Cursor::new(from, from_at), Cursor::new(to, to_at));
-    // A list that is too short would end the loop, and not reach past it.
+    // A list that is too short ends the loop: the copy never reaches past its end.
     while let (Some(source), Some(target), true) = (src.rest(), dst.rest(), left > 0) {
         let part = left.min(source.len()).min(target.len());
         // SAFETY: `part` fits on both sides; the rest as the caller promises.
@@ -210,24 +211,24 @@ unsafe fn copy_lists(
 
 #[cfg(target_arch = "x86_64")]
 mod stream {
-    //! Non-temporal stores. SSE2 belongs to the architecture, and memory is the bottleneck: wider
-    //! ones gain nothing.
+    //! Non-temporal stores. SSE2 is part of the architecture. Memory is the bottleneck, so that
+    //! wider stores gain nothing.
 
     use std::arch::asm;
     use std::arch::x86_64::{_MM_HINT_NTA, _mm_prefetch, _mm_sfence};
 
     use crate::device::volatile_copy;
 
-    /// Only on AMD's CPUs, which alone have SSE4a. Measured on a Xeon with AMX, 1 to 256 MiB: 1.0
-    /// to 1.7 times the C library's time at first touch, 1.2 to 2.8 times where the bytes are in
-    /// the last cache; at no size less.
+    /// Returns true on AMD's CPUs, which alone have SSE4a. Measured on a Xeon with AMX, 1 to 256
+    /// MiB: these stores took 1.0 to 1.7 times as long as the C library at the first touch, and 1.2
+    /// to 2.8 times as long where the bytes are in the last cache. They were faster at no size.
     #[inline]
     pub(super) fn wins() -> bool {
         std::arch::is_x86_feature_detected!("sse4a")
     }
 
     const LINE: usize = 64;
-    /// How far ahead the source is fetched.
+    /// The distance by which the source is prefetched.
     const AHEAD: usize = 8 * LINE;
 
     /// # Safety
@@ -240,15 +241,16 @@ mod stream {
         unsafe { volatile_copy(src, dst, head) };
         let mut at = head;
         while len - at >= LINE {
-            // Beyond the end it fetches nothing that is used, and a prefetch never faults.
+            // Beyond the end it prefetches bytes that are not used; a prefetch never faults.
             let ahead = src.wrapping_add(at + AHEAD).cast::<i8>();
             _mm_prefetch::<_MM_HINT_NTA>(ahead);
             // SAFETY: the line lies within `len`.
             let from = unsafe { src.add(at) };
             // SAFETY: as above.
             let to = unsafe { dst.add(at) };
-            // SAFETY: a line is valid to read, in any alignment, and to write, and aligned to a
-            // line since the head; the compiler takes any memory to be read and written.
+            // SAFETY: a line is valid to be read, in any alignment. It is valid to be written, and
+            // aligned to a line since the head. The compiler assumes that the assembly may read and
+            // write any memory.
             unsafe {
                 asm!(
                     "movdqu {a}, [{from}]",
@@ -270,7 +272,7 @@ mod stream {
             }
             at += LINE;
         }
-        // Non-temporal stores are not ordered by what publishes the completion.
+        // Non-temporal stores are not ordered by the store that publishes the completion.
         _mm_sfence();
         // SAFETY: `at` is no more than `len`.
         let from = unsafe { src.add(at) };
@@ -283,7 +285,7 @@ mod stream {
 
 #[cfg(not(target_arch = "x86_64"))]
 mod stream {
-    //! No better way is known here.
+    //! On other architectures the usual copy is the best known.
 
     use crate::device::volatile_copy;
 

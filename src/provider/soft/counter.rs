@@ -1,7 +1,8 @@
-//! A counter that threads do not fight over.
+//! A counter for which threads do not contend.
 //!
-//! Threads are numbered once and for all. Each of the first ones has a place of its own, which it
-//! alone writes: no locked instruction. Those that come later share some.
+//! Each thread gets a number once. The threads with the first numbers each have an entry of their
+//! own, which no other thread writes, so that they need no locked instruction. Later threads share
+//! the remaining entries.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -38,12 +39,12 @@ impl Counter {
     }
 }
 
-/// The counters of a device's queues, those that are gone included.
+/// The counters of a device's queues, including queues that are gone.
 #[derive(Default)]
 pub(super) struct Counters(Mutex<(u64, Vec<Arc<Counter>>)>);
 
 impl Counters {
-    /// One for a new queue.
+    /// Returns a counter for a new queue.
     pub(super) fn open(&self) -> Arc<Counter> {
         let counter = Arc::new(Counter::new());
         let mut all = lock(&self.0);

@@ -22,7 +22,7 @@ use crate::sync::lock;
 
 pub(super) struct SoftDevice {
     info: DevInfo,
-    /// The number of its port: it stays when the topology changes.
+    /// The number of the device's port. It stays when the topology changes.
     port: u8,
     topology: CurrentTopology,
     options: Options,
@@ -30,10 +30,11 @@ pub(super) struct SoftDevice {
     engines: Mutex<Engines>,
 }
 
-/// Each is a thread.
+/// The maximum number of engines; each is a thread.
 const MAX_ENGINES: usize = 256;
 
-/// The engines, started with the first queue; queues go to them in turn.
+/// The engines. They start with the first queue, and each new queue goes to the next engine in
+/// turn.
 #[derive(Default)]
 struct Engines {
     started: Vec<Arc<Engine>>,
@@ -62,8 +63,8 @@ impl SoftDevice {
 
 // SAFETY: the adapter duties.
 // 1. `open_queue` makes a new queue, and keeps none.
-// 2. Every part is made from `self.shared`, and keys of registered memory are not used; those of
-//    imports are the process's.
+// 2. Every part is made from `self.shared`. Keys of registered memory are not used; keys of imports
+//    are valid in the whole process.
 // 3. The information is made once; the queues refuse nothing that lies within its capabilities.
 // 4. `event::meet` argues where a counter lies.
 // 5. There is no protection domain.
@@ -167,13 +168,13 @@ impl SoftDevice {
 }
 
 // SAFETY: the registrar duties.
-// 1 and 2. The key is not used: whatever thread does a job reaches its memory by the address, until
+// 1 and 2. The key is not used: the thread that does a job reaches its memory by the address, until
 //    the job's completion.
-// 3 and 4. As `fabric` says: blobs are proved by a secret, and each job asks whether the export is
-//    still there.
+// 3 and 4. As `fabric` says: blobs are proved by a secret, and each job checks whether the export
+//    still exists.
 unsafe impl Registrar for SoftDevice {
     fn register(&self, _region: &Region, _purpose: RegistrationUse) -> Result<Registration> {
-        // It copies through the mapping itself, whatever for.
+        // The device copies through the program's own mapping, whatever the purpose.
         Ok(Registration::new(0, None))
     }
 
@@ -215,7 +216,7 @@ impl SoftDevice {
         )
     }
 
-    /// Checks whether it imports what a function of this port exported to the DPU.
+    /// Checks that the device may import what a function of this port exported to the DPU.
     fn check_dpu_import(&self, port: u8) -> Result<()> {
         let name = self.info.name();
         let imports = match self.topology.lock().port_name(port) {

@@ -1,4 +1,4 @@
-//! Faults on request: users test their own services with them.
+//! Faults on request, with which users test their own services.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,30 +32,31 @@ use crate::sync::lock;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Nothing: this job is let through.
+    /// Injects nothing: this job passes.
     Pass,
     /// Fails the job with this kind and vendor code. Nothing is copied.
     Error(ErrorKind, u64),
     /// Delays the job by this time. Jobs behind it are not delayed. A device without engines
     /// ignores the delay, since it has no thread that could wait.
     Delay(Duration),
-    /// It is done after this many more jobs of its WorkQ, so that completions come in another
-    /// order. Until then no job of the provider's devices is done inline. If jobs that wait so have
-    /// all slots of the WorkQ, no other one can come: the first of them is done then.
+    /// Does the job after this many more jobs of its WorkQ, so that completions come in another
+    /// order. Until then no job of the provider's devices runs inside its submission. If jobs that
+    /// wait in this way take all slots of the WorkQ, no other job can come, and the first of them
+    /// is done.
     Behind(u32),
-    /// It is done no more, and its completion never comes, as if the device had lost it. Its Bufs
-    /// stay in use until the WorkQ is gone: [`shutdown`](crate::WorkQ::shutdown) waits in vain.
-    /// Drop the future, or give it a time limit.
+    /// Loses the job: its completion never comes. Its Bufs stay in use until the WorkQ is gone, and
+    /// [`shutdown`](crate::WorkQ::shutdown) waits in vain. Drop the future, or give it a time
+    /// limit.
     Lost,
-    /// The WorkQ's queue breaks down: this job and all that are in flight there fail with `Driver`,
-    /// and later ones are refused with `BadState`. Other queues of the device continue.
+    /// Breaks the WorkQ's queue: this job and all jobs in flight there fail with `Driver`, and
+    /// later ones are refused with `BadState`. Other queues of the device continue.
     Queue,
-    /// The queue says that it is full, once.
+    /// Makes the queue refuse the job once, as if it were full.
     QueueFull,
 }
 
 impl Fault {
-    /// Returns the error that a job ends with where a failure breaks nothing but its own context.
+    /// Returns the error of the job, for a context in which a failure breaks only that context.
     pub(super) fn error(self) -> Option<JobError> {
         match self {
             Fault::Error(kind, vendor) => Some(JobError::device(kind, vendor)),
@@ -65,16 +66,16 @@ impl Fault {
     }
 }
 
-/// The script of a provider's devices: each job takes the next entry; when none is left, all is
-/// well again.
+/// The script of a provider's devices. Each job takes the next entry; once no entry is left, jobs
+/// pass.
 ///
-/// While there is a script, a [`Hold`], a broken queue, or a job that waits for others
-/// ([`Fault::Behind`]), no job is done inline.
+/// Jobs do not run inside their submission while one of these exists: an entry of the script, a
+/// [`Hold`], a broken queue, or a job that waits for others ([`Fault::Behind`]).
 ///
-/// Jobs of an Rdma take entries too, receives none. A connection is reliable and in order:
-/// [`Fault::Delay`] and [`Fault::Behind`] let such a job pass, a [`Hold`] does not hold it up, and
-/// a failure ([`Fault::Error`], or [`Fault::Queue`], which breaks nothing else here) takes the
-/// context to the state Error.
+/// Jobs of an Rdma take entries too, but receives do not. A connection is reliable and in order, so
+/// [`Fault::Delay`] and [`Fault::Behind`] let such a job pass, and a [`Hold`] does not delay it. A
+/// failure takes the context to the state Error: [`Fault::Error`], or [`Fault::Queue`], which
+/// breaks only the context here.
 ///
 /// ```
 /// use tokio_doca::soft::{Faults, Soft};
@@ -92,23 +93,25 @@ pub struct Faults(Arc<Script>);
 
 pub(super) struct Script {
     entries: Mutex<VecDeque<Fault>>,
-    /// How many entries are left, and how many Holds there are: read without the lock.
+    /// The number of entries that are left, and the number of Holds. Both are read without the
+    /// lock.
     left: AtomicUsize,
     holds: AtomicUsize,
-    /// What else lets nothing be done inline: broken queues, and jobs that wait for others.
+    /// The number of other reasons not to do jobs inline: broken queues, and jobs that wait for
+    /// others.
     stops: AtomicUsize,
-    /// Copies of fewer bytes run inline: none while there is a script or a Hold.
+    /// The size below which copies run inline: 0 while there is a script, a Hold or another reason.
     inline_below: AtomicUsize,
     unscripted_below: usize,
     held: HeldList,
 }
 
-/// What continues when a Hold is dropped.
+/// A party that a Hold stops, and that continues once the Hold is dropped.
 pub(super) trait Held: Send + Sync {
     fn go_on(&self);
 }
 
-/// Whom a Hold holds up.
+/// All parties that a Hold stops.
 #[derive(Default)]
 pub(super) struct HeldList(Mutex<Vec<Weak<dyn Held>>>);
 
@@ -129,7 +132,7 @@ impl HeldList {
 
 impl Faults {
     pub(super) fn new(inline_limit: usize) -> Faults {
-        // With a limit of 0 a copy of no bytes is not inline either.
+        // With a limit of 0, a copy of 0 bytes is not inline either.
         let below = match inline_limit {
             0 => 0,
             limit => limit.saturating_add(1),
@@ -145,7 +148,7 @@ impl Faults {
         }))
     }
 
-    /// Appends to the script.
+    /// Appends an entry to the script.
     pub fn push(&self, fault: Fault) {
         let mut entries = self.entries();
         entries.push_back(fault);
@@ -157,15 +160,15 @@ impl Faults {
         self.0.left.load(Ordering::SeqCst)
     }
 
-    /// Forgets the script.
+    /// Removes all entries.
     pub fn clear(&self) {
         let mut entries = self.entries();
         entries.clear();
         self.changed(&entries);
     }
 
-    /// Holds all jobs up that have not begun, until the Hold is dropped: they are in flight, and
-    /// nothing moves.
+    /// Holds all jobs that have not begun, until the Hold is dropped. The jobs are in flight, but
+    /// make no progress.
     #[must_use = "the jobs go on when the Hold is dropped"]
     pub fn hold(&self) -> Hold {
         let entries = self.entries();
@@ -188,7 +191,7 @@ impl Faults {
         script.inline_below.store(below, Ordering::SeqCst);
     }
 
-    /// Returns the number of bytes below which copies run inline now.
+    /// Returns the size in bytes below which copies run inline now.
     #[inline]
     pub(super) fn inline_below(&self) -> usize {
         self.0.inline_below.load(Ordering::Relaxed)
@@ -198,15 +201,15 @@ impl Faults {
         &self.0.held
     }
 
-    /// From now on nothing is done inline: a queue broke down, so that it is asked and says so, or
-    /// a job waits for others, which its queue counts.
+    /// Stops inline jobs. A broken queue must see every job to refuse it, and a job that waits for
+    /// others needs its queue to count them.
     pub(super) fn stop_inline(&self) {
         let entries = self.entries();
         self.0.stops.fetch_add(1, Ordering::SeqCst);
         self.changed(&entries);
     }
 
-    /// What stopped it has completed.
+    /// Ends one stop of inline jobs.
     pub(super) fn resume_inline(&self) {
         let entries = self.entries();
         self.0.stops.fetch_sub(1, Ordering::SeqCst);
@@ -218,7 +221,7 @@ impl Faults {
         self.0.holds.load(Ordering::SeqCst) != 0
     }
 
-    /// Returns the entry for the next job: taken when it is submitted.
+    /// Takes the entry for the next job, which is being submitted.
     pub(super) fn next(&self) -> Fault {
         if self.0.left.load(Ordering::SeqCst) == 0 {
             return Fault::Pass;
@@ -230,7 +233,7 @@ impl Faults {
     }
 }
 
-/// Holds the jobs of a provider's devices up. Dropping it lets them continue.
+/// Holds the jobs of a provider's devices. Dropping it lets them continue.
 ///
 /// ```
 /// use tokio_doca::soft::{Hold, Soft};

@@ -1,5 +1,5 @@
-//! What a software device refuses although it could do it: the limits of an adapter, so that a test
-//! meets them first.
+//! The limits of an adapter. A software device with such limits refuses what it could do itself, so
+//! that a test fails before the adapter does.
 
 use std::str::FromStr;
 
@@ -7,20 +7,20 @@ use super::rdma::MAX_POOLED_ROOM;
 use crate::device::{Caps, CrcCaps, DmaCaps, RdmaCaps, ShaCaps, SyncEventCaps};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The most Jobs that one queue takes.
+/// The maximum number of jobs in one queue.
 const MAX_DEPTH: u32 = 1 << 20;
 
-/// The most Jobs, and the most receives, of one Rdma.
+/// The maximum number of jobs, and of receives, of one Rdma.
 const MAX_RDMA_QUEUE_SIZE: u32 = 1 << 14;
 
-/// The most waits of one SyncEvent.
+/// The maximum number of waits of one SyncEvent.
 const MAX_WAITS: u32 = 1 << 16;
 
-/// The limits of a [`Soft`](super::Soft)'s devices: a profile, or your own.
+/// The limits of a [`Soft`](super::Soft)'s devices: a profile, or your own limits.
 ///
-/// What is within them passes here and on the adapter; what is beyond them is refused here as
-/// there, with `InvalidValue` (a list or a size) or `NotSupported` (an event-driven WorkQ), before
-/// anything is leased. `DevInfo::caps` says them.
+/// A job within the limits passes on the software device and on the adapter. Both refuse what is
+/// beyond them, before anything is leased: a list or a size with `InvalidValue`, an event-driven
+/// WorkQ with `NotSupported`. `DevInfo::caps` returns the limits.
 ///
 /// | profile | longest list | largest copy or hash | largest RDMA message | RDMA queues | waits of a SyncEvent | event-driven | where the numbers come from |
 /// |---|---|---|---|---|---|---|---|
@@ -28,29 +28,29 @@ const MAX_WAITS: u32 = 1 << 16;
 /// | [`bluefield2`](Limits::bluefield2) | 1 | 1 MiB | 1 GiB | 8,192 | none: by getting | yes | **assumed**, on the safe side |
 /// | [`bluefield3`](Limits::bluefield3) | 64 | 2 MiB | 1 GiB | 8,192 | 0 to 254 | yes | reported by users, see below; NVIDIA publishes no numbers |
 ///
-/// - NVIDIA's guides and headers give no numbers, and have a program ask the device
-///   (`doca_dma_get_max_buf_size`, `doca_dma_get_max_list_buf_num_elem`): firmware may change them.
-///   Ask too, by [`Dma::caps`](crate::Dma::caps).
-/// - BlueField-3: two public programs report what a query answered them, one 2,097,152 bytes, the
-///   other a list of 64, with DOCA 2.5 or later. Neither names the generation: that both ran on a
-///   BlueField-3 is inferred (from the host's description, and from the use of its DPA), and that
-///   the 2.2 library answers the same is an **assumption**.
-/// - BlueField-2: no figure was found. 1 is what the header defines as "no lists", and 1 MiB the
-///   largest file of NVIDIA's own `dma_copy` application: a device that has less would not run it.
-///   Both are **assumptions**.
-/// - Nothing was found of the SHA engine: that it takes as much as a copy is an **assumption**.
-/// - RDMA: that a message has at most 1 GiB, that the send and the receive queue have at most 8,192
-///   each, and that lists are as long as a copy's, are **assumptions** for both. `ibv_devinfo -v`
-///   says of an adapter what its port and its queue pairs have (`max_msg_sz`, `max_qp_wr`), and
-///   DOCA may say less (`doca_rdma_get_max_message_size`).
-/// - SyncEvents: the guide (3.4.6.5) limits a wait to a threshold of 0 to 254 and to an event whose
-///   value is 0 to 254, and calls everything else anomalous; the header limits masks to whole
-///   bytes. The profile refuses a higher threshold, and fails a wait that finds a higher value
-///   ([`Reason::EventTooHigh`](crate::error::Reason::EventTooHigh)). Both sources have waits on
-///   BlueField-3 and ConnectX-7 only; that a BlueField-2 has none is inferred from that.
-/// - That copies, hashes, CRCs, RDMA and SyncEvents ring an event handle on both is an
-///   **assumption** too: NVIDIA's DMA samples poll, and the Core guide (3.4.5) only says that there
-///   are contexts that cannot.
+/// - NVIDIA's guides and headers give no numbers. They have a program query the device
+///   (`doca_dma_get_max_buf_size`, `doca_dma_get_max_list_buf_num_elem`), since firmware may change
+///   them. Query them as well, with [`Dma::caps`](crate::Dma::caps).
+/// - BlueField-3: two public programs report the result of a query with DOCA 2.5 or later: one
+///   2,097,152 bytes, the other a list of 64. Neither names the generation. That both ran on a
+///   BlueField-3 is inferred from the host's description and from the use of its DPA. That the 2.2
+///   library returns the same is an **assumption**.
+/// - BlueField-2: no figure was found. The header defines 1 as "no lists". 1 MiB is the largest
+///   file of NVIDIA's own `dma_copy` application, which would not run on a device with less. Both
+///   are **assumptions**.
+/// - SHA: no figure was found. That a hash is as large as a copy is an **assumption**.
+/// - RDMA: three numbers are **assumptions** for both generations: messages of at most 1 GiB, send
+///   and receive queues of at most 8,192 each, and lists as long as those of a copy.
+///   `ibv_devinfo -v` shows what an adapter's port and queue pairs allow (`max_msg_sz`,
+///   `max_qp_wr`), and DOCA may allow less (`doca_rdma_get_max_message_size`).
+/// - SyncEvents: the guide (3.4.6.5) limits the threshold of a wait, and the value of the event, to
+///   0 to 254, and calls everything else anomalous. The header limits masks to whole bytes. The
+///   profile refuses a higher threshold, and fails a wait that finds a higher value
+///   ([`Reason::EventTooHigh`](crate::error::Reason::EventTooHigh)). According to both sources only
+///   BlueField-3 and ConnectX-7 have waits; that a BlueField-2 has none is inferred from that.
+/// - That copies, hashes, CRCs, RDMA and SyncEvents signal an event handle on both generations is
+///   an **assumption** too. NVIDIA's DMA samples poll, and the Core guide (3.4.5) only says that
+///   some contexts cannot signal.
 ///
 /// ```
 /// use tokio_doca::soft::{Limits, Soft};
@@ -79,7 +79,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Returns what the software device can do.
+    /// Returns the limits of the software device itself.
     pub fn unlimited() -> Limits {
         Limits {
             max_buf_size: isize::MAX as u64,
@@ -96,7 +96,8 @@ impl Limits {
         }
     }
 
-    /// Returns what both adapters have of RDMA, and of the masks of waits, as is assumed.
+    /// Returns the limits that are assumed for both adapters: those of RDMA, and of the masks of
+    /// waits.
     fn adapter() -> Limits {
         Limits::unlimited()
             .max_message_size(1 << 30)
@@ -104,20 +105,21 @@ impl Limits {
             .whole_byte_masks(true)
     }
 
-    /// A BlueField-2, as far as is known: 1 MiB, no lists, and no waits.
+    /// Returns the limits of a BlueField-2, as far as they are known: 1 MiB, no lists, and no
+    /// waits.
     pub fn bluefield2() -> Limits {
         let limits = Limits::adapter().max_buf_size(1 << 20).max_list_len(1);
         limits.max_wait(None)
     }
 
-    /// A BlueField-3, as far as is known: copies of 2 MiB, lists of 64, and waits with thresholds
-    /// and values of 0 to 254 ([`SyncEventCaps::max_wait`]).
+    /// Returns the limits of a BlueField-3, as far as they are known: copies of 2 MiB, lists of 64,
+    /// and waits with thresholds and values of 0 to 254 ([`SyncEventCaps::max_wait`]).
     pub fn bluefield3() -> Limits {
         let limits = Limits::adapter().max_buf_size(2 << 20).max_list_len(64);
         limits.max_wait(Some(254))
     }
 
-    /// Sets the most bytes in one copy or hash, at least 1.
+    /// Sets the maximum number of bytes in one copy or hash, at least 1.
     #[doc(alias = "doca_dma_get_max_buf_size")]
     #[doc(alias = "doca_sha_get_max_src_buffer_size")]
     pub fn max_buf_size(self, bytes: u64) -> Limits {
@@ -128,8 +130,8 @@ impl Limits {
         }
     }
 
-    /// Sets the longest list on either side of a copy, of what is hashed, or of an RDMA operation,
-    /// at least 1: no lists.
+    /// Sets the maximum number of buffers in a list, for copies, hashes and RDMA operations. The
+    /// minimum, 1, disables lists.
     #[doc(alias = "doca_dma_get_max_list_buf_num_elem")]
     #[doc(alias = "doca_sha_get_max_list_buf_num_elem")]
     #[doc(alias = "doca_rdma_get_max_buf_chain_len")]
@@ -141,7 +143,7 @@ impl Limits {
         }
     }
 
-    /// Sets whether a [`Dma`](crate::Dma) attaches to an event-driven WorkQ.
+    /// Sets whether a [`Dma`](crate::Dma) attaches to an event-driven WorkQ. Defaults to `true`.
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub fn dma_event_driven(self, supported: bool) -> Limits {
         Limits {
@@ -150,7 +152,8 @@ impl Limits {
         }
     }
 
-    /// Sets whether a [`Sha`](crate::sha::Sha) attaches to an event-driven WorkQ.
+    /// Sets whether a [`Sha`](crate::sha::Sha) attaches to an event-driven WorkQ. Defaults to
+    /// `true`.
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub fn sha_event_driven(self, supported: bool) -> Limits {
         Limits {
@@ -169,7 +172,7 @@ impl Limits {
         }
     }
 
-    /// Sets the most bytes in one message, read or write of an Rdma, from 1 to 2 GiB.
+    /// Sets the maximum number of bytes in one message, read or write of an Rdma, from 1 to 2 GiB.
     #[doc(alias = "doca_rdma_get_max_message_size")]
     pub fn max_message_size(self, bytes: u64) -> Limits {
         Limits {
@@ -178,8 +181,8 @@ impl Limits {
         }
     }
 
-    /// Sets the largest send queue and the largest receive queue of an Rdma, from 1 to 16,384 Jobs
-    /// or receives.
+    /// Sets the maximum size of an Rdma's send queue and receive queue, from 1 to 16,384 jobs or
+    /// receives.
     #[doc(alias = "doca_rdma_get_max_send_queue_size")]
     #[doc(alias = "doca_rdma_get_max_recv_queue_size")]
     pub fn max_rdma_queue_size(self, jobs: u32) -> Limits {
@@ -189,7 +192,7 @@ impl Limits {
         }
     }
 
-    /// Sets whether an Rdma attaches to an event-driven WorkQ.
+    /// Sets whether an Rdma attaches to an event-driven WorkQ. Defaults to `true`.
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub fn rdma_event_driven(self, supported: bool) -> Limits {
         Limits {
@@ -198,9 +201,9 @@ impl Limits {
         }
     }
 
-    /// Sets the largest threshold of a wait of a SyncEvent, and the largest value that a wait may
-    /// find ([`SyncEventCaps::max_wait`]). With `None` the device cannot wait, and jobs that get
-    /// the value take the place of waits.
+    /// Sets the largest threshold of a SyncEvent's wait, and the largest value that a wait may find
+    /// ([`SyncEventCaps::max_wait`]). With `None` the device cannot wait; the crate then submits
+    /// jobs that get the value instead.
     #[doc(alias = "doca_sync_event_job_get_supported")]
     pub fn max_wait(self, threshold: Option<u64>) -> Limits {
         Limits {
@@ -209,7 +212,7 @@ impl Limits {
         }
     }
 
-    /// Sets whether the mask of a wait must be 0, or 1, 2, 4 or 8 whole bytes beside one another.
+    /// Sets whether the mask of a wait must be 0, or 1, 2, 4 or 8 adjacent whole bytes.
     pub fn whole_byte_masks(self, only: bool) -> Limits {
         Limits {
             whole_byte_masks: only,
@@ -217,7 +220,7 @@ impl Limits {
         }
     }
 
-    /// Sets whether a SyncEvent attaches to an event-driven WorkQ.
+    /// Sets whether a SyncEvent attaches to an event-driven WorkQ. Defaults to `true`.
     #[doc(alias = "doca_ctx_get_event_driven_supported")]
     pub fn sync_event_event_driven(self, supported: bool) -> Limits {
         Limits {
@@ -226,7 +229,7 @@ impl Limits {
         }
     }
 
-    /// Returns what a device with these limits says of itself.
+    /// Returns the capabilities of a device with these limits.
     pub(super) fn caps(&self) -> Caps {
         let (bytes, list) = (self.max_buf_size, self.max_list_len);
         let mut caps = Caps::for_dma(bytes, list, MAX_DEPTH).with_cpu_jobs(bytes, list);
@@ -263,7 +266,7 @@ impl Default for Limits {
 impl FromStr for Limits {
     type Err = Error;
 
-    /// Returns the profile of that name: `unlimited`, `bluefield2` or `bluefield3`.
+    /// Returns the profile with this name: `unlimited`, `bluefield2` or `bluefield3`.
     fn from_str(name: &str) -> Result<Limits> {
         match name {
             "unlimited" => Ok(Limits::unlimited()),

@@ -1,8 +1,8 @@
 //! Loom models of the software device: the ring, the doorbell, the engine's sleep, and a whole
 //! queue from `submit` to `retire`.
 //!
-//! The ring is a real one: whoever completes looks whether the eventfd became readable, and wakes
-//! the reaper if so.
+//! The signal is a real eventfd: the thread that completes checks whether it became readable, and
+//! then wakes the reaper.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 #![expect(
     unsafe_code,
@@ -32,10 +32,10 @@ use crate::sync::atomic::{
 };
 use crate::sync::loom::{Task, check, mutant, spawn};
 
-/// Two threads put what they claim, as `submit` does; one gets.
+/// Two threads put the values that they claim, as `submit` does; one thread takes them.
 fn put(ring: &Ring<u64>, claims: &AtomicU64, value: u64) {
     let position = claims.fetch_add(1, AcqRel);
-    // SAFETY: the position is this call's alone, and the ring has room for all.
+    // SAFETY: only this call has the position, and the ring has the capacity for all values.
     unsafe { ring.put(position, value) };
 }
 
@@ -53,7 +53,7 @@ fn what_is_put_is_got_once_and_in_order() {
         });
         let mut seen = Vec::new();
         let get = |seen: &mut Vec<u64>| {
-            // SAFETY: this thread alone gets, one position after the other.
+            // SAFETY: only this thread takes values, one position after the other.
             while let Some(value) = unsafe { shared.0.get(seen.len() as u64) } {
                 seen.push(value);
             }
@@ -68,7 +68,7 @@ fn what_is_put_is_got_once_and_in_order() {
     });
 }
 
-/// One token goes round a ring with a single entry: it is put again only after it was got.
+/// One token goes around a ring with a single entry: it is put again only after it was taken.
 fn goes_round(back: Ordering) {
     check(3, move || {
         let shared = Arc::new((Ring::new(1), AtomicU64::new(0), Task::new()));
@@ -76,11 +76,11 @@ fn goes_round(back: Ordering) {
             let shared = Arc::clone(&shared);
             spawn(move || {
                 for position in 0..2 {
-                    // SAFETY: this thread alone gets, one position after the other.
+                    // SAFETY: only this thread takes values, one position after the other.
                     while unsafe { shared.0.get(position) } != Some(7 + position) {
                         shared.2.sleep();
                     }
-                    // What reaping it does, and using its Token again.
+                    // As when a completion is reaped, and its token used again.
                     shared.1.store(position + 1, back);
                 }
             })
@@ -89,7 +89,7 @@ fn goes_round(back: Ordering) {
             while shared.1.load(Acquire) < position {
                 ::loom::thread::yield_now();
             }
-            // SAFETY: one room, and the value before was got.
+            // SAFETY: there is one entry, and its former value was taken.
             unsafe { shared.0.put(position, 7 + position) };
             shared.2.waker().wake();
         }
@@ -107,7 +107,8 @@ fn mutant_that_uses_an_entry_again_without_hearing_of_it_is_found() {
     mutant("Causality violation", || goes_round(Relaxed));
 }
 
-/// A Job is put and the engine kicked, while that lies down: `looks` is the engine's last look.
+/// A job is put and the engine notified, while the engine is about to sleep: `looks` is its last
+/// poll.
 fn is_not_slept_through(looks: fn(&Parker, &Ring<u64>) -> bool) {
     check(4, move || {
         let shared = Arc::new((Parker::new(), Ring::new(1), Task::new()));
@@ -115,7 +116,7 @@ fn is_not_slept_through(looks: fn(&Parker, &Ring<u64>) -> bool) {
             let shared = Arc::clone(&shared);
             spawn(move || {
                 let (parker, ring, task) = &*shared;
-                // SAFETY: this thread alone gets.
+                // SAFETY: only this thread takes values.
                 while unsafe { ring.get(0) }.is_none() {
                     if !looks(parker, ring) {
                         task.sleep();
@@ -125,7 +126,7 @@ fn is_not_slept_through(looks: fn(&Parker, &Ring<u64>) -> bool) {
             })
         };
         let (parker, ring, task) = &*shared;
-        // SAFETY: the only value.
+        // SAFETY: this is the only value.
         unsafe { ring.put(0, 1) };
         if parker.claim_wake() {
             task.waker().wake();
@@ -153,7 +154,7 @@ fn mutant_that_looks_and_then_lies_down_is_found() {
     });
 }
 
-/// The eventfd, and how often it was rung.
+/// The eventfd, and how often it was signalled.
 struct Bell {
     signal: Arc<Signal>,
     rings: Tally,
@@ -167,7 +168,7 @@ impl Bell {
         }
     }
 
-    /// What the driver would do: wakes if it was rung.
+    /// Does what the driver would do: wakes the task if the eventfd was signalled.
     fn listen(&self, task: &Task) {
         let fd = self.signal.as_fd().try_clone_to_owned().unwrap();
         if File::from(fd).read(&mut [0; 8]).is_ok() {
@@ -177,8 +178,8 @@ impl Bell {
     }
 }
 
-/// One completion, by `complete`, and one that waits for it: `sleeps` says whether it may, after it
-/// has looked.
+/// One thread completes, by `complete`, and another waits for the completion. `sleeps` polls, and
+/// returns true if the waiter may sleep.
 fn one_is_rung_for(complete: fn(&Ring<u64>, &Doorbell), sleeps: fn(&Ring<u64>, &Doorbell) -> bool) {
     check(4, move || {
         let (ring, bell) = (Arc::new(Ring::new(1)), Arc::new(Bell::new()));
@@ -192,7 +193,7 @@ fn one_is_rung_for(complete: fn(&Ring<u64>, &Doorbell), sleeps: fn(&Ring<u64>, &
                 bell.listen(&task);
             })
         };
-        // SAFETY: this thread alone gets.
+        // SAFETY: only this thread takes values.
         while unsafe { ring.get(0) }.is_none() {
             if sleeps(&ring, &doorbell) {
                 task.sleep();
@@ -203,7 +204,7 @@ fn one_is_rung_for(complete: fn(&Ring<u64>, &Doorbell), sleeps: fn(&Ring<u64>, &
 }
 
 fn publish(ring: &Ring<u64>) {
-    // SAFETY: the only value.
+    // SAFETY: this is the only value.
     unsafe { ring.put(0, 1) };
 }
 
@@ -263,7 +264,7 @@ struct Stand {
     consumer: Mutex<Consumer>,
     bell: Bell,
     reaper: Task,
-    /// Where the engine waits for Jobs.
+    /// The task in which the engine waits for jobs.
     worker: Task,
 }
 
@@ -288,14 +289,14 @@ impl Stand {
     }
 
     fn submit(&self, index: u32) {
-        // SAFETY: nobody reaches it.
+        // SAFETY: no code reaches the memory.
         let segment = Segments::one(unsafe { Segment::new(NonNull::dangling(), 1, 0) });
         let job = CopyJob {
             src: segment,
             dst: segment,
             len: 1,
         };
-        // SAFETY: the engine fails every Job, and touches no memory; each index is used once.
+        // SAFETY: the engine fails every job, and touches no memory; each index is used once.
         let submitted = unsafe {
             self.queue
                 .submit(&[(Token::new(0, index, 0), (&job).into())])
@@ -304,7 +305,7 @@ impl Stand {
         self.worker.waker().wake();
     }
 
-    /// Fails so many Jobs. One thread does, so that its lock is none of the model's.
+    /// Fails this number of jobs. Only one thread does, so that its lock is not part of the model.
     fn work(&self, jobs: usize) {
         let mut consumer = self.consumer.lock().unwrap();
         for _ in 0..jobs {
@@ -320,7 +321,7 @@ impl Stand {
         }
     }
 
-    /// Reaps what there is, in batches of `batch`.
+    /// Reaps all completions, in batches of `batch`.
     fn reap(&self, batch: usize, seen: &mut Vec<u32>) {
         let nothing = Completion::new(Token::from_raw(0), Ok(0));
         let mut out = [nothing; 2];
@@ -362,7 +363,7 @@ fn a_queue_hands_every_job_back_once_and_rings_for_it() {
     });
 }
 
-/// What `retire` keeps: it says when it is dropped.
+/// What `retire` keeps alive: it records its drop.
 struct Kept {
     drops: Arc<Tally>,
     finished: Arc<Tally>,
@@ -403,14 +404,14 @@ fn what_a_retired_queue_keeps_goes_once_and_after_the_last_job() {
         // SAFETY: two were submitted, no memory is touched, and this thread alone had the queue.
         unsafe { stand.queue.retire(keep, 2 - seen.len()) };
         let over = engine.join().unwrap();
-        // The engine was called, and would look once more.
+        // The engine was called, and would check once more.
         let consumer = stand.consumer.lock().unwrap();
         assert!(over || consumer.is_over(&Faults::new(0)));
         assert_eq!(drops.load(SeqCst), 1, "exactly once");
     });
 }
 
-/// A queue without an engine, with room for one Job of two pieces: each look does one.
+/// A queue without an engine, with a capacity of one job of two pieces: each poll does one piece.
 struct Own {
     queue: SoftQueue,
     bell: Bell,
@@ -448,19 +449,19 @@ impl Own {
         let [src, dst] = self.bytes;
         let len = PIECES;
         let job = CopyJob { src, dst, len };
-        // SAFETY: the only Job; no other party touches its bytes, which stay where they are.
+        // SAFETY: this is the only job. No other code touches its bytes, which stay where they are.
         let submitted = unsafe { self.queue.submit(&[(Token::new(0, 0, 0), (&job).into())]) };
         assert_eq!(submitted.accepted, 1);
     }
 
-    /// Looks once; true if the Job has completed.
+    /// Polls once. Returns true if the job has completed.
     fn look(&self) -> bool {
         let mut out = [Completion::new(Token::from_raw(0), Ok(0))];
-        // SAFETY: each model looks on one thread.
+        // SAFETY: each model polls on one thread.
         unsafe { self.queue.reap(&mut out) == 1 }
     }
 
-    /// Arms, as who is about to sleep: true if there was nothing.
+    /// Arms, as a thread that is about to sleep does. Returns true if there was nothing to do.
     fn arms_in_vain(&self) -> bool {
         self.queue.arm() == Armed::Armed
     }
@@ -486,7 +487,8 @@ fn who_arms_hears_of_a_job_that_nobody_does_by_itself() {
     });
 }
 
-/// One does a piece, and does not arm, since another one has: that one must have seen what is left.
+/// One thread does a piece, and does not arm, since another thread has: that one must have seen the
+/// rest.
 #[test]
 fn who_arms_hears_of_a_job_that_another_one_is_doing() {
     check(4, || {
@@ -503,7 +505,8 @@ fn who_arms_hears_of_a_job_that_another_one_is_doing() {
     });
 }
 
-/// As `Own::next` says how far the one and only Job is, between its first piece and its second.
+/// Models how `Own::next` states the progress of the only job, between its first piece and its
+/// second.
 fn is_seen(said: fn(&[AtomicU64; 2]), seen: fn(&[AtomicU64; 2]) -> bool) {
     check(4, move || {
         let words = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);

@@ -1,14 +1,15 @@
-//! A complete device in software: it runs anywhere, and is the default.
+//! A complete device in software. It runs anywhere, and is the default.
 //!
-//! Copies up to 64 KiB, and hashes up to 8 KiB, run inside the submission, since nothing is faster
-//! at these sizes. Larger ones go to an engine thread, so that the task's thread stays free. The
-//! engine thread is the device, not the library: it is named and counted, spins for a short time
-//! after its last job, and then sleeps without any wake-up.
+//! Copies up to 64 KiB and hashes up to 8 KiB run inside the submission, since nothing is faster at
+//! these sizes. Larger jobs go to an engine thread, so that the task's thread stays free. The
+//! engine thread is a part of the device: it is named and counted, spins for a short time after its
+//! last job, and then sleeps without any wake-up.
 //!
 //! # Environment variables
 //!
-//! They configure the default software device of programs as they are. In code,
-//! [`Soft::builder`] makes a device with all of it, for the tests of your own service.
+//! These variables configure the default software device of a program without changes to its code.
+//! In code, [`Soft::builder`] makes a device with all these settings, for the tests of your own
+//! service.
 //!
 //! | variable | effect |
 //! |---|---|

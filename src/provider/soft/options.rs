@@ -10,7 +10,7 @@ pub(super) struct Options {
     pub(super) defer: bool,
     pub(super) engine_spin: Duration,
     pub(super) engines: usize,
-    /// `None` for those of the main thread.
+    /// The CPUs of the engines; `None` for the CPUs of the main thread.
     pub(super) engine_cpus: Option<Vec<usize>>,
     pub(super) view: View,
 }

@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::process::{variable, variables};
 use crate::sync::lock;
 
-/// What the default software device takes from the environment.
+/// The variables of the environment that the default software device reads.
 const VARIABLES: [&str; 6] = [
     "TOKIO_DOCA_SOFT",
     "TOKIO_DOCA_SOFT_CARD",
@@ -27,10 +27,10 @@ const VARIABLES: [&str; 6] = [
 
 /// The provider of software devices.
 ///
-/// The one behind [`Device::open`] has the default settings, and those of the
-/// [environment](crate::soft#environment-variables). A value that cannot be read, or a
-/// `TOKIO_DOCA_SOFT_*` that does not exist, is an error of every call that finds devices. One of
-/// your own has a script in code:
+/// The provider behind [`Device::open`] has the default settings, and those of the
+/// [environment](crate::soft#environment-variables). If a value there is invalid, or a
+/// `TOKIO_DOCA_SOFT_*` does not exist, every call that finds devices fails. A provider of your own
+/// can have its script of faults in code:
 ///
 /// ```
 /// use tokio_doca::ErrorKind;
@@ -44,12 +44,12 @@ const VARIABLES: [&str; 6] = [
 pub struct Soft {
     options: Options,
     limits: Limits,
-    /// What is wrong in the environment.
+    /// The error in the environment, if there is one.
     wrong: Option<String>,
     faults: Faults,
-    /// Its devices look at it too.
+    /// Shared with the devices of the provider.
     topology: CurrentTopology,
-    /// The devices that are open: opening one again yields the same.
+    /// The devices that are open: opening one again returns the same device.
     open: Mutex<HashMap<String, WeakDevice>>,
 }
 
@@ -140,8 +140,8 @@ impl Soft {
     ///
     /// # Errors
     ///
-    /// `NotFound`, with the names that there are, and the [`View`] that has the device if it is the
-    /// other one.
+    /// `NotFound` if there is no such device. The text lists the devices that there are, and names
+    /// the other [`View`] if that one has the device.
     pub fn open(&self, name: &str) -> Result<Device> {
         const OP: &str = "Soft::open";
         let devices = self.devices().map_err(|error| error.with_call(OP))?;
@@ -165,16 +165,16 @@ impl Soft {
         topology.devices(Provider::name(self), view, &self.limits.caps())
     }
 
-    /// The card, as it is now.
+    /// Returns the current card.
     pub fn topology(&self) -> Topology {
         self.topology.lock().clone()
     }
 
-    /// Another card, or the same one with something plugged in, unplugged or moved: what is listed
-    /// from now on is listed of it.
+    /// Replaces the card: by another card, or by the same card with a function that was plugged in,
+    /// unplugged or moved. Later calls list the devices of the new card.
     ///
-    /// What was listed is as it was. Open devices stay open; those of functions that are gone can
-    /// be used, as others hold on to them.
+    /// Lists that were returned before stay as they are. Open devices stay open. The device of a
+    /// function that is gone can still be used by the code that holds it.
     pub fn set_topology(&self, topology: Topology) {
         *self.topology.lock() = topology;
     }
@@ -207,7 +207,7 @@ impl Provider for Soft {
         }
         let mut open = lock(&self.open);
         let known = open.get(info.name()).and_then(WeakDevice::upgrade);
-        // One that has moved is opened anew, where it is now.
+        // A device that has moved is opened anew, at its new address.
         if let Some(device) = known.filter(|device| device.info() == info) {
             return Ok(device);
         }
@@ -235,48 +235,51 @@ impl Provider for Soft {
 
 impl SoftBuilder {
     /// Sets the size, in bytes, up to which copies run inside the submission. Defaults to 65,536,
-    /// and at most 262,144, or the other tasks of the thread would wait too long; hashes of an
-    /// eighth of that, which take as long. Larger ones go to the engine.
+    /// and is at most 262,144, since the other tasks of the thread would wait too long. Hashes run
+    /// inside the submission up to an eighth of that size, which takes as long. Larger jobs go to
+    /// the engine.
     ///
     /// With 0 every copy goes to the engine, so that no thread of a runtime touches memory that a
-    /// [`RemoteMmap`](crate::mem::RemoteMmap) names: see there why that matters for memory of a
-    /// process that is not trusted. Such memory is best imported through a provider of its own, as
-    /// the copies of other devices then have other engines.
+    /// [`RemoteMmap`](crate::mem::RemoteMmap) names. Its documentation says why that matters for
+    /// memory of a process that you do not trust. Import such memory through a separate provider,
+    /// so that the copies of other devices run on other engines.
     pub fn inline_limit(mut self, bytes: usize) -> SoftBuilder {
         self.options.inline_limit = bytes;
         self
     }
 
-    /// Nothing completes inside the submission, as on an adapter: what passes in both modes passes
-    /// there.
+    /// Sets whether jobs never complete inside the submission, as on an adapter. Defaults to
+    /// `false`. A test that passes in both modes does not depend on when jobs complete.
     pub fn defer(mut self, defer: bool) -> SoftBuilder {
         self.options.defer = defer;
         self
     }
 
-    /// Sets the number of engine threads of a device. Defaults to 1; with more than 256, attaching
-    /// a context fails (`InvalidValue`). The queues of the device are distributed among them.
+    /// Sets the number of engine threads of a device, among which its queues are distributed.
+    /// Defaults to 1. With more than 256, attaching a context fails (`InvalidValue`).
     ///
-    /// With 0, no thread is started: a task that awaits a copy that is too large to be done inline
-    /// does it itself, 256 KiB at each poll.
+    /// With 0, no thread is started. A copy that is too large to run inside the submission is then
+    /// done by the task that awaits it, 256 KiB at each poll.
     pub fn engines(mut self, count: usize) -> SoftBuilder {
         self.options.engines = count;
         self
     }
 
     /// Sets the CPUs that the engine threads of a device may run on. Attaching a context fails
-    /// (`InvalidValue`) if there are none, or if the process cannot use one of them.
+    /// (`InvalidValue`) if the list is empty, or if the process cannot use one of the CPUs.
     ///
-    /// Defaults to the CPUs of the process's main thread, whatever thread attaches: those of
-    /// `taskset` and of the cpuset. A program that pins its main thread names the CPUs of its
-    /// engines here; an engine that shares a CPU with the thread that awaits it slows both down.
+    /// Defaults to the CPUs of the process's main thread, which are those of `taskset` and of the
+    /// cpuset, whatever thread attaches. A program that pins its main thread should name the CPUs
+    /// of its engines here: an engine that shares a CPU with the thread that awaits it slows both
+    /// down.
     pub fn engine_cpus(mut self, cpus: impl IntoIterator<Item = usize>) -> SoftBuilder {
         self.options.engine_cpus = Some(cpus.into_iter().collect());
         self
     }
 
     /// Sets the time for which the engine spins after its last job before it sleeps. Defaults to 30
-    /// us. If it is shorter than a wake-up takes (20 to 50 us), both sides fall asleep in turn.
+    /// us. If the time is shorter than a wake-up takes (20 to 50 us), the engine and the thread
+    /// that awaits it fall asleep in turn.
     pub fn engine_spin(mut self, time: Duration) -> SoftBuilder {
         self.options.engine_spin = time;
         self
@@ -289,7 +292,7 @@ impl SoftBuilder {
         self
     }
 
-    /// Sets limits, beyond which the devices refuse jobs that they could do. Defaults to
+    /// Sets limits beyond which the devices refuse jobs that they could do. Defaults to
     /// [`Limits::unlimited`].
     pub fn limits(mut self, limits: Limits) -> SoftBuilder {
         self.limits = limits;

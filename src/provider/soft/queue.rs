@@ -1,5 +1,5 @@
-//! One WorkQ's half of a software device: its side of the [rings](super::engine), and, without an
-//! engine, the other side too.
+//! The half of a software device that belongs to one WorkQ: its side of the [rings](super::engine)
+//! and, without an engine, the other side too.
 #![expect(
     unsafe_code,
     reason = "does Jobs whose memory was lent, and drives rings"
@@ -32,25 +32,27 @@ pub(super) struct SoftQueue {
     engine: Option<Arc<Engine>>,
     rings: Arc<Rings>,
     own: Option<Own>,
-    /// Endpoints and sync events, once there are some.
+    /// The endpoints and sync events, once there is one.
     ports: OnceLock<Arc<Ports>>,
     signal: Arc<Signal>,
 }
 
-/// Without an engine.
+/// What a queue without an engine has in addition.
 struct Own {
-    /// Reached by whoever reaps.
+    /// Only the thread that reaps reaches it.
     worker: UnsafeCell<QueueWorker>,
-    /// Twice the position of the next Job, and one if there is something to do before it. In one
-    /// word: who looked between two writes would see neither, and sleep.
+    /// Twice the position of the next job, plus one if there is something to do before that job.
+    /// Both are in one word, since a thread that read between two writes would see neither, and
+    /// sleep.
     next: AtomicU64,
 }
 
-// SAFETY: `worker` is reached by one thread at a time (`reap`'s contract); the rest is Sync.
+// SAFETY: one thread at a time reaches `worker` (`reap`'s contract); the other fields are Sync.
 unsafe impl Sync for Own {}
 
 impl SoftQueue {
-    /// Returns a queue that this engine serves; without one, whoever reaps does the Jobs.
+    /// Returns a queue that this engine serves. Without an engine, the thread that reaps does the
+    /// jobs.
     pub(super) fn open(
         config: &QueueConfig,
         device: Arc<DeviceShared>,
@@ -82,7 +84,7 @@ impl SoftQueue {
         }
     }
 
-    /// Returns a queue whose Jobs a model does.
+    /// Returns a queue whose jobs a model does.
     #[cfg(all(test, tokio_doca_loom))]
     pub(super) fn modelled(
         rings: Arc<Rings>,
@@ -100,7 +102,7 @@ impl SoftQueue {
         }
     }
 
-    /// Returns true if whoever reaps has something to do.
+    /// Returns true if the thread that reaps has jobs to do.
     #[inline]
     fn has_own_work(&self) -> bool {
         self.own.as_ref().is_some_and(|own| {
@@ -111,7 +113,7 @@ impl SoftQueue {
 }
 
 impl Own {
-    /// Does a part of the Jobs.
+    /// Does a part of the jobs.
     ///
     /// # Safety
     ///
@@ -132,10 +134,10 @@ impl Own {
     }
 }
 
-/// Who reaps does the Jobs of a device without engines.
+/// The driver of a queue without an engine: the thread that reaps.
 struct Reaper<'a> {
     device: &'a DeviceShared,
-    /// Bytes that it copies yet.
+    /// The number of bytes that it may still copy in this turn.
     left: usize,
 }
 
@@ -155,14 +157,14 @@ impl Driver for Reaper<'_> {
     }
 }
 
-/// Bytes that the thread of a task copies in one go: about 10 us.
+/// The number of bytes that the thread of a task copies in one go, in about 10 us.
 pub(super) const PIECE: usize = if cfg!(tokio_doca_loom) { 1 } else { 256 << 10 };
 
 // SAFETY: the duties of `device::contract`:
-// 1. A Job is put once, got once, and its Completion is put once and got once.
-// 2. The engine does not touch a Job's memory after it put the Completion.
-// 3. A refused Job was not put. 4. `try_inline` copies, and keeps nothing.
-// 5. `Doorbell`. 6. `Rings::is_over`. 7. No call blocks; nothing comes from outside.
+// 1. A job is put once and taken once, and so is its completion.
+// 2. The engine does not touch a job's memory after it has put the completion.
+// 3. A refused job was not put. 4. `try_inline` copies, and keeps nothing.
+// 5. `Doorbell`. 6. `Rings::is_over`. 7. No call blocks; no data comes from other processes.
 unsafe impl Submit for SoftQueue {
     #[inline]
     unsafe fn try_inline(&self, job: Job<'_>) -> Option<Result<u64, JobError>> {
@@ -175,8 +177,8 @@ unsafe impl Submit for SoftQueue {
         }
         self.inline_jobs.add_one();
         // SAFETY: the memory is valid and leased during the call, and keys are of this device,
-        // whose imports are kept, as the caller promises; the crate checked the lengths, and that
-        // the two do not overlap.
+        // whose imports are kept, as the caller promises. The crate checked the lengths, and that
+        // source and destination do not overlap.
         let copied = unsafe { copy::check_and_copy(src, dst, *len) };
         Some(copied.map(|()| *len as u64))
     }
@@ -246,7 +248,7 @@ unsafe impl Queue for SoftQueue {
             ports.arm();
         }
         if self.has_own_work() {
-            // Each look does a part of it, and others have their turn in between.
+            // Each poll does a part of the jobs, and other tasks have their turn in between.
             self.rings.ring_anyway();
         }
         if self.rings.is_ready() || self.ports.get().is_some_and(|ports| ports.ready()) {
@@ -258,8 +260,8 @@ unsafe impl Queue for SoftQueue {
 
     unsafe fn retire(&self, keep: KeepAlive, outstanding: usize) {
         if outstanding == 0 || self.engine.is_none() {
-            // All were reaped, so that the engine touches no memory of theirs; or there is none
-            // that would.
+            // Either all jobs were reaped, so that the engine touches none of their memory any
+            // more, or there is no engine that would touch it.
             discard(keep);
         } else {
             self.rings.keep(keep);
@@ -269,14 +271,15 @@ unsafe impl Queue for SoftQueue {
 }
 
 impl Drop for SoftQueue {
-    /// Without a WorkQ nobody retires it.
+    /// Ends a queue that no WorkQ has retired.
     fn drop(&mut self) {
         self.end();
     }
 }
 
 impl SoftQueue {
-    /// Returns the endpoints and sync events of the queue: made with the first of them.
+    /// Returns the endpoints and sync events of the queue, and creates them first if there are
+    /// none.
     fn ports(&self) -> SetUp<&Arc<Ports>> {
         if let Some(ports) = self.ports.get() {
             return Ok(ports);
@@ -286,7 +289,7 @@ impl SoftQueue {
         Ok(self.ports.get_or_init(|| new))
     }
 
-    /// Does on this thread what is no copy, if it takes no longer than a copy may.
+    /// Does a job that is not a copy on this thread, if it takes no longer than an inline copy may.
     ///
     /// # Safety
     ///
@@ -300,7 +303,7 @@ impl SoftQueue {
         Some(outcome)
     }
 
-    /// Takes jobs, until one is refused.
+    /// Accepts jobs until one is refused.
     ///
     /// # Safety
     ///
@@ -324,10 +327,10 @@ impl SoftQueue {
                 break;
             }
             if let Fault::Behind(_) = fault {
-                // Until the worker has done it.
+                // Inline jobs are stopped until the worker has done this one.
                 self.device.faults.stop_inline();
             }
-            // SAFETY: no more than `depth` Jobs are in flight, and no Token is twice, as the caller
+            // SAFETY: at most `depth` jobs are in flight, and no token is used twice, as the caller
             // promises.
             accepted_at = unsafe { self.rings.accept(Work { token, task, fault }) };
             accepted += 1;
@@ -335,13 +338,13 @@ impl SoftQueue {
         match &self.engine {
             Some(engine) if accepted > 0 => engine.notify_submit(accepted_at),
             Some(_) => {}
-            // Nobody else will do them: whoever armed shall look.
+            // The thread that armed must poll, since no engine does the jobs.
             None => self.rings.ring_anyway(),
         }
         Submitted { accepted, refused }
     }
 
-    /// Nothing is accepted any more.
+    /// Ends the acceptance of jobs.
     fn end(&self) {
         if !self.rings.retire() {
             return;

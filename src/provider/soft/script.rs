@@ -1,4 +1,4 @@
-//! Scripts of faults as text, for programs that are to be tested as they are.
+//! Scripts of faults as text, for testing programs without changing their code.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -6,18 +6,18 @@ use std::time::Duration;
 use super::fault::{Fault, Faults};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Holds a script for programs as they are.
+/// The environment variable with a script for programs that are not changed.
 const VARIABLE: &str = "TOKIO_DOCA_SOFT_FAULTS";
 
-/// Nobody writes a longer one.
+/// The maximum number of faults in a script.
 const LONGEST: usize = 1 << 20;
 
 impl FromStr for Fault {
     type Err = Error;
 
-    /// `pass`, `error:KIND` or `error:KIND:VENDOR` (the names of [`ErrorKind`], a vendor code in
-    /// decimal or as `0x..`), `delay:TIME` (`us`, `ms` or `s`), `queue-full`, `behind:JOBS`,
-    /// `lost`, `queue`.
+    /// Parses `pass`, `error:KIND` or `error:KIND:VENDOR` (the names of [`ErrorKind`]; a vendor
+    /// code in decimal or as `0x..`), `delay:TIME` (in `us`, `ms` or `s`), `queue-full`,
+    /// `behind:JOBS`, `lost` or `queue`.
     fn from_str(text: &str) -> Result<Fault> {
         let wrong = || {
             let text = format!(
@@ -43,13 +43,13 @@ impl FromStr for Fault {
 }
 
 impl Faults {
-    /// Appends a script: faults with spaces between them, each as in [`Fault::from_str`], and
-    /// `*COUNT` behind one that is meant more than once (`pass*3 error:IoFailed:0x88`); at most
-    /// 1,048,576 of them.
+    /// Appends a script of at most 1,048,576 faults. The faults are separated by spaces, and each
+    /// is as in [`Fault::from_str`]. `*COUNT` after a fault repeats it
+    /// (`pass*3 error:IoFailed:0x88`).
     ///
     /// # Errors
     ///
-    /// `InvalidValue` with what cannot be read; nothing is appended then.
+    /// `InvalidValue`, with the text that cannot be parsed. Nothing is appended then.
     pub fn push_script(&self, script: &str) -> Result<()> {
         let faults = parse(script).map_err(|error| error.with_call("Faults::push_script"))?;
         for fault in faults {
@@ -59,11 +59,12 @@ impl Faults {
     }
 
     /// Appends the script in the environment variable `TOKIO_DOCA_SOFT_FAULTS`, if it is set. The
-    /// devices behind [`Device::open`](crate::Device::open) have it without this call.
+    /// devices behind [`Device::open`](crate::Device::open) do so without this call.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` with the variable's name and what cannot be read; nothing is appended then.
+    /// `InvalidValue`, with the variable's name and the text that cannot be parsed. Nothing is
+    /// appended then.
     pub fn push_env(&self) -> Result<()> {
         let Some(script) = crate::process::variable(VARIABLE) else {
             return Ok(());

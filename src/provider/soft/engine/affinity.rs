@@ -15,12 +15,13 @@ pub(in super::super) enum Affinity {
     /// The CPUs of the main thread: those of `taskset` and of the cpuset, unless the main thread
     /// has changed its own.
     MainThread,
-    /// What `SoftBuilder::engine_cpus` names.
+    /// The CPUs that `SoftBuilder::engine_cpus` names.
     Chosen(CpuSet),
 }
 
 impl Affinity {
-    /// Checks what `SoftBuilder::engine_cpus` names, as far as that can be done without a thread.
+    /// Checks the CPUs that `SoftBuilder::engine_cpus` names, as far as that is possible without a
+    /// thread.
     pub(in super::super) fn new(cpus: Option<&[usize]>) -> Result<Affinity> {
         let Some(cpus) = cpus else {
             return Ok(Affinity::MainThread);
@@ -41,10 +42,11 @@ impl Affinity {
         let this = Pid::from_raw(0);
         match self {
             Affinity::MainThread => {
-                // Best effort: the kernel may know more CPUs than fit into a `CpuSet`, and a
-                // sandbox may forbid the calls. The inherited CPUs are usable, if fewer.
-                // A mask that is set stays as it is when the cpuset changes; one that was inherited
-                // from the main thread follows, so it is left alone.
+                // This is best effort: the kernel may know more CPUs than fit into a `CpuSet`, and
+                // a sandbox may forbid the calls. The inherited CPUs are usable, even if they are
+                // fewer. A mask that is set explicitly does not follow later changes of the cpuset,
+                // and an inherited mask does. So a thread that has inherited the main thread's mask
+                // keeps it.
                 if let Ok(set) = sched_getaffinity(Pid::this())
                     && sched_getaffinity(this).ok() != Some(set)
                 {
@@ -54,7 +56,7 @@ impl Affinity {
             }
             Affinity::Chosen(set) => {
                 let os = |errno: Errno| Error::os(None, "the engine's CPUs", errno.into());
-                // The kernel ignores CPUs that cannot be used, or refuses if none can.
+                // The kernel ignores CPUs that cannot be used, and refuses the call if none can.
                 match sched_setaffinity(this, set) {
                     Ok(()) | Err(Errno::EINVAL) => {}
                     Err(errno) => return Err(os(errno)),

@@ -1,14 +1,14 @@
-//! Engines: the threads that do what a queue does not do inline.
+//! Engines: the threads that do the jobs that a queue does not do inline.
 //!
-//! A queue and its engine share two [rings]: Jobs go there, Completions come back. A [queue_worker]
-//! is the half of a queue that does the Jobs; an engine's [thread] drives the queue workers of its
-//! queues, and on a device without engines the reaper drives its own.
+//! A queue and its engine share two [rings]: jobs go there, completions come back. A [queue_worker]
+//! is the half of a queue that does the jobs. An engine's [thread] drives the queue workers of its
+//! queues; on a device without engines, the thread that reaps a queue drives the queue's worker.
 //!
-//! An engine's thread runs on CPUs of its own choice ([affinity]).
+//! An engine's thread runs on CPUs that the device chooses ([affinity]).
 //!
 //! These files import one another downwards, `thread > queue_worker > rings > ring` and
-//! `thread > affinity`, and of the device what lies below it: options, faults, what its queues
-//! share, and the opaque copy.
+//! `thread > affinity`. Of the rest of the device they import options, faults, the state that its
+//! queues share, and the opaque copy.
 
 mod affinity;
 mod queue_worker;

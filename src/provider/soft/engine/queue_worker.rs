@@ -1,5 +1,5 @@
-//! The half of a queue that does its Jobs: driven by the engine's thread, or, on a device without
-//! engines, by who reaps.
+//! The half of a queue that does its jobs. The engine's thread drives it or, on a device without
+//! engines, the thread that reaps the queue.
 
 use std::time::Instant;
 
@@ -8,48 +8,48 @@ use super::rings::{Consumer, Work};
 use crate::device::CpuState;
 use crate::error::JobError;
 
-/// Jobs of one queue before the next one has its turn.
+/// The maximum number of jobs of one queue before the next queue has its turn.
 const TURN: usize = 16;
 
-/// Bytes that take longer to copy than a fence.
+/// A copy of more bytes than this takes longer than a fence.
 const LONG: usize = 8 << 10;
 
-/// What a worker does not do itself.
+/// What a worker needs from the thread that drives it.
 pub(in super::super) trait Driver {
-    /// Whether it looks again when time has passed.
+    /// True if the thread drives the worker again once time has passed.
     const KEEPS_TIME: bool;
 
-    /// How many bytes it copies in one go, if others wait for their turn.
+    /// The number of bytes whose copy is one turn, while others wait.
     const PIECE: usize;
 
-    /// Does a part of a copy, from this byte on, and says how many bytes it was. Less than all:
-    /// enough for one turn.
+    /// Does a part of a copy, from byte `from` on, and returns its length in bytes. If the part
+    /// ends before the copy does, it has used up the turn.
     fn copy(&mut self, work: &Work, from: usize) -> usize;
 
-    /// A Job is about to complete.
+    /// Counts a job that is about to complete.
     fn count(&mut self);
 }
 
-/// A queue, and what whoever drives it keeps.
+/// A queue, and the state that its driver keeps between two turns.
 pub(in super::super) struct QueueWorker {
     consumer: Consumer,
     faults: Faults,
-    /// Jobs that the script put aside, oldest first.
+    /// Jobs that the script deferred, oldest first.
     deferred: Vec<(Until, Work)>,
-    /// How many Jobs the script has lost.
+    /// The number of jobs that the script has lost.
     lost: usize,
-    /// A Job that is done in parts, and how far it is.
+    /// A job that is done in parts, and the number of bytes that are done.
     begun: Option<(Work, usize)>,
-    /// How far the CPU is with a job that it computes in parts.
+    /// The CPU's progress with a job that it computes in parts.
     cpu: CpuState,
 }
 
-/// When a Job that was put aside is done.
+/// When a deferred job is done.
 enum Until {
     Time(Instant),
-    /// When so many Jobs of the queue have completed. Meanwhile none is done inline.
+    /// Once the queue has completed this number of jobs. Until then no job is done inline.
     Completed(u64),
-    /// When the queue is retired.
+    /// Once the queue is retired.
     Retired,
 }
 
@@ -65,18 +65,18 @@ impl QueueWorker {
         }
     }
 
-    /// Returns the queue that it drives.
+    /// Returns the queue that this worker drives.
     pub(in super::super) fn consumer(&self) -> &Consumer {
         &self.consumer
     }
 
-    /// Returns true if there is a Job that was not begun.
+    /// Returns true if there is a job that was not begun.
     #[inline(always)]
     pub(in super::super) fn has_work(&self) -> bool {
         self.consumer.has_work(self.consumer.position())
     }
 
-    /// Returns when the next Job that was put aside is due, if that is a matter of time.
+    /// Returns when the next deferred job is due, if that depends on time.
     pub(in super::super) fn due(&self) -> Option<Instant> {
         self.deferred
             .iter()
@@ -84,13 +84,13 @@ impl QueueWorker {
             .min()
     }
 
-    /// Returns true if there is something to do before the next Job: one that is half done, or one
-    /// that was put aside and is due.
+    /// Returns true if there is something to do before the next job: a job that is partly done, or
+    /// a deferred job that is due.
     pub(in super::super) fn is_busy(&self) -> bool {
         self.begun.is_some() || self.first_due().is_some()
     }
 
-    /// Does some Jobs; true if there was one.
+    /// Does some jobs. Returns true if there was one.
     #[inline(always)]
     pub(in super::super) fn drive(&mut self, driver: &mut impl Driver) -> bool {
         let mut found = false;
@@ -120,7 +120,7 @@ impl QueueWorker {
         found
     }
 
-    /// The next Job, and how far it is.
+    /// Takes the next job, and the number of its bytes that are done.
     #[inline(always)]
     fn next(&mut self) -> Option<(Work, usize)> {
         if let Some(begun) = self.begun.take() {
@@ -136,7 +136,7 @@ impl QueueWorker {
         self.consumer.next().map(|work| (work, 0))
     }
 
-    /// Continues with a Job; false if the rest is left to the next turn.
+    /// Continues with a job. Returns false if the rest is left to the next turn.
     #[inline(always)]
     fn go_on(&mut self, driver: &mut impl Driver, work: Work, from: usize) -> bool {
         if from == 0
@@ -156,7 +156,7 @@ impl QueueWorker {
         true
     }
 
-    /// Begins a Job as the script says; false if the rest is left to the next turn.
+    /// Begins a job as the script says. Returns false if the rest is left to the next turn.
     #[cold]
     fn begin_scripted<D: Driver>(&mut self, driver: &mut D, mut work: Work) -> bool {
         if self.consumer.is_broken() {
@@ -168,7 +168,7 @@ impl QueueWorker {
         }
         match std::mem::replace(&mut work.fault, Fault::Pass) {
             Fault::Delay(time) if D::KEEPS_TIME => {
-                // What lies beyond the clock is never due.
+                // A time that the clock cannot represent is never due.
                 let until = Instant::now()
                     .checked_add(time)
                     .map_or(Until::Retired, Until::Time);
@@ -203,7 +203,7 @@ impl QueueWorker {
         true
     }
 
-    /// A Job is not put aside any more.
+    /// Permits inline jobs again, if this deferred job prevented them.
     #[cold]
     fn waits_no_more(&self, until: &Until) {
         if let Until::Completed(_) = until {
@@ -211,20 +211,21 @@ impl QueueWorker {
         }
     }
 
-    /// Returns which of those that were put aside is due, if one is: the first of them.
+    /// Returns the index of the deferred job that is due first, if one is due.
     #[cold]
     fn first_due(&self) -> Option<usize> {
         if self.deferred.is_empty() {
             return None;
         }
         let now = Instant::now();
-        // Of a queue that is retired nothing more will complete.
+        // A retired queue without further work completes no more jobs.
         let completed = if self.consumer.is_retired() && !self.has_work() {
             u64::MAX
         } else {
             self.consumer.completed()
         };
-        // No other Job can come for which those that are put aside wait.
+        // If all slots are taken by deferred and lost jobs, no further job can come that the
+        // deferred ones wait for.
         let is_full = self.deferred.len() + self.lost == self.consumer.depth();
         let stuck = is_full && self.due().is_none();
         let due = self.deferred.iter().enumerate().filter(|(_, (until, _))| {
@@ -236,7 +237,7 @@ impl QueueWorker {
 }
 
 impl Drop for QueueWorker {
-    /// Without an engine nobody does the Jobs of a queue that is gone.
+    /// On a device without engines, the jobs of a dropped queue are never done.
     fn drop(&mut self) {
         for (until, _) in &self.deferred {
             self.waits_no_more(until);
@@ -249,7 +250,7 @@ impl Drop for QueueWorker {
     }
 }
 
-/// Does a part of a Job, from this byte on, and says how many bytes it was.
+/// Does a part of a job, from byte `from` on, and returns its length in bytes.
 #[inline(always)]
 fn part<D: Driver>(driver: &mut D, cpu: &mut CpuState, work: &Work, from: usize) -> usize {
     match work.compute(cpu, from, D::PIECE) {

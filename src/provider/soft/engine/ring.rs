@@ -1,9 +1,8 @@
-//! A bounded ring between threads, in which each entry says itself whether it is full.
+//! A bounded ring between threads, in which each entry shows whether it is full.
 //!
-//! Neither side reads a counter of the other's: whoever puts writes an entry, whoever gets looks at
-//! the next one. So the only lines that travel between CPUs are the entries, once each way, and
-//! neither side needs a locked instruction. Positions count up for ever; where the next one is,
-//! each side knows by itself.
+//! Neither side reads a counter of the other side: the sender writes an entry, and the receiver
+//! polls the next one. So only the entries travel between CPUs, once each way, and neither side
+//! needs a locked instruction. Positions only grow, and each side keeps its own next position.
 #![expect(unsafe_code, reason = "the entry's number says whose its value is")]
 
 use std::mem::MaybeUninit;
@@ -11,26 +10,26 @@ use std::mem::MaybeUninit;
 use crate::sync::UnsafeCell;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// What is in it when it goes is not dropped.
+/// A ring of values. Values that are still in the ring when it is dropped are not dropped.
 pub(in super::super) struct Ring<T> {
     entries: Box<[RingEntry<T>]>,
 }
 
-/// One line, or a pair of lines, of its own.
+/// An entry, aligned to cache lines.
 #[repr(C, align(64))]
 struct RingEntry<T> {
     value: UnsafeCell<MaybeUninit<T>>,
-    /// One more than the last position that was put here.
+    /// The position that was put here last, plus one; 0 if none was.
     number: AtomicU64,
 }
 
-// SAFETY: a value is its putter's until the number is stored (Release), and the getter's after it
-// saw that (Acquire); that the getter is done with it before the next one is put is `put`'s
-// contract. Values go from thread to thread.
+// SAFETY: a value belongs to its sender until the number is stored (Release), and to the receiver
+// once it has seen that number (Acquire). `put`'s contract says that the receiver is done with a
+// value before the next one is put. Values move between threads.
 unsafe impl<T: Send> Sync for Ring<T> {}
 
 impl<T> Ring<T> {
-    /// Room for so many values at least.
+    /// Returns a ring with a capacity of at least `room` values.
     pub(in super::super) fn new(room: usize) -> Ring<T> {
         let entry = |_| RingEntry {
             number: AtomicU64::new(0),
@@ -43,11 +42,11 @@ impl<T> Ring<T> {
 
     #[inline(always)]
     fn entry(&self, position: u64) -> &RingEntry<T> {
-        // A power of two, and not empty.
+        // The number of entries is a power of two, and at least 1.
         &self.entries[position as usize & (self.entries.len() - 1)]
     }
 
-    /// Returns true if a value was put at this position, or at a later one of the same entry.
+    /// Returns true if a value was put at this position, or at a later position of the same entry.
     #[inline(always)]
     pub(in super::super) fn holds(&self, position: u64) -> bool {
         self.entry(position).number.load(Ordering::Acquire) > position
@@ -55,35 +54,34 @@ impl<T> Ring<T> {
 
     /// # Safety
     ///
-    /// Each position is put once, and only after the value that is `room` positions before it was
-    /// got.
+    /// Each position is put once, and only after the value `room` positions earlier was taken.
     #[inline(always)]
     pub(in super::super) unsafe fn put(&self, position: u64, value: T) {
         let entry = self.entry(position);
         entry.value.with_mut(|place| {
-            // SAFETY: no other party reaches the value: it is empty, as the caller promises, until
-            // the number says otherwise.
+            // SAFETY: the entry is empty, as the caller promises, so no other thread reaches the
+            // value until the number is stored below.
             unsafe { place.write(MaybeUninit::new(value)) }
         });
         entry.number.store(position + 1, Ordering::Release);
     }
 
-    /// The value at this position, if it is there.
+    /// Takes the value at this position, if there is one.
     ///
     /// # Safety
     ///
-    /// One caller at a time asks for each position in turn, until it got the value, and then never
-    /// again.
+    /// One caller at a time asks for each position in turn, until it has taken the value, and then
+    /// never asks for that position again.
     #[inline(always)]
     pub(in super::super) unsafe fn get(&self, position: u64) -> Option<T> {
         if !self.holds(position) {
             return None;
         }
         self.entry(position).value.with(|place| {
-            // SAFETY: it was put (the number says so), and nobody puts another one before this call
-            // has returned.
+            // SAFETY: the value was put, as the number shows, and no sender puts another one before
+            // this call has returned.
             let value = unsafe { place.read() };
-            // SAFETY: it is initialized, and nobody else gets it.
+            // SAFETY: it is initialized, and this call alone takes it.
             Some(unsafe { value.assume_init() })
         })
     }

@@ -1,13 +1,13 @@
-//! What a queue shares with its engine: a ring of Jobs there, a ring of Completions back.
+//! The two rings that a queue shares with its engine: jobs go there, completions come back.
 //!
 //! ```text
 //!   submit (any thread) --> jobs --> engine --> done --> reap (one thread at a time)
 //! ```
 //!
-//! Neither ring can overflow: no more than `depth` Jobs are in flight. A position is used again
-//! only after one of the `depth` Tokens was used twice since, and so after the older value was got:
-//! Jobs and Completions are got in order, and a Token is used again only after its Completion was
-//! reaped.
+//! Neither ring can overflow. At most `depth` jobs are in flight, and both sides take values in
+//! order. A position of a ring is used again only after one of the `depth` tokens has been used
+//! again, and a token is used again only after its completion was reaped. So the older value at
+//! that position has been taken by then.
 #![expect(
     unsafe_code,
     reason = "does Jobs whose memory was lent, and drives rings"
@@ -27,21 +27,21 @@ use crate::error::JobError;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use crate::sync::{discard, lock};
 
-/// A Job that was accepted, and what shall happen to it.
+/// An accepted job, and the fault that the script has for it.
 pub(in super::super) struct Work {
     pub(in super::super) token: Token,
     pub(in super::super) task: Task,
     pub(in super::super) fault: Fault,
 }
 
-/// What there is to be done.
+/// The work of a job.
 pub(in super::super) enum Task {
     Copy(CopyJob),
     Cpu(CpuJob),
 }
 
 impl Task {
-    /// `None` for what this device does not do.
+    /// Returns `None` for a job that this device does not support.
     #[inline(always)]
     pub(in super::super) fn of(job: Job<'_>) -> Option<Task> {
         match job {
@@ -51,29 +51,29 @@ impl Task {
     }
 }
 
-/// A value that threads of one side write, on lines of its own.
+/// A value that the threads of one side write, on cache lines of its own.
 #[repr(align(128))]
 struct Side<T>(T);
 
-/// What a queue and its engine share.
+/// The state that a queue shares with its engine.
 pub(in super::super) struct Rings {
     jobs: Ring<Work>,
     done: Ring<Completion>,
     doorbell: Doorbell,
-    /// The next position of `jobs` to be put: so many Jobs were accepted.
+    /// The next position of `jobs`, which is also the number of jobs that were accepted.
     accepted: Side<AtomicU64>,
-    /// The next position of `done` to be got.
+    /// The next position of `done` to be reaped.
     reaped: Side<AtomicU64>,
-    /// The script broke the queue: its Jobs fail, and none is accepted.
+    /// The script broke the queue: its jobs fail, and it accepts no more.
     broken: AtomicBool,
-    /// Nothing is accepted any more.
+    /// The queue was retired, and accepts no more jobs.
     retired: AtomicBool,
     keep: Mutex<Option<KeepAlive>>,
 }
 
-/// Rings once per `arm`, and only then.
+/// Signals the queue's event handle, at most once for each `arm`.
 pub(in super::super) struct Doorbell {
-    /// So many Completions must have been put before it rings; 0 if nobody armed.
+    /// The number of completions that must have been put before it signals; 0 if it is not armed.
     armed: AtomicU64,
     signal: Arc<Signal>,
 }
@@ -86,16 +86,16 @@ impl Doorbell {
         }
     }
 
-    /// Rings for the Completion at this position. The look that follows comes after it. Pairs with
-    /// `ring_for_certain`.
+    /// Requests a signal for the completion at `position`. The caller polls the ring only
+    /// afterwards. Pairs with `ring_for_certain`.
     pub(in super::super) fn arm(&self, position: u64) {
-        // Release, paired with `ring_once`: whoever hears the ring sees what was done before the
-        // arm.
+        // Release, paired with `ring_once`: the thread that receives the signal sees what was done
+        // before the arm.
         self.armed.store(position + 1, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
-    /// So many Completions were put: rings if it is seen that somebody armed for one of them.
+    /// Signals if this thread sees a request for one of the first `put` completions.
     #[inline(always)]
     pub(in super::super) fn ring(&self, put: u64) {
         let armed = self.armed.load(Ordering::Relaxed);
@@ -117,8 +117,8 @@ impl Doorbell {
         }
     }
 
-    /// So many Completions were put before: whoever armed before that is rung for, whoever arms
-    /// after sees them.
+    /// Signals for a request that was made before this call. A thread that arms later sees the
+    /// first `put` completions by itself.
     #[inline(always)]
     pub(in super::super) fn ring_for_certain(&self, put: u64) {
         fence(Ordering::SeqCst);
@@ -149,24 +149,24 @@ impl Rings {
         (rings, consumer)
     }
 
-    /// Puts a Job, and says at which position.
+    /// Puts a job into the ring, and returns its position.
     ///
     /// # Safety
     ///
-    /// What `Submit::submit` is promised: `depth` Jobs in flight, each with a Token of its own.
-    /// Nothing was retired.
+    /// As for `Submit::submit`: at most `depth` jobs are in flight, and each has a token of its
+    /// own. The queue was not retired.
     #[inline(always)]
     pub(in super::super) unsafe fn accept(&self, work: Work) -> u64 {
-        // AcqRel: whoever uses an entry again comes after all who took positions before, see the
-        // module.
+        // AcqRel: a submitter that uses an entry again comes after all submitters that took earlier
+        // positions (see the module's documentation).
         let position = self.accepted.0.fetch_add(1, Ordering::AcqRel);
-        // SAFETY: the position is this call's alone; that the entry is empty says the module's
-        // documentation.
+        // SAFETY: this call alone has the position. The entry is empty, as the module's
+        // documentation proves.
         unsafe { self.jobs.put(position, work) };
         position
     }
 
-    /// Hands Completions out.
+    /// Takes completions from the ring into `out`, and returns their number.
     ///
     /// # Safety
     ///
@@ -187,30 +187,30 @@ impl Rings {
         reaped as usize
     }
 
-    /// The next Completion rings, and not one that is there already. The look that follows comes
-    /// after it.
+    /// Requests a signal for the next completion, and not for one that is there already. The caller
+    /// polls the ring only afterwards.
     pub(in super::super) fn arm(&self) {
         let mut next = self.reaped.0.load(Relaxed);
-        // Others may reap meanwhile: an old position is found to be full, and none is later than
-        // what was put.
+        // Another thread may reap meanwhile. Then this position is old and full, so that the loop
+        // skips it. It never goes past the completions that were put.
         while self.done.holds(next) {
             next += 1;
         }
         self.doorbell.arm(next);
     }
 
-    /// Rings if somebody armed: whoever looks has something to do.
+    /// Signals if a signal was requested, since the reaper has work of its own.
     pub(in super::super) fn ring_anyway(&self) {
         fence(Ordering::SeqCst);
         self.doorbell.ring(u64::MAX);
     }
 
-    /// Nothing is accepted any more. False if that was so already.
+    /// Ends the acceptance of jobs. Returns false if it had ended before.
     pub(in super::super) fn retire(&self) -> bool {
         !self.retired.swap(true, Ordering::AcqRel)
     }
 
-    /// Returns true if a Job that was put at this position, or later, is there to be done.
+    /// Returns true if a job was put at this position or at a later one.
     #[inline(always)]
     pub(in super::super) fn has_work(&self, position: u64) -> bool {
         self.jobs.holds(position)
@@ -227,14 +227,14 @@ impl Rings {
 
     #[inline(always)]
     pub(in super::super) fn is_ready(&self) -> bool {
-        // If others reap meanwhile this may be an old position: it holds a later value then, and
-        // that counts as well.
+        // If another thread reaps meanwhile, this position may be old. Its entry then holds a later
+        // value, which is a completion as well.
         self.done.holds(self.reaped.0.load(Relaxed))
     }
 }
 
 impl Work {
-    /// Returns how many bytes it moves, or hashes.
+    /// Returns how many bytes the job copies or hashes.
     #[inline(always)]
     pub(in super::super) fn len(&self) -> usize {
         match &self.task {
@@ -243,7 +243,7 @@ impl Work {
         }
     }
 
-    /// Returns how many bytes are copied in the time that it takes.
+    /// Returns the number of bytes whose copy takes as long as this job.
     #[inline(always)]
     pub(super) fn cost(&self) -> usize {
         match &self.task {
@@ -252,7 +252,8 @@ impl Work {
         }
     }
 
-    /// Returns how it ends, once its last part was done: by this state, if the CPU computed it.
+    /// Returns the result of the job once its last part is done. `cpu` has computed it unless it is
+    /// a copy.
     #[inline(always)]
     pub(in super::super) fn outcome(&self, cpu: &CpuState) -> Result<u64, JobError> {
         match &self.task {
@@ -261,9 +262,9 @@ impl Work {
         }
     }
 
-    /// Has the CPU compute a part, after the first `from` bytes, for as long as a copy of `time`
-    /// bytes takes, and returns how many bytes it was; `None` if it is a copy. All parts of a job
-    /// are done by the same state.
+    /// Computes a part of a job that is not a copy, after its first `from` bytes, for as long as a
+    /// copy of `time` bytes takes. Returns the length of the part in bytes, and `None` for a copy.
+    /// The caller passes the same `cpu` for all parts of a job.
     #[inline(always)]
     pub(in super::super) fn compute(
         &self,
@@ -279,39 +280,39 @@ impl Work {
         }
     }
 
-    /// Checks whether what it reaches is still exported, if another process has it.
+    /// Checks that the memory of a copy is still exported, if another process owns it.
     #[inline(always)]
     pub(in super::super) fn check(&self) -> Result<(), JobError> {
         let Task::Copy(CopyJob { src, dst, .. }) = &self.task else {
             return Ok(());
         };
-        // SAFETY: an accepted Job's keys are this device's, and what they stand for is kept until
-        // its completion.
+        // SAFETY: an accepted job's keys are this device's, and the imports that they name are kept
+        // until its completion.
         unsafe { copy::check(src, dst) }
     }
 
-    /// Copies so many bytes, after the first `from`.
+    /// Copies at most `len` bytes, after the first `from`.
     #[inline(always)]
     pub(in super::super) fn copy(&self, from: usize, len: usize) {
         let Task::Copy(CopyJob { src, dst, len: all }) = &self.task else {
             return;
         };
         let len = len.min(all - from);
-        // SAFETY: an accepted Job's memory is valid and leased until its completion; the crate
-        // checked the lengths, and that the two do not overlap.
+        // SAFETY: an accepted job's memory is valid and leased until its completion. The crate
+        // checked the lengths, and that source and destination do not overlap.
         unsafe { copy::copy(src, dst, from, len, copy::streams(*all)) };
     }
 }
 
-/// The other side of the rings, which one owner has: it does the Jobs.
+/// The engine's side of the rings. Its one owner does the jobs.
 pub(in super::super) struct Consumer {
     rings: Arc<Rings>,
     depth: usize,
-    /// The next position of `jobs` to be got.
+    /// The next position of `jobs` to be taken.
     begun: u64,
-    /// The next position of `done` to be put.
+    /// The next position of `done` to be filled.
     finished: u64,
-    /// Jobs that has passed: their memory is not touched any more.
+    /// The number of jobs that have completed or were lost: their memory is not touched any more.
     completed: u64,
 }
 
@@ -325,68 +326,70 @@ impl Deref for Consumer {
 }
 
 impl Consumer {
-    /// Returns where the next Job will be.
+    /// Returns the position of the next job.
     #[inline(always)]
     pub(in super::super) fn position(&self) -> u64 {
         self.begun
     }
 
-    /// Returns the next Job, which is the caller's to finish.
+    /// Takes the next job, which the caller must finish.
     #[inline(always)]
     pub(in super::super) fn next(&mut self) -> Option<Work> {
-        // SAFETY: there is one Consumer, and it continues only after it got one.
+        // SAFETY: there is one Consumer, and it moves to the next position only after it took the
+        // value.
         let work = unsafe { self.rings.jobs.get(self.begun) }?;
         self.begun += 1;
         Some(work)
     }
 
-    /// A Job has completed: hands its Completion over.
+    /// Completes a job: puts its completion into the ring.
     #[inline(always)]
     pub(in super::super) fn finish(&mut self, work: Work, result: Result<u64, JobError>) {
         let completion = Completion::new(work.token, result);
-        // SAFETY: there is one Consumer, and it counts on; it has one Completion for each Job that
-        // was got, so that the entry is empty, as the module's documentation says.
+        // SAFETY: there is one Consumer, and it never uses a position twice. It puts one completion
+        // for each job that it took, so the entry is empty, as the module's documentation proves.
         unsafe { self.rings.done.put(self.finished, completion) };
         self.finished += 1;
         self.completed += 1;
         self.rings.doorbell.ring(self.finished);
     }
 
-    /// Whoever armed before the last Completion is rung for, and who arms from now on sees it. To
-    /// be called before anything that takes long.
+    /// Signals for a thread that armed before the last completion; a thread that arms later sees
+    /// that completion by itself. The engine calls this before anything that takes long.
     #[inline]
     pub(in super::super) fn ring_for_certain(&self) {
         self.rings.doorbell.ring_for_certain(self.finished);
     }
 
-    /// A Job has completed, and nobody will hear of it.
+    /// Counts a job that the script loses: it is done, but never gets a completion.
     pub(super) fn lose(&mut self, _: Work) {
         self.completed += 1;
     }
 
-    /// Returns the most Jobs that can be in flight.
+    /// Returns the maximum number of jobs in flight.
     pub(super) fn depth(&self) -> usize {
         self.depth
     }
 
-    /// Returns how many Jobs have completed.
+    /// Returns how many jobs have completed or were lost.
     pub(in super::super) fn completed(&self) -> u64 {
         self.completed
     }
 
-    /// Breaks the queue.
+    /// Breaks the queue: its jobs fail from now on.
     pub(super) fn break_down(&mut self, faults: &Faults) {
         self.rings.broken.store(true, Relaxed);
         faults.stop_inline();
     }
 
-    /// Returns true if nothing is accepted any more.
+    /// Returns true if the queue accepts no more jobs.
     pub(super) fn is_retired(&self) -> bool {
-        // Acquire: it was retired after the last Job was accepted.
+        // Acquire: the queue was retired after its last job was accepted.
         self.rings.retired.load(Ordering::Acquire)
     }
 
-    /// True if the queue was retired and all its Jobs have completed. What it kept is dropped then.
+    /// Returns true if the queue was retired and all its jobs have completed. Drops what the queue
+    /// kept alive.
     pub(in super::super) fn is_over(&self, faults: &Faults) -> bool {
         if !self.is_retired() || self.completed != self.rings.accepted.0.load(Relaxed) {
             return false;
@@ -403,7 +406,7 @@ impl Consumer {
 }
 
 impl Held for Rings {
-    /// Who waits for the queue looks again.
+    /// Signals the thread that waits for the queue, so that it polls again.
     fn go_on(&self) {
         self.doorbell.signal.ring();
     }

@@ -1,9 +1,10 @@
-//! The thread that is the device: takes jobs from its queues in turn, does those of a queue in
-//! order, and sleeps when there are none.
+//! The thread that is the device. It serves its queues in turn, does the jobs of a queue in order,
+//! and sleeps when there are none.
 //!
-//! After its last job it spins for a while, since waking it costs 20 to 50 us; but never on the CPU
-//! that submits, where it would only be in the way. Then it announces that it sleeps, looks once
-//! more, and parks. It has no timer: an idle device makes no wake-ups.
+//! After its last job the thread spins for a while, since waking it costs 20 to 50 us. It never
+//! spins on the CPU that submits, where it would take time from the submitter. Then it announces
+//! that it sleeps, polls its queues once more, and parks. It has no timer of its own: an idle
+//! device causes no wake-ups.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, mpsc};
@@ -20,21 +21,22 @@ use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicBool as LoomBool, fence};
 use crate::sync::lock;
 
-/// Looks between two readings of the clock. Without `pause`: one costs as much as eighty of them.
+/// Polls between two readings of the clock, without `pause`: one reading costs as much as eighty
+/// polls.
 const LOOKS: u32 = 256;
 
-/// Bytes whose copy takes as long as a part of a hash, after which other queues have their turn: 1
-/// MiB is hashed in one go.
+/// The number of bytes whose copy takes as long as one part of a hash, after which other queues
+/// have their turn: 1 MiB is hashed in one go.
 const PIECE: usize = 8 << 20;
 
-/// Every so many jobs the submitter says on which CPU it runs.
+/// The submitter stores its CPU at every job whose position is a multiple of this.
 const KICKS: u64 = 8;
 
-/// Nobody means to spin for longer.
+/// The longest time for which an engine spins.
 const MAX_SPIN: Duration = Duration::from_secs(3600);
 
-/// Queues that the thread does not know yet, in a list that has room for those that it knows: so
-/// that it allocates nothing.
+/// Queues that the thread has not taken over yet. The list also has the capacity for the queues
+/// that the thread serves, so that the thread allocates nothing.
 #[derive(Default)]
 struct Arrived {
     list: Vec<QueueWorker>,
@@ -46,15 +48,15 @@ pub(in super::super) struct Engine(pub(in super::super) Arc<EngineShared>);
 
 pub(in super::super) struct EngineShared {
     parker: Parker,
-    /// Queues came or went, or it shall stop.
+    /// The thread has to take over or leave queues, or to stop.
     called: AtomicBool,
     arrived: Mutex<Arrived>,
     stop: AtomicBool,
     thread: OnceLock<Thread>,
-    /// Where jobs were submitted of late.
+    /// The CPU from which jobs were submitted lately.
     submitter: AtomicUsize,
     jobs: AtomicU64,
-    /// Nanoseconds that it worked.
+    /// The nanoseconds that the engine has worked.
     worked: AtomicU64,
 }
 
@@ -94,7 +96,8 @@ impl Engine {
             .name(name)
             .spawn(run)
             .map_err(|error| Error::os(None, "the engine's thread", error))?;
-        // A new thread may take milliseconds to appear; no waiter shall spin for it.
+        // A new thread may take milliseconds to start. Without this wait the first waiter would
+        // spin for that long.
         if let Ok(applied) = is_ready.recv() {
             applied?;
         }
@@ -102,24 +105,24 @@ impl Engine {
         Ok(Engine(shared))
     }
 
-    /// Does this queue's jobs from now on.
+    /// Does the jobs of this queue from now on.
     pub(in super::super) fn serve(&self, queue: QueueWorker) {
         let mut arrived = self.0.arrived();
         let room = arrived.known + 1;
         arrived.list.reserve(room);
         arrived.list.push(queue);
         drop(arrived);
-        // It need not wake: its first job will wake it.
+        // The thread need not wake up now: the queue's first job will wake it.
         self.0.called.store(true, Ordering::SeqCst);
     }
 
-    /// A queue is retired, or the engine shall stop.
+    /// Makes the thread notice that a queue was retired, or that the engine shall stop.
     pub(in super::super) fn call(&self) {
         self.0.called.store(true, Ordering::SeqCst);
         self.0.wake();
     }
 
-    /// A job was put, at this position: wakes the engine if it sleeps.
+    /// Wakes the engine if it sleeps. The caller has put a job at `position` before.
     #[inline(always)]
     pub(in super::super) fn notify_submit(&self, position: u64) {
         let asleep = self.0.parker.is_parked();
@@ -137,7 +140,7 @@ impl Engine {
         self.0.jobs.load(Ordering::Relaxed)
     }
 
-    /// Returns how long it has worked, as of its last pause.
+    /// Returns how long the engine has worked, as of its last pause.
     pub(in super::super) fn worked(&self) -> Duration {
         Duration::from_nanos(self.0.worked.load(Ordering::Relaxed))
     }
@@ -150,7 +153,7 @@ impl Drop for Engine {
     }
 }
 
-/// Where the engine sleeps.
+/// The flag that says whether the engine sleeps.
 pub(in super::super) struct Parker(LoomBool);
 
 impl Parker {
@@ -158,26 +161,27 @@ impl Parker {
         Parker(LoomBool::new(false))
     }
 
-    /// Engine: announces that it sleeps. What it looks at next, it sees as it is after that. Pairs
-    /// with `is_parked`.
+    /// Announces that the engine sleeps. The engine polls its queues afterwards: either it sees a
+    /// new job, or the submitter of that job sees the announcement. Pairs with `is_parked`.
     pub(in super::super) fn prepare(&self) {
         self.0.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Engine: it was woken, or found something.
+    /// Says that the engine is awake.
     pub(in super::super) fn finish(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
 
-    /// A job was put before: either the engine sees it, or this sees the engine asleep.
+    /// Returns true if the engine sleeps. The caller has put a job before: either the engine sees
+    /// the job, or this call sees that the engine sleeps.
     #[inline(always)]
     pub(super) fn is_parked(&self) -> bool {
         fence(Ordering::SeqCst);
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Something was put before: true for the one who must wake the engine for it.
+    /// Returns true if the caller must wake the engine for a job that it has put before.
     pub(in super::super) fn claim_wake(&self) -> bool {
         self.is_parked() && self.0.swap(false, Ordering::AcqRel)
     }
@@ -203,7 +207,7 @@ impl EngineShared {
         lock(&self.arrived)
     }
 
-    /// Wakes it if it sleeps.
+    /// Wakes the engine if it sleeps.
     fn wake_if_parked(&self) {
         if self.parker.claim_wake() {
             self.wake();
@@ -216,7 +220,7 @@ impl EngineShared {
         }
     }
 
-    /// Returns true if this thread runs where the last job came from.
+    /// Returns true if this thread runs on the CPU from which the last job was submitted.
     fn on_submitters_cpu(&self) -> bool {
         nix::sched::sched_getcpu().is_ok_and(|cpu| cpu == self.submitter.load(Ordering::Relaxed))
     }
@@ -233,7 +237,7 @@ struct EngineThread {
     faults: Faults,
     spin: Duration,
     queues: Vec<QueueWorker>,
-    /// Queues are retired whose jobs are not over.
+    /// Some queues are retired, but their jobs have not completed.
     leaving: bool,
     shared: Arc<EngineShared>,
 }
@@ -245,7 +249,7 @@ impl Driver for Drives<'_> {
     const KEEPS_TIME: bool = true;
     const PIECE: usize = PIECE;
 
-    /// Copies all of it.
+    /// Copies all bytes.
     #[inline(always)]
     fn copy(&mut self, work: &Work, from: usize) -> usize {
         debug_assert_eq!(from, 0, "nothing of a copy is left to the next turn");
@@ -256,7 +260,8 @@ impl Driver for Drives<'_> {
 
     #[inline(always)]
     fn count(&mut self) {
-        // Before the completion can be seen, so that who awaited a job finds it counted.
+        // The job is counted before its completion can be seen, so that a caller which awaited the
+        // job finds it counted.
         let jobs = &self.0.jobs;
         jobs.store(jobs.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
@@ -286,13 +291,13 @@ impl EngineThread {
         }
     }
 
-    /// Takes queues in that came, and leaves those that has passed.
+    /// Takes over new queues, and leaves retired ones whose jobs have completed.
     fn answer(&mut self) {
         let shared = &self.shared;
         let called = shared.called.swap(false, Ordering::SeqCst);
         if called {
             let mut arrived = shared.arrived();
-            // Only a list to which `serve` added one has room for all.
+            // Only a list to which `serve` added a queue has the capacity for all.
             if !arrived.list.is_empty() {
                 arrived.list.append(&mut self.queues);
                 std::mem::swap(&mut arrived.list, &mut self.queues);
@@ -300,7 +305,7 @@ impl EngineThread {
             }
         }
         if called || self.leaving {
-            // What a queue kept is user code when it is dropped: no lock is held here.
+            // Dropping what a queue kept alive runs user code, so no lock is held here.
             self.queues
                 .retain(|queue| !queue.consumer().is_over(&self.faults));
             self.leaving = self
@@ -310,7 +315,7 @@ impl EngineThread {
         }
     }
 
-    /// Does what can be done now.
+    /// Does all jobs that can be done now. Returns true if there was one.
     fn work(&mut self) -> bool {
         let mut worked = false;
         loop {
@@ -328,18 +333,18 @@ impl EngineThread {
         }
     }
 
-    /// Returns true if there is something that `answer` or `work` would do.
+    /// Returns true if `answer` or `work` would do something.
     #[inline(always)]
     fn has_work(&self) -> bool {
         self.queues.iter().any(QueueWorker::has_work) || self.shared.called.load(Ordering::Relaxed)
     }
 
-    /// Returns when the next job that was put aside is due.
+    /// Returns when the next deferred job is due.
     fn due(&self) -> Option<Instant> {
         self.queues.iter().filter_map(QueueWorker::due).min()
     }
 
-    /// Spins for a while; true if there is work.
+    /// Spins for a while. Returns true as soon as there is work.
     fn spin_for_more(&self, start: Instant) -> bool {
         let due = self.due();
         let over = |now| now >= start + self.spin || due.is_some_and(|due| now >= due);
@@ -353,7 +358,7 @@ impl EngineThread {
         self.has_work()
     }
 
-    /// Announces that it sleeps, looks once more, sleeps.
+    /// Announces that the engine sleeps, polls once more, and sleeps.
     fn sleep(&mut self) {
         let shared = &self.shared;
         shared.parker.prepare();

@@ -1,4 +1,4 @@
-//! How the importer of a sync event comes to share it with its owner.
+//! How an importer connects to the owner of a sync event.
 #![expect(unsafe_code, reason = "promises where a counter lies")]
 
 use std::any::Any;
@@ -28,14 +28,17 @@ fn busy<T>() -> Result<T> {
     fail(ErrorKind::InUse, text)
 }
 
-/// Imports the event of a ticket. It may block, until the deadline.
+/// Imports the event of a ticket. The call may block until the deadline.
 ///
 /// # Errors
 ///
-/// `InUse` if another importer has it; `ConnectionAborted` if its owner has stopped or dropped it;
-/// `ConnectionReset` if that process has ended; `NotSupported` from another host or network
-/// namespace; `NotPermitted` for what no owner sends; `TimedOut`; `OperatingSystem` if a system
-/// call fails.
+/// - `InUse` if another importer has the event.
+/// - `ConnectionAborted` if its owner has stopped or dropped it.
+/// - `ConnectionReset` if the owner's process has ended.
+/// - `NotSupported` from another host or network namespace.
+/// - `NotPermitted` if the reply is not one of a sync event.
+/// - `TimedOut` if the deadline has passed.
+/// - `OperatingSystem` if a system call fails.
 pub(in super::super) fn import(ticket: &Ticket, deadline: Instant) -> Result<Arc<SoftEvent>> {
     match ticket.local() {
         Some(service) => match service?.as_any().downcast::<SoftEvent>() {
@@ -63,11 +66,12 @@ fn connect(ticket: &Ticket, deadline: Instant) -> Result<Arc<SoftEvent>> {
         len => {
             let memory = fabric::map_shared(memory, len, deadline)?;
             let offset = usize::try_from(reply.offset.get()).unwrap_or(usize::MAX);
-            // SAFETY: `offset` is eight bytes before the end of the mapping at least
+            // SAFETY: `offset` is at least eight bytes before the end of the mapping
             // (`ConnectReply::parse`), whose length `map_shared` checked.
             let at = unsafe { memory.base().add(offset) };
-            // SAFETY: the eight bytes are in the mapping, which is kept, and aligned: it begins at
-            // a page, and the offset is a multiple of 8; nobody else of this process has it.
+            // SAFETY: the eight bytes are in the mapping, which is kept, and aligned: the mapping
+            // begins at a page, and the offset is a multiple of 8. No other code of this process
+            // reaches the mapping.
             unsafe { words.with_counter(at, Arc::new(memory)) }
         }
     };
@@ -87,34 +91,34 @@ fn connect(ticket: &Ticket, deadline: Instant) -> Result<Arc<SoftEvent>> {
     Ok(event)
 }
 
-/// Returns a number for an import.
+/// Returns a random number for an import; never 0.
 fn number() -> Result<u64> {
     let id = fabric::random()?;
     let (number, _) = id.split_first_chunk().expect("eight of sixteen bytes");
     Ok(u64::from_le_bytes(*number).max(1))
 }
 
-/// Has it hear of the end of the other side's process, or of the connection to it.
+/// Notifies the event of the end of the other side's process, or of the end of the connection.
 fn watch(event: &Arc<SoftEvent>, process: &Process) {
     process.on_end(Arc::downgrade(event) as Weak<dyn Ended>);
 }
 
-/// Words whose counter lies in memory of the application's.
+/// Returns the words with a counter that lies in the application's memory.
 fn backed(words: Words, backing: &EventBacking) -> Words {
     // SAFETY: eight aligned bytes begin there, within the region, which is kept
     // (`EventBacking::new`).
     let at = unsafe { backing.region().addr().add(backing.offset()) };
-    // SAFETY: as above; and this process reaches them by atomics and the opaque routine alone.
+    // SAFETY: as above. This process reaches them only by atomics and the opaque routine.
     unsafe { words.with_counter(at, Arc::clone(backing.keep())) }
 }
 
 impl SoftEvent {
-    /// One of this process alone.
+    /// Returns an event that this process alone can use.
     pub(in super::super) fn private() -> Arc<SoftEvent> {
         SoftEvent::new(Words::own(), None)
     }
 
-    /// One that can be exported, by a device of this port.
+    /// Returns an event that can be exported, by a device of this port.
     pub(in super::super) fn sharable(
         backing: Option<EventBacking>,
         port: u8,
@@ -126,7 +130,7 @@ impl SoftEvent {
             backing: None,
             port,
         };
-        // Zeros say that somebody sleeps.
+        // The zeros of new memory would say that both sides sleep.
         for side in [Side::Owner, Side::Importer] {
             words.wanted(side).store(NOBODY, SeqCst);
         }
@@ -141,7 +145,7 @@ impl SoftEvent {
         Ok(SoftEvent::new(backed(words, &backing), Some(export)))
     }
 
-    /// The importer is of this process.
+    /// Admits an importer of this process.
     pub(super) fn admit(self: &Arc<Self>) -> Result<Arc<SoftEvent>> {
         let number = number()?;
         let mut peer = self.peer();
@@ -163,7 +167,7 @@ impl SoftEvent {
         Ok(event)
     }
 
-    /// Nothing is left of an importer before, whatever that wrote. The caller has the lock.
+    /// Resets all words that a former importer may have written. The caller holds the lock.
     fn begin_anew(&self, number: u64) {
         self.set_number(number);
         for side in [Side::Owner, Side::Importer] {
@@ -171,19 +175,19 @@ impl SoftEvent {
             self.words.closed(side).store(0, SeqCst);
         }
         self.gone.store(false, SeqCst);
-        // The party that waits says so anew.
+        // A waiter of this side polls, and stores its word again.
         self.raise();
     }
 
-    /// The importer of this number has its end of the socket.
+    /// Stores the socket of the importer with this number, which now has its end of it.
     fn hang_bell(&self, number: u64, socket: Guarded) {
         let mut peer = self.peer();
         if self.is_stopped() {
-            // It sees that the page says so.
+            // The importer sees in the page that the event was stopped.
             return;
         }
         if !self.is_import(number) {
-            // It has not read its answer for so long that another one came.
+            // The importer has not read its reply for so long that another importer came.
             return hang_up(&socket);
         }
         let socket = Arc::new(socket);
@@ -196,7 +200,7 @@ impl SoftEvent {
             .transpose()
         {
             Ok(line) => {
-                // Who is told waits for the lock.
+                // First: `ended` waits for the lock, and then sees the line.
                 if let Some(line) = &line {
                     line.on_end(self.weak() as Weak<dyn Ended>);
                 }
@@ -209,8 +213,9 @@ impl SoftEvent {
         }
         peer.bell = Some(Bell::Socket(socket));
         drop(peer);
-        // It may sleep already, and have been notified of nothing. It looks at the counter itself:
-        // in memory into which it punches holes, that takes as long as it likes.
+        // The importer may sleep already, without having been woken by earlier changes. It polls
+        // the counter itself: this thread must not, since the importer may punch holes into that
+        // memory, so that a load takes arbitrarily long.
         self.ring_peer();
     }
 }
@@ -259,7 +264,7 @@ impl Service for SoftEvent {
             payload: fabric::payload(&reply),
             descriptors: [Arc::clone(&export.page), memory],
             keep: Some(Box::new(keep)),
-            // Without a bell there is no importer.
+            // An importer that never gets its bell has not imported the event.
             unsent: None,
         })
     }

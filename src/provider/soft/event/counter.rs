@@ -1,4 +1,4 @@
-//! One side of a sync event: the counter, who is woken when it changes, and how it ends.
+//! One side of a sync event: the counter, the waiters that a change wakes, and how the event ends.
 
 use std::any::Any;
 use std::os::fd::OwnedFd;
@@ -19,51 +19,51 @@ use crate::sync::{Mutex, MutexGuard, lock, seq_cst_order};
 pub(in super::super) struct SoftEvent {
     pub(super) words: Arc<Words>,
     pub(super) side: Side,
-    /// What the counter must exceed for somebody of this side to be woken. Private: the peer says
-    /// nothing about it.
+    /// The value that the counter must exceed before a waiter of this side is woken. It is private,
+    /// so that the peer cannot change it.
     lowest: AtomicU64,
     stopped: AtomicBool,
-    /// The process at the other end has ended, and did not leave before.
+    /// The process at the other end has ended without closing the event.
     pub(super) gone: AtomicBool,
     pub(super) port: OnceLock<Weak<Port>>,
     pub(super) peer: Mutex<Peer>,
-    /// Of an owner's that can be exported.
+    /// Set for an owner's event that can be exported.
     pub(super) export: Option<Export>,
-    /// What a side writes into its `closed` word when it closes the event: a number of this import,
-    /// which no importer before knows. Written under the lock of `peer`.
+    /// The number that a side writes into its `closed` word when it closes the event. Each import
+    /// has its own, which no former importer knows. Written under the lock of `peer`.
     number: Number,
     me: Weak<SoftEvent>,
 }
 
-/// What an importer is given.
+/// What the owner hands to an importer.
 pub(super) struct Export {
     pub(super) page: Arc<OwnedFd>,
-    /// Memory of the application's, its length, and where the counter lies in it.
+    /// The application's memory, its length, and the offset of the counter in it, in bytes.
     pub(super) backing: Option<(Backing, usize, usize)>,
     /// The port of the device.
     pub(super) port: u8,
 }
 
-/// The other side.
+/// The other side of the event.
 #[derive(Default)]
 pub(super) struct Peer {
     pub(super) published: Option<Published>,
     pub(super) bell: Option<Bell>,
     pub(super) process: Option<Arc<Process>>,
-    /// The end of the bell's socket: the process may continue without it (execve(2)).
+    /// The end of the bell's socket: the peer's process may continue without it (execve(2)).
     pub(super) line: Option<Arc<Process>>,
 }
 
-/// How it is woken.
+/// How the other side is woken.
 pub(super) enum Bell {
-    /// It is another process.
+    /// The other side is another process.
     Socket(Arc<Guarded>),
-    /// It is of this process.
+    /// The other side is of this process.
     Local(Weak<SoftEvent>),
 }
 
 impl Bell {
-    /// Returns true if somebody is there.
+    /// Returns true if the other side still uses the event.
     fn is_answered(&self) -> bool {
         match self {
             Bell::Socket(socket) => !bell::is_hung_up(socket),
@@ -75,7 +75,7 @@ impl Bell {
 impl SoftEvent {
     /// Returns the owner's side.
     pub(super) fn new(words: Words, export: Option<Export>) -> Arc<SoftEvent> {
-        // Until there is an importer no other party has the words.
+        // Until there is an importer, no other process has the words.
         SoftEvent::side(Arc::new(words), Side::Owner, export, Peer::default(), 1)
     }
 
@@ -121,17 +121,17 @@ impl SoftEvent {
         self.stopped.load(SeqCst)
     }
 
-    /// Returns true if this side, of this import, has closed the event in an orderly way.
+    /// Returns true if `side` has closed this import in an orderly way.
     fn has_closed(&self, side: Side) -> bool {
         self.words.closed(side).load(SeqCst) == self.number.load(Relaxed)
     }
 
-    /// Another importer comes. The caller has the lock.
+    /// Stores the number of the next importer. The caller holds the lock.
     pub(super) fn set_number(&self, number: u64) {
         self.number.store(number, Relaxed);
     }
 
-    /// Returns true if the importer is still the one of this number. The caller has the lock.
+    /// Returns true if the current importer is the one with this number. The caller holds the lock.
     pub(super) fn is_import(&self, number: u64) -> bool {
         self.number.load(Relaxed) == number
     }
@@ -140,14 +140,14 @@ impl SoftEvent {
         self.words.counter().load(SeqCst)
     }
 
-    /// Why nothing is done any more.
+    /// Returns the error with which every job fails, if the event has ended.
     #[inline]
     fn check(&self) -> Result<(), JobError> {
         if self.stopped.load(SeqCst) {
             return Err(JobError::event_stopped());
         }
         if self.side == Side::Importer {
-            // First, so that an owner that was killed is called so: its page may say anything.
+            // This comes first, so that the error names a killed owner: its page may say anything.
             if self.gone.load(SeqCst) {
                 return Err(JobError::event_peer_gone());
             }
@@ -158,7 +158,7 @@ impl SoftEvent {
         Ok(())
     }
 
-    /// Why nobody waits any more.
+    /// Returns the error with which every wait fails, if there is one.
     #[inline]
     pub(super) fn check_waits(&self) -> Result<(), JobError> {
         self.check()?;
@@ -168,7 +168,7 @@ impl SoftEvent {
         }
     }
 
-    /// Does a Job, and wakes whom it concerns.
+    /// Does a job, and wakes the waiters that it concerns.
     #[inline]
     pub(super) fn operate(&self, job: &EventJob) -> Result<u64, JobError> {
         self.check()?;
@@ -188,7 +188,7 @@ impl SoftEvent {
         })
     }
 
-    /// The counter has become this.
+    /// Wakes the waiters for which the counter has reached `value`.
     #[inline]
     fn publish(&self, value: u64) {
         // Pairs with `say`.
@@ -198,7 +198,7 @@ impl SoftEvent {
         }
     }
 
-    /// Returns true if somebody is to be woken.
+    /// Returns true if a waiter must be woken for `value`.
     #[inline]
     pub(super) fn is_waited_for(&self, value: u64) -> bool {
         let wanted = self.words.wanted(self.side.peer());
@@ -215,20 +215,20 @@ impl SoftEvent {
         }
     }
 
-    /// Says what the counter must exceed for this side to be woken. Look at the counter afterwards,
-    /// and at what else ends a wait.
+    /// Publishes the value that the counter must exceed for this side to be woken. Afterwards the
+    /// caller polls the counter, and all else that ends a wait.
     pub(super) fn say(&self, lowest: u64) {
         self.lowest.store(lowest, SeqCst);
         self.words.wanted(self.side).store(lowest, SeqCst);
         seq_cst_order();
     }
 
-    /// Returns true if a look would find something.
+    /// Returns true if a poll would find something.
     pub(super) fn is_due(&self) -> bool {
         self.value() > self.lowest.load(SeqCst) || self.check_waits().is_err()
     }
 
-    /// The party that waits at this side looks.
+    /// Makes the waiters of this side poll.
     pub(super) fn raise(&self) {
         if let Some(port) = self.port.get().and_then(Weak::upgrade) {
             port.mark_ready();
@@ -240,7 +240,7 @@ impl SoftEvent {
         let peer = self.peer();
         let wanted = self.words.wanted(self.side.peer());
         let local = match &peer.bell {
-            // It stays said: whoever hangs the bell rings.
+            // The word stays as it is: `hang_bell` wakes the other side.
             None => return,
             Some(Bell::Socket(socket)) => {
                 if wanted.swap(NOBODY, SeqCst) != NOBODY {
@@ -257,9 +257,10 @@ impl SoftEvent {
         }
     }
 
-    /// An importer may come: whether there is no other. The caller has the lock.
+    /// Returns true if a new importer may come, since there is no other. The caller holds the lock.
     ///
-    /// The process of one that has ended may have a child that holds its end of the connection.
+    /// The kernel is asked about the former importer's process, because a child of that process may
+    /// hold its end of the connection.
     pub(super) fn is_free(&self, peer: &Peer) -> bool {
         let ended = |process: &Arc<Process>| process.has_ended();
         peer.process.as_ref().is_some_and(ended)
@@ -312,12 +313,12 @@ impl EventCounter for SoftEvent {
     }
 
     fn stop(&self) {
-        // A child of fork(2) has nothing of it.
+        // A child of fork(2) has no mapping of the words.
         if !self.words.are_ours() || self.stopped.swap(true, SeqCst) {
             return;
         }
-        // Who admits an importer writes over it, under the lock, and looks first whether it was
-        // stopped.
+        // A thread that admits an importer overwrites this word. It does so under the lock, and
+        // checks first whether the event was stopped.
         let peer = self.peer();
         let number = self.number.load(Relaxed);
         self.words.closed(self.side).store(number, SeqCst);
@@ -341,14 +342,15 @@ impl EventCounter for SoftEvent {
 impl Ended for SoftEvent {
     fn ended(&self) {
         let peer = self.peer();
-        // It may be one that had it before.
+        // This may be the end of a former importer.
         let is_dead = |process: &Arc<Process>| process.is_dead();
         let dead = peer.process.as_ref().is_some_and(is_dead);
         let hung_up = peer.line.as_ref().is_some_and(is_dead);
         let left = self.has_closed(self.side.peer());
         let gone = match self.side {
             Side::Owner => (dead || hung_up) && !left,
-            // An owner that was killed is called so: its page may say anything.
+            // The error names an owner that was killed, even if its page says that it has closed
+            // the event: the page may say anything.
             Side::Importer => dead || hung_up && !left,
         };
         if gone {

@@ -1,5 +1,5 @@
-//! Loom models of sync events: who waits, and who changes the counter meanwhile, at either side.
-//! Nobody sleeps through anything.
+//! Loom models of sync events: one side waits, while either side changes the counter. No waiter
+//! sleeps through a change.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 #![expect(unsafe_code, reason = "reaps")]
 
@@ -20,7 +20,7 @@ use crate::sync::atomic::Ordering::SeqCst;
 use crate::sync::loom::{check, mutant, spawn};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// One side, on a queue of its own.
+/// One side of an event, on a queue of its own.
 struct End {
     event: Arc<SoftEvent>,
     port: SoftPort,
@@ -57,19 +57,19 @@ impl End {
     fn reap(&self) -> Vec<Result<u64, JobError>> {
         let nothing = Completion::new(Token::from_raw(u64::MAX), Ok(0));
         let mut out = [nothing; 4];
-        // SAFETY: one thread of a model reaps, and the Jobs of sync events name no memory.
+        // SAFETY: one thread of a model reaps, and the jobs of sync events name no memory.
         let count = unsafe { self.ports.reap(&mut out) };
         out[..count].iter().map(|over| over.result).collect()
     }
 
-    /// The event handle is readable.
+    /// Returns true if the event handle is readable.
     fn is_rung(&self) -> bool {
         let mut polled = [PollFd::new(self.signal.as_fd(), PollFlags::POLLIN)];
         poll(&mut polled, PollTimeout::ZERO) == Ok(1)
     }
 }
 
-/// Both sides of an event: the first one waits.
+/// Both sides of an event, of which the first one waits.
 fn ends(waits: Side) -> [End; 2] {
     let owner = SoftEvent::side(
         Arc::new(Words::own()),
@@ -99,8 +99,8 @@ fn say_and_look(event: &SoftEvent) -> bool {
     event.value() > 0
 }
 
-/// Somebody changes the counter, at the same side or at the other, and somebody says what it waits
-/// for and looks: one of the two knows of the other.
+/// One thread changes the counter, at the same side or at the other, while another publishes what
+/// it waits for and polls. At least one of the two sees the other.
 fn is_told(
     side: Side,
     changes: fn(&SoftEvent),
@@ -167,7 +167,7 @@ fn mutant_that_asks_without_a_fence_is_found() {
     });
 }
 
-/// Two waits, and two who add: both waits end, by what is found, or by a ring.
+/// Two waits, and two threads that add: both waits end, by a poll or by a wake-up.
 fn are_woken(arms: fn(&End) -> Vec<Result<u64, JobError>>) -> impl Fn() + Send + Sync {
     move || {
         let [waiter, other] = ends(Side::Owner);
@@ -262,7 +262,7 @@ fn a_wait_is_cancelled_or_ends_and_never_both() {
         waiter.port.cancel(Token::new(1, 0, 7));
         adder.join().unwrap();
         assert!(waiter.reap().is_empty() && before <= 1);
-        // The place can be had again.
+        // The entry is free again.
         waiter.wait(0, 0);
         assert_eq!(waiter.reap(), [Ok(1)]);
     });

@@ -9,49 +9,51 @@
 //!                     \\- bell: a byte on a socket ---/
 //! ```
 //!
-//! A set, an add and a get are one atomic operation on the counter, by whoever asks. A wait looks
-//! at it. Only who is about to sleep has a place in the [heap](waits) of its port, and says in a
-//! word what the counter must exceed for anybody to be woken: `lowest` to its own process, `wanted`
-//! to the other. The party that changes the counter compares what it has become with those two
-//! words, and rings.
+//! A set, an add and a get are one atomic operation on the counter, by the thread that submits. A
+//! wait polls the counter. A wait whose task is about to sleep has an entry in the [heap](waits) of
+//! its port, and the port stores in a word the value that the counter must exceed before a waiter
+//! is woken: in `lowest` for its own process, in `wanted` for the other process. The side that
+//! changes the counter compares the new value with these two words, and wakes the waiters that it
+//! concerns.
 //!
 //! ```text
-//!   who changes the counter                       who sleeps
+//!   the side that changes the counter             the side that sleeps
 //!   -------------------------------------------------------------------
 //!   counter: swap, or add                         lowest, wanted = what it must exceed
-//!   value > lowest? value > wanted? ring once     counter: load; exceeds it? looks once more
+//!   value > lowest? value > wanted? wake once     counter: load; exceeds it? poll once more
 //! ```
 //!
-//! All four are SeqCst: either the one sees the other's word, or that one sees the value. While
-//! nobody sleeps, or the value ends no wait, there is no system call.
+//! All four steps are SeqCst: either the side that changes the counter sees the other side's word,
+//! or the sleeping side sees the new value. While no thread sleeps, or the value ends no wait,
+//! there is no system call.
 //!
-//! # Who may have it
+//! # Who may share it
 //!
 //! An event that has the DPU as its publisher or subscriber lies in a memfd of its own, and can be
-//! exported. It has one importer at a time: the next may come when the one before has dropped it or
-//! has ended. The connection of the import stays, and carries the doorbells of both sides: one
-//! descriptor for each imported event. One of the CPU's alone is a few words of this process, and
-//! costs no descriptor.
+//! exported. It has one importer at a time: the next importer may come once the former one has
+//! dropped the event or has ended. The connection of the import stays open, and carries the
+//! wake-ups of both sides, which costs one descriptor for each imported event. An event whose
+//! locations are both the CPU is a few words of this process, and costs no descriptor.
 //!
 //! # Threat model
 //!
-//! As for the [fabric](super::fabric). What the peer can write is the page, and the memory of the
-//! application's that the counter lies in, at any time.
+//! As for the [fabric](super::fabric). The peer can write the page, and the application's memory
+//! that the counter lies in, at any time.
 //!
 //! | rule | enforced by |
 //! |---|---|
-//! | any value of the counter is a value | nothing is reckoned from it |
-//! | a number of the page is compared, and never used as a place or a length | [`words`] |
-//! | it can make this side look in vain, and not sleep through what this side does itself | `lowest` is private: [`counter`] |
-//! | it cannot stop whoever rings, or fill what rings here | [`bell`](super::bell) |
-//! | its end ends every wait | a pidfd and the connection, watched by the fabric's thread; a `closed` word for an orderly end: [`connect`] |
-//! | it holds up nobody but those that ask for the counter | the fabric's thread, which answers all others, reads the page alone: [`connect`] |
-//! | a former importer closes nothing of its successor's | what closes is a random number that each importer is told for itself: [`words`] |
-//! | a former importer that has ended is in nobody's way | the kernel is asked whether its process lives, as a child of it may hold the connection: [`counter`] |
-//! | where the counter lies in what it sends is checked | [`connect`], and the fabric's checks of memfds |
+//! | any value of the counter is valid | no address, length or index is computed from it |
+//! | a number of the page is compared, and never used as an index or a length | [`words`] |
+//! | a peer can make this side poll in vain, but cannot make it sleep through its own changes | `lowest` is private: [`counter`] |
+//! | a peer cannot block the sender of a wake-up, or fill the socket for good | [`bell`](super::bell) |
+//! | the end of a peer ends every wait | a pidfd and the connection, watched by the fabric's thread; a `closed` word for an orderly end: [`connect`] |
+//! | a peer delays only the threads that use the counter | the fabric's thread, which answers all peers, reads the page alone: [`connect`] |
+//! | a former importer cannot close the event of its successor | an importer closes the event by a random number that it alone is given: [`words`] |
+//! | a former importer that has ended does not block a new one | the kernel is asked whether its process lives, as a child of it may hold the connection: [`counter`] |
+//! | the offset of the counter that a peer sends is checked | [`connect`], and the fabric's checks of memfds |
 //!
-//! What is not: a former importer has the page still. It can write the counter, and take wake-ups
-//! away from its successor.
+//! One thing is not enforced: a former importer still maps the page. It can write the counter, and
+//! take wake-ups away from its successor.
 
 mod connect;
 mod counter;

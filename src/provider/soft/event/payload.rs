@@ -1,40 +1,42 @@
-//! What the two sides of a sync event say to each other: in a ticket, and in the owner's reply. A
-//! request says nothing.
+//! What the two sides of a sync event send to each other: in a ticket, and in the owner's reply. A
+//! request is empty.
 
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::super::fabric::{Payload, fields_of};
 
-/// What a ticket says of the event.
+/// The event's part of a ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(in super::super) struct EventInfo {
-    /// The port of the device that exported it.
+    /// The port of the device that exported the event.
     pub(in super::super) port: u8,
 }
 
-/// The owner's reply.
+/// The owner's reply to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(in super::super) struct ConnectReply {
-    /// What a side writes when it closes the event; never 0.
+    /// The number that a side writes when it closes the event; never 0.
     pub(in super::super) number: U64,
-    /// Bytes of the application's memory that the counter lies in; 0 if it lies in the page.
+    /// The size, in bytes, of the application's memory that the counter lies in; 0 if the counter
+    /// lies in the page.
     pub(in super::super) len: U64,
-    /// Where the counter begins in that memory, in bytes.
+    /// The offset of the counter in that memory, in bytes.
     pub(in super::super) offset: U64,
 }
 
 impl EventInfo {
-    /// Returns `None` for what no event says.
+    /// Returns `None` if the payload is not one of an event.
     pub(in super::super) fn parse(payload: &Payload) -> Option<EventInfo> {
         fields_of(payload)
     }
 }
 
 impl ConnectReply {
-    /// Returns `None` for what no owner replies: eight aligned bytes lie in the memory.
+    /// Returns `None` if the payload is no valid reply: the counter's eight aligned bytes must lie
+    /// in the memory.
     pub(in super::super) fn parse(payload: &Payload) -> Option<ConnectReply> {
         fields_of(payload).filter(ConnectReply::is_right)
     }

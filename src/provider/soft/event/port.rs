@@ -1,4 +1,4 @@
-//! A sync event on a queue.
+//! A port: a sync event on a queue.
 #![expect(unsafe_code, reason = "promises what a Submit promises")]
 
 use std::collections::VecDeque;
@@ -31,12 +31,12 @@ struct EventPortInner {
     /// Jobs that were not done inline.
     jobs: VecDeque<(Token, EventJob, Fault)>,
     retired: bool,
-    /// The queue knows the port: until it is retired, and its Jobs are done.
+    /// The queue lists the port, until the port is retired and its jobs are done.
     is_listed: bool,
 }
 
 impl EventPortInner {
-    /// Returns true if the queue shall forget the port; `true` once.
+    /// Returns true, once, if the queue shall remove the port.
     fn is_finished(&mut self) -> bool {
         let finished = self.is_listed && self.retired && self.jobs.is_empty();
         self.is_listed &= !finished;
@@ -44,7 +44,7 @@ impl EventPortInner {
     }
 }
 
-/// Where a poll puts what has completed.
+/// The slice into which a poll puts completions.
 struct Out<'a> {
     to: &'a mut [Completion],
     filled: usize,
@@ -62,15 +62,15 @@ impl Out<'_> {
 }
 
 impl Port {
-    /// It has something to do.
+    /// Makes the queue poll the port.
     pub(super) fn mark_ready(&self) {
         self.ports.mark_ready(self.number);
     }
 
-    /// Has the queue hear the doorbells of the other side.
+    /// Makes the queue poll the port when the other side sends a wake-up.
     pub(super) fn listen(&self, socket: &impl AsFd) {
         match self.ports.listen(self.number, socket) {
-            // Two that saw each other come.
+            // A new socket and a new port may both register it.
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(errno) => log(|| {
                 tracing::error!(%errno, "a peer of a sync event cannot wake this process");
@@ -82,7 +82,7 @@ impl Port {
         self.ports.faults().inline_below() > 0
     }
 
-    /// Polls the event now and then, if another process may change its counter.
+    /// Makes the queue poll the event in turn, if another process may change its counter.
     fn watch(self: &Arc<Self>) {
         if self.event.is_shared() {
             self.ports.watch(self.number, Arc::clone(self));
@@ -95,7 +95,7 @@ impl Port {
         }
     }
 
-    /// Does Jobs, and ends waits, as far as there is room.
+    /// Does jobs and ends waits, as long as `out` has capacity.
     fn look(&self, inner: &mut EventPortInner, out: &mut Out<'_>) {
         while !out.is_full()
             && let Some((token, job, fault)) = inner.jobs.pop_front()
@@ -110,7 +110,8 @@ impl Port {
         self.end_waits(&mut inner.waits, out);
     }
 
-    /// Ends the waits that has passed, and says what the others wait for.
+    /// Ends the waits that the counter has reached, and publishes the value for which the others
+    /// wait.
     fn end_waits(&self, waits: &mut Waits, out: &mut Out<'_>) {
         if waits.is_empty() {
             return;
@@ -118,12 +119,13 @@ impl Port {
         let mut said = None;
         loop {
             let found = self.end_some(waits, out);
-            // It is looked at again, then.
+            // If `out` is full, the queue polls the port again.
             if out.is_full() {
                 return;
             }
             let lowest = waits.lowest();
-            // The look comes after it was said: whoever changes the counter afterwards has seen it.
+            // The poll comes after the value was published, so that a side which changes the
+            // counter afterwards has seen that value.
             if !found && said == Some(lowest) {
                 break;
             }
@@ -135,13 +137,13 @@ impl Port {
         }
     }
 
-    /// Returns the value of the event, or why every wait fails.
+    /// Returns the value of the event, or the error with which every wait fails.
     fn waited_value(&self) -> Result<u64, JobError> {
         self.event.check_waits()?;
         self.check_value(self.event.value())
     }
 
-    /// Refuses a value at which the device does not wait.
+    /// Returns an error for a value that is too high for the device to wait at.
     #[inline]
     fn check_value(&self, value: u64) -> Result<u64, JobError> {
         let highest = self.ports.device.highest_value;
@@ -151,7 +153,7 @@ impl Port {
         }
     }
 
-    /// Returns true if some had completed.
+    /// Returns true if a wait ended.
     fn end_some(&self, waits: &mut Waits, out: &mut Out<'_>) -> bool {
         let found = self.waited_value();
         let before = out.filled;
@@ -188,21 +190,21 @@ impl<R> Pollable<R> for Port {
             Some(Bell::Socket(socket)) => Some(Arc::clone(socket)),
             _ => None,
         };
-        // Outside of the lock.
+        // The socket is read without the lock.
         if let Some(socket) = bell {
             bell::drain(&socket);
         }
     }
 
-    /// The crate retires the port itself.
+    /// Does nothing: the crate retires the port itself.
     fn end(&self) {}
 }
 
-/// The handle that the crate has.
+/// The crate's handle to a port.
 pub(in super::super) struct SoftPort(Arc<Port>);
 
 impl SoftPort {
-    /// Puts an event on a queue, once.
+    /// Puts an event on a queue. An event can be on one queue.
     pub(in super::super) fn open(
         ports: &Arc<Ports>,
         event: Arc<SoftEvent>,
@@ -226,7 +228,7 @@ impl SoftPort {
             let text = "the sync event is on a WorkQ already";
             return Err(Error::new(ErrorKind::InUse, None, text));
         }
-        // A peer may have come before: see `hang_bell`.
+        // A peer may have connected before: see `hang_bell`.
         if let Some(Bell::Socket(socket)) = &event.peer().bell {
             port.listen(socket);
         }
@@ -240,7 +242,7 @@ impl Drop for SoftPort {
     }
 }
 
-// SAFETY: jobs of a sync event name no memory; each that was accepted is put once, and taken once.
+// SAFETY: jobs of a sync event name no memory. Each accepted job is put once, and taken once.
 unsafe impl Submit for SoftPort {
     #[inline]
     unsafe fn try_inline(&self, job: Job<'_>) -> Option<Result<u64, JobError>> {
@@ -305,13 +307,13 @@ impl EventPort for SoftPort {
             return Err(JobError::device(ErrorKind::Unexpected, 0));
         }
         port.event.say(inner.waits.lowest());
-        // Under the lock: the wait may end as soon as it is released, and the number be another
-        // port's.
+        // This is done under the lock: once it is released the wait may end, and another port may
+        // get the number.
         if first {
             port.watch();
         }
         drop(inner);
-        // The look comes after it was said.
+        // The poll comes after the value was published.
         if port.event.is_due() {
             port.mark_ready();
         }

@@ -1,24 +1,24 @@
-//! The waits of a port: which of them a value ends, at a cost that does not depend on how many
-//! others there are.
+//! The waits of a port. Finding the waits that a value ends does not depend on the number of the
+//! others.
 //!
-//! Those that look at all bits lie in a heap by their thresholds. Those with another mask are few,
-//! and looked at one by one. All memory is taken when the port is opened.
+//! Waits whose mask has all bits lie in a heap, ordered by their thresholds. Waits with another
+//! mask are few, and are checked one by one. All memory is allocated when the port is opened.
 
 use crate::device::{EventWait, Token};
 
-/// Marks an entry that does not wait.
+/// Marks an entry without a wait.
 const NOWHERE: u32 = u32::MAX;
 
 #[derive(Clone, Copy)]
 struct WaitEntry {
     token: Token,
     wait: EventWait,
-    /// Its place in the heap, or among the others.
+    /// The index in `heap`, or in `others`.
     at: u32,
 }
 
 pub(super) struct Waits {
-    /// By the index of their Tokens.
+    /// The entries, by the index of their tokens.
     entries: Box<[WaitEntry]>,
     heap: Vec<u32>,
     others: Vec<u32>,
@@ -45,7 +45,8 @@ impl Waits {
         self.heap.is_empty() && self.others.is_empty()
     }
 
-    /// False if there is no place for a Token of this index, or it is taken.
+    /// Stores a wait. Returns false if there is no entry for a token of this index, or if the entry
+    /// is taken.
     pub(super) fn insert(&mut self, token: Token, wait: EventWait) -> bool {
         let index = token.index();
         let Some(entry) = self.entries.get_mut(index as usize) else {
@@ -67,7 +68,7 @@ impl Waits {
         true
     }
 
-    /// False if it does not wait.
+    /// Removes a wait. Returns false if the token does not wait.
     pub(super) fn remove(&mut self, token: Token) -> bool {
         match self.entries.get(token.index() as usize) {
             Some(entry) if entry.token == token && entry.at != NOWHERE => {
@@ -78,7 +79,7 @@ impl Waits {
         }
     }
 
-    /// Returns a wait that this value ends.
+    /// Takes a wait that this value ends.
     pub(super) fn take_due(&mut self, value: u64) -> Option<Token> {
         let due = |&index: &u32| self.entries[index as usize].wait.is_met(value);
         let first = self.heap.first().copied().filter(due);
@@ -86,13 +87,14 @@ impl Waits {
         Some(self.take(index))
     }
 
-    /// Any of them.
+    /// Takes any wait.
     pub(super) fn take_any(&mut self) -> Option<Token> {
         let index = *self.heap.last().or(self.others.last())?;
         Some(self.take(index))
     }
 
-    /// Returns what a value must exceed to end one of them; with all bits set if there are none.
+    /// Returns the value that the counter must exceed to end a wait; all bits are set if there is
+    /// no wait.
     pub(super) fn lowest(&self) -> u64 {
         let threshold = |index: &u32| self.entries[*index as usize].wait.threshold;
         let masked = self.others.iter().map(threshold);

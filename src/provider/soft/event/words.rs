@@ -1,16 +1,17 @@
-//! The words of a sync event: the counter, and what each side says to the other.
+//! The words of a sync event: the counter, and the words by which each side informs the other.
 //!
 //! | at | word | meaning |
 //! |---|---|---|
-//! | 0 | counter | of an event in memory of the device's |
-//! | 128, 256 | wanted | what the counter must exceed for this side to be rung for; all ones: nobody sleeps |
-//! | 384, 512 | closed | the number of the import: this side has stopped or dropped it |
+//! | 0 | counter | of an event whose counter is not in the application's memory |
+//! | 128, 256 | wanted | the value that the counter must exceed before this side is woken; all ones: no thread sleeps |
+//! | 384, 512 | closed | the number of the import, once this side has stopped or dropped the event |
 //!
-//! The party that has imported the event once can write the page for as long as it exists. The
-//! number of an import is told to its importer alone, so that an importer before cannot close the
-//! event.
+//! A process that has imported the event once can write the page for as long as it exists. The
+//! owner sends the number of an import to its importer alone, so that a former importer cannot
+//! close the event.
 //!
-//! Each has a cache line of its own, so that who spins on one is not disturbed by the others.
+//! Each word has a cache line of its own, so that a thread that spins on one of them is not
+//! disturbed by changes of the others.
 #![expect(unsafe_code, reason = "words in memory that processes share")]
 
 use std::ptr::NonNull;
@@ -19,18 +20,18 @@ use super::super::fabric::Mapping;
 use crate::device::KeepAlive;
 use crate::sync::atomic::AtomicU64;
 
-/// Nobody sleeps: no value is greater.
+/// Says that no thread sleeps: no value is greater.
 pub(super) const NOBODY: u64 = u64::MAX;
 
-/// Bytes of the page.
+/// The size of the page in bytes.
 pub(super) const PAGE: usize = 4096;
 
-/// Which side of an event.
+/// A side of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// Who made it.
+    /// The side that made the event.
     Owner,
-    /// Who imported it.
+    /// The side that imported it.
     Importer,
 }
 
@@ -55,7 +56,7 @@ struct Block {
 
 const _: () = assert!(size_of::<Block>() <= PAGE && align_of::<Block>() <= PAGE);
 
-/// What keeps the block.
+/// The memory of the block.
 enum Memory {
     Own(Box<Block>),
     Shared(Mapping),
@@ -64,18 +65,18 @@ enum Memory {
 pub(super) struct Words {
     memory: Memory,
     counter: NonNull<AtomicU64>,
-    /// Keeps a counter that lies somewhere else.
+    /// Keeps the memory of a counter that lies outside of the block.
     _elsewhere: Option<KeepAlive>,
 }
 
-// SAFETY: the pointer is to an atomic, which is Sync, in memory that this value keeps, and so is
-// the rest.
+// SAFETY: the pointer is to an atomic, which is Sync, in memory that this value keeps. The other
+// fields are Send and Sync.
 unsafe impl Send for Words {}
 // SAFETY: as above.
 unsafe impl Sync for Words {}
 
 impl Words {
-    /// Words of this process alone.
+    /// Returns words of this process alone.
     pub(super) fn own() -> Words {
         let line = |value| Line(AtomicU64::new(value));
         let block = Box::new(Block {
@@ -91,8 +92,8 @@ impl Words {
         }
     }
 
-    /// Words in a page that both sides map, of at least [`PAGE`] bytes. This process reaches it by
-    /// Words alone.
+    /// Returns the words of a page that both sides map, of at least [`PAGE`] bytes. This process
+    /// reaches the page only by these Words.
     pub(super) fn shared(page: Mapping) -> Words {
         let counter = page.base().cast();
         Words {
@@ -102,12 +103,12 @@ impl Words {
         }
     }
 
-    /// The same, with the counter somewhere else.
+    /// Returns the same words, with a counter outside of the block.
     ///
     /// # Safety
     ///
-    /// Eight aligned bytes are there as long as `elsewhere` is, and nobody of this process reaches
-    /// them but by atomics, or by the opaque routine.
+    /// Eight aligned bytes are at `at` as long as `elsewhere` exists. This process reaches them
+    /// only by atomics, or by the opaque routine.
     pub(super) unsafe fn with_counter(self, at: NonNull<u8>, elsewhere: KeepAlive) -> Words {
         Words {
             counter: at.cast(),
@@ -121,18 +122,18 @@ impl Words {
         match &self.memory {
             Memory::Own(block) => block,
             // SAFETY:
-            // - A page is mapped as long as `self` is there, aligned, and has more bytes than a
-            //   Block; any bytes are one.
-            // - This process reaches it by atomics only (`shared`); another one that does not tears
-            //   its own.
+            // - A page is mapped as long as `self` exists, is aligned, and has more bytes than a
+            //   Block. Any bytes are a valid Block.
+            // - This process reaches the page only by atomics (`shared`). Another process that uses
+            //   other accesses only tears values of its own.
             Memory::Shared(page) => unsafe { page.base().cast::<Block>().as_ref() },
         }
     }
 
     #[inline(always)]
     pub(super) fn counter(&self) -> &AtomicU64 {
-        // SAFETY: it lies in the block, or where `with_counter` was promised it does, and is kept
-        // by `self`.
+        // SAFETY: the counter lies in the block, or where the caller of `with_counter` promised
+        // that it does, and `self` keeps that memory.
         unsafe { self.counter.as_ref() }
     }
 
@@ -146,7 +147,7 @@ impl Words {
         &self.block().closed[side as usize].0
     }
 
-    /// Returns true if this process has them: a child of fork(2) has no mapping.
+    /// Returns true if this process has the words: a child of fork(2) has no mapping.
     pub(super) fn are_ours(&self) -> bool {
         match &self.memory {
             Memory::Own(_) => true,

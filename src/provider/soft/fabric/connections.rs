@@ -1,10 +1,11 @@
-//! Connections to the fabric's thread: of clients that have not asked yet, that have not read their
-//! reply yet, that may ask again, and that have to stay.
+//! The connections of the fabric's thread: those of clients that have not sent their request yet,
+//! that have not read their reply yet, or that may ask again, and those that have to stay.
 //!
 //! Until its descriptors are read, a reply counts among those that this process's user has in
-//! flight: as many as the user may have open files (`RLIMIT_NOFILE`), for all its programs
-//! together. A user who asks and does not read could use all of them up, so each other user gets a
-//! share. Replies to processes of the same user and of root are not counted: those can do worse.
+//! flight. All programs of the user together may have as many as it may have open files
+//! (`RLIMIT_NOFILE`). Clients that ask and do not read could use up all of them, so each other user
+//! gets a share. Replies to processes of the same user and of root are not counted, since those
+//! processes can do worse anyway.
 
 use std::sync::Weak;
 use std::time::{Duration, Instant};
@@ -14,35 +15,37 @@ use super::server::Then;
 use super::watch::Process;
 use crate::process::{Guarded, is_own_user};
 
-/// Connections that are silent at once; the oldest makes room.
+/// The maximum number of silent connections. One more, and the oldest is closed.
 const SILENT: usize = 64;
-/// How long a connection may be silent.
+/// The time for which a connection may be silent.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Connections that stay: one for each process that can be watched in no other way.
+/// The maximum number of connections that stay: one for each process that can be watched in no
+/// other way.
 const STAYING: usize = 256;
-/// Connections of clients that may ask again; the oldest makes room, and its client dials anew.
+/// The maximum number of connections of clients that may ask again. One more, and the oldest is
+/// closed; its client connects anew.
 pub(super) const KEPT: usize = 64;
-/// Unread replies of one user.
+/// The maximum number of unread replies to one user.
 const OF_ONE: usize = 32;
-/// Unread replies of all users.
+/// The maximum number of unread replies to all users.
 const OF_ALL: usize = 128;
 
 pub(super) struct Connection {
     pub(super) number: u64,
     pub(super) socket: Guarded,
     pub(super) state: State,
-    /// The epoll descriptor has it, for what its state waits for.
+    /// The epoll descriptor watches it for the event that its state waits for.
     pub(super) registered: bool,
 }
 
 pub(super) enum State {
-    /// Its client has not asked yet, and has to by then.
+    /// The client has not sent its request yet, and has to by this time.
     Silent(Instant),
     /// A client of this user has not read its reply yet.
     Unread(u32, Then),
-    /// Its client has asked, and may ask again. The client's process, if it is watched.
+    /// The client has asked, and may ask again. Contains the client's process, if it is watched.
     Kept(Weak<Process>),
-    /// Its end is all that one of the two can watch.
+    /// One of the two processes can watch the other only by this connection.
     Stays,
 }
 
@@ -57,13 +60,13 @@ impl Connection {
     }
 }
 
-/// All connections of the thread, by age.
+/// All connections of the thread, oldest first.
 #[derive(Default)]
 pub(super) struct Connections(Vec<Connection>);
 
-/// Returns the user whose share a reply on this connection takes a part of, if there is one.
+/// Returns the user in whose share a reply on this connection counts, if there is one.
 pub(super) fn counted_user(socket: &Guarded) -> Option<u32> {
-    // If that cannot be known it is nobody's, whose share is like others'.
+    // If the user is unknown, the reply counts in the share of the user with the last number.
     let uid = socket::user(socket).unwrap_or(u32::MAX);
     (uid != 0 && !is_own_user(uid)).then_some(uid)
 }
@@ -92,19 +95,19 @@ impl Connections {
         self.0.iter().filter(|it| of(&it.state)).count()
     }
 
-    /// Returns whether one more may stay.
+    /// Returns true if one more connection may stay.
     pub(super) fn may_stay(&self) -> bool {
         self.count(|state| matches!(state, State::Stays)) < STAYING
     }
 
-    /// Returns whether this user may be sent one more reply.
+    /// Returns true if one more reply may be sent to this user.
     pub(super) fn may_be_sent(&self, user: u32) -> bool {
         let of_one = |state: &State| matches!(state, State::Unread(of, _) if *of == user);
         let of_all = |state: &State| matches!(state, State::Unread(..));
         self.count(of_one) < OF_ONE && self.count(of_all) < OF_ALL
     }
 
-    /// Returns when the silent connection that is the oldest has been silent for too long.
+    /// Returns when the oldest silent connection has been silent for too long.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.0.iter().find_map(|it| match it.state {
             State::Silent(until) => Some(until),
@@ -112,8 +115,8 @@ impl Connections {
         })
     }
 
-    /// Takes out a connection that has been silent for too long at this time, or that makes room
-    /// for another one.
+    /// Takes out a connection that has been silent for too long by `now`, or the oldest one if
+    /// there are too many of its state.
     pub(super) fn take_spare(&mut self, now: Instant) -> Option<Connection> {
         let is_silent = |state: &State| matches!(state, State::Silent(_));
         let is_kept = |state: &State| matches!(state, State::Kept(_));

@@ -1,17 +1,17 @@
-//! The control page of an exporting process: a word for each slot, which importers read before each
-//! operation.
+//! The control page of an exporting process. It has a word for each slot, which importers read
+//! before each operation.
 //!
 //! | word | meaning |
 //! |---|---|
 //! | generation | exported; the generation is never 0, and each export of a slot has the next |
-//! | 0, or another | taken back |
+//! | 0, or another number | taken back |
 //!
-//! The last word is the owner's, by which the kernel says that the process has gone: [`Owner`].
+//! The last word is the owner's: the kernel marks it once the process has ended ([`Owner`]).
 //!
-//! It is one memfd for all exports, sealed before the first importer gets it: the kernel lets
-//! nobody but the exporter write it, and nobody shorten it. What an importer reads is the
-//! exporter's word about itself, and nothing else depends on it. A Relaxed load is enough, as
-//! memory that was taken back stays mapped in the importer until the importer drops it.
+//! All exports share one memfd, which is sealed before the first importer gets it. The kernel then
+//! lets only the exporter write it, and lets no process shorten it. An importer reads there what
+//! the exporter states about itself; nothing else depends on it. A Relaxed load is enough, since
+//! memory that was taken back stays mapped until the importer drops it.
 #![expect(unsafe_code, reason = "words in memory that processes share")]
 
 use std::num::NonZeroUsize;
@@ -37,28 +37,28 @@ mod owner;
 
 pub(super) use owner::Owner;
 
-/// Which word is the owner's: the one behind those of all slots.
+/// The index of the owner's word, which follows those of all slots.
 const OWNER: usize = SLOTS;
 const BYTES: NonZeroUsize = NonZeroUsize::new(4 * (OWNER + 1)).expect("64 KiB");
 
-/// The page of this process.
+/// The control page of this process.
 pub(super) struct Control {
     memfd: Arc<OwnedFd>,
     words: Words,
 }
 
-/// A page, of this process or of another: to be read.
+/// A control page of this process or of another one, for reading.
 #[derive(Clone)]
 pub(super) struct Words(Arc<Mapping>);
 
-/// One word of it.
+/// One word of a control page.
 #[derive(Clone)]
 pub(super) struct Word {
     at: NonNull<AtomicU32>,
     _words: Words,
 }
 
-// SAFETY: an atomic, in memory that `_words` keeps mapped.
+// SAFETY: it is an atomic, in memory that `_words` keeps mapped.
 unsafe impl Send for Word {}
 // SAFETY: as above.
 unsafe impl Sync for Word {}
@@ -80,7 +80,7 @@ impl Control {
         let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
         let mapping = Mapping::new(&memfd, BYTES, true, flags).map_err(os)?;
         let words = Words(Arc::new(mapping));
-        // From here on nobody gets a writable mapping any more, whoever has the descriptor.
+        // From here on no process can map the memfd to write it, even if it has the descriptor.
         fcntl(&memfd, FcntlArg::F_ADD_SEALS(seals())).map_err(os)?;
         let memfd = Arc::new(memfd);
         Ok(Control { memfd, words })
@@ -94,19 +94,20 @@ impl Control {
         &self.words
     }
 
-    /// Says what a slot has: a generation, or 0.
+    /// Stores a slot's generation, or 0.
     pub(super) fn set(&self, slot: u32, value: u32) {
         let word = self.words.word(slot).expect("a slot of the table");
-        // What importers do with the memory is not ordered by it.
+        // The store does not order what importers do with the memory.
         word.atomic().store(value, Relaxed);
     }
 }
 
 impl Words {
-    /// Returns which page an exporter sent, by device and inode: `EBADMSG` if it is not one as
-    /// [`Control`] makes them.
+    /// Returns device and inode of a page that an exporter sent, and `EBADMSG` if it is not a page
+    /// as [`Control`] makes them.
     pub(super) fn identify(memfd: &OwnedFd) -> nix::Result<(u64, u64)> {
-        // First: only memory answers, and nothing else of this file is done to anything else.
+        // First: the call succeeds for memory only, so that no later call is made on any other
+        // file.
         let have = fcntl(memfd, FcntlArg::F_GET_SEALS).map_err(|_| Errno::EBADMSG)?;
         let have = SealFlag::from_bits_retain(have);
         let stat = fstat(memfd)?;
@@ -118,30 +119,30 @@ impl Words {
         Ok((stat.st_dev, stat.st_ino))
     }
 
-    /// Of what an exporter sent and [`identify`](Words::identify) knows.
+    /// Maps a page that an exporter sent, and that [`identify`](Words::identify) accepts.
     pub(super) fn received(memfd: &OwnedFd) -> nix::Result<Words> {
         Self::identify(memfd)?;
         let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
         let mapping = Mapping::new(memfd, BYTES, false, flags)?;
-        // Before Linux 5.14 (EINVAL) MAP_POPULATE is all there is.
+        // Before Linux 5.14 (EINVAL), MAP_POPULATE has to do.
         match mapping.populate(0..mapping.len()) {
             Ok(()) | Err(Errno::EINVAL) => Ok(Words(Arc::new(mapping))),
             Err(errno) => Err(errno),
         }
     }
 
-    /// `None` beyond the last slot.
+    /// Returns the word of a slot, and `None` beyond the last slot.
     pub(super) fn word(&self, slot: u32) -> Option<Word> {
         let slot = usize::try_from(slot).ok().filter(|&slot| slot < SLOTS)?;
         self.at(slot)
     }
 
-    /// Returns the owner's.
+    /// Returns the owner's word.
     pub(super) fn owner(&self) -> Word {
         self.at(OWNER).expect("the last word of the page")
     }
 
-    /// `None` beyond the page.
+    /// Returns the word at this index, and `None` beyond the page.
     fn at(&self, word: usize) -> Option<Word> {
         let base = self.0.base().cast::<AtomicU32>().as_ptr();
         let word = Some(word).filter(|word| *word <= OWNER)?;
@@ -155,7 +156,7 @@ impl Words {
 impl Word {
     #[inline]
     pub(super) fn get(&self) -> u32 {
-        // A Relaxed load of four bytes is allowed on memory that can only be read
+        // A Relaxed load of four bytes is allowed on memory that is mapped read-only
         // (std::sync::atomic).
         self.atomic().load(Relaxed)
     }
@@ -163,9 +164,9 @@ impl Word {
     #[inline]
     fn atomic(&self) -> &AtomicU32 {
         // SAFETY:
-        // - It lies within the page, which `_words` keeps mapped, at a multiple of 4.
-        // - Everybody reaches it by atomics only, the kernel as well; another process that does not
-        //   is one that writes its own words.
+        // - The word lies within the page, which `_words` keeps mapped, at a multiple of 4.
+        // - This process and the kernel reach it only by atomics. Another process can write only
+        //   words of its own.
         unsafe { self.at.as_ref() }
     }
 }

@@ -1,4 +1,5 @@
-//! The fabric of this process: there from the first export or import until the last of them goes.
+//! The fabric of this process, which exists from the first export or import until the last one
+//! goes.
 
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,7 +16,7 @@ const SET: &str = "soft::set_socket_path";
 
 static CURRENT: Mutex<Weak<Fabric>> = Mutex::new(Weak::new());
 
-/// Returns the fabric of this process; it starts if there is none.
+/// Returns the fabric of this process, and starts it first if there is none.
 pub(super) fn fabric() -> Result<Arc<Fabric>> {
     let process = Process::current();
     let owner = OWNER.load(Relaxed);
@@ -47,22 +48,22 @@ fn start(process: Process) -> Result<Fabric> {
     Ok(Fabric::new(shared))
 }
 
-/// Has exports of this process answered at a socket in the folder `path` instead of an abstract
-/// name. `TOKIO_DOCA_SOFT_SOCKET` in the environment says the same.
+/// Makes exports of this process listen at a socket in the folder `path`, instead of at an abstract
+/// name. The environment variable `TOKIO_DOCA_SOFT_SOCKET` does the same.
 ///
-/// An abstract name belongs to a network namespace. Importers in another one (a container) need a
-/// path: they must see the folder under the same name, and be able to write to the socket
-/// (unix(7)). Strangers must not be able to write to the folder. Each process has a socket of its
-/// own there, with a name that is never used again, so that processes may share the folder. The
-/// folder's path has at most 63 bytes.
+/// An abstract name belongs to a network namespace. Importers in another namespace (a container)
+/// need a path. They must see the folder under the same name, and be able to write to the socket
+/// (unix(7)). Other users must not be able to write to the folder. Each process creates its own
+/// socket there, with a name that is never used again, so processes may share the folder. The path
+/// of the folder has at most 63 bytes.
 ///
-/// The socket is removed with the last export and import. `kill -9` leaves it behind, which an
-/// abstract name never is; nobody listens at it then, and it may be deleted.
+/// The socket is removed with the last export and import. After `kill -9` it stays, unlike an
+/// abstract name. No process listens at it then, and you may delete it.
 ///
 /// # Errors
 ///
-/// `BadState` while this process has exports or imports of software devices; `InvalidValue` for a
-/// path that is no folder, or is too long.
+/// `BadState` while this process has exports or imports of software devices; `InvalidValue` if the
+/// path is not a folder, or is too long.
 pub fn set_socket_path(path: impl AsRef<Path>) -> Result<()> {
     if OWNER.load(Relaxed) != 0 {
         let text = "this process has exports or imports by now: say it before the first of them";

@@ -1,4 +1,4 @@
-//! Whether a process has ended, and who wants to know.
+//! Whether a process has ended, and the parties that are notified of it.
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -6,18 +6,18 @@ use std::sync::{Mutex, Weak};
 
 use crate::sync::{lock, log};
 
-/// Who wants to know that a process has ended.
+/// A party that is notified of the end of a process.
 pub(in super::super) trait Ended: Send + Sync {
-    /// It has. Called once, by the fabric's thread: it must not block.
+    /// Called once, after the process has ended, by the fabric's thread. It must not block.
     fn ended(&self);
 }
 
-/// What the thread knows of a process. Apart, so that the thread never owns a Process, and never
-/// drops one under a lock.
+/// What the fabric's thread knows of a process. It is separate, so that the thread never owns a
+/// Process, and never drops one under a lock.
 #[derive(Default)]
 pub(super) struct ProcessState {
     dead: AtomicBool,
-    /// The process, or 0 if it is not known.
+    /// The number of the process, or 0 if it is not known.
     pid: i32,
     pub(super) to_tell: Mutex<Vec<Weak<dyn Ended>>>,
 }
@@ -35,10 +35,10 @@ impl ProcessState {
         self.dead.load(Relaxed)
     }
 
-    /// The process has ended, in the thread.
+    /// Notes that the process has ended, and notifies all parties. The fabric's thread calls this.
     pub(super) fn end(&self) {
         let mut to_tell = lock(&self.to_tell);
-        // Memory is not ordered by it: operations that began before may be doing something still.
+        // The store orders no other memory: operations that began before may still be running.
         self.dead.store(true, Relaxed);
         let told = mem::take(&mut *to_tell);
         drop(to_tell);

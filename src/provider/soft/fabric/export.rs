@@ -1,4 +1,4 @@
-//! Memory as a service: each client gets a descriptor of its memfd, and the control page.
+//! Memory as a service: each client gets a descriptor of the memfd, and the control page.
 
 use std::any::Any;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,15 +17,15 @@ use super::service::{Client, Grant, Service};
 use crate::device::{Access, Audience, ExportRequest, Exported};
 use crate::error::{Error, ErrorKind, Result};
 
-/// What tickets of memory say of it, and replies once more.
+/// The description of exported memory in tickets and replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct MemoryInfo {
     pub(in super::super) audience: Audience,
-    /// The port of the device that exported it.
+    /// The port of the device that exported the memory.
     pub(in super::super) port: u8,
-    /// The flags that concern the audience.
+    /// The access flags for the audience.
     pub(super) access: Access,
-    /// In bytes.
+    /// The length in bytes.
     pub(super) len: u64,
 }
 
@@ -56,7 +56,7 @@ impl MemoryInfo {
         })
     }
 
-    /// Returns `None` for what no exporter says.
+    /// Returns `None` if the payload is no valid description.
     pub(in super::super) fn parse(payload: &Payload) -> Option<MemoryInfo> {
         let fields: Fields = fields_of(payload)?;
         let audience = match fields.audience {
@@ -83,10 +83,10 @@ pub(super) struct Memory {
     pub(super) info: MemoryInfo,
     memfd: Arc<OwnedFd>,
     control: Arc<OwnedFd>,
-    /// Of the control page, for importers of this process.
+    /// The words of the control page, for importers of this process.
     pub(super) words: Words,
-    /// Where it is in this process. It is never touched here; an `AtomicPtr` is a pointer that is
-    /// `Send`.
+    /// The address in this process. Nothing here accesses the memory; an `AtomicPtr` is used
+    /// because it is `Send`.
     pub(super) addr: AtomicPtr<u8>,
     pub(super) owner: Weak<dyn Any + Send + Sync>,
 }
@@ -110,14 +110,15 @@ impl Service for Memory {
     }
 }
 
-/// Exports memory, by a device of this port.
+/// Exports memory by a device of this port.
 ///
 /// # Errors
 ///
-/// `NotSupported` for memory that is in no memfd, or in huge pages that a peer may write;
-/// `NotPermitted` for a part of a memfd, and for a memfd whose seals forbid it; `Full` if all slots
-/// are taken; `BadState` in a fork of a process that exports; `OperatingSystem` if a system call
-/// fails.
+/// - `NotSupported` for memory that is in no memfd, or in huge pages that a peer may write.
+/// - `NotPermitted` for a part of a memfd, and for a memfd whose seals prevent it.
+/// - `Full` if all slots are taken.
+/// - `BadState` in a fork of a process that exports.
+/// - `OperatingSystem` if a system call fails.
 pub(in super::super) fn export(port: u8, offer: &ExportRequest) -> Result<Exported> {
     let region = offer.region();
     let Some(backing) = offer.backing() else {
@@ -133,10 +134,11 @@ pub(in super::super) fn export(port: u8, offer: &ExportRequest) -> Result<Export
     let fabric = current::fabric()?;
     let server = fabric.open_server()?;
     sent::check_whole(&backing.memfd, backing.offset, region.len())?;
-    // Seals stay. Of what comes behind, little but a table that is full can fail.
+    // Seals cannot be removed, so this comes late. Hardly anything after it fails, except if the
+    // table is full.
     let peer_writable = region.access().peer_writable();
     sent::seal(&backing.memfd, peer_writable, info.may_write())?;
-    // Once now, so that it fails here and not for the importer.
+    // The memfd is opened once now, so that an error shows here, and not in the importer.
     sent::reopen(backing.memfd.as_fd(), info.may_write()).map_err(|errno| {
         let what = "a descriptor of the memfd for the importer";
         Error::os(None, what, errno.into())

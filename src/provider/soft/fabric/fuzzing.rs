@@ -1,9 +1,10 @@
-//! What a peer may send, as a fuzzer makes it up: bytes in, a decision out, without a socket. It is
-//! built with `cfg(fuzzing)` only; .ci/fuzz runs it.
+//! What a peer may send, as a fuzzer makes it up. Bytes go in, and a decision comes out, without a
+//! socket. This is built with `cfg(fuzzing)` only; `.ci/fuzz` runs it.
 //!
-//! A panic is a bug. An input is what the peer sends as it is, and `repair` makes right again what
-//! no mutation hits: checksums and proofs, which a hostile peer computes as well as anybody. It
-//! calls no parser: what a parser does wrong is found when an input is taken, which is then known.
+//! A panic is a bug. An input is what the peer sends. `repair` makes those parts valid that no
+//! mutation gets right: checksums and proofs, which a hostile peer can compute as well. It calls no
+//! parser, so that an error of a parser shows when the input is taken, and the fuzzer then knows
+//! the input.
 
 use std::any::Any;
 use std::fs::File;
@@ -40,14 +41,14 @@ const HERE: Place = Place {
 };
 const KINDS: [&Kind; 3] = [&MEMORY, &ENDPOINT, &EVENT];
 
-/// Bytes of a ticket before its name: as the table of `protocol/ticket.rs` says.
+/// The bytes of a ticket before its name, by the table in `protocol/ticket.rs`.
 const FIXED: usize = 134;
 const CHECKSUM: usize = 8;
 
-/// Bytes of the memory that comes along.
+/// The size of the memory that comes along, in bytes.
 const LEN: usize = 3 * 4096;
-/// Where in [`Client::sendable`] the control page is: what stands before may be mapped, and it as
-/// well, as memory to be read.
+/// The index of the control page in [`Client::sendable`]. The descriptors before it may be mapped;
+/// it may be mapped as well, to be read.
 const CONTROL: usize = 3;
 
 fn memfd(paid: bool, seals: SealFlag) -> OwnedFd {
@@ -64,16 +65,16 @@ fn memfd(paid: bool, seals: SealFlag) -> OwnedFd {
     made().expect("a memfd")
 }
 
-/// A client, which the server of a ticket answers. The input: which descriptors come (two bytes;
-/// the highest bit of the first says that the connection stays), the ticket, the reply.
+/// A client, to which the server of a ticket replies. The input is: the descriptors that come (two
+/// bytes; the highest bit of the first says that the connection stays), the ticket, the reply.
 pub struct Client {
-    /// What may come along.
+    /// The descriptors that may come along.
     sendable: [OwnedFd; 7],
     _control: Control,
 }
 
 impl Client {
-    /// One with descriptors of each kind.
+    /// Returns a client with descriptors of each kind.
     #[expect(clippy::new_without_default, reason = "it opens files")]
     pub fn new() -> Client {
         let needed = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
@@ -139,7 +140,7 @@ impl Client {
         }
     }
 
-    /// Repairs an input, each part of it if a bit of `choice` says so.
+    /// Repairs an input: each part of it for which `choice` has a bit.
     pub fn repair(input: &mut [u8], choice: u32) {
         let Some((which, ticket, _)) = split(input) else {
             return;
@@ -147,7 +148,7 @@ impl Client {
         let (stays, len) = (which[0] & 0x80 != 0, ticket.len());
         let (ticket, reply) = input[2..].split_at_mut(len);
         if choice & 1 != 0 {
-            // The name has what all other fields leave.
+            // The name has the bytes that all other fields leave.
             let name = len.checked_sub(FIXED + CHECKSUM);
             if let (true, Some(name)) = (choice & 8 != 0, name) {
                 ticket[13] = name as u8;
@@ -213,7 +214,7 @@ impl Client {
     }
 }
 
-/// Maps what came for memory, as an importer does.
+/// Maps the descriptors that came for memory, as an importer does.
 fn maps(ticket: &Ticket, said: &Payload, which: [usize; 2], with: &[Guarded; DESCRIPTORS]) {
     let info = ticket.info(MemoryInfo::parse);
     let Ok(info) = info.map_err(|error| error.to_string()) else {
@@ -251,7 +252,8 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
     array(bytes, at).map(u32::from_le_bytes)
 }
 
-/// Makes a reply that the client of this ticket believes; by whom it says itself, if it is to lie.
+/// Makes a reply that the client of this ticket believes. With `lie` it keeps the instance and the
+/// payload that it states.
 fn prove(ticket: &[u8], reply: &mut [u8], stays: bool, lie: bool) -> Option<()> {
     let said = array::<REPLY_LEN>(reply, 0).filter(|_| reply.len() == REPLY_LEN)?;
     let kind = match ticket.get(7)? {
@@ -273,7 +275,8 @@ fn prove(ticket: &[u8], reply: &mut [u8], stays: bool, lie: bool) -> Option<()> 
     Some(())
 }
 
-/// Returns which descriptors come, the ticket, as long as it says that it is, and the reply.
+/// Splits an input into the descriptors that come, the ticket (of the length that it states), and
+/// the reply.
 fn split(input: &[u8]) -> Option<([u8; 2], &[u8], &[u8])> {
     let (which, rest) = input.split_first_chunk()?;
     let total = usize::from(u16::from_le_bytes(array(rest, 10)?));
@@ -281,18 +284,18 @@ fn split(input: &[u8]) -> Option<([u8; 2], &[u8], &[u8])> {
     Some((*which, ticket, reply))
 }
 
-/// A server, to which clients send requests. The input: whether there is room for a connection (a
+/// A server, to which clients send requests. The input is: whether one more connection may stay (a
 /// byte), the request.
 pub struct Server {
     table: Mutex<Slots<PublishedService>>,
 }
 
-/// What it serves, and has served before: kind, slot, generation and key.
+/// The services that it has, and those that it had before: kind, slot, generation and key.
 const SERVED: [(u8, u32, u32, Id); 4] = [
     (0, 0, 2, [1; 16]),
     (1, 1, 1, [2; 16]),
     (2, 2, 1, [3; 16]),
-    // Taken back.
+    // This one was taken back.
     (0, 3, 1, [4; 16]),
 ];
 
@@ -309,7 +312,7 @@ impl Service for Nobody {
 }
 
 impl Server {
-    /// One with some services.
+    /// Returns a server with some services.
     #[expect(clippy::new_without_default, reason = "as the client")]
     pub fn new() -> Server {
         let entry = |kind| PublishedService {
@@ -352,7 +355,7 @@ impl Server {
         }
     }
 
-    /// Proves what an input says, if a bit of `choice` says so.
+    /// Proves an input, if `choice` has a bit for it.
     pub fn repair(input: &mut [u8], choice: u32) {
         if let (Some((_, message)), true) = (input.split_first_mut(), choice & 1 != 0) {
             ask(message, choice & 2 != 0);
@@ -374,8 +377,7 @@ impl Server {
     }
 }
 
-/// Proves what a message of a request's length says; `right` makes it one of a service that is
-/// there.
+/// Proves a message that has a request's length. With `right` it first names a service that exists.
 fn ask(message: &mut [u8], right: bool) -> Option<()> {
     let said = array::<REQUEST_LEN>(message, 0).filter(|_| message.len() == REQUEST_LEN)?;
     let mut asked = (said[10], number(&said, 12)?, number(&said, 16)?);

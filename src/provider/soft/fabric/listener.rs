@@ -1,5 +1,5 @@
-//! Where the fabric of this process listens: an abstract name, or a path in a folder if one was
-//! asked for.
+//! The address at which the fabric of this process listens: an abstract name, or a path if a folder
+//! was chosen.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -15,14 +15,14 @@ const VARIABLE: &str = "TOKIO_DOCA_SOFT_SOCKET";
 
 static CHOSEN: Mutex<Option<PathBuf>> = Mutex::new(None);
 
-/// Has fabrics that start from now on listen in this folder.
+/// Makes fabrics that start from now on listen in this folder.
 pub(super) fn choose(path: &Path) -> Result<()> {
     let path = folder(path)?;
     *lock(&CHOSEN) = Some(path);
     Ok(())
 }
 
-/// Returns the absolute path of a folder in which a socket has room.
+/// Returns the absolute path of a folder, if the path of a socket in it is not too long.
 fn folder(path: &Path) -> Result<PathBuf> {
     let path = std::path::absolute(path)
         .map_err(|error| Error::os(None, format!("the path {}", path.display()), error))?;
@@ -43,12 +43,12 @@ fn folder(path: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Returns what the socket of an instance is called.
+/// Returns the name of the socket of an instance.
 fn name(instance: &Id) -> String {
     format!("tokio-doca-{}", place::hex(instance))
 }
 
-/// Returns whether the fabric of this instance may listen there.
+/// Returns true if the fabric of this instance may listen at this address.
 pub(super) fn is_of(address: &Address, instance: &Id) -> bool {
     let name = name(instance);
     match address {
@@ -80,7 +80,7 @@ fn failed(address: &Address, errno: Errno) -> Error {
     Error::os(None, format!("a socket at {address}"), errno.into())
 }
 
-/// The fabric that listens there ends: removes its path, which no other fabric ever has.
+/// Removes the path of a listener whose fabric ends. No other fabric ever has the same path.
 pub(super) fn leave(address: &Address) {
     if let Address::Path(path) = address {
         let _ = std::fs::remove_file(path);

@@ -1,6 +1,6 @@
-//! An exporter that this process imports from: its control page, and whether it still runs.
+//! An exporter from which this process imports: its control page, and whether it still runs.
 //!
-//! There is one for each process and control page, however many imports there are.
+//! There is one for each process and control page, however many imports it has.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -12,22 +12,22 @@ use crate::sync::lock;
 pub(super) struct Peer {
     watched: Arc<ProcessState>,
     words: Words,
-    /// The owner's of these words.
+    /// The owner's word of the control page.
     owner: Word,
-    /// The other process, or the fabric of this one.
+    /// Keeps the other process, or the fabric of this one.
     _keep: Arc<dyn Send + Sync>,
 }
 
-/// Device and inode of a control page. Only who has the same page and is the same process is the
-/// same exporter: whoever imports has the page too, and can send it on as his own.
+/// Device and inode of a control page. An exporter is identified by its process and its page
+/// together, because every importer has the page as well, and could send it on as its own.
 pub(super) type Page = (u64, u64);
 
-/// The peers that one process is, by page. An honest one is one.
+/// The exporters of one process, by page. An honest process has one page.
 #[derive(Default)]
 pub(super) struct Pages(Mutex<Vec<(Page, Weak<Peer>)>>);
 
 impl Pages {
-    /// Returns the peer with this page, which is mapped if it is not already.
+    /// Returns the exporter with this page, which is mapped unless it is mapped already.
     pub(super) fn peer(
         &self,
         page: Page,
@@ -48,7 +48,7 @@ impl Pages {
 }
 
 impl Peer {
-    /// This process, which imports what it exports itself.
+    /// Returns this process as an exporter from which it imports itself.
     pub(super) fn own(fabric: Arc<dyn Send + Sync>, words: Words) -> Arc<Peer> {
         Peer::new(Arc::default(), words, fabric)
     }
@@ -62,10 +62,10 @@ impl Peer {
         })
     }
 
-    /// Returns true if it has ended, or has replaced its program: two loads.
+    /// Returns true if the exporter has ended, or has replaced its program. This takes two loads.
     ///
-    /// The kernel says both in the owner's word. What an exporter does to that cannot hide that it
-    /// has ended, as its process is watched as well.
+    /// The kernel marks the owner's word in both cases. An exporter that changes that word cannot
+    /// hide its end, as its process is watched as well.
     #[inline]
     pub(super) fn is_gone(&self) -> bool {
         self.watched.is_dead() || self.owner.is_marked()

@@ -1,8 +1,8 @@
-//! What a process has that exports or imports.
+//! The state of a process that exports or imports.
 //!
-//! Exports and imports hold an `Arc<Fabric>`. The thread holds what it works on, [`Shared`], and
-//! not the fabric, so that the last holder's drop can stop it. A child of fork(2) has copies of all
-//! this, and no thread: its calls fail, and what it drops changes nothing of its parent's.
+//! Exports and imports hold an `Arc<Fabric>`. The thread holds only its own part, [`Shared`], so
+//! that the drop of the last export or import can stop it. A child of fork(2) has copies of all
+//! this, but no thread: its calls fail, and its drops change nothing of the parent's.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -20,25 +20,25 @@ use crate::error::{Error, Result};
 use crate::process::{Guarded, hang_up};
 use crate::sync::{Process, lock};
 
-/// The process whose fabric there is, and a number of that fabric; 0 if there is none. It is read
-/// before any lock is taken: a child of fork(2) may have inherited a locked one.
+/// The process that has the fabric, and the fabric's number; 0 if there is none. It is read before
+/// any lock is taken, since a child of fork(2) may have inherited a lock that is held.
 pub(super) static OWNER: AtomicU64 = AtomicU64::new(0);
 
-// What the thread's epoll descriptor says of what is ready.
+// The epoll data of the thread's descriptors.
 pub(super) const BELL: u64 = 0;
 pub(super) const LISTENER: u64 = 1;
-/// Connections are numbered from here on.
+/// The numbers of connections begin here.
 pub(super) const FIRST: u64 = 2;
-/// Marks processes that are watched, beside connections.
+/// Marks the number of a process that is watched; connections do not have this bit.
 pub(super) const PROCESS: u64 = 1 << 63;
 
-/// What exports and imports hold.
+/// The fabric, as exports and imports hold it.
 pub(super) struct Fabric {
     shared: Arc<Shared>,
     owner: u64,
 }
 
-/// What the thread works on.
+/// The part of the fabric that the thread uses.
 pub(super) struct Shared {
     process: Process,
     pub(super) instance: Id,
@@ -46,25 +46,25 @@ pub(super) struct Shared {
     bell: EventFd,
     stop: AtomicBool,
     server: OnceLock<Server>,
-    /// Held while the server opens.
+    /// The lock that a thread holds while it opens the server.
     opening: Mutex<()>,
     pub(super) processes: Mutex<Processes>,
     pub(super) lines: Lines<watch::Process>,
 }
 
-/// What a process has that exports something, from its first export on.
+/// What an exporting process has in addition, from its first export on.
 pub(super) struct Server {
     pub(super) listener: Guarded,
     pub(super) address: Address,
     pub(super) place: Place,
     pub(super) control: Control,
     pub(super) table: Mutex<Slots<PublishedService>>,
-    /// For the processes of clients, which keep it. The thread that answers them does not.
+    /// The fabric, for the processes of clients, which hold it. The thread does not.
     pub(super) fabric: Weak<Fabric>,
 }
 
 impl Fabric {
-    /// Returns the one of this process, whose thread has begun.
+    /// Returns the fabric of this process. Its thread has been started.
     pub(super) fn new(shared: Arc<Shared>) -> Fabric {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Relaxed) & u64::from(u32::MAX);
@@ -73,7 +73,7 @@ impl Fabric {
         Fabric { shared, owner }
     }
 
-    /// Returns the server, which opens if there is none.
+    /// Returns the server, and opens it first if there is none.
     ///
     /// # Errors
     ///
@@ -115,12 +115,13 @@ impl Drop for Fabric {
         if self.is_inherited() {
             return;
         }
-        // Unless another has started meanwhile.
+        // Another fabric may have started meanwhile.
         let _ = OWNER.compare_exchange(self.owner, 0, Relaxed, Relaxed);
-        // First, as the listener that is hung up is ready for ever.
+        // First: the listener stays ready once it is hung up, so the thread must see the stop.
         self.stop.store(true, Relaxed);
         if let Some(server) = self.server() {
-            // Here, and not in the thread: from now on nobody can connect.
+            // This thread does it, and not the fabric's, so that no client can connect from here
+            // on.
             hang_up(&server.listener);
             listener::leave(&server.address);
         }
@@ -149,8 +150,8 @@ impl Shared {
         })
     }
 
-    /// Returns whether this is a copy in a child of fork(2), which may neither lock nor change
-    /// anything.
+    /// Returns true if this is a copy in a child of fork(2), which may neither take a lock nor
+    /// change anything.
     pub(super) fn is_inherited(&self) -> bool {
         !self.process.is_current()
     }
@@ -159,7 +160,7 @@ impl Shared {
         self.stop.load(Relaxed)
     }
 
-    /// Returns what this process has if it exports.
+    /// Returns the server, if this process exports.
     pub(super) fn server(&self) -> Option<&Server> {
         self.server.get()
     }

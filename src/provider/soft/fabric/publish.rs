@@ -1,4 +1,4 @@
-//! How something becomes a service of this process, and a ticket.
+//! How an object becomes a service of this process, and gets a ticket.
 
 use std::sync::{Arc, Weak};
 
@@ -16,17 +16,18 @@ pub(in super::super) struct Published {
     blob: Vec<u8>,
 }
 
-/// Returns the instance of this process's fabric, which is the same for as long as something holds
-/// the fabric, as a [`Published`] does.
+/// Returns the instance of this process's fabric. It stays the same as long as the fabric exists,
+/// which a [`Published`] ensures.
 ///
 /// # Errors
 ///
-/// `BadState` in a fork of a process that has a fabric; `OperatingSystem` if none can be started.
+/// `BadState` in a fork of a process that has a fabric; `OperatingSystem` if no fabric can be
+/// started.
 pub(in super::super) fn instance() -> Result<Id> {
     Ok(current::fabric()?.instance)
 }
 
-/// Publishes a service; `payload` is what its ticket says of it.
+/// Publishes a service. `payload` describes the object in its ticket.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! How a request is answered, in the fabric's thread.
+//! How the fabric's thread answers a request.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, AsRawFd};
@@ -15,24 +15,24 @@ use super::watch::Process;
 use crate::process::Guarded;
 use crate::sync::lock;
 
-/// What becomes of a connection whose request was granted.
+/// What happens to a connection whose request was granted.
 pub(super) enum Then {
-    /// Its client may ask again.
+    /// It is kept, since its client may ask again.
     Keep,
     Stay,
     HandOver(Box<dyn FnOnce(Guarded) + Send>),
 }
 
-/// What becomes of a message.
+/// The verdict on a message.
 pub(super) enum Verdict {
-    /// It is no request.
+    /// The message is no request.
     Silence,
     Refuse(Refusal),
-    /// The request has the key of this service.
+    /// The client has proved that it has the key of this service.
     Admit(Request, Id, Weak<dyn Service>),
 }
 
-/// Judges a message, which may be any bytes. `has_room` says whether one more connection may stay.
+/// Judges a message, which may be any bytes. `has_room` is true if one more connection may stay.
 pub(super) fn judge(
     table: &Mutex<Slots<PublishedService>>,
     message: &[u8],
@@ -53,7 +53,7 @@ pub(super) fn judge(
     }
 }
 
-/// Refuses whatever was asked.
+/// Refuses a request.
 pub(super) fn refuse(to: &Guarded, refusal: Refusal) -> Option<Then> {
     let reply = Reply::refused(refusal);
     let _ = socket::send(to.as_fd(), reply.as_bytes(), &[]);
@@ -101,7 +101,7 @@ pub(super) fn answer(
         (Ok(()), Some(to)) => Some(Then::HandOver(to)),
         (Ok(()), None) if stays => Some(Then::Stay),
         (Ok(()), None) => Some(Then::Keep),
-        // Too many descriptors are on their way to clients that do not read them.
+        // Too many descriptors are in flight to clients that do not read them.
         (Err(Errno::ETOOMANYREFS), _) => refuse(from, Errno::ETOOMANYREFS.into()),
         (Err(_), _) => None,
     }

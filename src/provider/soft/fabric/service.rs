@@ -1,5 +1,5 @@
-//! What this process serves: a [`Service`] for each slot of its table, and the [`Client`] that it
-//! accepts.
+//! The services of this process: a [`Service`] for each slot of its table, and the [`Client`] that
+//! it accepts.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -13,47 +13,50 @@ use super::protocol::{DESCRIPTORS, Id, Payload, Refusal, socket};
 use super::watch::Process;
 use crate::process::Guarded;
 
-/// Something that clients of other processes connect to.
+/// An object to which clients of other processes connect.
 pub(in super::super) trait Service: Send + Sync {
-    /// Grants or refuses the request of a client that has proved its ticket. It runs on the
-    /// fabric's thread, and must not block.
+    /// Grants or refuses the request of a client that has proved its ticket. The fabric's thread
+    /// calls this, so it must not block.
     ///
-    /// A client may never read what is granted: it may have given up, or have ended.
+    /// A client may never read the reply: it may have given up, or have ended.
     fn accept(&self, client: &Client<'_>) -> Result<Grant, Refusal>;
 
-    /// For clients of the same process.
+    /// Returns the service itself, for clients of the same process.
     fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
 }
 
-/// What lies in a slot.
+/// The contents of a slot.
 #[derive(Clone)]
 pub(super) struct PublishedService {
-    /// The number of its tickets' kind.
+    /// The number of the kind of its tickets.
     pub(super) kind: u8,
     pub(super) service: Weak<dyn Service>,
 }
 
-/// A client that asks.
+/// A client that sends a request.
 pub(in super::super) struct Client<'a> {
-    /// The instance of its fabric, by its own word. [`Client::process`] has the kernel's word.
+    /// The instance of the client's fabric, as the client states it. [`Client::process`] asks the
+    /// kernel instead.
     pub(in super::super) instance: Id,
     pub(in super::super) payload: Payload,
     pub(super) fabric: &'a Weak<Fabric>,
     pub(super) socket: &'a Guarded,
-    /// Its process, if it is known from an earlier request on the same connection.
+    /// The client's process, if an earlier request on the same connection has identified it.
     pub(super) known: &'a RefCell<Weak<Process>>,
     /// True if one more connection may stay.
     pub(super) has_room: bool,
-    /// Whether this one has to stay, since its end is all that one of the two can watch.
+    /// True if this connection has to stay, because one of the two processes can watch the other
+    /// only by it.
     pub(super) stays: Cell<bool>,
 }
 
 impl Client<'_> {
-    /// Returns the client's process, which is watched from now on.
+    /// Returns the client's process, and watches it from now on.
     ///
     /// # Errors
     ///
-    /// `Failed` if the process has ended, or if its connection would have to stay and too many do.
+    /// `Failed` if the process has ended, or if its connection would have to stay, and too many
+    /// stay already.
     pub(in super::super) fn process(&self) -> Result<Arc<Process>, Refusal> {
         let mut known = self.known.borrow_mut();
         if let Some(process) = known.upgrade().filter(|process| !process.is_dead()) {
@@ -73,13 +76,13 @@ impl Client<'_> {
     }
 }
 
-/// What a client gets.
+/// The reply to a client whose request is granted.
 pub(in super::super) struct Grant {
     pub(in super::super) payload: Payload,
     pub(in super::super) descriptors: [Arc<OwnedFd>; DESCRIPTORS],
-    /// Takes the connection once the client has the reply, and is dropped without a call if the
-    /// client does not get it. `None` leaves the connection to the fabric.
+    /// Called with the connection once the client has the reply, and dropped without a call if the
+    /// client does not get it. With `None` the fabric keeps the connection.
     pub(in super::super) keep: Option<Box<dyn FnOnce(Guarded) + Send>>,
-    /// Is called if the reply could not be sent: the client may come again.
+    /// Called if the reply could not be sent. The client may come again.
     pub(in super::super) unsent: Option<Box<dyn FnOnce() + Send>>,
 }

@@ -1,8 +1,8 @@
-//! The fabric's thread: answers clients, and says which processes have ended.
+//! The fabric's thread, which answers clients and notices processes that end.
 //!
-//! It sleeps in epoll_wait(2) without a timeout. It has one only while a client is connected that
-//! has not asked yet, or while it could not accept for want of descriptors. It never waits for
-//! anybody: a client that is slow, silent or talks nonsense loses its connection.
+//! The thread sleeps in epoll_wait(2). It uses a timeout only while a connected client has not sent
+//! its request yet, or while it cannot accept connections because descriptors ran out. It never
+//! waits for a client: one that is slow, silent, or breaks the protocol loses its connection.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
@@ -20,16 +20,16 @@ use super::server::{self, Then};
 use crate::process::{Guarded, accept, hang_up, receive};
 use crate::sync::lock;
 
-/// Connections that are accepted in one go.
+/// The maximum number of connections that are accepted in one go.
 const BATCH: usize = 64;
-/// How long to accept nothing when it fails.
+/// How long nothing is accepted after a failure.
 const PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) struct Worker {
     shared: Arc<Shared>,
     next: u64,
     connections: Connections,
-    /// Until when nothing is accepted.
+    /// The time until which nothing is accepted.
     paused: Option<Instant>,
 }
 
@@ -44,7 +44,7 @@ impl Worker {
     }
 
     pub(super) fn run(mut self) {
-        // Handlers of the application's run on threads of the application's.
+        // Signal handlers of the application must run on threads of the application.
         let _ = SigSet::all().thread_block();
         let mut events = [EpollEvent::empty(); 64];
         let mut owner = None;
@@ -53,12 +53,14 @@ impl Worker {
             let count = self.shared.epoll.wait(&mut events, timeout).unwrap_or(0);
             for event in &events[..count] {
                 match event.data() {
-                    // It says that the fabric has ended.
+                    // It wakes the thread because the fabric has ended.
                     BELL => {}
                     LISTENER => {
-                        // Before anybody gets the control page.
+                        // This thread holds the owner's word before any client gets the control
+                        // page.
                         let shared = Arc::clone(&self.shared);
-                        // Nobody can connect before it is there: this is a matter of nanoseconds.
+                        // The listener accepts connections a few nanoseconds before the server is
+                        // stored.
                         let Some(server) = shared.server() else {
                             continue;
                         };
@@ -83,7 +85,7 @@ impl Worker {
         }
     }
 
-    /// Until the next thing that happens by itself.
+    /// Returns the time until the thread has to act without an event.
     fn timeout(&self, now: Instant) -> EpollTimeout {
         let silent = self.connections.deadline();
         let Some(next) = silent.into_iter().chain(self.paused).min() else {
@@ -102,8 +104,8 @@ impl Worker {
                 Ok(socket) => self.accepted(server, socket),
                 Err(Errno::EAGAIN) => return,
                 Err(Errno::ECONNABORTED | Errno::EINTR) => {}
-                // No descriptors, no memory. The listener stays readable, and would be asked again
-                // and again.
+                // Descriptors or memory ran out. The listener stays readable, so that the thread
+                // would try again and again.
                 Err(_) => return self.pause(server),
             }
         }
@@ -126,7 +128,7 @@ impl Worker {
         };
     }
 
-    /// A client has connected. Most have asked by now.
+    /// Handles a new connection. Most clients have sent their request by now.
     fn accepted(&mut self, server: &Server, socket: Guarded) {
         self.next += 1;
         let state = State::Silent(patience());
@@ -134,7 +136,7 @@ impl Worker {
         self.hang_up_spare();
     }
 
-    /// A client asks, has read its reply, or has hung up.
+    /// Handles a connection whose client has sent a request, has read its reply, or has hung up.
     fn ready(&mut self, number: u64) {
         let Some(connection) = self.connections.take(number) else {
             return;
@@ -165,16 +167,17 @@ impl Worker {
 
     /// Answers the request of a connection, or waits for it.
     fn hear(&mut self, server: &Server, mut connection: Connection) {
-        // A byte more than a request has, by which a longer message shows.
+        // The buffer is one byte longer than a request, so that longer messages are recognized.
         let mut message = [0; REQUEST_LEN + 1];
         let len = match receive(&connection.socket, &mut message) {
-            // One that is ready, and has nothing to read, is no client of ours.
+            // A connection that was reported as ready, and has nothing to read, is not from an
+            // honest client.
             Err(Errno::EAGAIN) if !connection.registered => {
                 return self.keep(connection, EpollFlags::EPOLLIN);
             }
             received => received.unwrap_or(0),
         };
-        // Connections of others' users are not kept.
+        // Connections of other users are not kept.
         let (user, process) = match &connection.state {
             State::Kept(process) => (None, Weak::clone(process)),
             _ => (counted_user(&connection.socket), Weak::new()),
@@ -204,18 +207,18 @@ impl Worker {
             (Some(then), Some(user)) => {
                 self.forget(&mut connection);
                 connection.state = State::Unread(user, then);
-                // Rung at once, and whenever something was read.
+                // The event comes at once, and whenever the client has read something.
                 self.keep(connection, EpollFlags::EPOLLOUT | EpollFlags::EPOLLET);
             }
         }
     }
 
-    /// The reply was read, or need not be.
+    /// Continues with a connection whose reply was read, or need not be.
     fn go_on(&mut self, number: u64, socket: Guarded, then: Then) {
         match then {
             Then::Keep => hang_up(&socket),
             Then::HandOver(to) => to(socket),
-            // Until the other side hangs up.
+            // The connection stays until the other side hangs up.
             Then::Stay => {
                 let connection = Connection::new(number, socket, State::Stays);
                 self.keep(connection, EpollFlags::EPOLLRDHUP);
@@ -235,7 +238,7 @@ impl Worker {
         self.connections.push(connection);
     }
 
-    /// The epoll descriptor lets go of it: in a child of fork(2) it may stay open.
+    /// Removes the connection from epoll: a child of fork(2) may keep the descriptor open.
     fn forget(&self, connection: &mut Connection) {
         if std::mem::take(&mut connection.registered) {
             let _ = self.shared.epoll.delete(&connection.socket);
@@ -247,7 +250,7 @@ impl Worker {
         hang_up(&connection.socket);
     }
 
-    /// Hangs up on clients that have been silent for too long, or that are too many.
+    /// Hangs up on clients that have been silent for too long, and on the oldest of too many.
     fn hang_up_spare(&mut self) {
         while let Some(spare) = self.connections.take_spare(Instant::now()) {
             self.leave(spare);

@@ -1,8 +1,9 @@
-//! Other processes, and whether they still live.
+//! Other processes that this process watches, and whether they still run.
 //!
-//! There is one [`Process`] for each, whatever joins this process to it. It watches a pidfd, which
-//! is readable once the process has ended, also if a child of it holds copies of all its sockets.
-//! Where there is no pidfd, the connection stays open, and its end is watched.
+//! There is one [`Process`] for each of them, whatever connects this process to it. It watches a
+//! pidfd, which becomes readable once the process has ended, even if a child of that process holds
+//! copies of all its sockets. If there is no pidfd, the connection stays open, and its end is
+//! watched.
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,7 +24,7 @@ use crate::error::Result;
 use crate::process::Guarded;
 use crate::sync::lock;
 
-/// Another process, which is watched until this is dropped.
+/// Another process. It is watched until this is dropped.
 pub(in super::super) struct Process {
     number: u64,
     pub(super) watched: Arc<ProcessState>,
@@ -32,7 +33,7 @@ pub(in super::super) struct Process {
     fabric: Arc<Fabric>,
 }
 
-/// How the end of a process shows.
+/// The descriptor by which the end of a process is noticed.
 pub(super) enum Watch {
     Pidfd(OwnedFd),
     Connection(Arc<Guarded>),
@@ -46,7 +47,8 @@ impl Watch {
         }
     }
 
-    /// Once, as it stays readable for ever.
+    /// Returns the event that is registered. It is reported once, since the descriptor stays
+    /// readable for ever.
     fn event(&self, number: u64) -> EpollEvent {
         let events = match self {
             Watch::Pidfd(_) => EpollFlags::EPOLLIN,
@@ -56,14 +58,14 @@ impl Watch {
     }
 }
 
-/// Which process it is. The instance is the word of that process, or of a ticket, and anybody who
-/// knows it can say it; the rest is the kernel's word.
+/// The identity of a process. The instance is what that process or a ticket states, and any process
+/// that knows it can state it; the rest comes from the kernel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Identity {
     instance: Id,
-    /// 0 if it is not seen from here.
+    /// 0 if this process cannot see it.
     pid: i32,
-    /// Device and inode of the pidfd: since Linux 6.9 each process has its own. `None` before.
+    /// Device and inode of the pidfd, which are unique to a process since Linux 6.9; `None` before.
     pidfd: Option<(u64, u64)>,
 }
 
@@ -85,15 +87,15 @@ impl Identity {
         })
     }
 
-    /// Returns whether the kernel says which process it is. If it does not, the process could be
-    /// any, and each connection has a watch of its own.
+    /// Returns true if the kernel identifies the process. If not, it could be any process, so each
+    /// connection has a watch of its own.
     fn is_known(&self) -> bool {
         self.pid > 0 || self.pidfd.is_some()
     }
 }
 
-/// Returns whether each process's pidfds have an inode of their own, which this kernel's have or
-/// have not.
+/// Returns true if the pidfds of each process have an inode of their own. This depends on the
+/// kernel only.
 fn are_told_apart(pidfd: &OwnedFd) -> nix::Result<bool> {
     static KNOWN: OnceLock<bool> = OnceLock::new();
     if let Some(known) = KNOWN.get() {
@@ -103,13 +105,13 @@ fn are_told_apart(pidfd: &OwnedFd) -> nix::Result<bool> {
     Ok(*KNOWN.get_or_init(|| told_apart))
 }
 
-/// Another descriptor of the same connection.
+/// Returns another descriptor of the same connection.
 fn duplicate(connection: &Guarded) -> nix::Result<Guarded> {
     let errno = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(0));
     connection.duplicate().map_err(errno)
 }
 
-/// The processes that are watched.
+/// All processes that are watched.
 #[derive(Default)]
 pub(super) struct Processes {
     next: u64,
@@ -124,14 +126,15 @@ struct Known {
 }
 
 impl Processes {
-    /// Returns the one that has this number, if it is watched still.
+    /// Returns the process with this number, if it is still watched.
     pub(super) fn watched(&self, number: u64) -> Option<Arc<ProcessState>> {
         let of = |known: &&Known| known.number == number;
         let known = self.known.iter().find(of)?;
         Some(Arc::clone(&known.watched))
     }
 
-    /// Finds a process that lives: one that has ended is not taken for the next with its number.
+    /// Returns a live process with this identity. A process that has ended is not taken for a later
+    /// one with the same number.
     fn find(&self, identity: &Identity) -> Option<Arc<Process>> {
         let of = |known: &&Known| {
             identity.is_known() && known.identity == *identity && !known.watched.is_dead()
@@ -144,12 +147,12 @@ impl Processes {
 }
 
 impl Process {
-    /// Returns the process at the other end of a connection, which is watched from now on.
+    /// Returns the process at the other end of a connection, and watches it from now on.
     ///
-    /// Without a pidfd the end of the connection is the end of the process. `shared` says that the
-    /// connection is kept for that alone, so that one of them will do for the process, as far as
-    /// its number is seen from here. If it is not, either side may end it as soon as it likes, and
-    /// each connection stands for a process by itself.
+    /// Without a pidfd, the end of the connection counts as the end of the process. With `shared`,
+    /// the connection is kept for this purpose only, so one connection serves for the whole
+    /// process, if this process can see the other one's number. Otherwise either side may end the
+    /// connection at any time, so each connection counts as a process of its own.
     pub(super) fn across(
         fabric: &Arc<Fabric>,
         instance: Id,
@@ -169,10 +172,11 @@ impl Process {
         Process::watched(fabric, identity, watch)
     }
 
-    /// Watches the program at the other end of a connection, which ends with the connection.
+    /// Watches the program at the other end of a connection. It counts as ended once the connection
+    /// ends.
     ///
-    /// The process may continue without it. After execve(2) it is another program, which knows
-    /// nothing of what its predecessor had in common with this one.
+    /// The process may continue without the connection. After execve(2) it runs another program,
+    /// which does not know what the earlier program shared with this one.
     pub(in super::super) fn at_the_end_of(
         &self,
         connection: &Arc<Guarded>,
@@ -186,7 +190,7 @@ impl Process {
         Process::watched(&self.fabric, identity, watch)
     }
 
-    /// Returns the process of this identity, which is watched from now on.
+    /// Returns the process with this identity, and watches it from now on.
     pub(super) fn watched(
         fabric: &Arc<Fabric>,
         identity: Identity,
@@ -199,7 +203,7 @@ impl Process {
         }
         processes.next += 1;
         let number = PROCESS | processes.next;
-        // Under the lock: what it says at once finds the entry.
+        // This is done under the lock: an event that comes at once must find the entry.
         fabric.epoll.add(watch.descriptor(), watch.event(number))?;
         let process = Arc::new(Process {
             number,
@@ -217,20 +221,20 @@ impl Process {
         Ok(process)
     }
 
-    /// Keeps a connection for the next request. No service has it.
+    /// Keeps a connection for the next request. The caller is its only owner.
     pub(in super::super) fn keep_line(self: &Arc<Self>, line: Line) {
-        // In a child of fork(2) it is its parent's.
+        // In a child of fork(2) the connection is the parent's.
         if !self.fabric.is_inherited() {
             self.fabric.lines.keep(self, line);
         }
     }
 
-    /// Returns what ends with it.
+    /// Returns the descriptor that is watched.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.watch.descriptor().as_fd()
     }
 
-    /// Returns the exporter of this page, which is mapped if it is not already.
+    /// Returns the exporter with this page, which is mapped unless it is mapped already.
     pub(super) fn exporter(
         self: &Arc<Self>,
         page: Page,
@@ -240,14 +244,14 @@ impl Process {
         self.pages.peer(page, map, &self.watched, keep)
     }
 
-    /// Returns whether it has ended, as far as the thread knows.
+    /// Returns true if the fabric's thread has noticed that the process has ended.
     #[inline]
     pub(in super::super) fn is_dead(&self) -> bool {
         self.watched.is_dead()
     }
 
-    /// Asks the kernel whether it has ended. [`Process::is_dead`] costs no system call, and knows
-    /// what the thread was told.
+    /// Asks the kernel whether the process has ended. [`Process::is_dead`] makes no system call,
+    /// and returns what the fabric's thread has noticed.
     pub(in super::super) fn has_ended(&self) -> bool {
         let events = match self.watch {
             Watch::Pidfd(_) => PollFlags::POLLIN,
@@ -257,22 +261,24 @@ impl Process {
         self.is_dead() || poll(&mut asked, PollTimeout::ZERO).is_ok_and(|ended| ended > 0)
     }
 
-    /// Has the fabric's thread notify `who` once when the process ends, or has ended.
+    /// Makes the fabric's thread notify `who` once when the process ends, or if it has ended
+    /// already.
     pub(in super::super) fn on_end(&self, who: Weak<dyn Ended>) {
-        // A child of fork(2) may have inherited a locked lock, and its parent's epoll descriptor.
+        // A child of fork(2) may have inherited a lock that is held, and its parent's epoll
+        // descriptor.
         if self.fabric.is_inherited() {
             return;
         }
         let mut to_tell = lock(&self.watched.to_tell);
         if to_tell.len() == to_tell.capacity() {
-            // One that comes to a process again and again is notified once.
+            // A party that registers again and again is notified once.
             let mut known = HashSet::new();
             to_tell.retain(|who| who.strong_count() > 0 && known.insert(who.as_ptr().addr()));
         }
         to_tell.push(who);
         if self.is_dead() {
-            // The thread looks again. It cannot fail: the descriptor was added, and nothing is
-            // allocated.
+            // This makes the thread check the process again. It cannot fail: the descriptor is
+            // registered, and nothing is allocated.
             let mut event = self.watch.event(self.number);
             let _ = self
                 .fabric
@@ -284,7 +290,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The epoll descriptor of a child of fork(2) is its parent's.
+        // In a child of fork(2) the epoll descriptor is the parent's.
         if self.fabric.is_inherited() {
             return;
         }

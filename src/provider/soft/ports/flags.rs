@@ -1,14 +1,14 @@
-//! A set of numbers that any thread adds to, and one takes from.
+//! A set of numbers. Any thread adds numbers, and one thread takes them.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// A model has fewer, which loom handles faster.
+/// A model has fewer words, which loom handles faster.
 const WORDS: usize = if cfg!(tokio_doca_loom) { 2 } else { 64 };
-/// Numbers are less than this.
+/// All numbers are less than this.
 pub(super) const FLAGS: u32 = 64 * WORDS as u32;
 
 pub(super) struct Flags {
-    /// A bit for each word, which is set if the word may have a bit that is set.
+    /// A bit for each word: it is set if the word may have a bit that is set.
     summary: AtomicU64,
     words: [AtomicU64; WORDS],
 }
@@ -32,8 +32,8 @@ impl Flags {
         self.summary.load(Ordering::SeqCst) != 0
     }
 
-    /// Takes the first number out, counted from `from` on, and around. A caller that continues
-    /// behind the number that it took last serves each number before any other comes twice.
+    /// Takes the first number, counted from `from` on, and around. A caller that always continues
+    /// after the number that it took last takes each number before any other one comes twice.
     pub(super) fn take(&self, from: u32) -> Option<u32> {
         let (start, bit) = (from / 64, from % 64);
         loop {
@@ -41,7 +41,8 @@ impl Flags {
             if summary == 0 {
                 return None;
             }
-            // The upper part of the first word, the words behind it and around, and its lower part.
+            // The order is: the upper part of the first word, the words after it and around, and
+            // its lower part.
             let upper = |bits: u64| bits >> bit << bit;
             let own = self.words[start as usize].load(Ordering::SeqCst);
             let word = if summary >> start & 1 != 0 && upper(own) != 0 {
@@ -70,7 +71,8 @@ impl Flags {
     }
 }
 
-/// Returns the first bit that is set, counted from bit `from` on, and around. One is set.
+/// Returns the first bit that is set, counted from bit `from` on, and around. At least one bit
+/// is set.
 fn first(word: u64, from: u32) -> u32 {
     let from = from % 64;
     (word.rotate_right(from).trailing_zeros() + from) % 64

@@ -1,4 +1,5 @@
-//! Loom models of the ready set: what becomes ready is taken, and nobody sleeps through it.
+//! Loom models of the ready set: a port that becomes ready is taken, and no thread sleeps through
+//! it.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 use std::fs::File;
@@ -36,8 +37,8 @@ fn numbers_that_are_set_while_one_takes_are_taken_once() {
     });
 }
 
-/// The two words of one set, as `Flags` takes from them: `takes` says in which order it clears
-/// them.
+/// The two words of one set, as `Flags` takes from them. `takes` clears them in one of the two
+/// orders.
 fn is_not_lost(takes: fn(&[AtomicU64; 2]) -> u64) -> impl Fn() + Send + Sync {
     move || {
         let words = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
@@ -76,7 +77,8 @@ fn mutant_that_takes_numbers_before_it_clears_their_summary_is_found() {
     });
 }
 
-/// An endpoint is ready, or was and is passed on by who looks, while somebody is about to sleep.
+/// An endpoint becomes ready, or was ready and is passed on by the reaper, while another thread is
+/// about to sleep.
 fn is_woken(
     before: bool,
     marks: fn(&ReadySet),
@@ -126,7 +128,7 @@ fn mutant_that_asks_what_is_raised_and_then_arms_is_found() {
     });
 }
 
-/// Takes it, does a part, and leaves the rest.
+/// Takes the port, does a part, and leaves the rest.
 fn take_and_leave(ready_set: &ReadySet) {
     let number = ready_set.take(0).unwrap();
     ready_set.set(number);

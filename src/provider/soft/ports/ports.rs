@@ -1,9 +1,9 @@
 //! The ports of one queue.
 //!
-//! A poll goes to those that are ready (a Job was submitted, the peer has left, a doorbell rang),
-//! those that their peers hinted at, and those that the reaper polls anyway: the last few endpoints
-//! that got messages, and a few of the sync events that are watched. So a queue with a thousand
-//! idle ports costs what one with four does.
+//! The reaper polls the ports that are ready (a job was submitted, the peer has left, a wake-up
+//! came), and those for which their peers left hints. It also polls a few ports in any case: the
+//! last few endpoints that got messages, and some of the sync events that are watched. So a queue
+//! with a thousand idle ports costs what a queue with four costs.
 #![expect(unsafe_code, reason = "does Jobs whose memory was lent")]
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -30,15 +30,16 @@ use crate::sync::{lock, try_lock};
 
 /// The epoll data of the timer.
 const TIMER: u64 = u64::MAX;
-/// Marks the epoll data of a port. What has neither is the key of a doorbell page.
+/// Marks the epoll data of a port. Data that is neither the timer's nor a port's is the key of a
+/// doorbell page.
 const PORT: u64 = 1 << 63;
 
-/// Ready ports that are polled in one go.
+/// The maximum number of ready ports that are polled in one go.
 pub(in super::super) const POLLS: usize = 64;
-/// How often what rang is read in one go, 16 at a time.
+/// How often epoll events are read in one go, 16 at a time.
 const CLEARS: usize = 4;
 
-/// A queue that polls asks for the time once in so many turns.
+/// A queue that busy-polls reads the clock once in this number of turns.
 const TURNS: u32 = 1 << 4;
 
 type SharedPort = Arc<dyn Pollable<Reaper>>;
@@ -52,12 +53,12 @@ pub(in super::super) struct Ports {
     pub(in super::super) ready_set: ReadySet,
     ports: Mutex<Vec<Option<SharedPort>>>,
     reaper: Mutex<Reaper>,
-    /// A doorbell page may have no message ring any more.
+    /// A doorbell page may have lost its last message ring.
     pub(in super::super) stale: AtomicBool,
     watched: PolledPorts<SharedPort>,
     timer: Timer,
     rests: Rests,
-    /// What rings for the queue from outside.
+    /// The epoll descriptor of the timer and of the sockets by which peers wake this queue.
     sources: Epoll,
 }
 
@@ -89,7 +90,7 @@ impl Ports {
         }))
     }
 
-    /// Adds the port that `make` makes of its number.
+    /// Adds the port that `make` creates for a number.
     pub(in super::super) fn add<P: Pollable<Reaper> + 'static>(
         &self,
         make: impl FnOnce(u32) -> Arc<P>,
@@ -114,10 +115,10 @@ impl Ports {
         Ok(port)
     }
 
-    /// Forgets a port.
+    /// Removes a port.
     pub(in super::super) fn remove(&self, number: u32) {
         let mut ports = self.ports();
-        // The queue may have ended, and forgotten all.
+        // The queue may have ended, and removed all ports.
         let gone = ports.get_mut(number as usize).and_then(Option::take);
         drop(ports);
         drop(gone);
@@ -139,22 +140,22 @@ impl Ports {
         &self.device.faults
     }
 
-    /// Counts a Job that the reaper has finished.
+    /// Counts a job that the reaper has finished.
     pub(in super::super) fn count(&self) {
         self.device.own_jobs.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A port has something to do: wakes the thread that sleeps.
+    /// Makes the queue poll a port, and wakes a thread that sleeps.
     pub(in super::super) fn mark_ready(&self, number: u32) {
         self.ready_set.mark_ready(number);
     }
 
-    /// A Job waits for its peer until then.
+    /// Notes that a job waits for its peer until `due`.
     pub(in super::super) fn note_due(&self, due: Instant) {
         self.timer.note(due);
     }
 
-    /// Polls a port now and then, although it is not ready.
+    /// Polls a port in turn from now on, although it is not ready.
     pub(in super::super) fn watch<P: Pollable<Reaper> + 'static>(&self, number: u32, port: Arc<P>) {
         self.watched.add(number, port);
     }
@@ -171,7 +172,7 @@ impl Ports {
     /// Returns true if a poll would find something.
     #[inline]
     pub(in super::super) fn ready(&self) -> bool {
-        // First: a reaper has taken out what it puts back.
+        // A reaper that holds the lock may have taken out a port that it puts back.
         let Some(mut reaper) = try_lock(&self.reaper) else {
             return true;
         };
@@ -195,7 +196,8 @@ impl Ports {
         reaper.take_hints(&self.ready_set);
         self.ask_watched();
         let mut filled = 0;
-        // In turn, so that neither waits for the other for ever.
+        // The two lists take turns at being first, so that neither has to wait for the other for
+        // ever.
         let turn = reaper.next_turn();
         if turn.is_multiple_of(TURNS)
             && let Some(round) = self.rests.goes_on()
@@ -216,7 +218,8 @@ impl Ports {
         }
         self.ready_set.pass_on();
         if self.ready_set.is_armed() {
-            // The thread that sleeps knows nothing of the Jobs that began to wait since.
+            // The thread that sleeps does not know of the jobs that have begun to wait since it
+            // armed.
             self.timer.arm();
         }
         if let Some(changed) = reaper.take_changed() {
@@ -226,7 +229,7 @@ impl Ports {
         filled
     }
 
-    /// Polls those that are ready, from where the last call left off.
+    /// Polls the ports that are ready, from where the last call stopped.
     ///
     /// # Safety
     ///
@@ -258,7 +261,8 @@ impl Ports {
         filled
     }
 
-    /// Has the peers, and this process, ring for whoever arms. The caller polls afterwards.
+    /// Makes the peers, and this process, signal for the thread that arms. The caller polls
+    /// afterwards.
     pub(in super::super) fn arm(&self) {
         let mut reaper = self.reaper();
         reaper.arm();
@@ -269,11 +273,11 @@ impl Ports {
         }
     }
 
-    /// Has some ports give memory back if they are idle. The caller holds the reaper's lock.
+    /// Makes some ports give memory back if they are idle. The caller holds the reaper's lock.
     #[cold]
     fn give_back(&self, mut round: Round) {
         while round.goes_on() {
-            // It is asked, and perhaps dropped, without the lock.
+            // The port is asked, and perhaps dropped, without the lock.
             let port = match self.ports().get(round.next) {
                 Some(port) => port.clone(),
                 None => {
@@ -286,20 +290,20 @@ impl Ports {
         self.rests.came_to(round.next);
     }
 
-    /// Has the queue hear what rings for a port alone.
+    /// Watches the socket of one port.
     pub(in super::super) fn listen(&self, number: u32, socket: &impl AsFd) -> nix::Result<()> {
         let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
         let event = EpollEvent::new(flags, PORT | u64::from(number));
         self.sources.add(socket, event)
     }
 
-    /// Has the queue hear the bell of a doorbell page.
+    /// Watches the bell of a doorbell page.
     pub(in super::super) fn listen_to_page(&self, key: u64, bell: &impl AsFd) -> nix::Result<()> {
         let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
         self.sources.add(bell, EpollEvent::new(flags, key))
     }
 
-    /// Reads what rang.
+    /// Reads the wake-ups that have come.
     pub(in super::super) fn clear(&self) {
         let mut signalled = [EpollEvent::empty(); 16];
         for _ in 0..CLEARS {
@@ -314,7 +318,8 @@ impl Ports {
                 return;
             }
         }
-        // Enough for one go. No thread would be notified of the rest again: each is an edge.
+        // That is enough for one go. The events are edges, so that no thread would be woken for the
+        // rest: the signal makes the next poll read them.
         self.signal.ring();
     }
 
@@ -323,7 +328,7 @@ impl Ports {
             self.timer.rang();
         } else if data & PORT == 0 {
             let read_bell = self.reaper().rang(data);
-            // Outside of the lock.
+            // The bell is read without the lock.
             if let Some(read_bell) = read_bell {
                 read_bell();
             }
@@ -336,7 +341,7 @@ impl Ports {
         }
     }
 
-    /// The queue is gone: nothing is handed out any more.
+    /// Ends all ports, since the queue is gone. Nothing is handed out any more.
     pub(in super::super) fn end(&self) {
         let ports = std::mem::take(&mut *self.ports());
         ports.iter().flatten().for_each(|port| port.end());

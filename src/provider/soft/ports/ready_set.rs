@@ -1,4 +1,5 @@
-//! Which ports of a queue have something to do, and the signal that wakes whoever sleeps for it.
+//! The set of a queue's ports that have something to do, and the signal that wakes a sleeping
+//! thread.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use crate::sync::atomic::{AtomicBool, Ordering, fence};
 
 pub(in super::super) struct ReadySet {
     flags: Flags,
-    /// A thread sleeps, or is about to, and is to be woken.
+    /// A thread sleeps or is about to, and must be woken.
     armed: AtomicBool,
     signal: Arc<Signal>,
 }
@@ -22,15 +23,15 @@ impl ReadySet {
         }
     }
 
-    /// A port has something to do: wakes the thread that sleeps.
+    /// Adds a port that has something to do, and wakes the thread that sleeps.
     #[inline]
     pub(in super::super) fn mark_ready(&self, number: u32) {
         self.flags.set(number);
         self.ring();
     }
 
-    /// The same, by the reaper, which wakes for what it leaves (`pass_on`), or by a thread that
-    /// polls next.
+    /// Adds a port without waking a thread. The reaper, which wakes for what it leaves (`pass_on`),
+    /// and a thread that polls next use this.
     pub(in super::super) fn set(&self, number: u32) {
         self.flags.set(number);
     }
@@ -42,15 +43,15 @@ impl ReadySet {
         self.flags.take(from)
     }
 
-    /// Returns true if a port has something to do. The reaper takes some out for a moment: ask
-    /// while there is none.
+    /// Returns true if a port has something to do. A reaper takes ports out for a moment, so the
+    /// answer is reliable only while no thread reaps.
     #[inline]
     pub(in super::super) fn any(&self) -> bool {
         self.flags.any()
     }
 
-    /// For the reaper, when it leaves the rest: a thread that armed meanwhile may have seen none of
-    /// it.
+    /// For the reaper, when it leaves the rest: wakes a thread that armed meanwhile, and may have
+    /// seen none of it.
     #[inline]
     pub(in super::super) fn pass_on(&self) {
         if self.any() {
@@ -58,7 +59,7 @@ impl ReadySet {
         }
     }
 
-    /// Asks for a ring. The caller polls afterwards, and then sleeps.
+    /// Requests a signal. The caller polls afterwards, and then sleeps.
     pub(in super::super) fn arm(&self) {
         self.armed.store(true, Ordering::SeqCst);
         // Pairs with `ring`.
@@ -71,7 +72,8 @@ impl ReadySet {
     }
 
     fn ring(&self) {
-        // Pairs with `arm`: either the sleeper sees what was ready, or this sees that it armed.
+        // Pairs with `arm`: either the thread that sleeps sees the ready port, or this thread sees
+        // that it has armed.
         fence(Ordering::SeqCst);
         if self.is_armed() && self.armed.swap(false, Ordering::SeqCst) {
             self.signal.ring();

@@ -1,32 +1,36 @@
-//! When the idle ports of a queue give memory back: at a turn of the queue, and by no timer, which
-//! would wake an idle program. A turn asks some of them, and those after it the others.
+//! When the idle ports of a queue give memory back. They do so at turns of the queue, and not by a
+//! timer, which would wake an idle program. A turn asks some of the ports, and later turns ask the
+//! others.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How long a port is idle until then: once or twice as long.
+/// A port gives memory back once it was idle for this time, or for up to twice as long.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// The most ports that a turn asks, and that give memory back: half a MiB takes 50 us.
+/// The maximum number of ports that a turn asks, and of those that give memory back: returning half
+/// a MiB takes 50 us.
 const ASKS: usize = 256;
 const GIVES: usize = 4;
 
-/// Used under the reaper's lock.
+/// The state of the rounds. It is used under the reaper's lock.
 pub(super) struct Rests {
     built: Instant,
-    /// When a thread was about to sleep last, and when the last round began, in nanoseconds.
+    /// When a thread last was about to sleep or polled, and when the last round began, in
+    /// nanoseconds.
     slept: AtomicU64,
     begun: AtomicU64,
-    /// The port at which the round continues; 0 if it has completed. And whether all have rested.
+    /// The port at which the round continues, or 0 if it has completed; and whether all ports have
+    /// rested.
     next: AtomicUsize,
     rested: AtomicBool,
 }
 
-/// A part of a round: which ports are asked.
+/// The part of a round that one turn does.
 pub(super) struct Round {
     /// The port that is asked next.
     pub(super) next: usize,
-    /// Nothing was done with any of them for a while.
+    /// No thread has used any of the ports for a while.
     pub(super) rested: bool,
     asks: usize,
     gives: usize,
@@ -37,7 +41,7 @@ impl Round {
         self.asks < ASKS && self.gives < GIVES
     }
 
-    /// The port was asked, and has given memory back or not.
+    /// Counts a port that was asked, and whether it gave memory back.
     pub(super) fn asked(&mut self, gave: bool) {
         self.next += 1;
         self.asks += 1;
@@ -56,22 +60,22 @@ impl Rests {
         }
     }
 
-    /// A thread is about to sleep. Returns which ports are to be asked: all have rested if nobody
-    /// has polled for so long.
+    /// Begins or continues a round, since a thread is about to sleep. All ports have rested if no
+    /// thread has polled for [`IDLE`].
     pub(super) fn sleeps(&self) -> Option<Round> {
         let now = self.now();
         let slept = self.slept.swap(now, Relaxed);
         self.round(now, is_long(slept, now))
     }
 
-    /// A thread polls, and continues.
+    /// Begins or continues a round at a turn of a thread that keeps polling.
     pub(super) fn goes_on(&self) -> Option<Round> {
         let now = self.now();
         self.slept.store(now, Relaxed);
         self.round(now, false)
     }
 
-    /// The round has come to this port; 0 if it has completed.
+    /// Stores the port that the round has reached; 0 if it has completed.
     pub(super) fn came_to(&self, next: usize) {
         self.next.store(next, Relaxed);
     }

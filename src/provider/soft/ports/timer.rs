@@ -1,4 +1,4 @@
-//! The time limits of Jobs that wait for a peer: one timer for all ports of a queue.
+//! The time limits of jobs that wait for a peer. All ports of a queue share one timer.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use crate::error::{Error, Result};
 use crate::sync::log;
 
-/// No time limit.
+/// Says that there is no time limit.
 const NEVER: u64 = u64::MAX;
 
 pub(super) struct Timer {
@@ -35,26 +35,26 @@ impl Timer {
         })
     }
 
-    /// A Job waits for its peer until then.
+    /// Notes that a job waits for its peer until `due`.
     pub(super) fn note(&self, due: Instant) {
         let due = due.saturating_duration_since(self.built).as_nanos() as u64;
         self.due.fetch_min(due, Ordering::SeqCst);
     }
 
-    /// Returns true if the time of a Job has passed.
+    /// Returns true if a time limit has passed.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         let due = self.due.load(Ordering::Relaxed);
         due != NEVER && self.built.elapsed().as_nanos() as u64 >= due
     }
 
-    /// Forgets the time limit: the ports that still have one note it anew.
+    /// Forgets the time limit. The ports that still have one note it again when they are polled.
     pub(super) fn forget(&self) {
         self.due.store(NEVER, Ordering::SeqCst);
     }
 
-    /// Has the descriptor ring when the time of a Job has passed. The caller holds the lock of the
-    /// reaper: the last time limit that is set is the right one.
+    /// Sets the descriptor to expire at the first time limit. The caller holds the reaper's lock,
+    /// so that the limit that is set last is the right one.
     pub(super) fn arm(&self) {
         let due = self.due.load(Ordering::SeqCst);
         if due == NEVER || self.set.swap(due, Ordering::SeqCst) == due {
@@ -68,7 +68,7 @@ impl Timer {
         }
     }
 
-    /// Reads that it rang.
+    /// Reads the expiration.
     pub(super) fn rang(&self) {
         let mut read = [0; 8];
         let _ = nix::unistd::read(&self.fd, &mut read);

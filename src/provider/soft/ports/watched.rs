@@ -1,14 +1,14 @@
-//! Ports that may have something to do without telling the queue: sync events that wait for a
-//! counter which another process may change.
+//! Ports that may have something to do without being ready: sync events that wait for a counter
+//! which another process may change.
 //!
-//! A doorbell of that process makes the port ready once it is read. While no thread sleeps it is
-//! not read: the reaper asks a few of these ports instead, in turn.
+//! That process also sends a wake-up, which makes the port ready once it is read. While no thread
+//! sleeps, no thread reads it: the reaper asks a few of these ports in turn instead.
 
 use super::ready_set::ReadySet;
 use crate::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use crate::sync::{Mutex, lock, try_lock};
 
-/// Ports that are asked at a time.
+/// The number of ports that are asked at a time.
 const ASKED: usize = 4;
 
 pub(super) struct PolledPorts<P> {
@@ -19,7 +19,7 @@ pub(super) struct PolledPorts<P> {
 
 struct List<P> {
     ports: Vec<(u32, P)>,
-    /// By the number of a port: its index in the list, plus one; 0 if it is not there.
+    /// For each port number, the port's index in the list plus one; 0 if it is not listed.
     indices: Vec<usize>,
     next: usize,
 }
@@ -37,7 +37,7 @@ impl<P> PolledPorts<P> {
         }
     }
 
-    /// Makes room for ports of numbers below `ports`, so that `add` allocates nothing.
+    /// Reserves capacity for port numbers below `ports`, so that `add` allocates nothing.
     pub(super) fn reserve(&self, ports: usize) {
         let mut list = lock(&self.list);
         let (len, known) = (list.ports.len(), list.indices.len());
@@ -66,11 +66,11 @@ impl<P> PolledPorts<P> {
         }
         self.len.store(list.ports.len(), SeqCst);
         drop(list);
-        // It may be the last of the port, which takes locks of its own.
+        // This may drop the port, which takes locks of its own.
         drop(gone);
     }
 
-    /// Asks some of the ports whether they are due; returns whether one became ready.
+    /// Asks some of the ports whether they are due. Returns true if one became ready.
     #[inline]
     pub(super) fn ask(&self, ready_set: &ReadySet, is_due: fn(&P) -> bool) -> bool {
         self.len.load(SeqCst) > 0 && self.ask_some(ready_set, is_due)
@@ -78,7 +78,7 @@ impl<P> PolledPorts<P> {
 
     fn ask_some(&self, ready_set: &ReadySet, is_due: fn(&P) -> bool) -> bool {
         let Some(mut list) = try_lock(&self.list) else {
-            // Another thread asks.
+            // Another thread asks already.
             return false;
         };
         let List { ports, next, .. } = &mut *list;
@@ -94,7 +94,7 @@ impl<P> PolledPorts<P> {
         found
     }
 
-    /// Lets go of all ports.
+    /// Removes all ports.
     pub(super) fn clear(&self) {
         let mut list = lock(&self.list);
         let ports = std::mem::take(&mut list.ports);

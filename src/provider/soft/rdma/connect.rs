@@ -1,20 +1,22 @@
-//! How two endpoints come to share a message ring.
+//! How two endpoints connect to each other, and come to share a message ring.
 //!
-//! Each side has the other's ticket, and connects when it likes. Between processes one is the
-//! *server*: the side that listens, if one does ([`Role`]), or else that with the smaller instance.
-//! It makes a doorbell page and a message ring when the *client* asks for them, which may be before
-//! the server has connected itself (the client is a *visitor* then) or after. Within a process
-//! ([`super::connect_local`]) the side that connects first makes both, and is the other's visitor.
+//! Each side has the other's ticket, and may connect at any time. Between processes one side is the
+//! *server*: the side that listens, if one does ([`Role`]), or else the side with the smaller
+//! instance. The server makes a doorbell page and a message ring when the *client* asks for them.
+//! This may be after the server has connected itself, or before; then the client is a *visitor*.
+//! Within a process ([`super::connect_local`]) the side that connects first makes both, and is the
+//! visitor of the other side.
 //!
 //! ```text
-//!   client                                           server
-//!   connect: asks ---- info, own name, proof ------> is it the one that I was connected to, if I was?
-//!            <-------- doorbell page, ring, number --- message ring is made, and joined if I was
-//!   joins                                            connect: is my visitor the one of the ticket? joins
+//!   client                                        server
+//!   connect: asks -- info, identity, proof ------> is it the expected client, if there is one?
+//!            <------ doorbell page, ring, number - makes the message ring; joins if connected
+//!   joins                                         connect: is the visitor the ticket's? joins
 //! ```
 //!
-//! A server whose client has not come yet probes the client's own service, and is refused. The
-//! refusal says whether the ticket is stale: slot, generation and key are compared by both sides.
+//! If the client has not come yet when the server connects, the server probes the client's own
+//! service, which refuses. The refusal says whether the ticket is stale: both sides compare slot,
+//! generation and key.
 #![expect(unsafe_code, reason = "promises who reaches shared memory")]
 
 use std::any::Any;
@@ -36,15 +38,15 @@ use super::state::{EndpointInner, Shared};
 use crate::device::EndpointState;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Which of two sides contacts the other one.
+/// Which of the two sides contacts the other one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Between processes, that with the larger instance. What the blob says is done: the
-    /// application has it from a peer that it trusts.
+    /// Between processes, the side with the larger instance does. This side connects to whatever
+    /// process the blob names, since the application got it from a peer that it trusts.
     ByInstance,
-    /// This one. The blob may lead to the process that made it alone.
+    /// This side does. It connects only to the process that made the blob.
     Dials,
-    /// The peer: nothing of the blob is believed before it has come.
+    /// The peer does: this side believes nothing of the blob before the peer has come.
     Listens,
 }
 
@@ -52,19 +54,19 @@ pub(super) fn fail<T>(kind: ErrorKind, text: impl Into<String>) -> Result<T> {
     Err(Error::new(kind, None, text.into()))
 }
 
-/// The Rdma was dropped while this continued.
+/// Returns the error of a call during which the Rdma was dropped.
 pub(super) fn gone<T>() -> Result<T> {
     fail(ErrorKind::BadState, "it was dropped")
 }
 
-/// Returns a number of a doorbell page that this process has not had.
+/// Returns a number for a doorbell page, which this process has not used before.
 pub(super) fn new_doorbell() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 pub(super) fn memory(mapping: Mapping, len: usize) -> Arc<Memory> {
-    // SAFETY: doorbell pages and message rings alone reach such mappings.
+    // SAFETY: only doorbell pages and message rings reach such mappings.
     Arc::new(unsafe { Memory::new(mapping, len) })
 }
 
@@ -77,14 +79,14 @@ impl Shared {
         }
     }
 
-    /// Returns a ticket for the peer.
+    /// Publishes the endpoint, and returns the ticket for the peer.
     pub(super) fn publish(self: &Arc<Self>) -> Result<Published> {
         let this: Weak<Shared> = Arc::downgrade(self);
         let info = fabric::payload(&self.info());
         fabric::publish(&fabric::ENDPOINT, info, this as Weak<dyn Service>)
     }
 
-    /// Connects to the endpoint whose ticket the blob is, or waits for it.
+    /// Connects to the endpoint of a ticket, or waits for it.
     pub(super) fn meet(self: &Arc<Self>, blob: &[u8], role: Role, deadline: Instant) -> Result<()> {
         let met = self.connect(blob, role, deadline);
         self.tell();
@@ -96,7 +98,7 @@ impl Shared {
         let info = ticket.info(EndpointInfo::parse)?;
         let slot = (ticket.slot, ticket.generation);
         let peer = info.identity(ticket.instance, slot, proof(&ticket.key));
-        // Without a ticket of its own it could not say who it is.
+        // Without a ticket of its own, this side could not prove its identity.
         let own = self.own_identity()?;
         // An endpoint that has gone may have had the same slot, in an earlier generation.
         let [mine, theirs] = [&own, &peer].map(|side| (side.instance, side.slot, side.generation));
@@ -154,7 +156,7 @@ impl Shared {
         })
     }
 
-    /// Checks whether it can be connected, as who it was when that began.
+    /// Checks that the endpoint can be connected, and was not reset since `own` was read.
     pub(super) fn check_init(inner: &EndpointInner, own: &Identity) -> Result<()> {
         let text = match inner.state {
             _ if inner.retired => return gone(),
@@ -169,8 +171,9 @@ impl Shared {
         fail(ErrorKind::BadState, text)
     }
 
-    /// The server's side: the client comes, or has come. A side that listens is connected once it
-    /// has come. If the client's process is known and ends before, it never will.
+    /// The server's side: waits for the client, which may have come already. A side that listens is
+    /// connected once the client has come. If the client's process is known and ends first, the
+    /// endpoint fails.
     fn expect(
         &self,
         own: Identity,
@@ -188,7 +191,8 @@ impl Shared {
                 self.join(&mut inner, connection);
             }
             other => {
-                // A stranger that has our ticket: its place is the peer's.
+                // The visitor is another process that has this ticket. The expected peer replaces
+                // it.
                 if let Some((_, connection)) = other {
                     connection.leave(Presence::Closed, self.number);
                 }
@@ -205,7 +209,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The client's side: asks the server.
+    /// The client's side: asks the server for a connection.
     fn join_server(
         &self,
         ticket: &Ticket,
@@ -216,7 +220,8 @@ impl Shared {
     ) -> Result<()> {
         Self::check_init(&self.inner(), &own)?;
         let queue = (peer.instance, info.queue.get());
-        // It stays until the reply is here, whoever leaves it meanwhile.
+        // The page is kept until the reply has come, even if its last message ring is closed
+        // meanwhile.
         let known = self.ports.reaper().doorbells.latest_joined(queue);
         let request = ConnectRequest {
             info: self.info(),
@@ -276,7 +281,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Lets a visitor in that may still come.
+    /// Admits a client, unless this endpoint expects another one or is connected.
     fn admit(&self, visitor: Identity, connection: Connection) -> Result<(), Refusal> {
         let mut inner = self.inner();
         let refusal = match (&inner.state, inner.expected) {
@@ -299,8 +304,8 @@ impl Shared {
         Ok(())
     }
 
-    /// A client has come: the one that this endpoint was connected to, or a visitor. The latest
-    /// visitor takes the place of the one before.
+    /// Takes the connection of a client: the expected one, or a visitor. A new visitor replaces an
+    /// earlier one, whose connection is returned.
     pub(super) fn receive_visitor(
         &self,
         inner: &mut EndpointInner,
@@ -318,16 +323,18 @@ impl Shared {
         before.map(|(_, connection)| connection)
     }
 
-    /// The client of this message ring did not get its reply: it has not come.
+    /// Removes the client of this message ring, since it did not get its reply.
     fn forget_client(&self, doorbell: &Arc<DoorbellPage>, index: u32) {
         let mut inner = self.inner();
         let is_its = |its: &Connection| Arc::ptr_eq(&its.doorbell, doorbell) && its.index == index;
         let visitor = inner.visitor.take_if(|(_, visitor)| is_its(visitor));
         let connection = inner.connection.take_if(|connection| is_its(connection));
-        // What was submitted meanwhile waits for a peer that comes again, as after `connect`.
+        // Jobs that were submitted meanwhile wait for a peer that may come again, as after
+        // `connect`.
         if connection.is_some() && inner.listens && inner.sends.is_empty() {
             self.set_state(&mut inner, EndpointState::Init);
-            // A poll tells of the change: this thread runs no code of the application's.
+            // A poll notifies the crate of the change, since this thread must not run the
+            // application's code.
             self.ports.mark_ready(self.number);
         }
         drop(inner);
@@ -370,7 +377,7 @@ impl Service for Shared {
         self.admit(visitor, connection)?;
         let page_fd = match &fresh {
             Some(fd) => Arc::clone(fd),
-            // It has that one.
+            // The client has the page already, so the message ring's descriptor stands in for it.
             None => Arc::clone(&messages_fd),
         };
         let reply = ConnectReply {

@@ -1,5 +1,5 @@
-//! How two endpoints of one process come to share a message ring: whoever connects first makes both
-//! ends.
+//! How two endpoints of one process connect to each other: the side that connects first makes both
+//! ends of the message ring.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::device::EndpointState;
 use crate::error::{ErrorKind, Result};
 
 impl Shared {
-    /// Both are of this process.
+    /// Connects to an endpoint of this process.
     pub(super) fn pair(
         self: &Arc<Self>,
         other: &Arc<Shared>,
@@ -22,7 +22,7 @@ impl Shared {
         peer: Identity,
         info: EndpointInfo,
     ) -> Result<()> {
-        // Made before any lock is taken, and for nothing only in a race.
+        // Both ends are made before any lock is taken. They are discarded only after a race.
         let shape = Shape {
             host: self.config.recv_queue_size,
             guest: info.receives.get(),
@@ -33,7 +33,7 @@ impl Shared {
             true => None,
             false => Some(self.make_pair(other, own, peer, shape)?),
         };
-        // In the order of their addresses.
+        // The locks are taken in the order of the endpoints' addresses.
         let (mut mine, mut theirs);
         if Arc::as_ptr(self) < Arc::as_ptr(other) {
             mine = self.inner();
@@ -83,7 +83,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Doorbell page and message ring of two endpoints of this process.
+    /// Makes the doorbell page and the message ring of two endpoints of this process.
     fn make_pair(
         &self,
         other: &Shared,
@@ -123,8 +123,8 @@ impl Shared {
         Ok((first, end(Side::Guest, there, own)))
     }
 
-    /// The two ends of a doorbell page from this queue to another one of this process, and its
-    /// number.
+    /// Returns the number and the two ends of a doorbell page from this queue to another queue of
+    /// this process.
     fn own_doorbells(
         &self,
         other: &Shared,
@@ -158,7 +158,7 @@ impl Shared {
     }
 }
 
-/// Nobody uses them.
+/// Closes two ends that are not used.
 fn leave_both(made: Option<(Connection, Connection)>, mine: u32, theirs: u32) {
     if let Some((here, there)) = made {
         here.leave(Presence::Closed, mine);

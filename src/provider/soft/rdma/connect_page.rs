@@ -1,5 +1,5 @@
-//! The doorbell page of a connection to another process: one that both queues have already, or a
-//! new one of the server's.
+//! The doorbell page of a connection to another process: one that the two queues share already, or
+//! a new one that the server makes.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::process::{Guarded, hang_up};
 use crate::sync::log;
 
-/// The doorbell page that a client gets.
+/// The doorbell page that the server offers a client.
 pub(super) struct Offer {
     pub(super) number: u64,
     pub(super) doorbell: Arc<DoorbellPage>,
@@ -24,8 +24,8 @@ pub(super) struct Offer {
 }
 
 impl Shared {
-    /// Returns the doorbell page of this number that is shared with the queue already, and that
-    /// this side has made (`Host`) or joined (`Guest`).
+    /// Returns the doorbell page with this number that is shared with the peer's queue already, and
+    /// that this side has made (`Host`) or joined (`Guest`).
     pub(super) fn find_page(
         &self,
         queue: (Id, u64),
@@ -37,7 +37,7 @@ impl Shared {
         reaper.doorbells.find(queue, number, process, side)
     }
 
-    /// Joins a doorbell page that the server has made, as the client.
+    /// Joins, as the client, a doorbell page that the server has made.
     pub(super) fn join_page(&self, granted: Granted) -> Result<Arc<DoorbellPage>> {
         let [page, _] = &granted.descriptors;
         let mapping = Arena::received(page, PAGE)?;
@@ -49,14 +49,16 @@ impl Shared {
         Ok(doorbell)
     }
 
-    /// Offers a page, as the server: the one that the client has already (`known`), or a new one.
+    /// Offers, as the server, a page to a client: the one that the client has already (`known`), or
+    /// a new one.
     pub(super) fn offer_page(
         &self,
         process: Arc<Process>,
         queue: (Id, u64),
         known: u64,
     ) -> Result<Offer, Refusal> {
-        // A client can say that it is another one. It gets no bell of that one's.
+        // A client may claim to be another one: `find_page` compares the process, so that it does
+        // not get the other client's bell.
         if known != 0
             && let Some(doorbell) = self.find_page(queue, known, &process, Side::Host)
         {
@@ -95,13 +97,13 @@ impl Shared {
         ))
     }
 
-    /// Takes the connection that a new page's client hangs its bell on.
+    /// Returns a function that takes the client's connection and makes it the bell of a new page.
     pub(super) fn keep_bell(
         &self,
         doorbell: &Arc<DoorbellPage>,
     ) -> Box<dyn FnOnce(Guarded) + Send> {
         doorbell.watch_process();
-        // A client that never reads the reply keeps neither of them.
+        // A client that never reads the reply must keep neither the queue nor the page alive.
         let (ports, doorbell) = (Arc::downgrade(&self.ports), Arc::downgrade(doorbell));
         Box::new(move |socket| {
             let (Some(ports), Some(doorbell)) = (ports.upgrade(), doorbell.upgrade()) else {

@@ -1,4 +1,4 @@
-//! An endpoint's end of a message ring, and how the peer hears of what is done there.
+//! An endpoint's end of a message ring, and how it notifies the peer of changes.
 #![expect(unsafe_code, reason = "does Jobs whose memory was lent")]
 
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::sync::atomic::{Ordering, fence};
 pub(super) struct Connection {
     pub(super) messages: Arc<MessageRing>,
     pub(super) doorbell: Arc<DoorbellPage>,
-    /// Of the message ring, in the doorbell page.
+    /// The index of the message ring in the doorbell page.
     pub(super) index: u32,
     pub(super) peer: Identity,
     pub(super) sending: Sending,
     pub(super) receiving: Receiving,
-    /// The first Job waits for the peer, which was told so.
+    /// The first job waits for the peer, and the peer can see that.
     pub(super) wants: bool,
-    /// What the peer watches, where it has nothing better.
+    /// The connection to the server, if one of the two processes can watch the other only by it.
     pub(super) stays: Option<Guarded>,
 }
 
@@ -50,13 +50,13 @@ impl Connection {
         self.sending.give_back(&self.messages, rested)
     }
 
-    /// A receive is posted. The peer must be notified.
+    /// Posts a receive. The caller notifies the peer.
     pub(super) fn post(&mut self, room: usize) {
         let room = u32::try_from(room).unwrap_or(u32::MAX);
         self.receiving.post(&self.messages, room);
     }
 
-    /// Lends the peer so many credits, for messages that are pulled.
+    /// Lends the peer `credits` for messages that are pulled, of at most `room` bytes each.
     pub(super) fn lend(&mut self, credits: u32, room: usize) {
         let room = u32::try_from(room).unwrap_or(u32::MAX);
         self.receiving = Receiving::pulled(&self.messages, credits, room);
@@ -71,7 +71,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// The peer wrote what no peer writes.
+    /// `Nonsense` if the peer has broken the protocol.
     ///
     /// # Safety
     ///
@@ -89,11 +89,11 @@ impl Connection {
         Ok(pulled)
     }
 
-    /// Something was published: the peer hears of it, if it does not look by itself. Returns false
-    /// if it was found to have died.
+    /// Notifies the peer of a message, unless it polls by itself. Returns false if this side finds
+    /// that the peer has ended.
     #[inline]
     pub(super) fn notify_message(&self) -> bool {
-        // Pairs with the fences of those who set `parked` or arm, and look then.
+        // Pairs with the fence of a peer that parks or arms, and polls afterwards.
         fence(Ordering::SeqCst);
         if self.messages.peer_is_parked() {
             self.doorbell.hint_peer(self.index);
@@ -101,7 +101,7 @@ impl Connection {
         self.doorbell.wake_peer()
     }
 
-    /// A receive was posted, or bytes were taken: the peer hears of it if it waits for that.
+    /// Notifies the peer that a receive was posted or that bytes were taken, if it waits for that.
     #[inline]
     pub(super) fn notify_room(&self) {
         // Pairs with the fence of `want`.
@@ -112,25 +112,26 @@ impl Connection {
         }
     }
 
-    /// Something that the peer must look at, whatever it waits for.
+    /// Notifies the peer in any case, whatever it waits for.
     pub(super) fn notify_all(&self) {
         fence(Ordering::SeqCst);
         self.doorbell.hint_peer(self.index);
         self.doorbell.wake_peer();
     }
 
-    /// The first Job waits for the peer, or does so no more. Who waits looks once more.
+    /// Notes whether the first job waits for the peer. A caller that waits polls once more
+    /// afterwards.
     pub(super) fn want(&mut self, wants: bool) {
         self.wants = wants;
         self.messages.set_wants(wants);
         fence(Ordering::SeqCst);
     }
 
-    /// Checks whether the peer is there, or may come yet.
+    /// Checks that the peer has not left.
     ///
     /// # Errors
     ///
-    /// How it has left.
+    /// `PeerClosed`, `PeerFailed` or `PeerGone`.
     pub(super) fn presence(&self) -> Result<(), JobError> {
         let gone = match self.messages.peer() {
             Presence::Closed => Reason::PeerClosed,
@@ -146,11 +147,12 @@ impl Connection {
         self.receiving.is_pulled() && self.receiving.has_more(&self.messages)
     }
 
-    /// Asks whether the peer is there: a Job that moves nothing.
+    /// Asks whether the peer is connected, for a job that moves no bytes.
     ///
     /// # Errors
     ///
-    /// How it has left, once everything that it sent before was received.
+    /// `PeerClosed`, `PeerFailed` or `PeerGone`, once everything that the peer sent before was
+    /// received.
     pub(super) fn ask(&self) -> Result<Step, JobError> {
         let there = match self.presence() {
             Ok(()) if self.doorbell.has_died() => Err(JobError::of(Reason::PeerGone)),
@@ -158,7 +160,8 @@ impl Connection {
         };
         match there {
             Ok(()) => Ok(Step::Done(0)),
-            // Messages that are pulled are no work of who looks: it is woken once they were.
+            // The reaper does not take messages that are pulled: the endpoint is polled again once
+            // the caller has pulled them.
             Err(_) if self.receiving.has_more(&self.messages) => match self.receiving.is_pulled() {
                 true => Ok(Step::Waits),
                 false => Ok(Step::More),
@@ -167,9 +170,9 @@ impl Connection {
         }
     }
 
-    /// This end is closed.
+    /// Closes this end.
     pub(super) fn leave(self, presence: Presence, endpoint: u32) {
-        // A child of fork(2) has nothing of it.
+        // A child of fork(2) has no mapping of the message ring.
         if self.messages.is_ours() {
             self.messages.say(presence);
             self.receiving.withdraw(&self.messages);
@@ -178,7 +181,7 @@ impl Connection {
         }
     }
 
-    /// Returns true if a Job that the peer hears of could be done at once.
+    /// Returns true if a job that notifies the peer could be done at once.
     #[inline]
     pub(super) fn has_room(&self, job: &RdmaJob) -> bool {
         let len = match job.verb {
@@ -188,15 +191,15 @@ impl Connection {
         !self.doorbell.is_gone() && self.sending.has_room(&self.messages, len)
     }
 
-    /// Does a part of a Job, of which so many bytes were done.
+    /// Does a part of `job`, of which `*copied` bytes are done. Copies at most `most` bytes.
     ///
     /// # Errors
     ///
-    /// What the Job fails with.
+    /// The error with which the job fails.
     ///
     /// # Safety
     ///
-    /// The Job's memory is valid and leased.
+    /// The job's memory is valid and leased.
     pub(super) unsafe fn step(
         &mut self,
         job: &RdmaJob,
@@ -241,14 +244,14 @@ impl Connection {
 }
 
 impl Verb {
-    /// Returns true if the peer hears of it.
+    /// Returns true if the peer is notified of the operation.
     #[inline(always)]
     pub(super) fn is_told(&self) -> bool {
         matches!(self, Verb::Send(_) | Verb::Write(Some(_)))
     }
 }
 
-/// Returns what a message says.
+/// Returns the head of the message for a job.
 fn head(job: &RdmaJob) -> Head {
     let (kind, immediate) = match job.verb {
         Verb::Send(None) => (Kind::Send, 0),

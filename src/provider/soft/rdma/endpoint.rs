@@ -1,4 +1,4 @@
-//! An endpoint, as the crate sees it.
+//! The crate's handle to an endpoint.
 #![expect(unsafe_code, reason = "does Jobs whose memory was lent")]
 
 use std::ptr::NonNull;
@@ -20,12 +20,12 @@ use crate::device::{
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::sync::discard;
 
-/// One-sided operations of which one asks whether there is something to look at.
+/// One of this number of one-sided operations asks whether the queue has to be polled.
 const TURNS: u32 = 64;
-/// The most pieces of a message that is sent from memory of the caller's.
+/// The maximum number of pieces of a message that is sent from the caller's memory.
 const PIECES: usize = 16;
 
-/// The handle that the crate has.
+/// The crate's handle to an endpoint.
 pub(in super::super) struct SoftEndpoint(Arc<Shared>);
 
 impl SoftEndpoint {
@@ -39,9 +39,9 @@ impl SoftEndpoint {
     }
 }
 
-// SAFETY: the duties of `device::contract`: a job is put into one queue and taken from its front
-// once, under one lock, under which its memory is touched, and what is refused was not put. What is
-// done inline is done when nothing is queued, and nothing of it is kept. No call blocks.
+// SAFETY: the duties of `device::contract`. A job is put into one queue, and taken from its front
+// once, under one lock; its memory is touched under that lock. A job that is refused was not put.
+// Inline jobs are done only while nothing is queued, and nothing of them is kept. No call blocks.
 unsafe impl Submit for SoftEndpoint {
     #[inline]
     unsafe fn try_inline(&self, job: Job<'_>) -> Option<Result<u64, JobError>> {
@@ -69,8 +69,8 @@ unsafe impl Submit for SoftEndpoint {
         Some(Ok(done))
     }
 
-    /// Sends the messages at the front of `jobs` under one lock, and notifies the peer once.
-    /// The crate batches nothing but messages.
+    /// Sends the messages at the front of `jobs` under one lock, and notifies the peer once. The
+    /// crate batches messages only.
     unsafe fn try_inline_all(
         &self,
         jobs: &[Job<'_>],
@@ -99,7 +99,7 @@ unsafe impl Submit for SoftEndpoint {
             && let Some(connection) = &inner.connection
             && !connection.notify_message()
         {
-            // They are for the queue, where they fail.
+            // The caller submits these jobs to the queue, where they fail.
             return 0;
         }
         finished
@@ -138,12 +138,11 @@ unsafe impl Submit for SoftEndpoint {
 }
 
 // SAFETY: the duties of `Endpoint`:
-// 1. One lock: Jobs are taken from the front, receives too, and what has completed stands in one
-// line.
-//    What is done inline is done when nothing is queued.
+// 1. There is one lock. Jobs and receives are taken from the front, and completions wait in a
+//    line. Inline jobs are done only while nothing is queued.
 // 2. `fail`. 3. `end`, under the lock under which all memory is touched. 4. `pull`, under the same.
-// 5. `Shared::connect`: who listens returns before anything is asked, and a ticket that is dialled
-//    names the socket of its own instance.
+// 5. `Shared::connect`: a side that listens returns before it asks any process, and a ticket that
+//    is dialled names the socket of its own instance.
 unsafe impl Endpoint for SoftEndpoint {
     fn state(&self) -> EndpointState {
         self.0.inner().state
@@ -179,7 +178,7 @@ unsafe impl Endpoint for SoftEndpoint {
         if let EndpointState::Error(cause) = inner.state {
             return Submitted::none(JobError::flushed(cause));
         }
-        // A word has 32 bits for the room, and no message is longer.
+        // A receive's word has 32 bits for its length, and no message is longer.
         let bounded = |receive: &Receive| Receive {
             room: receive.room.min(1 << 31),
             ..*receive
@@ -218,7 +217,7 @@ unsafe impl Endpoint for SoftEndpoint {
         let mut list = ArrayVec::<Segment, PIECES>::new();
         for piece in pieces {
             let (addr, len) = (NonNull::from(*piece).cast(), piece.len());
-            // SAFETY: only this call uses it, which borrows the bytes, and reads them alone.
+            // SAFETY: this call alone uses the Segment. It borrows the bytes, and only reads them.
             list.try_push(unsafe { Segment::new(addr, len, 0) }).ok()?;
         }
         // SAFETY: the list is not changed, and lives longer than this call, which keeps nothing.
@@ -233,15 +232,16 @@ unsafe impl Endpoint for SoftEndpoint {
             remote: None,
             len,
         };
-        // SAFETY: the pieces are valid during the call, borrowed so that nobody writes them, and
-        // have `len` bytes together.
+        // SAFETY: the pieces are valid during the call, are borrowed so that no thread writes them,
+        // and have `len` bytes together.
         unsafe { self.0.send_now(&job) }
     }
 
     fn reset(&self) {
         let mut inner = self.0.inner();
-        // Before the old one goes: if that was all that held the fabric, the process would have
-        // another instance from then on, and an old blob would be one of a process that has gone.
+        // The new ticket is published before the old one goes. If the old one was the last that
+        // held the fabric, the process would get another instance, and blobs of the old one would
+        // name a process that has gone.
         let fresh = inner.published.as_ref().and_then(|_| self.0.publish().ok());
         let kept = self.0.end(&mut inner);
         inner.published = fresh;
@@ -257,8 +257,9 @@ unsafe impl Endpoint for SoftEndpoint {
 }
 
 impl Shared {
-    /// What is finished inline polls nothing. Now and then it must, or a task that does only that
-    /// never hears that its peer has left.
+    /// Returns true if the queue has something to do. Inline operations poll nothing, so that a
+    /// task which does nothing else would never notice that its peer has left: one in [`TURNS`] of
+    /// them checks this.
     #[inline]
     fn has_missed_something(&self) -> bool {
         let turn = self.open.turn.load(Ordering::Relaxed).wrapping_add(1);
@@ -266,7 +267,7 @@ impl Shared {
         turn.is_multiple_of(TURNS) && self.ports.ready()
     }
 
-    /// Sends now, if that is all there is to do.
+    /// Sends a message inline, if nothing else is queued.
     ///
     /// # Safety
     ///
@@ -278,13 +279,13 @@ impl Shared {
         if let (Some(Ok(_)), Some(connection)) = (outcome, &inner.connection)
             && !connection.notify_message()
         {
-            // It is for the queue, where it fails after everything that came before.
+            // The caller submits this job to the queue, where it fails after all jobs before it.
             return None;
         }
         outcome
     }
 
-    /// The same without notifying the peer, unless the endpoint fails.
+    /// Sends a message inline without notifying the peer, unless the endpoint fails.
     ///
     /// # Safety
     ///
@@ -310,16 +311,16 @@ impl Shared {
                 self.inline_jobs.add_one();
                 Some(Ok(answer))
             }
-            // The peer does not permit it, or has taken its memory back.
+            // The peer does not permit the operation, or has taken its memory back.
             Err(cause) => {
                 self.fail(inner, cause);
                 Some(Err(cause))
             }
-            // A peer that leaves takes its receives back: nothing has begun, and the Job is for the
-            // queue, which finds out.
+            // The peer leaves, and has taken its receives back. Nothing has begun, so the caller
+            // submits the job to the queue, which notices the end of the peer.
             Ok(Step::Waits) if !connection.sending.is_amid_message() => None,
-            // It was all looked at before: this is a peer that takes back what it said, and the Job
-            // begins anew, and fails there.
+            // `has_room` has checked all of it, so the peer has taken back what it had published.
+            // The caller submits the job to the queue, where it begins anew, and fails.
             Ok(Step::More | Step::Waits) => {
                 self.fail(inner, JobError::of(Reason::PeerNonsense));
                 None
@@ -327,8 +328,8 @@ impl Shared {
         }
     }
 
-    /// Asks whether the peer is there, if that is all there is to do. If it has left, the Job is
-    /// for the queue, where it fails after everything that came before.
+    /// Asks whether the peer is connected, if nothing else is queued. If the peer has left, the
+    /// caller submits the job to the queue, where it fails after all jobs before it.
     fn ask_now(&self) -> Option<Result<u64, JobError>> {
         let inner = self.inner();
         if !inner.sends.is_empty() || inner.state != EndpointState::Connected {
@@ -388,14 +389,14 @@ impl Shared {
         }
     }
 
-    /// The Rdma is gone.
+    /// Ends the endpoint, since its Rdma is gone.
     pub(super) fn retire(&self) {
         let mut inner = self.inner();
         if inner.retired {
             return;
         }
         inner.retired = true;
-        // Nobody waits for receives any more.
+        // No task waits for receives any more.
         inner.posted.clear();
         let kept = self.end(&mut inner);
         drop(inner);
@@ -403,7 +404,7 @@ impl Shared {
         self.changed.store(false, Ordering::Relaxed);
     }
 
-    /// Returns what the peer needs to come here.
+    /// Returns the blob with which the peer connects to this endpoint.
     fn export(self: &Arc<Self>) -> Result<Vec<u8>> {
         let mut inner = self.inner();
         if let EndpointState::Error(cause) = inner.state {

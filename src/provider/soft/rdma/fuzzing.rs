@@ -1,7 +1,7 @@
-//! What a peer may say and write, as a fuzzer makes it up. Built with `cfg(fuzzing)` only; .ci/fuzz
-//! runs it.
+//! What a peer may send and write, as a fuzzer makes it up. This is built with `cfg(fuzzing)` only;
+//! `.ci/fuzz` runs it.
 //!
-//! What is found wrong is a panic, what ASan finds of memory, and what continues for ever.
+//! A bug shows as a panic, as a report of ASan, or as a run that does not end.
 #![expect(unsafe_code, reason = "lends memory to a channel")]
 
 use std::ptr::NonNull;
@@ -17,8 +17,8 @@ use super::payload::{ConnectReply, ConnectRequest, EndpointInfo};
 use crate::device::{Access, Segment, Segments};
 use crate::sync::atomic::Ordering;
 
-/// What peers say when they connect. The input: the bytes of an info, a request and a reply of an
-/// endpoint, and of a reply of a sync event, whichever of them they are.
+/// The payloads by which peers connect. The input is the bytes of an endpoint's info, request or
+/// reply, or of a sync event's reply; each is tried.
 pub struct Payloads;
 
 impl Payloads {
@@ -33,7 +33,7 @@ impl Payloads {
                 host: info.receives.get(),
                 guest: info.receives.get(),
             };
-            // What is shared has at most 64 MiB.
+            // Shared memory has at most 64 MiB.
             assert!(shape.len().is_some_and(|len| len <= 64 << 20), "{info:?}");
         }
         if let Some(request) = ConnectRequest::parse(&said) {
@@ -58,7 +58,7 @@ impl Payloads {
         }
     }
 
-    /// Returns what honest peers say.
+    /// Returns the payloads of honest peers.
     pub fn seeds() -> Vec<Vec<u8>> {
         let info = EndpointInfo {
             queue: 1.into(),
@@ -92,7 +92,7 @@ impl Payloads {
     }
 }
 
-/// One end of a message ring, whose other end is the input: what it writes, and when.
+/// One end of a message ring. The input plays the other end: what it writes, and when.
 pub struct Scribbler {
     memory: Arc<Memory>,
     shape: Shape,
@@ -101,19 +101,19 @@ pub struct Scribbler {
 const RECEIVES: u32 = 4;
 const GUARD: usize = 64;
 const ROOM: usize = 4 * INLINE;
-/// More than goes in one piece.
+/// A length that is sent in more than one piece.
 const LONG: usize = 40_000;
-/// Presence, what is consumed, receives and messages lie there in a side's block.
+/// The part of a side's block that has presence, counts, receives and messages, in bytes.
 const WORDS: usize = 1024;
 
 fn segments(bytes: &mut [u8]) -> Segments {
     let addr = NonNull::from(&mut *bytes).cast();
-    // SAFETY: the bytes are a slice's, which the callers keep for as long as they lend this.
+    // SAFETY: the bytes are a slice's, which the callers keep for as long as they lend it.
     Segments::one(unsafe { Segment::new(addr, bytes.len(), 0) })
 }
 
 impl Scribbler {
-    /// One with a message ring.
+    /// Returns a scribbler with a message ring.
     #[expect(clippy::new_without_default, reason = "it maps memory")]
     pub fn new() -> Scribbler {
         let shape = Shape {
@@ -122,13 +122,13 @@ impl Scribbler {
         };
         let len = shape.len().expect("powers of two");
         let (_memfd, mapping) = Arena::create(len).expect("a memfd");
-        // SAFETY: one message ring at a time reaches it, and this, by atomics.
+        // SAFETY: only message rings, one at a time, and this value reach the memory, by atomics.
         let memory = Arc::new(unsafe { Memory::new(mapping, len) });
         Scribbler { memory, shape }
     }
 
-    /// Takes an input: for each ten bytes, which word is written (one), what (eight), and what is
-    /// done then (one).
+    /// Takes an input. Each ten bytes are: the word that is written (one), its value (eight), and
+    /// the step that follows (one).
     pub fn take(&self, input: &[u8]) {
         let blocks = [0, self.memory.len() / 2];
         let words = || {
@@ -142,7 +142,7 @@ impl Scribbler {
         for _ in 0..RECEIVES {
             receiving.post(&messages, ROOM as u32);
         }
-        // The same messages, as an endpoint with a pool takes them.
+        // The same messages, as an endpoint takes them whose messages are pulled.
         let mut pulling = Receiving::pulled(&messages, RECEIVES, ROOM as u32);
         let mut bytes = vec![0xa5; GUARD + ROOM + GUARD];
         let mut message = vec![1; LONG];
@@ -153,7 +153,7 @@ impl Scribbler {
             match act[9] % 5 {
                 4 => {
                     let dst = segments(&mut bytes[GUARD..GUARD + ROOM]);
-                    // SAFETY: the bytes are there, and as many.
+                    // SAFETY: the slice has `ROOM` bytes.
                     let _ = unsafe { pulling.pull(&messages, &dst, ROOM) };
                     pulling.ask(&messages);
                     if pulling.note(&messages).is_ok() {
@@ -163,7 +163,7 @@ impl Scribbler {
                 }
                 0 | 1 => {
                     let dst = segments(&mut bytes[GUARD..GUARD + ROOM]);
-                    // SAFETY: the bytes are there, and as many.
+                    // SAFETY: the slice has `ROOM` bytes.
                     let _ = unsafe { receiving.take(&messages, Some((&dst, ROOM)), usize::MAX) };
                 }
                 sends => {
@@ -187,10 +187,9 @@ impl Scribbler {
         );
     }
 
-    /// Returns what honest peers write: receives, messages, and bytes of the stream that came or
-    /// were taken.
+    /// Returns what honest peers write: receives, messages, and counts of bytes of the stream.
     pub fn seeds() -> Vec<Vec<u8>> {
-        // The peer is the guest: its block is the second one.
+        // The peer is the guest, so its block is the second one.
         let act = |at: usize, word: u64, then: u8| {
             let mut act = vec![0x80 | (at / 8) as u8];
             act.extend(word.to_le_bytes());

@@ -1,4 +1,4 @@
-//! What endpoints say to each other to connect: in a ticket, in a request, and in a reply.
+//! What endpoints send to each other to connect: in a ticket, in a request, and in a reply.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -8,7 +8,7 @@ use super::doorbell::RINGS;
 use super::messages::MAX_RECEIVES;
 use crate::device::Access;
 
-/// Who a peer is, by its ticket.
+/// The identity of a peer, by its ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) instance: Id,
@@ -16,24 +16,24 @@ pub(super) struct Identity {
     pub(super) generation: u32,
     /// A hash of the ticket's key.
     pub(super) proof: Id,
-    /// What it lets its peer do.
+    /// The access that it grants its peer.
     pub(super) permissions: Access,
 }
 
-/// What an endpoint says of itself.
+/// An endpoint's description of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(super) struct EndpointInfo {
     /// The number of its queue; never 0.
     pub(super) queue: U64,
-    /// Its receives: a power of two.
+    /// The number of its receives: a power of two.
     pub(super) receives: U32,
-    /// What it lets its peer do, as the bits of an [`Access`].
+    /// The access that it grants its peer, as the bits of an [`Access`].
     pub(super) permissions: U32,
 }
 
-/// A client's request: its info, who it is by its own ticket, and which doorbell page there is
-/// already.
+/// A client's request: its description, its identity by its own ticket, and the doorbell page that
+/// it has already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(super) struct ConnectRequest {
@@ -41,7 +41,7 @@ pub(super) struct ConnectRequest {
     pub(super) slot: U32,
     pub(super) generation: U32,
     pub(super) proof: Id,
-    /// The latest doorbell page between the two queues; 0 if there is none.
+    /// The number of the latest doorbell page between the two queues; 0 if there is none.
     pub(super) doorbell: U64,
 }
 
@@ -49,19 +49,20 @@ pub(super) struct ConnectRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(super) struct ConnectReply {
-    /// The doorbell page, which is a new one if it is not the one of the request; never 0.
+    /// The number of the doorbell page, which is new if it is not the one of the request; never 0.
     pub(super) doorbell: U64,
-    /// The message ring's number in it.
+    /// The index of the message ring in the page.
     pub(super) index: U32,
 }
 
-/// Returns what shows that an endpoint knows the key of a ticket, and does not tell the key.
+/// Returns a proof that an endpoint knows the key of a ticket. It does not reveal the key.
 pub(super) fn proof(key: &Id) -> Id {
     fabric::proof_of(key, b"tokio-doca endpoint")
 }
 
 impl EndpointInfo {
-    /// Returns what the endpoint lets its peer do; `None` for flags that no endpoint has.
+    /// Returns the access that the endpoint grants its peer, and `None` for flags that no endpoint
+    /// has.
     fn permissions(&self) -> Option<Access> {
         let rdma = Access::RDMA_READ | Access::RDMA_WRITE | Access::RDMA_ATOMIC;
         Access::from_bits(self.permissions.get()).filter(|access| rdma.contains(*access))
@@ -75,12 +76,12 @@ impl EndpointInfo {
             && self.permissions().is_some()
     }
 
-    /// Returns `None` for what no endpoint says.
+    /// Returns `None` if the payload is no valid description of an endpoint.
     pub(super) fn parse(payload: &Payload) -> Option<EndpointInfo> {
         fields_of(payload).filter(EndpointInfo::is_right)
     }
 
-    /// Returns who the endpoint is whose slot, generation and proof these are.
+    /// Returns the identity of the endpoint that has this slot, generation and proof.
     pub(super) fn identity(&self, instance: Id, slot: (u32, u32), proof: Id) -> Identity {
         Identity {
             instance,
@@ -93,12 +94,12 @@ impl EndpointInfo {
 }
 
 impl ConnectRequest {
-    /// Returns `None` for what no endpoint asks.
+    /// Returns `None` if the payload is no valid request.
     pub(super) fn parse(payload: &Payload) -> Option<ConnectRequest> {
         fields_of(payload).filter(|request: &ConnectRequest| request.info.is_right())
     }
 
-    /// Returns who asks.
+    /// Returns the identity of the client.
     pub(super) fn identity(&self, instance: Id) -> Identity {
         let slot = (self.slot.get(), self.generation.get());
         self.info.identity(instance, slot, self.proof)
@@ -106,7 +107,7 @@ impl ConnectRequest {
 }
 
 impl ConnectReply {
-    /// Returns `None` for what no server replies.
+    /// Returns `None` if the payload is no valid reply.
     pub(super) fn parse(payload: &Payload) -> Option<ConnectReply> {
         let right = |it: &ConnectReply| it.doorbell != 0 && it.index.get() < RINGS;
         fields_of(payload).filter(right)

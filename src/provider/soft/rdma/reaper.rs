@@ -1,8 +1,7 @@
-//! What the reaper of a queue works on: doorbell pages, and the endpoints that it polls without a
-//! hint.
+//! The state of a queue's reaper: doorbell pages, and the endpoints that it polls without a hint.
 //!
-//! These are the last few that got messages. Their peers' messages cost a hint less, since the
-//! reaper finds them by itself.
+//! These are the last few endpoints that got messages. Messages of their peers save a hint, since
+//! the reaper finds them by itself.
 #![expect(unsafe_code, reason = "does Jobs whose memory was lent")]
 
 use std::sync::Arc;
@@ -18,10 +17,10 @@ use crate::device::Completion;
 use crate::error::{Error, Result};
 use crate::sync::atomic::fence;
 
-/// Endpoints that are polled without a hint.
+/// The number of endpoints that are polled without a hint.
 const POLLED: usize = 4;
 
-/// Endpoints whose state has changed in one go.
+/// The endpoints whose state has changed during one call.
 pub(in super::super) type Changed = ArrayVec<Arc<Shared>, { POLLS + POLLED }>;
 
 #[derive(Default)]
@@ -30,7 +29,7 @@ pub(in super::super) struct Reaper {
     polled: ArrayVec<PolledEndpoint, POLLED>,
     changed: Changed,
     turn: u32,
-    /// The number of the port that comes next, if it has something to do.
+    /// The number of the port that is polled next, if it has something to do.
     pub(in super::super) next: u32,
 }
 
@@ -48,19 +47,19 @@ impl Reaper {
         self.polled.iter().any(finds) || self.doorbells.look()
     }
 
-    /// Makes the endpoints ready that peers hinted at.
+    /// Makes the endpoints ready for which their peers left hints.
     #[inline]
     pub(in super::super) fn take_hints(&mut self, ready_set: &ReadySet) {
         let take = |page: &DoorbellPage| page.take_hints(|number| ready_set.set(number));
         self.doorbells.hinted(take);
     }
 
-    /// Has the peers of endpoints ring. The caller polls afterwards.
+    /// Makes the peers of all endpoints wake this queue. The caller polls afterwards.
     pub(in super::super) fn arm(&mut self) {
         self.doorbells.arm();
     }
 
-    /// Lets go of doorbell pages without message rings.
+    /// Removes doorbell pages without message rings.
     pub(in super::super) fn let_go_of_idle(&mut self) {
         self.doorbells.let_go_of_idle();
     }
@@ -71,13 +70,14 @@ impl Reaper {
         self.turn
     }
 
-    /// Returns the endpoints whose state has changed since the last time, if there are any.
+    /// Returns the endpoints whose state has changed since the last call, if there are any.
     #[inline]
     pub(in super::super) fn take_changed(&mut self) -> Option<Changed> {
         (!self.changed.is_empty()).then(|| std::mem::take(&mut self.changed))
     }
 
-    /// Returns the bell of a doorbell page rang. Returns what reads it, for whoever holds no lock.
+    /// Wakes the doorbell page with this key, whose bell has something to read. Returns a function
+    /// that reads the bell, for a caller that holds no lock.
     pub(in super::super) fn rang(&mut self, key: u64) -> Option<impl FnOnce() + use<>> {
         let page = self.doorbells.rang(key)?;
         Some(move || page.read_bell())
@@ -122,11 +122,11 @@ impl Reaper {
         filled
     }
 
-    /// Polls an endpoint that got a message without a hint from now on.
+    /// Polls an endpoint without hints from now on, if it got a message.
     fn remember(&mut self, shared: &Arc<Shared>, traffic: bool) {
         let is_it = |polled: &PolledEndpoint| Arc::ptr_eq(&polled.shared, shared);
         if let Some(at) = self.polled.iter().position(is_it) {
-            // It may have another connection.
+            // The endpoint may have a new connection.
             self.polled.swap_remove(at);
         } else if !traffic {
             return;
@@ -167,7 +167,7 @@ impl Pollable<Reaper> for Shared {
     }
 
     fn give_back(&self, rested: bool) -> bool {
-        // Who has it is not idle.
+        // A thread that holds the lock uses the endpoint, so it is not idle.
         let Some(mut inner) = self.try_inner() else {
             return false;
         };
@@ -181,8 +181,8 @@ impl Pollable<Reaper> for Shared {
 }
 
 impl Ports {
-    /// The peer's bell has come: it wakes the thread that sleeps, and its end ends the connections
-    /// of the doorbell page.
+    /// Watches the bell of a doorbell page, whose socket has come. A wake-up makes the queue poll,
+    /// and the end of the socket ends the connections of the page.
     pub(super) fn add_bell(&self, doorbell: &Arc<DoorbellPage>) -> Result<()> {
         let Bell::Socket(socket) = doorbell.bell() else {
             return Ok(());
@@ -201,7 +201,7 @@ impl DoorbellOwner for Ports {
         Ports::mark_ready(self, endpoint);
     }
 
-    /// The next poll lets go of the doorbell page.
+    /// Makes the next poll remove the doorbell page.
     fn note_idle(&self) {
         self.stale.store(true, Ordering::Relaxed);
     }

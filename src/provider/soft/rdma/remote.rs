@@ -1,4 +1,4 @@
-//! One-sided operations: they reach into memory that was imported from the peer's process.
+//! One-sided operations, which read and write memory that was imported from the peer's process.
 #![expect(unsafe_code, reason = "reaches imported memory")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,18 +9,18 @@ use super::payload::Identity;
 use crate::device::{Access, RdmaJob, Segment, Verb};
 use crate::error::{JobError, Reason};
 
-/// How far a Job came.
+/// The result of a step of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// To its end, with this answer.
+    /// The job is done, with this result.
     Done(u64),
-    /// It could continue at once.
+    /// The job could continue at once.
     More,
-    /// The peer has no receive, or no room.
+    /// The peer has no receive posted, or the stream is full.
     Waits,
 }
 
-/// Returns what the peer's Rdma must permit.
+/// Returns the access that the peer's Rdma must permit.
 fn needed(verb: &Verb) -> Access {
     match verb {
         Verb::Read => Access::RDMA_READ,
@@ -29,11 +29,11 @@ fn needed(verb: &Verb) -> Access {
     }
 }
 
-/// Checks whether the peer lets it be done.
+/// Checks that the peer permits an operation.
 ///
 /// # Safety
 ///
-/// The key is that of an import that is kept.
+/// The key is the one of an import that is kept.
 #[inline(always)]
 unsafe fn check(
     verb: &Verb,
@@ -52,18 +52,19 @@ unsafe fn check(
     import.check()
 }
 
-/// Does all of a Job, if the peer lets it be done.
+/// Does a whole job. Returns `None` if the peer does not permit it, or if the address of an atomic
+/// is not a multiple of eight.
 ///
 /// # Safety
 ///
-/// The Job's memory is valid and leased.
+/// The job's memory is valid and leased.
 #[inline(always)]
 pub(super) unsafe fn finish(job: &RdmaJob, permitted: Access, peer: &[u64; 2]) -> Option<u64> {
     let remote = job.remote.as_ref()?;
-    // SAFETY: as the caller promises: the crate keeps the imports of Jobs.
+    // SAFETY: as the caller promises; the crate keeps the imports of jobs.
     unsafe { check(&job.verb, remote, permitted, peer) }.ok()?;
     match &job.verb {
-        // SAFETY: both sides have `len` bytes, are valid, and disjoint, as the caller promises.
+        // SAFETY: both sides have `len` bytes, are valid and disjoint, as the caller promises.
         Verb::Write(_) | Verb::Send(_) => unsafe {
             copy::gather(&job.local, 0, remote, 0, job.len)
         },
@@ -75,15 +76,15 @@ pub(super) unsafe fn finish(job: &RdmaJob, permitted: Access, peer: &[u64; 2]) -
     Some(job.len as u64)
 }
 
-/// Does a part of a Job, of which so many bytes were done, at most `most` at once.
+/// Does a part of `job`, of which `*copied` bytes are done. Copies at most `most` bytes.
 ///
 /// # Errors
 ///
-/// What the Job fails with.
+/// The error with which the job fails.
 ///
 /// # Safety
 ///
-/// The Job's memory is valid and leased.
+/// The job's memory is valid and leased.
 pub(super) unsafe fn step(
     job: &RdmaJob,
     peer: &Identity,
@@ -93,7 +94,7 @@ pub(super) unsafe fn step(
     let Some(remote) = &job.remote else {
         return Ok(Step::Done(0));
     };
-    // SAFETY: as the caller promises: the crate keeps the imports of Jobs.
+    // SAFETY: as the caller promises; the crate keeps the imports of jobs.
     unsafe {
         check(
             &job.verb,
@@ -104,7 +105,7 @@ pub(super) unsafe fn step(
     }?;
     let (at, len) = (*copied, most.min(job.len - *copied));
     match &job.verb {
-        // SAFETY: both sides have `len` bytes from there on, are valid, and disjoint, as the caller
+        // SAFETY: both sides have `len` bytes from `at` on, are valid and disjoint, as the caller
         // promises.
         Verb::Write(_) | Verb::Send(_) => unsafe { copy::gather(&job.local, at, remote, at, len) },
         // SAFETY: as above.
@@ -112,7 +113,7 @@ pub(super) unsafe fn step(
         atomic => {
             // SAFETY: as the caller promises.
             let before = unsafe { operate(atomic, remote) };
-            // The memory begins at a page: what of the address is no multiple is the range's.
+            // The mapping begins at a page, so the remainder is the one of the range's offset.
             let odd = remote.addr().addr().get() % 8;
             let misaligned = JobError::new(Reason::Misaligned, odd as u64, 8);
             return before.map(Step::Done).ok_or(misaligned);
@@ -125,20 +126,20 @@ pub(super) unsafe fn step(
     })
 }
 
-/// Returns what was there, of the first eight bytes; `None` if they do not lie at a multiple of
-/// eight.
+/// Does an atomic on the first eight bytes, and returns their former value. Returns `None` if the
+/// address is not a multiple of eight.
 ///
 /// # Safety
 ///
-/// Eight bytes are valid to be read and written.
+/// The first eight bytes are valid to be read and written.
 #[inline]
 unsafe fn operate(verb: &Verb, remote: &Segment) -> Option<u64> {
     let at = remote.addr().as_ptr().cast::<u64>();
     if remote.len() < 8 || !at.is_aligned() {
         return None;
     }
-    // SAFETY: valid as the caller promises, and aligned; all of this process reach it by atomics,
-    // or by the opaque routine.
+    // SAFETY: valid as the caller promises, and aligned. This process reaches the bytes only by
+    // atomics, or by the opaque routine.
     let word = unsafe { AtomicU64::from_ptr(at) };
     Some(match *verb {
         Verb::CompareSwap { compare, swap } => word

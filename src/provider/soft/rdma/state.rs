@@ -1,8 +1,8 @@
-//! An endpoint: what is posted to it, and where it is in its life.
+//! The state of an endpoint, and what is posted to it.
 //!
-//! One lock holds all that changes. One-sided operations with nothing before them pass it by: they
-//! are copies, and ask a word that says whether the endpoint is connected and idle, and what the
-//! peer permits.
+//! One lock guards all that changes. One-sided operations do not take it if nothing is queued
+//! before them: they are copies, and read a word that says whether the endpoint is connected and
+//! idle, and what the peer permits.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -24,25 +24,26 @@ pub(in super::super) struct Shared {
     pub(super) ports: Arc<Ports>,
     pub(super) number: u32,
     pub(super) config: EndpointConfig,
-    /// What one-sided operations need to know.
+    /// The words that one-sided operations read.
     pub(super) open: Open,
-    /// Here as well, so that they need not go through the queue.
+    /// Also kept here, so that they need not be reached through the queue.
     pub(super) faults: Faults,
     pub(super) inline_jobs: Arc<Counter>,
     pub(super) inner: Mutex<EndpointInner>,
-    /// The state has changed, or a message has come, and nobody was told yet.
+    /// The state has changed or a message has come, and the crate was not notified of it yet.
     pub(super) changed: AtomicBool,
     pub(super) me: Weak<Shared>,
 }
 
-/// What is true while the endpoint is connected and nothing is queued.
+/// Set while the endpoint is connected and nothing is queued.
 #[derive(Default)]
 pub(super) struct Open {
-    /// [`IDLE`], and what the peer permits.
+    /// [`IDLE`], and what the peer permits; 0 otherwise.
     pub(super) word: AtomicU64,
     /// The instance of the peer's fabric, in two halves.
     pub(super) peer: [AtomicU64; 2],
-    /// One-sided operations so far: roughly, as several threads may count at once.
+    /// The number of one-sided operations so far. It is approximate, since several threads may
+    /// count at once.
     pub(super) turn: AtomicU32,
 }
 
@@ -50,28 +51,28 @@ pub(super) const IDLE: u64 = 1 << 32;
 
 pub(super) struct EndpointInner {
     pub(super) state: EndpointState,
-    /// The peer that it is connected to, or, in the state Init, that it listens for.
+    /// The peer that the endpoint is connected to or, in the state Init, listens for.
     pub(super) expected: Option<Identity>,
-    /// It is connected only once that peer has come.
+    /// The endpoint is connected only once the expected peer has come.
     pub(super) listens: bool,
     /// The peer that came before this side connected.
     pub(super) visitor: Option<(Identity, Connection)>,
-    /// Apart, so that whoever looks can take it out.
+    /// Boxed, so that the thread that polls can take it out.
     pub(super) connection: Option<Box<Connection>>,
     pub(super) published: Option<Published>,
     /// The process of a client that had not come when this side connected.
     pub(super) awaited: Option<Arc<Process>>,
     pub(super) sends: VecDeque<Send>,
-    /// Of the first of them.
+    /// The number of bytes of the first send that are done.
     pub(super) copied: usize,
-    /// When the first of them fails, if it waits for the peer.
+    /// When the first send fails, if it waits for the peer.
     pub(super) due: Option<Instant>,
     pub(super) posted: VecDeque<Receive>,
     pub(super) done: VecDeque<Completion>,
     pub(super) retired: bool,
 }
 
-/// What a connection kept of the fabric's.
+/// What a connection has kept in the fabric.
 pub(super) type Kept = (Option<Published>, Option<Arc<Process>>);
 
 #[derive(Clone, Copy)]
@@ -118,7 +119,7 @@ impl Shared {
         try_lock(&self.inner)
     }
 
-    /// Puts into one word what one-sided operations ask.
+    /// Updates the words that one-sided operations read.
     pub(super) fn reopen(&self, inner: &EndpointInner) {
         let word = match (&inner.state, &inner.expected) {
             (EndpointState::Connected, Some(peer)) if inner.sends.is_empty() => {
@@ -132,32 +133,34 @@ impl Shared {
         self.open.word.store(word, Ordering::Release);
     }
 
-    /// The state changes: whoever asked is notified, once no lock is held.
+    /// Changes the state. The crate is notified once no lock is held.
     pub(super) fn set_state(&self, inner: &mut EndpointInner, state: EndpointState) {
         inner.state = state;
         self.set_changed();
         self.reopen(inner);
     }
 
-    /// A message has come that somebody asked for: they are notified, once no lock is held.
+    /// Notes that a message has come for which a caller has asked. The crate is notified once no
+    /// lock is held.
     pub(super) fn set_changed(&self) {
         self.changed.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if somebody is to be notified of a change.
+    /// Returns true if the crate must be notified of a change.
     #[inline]
     pub(super) fn has_changed(&self) -> bool {
         self.changed.load(Ordering::Relaxed)
     }
 
-    /// Tells of a change. No lock is held.
+    /// Notifies the crate of a change. The caller holds no lock.
     pub(in super::super) fn tell(&self) {
         if self.has_changed() && self.changed.swap(false, Ordering::Relaxed) {
             (self.config.changed)();
         }
     }
 
-    /// Both sides are there, or will be: what was posted is told to the peer.
+    /// Joins a connection whose other side is there, or will be: publishes the receives to the
+    /// peer.
     pub(super) fn join(&self, inner: &mut EndpointInner, mut connection: Connection) {
         connection.messages.set_parked(true);
         match self.config.pooled_room {
@@ -174,13 +177,13 @@ impl Shared {
         self.ports.mark_ready(self.number);
     }
 
-    /// It is connected, as far as this side is concerned.
+    /// Changes the state to Connected, as far as this side is concerned.
     pub(super) fn connected(&self, inner: &mut EndpointInner, peer: Identity) {
         inner.expected = Some(peer);
         self.set_state(inner, EndpointState::Connected);
     }
 
-    /// Something failed, and all else with it.
+    /// Fails the endpoint, and with it all jobs and receives.
     pub(super) fn fail(&self, inner: &mut EndpointInner, cause: JobError) {
         self.set_state(inner, EndpointState::Error(cause));
         inner.flush(JobError::flushed(cause));
@@ -188,8 +191,9 @@ impl Shared {
         self.ports.mark_ready(self.number);
     }
 
-    /// Ends what is there, and is as new. Nothing is touched any more when it returns. What it
-    /// returns is for the caller to drop, without the lock: that takes locks of the fabric's.
+    /// Ends the connection, and makes the endpoint as new. Once this returns, no memory is touched
+    /// any more. The caller drops the result without the lock, since that takes locks of the
+    /// fabric.
     pub(super) fn end(&self, inner: &mut EndpointInner) -> Kept {
         inner.flush(JobError::flushed(JobError::of(Reason::Reset)));
         inner.leave(Presence::Closed, self.number);
@@ -210,8 +214,8 @@ impl Shared {
         })
     }
 
-    /// The party that looks does so by itself from now on, and at this, while there is a
-    /// connection.
+    /// Polls the message ring without hints from now on (it is not parked any more). Returns the
+    /// message ring and what arrives next, while there is a connection.
     pub(super) fn start_polling(&self) -> Option<(Arc<MessageRing>, Watch)> {
         let inner = self.inner();
         let connection = inner.connection.as_ref()?;
@@ -224,14 +228,14 @@ impl Shared {
 }
 
 impl Ended for Shared {
-    /// The process that was to come: the next poll looks at it.
+    /// The client's process, which had not come yet, has ended: the next poll notices it.
     fn ended(&self) {
         self.ports.mark_ready(self.number);
     }
 }
 
 impl EndpointInner {
-    /// Fails if the client has not come, and never will.
+    /// Returns an error if the client has not come, and its process has ended.
     pub(super) fn check_awaited(&self) -> Result<(), JobError> {
         match &self.awaited {
             Some(process) if process.is_dead() => Err(JobError::of(Reason::PeerGone)),
@@ -239,7 +243,7 @@ impl EndpointInner {
         }
     }
 
-    /// Returns whether its ticket is still the one of this identity.
+    /// Returns true if the endpoint's ticket is still the one of this identity.
     pub(super) fn is(&self, identity: &Identity) -> bool {
         let ticket = self.published.as_ref().map(|published| &published.ticket);
         ticket.is_some_and(|ticket| {
@@ -247,7 +251,7 @@ impl EndpointInner {
         })
     }
 
-    /// Fails the first Job, and returns the error.
+    /// Fails the first job, and returns the error.
     pub(super) fn fail_first(&mut self, error: JobError) -> JobError {
         if let Some(send) = self.sends.pop_front() {
             self.done.push_back(Completion::new(send.token, Err(error)));
@@ -255,7 +259,7 @@ impl EndpointInner {
         error
     }
 
-    /// All that was accepted ends.
+    /// Ends everything that was accepted with this error.
     fn flush(&mut self, error: JobError) {
         let sends = self.sends.drain(..).map(|send| send.token);
         let receives = self.posted.drain(..).map(|posted| posted.token);
@@ -267,7 +271,7 @@ impl EndpointInner {
         (self.copied, self.due) = (0, None);
     }
 
-    /// The peer hears that this side has left.
+    /// Closes all connections, and thereby notifies the peers.
     fn leave(&mut self, presence: Presence, number: u32) {
         let visitor = self.visitor.take().map(|(_, connection)| connection);
         let connection = self.connection.take().map(|connection| *connection);

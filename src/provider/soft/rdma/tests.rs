@@ -1,4 +1,5 @@
-//! Messages between two halves of a message ring, and peers that write what they like.
+//! Tests of messages between the two ends of a message ring, and of peers that write arbitrary
+//! words.
 #![expect(unsafe_code, reason = "lends memory to a channel")]
 #![allow(clippy::unwrap_used)]
 
@@ -19,7 +20,7 @@ use crate::sync::atomic::Ordering;
 fn messages(shape: Shape) -> (MessageRing, MessageRing, Arc<Memory>) {
     let len = shape.len().unwrap();
     let (_memfd, mapping) = Arena::create(len).unwrap();
-    // SAFETY: the two ends of a message ring alone reach it, and a peer that is hostile, by
+    // SAFETY: only the two ends of a message ring, and a hostile peer, reach the memory, by
     // atomics.
     let memory = Arc::new(unsafe { Memory::new(mapping, len) });
     let end = |side| MessageRing::new(Arc::clone(&memory), shape, side);
@@ -44,7 +45,7 @@ fn head(kind: Kind, len: usize, immediate: u32) -> Head {
 enum Act {
     Post(usize),
     Send(usize),
-    /// One step of the sender, and one of the receiver, of at most so many bytes.
+    /// One step of the sender, and one of the receiver, each of at most this number of bytes.
     Step(usize),
     Take(usize),
 }
@@ -71,8 +72,8 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// A model: messages arrive whole, in order, where there was room, and never before a receive
-    /// is posted.
+    /// A model: messages arrive whole, in order, if the stream had capacity, and never before a
+    /// receive is posted.
     #[test]
     fn messages_arrive_whole_and_in_order(acts in acts()) {
         let (host, guest, _) = messages(Shape { host: 1, guest: 4 });
@@ -96,9 +97,9 @@ proptest! {
                     let (len, src) = (bytes.len(), segments(bytes));
                     let has_room = sending.part() == 0 && sending.has_room(&host, len);
                     let head = head(Kind::SendImm, len, 7);
-                    // SAFETY: the bytes are there, and long enough.
+                    // SAFETY: the slice exists, and is long enough.
                     let step = unsafe { sending.send(&host, head, &src, most) }.unwrap();
-                    // What it says to have room for, it sends at once.
+                    // What `has_room` accepts is sent at once.
                     prop_assert!(!has_room || step == Sent::All || most < len);
                     match step {
                         Sent::All => {
@@ -123,7 +124,7 @@ proptest! {
                         let received = posted.pop_front().unwrap();
                         let bytes = match sent.pop_front() {
                             Some(bytes) => bytes,
-                            // The last byte was taken before the sender said that it was all.
+                            // The last byte was taken before the sender reported the end.
                             None => unreachable!("a message that was not sent"),
                         };
                         prop_assert_eq!((head.kind, head.immediate), (Kind::SendImm, 7));
@@ -136,8 +137,8 @@ proptest! {
         }
     }
 
-    /// Whatever the peer writes, and when: no byte beyond what was lent is touched, and nothing
-    /// panics or continues for ever.
+    /// Whatever the peer writes, and whenever: no byte beyond the lent memory is touched, and
+    /// nothing panics or runs for ever.
     #[test]
     fn a_peer_that_scribbles_ends_its_own_connection(
         writes in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>(), 0..4_u8), 1..200),
@@ -152,7 +153,7 @@ proptest! {
         for _ in 0..4 {
             receiving.post(&host, room as u32);
         }
-        // The words that matter are few: they are hit as often as all others together.
+        // Only few words matter: together they are chosen as often as all others.
         let heads = (0..2).flat_map(|block| {
             let base = block * shape.len().unwrap() / 2;
             (0..16).map(move |word| base + 8 * word).chain((0..4).map(move |n| base + 384 + 8 * n))
@@ -166,11 +167,11 @@ proptest! {
                 2 => *at.get(&entries) + 8,
                 _ => at.index(shape.len().unwrap() / 8) * 8,
             };
-            // Often a number that could be one.
+            // Often this is a number that a peer could write.
             let word = if how < 2 { (word % 6) << 32 | word >> 52 } else { word };
             memory.word(at).store(word, Ordering::SeqCst);
             let dst = segments(&mut bytes[GUARD..GUARD + room]);
-            // SAFETY: the bytes are there, and long enough.
+            // SAFETY: the slice exists, and is long enough.
             let _ = unsafe { receiving.take(&host, Some((&dst, room)), usize::MAX) };
             let src = segments(&mut message);
             // SAFETY: as above.
@@ -208,8 +209,8 @@ fn pull_acts() -> impl Strategy<Value = Vec<PullAct>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// A model: messages are pulled whole and in order, no more than there are credits are on their
-    /// way, and who asked and found none is notified of the next one.
+    /// A model: messages are pulled whole and in order, at most as many as there are credits are in
+    /// flight, and a caller that asked and found none is notified of the next one.
     #[test]
     fn messages_are_pulled_whole_and_in_order(
         acts in pull_acts(),
@@ -220,9 +221,9 @@ proptest! {
         let mut receiving = Receiving::pulled(&guest, credits, STREAM as u32);
         let (mut waiting, mut sent) = (VecDeque::new(), VecDeque::new());
         let (mut fill, mut wanted) = (0_u8, true);
-        // What whoever looks knows: what it watches, and whether it was asked to look.
+        // What the polling thread knows: what it watches, and whether it was asked to poll.
         let (mut watch, mut looks) = (receiving.watch(), false);
-        // Messages that have come, and how many had at the last look.
+        // The number of messages that have arrived, and the number at the last poll.
         let (mut came, mut seen) = (0, 0);
         for act in acts.into_iter().chain([PullAct::Note]) {
             match act {
@@ -234,7 +235,7 @@ proptest! {
                     let Some(bytes) = waiting.front_mut() else { continue };
                     let (len, src) = (bytes.len(), segments(bytes));
                     let head = head(Kind::SendImm, len, 7);
-                    // SAFETY: the bytes are there, and long enough.
+                    // SAFETY: the slice exists, and is long enough.
                     match unsafe { sending.send(&host, head, &src, most) }.unwrap() {
                         Sent::All => {
                             sent.push_back(waiting.pop_front().unwrap());
@@ -276,7 +277,7 @@ proptest! {
         }
     }
 
-    /// As for messages that meet receives: whatever the peer writes.
+    /// As for messages that meet receives, whatever the peer writes.
     #[test]
     fn a_peer_that_scribbles_harms_nobody_who_pulls(
         writes in prop::collection::vec(
@@ -305,11 +306,11 @@ proptest! {
             receiving.ask(&host);
             let noted = receiving.note(&host);
             if noted.is_ok() {
-                // Or a peer keeps whoever looks from sleeping.
+                // Otherwise a peer could keep the polling thread from sleeping.
                 prop_assert!(!receiving.watch().finds(&host));
             }
             let dst = segments(&mut bytes[GUARD..GUARD + room]);
-            // SAFETY: the bytes are there, and long enough.
+            // SAFETY: the slice exists, and is long enough.
             let pulled = unsafe { receiving.pull(&host, &dst, room) };
             if let Ok(Some(head)) = pulled {
                 let data = matches!(head.kind, Kind::Send | Kind::SendImm);
@@ -332,7 +333,7 @@ fn a_message_is_taken_while_it_is_sent() {
     let (src, dst) = (segments(&mut message), segments(&mut room));
     let mut steps = 0;
     loop {
-        // SAFETY: the bytes are there, and long enough.
+        // SAFETY: the slice exists, and is long enough.
         let sent = unsafe { sending.send(&host, head(Kind::Send, len, 0), &src, usize::MAX) };
         // SAFETY: as above.
         let got = unsafe { receiving.take(&guest, Some((&dst, len)), usize::MAX) };
@@ -346,14 +347,14 @@ fn a_message_is_taken_while_it_is_sent() {
     assert!(message == room);
 }
 
-/// What a side has put into its stream is memory until it is given back, which it is once the peer
-/// has taken all; and both sides continue.
+/// The bytes of a side's stream take memory until it is given back, once the peer has taken all of
+/// them. Afterwards both sides continue.
 #[test]
 fn an_idle_side_gives_the_pages_of_its_stream_back() {
     let shape = Shape { host: 4, guest: 4 };
     let len = shape.len().unwrap();
     let (memfd, mapping) = Arena::create(len).unwrap();
-    // SAFETY: the two ends of a message ring alone reach it, by atomics.
+    // SAFETY: only the two ends of a message ring reach the memory, by atomics.
     let memory = Arc::new(unsafe { Memory::new(mapping, len) });
     let end = |side| MessageRing::new(Arc::clone(&memory), shape, side);
     let (host, guest) = (end(Side::Host), end(Side::Guest));
@@ -365,7 +366,7 @@ fn an_idle_side_gives_the_pages_of_its_stream_back() {
         let (mut sent, mut came) = (vec![round; MESSAGE], vec![0; MESSAGE]);
         receiving.post(&guest, MESSAGE as u32);
         let src = segments(&mut sent);
-        // SAFETY: the bytes are there, and long enough.
+        // SAFETY: the slice exists, and is long enough.
         let all = unsafe { sending.send(&host, head(Kind::Send, MESSAGE, 0), &src, MESSAGE) };
         assert_eq!(all, Ok(Sent::All));
         let is_there = || assert!(pages() - before >= MESSAGE as i64, "{}", pages());
@@ -381,12 +382,12 @@ fn an_idle_side_gives_the_pages_of_its_stream_back() {
         }
         assert!(came == sent);
         if round % 2 == 1 {
-            // Something was sent since it was asked last.
+            // Bytes were sent since the last call.
             sending.give_back(&host, false);
             is_there();
         }
         sending.give_back(&host, false);
-        // The pages that a stream shares with what lies before it stay.
+        // The pages that a stream shares with the words before it stay.
         assert!(pages() - before <= 3 * 4096, "{}", pages());
     }
 }

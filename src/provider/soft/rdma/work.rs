@@ -1,4 +1,4 @@
-//! What whoever looks at an endpoint does: takes what came, and sends what can be sent.
+//! What a poll of an endpoint does: it takes what has arrived, and sends what can be sent.
 #![expect(unsafe_code, reason = "does Jobs whose memory was lent")]
 
 use std::time::Instant;
@@ -12,12 +12,12 @@ use crate::device::{Completion, EndpointState};
 use crate::error::{JobError, Reason};
 use crate::sync::deadline;
 
-/// Bytes that are copied at one look.
+/// The maximum number of bytes that one poll copies in each direction.
 const LOOK: usize = 256 << 10;
 
-/// Notifies the peer of messages. Returns false if nobody has them: the next look takes what came
-/// before, and fails. `told` says which of the completions are of messages, a bit for each of the
-/// first 64.
+/// Notifies the peer of messages. Returns false if the peer has ended: the completions of these
+/// messages then become errors, and the next poll takes what came before, and fails. `told` has a
+/// bit for each of the first 64 completions, which says whether it is one of a message.
 fn notify(connection: &Connection, done: &mut [Completion], told: u64) -> bool {
     let notified = connection.notify_message();
     if !notified {
@@ -30,30 +30,30 @@ fn notify(connection: &Connection, done: &mut [Completion], told: u64) -> bool {
     notified
 }
 
-/// Returns what a message to a peer that has left ends with.
+/// Returns the error of a message to a peer that has left.
 #[cold]
 fn gone(connection: &Connection) -> JobError {
     let left = connection.presence().err();
     JobError::flushed(left.unwrap_or(JobError::of(Reason::PeerGone)))
 }
 
-/// What a look at an endpoint came to.
+/// The result of a poll of an endpoint.
 #[derive(Default)]
 pub(super) struct Look {
-    /// Completions.
+    /// The number of completions.
     pub(super) filled: usize,
     /// There is more to do at once.
     pub(super) more: bool,
     /// A message came.
     pub(super) traffic: bool,
-    /// It is retired, and nothing is left.
+    /// The endpoint is retired, and nothing is left to do.
     pub(super) finished: bool,
-    /// What comes next, while there is a connection.
+    /// What arrives next, while there is a connection.
     pub(super) watch: Option<Watch>,
 }
 
 impl Look {
-    /// Hands out a completion, for which there is room.
+    /// Puts a completion into `out`, which has capacity for it.
     fn put(&mut self, out: &mut [Completion], completion: Completion) {
         out[self.filled] = completion;
         self.filled += 1;
@@ -61,7 +61,7 @@ impl Look {
 }
 
 impl EndpointInner {
-    /// Hands out what has completed.
+    /// Puts completions that wait into `out`.
     fn drain(&mut self, out: &mut [Completion], look: &mut Look) {
         while look.filled < out.len()
             && let Some(completion) = self.done.pop_front()
@@ -72,11 +72,11 @@ impl EndpointInner {
 }
 
 impl Shared {
-    /// Looks what there is to do, and does a part of it.
+    /// Polls the endpoint: does a part of what there is to do.
     ///
     /// # Safety
     ///
-    /// The memory of what was accepted is valid and leased.
+    /// The memory of all accepted jobs and receives is valid and leased.
     pub(super) unsafe fn look(&self, out: &mut [Completion]) -> Look {
         let mut guard = self.inner();
         let inner = &mut *guard;
@@ -96,8 +96,8 @@ impl Shared {
         look
     }
 
-    /// Takes what came, and sends what can be sent. An error is what the endpoint fails with; who
-    /// it is of was notified.
+    /// Takes what has arrived, and sends what can be sent. The endpoint fails with the error that
+    /// this returns; a job that caused it has its completion already.
     ///
     /// # Safety
     ///
@@ -109,11 +109,11 @@ impl Shared {
         look: &mut Look,
     ) -> Result<(), JobError> {
         let Some(mut connection) = inner.connection.take() else {
-            // The guest has not come yet.
+            // The guest has not connected yet.
             inner.check_awaited()?;
             return self.wait(inner).map_err(|error| inner.fail_first(error));
         };
-        // First: what it published before it left is still taken.
+        // First: what the peer published before it left is still taken.
         let there = connection.presence();
         let received = match self.config.pooled_room {
             Some(_) => self.note(&mut connection, look),
@@ -132,7 +132,7 @@ impl Shared {
         sent.and(left.map_or(Ok(()), Err))
     }
 
-    /// Looks whether messages have come that wait to be pulled.
+    /// Checks whether messages have come that wait to be pulled.
     fn note(&self, connection: &mut Connection, look: &mut Look) -> Result<(), JobError> {
         let nonsense = |_| JobError::of(Reason::PeerNonsense);
         let told = connection.receiving.note(&connection.messages);
@@ -164,8 +164,8 @@ impl Shared {
                 .posted
                 .front()
                 .map(|posted| (&posted.dst, posted.room));
-            // SAFETY: the oldest receive's memory, which is valid and leased as the caller
-            // promises.
+            // SAFETY: this is the memory of the oldest receive, which is valid and leased as the
+            // caller promises.
             let got = unsafe { connection.receiving.take(&connection.messages, dst, left) };
             let head = match got {
                 Err(_) => break Err(JobError::of(Reason::PeerNonsense)),
@@ -234,15 +234,15 @@ impl Shared {
             let before = inner.copied;
             let to_nobody = has_left && job.verb.is_told();
             if to_nobody && connection.has_to_be_pulled() {
-                // The connection stays until all that came was taken.
+                // The connection stays until all messages were pulled.
                 self.complete(inner, connection);
                 look.put(out, Completion::new(token, Err(gone(connection))));
                 continue;
             }
             let step = match to_nobody {
-                // It fails with the connection, once all that came before was taken.
+                // The job fails with the connection, once everything that arrived before was taken.
                 true => Ok(Step::Waits),
-                // SAFETY: the Job's memory is valid and leased, as the caller promises.
+                // SAFETY: the job's memory is valid and leased, as the caller promises.
                 false => unsafe { connection.step(&job, &mut inner.copied, left) },
             };
             published |= job.verb.is_told() && !to_nobody;
@@ -250,7 +250,7 @@ impl Shared {
                 Ok(Step::Done(_)) => job.len - before,
                 _ => inner.copied - before,
             };
-            // What moves nothing takes its time too.
+            // Operations without bytes take time as well.
             left = left.saturating_sub(moved.max(64));
             match step {
                 Ok(Step::Done(answer)) => {
@@ -278,8 +278,9 @@ impl Shared {
         result.map_err(|error| inner.fail_first(error))
     }
 
-    /// The first Job waits for the peer, and had `before` bytes sent. Returns whether to look once
-    /// more: the peer must see that this side waits, or have posted before.
+    /// Waits with the first job for the peer; `before` bytes of it were sent before this poll.
+    /// Returns true if the caller must try once more: the peer must see that this side waits, or
+    /// may have posted before.
     fn waits(
         &self,
         inner: &mut EndpointInner,
@@ -293,13 +294,13 @@ impl Shared {
             connection.want(true);
             return Ok(true);
         }
-        // Of a peer that has left, messages were not taken in time.
+        // If the peer has left, messages of it were not pulled in time.
         let left = connection.presence().err();
         let waited = self.wait(inner).map_err(|error| left.unwrap_or(error));
         waited.map(|()| false)
     }
 
-    /// Completes the first Job.
+    /// Completes the first job.
     fn complete(&self, inner: &mut EndpointInner, connection: &mut Connection) {
         inner.sends.pop_front();
         inner.copied = 0;
@@ -307,7 +308,7 @@ impl Shared {
         self.ports.count();
     }
 
-    /// The first Job continues.
+    /// Clears the time limit of the first job, which makes progress.
     fn clear_timeout(&self, inner: &mut EndpointInner, connection: &mut Connection) {
         inner.due = None;
         if connection.wants {
@@ -315,7 +316,7 @@ impl Shared {
         }
     }
 
-    /// The first Job waits for the peer, but not for ever.
+    /// Lets the first job wait for the peer, until its time limit.
     fn wait(&self, inner: &mut EndpointInner) -> Result<(), JobError> {
         if inner.sends.is_empty() {
             return Ok(());

@@ -4,14 +4,14 @@ use super::{Function, Port, View};
 use crate::device::{Caps, DevInfo, PciAddr, PciFunction, RepCaps, RepInfo};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The serial number of a card that was given none.
+/// The serial number of a card for which the program sets none.
 const CARD: &str = "TD0000X00000";
 
 /// A card: its serial number, its ports, and the functions behind each.
 ///
-/// The two sides of one card are processes whose topologies have the same serial number. It
-/// defaults to `TD0000X00000`; `TOKIO_DOCA_SOFT_CARD=NAME` gives the card of the default software
-/// device another one. A topology is built in code:
+/// The two sides of one card are processes whose topologies have the same serial number. The serial
+/// number defaults to `TD0000X00000`; `TOKIO_DOCA_SOFT_CARD=NAME` sets the one of the default
+/// software device's card. A topology is built in code:
 ///
 /// ```
 /// use tokio_doca::device::contract::Provider;
@@ -36,7 +36,7 @@ pub struct Topology {
 }
 
 impl Default for Topology {
-    /// Returns the card of the Core guide's figure: five functions of the host, and two ports with
+    /// Returns the card of the figure in the Core guide: five host functions, and two ports with
     /// a sub-function each.
     fn default() -> Topology {
         let host = |function| PciAddr::new(0x0b, 0, function);
@@ -72,11 +72,11 @@ impl Topology {
         checked.map_err(|error| error.with_call("Topology::new"))
     }
 
-    /// Gives the card another serial number.
+    /// Sets the serial number of the card.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` unless it has 1 to 20 letters and digits.
+    /// `InvalidValue` unless `serial` has 1 to 20 letters and digits.
     pub fn with_card(mut self, serial: impl Into<String>) -> Result<Topology> {
         self.card = serial.into();
         let checked = self.checked();
@@ -188,8 +188,8 @@ impl Topology {
         Some(port.functions.iter().map(representor).collect())
     }
 
-    /// Returns the unique name of a function. It stays when the function moves, or when others come
-    /// and go.
+    /// Returns the unique name of a function. It stays the same when the function moves, or when
+    /// other functions are plugged in or unplugged.
     pub(in crate::provider::soft) fn vuid(&self, function: &str) -> String {
         format!("{}{}", self.card(), function.to_uppercase())
     }
@@ -264,7 +264,7 @@ mod tests {
             assert_eq!(error.kind(), kind, "{error}");
             assert!(error.to_string().contains(part), "{part:?}: {error}");
         }
-        // The two sides have addresses of their own.
+        // The host and the DPU each have PCI addresses of their own.
         Topology::new([p0()]).unwrap();
         default().check().unwrap();
     }

@@ -8,17 +8,17 @@ use super::card::Topology;
 use super::function::Port;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Characters of a device's name at most, as in Linux.
+/// The maximum length of a device's name, as in Linux.
 const NAME_MAX: usize = 15;
-/// Characters of a serial number at most.
+/// The maximum length of a serial number.
 const CARD_MAX: usize = 20;
-/// Ports of a card at most: an export names the port in a byte.
+/// The maximum number of ports of a card: an export names the port in a byte.
 const PORTS_MAX: usize = 255;
-/// Functions of one port at most.
+/// The maximum number of functions of one port.
 const FUNCTIONS_MAX: usize = 1024;
 
 impl Topology {
-    /// Returns it if it keeps the rules, and else the one that it breaks.
+    /// Returns the topology if it keeps all rules, and otherwise the rule that it breaks.
     pub(super) fn checked(self) -> Result<Topology> {
         let broken = |text| Error::new(ErrorKind::InvalidValue, None, text);
         self.check().map_err(broken)?;

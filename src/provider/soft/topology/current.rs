@@ -1,11 +1,11 @@
-//! The topology that a provider shows now.
+//! The current topology of a provider.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::card::Topology;
 use crate::sync::lock;
 
-/// The topology as it is now: one for a provider and all its devices.
+/// The current topology, which a provider and all its devices share.
 #[derive(Clone)]
 pub(in super::super) struct CurrentTopology(Arc<Mutex<Topology>>);
 

@@ -1,4 +1,4 @@
-//! The ports and functions of a card, as code gives them; [`Topology`] checks them.
+//! The ports and functions of a card, as a program describes them. [`Topology`] checks them.
 //!
 //! [`Topology`]: super::Topology
 
@@ -41,14 +41,14 @@ pub struct Port {
 pub struct Function {
     pub(super) name: String,
     pub(super) kind: PciFunction,
-    /// `None` for a sub-function.
+    /// The PCI address; `None` for a sub-function, which uses the one of its port.
     pub(super) own_addr: Option<PciAddr>,
     pub(super) representor: String,
     emulated: bool,
 }
 
 impl Port {
-    /// Returns a port of this name, at this address of the DPU.
+    /// Returns a port with this name, at this address of the DPU.
     pub fn new(name: impl Into<String>, addr: PciAddr) -> Port {
         Port {
             name: name.into(),
@@ -66,18 +66,18 @@ impl Port {
 }
 
 impl Function {
-    /// Returns a physical function of the host. Its representor is called `h` and its name.
+    /// Returns a physical function of the host. Its representor is named `h` followed by `name`.
     pub fn pf(name: impl Into<String>, addr: PciAddr) -> Function {
         Function::of_host(name.into(), addr, PciFunction::Pf)
     }
 
-    /// Returns a virtual function of the host. Its representor is called `h` and its name.
+    /// Returns a virtual function of the host. Its representor is named `h` followed by `name`.
     pub fn vf(name: impl Into<String>, addr: PciAddr) -> Function {
         Function::of_host(name.into(), addr, PciFunction::Vf)
     }
 
     /// Returns a sub-function, which is a device of the DPU. Its representor has the name that
-    /// Linux would give it: that of `p0s0` is `pf0sf0`.
+    /// Linux would give it: for `p0s0` it is `pf0sf0`.
     pub fn sf(name: impl Into<String>) -> Function {
         let name = name.into();
         Function {
@@ -99,26 +99,27 @@ impl Function {
         }
     }
 
-    /// Gives its representor another name.
+    /// Sets the name of the function's representor.
     #[must_use = "it is the function with the name"]
     pub fn representor(mut self, name: impl Into<String>) -> Function {
         self.representor = name.into();
         self
     }
 
-    /// Makes it a function that the DPU emulates, and no network function.
+    /// Makes this a function that the DPU emulates, instead of a network function.
     #[must_use = "it is the function that is emulated"]
     pub fn emulated(mut self) -> Function {
         self.emulated = true;
         self
     }
 
-    /// Returns its address on the bus of its view: a sub-function has that of its port.
+    /// Returns the address on the bus of the function's view. A sub-function has the address of its
+    /// port.
     pub(super) fn addr(&self, port: &Port) -> PciAddr {
         self.own_addr.unwrap_or(port.addr)
     }
 
-    /// Returns true if it is a device of the host's view.
+    /// Returns true if the function is a device of the host's view.
     pub(super) fn is_hosts(&self) -> bool {
         self.kind != PciFunction::Sf
     }

@@ -1,4 +1,4 @@
-//! Which devices and representors a process has: those of the host, or those of the DPU.
+//! The devices and representors of a process: those of the host, or those of the DPU.
 //!
 //! | view | device | port | PCI address | its representor, on the DPU |
 //! |---|---|---|---|---|
@@ -8,9 +8,9 @@
 //! | DPU | `p0`, and its sub-function `p0s0` | 0 | `03:00.0` | `pf0sf0` (of `p0s0`), behind `p0` |
 //! | DPU | `p1`, and its sub-function `p1s0` | 1 | `03:00.1` | `pf1sf0` (of `p1s0`), behind `p1` |
 //!
-//! That is the default ([`Topology::default`], Core guide 3.2.1.2). Others are built in code. What
-//! a host function of a port exports to the DPU, only the DPU's device of that port imports
-//! (3.2.1.3); sub-functions import nothing.
+//! This is the default ([`Topology::default`], Core guide 3.2.1.2). Other topologies are built in
+//! code. If a host function of a port exports memory to the DPU, only the DPU's device of that port
+//! can import it (3.2.1.3); sub-functions import nothing.
 
 mod card;
 mod check;

@@ -6,8 +6,8 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// The side of the card that a process is on.
 ///
-/// Defaults to the host, unless `TOKIO_DOCA_SOFT=dpu` is in the environment of the process. A
-/// provider built in code has the view of [`SoftBuilder::view`](crate::soft::SoftBuilder::view).
+/// Defaults to the host, unless the environment has `TOKIO_DOCA_SOFT=dpu`. A provider that is built
+/// in code has the view of [`SoftBuilder::view`](crate::soft::SoftBuilder::view).
 ///
 /// ```
 /// use tokio_doca::soft::{Soft, View};
@@ -20,17 +20,17 @@ use crate::error::{Error, ErrorKind, Result};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum View {
-    /// The host: its functions export to the DPU.
+    /// The host. Its functions export to the DPU.
     #[default]
     Host,
-    /// The DPU: its ports import what the host exports, and have the representors.
+    /// The DPU. Its ports import what the host exports, and have the representors.
     Dpu,
 }
 
 impl FromStr for View {
     type Err = Error;
 
-    /// Reads `host` or `dpu`.
+    /// Parses `host` or `dpu`.
     fn from_str(name: &str) -> Result<View> {
         match name {
             "host" => Ok(View::Host),

@@ -1,4 +1,4 @@
-//! How this process connects to what a ticket is of: one connection, one request, one reply.
+//! How this process connects to the object of a ticket: one connection, one request, one reply.
 
 use std::mem;
 use std::sync::Arc;
@@ -23,25 +23,26 @@ use crate::sync::lock;
 /// The descriptors that came with a reply.
 pub(in super::super) type Descriptors = ArrayVec<Guarded, DESCRIPTORS>;
 
-/// What a client got.
+/// The result of a request that was granted.
 pub(in super::super::super) struct Granted {
     pub(in super::super::super) payload: Payload,
-    /// Nothing is known of these: whoever maps them checks what they are.
+    /// Unchecked descriptors: the caller that maps them checks what they are.
     pub(in super::super::super) descriptors: [Guarded; DESCRIPTORS],
-    /// True if the connection has to stay open, since its end is all that one of the two can watch.
+    /// True if the connection has to stay open, because one of the two processes can watch the
+    /// other only by it.
     pub(in super::super::super) stays: bool,
-    /// The connection: a service that wanted to keep it has it as well. If none did, the server can
-    /// be asked again on it ([`Process::keep_line`]).
+    /// The connection. A service that keeps its end uses it too. If no service does, later requests
+    /// to the server can use it ([`Process::keep_line`]).
     pub(in super::super::super) line: Line,
     pub(in super::super::super) process: Arc<Process>,
 }
 
 impl Ticket {
-    /// The service, if it is of this process; `None` if it is of another.
+    /// Returns the service, if it is of this process, and `None` if it is of another one.
     ///
     /// # Errors
     ///
-    /// As [`connect`](Ticket::connect) for an object that is not exported any more; `BadState` in a
+    /// As for [`connect`](Ticket::connect), if the object is not exported any more; `BadState` in a
     /// fork.
     pub(in super::super::super) fn local(&self) -> Option<Result<Arc<dyn Service>>> {
         let fabric = match current::fabric() {
@@ -57,13 +58,13 @@ impl Ticket {
             let (_, entry) = table.claimed(slot, |key| *key == self.key)?;
             (entry.kind == self.kind.number).then(|| entry.service.clone())
         });
-        // Outside the lock, as it may be the last one of the service.
+        // The lock is not held here, as this may drop the last reference to the service.
         let service = claimed.and_then(|service| service.upgrade());
         Some(service.ok_or_else(|| self.unknown()))
     }
 
-    /// Returns true if this process is the server of two that have each other's ticket: the one
-    /// whose instance is smaller.
+    /// Returns true if this process is the server of two that have each other's ticket: the process
+    /// with the smaller instance is.
     ///
     /// # Errors
     ///
@@ -72,15 +73,19 @@ impl Ticket {
         Ok(instance()? < self.instance)
     }
 
-    /// Connects to the service in another process, and waits until the deadline at most.
+    /// Connects to the service in another process. Waits at most until the deadline.
     ///
     /// # Errors
     ///
-    /// `ConnectionAborted` if the service refuses, or the object is not exported any more
-    /// (`NotPermitted` for memory); `InUse` if another client has a sync event; `ConnectionReset`
-    /// if the process has ended; `NotSupported` from another host or network namespace;
-    /// `NotPermitted` if the process that answers is not the one that exported the object;
-    /// `TimedOut`; `BadState` in a fork; `OperatingSystem` if a system call fails.
+    /// - `ConnectionAborted` if the service refuses, or if the object is not exported any more
+    ///   (`NotPermitted` for memory).
+    /// - `InUse` if another client has the sync event.
+    /// - `ConnectionReset` if the process has ended.
+    /// - `NotSupported` from another host or network namespace.
+    /// - `NotPermitted` if the process that answers is not the one that exported the object.
+    /// - `TimedOut` if the deadline has passed.
+    /// - `BadState` in a fork.
+    /// - `OperatingSystem` if a system call fails.
     pub(in super::super::super) fn connect(
         &self,
         payload: &Payload,
@@ -112,20 +117,22 @@ impl Ticket {
         })
     }
 
-    /// Checks whether a client's process has ended, or its ticket is stale because it was reset or
-    /// dropped since.
+    /// Checks whether a client's process has ended, and whether its ticket is stale because the
+    /// client was reset or dropped since.
     ///
-    /// Returns the process, which is watched from now on, if the kernel says which one it is.
+    /// Returns the process, which is watched from now on, if the kernel identifies it.
     ///
-    /// It asks with a payload that no endpoint writes and that is therefore refused. A stale ticket
-    /// is refused for its slot, generation and key. A client that cannot be reached from here may
-    /// still come.
+    /// The request has a payload that no endpoint sends, so the client refuses it. If the ticket is
+    /// stale, the client refuses it for its slot, generation or key instead. A client that cannot
+    /// be reached from here may still come.
     ///
     /// # Errors
     ///
-    /// `ConnectionReset` if the client's process has ended, `ConnectionAborted` if the ticket is
-    /// stale, `NotSupported` if it is of another host, `TimedOut`; `OperatingSystem` if the process
-    /// cannot be watched.
+    /// - `ConnectionReset` if the client's process has ended.
+    /// - `ConnectionAborted` if the ticket is stale.
+    /// - `NotSupported` if the client is on another host.
+    /// - `TimedOut` if the deadline has passed.
+    /// - `OperatingSystem` if the process cannot be watched.
     pub(in super::super::super) fn probe(&self, deadline: Instant) -> Result<Option<Arc<Process>>> {
         let fabric = current::fabric()?;
         self.is_of_this_host()?;
@@ -138,7 +145,8 @@ impl Ticket {
                     if dialed.known.is_some() {
                         return Ok(dialed.known);
                     }
-                    // Without a pidfd the end of this connection would count as the process's.
+                    // Without a pidfd, the end of this connection would count as the end of the
+                    // process.
                     let (socket, shared) = (dialed.line.socket(), self.kind.shares_watch);
                     let watch = |pidfd| {
                         Process::across(&fabric, self.instance, socket, Some(pidfd), shared)
@@ -147,15 +155,15 @@ impl Ticket {
                     process.map_err(|errno| self.os("to watch", errno))
                 }
             },
-            // A path may not be visible here.
+            // The path may exist, but not be visible from here.
             Err((ErrorKind::ConnectionReset, _)) if is_path => Ok(None),
             Err((ErrorKind::ConnectionReset | ErrorKind::TimedOut, error)) => Err(error),
-            // It cannot be asked from here.
+            // The client cannot be reached from here.
             Err(_) => Ok(None),
         }
     }
 
-    /// Checks whether the ticket was made on this host, since its last start.
+    /// Checks that the ticket was made on this host, since it was last started.
     pub(in super::super::super) fn is_of_this_host(&self) -> Result<()> {
         self.same_boot(&place::boot()?)
     }
@@ -174,8 +182,8 @@ impl Ticket {
         Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 
-    /// Checks whether the ticket names the socket of its own instance, and has it dialled without
-    /// following a link. A forged one may name another socket, so that this process connects there.
+    /// Checks that the ticket names the socket of its own instance, and makes the dialling follow
+    /// no link. A forged ticket may name another socket, to make this process connect there.
     pub(in super::super::super) fn lead_to_its_process(&mut self) -> Result<()> {
         if !listener::is_of(&self.address, &self.instance) {
             return Err(self.forged("and its own process listens at another socket"));
@@ -194,7 +202,7 @@ impl Ticket {
         Error::new(ErrorKind::NotPermitted, None, text)
     }
 
-    /// Checks whether the server can be reached from here at all.
+    /// Checks that the server can be reached from here.
     pub(in super::super) fn reachable(&self, here: &Place) -> Result<()> {
         self.same_boot(&here.boot)?;
         let who = self.kind.who;
@@ -210,7 +218,7 @@ impl Ticket {
         Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 
-    /// Returns what an answer to this request is worth.
+    /// Returns the reply and the descriptors of an answer, if it grants the request.
     ///
     /// # Errors
     ///
@@ -244,13 +252,13 @@ impl Ticket {
                 let errno = Errno::from_raw(reply.errno.get());
                 return Err(Error::os(None, what, errno.into()));
             }
-            // Its version is ours.
+            // The reply has this library's version, so it cannot say that the versions differ.
             Status::Version => return Err(self.nonsense()),
         };
         Err(Error::new(kind, None, text))
     }
 
-    /// Returns a reply that grants the request, if it is proved.
+    /// Returns a reply that grants the request, if its proof is right.
     fn granted_by(
         &self,
         request: &Request,
@@ -272,7 +280,7 @@ impl Ticket {
         }
     }
 
-    /// The object is not exported any more.
+    /// Returns the error for an object that is not exported any more.
     pub(super) fn unknown(&self) -> Error {
         let text = format!(
             "the {}'s {} (slot {}, generation {}) was taken back, reset, stopped or dropped since it was exported, or the bytes are \
@@ -282,7 +290,7 @@ impl Ticket {
         Error::new(self.kind.unknown, None, text)
     }
 
-    /// Returns the error of a system call that failed, with what it was to do with the server.
+    /// Returns the error of a system call; `what` says what it does to the server.
     pub(super) fn os(&self, what: &str, errno: Errno) -> Error {
         Error::os(None, format!("{what} the {}", self.kind.who), errno.into())
     }

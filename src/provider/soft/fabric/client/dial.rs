@@ -1,4 +1,4 @@
-//! A connection to a server, by which it is asked: one that is kept, or a new one.
+//! The connection on which a server is asked: one that was kept, or a new one.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use super::super::watch::Process;
 use super::connect::Descriptors;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How often a server is asked that hangs up. A server that lives does so if strangers connect
-/// without end, and push out those that have not spoken yet; where a server has ended, nobody
-/// listens when it is asked again.
+/// How often a client connects to a server that hangs up. A live server hangs up if strangers
+/// connect endlessly, and push out clients that have not sent their request yet. If the server has
+/// ended, the next try finds no listener.
 const TRIES: u32 = 8;
 
-/// A reply as it came, which may be any bytes with any descriptors.
+/// An answer as it came: any bytes, with any descriptors.
 pub(in super::super) struct Answer {
     pub(super) bytes: [u8; REPLY_LEN],
     pub(super) len: usize,
@@ -29,10 +29,10 @@ pub(in super::super) struct Answer {
 pub(in super::super) struct Dialed {
     pub(in super::super) line: Line,
     pub(in super::super) nonce: Id,
-    /// Of the server's process. `None` if there is no such thing here, so that the connection has
-    /// to stay open.
+    /// The server's pidfd. `None` if the kernel gives none, so that the connection has to stay
+    /// open.
     pub(in super::super) pidfd: Option<OwnedFd>,
-    /// The process, if it was asked on this connection before, and watches the pidfd.
+    /// The process, if it was asked on this connection before. It is watched by a pidfd.
     pub(super) known: Option<Arc<Process>>,
 }
 
@@ -44,8 +44,8 @@ impl Dialed {
 }
 
 impl Ticket {
-    /// Asks until there is an answer: on a connection to the process that is kept, if there is one.
-    /// The server may have hung up on that.
+    /// Asks until an answer comes. Tries the connections to the process that were kept first; the
+    /// server may have hung up on them.
     pub(super) fn ask(
         &self,
         fabric: &Fabric,
@@ -92,7 +92,8 @@ impl Ticket {
                 return Err(Error::os(None, what, errno.into()));
             }
         };
-        // Before it answers: then it is the process that answered.
+        // The pidfd is taken before the answer comes: if the process still lives then, the pidfd is
+        // the one of the process that answered.
         let line = Line::new(self, socket);
         let pidfd = match socket::pidfd(line.socket()) {
             Ok(pidfd) => pidfd,
@@ -148,7 +149,8 @@ impl Ticket {
 
 #[cfg(fuzzing)]
 impl Answer {
-    /// One that never travelled; `None` if it is longer than what is read.
+    /// Returns an answer that never travelled, or `None` if it is longer than an answer that is
+    /// read.
     pub(in super::super) fn made_up(bytes: &[u8], descriptors: Descriptors) -> Option<Answer> {
         let mut read = [0; REPLY_LEN];
         read.get_mut(..bytes.len())?.copy_from_slice(bytes);

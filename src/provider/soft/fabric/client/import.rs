@@ -1,4 +1,4 @@
-//! Imported memory, and the words that say whether it is still exported.
+//! Imported memory, and the words that show whether it is still exported.
 #![expect(unsafe_code, reason = "Segments carry it as an address")]
 
 use std::os::fd::OwnedFd;
@@ -20,20 +20,20 @@ use super::connect::Granted;
 use crate::device::{ImportOrigin, Imported};
 use crate::error::{Error, ErrorKind, JobError, Result};
 
-/// What keeps imported memory, and what the key of its Segments points to.
+/// Keeps imported memory. The key of its Segments is the address of this value.
 #[repr(align(8))]
 pub(in super::super::super) struct Import {
     word: Word,
     generation: u32,
     peer: Arc<Peer>,
-    /// Of the exporter's fabric.
+    /// The instance of the exporter's fabric.
     instance: [u64; 2],
     /// `None` for memory of this process.
     _memory: Option<Mapping>,
 }
 
 impl Import {
-    /// `None` for a slot that no control page has.
+    /// Returns `None` for a slot that no control page has.
     fn new(peer: Arc<Peer>, ticket: &Ticket, memory: Option<Mapping>) -> Option<Arc<Import>> {
         Some(Arc::new(Import {
             word: peer.words().word(ticket.slot)?,
@@ -44,12 +44,12 @@ impl Import {
         }))
     }
 
-    /// Returns the key of Segments of this memory: a multiple of 8, and not 0.
+    /// Returns the key of this memory's Segments: a multiple of 8, and not 0.
     fn key(self: &Arc<Import>) -> u64 {
         Arc::as_ptr(self).expose_provenance() as u64
     }
 
-    /// Returns what a key points to.
+    /// Returns the import of a key.
     ///
     /// # Safety
     ///
@@ -58,21 +58,23 @@ impl Import {
     #[inline]
     pub(in super::super::super) unsafe fn from_key<'a>(key: u64) -> &'a Import {
         let import: *const Import = std::ptr::with_exposed_provenance(key as usize);
-        // SAFETY: as the caller promises it points into an Arc that lives; `key` has exposed its
-        // address.
+        // SAFETY: the key points into an Arc that lives, as the caller promises, and `key` has
+        // exposed its address.
         unsafe { &*import }
     }
 
-    /// Returns whether the process exported it whose fabric has this instance, in its two halves.
+    /// Returns true if the process that exported the memory has a fabric with this instance, in two
+    /// halves.
     #[inline]
     pub(in super::super::super) fn is_of(&self, instance: &[u64; 2]) -> bool {
         self.instance == *instance
     }
 
-    /// Checks whether the memory is still exported: three loads.
+    /// Checks that the memory is still exported. This takes three loads.
     #[inline]
     pub(in super::super::super) fn check(&self) -> Result<(), JobError> {
-        // First, so that an exporter that was killed is called so: its page may say anything.
+        // This comes first, so that the error names an exporter that was killed: its page may say
+        // anything.
         if self.peer.is_gone() {
             return Err(JobError::exporter_gone());
         }
@@ -89,14 +91,18 @@ impl ImportOrigin for Import {
     }
 }
 
-/// Imports memory. It waits for the exporter, and for the kernel that maps the memory, until the
-/// deadline.
+/// Imports memory. Waits for the exporter, and for the kernel that maps the memory, at most until
+/// the deadline.
 ///
 /// # Errors
 ///
-/// `NotSupported` from another host or network namespace; `ConnectionReset` if the exporter has
-/// ended; `NotPermitted` if the exporter does not know the export, or sends what is not to be
-/// trusted; `TimedOut`; `BadState` in a fork; `OperatingSystem` if a system call fails.
+/// - `NotSupported` from another host or network namespace.
+/// - `ConnectionReset` if the exporter has ended.
+/// - `NotPermitted` if the exporter does not know the export, or sends memory that cannot be
+///   trusted.
+/// - `TimedOut` if the deadline has passed.
+/// - `BadState` in a fork.
+/// - `OperatingSystem` if a system call fails.
 pub(in super::super::super) fn import(
     ticket: &Ticket,
     info: &MemoryInfo,
@@ -132,7 +138,7 @@ pub(in super::super) fn other(
     finish(ticket, info, peer, addr, Some(memory))
 }
 
-/// Returns the exporter with this control page, which is mapped if it is not already.
+/// Returns the exporter with this control page, which is mapped unless it is mapped already.
 fn exporter(ticket: &Ticket, granted: &Granted, control: &OwnedFd) -> Result<Arc<Peer>> {
     let wrong = |errno| match errno {
         Errno::EBADMSG => {
@@ -146,14 +152,14 @@ fn exporter(ticket: &Ticket, granted: &Granted, control: &OwnedFd) -> Result<Arc
     granted.process.exporter(page, map)
 }
 
-/// Imports memory of this process: no socket, and no second mapping.
+/// Imports memory of this process, without a socket and a second mapping.
 fn own(ticket: &Ticket, info: &MemoryInfo, service: Arc<dyn Service>) -> Result<Imported> {
     let memory = service.as_any().downcast::<Memory>().ok();
     let Some(memory) = memory.filter(|memory| memory.info == *info) else {
         return Err(ticket.unknown());
     };
     let addr = NonNull::new(memory.addr.load(Relaxed));
-    // The party that drops the last owner drops the export as well.
+    // The drop of the last owner also ends the export.
     let (Some(owner), Some(addr)) = (memory.owner.upgrade(), addr) else {
         return Err(ticket.unknown());
     };

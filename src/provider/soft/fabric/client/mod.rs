@@ -1,5 +1,5 @@
-//! The client's side: how this process [connects](connect) to what a ticket is of, and what it
-//! makes of [imported](mod@import) memory.
+//! The client's side: how this process [connects](connect) to the object of a ticket, and how it
+//! uses [imported](mod@import) memory.
 //!
 //! These files import all of the fabric; nothing of the fabric imports them.
 

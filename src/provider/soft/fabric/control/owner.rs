@@ -1,18 +1,18 @@
-//! The owner's word of a control page, by which the kernel says that the owner has gone.
+//! The owner's word of a control page: the kernel marks it once the owner has ended.
 //!
 //! | word | meaning |
 //! |---|---|
 //! | with `FUTEX_OWNER_DIED` | the process has ended, or has replaced its program (execve(2)) |
 //! | without it | nothing |
 //!
-//! The word is a robust futex (`Documentation/locking/robust-futex-ABI.rst` of the kernel), which
-//! the fabric's thread holds. However a process ends, its threads do: in execve(2) as well, which
-//! keeps the process and its pidfd. The kernel marks what a thread holds while the memory is still
-//! there. A child of fork(2) holds nothing of its parent's, so that it hides no end, whatever
-//! descriptors it has.
+//! The word is a robust futex (`Documentation/locking/robust-futex-ABI.rst` of the kernel) that the
+//! fabric's thread holds. When a thread ends, the kernel marks the futexes that it holds, while
+//! their memory still exists. All threads of a process end with it, and also in execve(2), which
+//! keeps the process and its pidfd. A child of fork(2) holds none of its parent's futexes, so it
+//! cannot hide the parent's end, whatever descriptors it has.
 //!
-//! A process can mark its own word, or keep the kernel from marking it. In either way it speaks of
-//! its own memory.
+//! A process can mark its own word, or keep the kernel from marking it. Either concerns only the
+//! memory that it exports itself.
 #![expect(unsafe_code, reason = "a system call that nix does not wrap")]
 
 use std::cell::Cell;
@@ -33,25 +33,25 @@ struct Element {
     next: Cell<*const Element>,
 }
 
-/// The futexes that a thread holds: three words that the kernel knows (`struct robust_list_head`),
-/// and the only element.
+/// The list of the futexes that a thread holds: three words that the kernel knows
+/// (`struct robust_list_head`), and the only element.
 #[repr(C)]
 struct List {
     first: Element,
-    /// From an element to its futex, in bytes.
+    /// The distance from an element to its futex, in bytes.
     offset: Cell<isize>,
     pending: Cell<*const Element>,
     element: Element,
 }
 
-/// Bytes of what the kernel knows.
+/// The size of the part that the kernel knows, in bytes.
 const HEAD: usize = 3 * size_of::<usize>();
 
-/// The owner's word of a control page, held by the thread that made this, as its pointers are not
-/// Send.
+/// The owner's word of a control page, held by the thread that made this value. The value is not
+/// Send, because of its pointers.
 ///
-/// A drop lets go of the word. If it is forgotten, the kernel marks the word at the end of the
-/// thread.
+/// Dropping the value releases the word. If the value is forgotten, the kernel marks the word at
+/// the end of the thread.
 pub(in super::super) struct Owner {
     /// `None` if the kernel has no robust futexes.
     list: Option<Rc<List>>,
@@ -59,7 +59,7 @@ pub(in super::super) struct Owner {
 }
 
 impl Word {
-    /// Returns whether the kernel has marked it, as an owner's word.
+    /// Returns true if the kernel has marked the word, which is an owner's.
     #[inline]
     pub(in super::super) fn is_marked(&self) -> bool {
         self.get() & libc::FUTEX_OWNER_DIED != 0
@@ -67,15 +67,15 @@ impl Word {
 }
 
 impl Owner {
-    /// Has the kernel mark the page's word if this thread ends before the result is dropped.
+    /// Makes the kernel mark the page's word if this thread ends before the result is dropped.
     ///
-    /// The list takes the place of the C library's: the kernel marks no robust mutex of that
-    /// library's that this thread holds. Where the kernel has no robust futexes, as in an emulator
-    /// of user mode, nothing is marked: importers hear of an end by other means, and not of
-    /// execve(2).
+    /// This list replaces the one of the C library: the kernel then marks no robust mutex of that
+    /// library that this thread holds. If the kernel has no robust futexes, as in a user-mode
+    /// emulator, nothing is marked: importers notice the end of the process by other means, but do
+    /// not notice execve(2).
     pub(in super::super) fn by_this_thread(control: &Control) -> Owner {
         let word = control.words.owner();
-        // The kernel marks a word that has the number of the thread that ends, and no other.
+        // The kernel marks only words that contain the number of the thread that ends.
         let thread = gettid().as_raw().cast_unsigned();
         word.atomic().store(thread, Relaxed);
         let none = Element {
@@ -91,8 +91,8 @@ impl Owner {
         list.element.next.set(&raw const list.first);
         let (from, to) = ((&raw const list.element).addr(), word.at.addr().get());
         list.offset.set(to.wrapping_sub(from).cast_signed());
-        // SAFETY: the result keeps the list, and with the word the page that the list names. Its
-        // drop is on this thread, and takes the list back first; one that is forgotten keeps both
+        // SAFETY: the result keeps the list and, with the word, the page that the list names. It is
+        // dropped on this thread, and takes the list back first. If it is forgotten, both are kept
         // for ever.
         let held = unsafe { hold(Rc::as_ptr(&list)) }.is_ok();
         if !held {
@@ -110,32 +110,32 @@ impl Drop for Owner {
         let Some(list) = self.list.take() else {
             return;
         };
-        // SAFETY: it names no list.
+        // SAFETY: a null pointer names no list.
         if unsafe { hold(null()) }.is_err() {
-            // It cannot fail after it has succeeded. If it did, the kernel would have the list
-            // still.
+            // This cannot fail after the first call succeeded. If it did, the kernel would still
+            // use the list.
             forget((list, self.word.clone()));
         }
         self.word.atomic().store(0, Relaxed);
     }
 }
 
-/// Tells the kernel which futexes this thread holds; null stands for none.
+/// Registers with the kernel the list of futexes that this thread holds; null registers none.
 ///
 /// # Errors
 ///
-/// `ENOSYS` if the kernel has no robust futexes, or what a filter of system calls answers.
+/// `ENOSYS` if the kernel has no robust futexes; a filter of system calls may return other errors.
 ///
 /// # Safety
 ///
-/// If it succeeds, the list, and the futexes that the list names, live until this thread has ended
-/// or has named another list.
+/// If the call succeeds, the list and the futexes that it names live until this thread has ended,
+/// or has registered another list.
 unsafe fn hold(list: *const List) -> nix::Result<()> {
     // SAFETY:
     // - The call checks the length, which is that of `struct robust_list_head`, and keeps the
     //   pointer.
-    // - When the thread ends, the kernel reads the list, and changes the futexes that have the
-    //   thread's number. The caller promises that they live. Everybody else reaches them by
+    // - When the thread ends, the kernel reads the list, and changes the futexes that contain the
+    //   thread's number. The caller promises that they live. All other code reaches them by
     //   atomics.
     let done = unsafe { libc::syscall(libc::SYS_set_robust_list, list, HEAD) };
     Errno::result(done).map(drop)

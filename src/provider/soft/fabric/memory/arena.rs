@@ -1,9 +1,9 @@
 //! Shared memory that two processes write: a doorbell page, a message ring, or the page of a sync
 //! event.
 //!
-//! Neither side trusts what is in it, nor the other's word for what it is. Both check that nobody
-//! can shorten it, and that it has the size that it should have. Holes are allowed: the process
-//! that touches one takes its page, and there are not many.
+//! Neither side trusts the contents, or the other side's word for what the memory is. Both check
+//! that no process can shorten it, and that it has the expected size. Holes are allowed: the
+//! process that touches one takes its page, and the memory is small.
 
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
@@ -21,7 +21,7 @@ use super::pages;
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::lengthen;
 
-/// Bytes of the largest.
+/// The size of the largest arena in bytes.
 const MAX: usize = 64 << 20;
 
 pub(in super::super::super) struct Arena;
@@ -34,17 +34,17 @@ fn seals() -> SealFlag {
     SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL
 }
 
-/// Refuses what no honest peer sends.
+/// Returns an error for memory that no honest peer sends.
 fn hostile<T>(text: String) -> Result<T> {
     Err(Error::new(ErrorKind::NotPermitted, None, text))
 }
 
 impl Arena {
-    /// New memory of zeros: what is sent, and where it is mapped here.
+    /// Creates memory of zeros. Returns the memfd that is sent, and its mapping in this process.
     ///
     /// # Errors
     ///
-    /// What could not be had; `NotPermitted` for no bytes, or more than 64 MiB.
+    /// `OperatingSystem` if a system call fails; `NotPermitted` for 0 bytes, or more than 64 MiB.
     pub(in super::super::super) fn create(len: usize) -> Result<(Arc<OwnedFd>, Mapping)> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let memfd = memfd_create(c"tokio-doca-arena", flags).map_err(os("memfd_create"))?;
@@ -54,14 +54,15 @@ impl Arena {
         Ok((Arc::new(memfd), mapping))
     }
 
-    /// Memory that a peer says to have created so.
+    /// Maps memory that a peer says to have created in this way.
     ///
     /// # Errors
     ///
-    /// `NotPermitted` for what no honest peer sends; what could not be had.
+    /// `NotPermitted` if no honest peer would send it; `OperatingSystem` if a system call fails.
     pub(in super::super::super) fn received(memfd: &OwnedFd, len: usize) -> Result<Mapping> {
         let whole = whole(len)?;
-        // First: only memory answers, and nothing else of this file is done to anything else.
+        // First: the call succeeds for memory only, so that no later call is made on any other
+        // file.
         let Ok(have) = fcntl(memfd, FcntlArg::F_GET_SEALS) else {
             return hostile("the peer sent a descriptor that is no memfd".to_owned());
         };
@@ -78,7 +79,7 @@ impl Arena {
                 "the peer's memfd has {size} bytes, with pages for {paid}, and {len} were to be shared"
             ));
         }
-        // A hole that no huge page is left for is a SIGBUS.
+        // A hole for which no huge page is left would cause a SIGBUS.
         let fs = fstatfs(memfd).map_err(os("fstatfs"))?;
         if fs.filesystem_type() == HUGETLBFS_MAGIC {
             return hostile("the peer's memfd has huge pages".to_owned());
@@ -87,7 +88,7 @@ impl Arena {
     }
 }
 
-/// Returns the length, if so much may be shared.
+/// Returns the length, if an arena may have it.
 fn whole(len: usize) -> Result<NonZeroUsize> {
     match NonZeroUsize::new(len).filter(|_| len <= MAX) {
         Some(whole) => Ok(whole),
@@ -98,7 +99,7 @@ fn whole(len: usize) -> Result<NonZeroUsize> {
 }
 
 fn map(memfd: &OwnedFd, whole: NonZeroUsize) -> Result<Mapping> {
-    // What is sealed against writing cannot be mapped so: EPERM.
+    // Memory that is sealed against writing cannot be mapped like this: EPERM.
     let mapping = Mapping::new(memfd, whole, true, MapFlags::MAP_SHARED);
     let mapping = mapping.map_err(os("mmap of shared memory"))?;
     mapping
@@ -135,13 +136,13 @@ mod tests {
         assert_ne!(here.base(), there.base());
         assert_eq!(ftruncate(&sent, LEN as i64 - 1), Err(Errno::EPERM));
         assert_eq!(ftruncate(&sent, LEN as i64 + 1), Err(Errno::EPERM));
-        // What the one writes the other sees: through the file, as nothing here touches the memory
-        // itself.
+        // Each side sees what the other writes. The test uses the file, since it must not touch the
+        // memory itself.
         assert_eq!(nix::sys::uio::pwrite(&sent, &[7], 5000), Ok(1));
         let mut read = [0];
         assert_eq!(nix::sys::uio::pread(&*memfd, &mut read, 5000), Ok(1));
         assert_eq!(read, [7]);
-        // A child of fork(2) has neither of them: dc is VM_DONTCOPY (proc(5)).
+        // A child of fork(2) has neither mapping: dc is VM_DONTCOPY (proc(5)).
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         for mapping in [&here, &there] {
             let start = format!("{:x}-", mapping.base().addr());
@@ -171,8 +172,8 @@ mod tests {
         }
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         assert_eq!(kind(&file.into(), LEN), ErrorKind::NotPermitted);
-        // Some machines have no huge pages: the file is there nevertheless, and its pages would be
-        // missed at a touch.
+        // A machine without huge pages can create the file nevertheless; only an access to its
+        // pages would fail.
         if let Ok(huge) = memfd(2 << 20, seals(), MFdFlags::MFD_HUGETLB) {
             assert_eq!(kind(&huge, 2 << 20), ErrorKind::NotPermitted);
         }

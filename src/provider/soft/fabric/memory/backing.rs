@@ -1,5 +1,5 @@
-//! Memory of the application that a peer gets beside an arena: the counter of a sync event may lie
-//! in it.
+//! Memory of the application that a peer gets in addition to an arena: the counter of a sync event
+//! may lie in it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
@@ -9,12 +9,12 @@ use super::{received, sent};
 use crate::device::Backing;
 use crate::error::Result;
 
-/// Seals `len` bytes of memory, so that they can be given to a peer that may write them.
+/// Seals `len` bytes of memory, so that they can be sent to a peer that may write them.
 ///
 /// # Errors
 ///
-/// `NotPermitted` for a part of a memfd, and for one whose seals forbid it; `NotSupported` for huge
-/// pages.
+/// `NotPermitted` for a part of a memfd, and for a memfd whose seals prevent it; `NotSupported` for
+/// huge pages.
 pub(in super::super::super) fn share(backing: &Backing, len: usize) -> Result<()> {
     sent::check_whole(&backing.memfd, backing.offset, len)?;
     sent::seal(&backing.memfd, true, true)
@@ -25,11 +25,11 @@ pub(in super::super::super) fn hand_out(backing: &Backing) -> nix::Result<OwnedF
     sent::reopen(backing.memfd.as_fd(), true)
 }
 
-/// Maps `len` bytes that a peer sent as such memory, by the deadline.
+/// Maps `len` bytes that a peer sent as the memory of an event, by the deadline.
 ///
 /// # Errors
 ///
-/// `NotPermitted` for what no honest peer sends; `TimedOut`; `OperatingSystem` if a system call
+/// `NotPermitted` if no honest peer would send it; `TimedOut`; `OperatingSystem` if a system call
 /// fails.
 pub(in super::super::super) fn map_shared(
     memfd: &OwnedFd,

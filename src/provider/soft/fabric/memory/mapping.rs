@@ -1,5 +1,5 @@
-//! A mapping of a memfd: of this process's control page, of what an exporter sent, or of what two
-//! processes write.
+//! A mapping of a memfd: this process's control page, memory that an exporter sent, or memory that
+//! two processes write.
 #![expect(unsafe_code, reason = "maps memory")]
 
 use std::num::NonZeroUsize;
@@ -12,18 +12,18 @@ use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 
 use crate::sync::Process;
 
-/// A range of memory that is mapped until this is dropped, in the process that mapped it.
+/// A range of mapped memory. It is unmapped when this is dropped in the process that mapped it.
 pub(in super::super::super) struct Mapping {
     base: NonNull<u8>,
     len: NonZeroUsize,
-    /// A child of fork(2) has a copy of this value, and, where the range is not inherited,
-    /// something else at its address.
+    /// The process that mapped the range. A child of fork(2) has a copy of this value and, unless
+    /// the range is inherited, something else at its address.
     process: Process,
 }
 
-// SAFETY: a range of memory, which belongs to no thread; nothing here reads or writes it.
+// SAFETY: the range of memory belongs to no thread, and nothing here reads or writes it.
 unsafe impl Send for Mapping {}
-// SAFETY: as above: what is behind `&Mapping` are numbers.
+// SAFETY: as above: `&Mapping` gives access to numbers only.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -38,7 +38,7 @@ impl Mapping {
             true => ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
             false => ProtFlags::PROT_READ,
         };
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        // SAFETY: a new mapping at an address that the kernel chooses touches nothing that exists.
         let base = unsafe { mmap(None, len, protection, flags, file, 0) }?;
         let base = base.cast();
         let process = Process::current();
@@ -49,7 +49,7 @@ impl Mapping {
         self.base
     }
 
-    /// Returns true if this process mapped it.
+    /// Returns true if this process mapped the range.
     pub(in super::super::super) fn is_ours(&self) -> bool {
         self.process.is_current()
     }
@@ -58,18 +58,19 @@ impl Mapping {
         self.len.get()
     }
 
-    /// Has the pages of this range there now: too few are an error here, and not a signal at the
-    /// first touch. The range begins at a page.
+    /// Makes the kernel map all pages of this range now. If there are too few, this returns an
+    /// error, and no later access causes a signal. The range begins at a page.
     pub(in super::super) fn populate(&self, range: Range<usize>) -> nix::Result<()> {
         self.advise(range, MmapAdvise::MADV_POPULATE_READ)
     }
 
-    /// A child of fork(2) does not have it.
+    /// Keeps the range out of children of fork(2).
     pub(super) fn keep_from_children(&self) -> nix::Result<()> {
         self.advise(0..self.len(), MmapAdvise::MADV_DONTFORK)
     }
 
-    /// Gives the pages of this range back, of memory that is mapped shared: there are zeros then.
+    /// Gives the pages of this range back to the kernel. The memory is mapped shared, and reads as
+    /// zeros from then on.
     #[cfg_attr(
         all(test, tokio_doca_loom),
         expect(dead_code, reason = "memory that is modelled has no pages")
@@ -84,9 +85,9 @@ impl Mapping {
         let begin = NonNull::new(begin)
             .filter(|_| within)
             .ok_or(Errno::EINVAL)?;
-        // SAFETY: the range lies within the mapping, as was just checked. Of the kinds of advice of
-        // this file one changes bytes, which others may change at any time: nothing of this process
-        // but atomics and opaque copies reaches memory that is mapped to be written.
+        // SAFETY: the range lies within the mapping, as was just checked. Only one kind of advice
+        // of this file changes bytes. Other processes may change these bytes at any time, so this
+        // process reaches memory that is mapped to be written only by atomics and opaque copies.
         unsafe { madvise(begin.cast(), range.len(), advice) }
     }
 }
@@ -94,8 +95,8 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.is_ours() {
-            // SAFETY: this process mapped the range, and nothing that could reach it is left:
-            // whoever has an address of it keeps this value.
+            // SAFETY: this process mapped the range, and nothing that could reach it is left: a
+            // holder of an address in it keeps this value.
             let _ = unsafe { munmap(self.base.cast(), self.len.get()) };
         }
     }

@@ -1,4 +1,4 @@
-//! Memory that two processes map: what is checked of a memfd before it is [sent] and after it was
+//! Memory that two processes map: the checks of a memfd before it is [sent] and after it was
 //! [received], its [mapping], an [arena] that both write, and the [backing] of an event.
 //!
 //! These files import one another downwards, `{arena, backing} > {received, sent} > {mapping,

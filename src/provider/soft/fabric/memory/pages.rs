@@ -1,8 +1,8 @@
-//! Pages of a memfd: how much memory it takes, wherever that lies in it.
+//! The pages of a memfd: how much memory it takes, wherever that lies in it.
 //!
-//! There may be pages behind its end, which nobody reaches. The party that lets go of a memfd last
-//! frees them all, which takes 0.3 s for a GiB: so a peer's memfd has none there. Once it is sealed
-//! `F_SEAL_GROW`, none come.
+//! A memfd may have pages behind its end, which no process can reach. The process that closes the
+//! memfd last frees them all, which takes 0.3 s for a GiB. So this process refuses a peer's memfd
+//! that has such pages. A memfd that is sealed with `F_SEAL_GROW` gets no more of them.
 
 use std::fs::read_to_string;
 use std::os::fd::OwnedFd;
@@ -10,29 +10,29 @@ use std::sync::OnceLock;
 
 use nix::sys::stat::{FileStat, fstat};
 
-/// Returns the size of its pages in bytes.
+/// Returns the size of all pages of a memfd, in bytes.
 pub(in super::super) fn bytes(memfd: &OwnedFd) -> nix::Result<u64> {
     Ok(bytes_of(&fstat(memfd)?))
 }
 
-/// The same, of what fstat(2) said.
+/// Returns the size of all pages of a file with this status, in bytes.
 pub(super) fn bytes_of(stat: &FileStat) -> u64 {
     let blocks = u64::try_from(stat.st_blocks).unwrap_or(0);
     blocks.saturating_mul(512)
 }
 
-/// Returns whether so many bytes of pages are more than a memfd of this size has before its end.
+/// Returns true if `bytes` of pages are more than a memfd of `size` bytes has before its end.
 pub(in super::super) fn are_behind(bytes: u64, size: u64) -> bool {
-    // A large page may reach behind the end.
+    // A large page may begin before the end, and reach behind it.
     bytes > size.saturating_add(largest())
 }
 
-/// Returns the size, in bytes, of the largest page that memory comes in by itself.
+/// Returns the size, in bytes, of the largest page that the kernel uses by itself.
 fn largest() -> u64 {
     static LARGEST: OnceLock<u64> = OnceLock::new();
     *LARGEST.get_or_init(|| {
         let text = read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").ok();
-        // The largest of all, if the system does not say so.
+        // If the system does not state it, the largest size of all architectures.
         text.and_then(|text| text.trim().parse().ok())
             .unwrap_or(512 << 20)
     })
@@ -46,7 +46,7 @@ pub(in super::super) mod tests {
 
     use super::*;
 
-    /// Memory of this size, with these seals, and with more pages behind its end.
+    /// Returns memory of this size, with these seals, and with more pages behind its end.
     pub(in super::super::super) fn more_than(size: i64, seals: SealFlag) -> OwnedFd {
         let memfd = memfd_create(c"test", MFdFlags::MFD_ALLOW_SEALING).unwrap();
         ftruncate(&memfd, size).unwrap();

@@ -1,8 +1,9 @@
-//! What is checked of a memfd that an exporter sent, before it is mapped.
+//! The checks of a memfd that an exporter sent, before it is mapped.
 //!
-//! The exporter may be hostile. The memfd may be any file, shorter than the exporter says, be
-//! shortened or punched while this process uses it, or have no pages, so that this process would
-//! take them. It may also have more pages than the exporter says, which this process would free.
+//! The exporter may be hostile. The descriptor may be any file, or be shorter than the exporter
+//! says. The exporter may shorten it or punch holes while this process uses it. It may lack pages,
+//! so that this process would take them, or have more pages than the exporter says, which this
+//! process would have to free.
 
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
@@ -19,8 +20,8 @@ use super::mapping::Mapping;
 use super::pages;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Bytes that are mapped between two looks at the clock: four faults, each of which maps sixteen
-/// pages. An exporter that punches holes may hold up each fault for as long as it punches.
+/// The bytes that are mapped between two readings of the clock: four faults, each of which maps
+/// sixteen pages. An exporter that punches holes may delay each fault for as long as it punches.
 const PIECE: usize = 256 << 10;
 
 fn os(what: &str) -> impl Fn(Errno) -> Error {
@@ -33,30 +34,31 @@ fn os(what: &str) -> impl Fn(Errno) -> Error {
     }
 }
 
-/// How the kernel keeps a memfd.
+/// The properties of a memfd.
 struct Kind {
-    /// True if it is sealed against writing.
+    /// True if the memfd is sealed against writing.
     fixed: bool,
     huge: bool,
-    /// Bytes of a page.
+    /// The size of a page in bytes.
     page: u64,
 }
 
-/// Bytes of a memfd.
+/// The sizes of a memfd, in bytes.
 struct Size {
-    /// Of the file.
+    /// The length of the file.
     file: u64,
-    /// Of the pages that are mapped.
+    /// The length of the pages that are mapped.
     whole: NonZeroUsize,
-    /// Of the pages that the exporter has paid for.
+    /// The memory that was allocated for it before it came.
     paid: u64,
 }
 
-/// Maps a memfd of `len` bytes, and has their pages there by the deadline.
+/// Maps a memfd of `len` bytes, with all its pages, by the deadline.
 ///
 /// # Errors
 ///
-/// `NotPermitted` for what no exporter of ours would send; `TimedOut`; what the kernel refuses.
+/// `NotPermitted` if no honest exporter would send the memfd; `TimedOut`; `OperatingSystem` if the
+/// kernel refuses a call.
 pub(in super::super) fn map(
     memfd: &OwnedFd,
     len: u64,
@@ -65,8 +67,8 @@ pub(in super::super) fn map(
 ) -> Result<Mapping> {
     let kind = Kind::check(memfd, write)?;
     let size = Size::check(memfd, len, &kind)?;
-    // Nobody can write what is sealed, and before Linux 6.7 such a memfd could only be mapped
-    // privately.
+    // No process can write a memfd that is sealed against writing. Before Linux 6.7 such a memfd
+    // could only be mapped privately.
     let sharing = match kind.fixed {
         true => MapFlags::MAP_PRIVATE,
         false => MapFlags::MAP_SHARED,
@@ -93,10 +95,11 @@ fn hostile<T>(text: String) -> Result<T> {
 }
 
 impl Kind {
-    /// Refuses what is no memfd, what could be shortened, and, if `write` says so, what cannot be
-    /// written.
+    /// Returns an error if the file is no memfd, if it could be shortened, or if `write` is set and
+    /// it cannot be written.
     fn check(memfd: &OwnedFd, write: bool) -> Result<Kind> {
-        // First: only memory answers, and nothing else of this file is done to anything else.
+        // First: the call succeeds for memory only, so that no later call is made on any other
+        // file.
         let Ok(seals) = fcntl(memfd, FcntlArg::F_GET_SEALS) else {
             return hostile("the exporter sent a descriptor that is no memfd".to_owned());
         };
@@ -135,7 +138,7 @@ impl Kind {
 }
 
 impl Size {
-    /// Refuses a memfd that has not exactly `len` bytes, or not all of their pages.
+    /// Returns an error unless the memfd has exactly `len` bytes, and all of their pages.
     fn check(memfd: &OwnedFd, len: u64, kind: &Kind) -> Result<Size> {
         let page = kind.page;
         let stat = fstat(memfd).map_err(os("fstat"))?;
@@ -151,10 +154,10 @@ impl Size {
                  bytes in pages of {page}"
             ));
         };
-        // The party that maps a hole takes its page. With fewer blocks than bytes there is one.
-        // With as many there may be one still, as blocks can lie behind the end: then their number
-        // grows as the memory is mapped. Looking for holes tells no more, as it takes pages for
-        // holes that fallocate(2) made.
+        // A process that maps a hole takes its page. If the memfd has fewer blocks than bytes, it
+        // has a hole. If it has as many, there may still be one, since blocks can lie behind the
+        // end; then the number of blocks grows while the memory is mapped. SEEK_HOLE is no better
+        // check, as it reports pages that fallocate(2) made as holes.
         let paid = blocks(memfd)?;
         if pages::are_behind(paid, file) {
             return hostile(format!(
@@ -167,7 +170,7 @@ impl Size {
         Ok(Size { file, whole, paid })
     }
 
-    /// Refuses a memfd of which this process has taken pages.
+    /// Returns an error if this process has taken pages of the memfd.
     fn check_unpaid(&self, memfd: &OwnedFd) -> Result<()> {
         match blocks(memfd)? > self.paid {
             true => with_holes(self.file),
@@ -176,8 +179,9 @@ impl Size {
     }
 }
 
-/// Has the pages of a mapping there by the deadline. Returns `false` before Linux 5.14, which
-/// cannot do it piece by piece: `MAP_POPULATE` is what there is, and says nothing when it fails.
+/// Makes the kernel map all pages of a mapping by the deadline. Returns `false` before Linux 5.14,
+/// which cannot do it piece by piece. Then only `MAP_POPULATE` is left, which does not report
+/// failures.
 fn populate(
     mapping: &Mapping,
     piece: usize,
@@ -196,8 +200,8 @@ fn populate(
             return Err(Error::new(ErrorKind::TimedOut, None, text));
         }
         let end = done.saturating_add(piece).min(whole);
-        // To be read, whatever it is for: of shared memory that maps pages to be written as well,
-        // sixteen at a fault instead of one.
+        // The pages are populated for reading, even if they will be written: for shared memory this
+        // maps writable pages as well, and sixteen at a fault instead of one.
         match mapping.populate(done..end) {
             Ok(()) => done = end,
             Err(Errno::EINVAL) => return Ok(false),
@@ -307,7 +311,7 @@ mod tests {
         assert!(before >= LEN as u64);
         let error = map_within(&memfd, Duration::from_secs(60)).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::NotPermitted, "{error}");
-        // One piece was taken until that was seen.
+        // At most one piece was taken before the blocks were noticed.
         assert!(blocks(&memfd).unwrap() <= before + PIECE as u64);
     }
 

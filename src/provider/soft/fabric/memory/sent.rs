@@ -1,13 +1,13 @@
-//! What is done to a memfd before an importer gets a descriptor of it.
+//! How a memfd is sealed and opened before an importer gets a descriptor of it.
 //!
-//! | | who imports may write | another importer may | no peer may |
+//! | | importers of this export may write | only other importers may | no peer may |
 //! |---|---|---|---|
 //! | seals | SHRINK, GROW, SEAL | SHRINK, GROW, SEAL | and FUTURE_WRITE |
 //! | descriptor | to read and write | to read | to read |
 //!
-//! In the middle column the kernel lets nobody write through the descriptor and, by its mode, lets
-//! no other user open it anew. A process of the same user can do that: there the right to read only
-//! is advice.
+//! In the middle column the kernel permits no writes through the descriptor, and the mode of the
+//! memfd keeps other users from opening it anew. A process of the same user can do that: it is only
+//! advised not to write.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
@@ -22,12 +22,12 @@ fn os(what: &'static str) -> impl Fn(Errno) -> Error {
     move |errno| Error::os(None, what, errno.into())
 }
 
-/// Checks that the memory is the whole memfd, but for the rest of its last page: an importer gets
-/// no less than that.
+/// Checks that the memory is the whole memfd, except for the rest of its last page. An importer
+/// always gets all of a memfd.
 ///
 /// # Errors
 ///
-/// `NotPermitted` for a part: an importer of a part would have all of it.
+/// `NotPermitted` if the memory is a part of a memfd, since its importer would get all of it.
 pub(in super::super) fn check_whole(memfd: &OwnedFd, offset: u64, len: usize) -> Result<()> {
     let size = u64::try_from(fstat(memfd).map_err(os("fstat"))?.st_size).unwrap_or(0);
     let page = u64::try_from(fstatfs(memfd).map_err(os("fstatfs"))?.block_size()).unwrap_or(0);
@@ -41,12 +41,12 @@ pub(in super::super) fn check_whole(memfd: &OwnedFd, offset: u64, len: usize) ->
     Err(Error::new(ErrorKind::NotPermitted, None, text))
 }
 
-/// Seals the memfd, so that nobody can shorten it, nor write it where no peer may. `write` says
-/// whether importers of this export may.
+/// Seals the memfd, so that no process can shorten it, and no process can write it if no peer may.
+/// `write` says whether importers of this export may.
 ///
 /// # Errors
 ///
-/// `NotSupported` for huge pages that a peer may write, `NotPermitted` where other seals forbid it.
+/// `NotSupported` for huge pages that a peer may write; `NotPermitted` if other seals prevent it.
 pub(in super::super) fn seal(memfd: &OwnedFd, peer_writable: bool, write: bool) -> Result<()> {
     let fs = fstatfs(memfd).map_err(os("fstatfs"))?;
     if peer_writable && fs.filesystem_type() == HUGETLBFS_MAGIC {
@@ -63,7 +63,7 @@ pub(in super::super) fn seal(memfd: &OwnedFd, peer_writable: bool, write: bool) 
     let lacks = missing(have, peer_writable);
     if !lacks.is_empty()
         && let Err(errno) = fcntl(memfd, FcntlArg::F_ADD_SEALS(lacks))
-        // Another export of it may have been faster.
+        // Another export of the memfd may have added them first.
         && !missing(seals(memfd)?, peer_writable).is_empty()
     {
         let text = format!(
@@ -95,10 +95,10 @@ fn missing(have: SealFlag, peer_writable: bool) -> SealFlag {
     (always | against_writers) - have
 }
 
-/// Returns a descriptor for an importer: with a file offset and flags of its own, and no way to
-/// write where the importer may not.
+/// Returns a descriptor for an importer. It has a file offset and flags of its own, and permits
+/// writes only if `write` is set.
 ///
-/// It does not wait: `EAGAIN` if a peer has a lease on the file (fcntl(2)).
+/// The call does not wait: it returns `EAGAIN` if a peer has a lease on the file (fcntl(2)).
 pub(in super::super) fn reopen(memfd: BorrowedFd<'_>, write: bool) -> nix::Result<OwnedFd> {
     let path = format!("/proc/thread-self/fd/{}", memfd.as_raw_fd());
     let access = match write {
@@ -108,7 +108,7 @@ pub(in super::super) fn reopen(memfd: BorrowedFd<'_>, write: bool) -> nix::Resul
     let flags = access | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     let reopen = || open(&*path, flags, Mode::empty());
     match reopen() {
-        // A peer of the same user can take the permissions away.
+        // A peer of the same user can have removed the permissions.
         Err(Errno::EACCES | Errno::EPERM) => {
             fchmod(memfd, Mode::S_IRUSR | Mode::S_IWUSR)?;
             reopen()

@@ -1,7 +1,7 @@
-//! Connections to servers that have answered, on which they are asked again.
+//! Connections to servers that have answered, which are kept for further requests.
 //!
-//! Until its next answer has come such a connection takes descriptors, so that closing it could
-//! take time: a [`Line`] refuses them first.
+//! A kept connection accepts descriptors until the next answer has come, so that closing it could
+//! take time. A [`Line`] refuses descriptors before it closes the connection.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -9,16 +9,16 @@ use super::{Address, Id, Place, Ticket};
 use crate::process::{Guarded, hang_up, refuse};
 use crate::sync::{self, lock};
 
-/// The most connections that are kept of a process, and in all.
+/// The maximum number of connections that are kept for one process, and in all.
 const OF_ONE: usize = 4;
 const OF_ALL: usize = 64;
 
-/// A connection to the server of this instance, which was dialled at this address.
+/// A connection to the server of this instance, dialled at this address.
 pub(in super::super::super) struct Line {
     instance: Id,
     address: Address,
     place: Place,
-    /// `None` once it was taken out.
+    /// `None` once the connection was taken out.
     socket: Option<Guarded>,
     process: sync::Process,
 }
@@ -39,19 +39,19 @@ impl Line {
         socket.expect("whoever takes it out consumes the line")
     }
 
-    /// From now on it takes no descriptors.
+    /// Makes the connection refuse descriptors from now on.
     pub(in super::super) fn refuse(&mut self) {
         self.socket.iter_mut().for_each(refuse);
     }
 
-    /// Returns the connection, which takes no descriptors from now on.
+    /// Returns the connection, which refuses descriptors from now on.
     pub(in super::super::super) fn into_socket(mut self) -> Guarded {
         self.refuse();
         let socket = self.socket.take();
         socket.expect("whoever takes it out consumes the line")
     }
 
-    /// Returns whether the server of this ticket is dialled in the same way.
+    /// Returns true if the server of this ticket is dialled in the same way.
     fn leads_to(&self, ticket: &Ticket) -> bool {
         self.instance == ticket.instance
             && self.place == ticket.place
@@ -60,7 +60,8 @@ impl Line {
 }
 
 impl Drop for Line {
-    /// Closes it here: the thread that closes what may take time can be held up by a stranger.
+    /// Closes the connection on this thread: a stranger can delay the thread that closes
+    /// descriptors whose closing takes time.
     fn drop(&mut self) {
         let Some(mut socket) = self.socket.take() else {
             return;
@@ -69,13 +70,15 @@ impl Drop for Line {
             refuse(&mut socket);
             hang_up(&socket);
         } else {
-            // It is the connection of the parent, which has inherited locks that nobody opens.
+            // In a child of fork(2): the connection is the parent's, and inherited locks may never
+            // be released.
             drop(socket.into_parts());
         }
     }
 }
 
-/// The connections on which nothing is asked now, by age. `P` is the process at the other end.
+/// The kept connections that no request uses now, oldest first. `P` is the process at the other
+/// end.
 pub(in super::super) struct Lines<P>(Mutex<Vec<(Weak<P>, Line)>>);
 
 fn is_of<P>(process: &P) -> impl Fn(&(Weak<P>, Line)) -> bool {
@@ -87,13 +90,13 @@ impl<P> Lines<P> {
         Lines(Mutex::new(Vec::new()))
     }
 
-    /// Takes a connection on which the server of this ticket can be asked, and its process.
+    /// Takes a connection to the server of this ticket, and the server's process.
     pub(in super::super) fn take(&self, ticket: &Ticket) -> Option<(Arc<P>, Line)> {
         loop {
             let mut lines = lock(&self.0);
             let at = lines.iter().rposition(|(_, line)| line.leads_to(ticket))?;
             let (process, line) = lines.remove(at);
-            // A process that goes takes the lock.
+            // The drop of a process takes the lock.
             drop(lines);
             if let Some(process) = process.upgrade() {
                 return Some((process, line));
@@ -115,7 +118,7 @@ impl<P> Lines<P> {
         drop(spare);
     }
 
-    /// Nothing joins this process to the other one any more.
+    /// Removes all connections to a process that is being dropped.
     pub(in super::super) fn let_go_of(&self, process: &P) {
         let mut lines = lock(&self.0);
         let its: Vec<_> = lines.extract_if(.., |it| is_of(process)(it)).collect();

@@ -6,12 +6,11 @@
 //!   reply:   magic 8, version 2, status 1, stays 1, errno 4, instance 16, payload 48, proof 32
 //! ```
 //!
-//! Numbers are little-endian. The key of a ticket never travels: a proof is an HMAC-SHA-256 by that
-//! key. The proof of a request covers all that stands before it. The proof of a reply covers that
-//! as well, and the request behind it. A process that takes the server's name in its place
-//! therefore does not learn the key, and can neither answer nor replay an answer. What it reads of
-//! a request opens nothing, unless it can pass the request on to the server. A refusal needs no
-//! proof.
+//! Numbers are little-endian. The key of a ticket never travels: a proof is an HMAC-SHA-256 with
+//! that key. The proof of a request covers all bytes before it. The proof of a reply covers all
+//! bytes before it, and the request. So a process that takes the server's name does not learn the
+//! key, and can neither answer nor replay an answer. The bytes of a request give it no access,
+//! unless it can pass the request on to the server. A refusal needs no proof.
 
 use hmac::{Hmac, KeyInit, Mac};
 use nix::errno::Errno;
@@ -23,16 +22,17 @@ use super::place::Id;
 
 pub(in super::super) const VERSION: u16 = 1;
 
-/// Bytes of a payload.
+/// The size of a payload in bytes.
 pub(in super::super::super) const PAYLOAD: usize = 48;
-/// What a service writes into a ticket, a request or a reply. The fabric carries it unread.
+/// The bytes that a service puts into a ticket, a request or a reply. The fabric does not read
+/// them.
 pub(in super::super::super) type Payload = [u8; PAYLOAD];
 
 const REQUEST: [u8; 8] = *b"tkdoca\x00\xb2";
 const REPLY: [u8; 8] = *b"tkdoca\x00\xb3";
 const PROOF: usize = 32;
 
-/// Returns a payload that begins with `fields`, and has zeros behind.
+/// Returns a payload that begins with `fields`, followed by zeros.
 pub(in super::super::super) fn payload(fields: &(impl IntoBytes + Immutable)) -> Payload {
     let mut payload = [0; PAYLOAD];
     let fields = fields.as_bytes();
@@ -40,7 +40,7 @@ pub(in super::super::super) fn payload(fields: &(impl IntoBytes + Immutable)) ->
     payload
 }
 
-/// Reads what [`payload`] wrote; `None` if something else than zeros stands behind.
+/// Reads the fields of a payload. Returns `None` unless all bytes after them are zeros.
 pub(in super::super::super) fn fields_of<T: FromBytes>(payload: &Payload) -> Option<T> {
     let (fields, rest) = T::read_from_prefix(payload).ok()?;
     rest.iter().all(|byte| *byte == 0).then_some(fields)
@@ -53,13 +53,13 @@ fn hmac(key: &Id, parts: [&[u8]; 2]) -> Hmac<Sha256> {
     mac
 }
 
-/// Returns what shows that its maker knows `key`, and does not tell the key.
+/// Returns a proof that its maker knows `key`. It does not reveal the key.
 pub(in super::super::super) fn proof_of(key: &Id, label: &[u8]) -> Id {
     let proof = hmac(key, [label, &[]]).finalize().into_bytes();
     std::array::from_fn(|at| proof[at])
 }
 
-/// The start of both messages, whatever the version.
+/// The start of both messages, which is the same in all versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct Head {
@@ -67,33 +67,34 @@ struct Head {
     version: U16,
 }
 
-/// A client asks for what a ticket is of.
+/// The request of a client for the object of a ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(in super::super) struct Request {
     head: Head,
     /// The number of the ticket's kind.
     pub(in super::super) kind: u8,
-    /// True if the connection has to stay open, since its end is all that the client can watch.
+    /// True if the connection has to stay open, because the client can watch the server only by it.
     pub(in super::super) stays: bool,
     pub(in super::super) slot: U32,
     pub(in super::super) generation: U32,
     pub(in super::super) nonce: Id,
-    /// The instance of the client's fabric, by the client's word.
+    /// The instance of the client's fabric, as the client states it.
     pub(in super::super) instance: Id,
     pub(in super::super) payload: Payload,
     proof: [u8; PROOF],
 }
 
-/// A server answers a request.
+/// The reply of a server to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(in super::super) struct Reply {
     head: Head,
     pub(in super::super) status: Status,
-    /// True if the connection has to stay open, since its end is all that one of the two can watch.
+    /// True if the connection has to stay open, because one of the two processes can watch the
+    /// other only by it.
     pub(in super::super) stays: bool,
-    /// Of the system call that failed.
+    /// The error number of the system call that failed.
     pub(in super::super) errno: I32,
     /// The instance of the server's fabric.
     pub(in super::super) instance: Id,
@@ -104,18 +105,18 @@ pub(in super::super) struct Reply {
 pub(in super::super) const REQUEST_LEN: usize = size_of::<Request>();
 pub(in super::super) const REPLY_LEN: usize = size_of::<Reply>();
 
-/// Why bytes are no message.
+/// The reason why bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Bad {
     Malformed,
     Version(u16),
 }
 
-/// What a server does with a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes, IntoBytes, Immutable)]
 #[repr(u8)]
 pub(in super::super) enum Status {
-    /// Two descriptors come along.
+    /// The request is granted, and two descriptors come along.
     Granted,
     /// There is no such export, or the proof is wrong.
     Unknown,
@@ -125,15 +126,15 @@ pub(in super::super) enum Status {
     Failed,
     /// Another client is connected.
     Busy,
-    /// The service does not want this client.
+    /// The service does not expect this client.
     Unexpected,
 }
 
-/// Why a server refuses a request.
+/// The reason why a server refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super::super) struct Refusal {
     status: Status,
-    /// Of the system call that failed.
+    /// The error number of the system call that failed.
     errno: i32,
 }
 
@@ -157,7 +158,7 @@ impl From<Errno> for Refusal {
     }
 }
 
-/// Reads a message. The version comes first, since another one may have another layout.
+/// Reads a message. The version is checked first, since another version may have another layout.
 fn read<T: TryFromBytes>(bytes: &[u8], magic: [u8; 8]) -> Result<T, Bad> {
     let (head, _) = Head::read_from_prefix(bytes).map_err(|_| Bad::Malformed)?;
     if head.magic != magic {
@@ -169,14 +170,14 @@ fn read<T: TryFromBytes>(bytes: &[u8], magic: [u8; 8]) -> Result<T, Bad> {
     }
 }
 
-/// Returns all of a message but its proof, which stands last.
+/// Returns all of a message but its proof, which comes last.
 fn before_proof<T: IntoBytes + Immutable>(message: &T) -> &[u8] {
     let bytes = message.as_bytes();
     &bytes[..bytes.len() - PROOF]
 }
 
 impl Request {
-    /// Asks for a slot, and proves that the client has its key.
+    /// Returns a request for a slot, which proves that the client has the slot's key.
     pub(in super::super) fn new(
         kind: u8,
         (slot, generation): (u32, u32),
@@ -204,12 +205,12 @@ impl Request {
         request
     }
 
-    /// Reads what a client sent. Its proof is not checked.
+    /// Reads a request. Its proof is not checked.
     pub(in super::super) fn parse(bytes: &[u8]) -> Result<Request, Bad> {
         read(bytes, REQUEST)
     }
 
-    /// Returns whether its sender has the key.
+    /// Returns true if the sender of the request has the key.
     pub(in super::super) fn is_proved(&self, key: &Id) -> bool {
         let mac = hmac(key, [before_proof(self), &[]]);
         mac.verify(&self.proof.into()).is_ok()
@@ -232,7 +233,7 @@ impl Reply {
         }
     }
 
-    /// Grants a request, and proves that the server has the key.
+    /// Returns a reply that grants a request, and proves that the server has the key.
     pub(in super::super) fn granted(
         instance: Id,
         stays: bool,
@@ -246,17 +247,17 @@ impl Reply {
         reply
     }
 
-    /// Refuses a request.
+    /// Returns a reply that refuses a request.
     pub(in super::super) fn refused(refusal: Refusal) -> Reply {
         Reply::new(refusal, Id::default(), false, &[0; PAYLOAD])
     }
 
-    /// Reads what a server sent. Its proof is not checked.
+    /// Reads a reply. Its proof is not checked.
     pub(in super::super) fn parse(bytes: &[u8]) -> Result<Reply, Bad> {
         read(bytes, REPLY)
     }
 
-    /// Returns whether its sender has the key, and answers this request.
+    /// Returns true if the sender of the reply has the key, and answers this request.
     pub(in super::super) fn is_proved(&self, key: &Id, request: &Request) -> bool {
         let mac = hmac(key, [before_proof(self), request.as_bytes()]);
         mac.verify(&self.proof.into()).is_ok()
@@ -284,7 +285,7 @@ mod tests {
         }
     }
 
-    /// Returns a key, and requests by it.
+    /// Returns a key, and requests that are proved with it.
     fn asked() -> impl Strategy<Value = (Id, Request, Request)> {
         any::<Id>().prop_flat_map(|key| (Just(key), request(key), request(key)))
     }
@@ -323,7 +324,7 @@ mod tests {
             prop_assert_eq!(Reply::parse(bytes), Ok(reply));
             prop_assert!(reply.is_proved(&key, &request));
             prop_assert!(key == other || !reply.is_proved(&other, &request));
-            // One that differs in one field.
+            // A request that differs in one field.
             for differs in [
                 Request { kind: another.kind, ..request },
                 Request { slot: another.slot, ..request },
@@ -348,7 +349,7 @@ mod tests {
             for at in 0..bytes.len() {
                 let mut bytes = bytes.to_vec();
                 bytes[at] ^= flip;
-                // What grants nothing needs no proof.
+                // A reply that grants nothing needs no proof.
                 let harmless = |reply: Reply| {
                     !reply.is_proved(&key, &request) || reply.status != Status::Granted
                 };
@@ -388,7 +389,7 @@ mod tests {
         let mut bytes = request.as_bytes().to_vec();
         bytes[8] = 9;
         assert_eq!(Request::parse(&bytes), Err(Bad::Version(9)));
-        // A reply of another release, whatever its layout and its words for a refusal.
+        // A reply of another release, whose layout and statuses may differ.
         let mut bytes = Reply::refused(Refusal::VERSION).as_bytes().to_vec();
         bytes[8..12].copy_from_slice(&[9, 0, 77, 0]);
         for len in [bytes.len(), 12] {

@@ -1,5 +1,5 @@
-//! Where a process is, as far as another can reach it: the boot of the machine, and the network
-//! namespace.
+//! Where a process is, as far as other processes can reach it: the boot of the machine, and the
+//! network namespace.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,25 +7,25 @@ use std::sync::OnceLock;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Sixteen bytes that nobody guesses: an instance of a fabric, a key, a nonce.
+/// Sixteen random bytes, which cannot be guessed: an instance of a fabric, a key, or a nonce.
 pub(in super::super::super) type Id = [u8; 16];
 
-/// Returns an Id as two words, which are compared as they are loaded.
+/// Returns an Id as two words, which atomics can hold.
 #[inline]
 pub(in super::super::super) fn words_of(id: &Id) -> [u64; 2] {
     [0, 8].map(|at| u64::from_ne_bytes(id[at..at + 8].try_into().expect("eight bytes")))
 }
 
-/// A boot of a machine, and a network namespace there.
+/// A boot of a machine, and a network namespace of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Place {
     pub(in super::super) boot: Id,
-    /// Device and inode of the namespace: two namespaces of one boot never have the same.
+    /// Device and inode of the namespace. They differ for any two namespaces of one boot.
     pub(in super::super) net: (u64, u64),
 }
 
 impl Place {
-    /// Returns where the calling thread is: a thread can have a network namespace of its own
+    /// Returns the place of the calling thread: a thread can have a network namespace of its own
     /// (setns(2)).
     pub(in super::super) fn here() -> Result<Place> {
         const NET: &str = "/proc/thread-self/ns/net";
@@ -35,7 +35,7 @@ impl Place {
     }
 }
 
-/// Returns the boot of the machine, which is read once: it outlives the process.
+/// Returns the boot of the machine. It is read once, since it outlives the process.
 pub(in super::super) fn boot() -> Result<Id> {
     const BOOT: &str = "/proc/sys/kernel/random/boot_id";
     static READ: OnceLock<Id> = OnceLock::new();
@@ -56,14 +56,14 @@ fn uuid(text: &str) -> Option<Id> {
     (digits.len() == 32).then(|| value.to_be_bytes())
 }
 
-/// Returns sixteen bytes of the kernel's generator.
+/// Returns sixteen bytes of the kernel's random generator.
 pub(in super::super::super) fn random() -> Result<Id> {
     let mut id = Id::default();
     getrandom::fill(&mut id).map_err(|error| Error::os(None, "getrandom", error.into()))?;
     Ok(id)
 }
 
-/// As hexadecimal digits.
+/// Returns an Id as hexadecimal digits.
 pub(in super::super) fn hex(id: &Id) -> String {
     format!("{:032x}", u128::from_be_bytes(*id))
 }

@@ -1,8 +1,9 @@
-//! Slots: what this process has handed out tickets of, by number, generation and key.
+//! The slots of this process: the objects for which it has handed out tickets, by number,
+//! generation and key.
 
 use super::place::Id;
 
-/// The number of slots: a word for each, and one more, make 64 KiB.
+/// The number of slots. A word for each slot, and one more, make 64 KiB.
 pub(in super::super) const SLOTS: usize = 16_383;
 
 pub(in super::super) struct Slots<T> {
@@ -12,7 +13,7 @@ pub(in super::super) struct Slots<T> {
 
 struct Slot<T> {
     generation: u32,
-    /// The key that opens it, and what lies in it.
+    /// The key of the slot's ticket, and the value; `None` if the slot is free.
     entry: Option<(Id, T)>,
 }
 
@@ -26,7 +27,8 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// Takes a slot, and returns its number and generation; `None` if all are taken.
+    /// Takes a free slot, and returns its number and generation. Returns `None` if all slots are
+    /// taken.
     pub(in super::super) fn insert(&mut self, key: Id, value: T) -> Option<(u32, u32)> {
         let number = match self.free.pop() {
             Some(number) => number,
@@ -45,18 +47,19 @@ impl<T> Slots<T> {
         Some((number, slot.generation))
     }
 
-    /// Gives a slot back. The caller drops the value outside the lock, as that may run user code.
+    /// Frees a slot, and returns its value. The caller drops it without a lock, as that may run
+    /// user code.
     pub(in super::super) fn remove(&mut self, number: u32) -> Option<T> {
         let slot = &mut self.slots[number as usize];
-        // The generation after the last one would have been there before.
+        // After the last generation the number of a former one would come again.
         if slot.generation != u32::MAX {
             self.free.push(number);
         }
         slot.entry.take().map(|(_, value)| value)
     }
 
-    /// Returns the key and the value of a slot that has this generation, if `has_key` says that
-    /// the claimant has its key.
+    /// Returns the key and the value of the slot with this number, if it has this generation and
+    /// `has_key` returns true for its key.
     pub(in super::super) fn claimed(
         &self,
         (number, generation): (u32, u32),
@@ -80,7 +83,7 @@ mod tests {
         assert_eq!(slots.insert([2; 16], 2), Some((0, 2)));
         slots.slots[0].generation = u32::MAX;
         slots.remove(0);
-        // The party that has the ticket of one of the first two would take the next one for it.
+        // Otherwise a ticket of one of the first two generations could open the new one.
         assert_eq!(slots.insert([3; 16], 3), Some((1, 1)));
     }
 

@@ -1,6 +1,7 @@
-//! Sockets of the fabric: one message in each direction, with descriptors in one of them.
+//! The sockets of the fabric. Each carries one message in each direction, and descriptors in one of
+//! them.
 //!
-//! No call of this file waits, but [`connect`] and [`wait`], which have a deadline.
+//! Only [`connect`] and [`wait`] may wait, until a deadline; no other call of this file does.
 #![expect(unsafe_code, reason = "system calls that nix does not wrap")]
 
 use std::fmt;
@@ -18,21 +19,21 @@ use nix::sys::stat::{Mode, SFlag, fstat};
 
 use crate::process::{self, Guarded};
 
-/// The longest name: `sun_path` without a zero.
+/// The longest name of a socket: `sun_path` without a zero, in bytes.
 pub(in super::super) const NAME_MAX: usize = 107;
 
-/// The descriptors that come with an answer: the memory and the control page, or the memory of link
-/// and channel.
+/// The number of descriptors that come with a reply: for example the memory and the control page.
 pub(in super::super) const DESCRIPTORS: usize = 2;
 
-/// Where an exporter listens.
+/// The address at which an exporter listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum Address {
-    /// A name in the network namespace, without its first zero. It goes with the last descriptor.
+    /// A name in the network namespace, without its first zero. The kernel removes it with the last
+    /// descriptor.
     Abstract(Vec<u8>),
-    /// A path.
+    /// The path of a socket.
     Path(PathBuf),
-    /// The path of a socket, and of no link to one.
+    /// The path of a socket itself: a symbolic link is refused.
     NoLink(PathBuf),
 }
 
@@ -54,23 +55,25 @@ impl fmt::Display for Address {
     }
 }
 
-/// Returns a socket that listens. It takes no descriptors.
+/// Returns a listening socket, which accepts no descriptors.
 pub(in super::super) fn listen(address: &Address) -> nix::Result<Guarded> {
     process::listen(SockType::SeqPacket, &address.resolve()?)
 }
 
-/// Connects. Where others wait in line as well it waits until the deadline: `EAGAIN` then.
+/// Connects to a listener. If the listener's queue is full, waits until the deadline, and then
+/// returns `EAGAIN`.
 ///
-/// It takes descriptors until the answer has come: [`process::refuse`] comes then.
+/// The socket accepts descriptors, for the reply. The caller calls [`process::refuse`] once it has
+/// come.
 ///
-/// `ENOTSOCK` for an address that is to be a socket itself, and is a link to something. That needs
-/// /proc: `ENOSYS` without it.
+/// Returns `ENOTSOCK` if the address must be a socket itself, and is something else, such as a
+/// link. This needs /proc: without it, returns `ENOSYS`.
 pub(in super::super) fn connect(address: &Address, deadline: Instant) -> nix::Result<Guarded> {
     let connect = |to: &UnixAddr| process::connect(SockType::SeqPacket, to, true, Some(deadline));
     let Address::NoLink(path) = address else {
         return connect(&address.resolve()?);
     };
-    // What is opened so is what is looked at, and what is connected to.
+    // The descriptor pins the file: the one that is checked is the one that is connected to.
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let place = open(path, flags, Mode::empty())?;
     let kind = SFlag::from_bits_truncate(fstat(&place)?.st_mode) & SFlag::S_IFMT;
@@ -79,14 +82,14 @@ pub(in super::super) fn connect(address: &Address, deadline: Instant) -> nix::Re
     }
     let place_path = format!("/proc/thread-self/fd/{}", place.as_raw_fd());
     connect(&UnixAddr::new(&*place_path)?).map_err(|errno| match errno {
-        // The socket is there: its descriptor is not, where /proc is not mounted.
+        // The socket exists, but its descriptor is not visible, since /proc is not mounted.
         Errno::ENOENT => Errno::ENOSYS,
         errno => errno,
     })
 }
 
-/// Waits until one of the descriptors has something, and says for each whether it has: none at the
-/// deadline.
+/// Waits until one of the descriptors is ready, and returns for each whether it is. At the deadline
+/// none is.
 pub(in super::super) fn wait<const N: usize>(
     descriptors: [Option<BorrowedFd<'_>>; N],
     deadline: Instant,
@@ -97,7 +100,7 @@ pub(in super::super) fn wait<const N: usize>(
     }
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        // Rounded up, or the last millisecond would be spun away.
+        // Rounded up, since otherwise the last millisecond would be spent spinning.
         let millis = left.as_micros().div_ceil(1000);
         let timeout = PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX);
         match poll(&mut polled, timeout) {
@@ -128,7 +131,7 @@ pub(in super::super) fn send(
 ///
 /// # Errors
 ///
-/// `EBADMSG` if more came along.
+/// `EBADMSG` if more than [`DESCRIPTORS`] came along.
 pub(in super::super) fn receive_with(
     from: BorrowedFd<'_>,
     into: &mut [u8],
@@ -136,35 +139,37 @@ pub(in super::super) fn receive_with(
     process::receive_with(from, into)
 }
 
-/// Returns a descriptor of the process at the other end, which listened, or connected, and is
-/// readable once that has ended.
+/// Returns a pidfd of the process at the other end (the one that listened or connected). It is
+/// readable once that process has ended.
 ///
-/// `None` if there is no such thing here; `ESRCH` if the process has ended.
+/// Returns `None` if the kernel gives none, and `ESRCH` if the process has ended.
 pub(in super::super) fn pidfd(connection: &OwnedFd) -> nix::Result<Option<OwnedFd>> {
-    // Linux 6.5. Before 6.16 it fails with EINVAL or ESRCH for a process that was waited for.
+    // This needs Linux 6.5. Before 6.16 it fails with EINVAL or ESRCH for a process whose parent
+    // has waited for it.
     match socket::getsockopt(connection, sockopt::PeerPidfd) {
         Ok(pidfd) => return Ok(Some(pidfd)),
         Err(errno @ Errno::EMFILE) => return Err(errno),
         Err(_) => {}
     }
-    // The number is right if the process still lives after this: who listened answers afterwards,
-    // and who connected must have the connection still for an answer to be sent.
+    // The number may be used again once the process ends. It is right if the process lives after
+    // this call. A server does: it sends its reply afterwards. A client must still have the
+    // connection for the reply to be sent.
     let pid = pid(connection)?;
     if pid <= 0 {
-        // Of a namespace that is not seen from here.
+        // The process is in a namespace that this one cannot see.
         return Ok(None);
     }
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     match Errno::result(pidfd) {
-        // SAFETY: the call made it, so that it is nobody else's.
+        // SAFETY: the call has just made the descriptor, so that no other value owns it.
         Ok(pidfd) => Ok(Some(unsafe { OwnedFd::from_raw_fd(pidfd as RawFd) })),
         Err(errno @ (Errno::ESRCH | Errno::EMFILE)) => Err(errno),
         Err(_) => Ok(None),
     }
 }
 
-/// Returns the number of the process at the other end; 0 if that is not seen from here.
+/// Returns the number of the process at the other end; 0 if this process cannot see it.
 pub(in super::super) fn pid(connection: &OwnedFd) -> nix::Result<i32> {
     Ok(socket::getsockopt(connection, sockopt::PeerCredentials)?.pid())
 }
@@ -174,17 +179,17 @@ pub(in super::super) fn user(connection: &OwnedFd) -> nix::Result<u32> {
     Ok(socket::getsockopt(connection, sockopt::PeerCredentials)?.uid())
 }
 
-/// Returns whether the other side has not read all that was sent.
+/// Returns true if the other side has not read everything that was sent.
 pub(in super::super) fn has_unread(connection: &OwnedFd) -> bool {
     let mut unread: libc::c_int = 0;
     let (fd, at) = (connection.as_raw_fd(), &raw mut unread);
-    // SAFETY: `SIOCOUTQ`, which is this number, writes an integer there.
+    // SAFETY: `SIOCOUTQ`, which has the same number, writes an integer at the pointer.
     let done = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, at) };
-    // The kernel holds 1 back while it says that the rest was read (`sock_wfree`).
+    // The kernel counts 1 more while it reports that the rest was read (`sock_wfree`).
     done == 0 && unread > 1
 }
 
-/// Takes one message, for what tests play.
+/// Takes one message, for tests that play a peer.
 #[cfg(test)]
 pub(in super::super) fn receive(from: BorrowedFd<'_>, into: &mut [u8]) -> nix::Result<usize> {
     socket::recv(from.as_raw_fd(), into, MsgFlags::MSG_DONTWAIT)
@@ -219,7 +224,7 @@ mod tests {
             let (len, descriptors) = receive_with(other.as_fd(), &mut into).unwrap();
             assert_eq!((len, descriptors.len()), (5, count));
         }
-        // Other tests open and close some as well: a leak of each message would be seen.
+        // Other tests open and close descriptors as well. A leak with each message would show.
         let before = open();
         for _ in 0..500 {
             send(one.as_fd(), b"hello", &[raw; 7]).unwrap();
@@ -263,7 +268,7 @@ mod tests {
         let connection = connect(&address, soon).unwrap();
         let raw = connection.as_raw_fd();
         match send(connection.as_fd(), b"x", &[raw]) {
-            // Before Linux 6.16: they are closed as they come.
+            // Before Linux 6.16, descriptors are closed as they arrive.
             Ok(()) => {
                 let accepted = process::accept(&listener).unwrap();
                 let received = process::receive(&accepted, &mut [0; 4]);

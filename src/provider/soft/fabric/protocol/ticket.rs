@@ -1,4 +1,4 @@
-//! A ticket: what an export, an endpoint or a sync event looks like outside, as bytes.
+//! A ticket: the bytes that name an export, an endpoint or a sync event to other processes.
 //!
 //! | at | bytes | what |
 //! |---|---|---|
@@ -7,13 +7,13 @@
 //! | 14 | 4, 4 | slot, generation |
 //! | 22 | 16, 8, 8 | boot id; device and inode of the network namespace |
 //! | 54 | 16, 16 | instance of the exporting fabric, key |
-//! | 86 | 48 | payload: what the service says of the object |
+//! | 86 | 48 | payload: the service's description of the object |
 //! | 134 | 1 to 107 | name of the socket: an abstract name without its first zero, or an absolute path |
 //! | | 8 | checksum |
 //!
-//! [`envelope`](crate::provider::envelope) has magic, version, length and checksum. The party that
-//! has a ticket may connect, and no other party can. A reset exports anew: the next generation of
-//! the slot has a key of its own, and the old ticket opens nothing.
+//! [`envelope`](crate::provider::envelope) has magic, version, length and checksum. Only a process
+//! that has a ticket may connect. A reset exports anew: the next generation of the slot has a key
+//! of its own, and the old ticket opens nothing.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -29,7 +29,7 @@ use super::slots::SLOTS;
 use super::socket::{Address, NAME_MAX};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Everything between the envelope's head and the name.
+/// The fields between the envelope's head and the name.
 #[derive(FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct Fields {
@@ -44,23 +44,23 @@ struct Fields {
     payload: Payload,
 }
 
-/// What a ticket is of, in numbers and in words.
+/// A kind of object, in numbers and in words.
 pub(in super::super::super) struct Kind {
     envelope: Envelope,
-    /// Its number in requests.
+    /// The number of the kind in requests.
     pub(in super::super) number: u8,
-    /// The side that exported it.
+    /// The name of the side that exported the object.
     pub(in super::super) who: &'static str,
-    /// What was exported.
+    /// The name of the object.
     pub(in super::super) what: &'static str,
-    /// How a client fails whose ticket opens nothing any more.
+    /// The error of a client whose ticket opens nothing any more.
     pub(in super::super) unknown: ErrorKind,
-    /// How a client fails while another one is connected.
+    /// The error of a client while another one is connected.
     pub(in super::super) busy: (ErrorKind, &'static str),
-    /// What a client is told that the service does not want.
+    /// The text of the error of a client that the service does not expect.
     pub(in super::super) unexpected: &'static str,
-    /// True if clients of one process share what watches the server's process. If not, a connection
-    /// that has to stay belongs to its client, which may end it.
+    /// True if all clients of one process share what watches the server's process. If not, a
+    /// connection that has to stay belongs to its client, which may end it.
     pub(in super::super) shares_watch: bool,
 }
 
@@ -72,7 +72,7 @@ const fn envelope(kind: envelope::Kind) -> Envelope {
     }
 }
 
-/// Memory of an Mmap.
+/// The kind of an Mmap's memory.
 pub(in super::super::super) static MEMORY: Kind = Kind {
     envelope: envelope(envelope::SOFT_MEMORY),
     number: 0,
@@ -84,7 +84,7 @@ pub(in super::super::super) static MEMORY: Kind = Kind {
     shares_watch: true,
 };
 
-/// An endpoint of an Rdma.
+/// The kind of an Rdma's endpoint.
 pub(in super::super::super) static ENDPOINT: Kind = Kind {
     envelope: envelope(envelope::SOFT_ENDPOINT),
     number: 1,
@@ -99,7 +99,7 @@ pub(in super::super::super) static ENDPOINT: Kind = Kind {
     shares_watch: false,
 };
 
-/// A sync event.
+/// The kind of a sync event.
 pub(in super::super::super) static EVENT: Kind = Kind {
     envelope: envelope(envelope::SOFT_EVENT),
     number: 2,
@@ -124,7 +124,7 @@ pub(in super::super::super) struct Ticket {
     pub(in super::super::super) instance: Id,
     pub(in super::super::super) key: Id,
     pub(in super::super) address: Address,
-    /// What the service said of the object when it was exported.
+    /// The service's description of the object at the time of the export.
     pub(in super::super) payload: Payload,
 }
 
@@ -158,7 +158,7 @@ impl Ticket {
         self.kind.envelope.format(&fields, name)
     }
 
-    /// Reads what somebody handed over.
+    /// Reads the bytes of a ticket, which may come from anywhere.
     ///
     /// # Errors
     ///
@@ -199,7 +199,7 @@ impl Ticket {
         })
     }
 
-    /// Reads what the service said of the object; `read` returns `None` for what no service says.
+    /// Reads the service's description of the object. `read` returns `None` for an invalid one.
     ///
     /// # Errors
     ///
@@ -217,7 +217,7 @@ impl Ticket {
         })
     }
 
-    /// Returns a request for the object, by a client of this instance.
+    /// Returns a request for the object, by a client with this instance.
     pub(in super::super) fn request(
         &self,
         instance: Id,

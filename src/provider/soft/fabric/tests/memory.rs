@@ -1,4 +1,4 @@
-//! Exports and imports of memory: honest ones, hostile ones, and what is left of them.
+//! Tests of exports and imports of memory: honest ones, hostile ones, and what remains of them.
 #![expect(unsafe_code, reason = "touches what was imported, and forks")]
 
 use std::any::Any;
@@ -31,12 +31,12 @@ const LEN: usize = 10_000;
 const WRITE: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_WRITE);
 const READ: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_ONLY);
 
-/// Runs the body in a process of its own, in which nothing else continues.
+/// Runs the body in a process of its own, in which no other test runs.
 fn alone(test: &str, body: impl FnOnce()) {
     alone_in(module_path!(), test, body);
 }
 
-/// Memory of an application that exports it.
+/// The memory of an application that exports it.
 struct Owner {
     memory: Mapping,
     memfd: Arc<OwnedFd>,
@@ -89,16 +89,16 @@ impl Owner {
 }
 
 fn get(addr: NonNull<u8>, at: usize) -> u8 {
-    // SAFETY: within memory that the caller keeps mapped.
+    // SAFETY: it is within memory that the caller keeps mapped.
     let at = unsafe { addr.add(at) };
-    // SAFETY: as above; others write it, hence volatile.
+    // SAFETY: as above; other processes write it, hence volatile.
     unsafe { at.read_volatile() }
 }
 
 fn set(addr: NonNull<u8>, at: usize, byte: u8) {
-    // SAFETY: within memory that the caller keeps mapped.
+    // SAFETY: it is within memory that the caller keeps mapped.
     let at = unsafe { addr.add(at) };
-    // SAFETY: as above; others read it, hence volatile.
+    // SAFETY: as above; other processes read it, hence volatile.
     unsafe { at.write_volatile(byte) }
 }
 
@@ -110,7 +110,7 @@ fn info(ticket: &Ticket) -> MemoryInfo {
     ticket.info(MemoryInfo::parse).unwrap()
 }
 
-/// Returns a ticket of memory that is longer than what was exported.
+/// Returns a ticket of more memory than was exported.
 fn longer(ticket: &Ticket) -> Ticket {
     let info = info(ticket);
     let longer = MemoryInfo {
@@ -124,12 +124,12 @@ fn import(ticket: &Ticket, deadline: Instant) -> Result<Imported> {
     import_info(ticket, &info(ticket), deadline)
 }
 
-/// As another process would: over the socket, with a mapping of its own.
+/// Imports as another process would: over the socket, with a mapping of its own.
 fn over_the_socket(ticket: &Ticket) -> Result<Imported> {
     other(ticket, &info(ticket), soon())
 }
 
-/// Asks an exporter by this connection.
+/// Asks an exporter on this connection.
 fn grant(ticket: &Ticket, dialed: &Dialed) -> [Guarded; DESCRIPTORS] {
     let instance = super::super::publish::instance().unwrap();
     let stays = dialed.pidfd.is_none();
@@ -148,7 +148,7 @@ fn by_key(imported: &Imported) -> &Import {
 
 fn reason(imported: &Imported) -> Option<Reason> {
     let by_key = by_key(imported).check();
-    // It may end in between.
+    // The import may end between the two checks.
     assert!(by_key.is_ok() || imported.origin.check().is_err());
     by_key.err().map(|error: JobError| error.reason())
 }
@@ -200,7 +200,7 @@ fn what_is_imported_over_the_socket_is_shared_and_revoked() {
     drop(exported);
     assert_eq!(reason(&imported), Some(Reason::ExportRevoked));
     assert_eq!(kind(over_the_socket(&ticket)), ErrorKind::NotPermitted);
-    // The slot goes to the next export, and what was taken back stays so.
+    // The next export gets the slot, and what was taken back stays so.
     let next = owner.export(WRITE);
     assert_eq!(reason(&imported), Some(Reason::ExportRevoked));
     drop(next);
@@ -209,7 +209,7 @@ fn what_is_imported_over_the_socket_is_shared_and_revoked() {
 #[test]
 fn nobody_gets_a_writable_mapping_of_what_no_peer_may_write() {
     let _fabric = current::fabric().unwrap();
-    // The second lets others write, and not this audience.
+    // The second one lets other audiences write, but not this one.
     for access in [READ, READ | Access::RDMA_WRITE] {
         let owner = Owner::new();
         let exported = owner.export(access);
@@ -267,12 +267,12 @@ fn an_export_of_another_host_or_namespace_or_of_the_past_says_so() {
     let address = Address::Abstract(b"tokio-doca-nobody".to_vec());
     let stale = with(&foreign, |ticket| ticket.address = address);
     assert_eq!(kind(import(&stale, soon())), ErrorKind::ConnectionReset);
-    // Another instance listens there: it does not know the key.
+    // Another instance listens there, which does not know the key.
     let forged = with(&foreign, |ticket| ticket.key = [2; 16]);
     assert_eq!(kind(import(&forged, soon())), ErrorKind::NotPermitted);
 }
 
-/// What the hostile exporters of these tests export.
+/// The memory that the hostile exporters of these tests export.
 const FORGED: MemoryInfo = MemoryInfo {
     audience: Audience::Dpu,
     port: 0,
@@ -286,7 +286,7 @@ fn exporter(
     hostile_server(&MEMORY, FORGED.format(), play)
 }
 
-/// Imports by an answer that grants so many bytes, with whatever descriptors.
+/// Imports by an answer that grants `len` bytes, with these descriptors.
 fn grants(len: u64, files: impl FnOnce() -> Vec<OwnedFd> + Send + 'static) -> Result<Imported> {
     let (ticket, thread) = exporter(move |socket, request| {
         let payload = MemoryInfo { len, ..FORGED }.format();
@@ -386,7 +386,7 @@ fn an_exporter_that_lies_hangs_up_or_is_silent_is_told_apart() {
     };
     assert_eq!(run(wrong_key, soon()), ErrorKind::NotPermitted);
     let silent = |socket: OwnedFd, _: Request| {
-        // Until the importer gives up.
+        // It waits until the importer gives up.
         assert_eq!(socket::wait([Some(socket.as_fd())], soon()), Ok([true]));
     };
     let shortly = Instant::now() + Duration::from_millis(20);
@@ -407,7 +407,7 @@ fn importers_that_are_silent_or_talk_nonsense_lose_their_connection_and_nothing_
         assert_eq!(socket::receive(nonsense.as_fd(), &mut [0; 9]), Ok(0));
     }
     assert!(over_the_socket(&ticket).is_ok());
-    // The oldest made room at once, and the others are hung up on after two seconds.
+    // The oldest connection was closed at once, and the others are closed after two seconds.
     for (number, silent) in silent.iter().enumerate() {
         assert_eq!(
             socket::wait([Some(silent.as_fd())], soon()),
@@ -474,7 +474,7 @@ fn a_path_socket_is_used_if_asked_for_and_removed() {
         let dir = std::env::temp_dir().join(name);
         std::fs::create_dir(&dir).unwrap();
         let owner = Owner::new();
-        // One that is too long, one that does not exist, and a file.
+        // These are too long, do not exist, and are a file.
         for wrong in ["/x".repeat(32).into(), dir.join("no"), "/etc/passwd".into()] {
             let error = set_socket_path(wrong).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidValue);
@@ -493,7 +493,7 @@ fn a_path_socket_is_used_if_asked_for_and_removed() {
             assert!(!path.exists());
         }
         std::fs::remove_dir(&dir).unwrap();
-        // Nothing is left at the next export but the error.
+        // The folder is gone, so the next export fails.
         assert_eq!(
             kind(export(0, &owner.offer(READ))),
             ErrorKind::OperatingSystem
@@ -528,7 +528,7 @@ fn a_child_of_fork_is_told_and_takes_nothing_from_its_parent() {
     );
 }
 
-/// What a process does that exports.
+/// Does what an exporting process reads.
 fn plays() {
     let owner = Owner::new();
     let mut exported = None;
@@ -562,11 +562,11 @@ fn memory_of_another_process_is_written_taken_back_and_lost() {
         exporter.process.kill().unwrap();
         until("its end is noticed", || reason(&again).is_some());
         assert_eq!(reason(&again), Some(Reason::ExporterGone));
-        // Its first fabric is watched apart.
+        // The process with its first fabric is watched separately.
         until("the same of its first export", || {
             reason(&imported) == Some(Reason::ExporterGone)
         });
-        // What it wrote is still there, and can be touched.
+        // What it wrote is still there, and can be read.
         assert_eq!(get(again.addr, 5000), 99);
         assert_eq!(kind(import(&ticket, soon())), ErrorKind::ConnectionReset);
         exporter.process.wait().unwrap();
@@ -587,8 +587,8 @@ fn without_a_pidfd_the_connection_stays_and_its_end_is_noticed() {
     let [_, control] = grant(&ticket, &dialed);
     let watch = Watch::Connection(Arc::new(dialed.line.into_socket()));
     let page = Words::identify(&control).unwrap();
-    // Of another pid namespace, where nothing but the control page says who it is: anybody who has
-    // it can send it on.
+    // For a process in another pid namespace, only the control page identifies it, and any process
+    // that has the page can send it on.
     let identity = Identity::of(ticket.instance, 0, &watch).unwrap();
     let process = Process::watched(&fabric, identity, watch).unwrap();
     let peer = process
@@ -596,7 +596,7 @@ fn without_a_pidfd_the_connection_stays_and_its_end_is_noticed() {
         .unwrap();
     let another = Process::watched(&fabric, identity, Watch::Connection(Arc::new(control))).err();
     assert_eq!(another, Some(Errno::EPERM), "it is not taken for the first");
-    // It has answered others since, and did not hang up.
+    // The exporter has answered other clients since, and did not hang up.
     assert!(import(&ticket, soon()).is_ok());
     assert_eq!(exporter.ask("read"), "0");
     assert!(!process.is_dead() && !peer.is_gone());
@@ -615,7 +615,7 @@ fn without_descriptors_the_thread_neither_spins_nor_gives_up() {
             let owner = Owner::new();
             let exported = owner.export(WRITE);
             let ticket = ticket(&exported);
-            // Nanoseconds on a CPU of the fabric's thread.
+            // The nanoseconds that the fabric's thread has spent on a CPU.
             let worked = || -> u64 {
                 let tasks = read_dir("/proc/self/task")
                     .unwrap()
@@ -629,7 +629,7 @@ fn without_descriptors_the_thread_neither_spins_nor_gives_up() {
                 text.split(' ').next().unwrap().parse().unwrap()
             };
             setrlimit(Resource::RLIMIT_NOFILE, 64, 64).unwrap();
-            // Its thread runs, and has its name.
+            // The fabric's thread runs, and has its name.
             assert!(over_the_socket(&ticket).is_ok());
             let before = worked();
             let spare = File::open("/dev/null").unwrap();

@@ -1,4 +1,4 @@
-//! The fabric by itself: [memory], other [services], and what both tests need.
+//! Tests of the fabric: [memory], other [services], and the helpers of both.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -28,7 +28,7 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(300)
 }
 
-/// Waits until it holds.
+/// Waits until `holds` returns true.
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = soon();
     while !holds() {
@@ -37,7 +37,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Returns a test of a module, in a process of its own that plays a role.
+/// Returns the command that runs a test of a module in a process of its own, which plays a role.
 fn again(module: &str, test: &str, role: &str) -> Command {
     let (_, module) = module.split_once("::").unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -47,7 +47,7 @@ fn again(module: &str, test: &str, role: &str) -> Command {
     command
 }
 
-/// Runs the body in a process of its own, in which nothing else continues.
+/// Runs the body in a process of its own, in which no other test runs.
 fn alone_in(module: &str, test: &str, body: impl FnOnce()) {
     if std::env::var(ROLE).is_ok() {
         return body();
@@ -76,15 +76,15 @@ fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// Returns a ticket that says something else.
+/// Returns a ticket that was changed.
 fn with(ticket: &Ticket, change: impl FnOnce(&mut Ticket)) -> Ticket {
     let mut ticket = ticket.clone();
     change(&mut ticket);
     ticket
 }
 
-/// Answers one client as it likes: a server of instance `[5; 16]` whose ticket has the key `[6;
-/// 16]`.
+/// Answers one client in an arbitrary way, as a server of instance `[5; 16]` whose ticket has the
+/// key `[6; 16]`.
 fn hostile_server(
     kind: &'static Kind,
     payload: Payload,
@@ -122,7 +122,7 @@ fn send(to: &OwnedFd, reply: &Reply, files: &[OwnedFd]) {
     socket::send(to.as_fd(), reply.as_bytes(), &raw).unwrap();
 }
 
-/// A test in a process of its own, which exports and does what it reads.
+/// A test in a process of its own, which exports, and does what it reads.
 struct Other {
     process: Child,
     said: Lines<BufReader<ChildStdout>>,
@@ -137,8 +137,8 @@ impl Other {
         Other { process, said }
     }
 
-    /// Has it do something, and returns what it says to that behind the mark; the test harness says
-    /// other things as well.
+    /// Makes it do something, and returns its answer, which follows a mark; the test harness prints
+    /// other lines as well.
     fn ask(&mut self, what: &str) -> String {
         writeln!(self.process.stdin.as_mut().unwrap(), "{what}").unwrap();
         let marked = |line: std::io::Result<String>| {
@@ -167,7 +167,7 @@ impl Drop for Other {
     }
 }
 
-/// Does what such a process reads.
+/// Does what the process reads.
 fn play(mut answer: impl FnMut(&str) -> String) {
     for line in std::io::stdin().lines() {
         println!("SAYS {}", answer(&line.unwrap()));

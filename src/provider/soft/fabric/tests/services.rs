@@ -1,5 +1,5 @@
-//! Services in general: a fabric that connects to itself over the socket, another process's,
-//! hostile servers and hostile clients.
+//! Tests of services in general: a fabric that connects to itself over the socket, to another
+//! process's fabric, hostile servers, and hostile clients.
 #![expect(unsafe_code, reason = "forks")]
 
 use std::any::Any;
@@ -57,10 +57,10 @@ impl Ended for Count {
     }
 }
 
-/// What a client said, and its process.
+/// What a client sent, and its process.
 type Seen = (Id, Payload, Arc<Process>);
 
-/// An endpoint that accepts clients that say a number that it likes.
+/// An endpoint that refuses the clients with certain numbers, and accepts all others.
 struct Endpoint {
     memfds: [Arc<OwnedFd>; 2],
     clients: Mutex<Vec<Seen>>,
@@ -69,7 +69,7 @@ struct Endpoint {
     undone: Arc<AtomicUsize>,
 }
 
-/// What becomes of a connection to be kept.
+/// Counts a connection that the endpoint was to keep, and did not get.
 struct KeepAlive(Option<Arc<AtomicUsize>>);
 
 impl KeepAlive {
@@ -141,7 +141,7 @@ fn parsed(published: &Published) -> Ticket {
     Ticket::parse(&ENDPOINT, published.blob()).unwrap()
 }
 
-/// Connects, and says this number.
+/// Connects, and sends this number.
 fn says(ticket: &Ticket, number: u8) -> Result<Granted> {
     ticket.connect(&filled(number), soon())
 }
@@ -165,7 +165,7 @@ fn a_client_is_accepted_gets_the_memory_and_has_the_connection() {
     let clients = lock(&endpoint.clients);
     let (its_instance, payload, process) = &clients[0];
     assert_eq!((*its_instance, *payload), (instance().unwrap(), filled(2)));
-    // This process connects to itself: the same one, seen from both sides.
+    // This process connects to itself, and both sides see the same process.
     assert!(Arc::ptr_eq(process, &granted.process));
     let kept = lock(&*endpoint.kept).pop().unwrap();
     let mut into = [0; 8];
@@ -190,7 +190,7 @@ fn a_connection_that_no_service_keeps_is_asked_again() {
         let process = Arc::clone(&granted.process);
         let raw = granted.line.socket().as_raw_fd();
         keep(granted);
-        // Another server says that it is this one, or listens there, or in another namespace.
+        // Another server claims to be this one, or listens there, or in another namespace.
         let elsewhere = Address::Abstract(b"tokio-doca-nobody".to_vec());
         for forged in [
             with(&first, |ticket| ticket.address = elsewhere),
@@ -199,7 +199,7 @@ fn a_connection_that_no_service_keeps_is_asked_again() {
         ] {
             assert!(fabric.lines.take(&forged).is_none());
         }
-        // By the key of each ticket.
+        // The request is proved by the key of its own ticket.
         let granted = says(&other, 20).unwrap();
         assert_eq!(granted.line.socket().as_raw_fd(), raw, "it is the same one");
         assert!(Arc::ptr_eq(&granted.process, &process));
@@ -212,7 +212,7 @@ fn a_connection_that_no_service_keeps_is_asked_again() {
         hang_up(granted.line.socket());
         keep(granted);
         assert!(says(&first, 20).is_ok());
-        // There are few, and they go with what joins the processes.
+        // Few connections are kept, and they end with the connection of the two processes.
         for granted in [(); 6].map(|()| says(&first, 20).unwrap()) {
             keep(granted);
         }
@@ -228,8 +228,8 @@ fn a_connection_that_no_service_keeps_is_asked_again() {
     });
 }
 
-/// A child of fork(2) has a copy of each connection. It ends none of them, and neither waits for a
-/// lock that a thread of its parent's had nor starts a thread.
+/// A child of fork(2) has a copy of each connection. It ends none of them, waits for no lock that a
+/// thread of its parent held, and starts no thread.
 #[test]
 fn a_child_leaves_the_connections_of_its_parent_alone() {
     const NAME: &str = "a_child_leaves_the_connections_of_its_parent_alone";
@@ -241,14 +241,14 @@ fn a_child_leaves_the_connections_of_its_parent_alone() {
             let [kept, other] = [(); 2].map(|()| says(&ticket, 20).unwrap());
             kept.process.keep_line(kept.line);
             let process = kept.process;
-            // SAFETY: the child allocates, which glibc allows; the other thread of this process
+            // SAFETY: the child allocates, which glibc permits. The other thread of this process
             // holds no lock, as it sleeps.
             let pid = unsafe { libc::fork() };
             if pid == 0 {
                 process.keep_line(other.line);
                 drop((process, other.process));
                 let alone = threads() == 1;
-                // SAFETY: ends the child alone.
+                // SAFETY: this ends only the child.
                 unsafe { libc::_exit(if alone { 7 } else { 8 }) };
             }
             let pid = Pid::from_raw(pid);
@@ -298,12 +298,12 @@ fn an_own_endpoint_is_found_until_it_is_reset() {
     );
     let forged = with(&ticket, |ticket| ticket.key = [0; 16]);
     assert_eq!(kind(forged.local().unwrap()), ErrorKind::ConnectionAborted);
-    // Of others: whose instance is the smaller one hosts.
+    // Of two endpoints, the one with the smaller instance hosts.
     let smaller = with(&ticket, |ticket| ticket.instance = [0; 16]);
     let larger = with(&ticket, |ticket| ticket.instance = [255; 16]);
     assert!(smaller.local().is_none() && larger.local().is_none());
     assert!(!smaller.is_ours_to_serve().unwrap() && larger.is_ours_to_serve().unwrap());
-    // A reset: the old one is forgotten before or after the next is there.
+    // A reset: the old ticket is forgotten before the next one exists, or after.
     let next = endpoint.publish();
     drop(published);
     assert_eq!(kind(ticket.local().unwrap()), ErrorKind::ConnectionAborted);
@@ -311,7 +311,7 @@ fn an_own_endpoint_is_found_until_it_is_reset() {
     assert_eq!(kind(refused), ErrorKind::ConnectionAborted);
     assert!(parsed(&next).local().unwrap().is_ok());
     assert!(says(&parsed(&next), 2).is_ok());
-    // An endpoint that nobody holds any more.
+    // An endpoint that was dropped.
     let other = Endpoint::new();
     let published = other.publish();
     drop(other);
@@ -370,7 +370,7 @@ fn an_endpoint_of_another_host_or_namespace_or_of_the_past_says_so() {
     let nobody = Address::Abstract(b"tokio-doca-nobody".to_vec());
     let stale = with(&here, |ticket| ticket.address = nobody);
     assert_eq!(kind(says(&stale, 2)), ErrorKind::ConnectionReset);
-    // The key is right, and another instance answers.
+    // The key is right, but another instance answers.
     let other = with(&here, |ticket| ticket.instance = [1; 16]);
     assert_eq!(kind(says(&other, 2)), ErrorKind::NotPermitted);
 }
@@ -415,7 +415,7 @@ fn a_server_that_lies_hangs_up_or_is_silent_is_told_apart() {
     let junk = |socket: OwnedFd, _| socket::send(socket.as_fd(), &[7; 500], &[]).unwrap();
     assert_eq!(kind(run(Box::new(junk), soon())), ErrorKind::NotPermitted);
     let silent = |socket: OwnedFd, _| {
-        // Until the client gives up.
+        // It waits until the client gives up.
         assert_eq!(socket::wait([Some(socket.as_fd())], soon()), Ok([true]));
     };
     let shortly = Instant::now() + Duration::from_millis(20);
@@ -437,14 +437,14 @@ fn clients_that_talk_nonsense_or_go_are_nobodys_clients() {
         message[at] = 2;
         message
     };
-    // The last one has a flag that there is not.
+    // The last one has a flag that does not exist.
     for message in [&right[..REQUEST_LEN - 1], &longer, &changed(11)] {
         let socket = connect();
         socket::send(socket.as_fd(), message, &[]).unwrap();
         assert_eq!(socket::wait([Some(socket.as_fd())], soon()), Ok([true]));
         assert_eq!(socket::receive(socket.as_fd(), &mut [0; 9]), Ok(0));
     }
-    // Of another release, without the key, and of another kind: they are notified.
+    // These are of another release, without the key, and of another kind: they get a refusal.
     let strangers = request(&with(&ticket, |ticket| ticket.key = [0; 16]));
     let others = request(&with(&ticket, |ticket| ticket.kind = &EVENT));
     for (message, status) in [
@@ -460,7 +460,8 @@ fn clients_that_talk_nonsense_or_go_are_nobodys_clients() {
         assert_eq!(Reply::parse(&reply[..len]).unwrap().status, status);
     }
     assert!(lock(&endpoint.clients).is_empty());
-    // One that asks and goes: accepted in vain, if at all, and what was to be kept is given back.
+    // Clients that ask and leave are accepted in vain, if at all, and what was to be kept is given
+    // back.
     for _ in 0..50 {
         let socket = connect();
         socket::send(socket.as_fd(), right, &[]).unwrap();
@@ -473,7 +474,7 @@ fn clients_that_talk_nonsense_or_go_are_nobodys_clients() {
     });
 }
 
-/// What a process does that exports.
+/// Does what an exporting process reads.
 fn plays() {
     let endpoint = Endpoint::new();
     let published = endpoint.publish();
@@ -497,7 +498,7 @@ fn another_process_is_connected_to_stopped_and_lost() {
     let first = says(&ticket, 2).unwrap();
     let second = says(&ticket, 3).unwrap();
     assert_eq!(second.payload, filled(103));
-    // Since Linux 6.9 the kernel says that it is the same; its number says so before.
+    // Since Linux 6.9 the kernel identifies the process; before that, its number does.
     assert!(Arc::ptr_eq(&first.process, &second.process));
     let (ended, late) = (Arc::new(Count::default()), Arc::new(Count::default()));
     let weak = |count: &Arc<Count>| -> Weak<dyn Ended> {
@@ -522,7 +523,7 @@ fn another_process_is_connected_to_stopped_and_lost() {
     signal(Signal::SIGKILL);
     ended.reaches(2);
     assert!(first.process.is_dead() && second.process.is_dead());
-    // Who asks too late is told all the same, and once.
+    // A party that registers too late is notified all the same, and once.
     first.process.on_end(weak(&late));
     late.reaches(1);
     first.process.on_end(weak(&late));
@@ -549,7 +550,7 @@ fn without_a_pidfd_the_end_of_the_connection_is_the_end_of_the_process() {
     let ended = Arc::new(Count::default());
     let weak: Arc<dyn Ended> = Arc::<Count>::clone(&ended);
     one.on_end(Arc::downgrade(&weak));
-    // What is said is no end.
+    // A message is not an end.
     socket::send(kept.as_fd(), b"bell", &[]).unwrap();
     assert!(says(&parsed(&published), 2).is_ok());
     assert!(!one.is_dead());
@@ -567,12 +568,12 @@ fn a_client_that_can_watch_nothing_else_keeps_the_connection() {
     let published = endpoint.publish();
     let ticket = parsed(&published);
     let dialed = ticket.dial(soon()).unwrap();
-    // The endpoint does not keep it.
+    // The endpoint does not keep the connection.
     let request = ticket.request([8; 16], dialed.nonce, true, &filled(20));
     let answer = ticket.exchange(&dialed, &request, soon()).unwrap();
     let (reply, _) = ticket.granted(&request, answer).unwrap();
     assert!(reply.stays);
-    // It has answered others since, and did not hang up.
+    // The server has answered other clients since, and did not hang up.
     assert!(says(&ticket, 2).is_ok());
     let no = socket::receive(dialed.line.socket().as_fd(), &mut [0; 8]);
     assert_eq!(no, Err(Errno::EAGAIN));
@@ -591,7 +592,7 @@ fn fork() {
     let granted = says(&ticket, 2).unwrap();
     let ended = Arc::new(Count::default());
     let weak: Arc<dyn Ended> = Arc::<Count>::clone(&ended);
-    // SAFETY: the child allocates, which glibc allows; the other thread of this process holds no
+    // SAFETY: the child allocates, which glibc permits. The other thread of this process holds no
     // lock, as it sleeps.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
@@ -602,7 +603,7 @@ fn fork() {
             && refused(ticket.local().unwrap().map(drop));
         granted.process.on_end(Arc::downgrade(&weak));
         drop((granted, published));
-        // SAFETY: ends the child alone.
+        // SAFETY: this ends only the child.
         unsafe { libc::_exit(if told { 7 } else { 8 }) };
     }
     let pid = Pid::from_raw(pid);
@@ -627,7 +628,7 @@ fn a_thousand_connects_leave_nothing_behind() {
             }
             assert_eq!(threads(), before.1 + 1);
             endpoint.keeps.reaches((round + 1) * 200);
-            // Dropped outside the lock: the last fabric goes with them.
+            // They are dropped without the lock, since the last fabric goes with them.
             let clients = std::mem::take(&mut *lock(&endpoint.clients));
             drop((clients, tickets));
             lock(&*endpoint.kept).clear();

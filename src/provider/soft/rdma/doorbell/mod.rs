@@ -1,8 +1,8 @@
-//! Who is woken, and what for.
+//! How queues wake each other.
 //!
-//! A [page] joins two queues: it says who is armed and which endpoints have something new, and a
-//! bell wakes the peer. [pages] are those of one queue. These files import `messages`, and
-//! `pages > page`; a page knows its queue by the trait `DoorbellOwner`.
+//! A [page] joins two queues: it says which side is armed and which endpoints have something new,
+//! and a bell wakes the peer. [pages] are all pages of one queue. These files import `messages`,
+//! and `pages > page`; a page knows its queue by the trait `DoorbellOwner`.
 
 mod page;
 mod pages;

@@ -1,17 +1,18 @@
-//! What joins two queues of software devices: a page of hints, and a bell for who sleeps.
+//! What joins two queues of software devices: a page of hints, and a bell that wakes a sleeping
+//! side.
 //!
 //! ```text
-//!   who publishes something in a message ring     whose message ring it is
-//!   --------------------------------------------------------------------
+//!   the side that publishes in a message ring      the side that owns the message ring
+//!   ------------------------------------------------------------------------------------
 //!   publish, fence                                arm: armed = 1, fence
-//!   parked? hint: a bit of the message ring       look: hints, and message rings that are not parked
-//!   armed? armed = 0, ring                        sleep
+//!   parked? hint: a bit of the message ring       poll: hints, and message rings not parked
+//!   armed? armed = 0, wake                        sleep
 //! ```
 //!
-//! Either the one sees that the other is armed, or that one sees what was published. The block of a
-//! side says whether it is armed, and which message rings it was hinted at. The peer can write all
-//! of it: what it takes away or adds concerns its own messages alone, and nothing but looks come of
-//! it.
+//! Either the publishing side sees that the other side is armed, or that side sees what was
+//! published. The block of a side says whether the side is armed, and which of its message rings
+//! have hints. The peer can write all of the page. Whatever it removes or adds concerns its own
+//! messages alone, and only makes this side poll more or less often.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -24,55 +25,56 @@ use crate::process::Guarded;
 use crate::sync::atomic::{AtomicU64 as Word, fence};
 use crate::sync::{lock, seq_cst_order};
 
-/// Bytes of the page.
+/// The size of the page in bytes.
 pub(in super::super) const PAGE: usize = 4096;
-/// Message rings that a doorbell page joins.
+/// The maximum number of message rings that a doorbell page joins.
 pub(in super::super) const RINGS: u32 = 64 * 64;
 
-/// How often a bell is read until it is read to its end: a socket holds 10 rings or more.
+/// One of this number of reads drains the bell, whose socket holds at least 10 bytes.
 const READS: u32 = 8;
 
 const ARMED: usize = 0;
 const SUMMARY: usize = 128;
 const HINTS: usize = 256;
 
-/// One side's end of it.
+/// One side's end of a doorbell page.
 pub(in super::super) struct DoorbellPage {
-    /// What this process knows it by: no two have the same, whoever gave the other number. Never
-    /// `u64::MAX`.
+    /// The key of this end, which no other end of this process has, whichever side numbered the
+    /// page. Never `u64::MAX`.
     pub(in super::super) key: u64,
     memory: Arc<Memory>,
     side: Side,
     bell: Bell,
-    /// The peer's process, if it is another one.
+    /// The peer's process, if the peer is another process.
     pub(in super::super) process: Option<Arc<Process>>,
     /// The end of the bell's socket: the peer's process may continue without it (execve(2)).
     line: OnceLock<Arc<Process>>,
-    /// The peer's process has ended, or a ring found nobody there: that may be before the thread
-    /// that watches does.
+    /// The peer's process has ended, or has closed its end of the bell. A failed wake-up may set
+    /// this before the thread that watches processes does.
     gone: AtomicBool,
-    /// Message rings that are open at this end.
+    /// The number of message rings that are open at this end.
     rings: AtomicU32,
     members: Mutex<Members>,
     owner: Weak<dyn DoorbellOwner>,
-    /// It is in the list of those that are looked at each time (`pages.rs`).
+    /// The queue checks this page at every poll (`pages.rs`).
     is_awake: AtomicBool,
-    /// How often it was armed since its bell was read: the peer has rung no more often.
+    /// How often the page was armed since its bell was read. The peer has sent at most one byte for
+    /// each.
     arms: AtomicU32,
-    /// How often its bell was read.
+    /// How often the bell was read.
     reads: AtomicU32,
 }
 
-/// The queue whose end of a doorbell page it is.
+/// The queue that owns an end of a doorbell page.
 pub(in super::super) trait DoorbellOwner: Send + Sync {
-    /// An endpoint has something to do.
+    /// Makes the queue poll this endpoint.
     fn mark_ready(&self, endpoint: u32);
 
-    /// A doorbell page has no message ring any more.
+    /// Notes that a doorbell page has no message ring any more.
     fn note_idle(&self);
 }
 
-/// Pages of a queue that peers of this process rang for.
+/// The pages of a queue for which peers of this process have signalled.
 #[derive(Default)]
 pub(in super::super) struct Signalled {
     any: AtomicBool,
@@ -85,10 +87,10 @@ impl Signalled {
         self.any.store(true, Ordering::Release);
     }
 
-    /// Takes their keys, if there are any.
+    /// Moves the keys into `into`, if there are any.
     #[inline]
     pub(super) fn take(&self, into: &mut Vec<u64>) {
-        // What is added meanwhile sets it again.
+        // A peer that adds a key meanwhile sets the flag again.
         if self.any.load(Ordering::Relaxed) && self.any.swap(false, Ordering::Acquire) {
             into.append(&mut lock(&self.keys));
         }
@@ -97,13 +99,14 @@ impl Signalled {
 
 /// How the peer is woken.
 pub(in super::super) enum Bell {
-    /// It is of this process: the bell of its queue, and where that finds which page rang.
+    /// The peer is of this process: its queue's event handle, the list in which that queue finds
+    /// the page, and the page's key there.
     Signal(Arc<Signal>, Arc<Signalled>, u64),
-    /// A byte on a socket. Empty until the peer has its end.
+    /// The peer is another process: a byte on a socket. Empty until the peer has its end.
     Socket(OnceLock<Arc<Guarded>>),
 }
 
-/// Which endpoint of this side's queue has which message ring.
+/// The endpoint of this side's queue for each message ring.
 #[derive(Default)]
 struct Members {
     endpoints: Vec<Option<u32>>,
@@ -136,14 +139,14 @@ impl DoorbellPage {
         }
     }
 
-    /// Returns a key that no page of this process has.
+    /// Returns a key that no other page of this process has.
     pub(in super::super) fn new_key() -> u64 {
         static KEY: AtomicU64 = AtomicU64::new(0);
         KEY.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Notes whether it is looked at each time, and returns whether it was. The reaper's lock is
-    /// held.
+    /// Notes whether the queue checks the page at every poll, and returns whether it did so before.
+    /// The caller holds the reaper's lock.
     pub(super) fn set_awake(&self, awake: bool) -> bool {
         let before = self.is_awake.load(Ordering::Relaxed);
         self.is_awake.store(awake, Ordering::Relaxed);
@@ -158,7 +161,7 @@ impl DoorbellPage {
         self.memory.word(block + at)
     }
 
-    /// Returns whether this side has made it (`Host`), or joined it.
+    /// Returns `Host` if this side has made the page, and `Guest` if it has joined it.
     pub(super) fn side(&self) -> Side {
         self.side
     }
@@ -167,33 +170,33 @@ impl DoorbellPage {
         &self.bell
     }
 
-    /// Returns true if the peer is this process.
+    /// Returns true if the peer is this other process.
     pub(in super::super) fn is_of(&self, process: &Arc<Process>) -> bool {
         self.process
             .as_ref()
             .is_some_and(|known| Arc::ptr_eq(known, process))
     }
 
-    /// Returns true if the peer's process has ended, or has let go of its end of the bell's socket.
+    /// Returns true if the peer's process has ended, or has closed its end of the bell's socket.
     pub(in super::super) fn is_dead(&self) -> bool {
         let dead = |process: &Arc<Process>| process.is_dead();
         let process = self.process.as_ref();
         process.is_some_and(|it| dead(it) || self.is_gone() || self.line.get().is_some_and(dead))
     }
 
-    /// The same, as far as it was noticed here.
+    /// Returns true if this side has noticed already that the peer has ended.
     #[inline(always)]
     pub(in super::super) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
 
-    /// The same, and the kernel is asked whether the process has ended.
+    /// As `is_dead`, but also asks the kernel whether the process has ended.
     pub(in super::super) fn has_died(&self) -> bool {
         let ended = |process: &Arc<Process>| process.has_ended();
         self.is_dead() || self.process.as_ref().is_some_and(ended)
     }
 
-    /// Reads all that rang for this side. A socket that was left full would hide the next ring.
+    /// Reads all wake-ups for this side. A full socket would lose the next wake-up.
     pub(in super::super) fn read_bell(&self) {
         let Bell::Socket(socket) = &self.bell else {
             return;
@@ -201,7 +204,8 @@ impl DoorbellPage {
         let Some(socket) = socket.get() else {
             return;
         };
-        // Another thread of the peer's may still ring for the time before.
+        // More than one byte may have come: another thread of the peer may send one for an earlier
+        // arm.
         let reads = self.reads.fetch_add(1, Ordering::Relaxed);
         match self.arms.swap(0, Ordering::Relaxed) {
             1 if !reads.is_multiple_of(READS) => bell::hear(socket),
@@ -209,14 +213,14 @@ impl DoorbellPage {
         }
     }
 
-    /// Has the endpoints of this doorbell page hear of the end of the peer's process.
+    /// Registers this page, so that its endpoints are polled once the peer's process ends.
     pub(in super::super) fn watch_process(self: &Arc<Self>) {
         if let Some(process) = &self.process {
             process.on_end(Arc::downgrade(self) as _);
         }
     }
 
-    /// Has them hear of the end of the bell's socket too.
+    /// Registers this page for the end of the bell's socket as well.
     pub(in super::super) fn watch_bell(self: &Arc<Self>) -> nix::Result<()> {
         let (Some(process), Bell::Socket(socket)) = (&self.process, &self.bell) else {
             return Ok(());
@@ -225,13 +229,13 @@ impl DoorbellPage {
             return Ok(());
         };
         let line = process.at_the_end_of(socket)?;
-        // First: who is told looks at it.
+        // First: `is_dead`, which the notified endpoints call, reads it.
         let line = self.line.get_or_init(|| line);
         line.on_end(Arc::downgrade(self) as _);
         Ok(())
     }
 
-    /// For the host: a message ring for this endpoint; `None` if there are as many as can be.
+    /// For the host: returns a new message ring for this endpoint, and `None` if the page is full.
     pub(in super::super) fn admit(&self, endpoint: u32) -> Option<u32> {
         let mut members = self.lock();
         let index = match members.free.pop() {
@@ -247,7 +251,8 @@ impl DoorbellPage {
         Some(index)
     }
 
-    /// For the guest: the host gave this endpoint a message ring, of a number below [`RINGS`].
+    /// For the guest: notes the message ring that the host gave this endpoint. The caller has
+    /// checked that `index` is below [`RINGS`].
     pub(in super::super) fn join(&self, index: u32, endpoint: u32) {
         let mut members = self.lock();
         let len = members.endpoints.len().max(index as usize + 1);
@@ -255,14 +260,14 @@ impl DoorbellPage {
         let before = members.endpoints[index as usize].replace(endpoint);
         self.rings.fetch_add(1, Ordering::Relaxed);
         drop(members);
-        // The host is done with that one's message ring, and the hint that said so will go to this
-        // one.
+        // The host has closed the message ring of the endpoint that had this index before. The hint
+        // that said so may now reach the new endpoint only.
         if let (Some(before), Some(owner)) = (before, self.owner.upgrade()) {
             owner.mark_ready(before);
         }
     }
 
-    /// A message ring is closed at this end.
+    /// Notes that this end has closed a message ring.
     pub(in super::super) fn leave(&self, index: u32, endpoint: u32) {
         let mut members = self.lock();
         if members.endpoints[index as usize] == Some(endpoint) {
@@ -279,7 +284,7 @@ impl DoorbellPage {
         }
     }
 
-    /// Returns true if no message ring is open at this end.
+    /// Returns true if this end has no open message ring.
     pub(super) fn is_idle(&self) -> bool {
         self.rings.load(Ordering::Relaxed) == 0
     }
@@ -294,20 +299,20 @@ impl DoorbellPage {
         lock(&self.members)
     }
 
-    /// This side is about to sleep, and will look after a fence.
+    /// Asks the peer to wake this side, which is about to sleep. The caller polls after a fence.
     pub(in super::super) fn arm(&self) {
-        // First: the peer rings for this one at once.
+        // First: the peer may send the wake-up for this arm at once.
         self.arms.fetch_add(1, Ordering::Relaxed);
         self.word(self.side, ARMED).store(1, Ordering::SeqCst);
     }
 
-    /// Returns whether the peer will ring for its next hint.
+    /// Returns true if the peer will wake this side for its next hint.
     pub(super) fn is_armed(&self) -> bool {
         self.word(self.side, ARMED).load(Ordering::SeqCst) != 0
     }
 
-    /// Wakes the peer if it sleeps. After what was published, and a fence. Returns false if it was
-    /// found to have died.
+    /// Wakes the peer if it is armed. The caller has published before, and then made a fence.
+    /// Returns false if this side finds that the peer has ended.
     #[inline(always)]
     pub(in super::super) fn wake_peer(&self) -> bool {
         let armed = self.word(self.side.peer(), ARMED);
@@ -320,7 +325,7 @@ impl DoorbellPage {
             Bell::Signal(..) => None,
             Bell::Socket(socket) => match socket.get() {
                 Some(socket) => Some(socket),
-                // It stays armed: `hang_bell` rings.
+                // The peer stays armed: `hang_bell` wakes it.
                 None => return true,
             },
         };
@@ -341,8 +346,8 @@ impl DoorbellPage {
         true
     }
 
-    /// The peer has its end of the socket. It may sleep already, and have been notified of
-    /// something before there was a bell.
+    /// Stores the socket whose other end the peer has. The peer may sleep already, after hints for
+    /// which there was no bell, so this wakes it.
     pub(in super::super) fn hang_bell(&self, socket: Guarded) {
         if let Bell::Socket(bell) = &self.bell {
             let _ = bell.set(Arc::new(socket));
@@ -351,20 +356,21 @@ impl DoorbellPage {
         self.wake_peer();
     }
 
-    /// Has the peer look at a message ring. After what was published, and a fence.
+    /// Makes the peer poll a message ring. The caller has published before, and then made a fence.
     #[inline]
     pub(in super::super) fn hint_peer(&self, index: u32) {
         let (word, bit) = (index as usize / 64, 1 << (index % 64));
         let peer = self.side.peer();
         let hints = self.word(peer, HINTS + 8 * word);
-        // A hint that the peer has not taken yet serves for this too: pairs with `take_hints`.
+        // A hint that the peer has not taken yet serves for this message too: pairs with
+        // `take_hints`.
         if hints.load(Ordering::SeqCst) & bit != 0 {
             return;
         }
         hints.fetch_or(bit, Ordering::SeqCst);
         self.word(peer, SUMMARY)
             .fetch_or(1 << word, Ordering::SeqCst);
-        // Before the look whether it is armed.
+        // The hint is stored before the caller checks whether the peer is armed.
         seq_cst_order();
     }
 
@@ -374,7 +380,7 @@ impl DoorbellPage {
         self.word(self.side, SUMMARY).load(Ordering::SeqCst) != 0
     }
 
-    /// Takes the hints for this side: calls `each` with the endpoints.
+    /// Takes the hints for this side, and calls `each` with their endpoints.
     pub(in super::super) fn take_hints(&self, mut each: impl FnMut(u32)) {
         let mut words = self.word(self.side, SUMMARY).swap(0, Ordering::SeqCst);
         while words != 0 {
@@ -383,8 +389,8 @@ impl DoorbellPage {
             let mut bits = self
                 .word(self.side, HINTS + 8 * word as usize)
                 .swap(0, Ordering::SeqCst);
-            // A sender that still saw its hint published its message before this fence. The caller
-            // looks after it.
+            // A sender that still saw its hint has published its message before this fence. The
+            // caller polls after it.
             fence(Ordering::SeqCst);
             while bits != 0 {
                 if let Some(endpoint) = self.member(word * 64 + bits.trailing_zeros()) {
@@ -397,7 +403,7 @@ impl DoorbellPage {
 }
 
 impl Ended for DoorbellPage {
-    /// The party that has a message ring to that process looks at it.
+    /// Makes every endpoint with a message ring to that process be polled.
     fn ended(&self) {
         self.gone.store(true, Ordering::Relaxed);
         let Some(owner) = self.owner.upgrade() else {

@@ -1,9 +1,10 @@
 //! The doorbell pages of a queue.
 //!
-//! A queue looks at those that may have hints for which nobody rings, and at a few of the others in
-//! turn. So a queue with a thousand idle peers costs what one with a few does. A page that is armed
-//! and has no hint is left to its bell, since the peer's next hint rings; the bell says which page
-//! it is of. A queue that polls hears no bells, and finds hints by its turns.
+//! At each poll a queue checks the pages that may have hints without a wake-up, and a few of the
+//! other pages in turn. So a queue with a thousand idle peers costs what a queue with a few costs.
+//! A page that is armed and has no hint needs no check, since the peer's next hint wakes this
+//! queue, and the bell says which page has the hint. A queue that busy-polls reads no bells, and
+//! finds hints when their page has its turn.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,35 +13,35 @@ use super::super::super::fabric::{Id, Process};
 use super::super::messages::Side;
 use super::page::{DoorbellPage, Signalled};
 
-/// So many pages are looked at each time, and so many others in turn.
+/// The maximum number of pages that are checked at each poll; as many others are checked in turn.
 const FEW: usize = 16;
 
-/// The doorbell pages that a queue looks at.
+/// The doorbell pages of a queue.
 #[derive(Default)]
 pub(in super::super) struct DoorbellPages {
     all: Vec<PageEntry>,
     by_key: HashMap<u64, Arc<DoorbellPage>>,
-    /// Those that are looked at each time.
+    /// The pages that are checked at each poll.
     awake: Vec<Arc<DoorbellPage>>,
-    /// There may be some that are neither awake nor armed.
+    /// There may be pages that are neither awake nor armed.
     cold: bool,
-    /// Where the next turn begins.
+    /// The index at which the next turn begins.
     next: usize,
     signalled: Arc<Signalled>,
-    /// Keys that were taken out of it: no look allocates.
+    /// The keys that were taken from `signalled`; kept here so that a poll allocates nothing.
     keys: Vec<u64>,
 }
 
 struct PageEntry {
-    /// The peer's fabric, and its queue.
+    /// The peer's fabric, and the number of the peer's queue.
     peer: (Id, u64),
     number: u64,
     doorbell: Arc<DoorbellPage>,
-    /// The other end, if it is of this process and this one gives the message rings their numbers.
+    /// The other end, if the peer is of this process and this end numbers the message rings.
     twin: Option<Arc<DoorbellPage>>,
 }
 
-/// Has a page looked at each time.
+/// Makes the queue check a page at each poll.
 fn wake(awake: &mut Vec<Arc<DoorbellPage>>, page: &Arc<DoorbellPage>) {
     if !page.set_awake(true) {
         awake.push(Arc::clone(page));
@@ -48,13 +49,13 @@ fn wake(awake: &mut Vec<Arc<DoorbellPage>>, page: &Arc<DoorbellPage>) {
 }
 
 impl DoorbellPages {
-    /// Returns where peers of this process say which page they rang for.
+    /// Returns the list in which peers of this process note the page for which they signalled.
     pub(in super::super) fn signalled(&self) -> Arc<Signalled> {
         Arc::clone(&self.signalled)
     }
 
-    /// Returns true if a page has hints: one that is awake, or one of those whose turn it is. After
-    /// `arm` that is each page for whose hints nobody rings.
+    /// Returns true if an awake page has hints, or one of the pages whose turn it is. After `arm`,
+    /// each page whose hints cause no wake-up is awake.
     #[inline]
     pub(in super::super) fn look(&mut self) -> bool {
         self.hear();
@@ -67,7 +68,7 @@ impl DoorbellPages {
         self.awake.iter().any(|page| page.is_hinted())
     }
 
-    /// Takes note of the pages that peers of this process rang for.
+    /// Wakes the pages for which peers of this process have signalled.
     #[inline]
     fn hear(&mut self) {
         self.signalled.take(&mut self.keys);
@@ -76,7 +77,7 @@ impl DoorbellPages {
         }
     }
 
-    /// Looks at a few pages that are not looked at each time.
+    /// Checks a few of the pages that are not checked at each poll.
     fn take_turn(&mut self) {
         for _ in 0..FEW.min(self.all.len()) {
             self.next = (self.next + 1) % self.all.len();
@@ -87,7 +88,7 @@ impl DoorbellPages {
         }
     }
 
-    /// Looks at all that are awake, and keeps those that have hints, or a few of the others.
+    /// Checks all awake pages. Those with hints stay awake, and a few of the others.
     #[cold]
     fn thin_out(&mut self) {
         let (mut others, cold) = (0, &mut self.cold);
@@ -114,9 +115,10 @@ impl DoorbellPages {
         }
     }
 
-    /// Has the peers of all ring for their next hint. The caller looks afterwards.
+    /// Makes all peers wake this queue for their next hint. The caller polls afterwards.
     pub(in super::super) fn arm(&mut self) {
-        // One that rang is not armed, though what it rang for may be done already.
+        // A page whose peer has signalled is not armed any more, even if its hint was handled
+        // already.
         self.hear();
         if std::mem::take(&mut self.cold) {
             for entry in &self.all {
@@ -135,16 +137,17 @@ impl DoorbellPages {
         });
     }
 
-    /// Returns the peer of a page rang: returns the page.
+    /// Returns the page with this key, and wakes it: its peer has sent a wake-up.
     pub(in super::super) fn rang(&mut self, key: u64) -> Option<Arc<DoorbellPage>> {
         let page = self.by_key.get(&key)?;
         wake(&mut self.awake, page);
         Some(Arc::clone(page))
     }
 
-    /// Returns the doorbell page with this number to this queue of the peer, which is this process
-    /// and none that says so. The side that has made a page has numbered it: of two queues that
-    /// each have made one both may have the same number.
+    /// Returns the doorbell page with this number to this queue of the peer. The peer must be
+    /// `process`; its word for its identity is not enough. The side that made a page has numbered
+    /// it, so two queues that each made one may both have used the same number: `side` tells them
+    /// apart.
     pub(in super::super) fn find(
         &self,
         peer: (Id, u64),
@@ -173,8 +176,8 @@ impl DoorbellPages {
         Some((entry.number, Arc::clone(&entry.doorbell)))
     }
 
-    /// Both ends of a doorbell page to a queue of this process, of which this queue has the first,
-    /// and its number.
+    /// Returns both ends of a doorbell page to a queue of this process, with its number. This queue
+    /// has the first end.
     pub(in super::super) fn pair(
         &self,
         peer: (Id, u64),
@@ -185,9 +188,9 @@ impl DoorbellPages {
         })
     }
 
-    /// This doorbell page is looked at, if it was not before, or is not any more. It has a message
-    /// ring by now, so that it stays. Others that have none go: a peer that comes again and again
-    /// leaves no more than one.
+    /// Adds this doorbell page, unless it is listed already. It has a message ring by now, so it
+    /// stays. Pages without a message ring are removed, so that a peer that connects again and
+    /// again leaves at most one.
     pub(in super::super) fn keep(
         &mut self,
         peer: (Id, u64),
@@ -208,7 +211,7 @@ impl DoorbellPages {
         }
     }
 
-    /// Those that have no message ring any more go.
+    /// Removes the pages that have no message ring any more.
     pub(in super::super) fn let_go_of_idle(&mut self) {
         self.all.retain(|entry| {
             let is_idle = entry.doorbell.is_idle();
@@ -220,7 +223,7 @@ impl DoorbellPages {
         let by_key = &self.by_key;
         self.awake.retain(|page| {
             let stays = by_key.contains_key(&page.key);
-            // The other end may connect by it again.
+            // The other end may connect by the page again, so that it may be listed again.
             page.set_awake(stays);
             stays
         });

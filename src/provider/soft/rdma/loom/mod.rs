@@ -1,4 +1,5 @@
-//! Loom models of message rings and doorbell pages: [`messages`], and [who is told](told) of what.
+//! Loom models of message rings and doorbell pages: [`messages`], and how sides are notified
+//! ([`told`]).
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 #![expect(unsafe_code, reason = "lends memory to a channel")]
 
@@ -18,28 +19,28 @@ use super::messages::{Got, Head, Kind, Memory, MessageRing, Sent, Shape, Side};
 use super::payload::Identity;
 use crate::device::{Access, Segment, Segments, Signal};
 
-/// Bytes of a message that fits into its entry.
+/// The length of a message that fits into its entry, in bytes.
 const SHORT: usize = 48;
 
 /// One end of a message ring, in a thread of a model.
 struct End {
     connection: Connection,
-    /// Rings for this side.
+    /// The signal of this side.
     signal: Arc<Signal>,
-    /// The page of the two, as the queue of this side looks at it.
+    /// The pages of this side's queue, which polls the page of the two ends.
     pages: DoorbellPages,
 }
 
-/// The two ends, with a receive each: who sends, and who receives.
+/// Returns the two ends, with a receive each: the sender and the receiver.
 fn ends() -> [End; 2] {
     let shape = Shape { host: 1, guest: 1 };
     let len = shape.len().unwrap();
-    // Presence, parked, wants, produced, consumed, the receive, and a message's head.
+    // These are presence, parked, wants, produced, consumed, the receive, and a message's head.
     let words = [0, 8, 16, 128, 256, 384, 512, 520];
     let blocks = [0, len / 2].into_iter();
     let words = blocks.flat_map(|block| words.map(|at| block + at));
     let memory = Arc::new(Memory::modelled(len, words));
-    // Armed, and hints.
+    // These are armed, and the hints.
     let words = [0, 128, 256];
     let blocks = [0, PAGE / 2].into_iter();
     let words = blocks.flat_map(|block| words.map(|at| block + at));
@@ -109,25 +110,25 @@ impl End {
         self.connection.post(room);
     }
 
-    /// Continues with a message of so many bytes of this value.
+    /// Continues to send a message of `len` bytes of this value.
     fn send(&mut self, len: usize, value: u8) -> Sent {
         let mut bytes = vec![value; len];
         let src = segments(&mut bytes);
         let Connection {
             messages, sending, ..
         } = &mut self.connection;
-        // SAFETY: the bytes are there, and long enough.
+        // SAFETY: the slice exists, and is long enough.
         unsafe { sending.send(messages, head(len), &src, usize::MAX) }.unwrap()
     }
 
-    /// Sends it, in as many steps as it takes.
+    /// Sends the message, in as many steps as it takes.
     fn send_all(&mut self, len: usize, value: u8) {
         while self.send(len, value) != Sent::All {
             ::loom::thread::yield_now();
         }
     }
 
-    /// Takes what is there.
+    /// Takes what has arrived.
     fn take(&mut self, bytes: &mut [u8]) -> Got {
         let (dst, room) = (segments(bytes), bytes.len());
         let Connection {
@@ -139,7 +140,7 @@ impl End {
         unsafe { receiving.take(messages, Some((&dst, room)), usize::MAX) }.unwrap()
     }
 
-    /// Takes a message of so many bytes of this value, in as many steps as it takes.
+    /// Takes a message of `len` bytes of this value, in as many steps as it takes.
     fn take_all(&mut self, len: usize, value: u8) {
         let mut bytes = vec![0; len];
         while !matches!(self.take(&mut bytes), Got::All(_)) {

@@ -1,15 +1,15 @@
-//! Who is parked, armed or waits: nobody sleeps through anything.
+//! Models of a side that parks, arms or waits: it sleeps through no change.
 
 use super::super::messages::{Got, STREAM, Sent, Watch};
 use super::{End, SHORT, ends, is_hinted, is_rung, publish_and_notify};
 use crate::sync::atomic::{Ordering::SeqCst, fence};
 use crate::sync::loom::{check, mutant, spawn};
 
-/// More than the stream has room for.
+/// A length that exceeds the stream.
 const LONG: usize = STREAM + STREAM / 2;
 
-/// Something is published, and somebody stops to look by itself: `looks` is its last look, of which
-/// it, or what it was notified by then, must know.
+/// One side publishes, while the other side stops polling by itself. `looks` is its last poll: it,
+/// or an earlier notification, must find what was published.
 fn is_told(
     publishes: fn(&mut End),
     looks: fn(&mut End) -> bool,
@@ -68,7 +68,7 @@ fn mutant_that_asks_who_is_cold_without_a_fence_is_found() {
     });
 }
 
-/// The same of who sleeps: its message ring is parked, so that it looks at its hints.
+/// As `is_told`, for a side that sleeps. Its message ring is parked, so it polls its hints.
 fn is_rung_for(publishes: fn(&mut End), looks: fn(&mut End) -> bool) -> impl Fn() + Send + Sync {
     is_rung_for_after(|_| {}, publishes, looks)
 }
@@ -126,14 +126,14 @@ fn mutant_that_wakes_before_it_hints_is_found() {
     });
 }
 
-/// The same of a queue that has left the page to its bell.
+/// Arms and polls, for a queue that has left the page to its bell.
 fn arm_and_look_at_pages(end: &mut End) -> bool {
     end.pages.arm();
     fence(SeqCst);
     end.pages.look()
 }
 
-/// The second time it finds that the page is armed.
+/// Arms twice: the second time, the page is armed already.
 fn leave_to_bell(end: &mut End) {
     assert!(!arm_and_look_at_pages(end));
     assert!(!arm_and_look_at_pages(end));
@@ -159,7 +159,8 @@ fn mutant_that_looks_at_pages_and_then_arms_them_is_found() {
     });
 }
 
-/// A page rang, and what it rang for was taken by who looks without a hint. It rings for the next.
+/// A page woke its queue, and a poll without a hint took the message. The page must wake the queue
+/// for the next message.
 #[test]
 fn who_was_rung_for_without_a_hint_is_rung_for_again() {
     check(3, || {
@@ -179,7 +180,7 @@ fn who_was_rung_for_without_a_hint_is_rung_for_again() {
     });
 }
 
-/// A hint is there already. The receiver `takes` it, and looks, while something is published.
+/// There is a hint already. The receiver `takes` it and polls, while the sender publishes.
 fn is_found_by_who_takes_hints(takes: fn(&mut End) -> bool) -> impl Fn() + Send + Sync {
     move || {
         let [mut sender, mut receiver] = ends();
@@ -214,7 +215,7 @@ fn mutant_that_looks_and_then_takes_hints_is_found() {
     });
 }
 
-/// A sender waits for a receive, or for room, while that comes.
+/// A sender waits for a receive, or for capacity, while the receiver provides it.
 fn is_not_waited_for(
     len: usize,
     comes: fn(&mut End),
@@ -245,7 +246,7 @@ fn take_and_notify(end: &mut End) {
     end.connection.notify_room();
 }
 
-/// Returns true if it continues.
+/// Returns true if the sender could continue.
 fn tries(end: &mut End, len: usize) -> bool {
     let before = end.connection.sending.part();
     end.send(len, 9) == Sent::All || end.connection.sending.part() != before

@@ -1,5 +1,5 @@
-//! Memory that two endpoints, of one process or of two, both write: words of eight bytes, and
-//! pieces to copy.
+//! Memory that two endpoints, of one process or of two, both write. It is used as words of eight
+//! bytes, and as pieces that are copied.
 #![expect(unsafe_code, reason = "words in memory that processes share")]
 
 use std::ptr::NonNull;
@@ -14,53 +14,53 @@ pub(in super::super) struct Memory {
 }
 
 impl Memory {
-    /// Returns a mapping of so many bytes, to be read and written.
+    /// Returns the memory of a mapping that has `len` bytes, and can be read and written.
     ///
     /// # Safety
     ///
-    /// Whoever else of this process reaches it does so by another Memory.
+    /// All other code of this process that reaches the mapping does so by a Memory as well.
     pub(in super::super) unsafe fn new(mapping: Mapping, len: usize) -> Memory {
         Memory { mapping, len }
     }
 
-    /// Returns how many bytes.
+    /// Returns the length in bytes.
     pub(in super::super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns true if this process mapped it: a child of fork(2) does not have it.
+    /// Returns true if this process mapped the memory: a child of fork(2) has no mapping of it.
     pub(in super::super) fn is_ours(&self) -> bool {
         self.mapping.is_ours()
     }
 
-    /// Returns the word at this byte, a multiple of 8 in the memory.
+    /// Returns the word at byte `at`, which is a multiple of 8 below the length.
     #[inline(always)]
     pub(in super::super) fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at < self.len);
-        // SAFETY: eight bytes from a multiple of 8 lie in the memory, whose length is one too
+        // SAFETY: the eight bytes lie in the memory, since `at` and the length are multiples of 8
         // (`Arena`).
         let word = unsafe { self.mapping.base().byte_add(at) }.cast::<AtomicU64>();
         // SAFETY:
-        // - It is mapped as long as `self` is there, to be read and written, and aligned: a page
-        //   is.
-        // - This process reaches words by atomics only (`new`); another one that does not tears its
-        //   own.
+        // - The memory is mapped as long as `self` exists, can be read and written, and is aligned,
+        //   since it begins at a page.
+        // - This process reaches words only by atomics (`new`). Another process that uses other
+        //   accesses only tears values of its own.
         unsafe { word.as_ref() }
     }
 
-    /// Gives the pages of so many bytes from this one on back, as far as that is possible.
+    /// Gives the pages of `len` bytes from `at` on back to the kernel, as far as that is possible.
     pub(super) fn discard(&self, at: usize, len: usize) {
-        // Else they stay, which is what they did before.
+        // If the kernel refuses, the pages stay, which is harmless.
         let _ = self.mapping.discard(at..at + len);
     }
 
-    /// So many bytes from this one on, to be copied out by the opaque routine.
+    /// Returns `len` bytes from `at` on, to be copied out by the opaque routine.
     #[inline(always)]
     pub(super) fn to_read(&self, at: usize, len: usize) -> Segment {
         self.piece(at, len)
     }
 
-    /// The same, to be copied into.
+    /// Returns `len` bytes from `at` on, to be copied into.
     #[inline(always)]
     pub(super) fn to_write(&self, at: usize, len: usize) -> Segment {
         self.piece(at, len)
@@ -70,10 +70,10 @@ impl Memory {
     fn piece(&self, at: usize, len: usize) -> Segment {
         assert!(at <= self.len && len <= self.len - at);
         let addr: NonNull<u8> = self.mapping.base();
-        // SAFETY: it lies in the mapping.
+        // SAFETY: the piece lies in the mapping.
         let addr = unsafe { addr.add(at) };
-        // SAFETY: as above; whoever is lent it copies at once, while this keeps the mapping, and by
-        // the opaque routine, since the peer may write it.
+        // SAFETY: as above. The caller copies at once, while `self` keeps the mapping, and by the
+        // opaque routine, since the peer may write the memory.
         unsafe { Segment::new(addr, len, 0) }
     }
 }

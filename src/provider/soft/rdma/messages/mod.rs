@@ -1,9 +1,9 @@
 //! Messages through memory that two processes share.
 //!
-//! A [ring] is the layout of that [memory] (`modelled` stands for it under loom): receives that one
-//! side posts, and entries and a stream that the other fills. The halves of an end [send](sending)
-//! and [receive](receiving) messages. They import one another downwards, `{sending, receiving} >
-//! ring > memory`, and nothing else of `rdma`.
+//! A [ring] is the layout of that [memory] (under loom, `modelled` replaces it): receives that one
+//! side posts, and entries and a stream that the other side fills. The halves of an end
+//! [send](sending) and [receive](receiving) messages. They import one another downwards,
+//! `{sending, receiving} > ring > memory`, and nothing else of `rdma`.
 
 #[cfg_attr(all(test, tokio_doca_loom), path = "modelled.rs")]
 mod memory;

@@ -1,6 +1,6 @@
-//! [`Memory`](super::memory::Memory) as loom sees it: words are atomics of loom's, and pieces are
-//! watched, so that a payload which is read before it was published, or overwritten before it was
-//! read, fails the model.
+//! [`Memory`](super::memory::Memory) as loom sees it. Words are atomics of loom, and pieces are
+//! tracked: a payload that is read before it was published, or overwritten before it was read,
+//! fails the model.
 #![expect(unsafe_code, reason = "keeps the promise of the real one")]
 
 use std::collections::BTreeMap;
@@ -11,11 +11,11 @@ use crate::device::Segment;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::loom::TrackedCell;
 
-/// Bytes that are watched together.
+/// The number of bytes that are tracked together.
 const GRAIN: usize = 64;
 
 pub(in super::super) struct Memory {
-    /// Those that a model uses: loom shall not know of the others.
+    /// The words that a model uses. Loom must not know of the others.
     words: BTreeMap<usize, AtomicU64>,
     grains: Box<[TrackedCell]>,
     bytes: NonNull<[u8]>,
@@ -29,12 +29,12 @@ unsafe impl Sync for Memory {}
 impl Memory {
     /// # Safety
     ///
-    /// None; the real one has.
+    /// None; they exist for the real Memory.
     pub(in super::super) unsafe fn new(_: Mapping, len: usize) -> Memory {
         Memory::modelled(len, [])
     }
 
-    /// So many bytes, with words at these.
+    /// Returns `len` bytes, with words at these offsets.
     pub(in super::super) fn modelled(len: usize, words: impl IntoIterator<Item = usize>) -> Memory {
         let word = |at| (at, AtomicU64::new(0));
         Memory {
@@ -66,22 +66,23 @@ impl Memory {
         self.piece(at, len, TrackedCell::write)
     }
 
-    /// It is copied at once, and no other thread runs in between.
+    /// The caller copies the piece at once, and no other thread runs in between.
     fn piece(&self, at: usize, len: usize, touch: fn(&TrackedCell)) -> Segment {
         assert!(at <= self.len() && len <= self.len() - at);
         for grain in &self.grains[at / GRAIN..(at + len).div_ceil(GRAIN)] {
             touch(grain);
         }
-        // SAFETY: it lies in the bytes.
+        // SAFETY: the piece lies in the bytes.
         let addr = unsafe { self.bytes.cast().byte_add(at) };
-        // SAFETY: as above; it is copied at once, and no other thread runs in between.
+        // SAFETY: as above. The caller copies the piece at once, and no other thread runs in
+        // between.
         unsafe { Segment::new(addr, len, 0) }
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: `modelled` leaked it, and nobody has it any more.
+        // SAFETY: `modelled` leaked it, and nothing else refers to it any more.
         drop(unsafe { Box::from_raw(self.bytes.as_ptr()) });
     }
 }

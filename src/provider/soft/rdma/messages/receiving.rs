@@ -5,42 +5,43 @@ use super::super::super::copy;
 use super::ring::{Head, INLINE, Kind, MessageRing, Nonsense, PIECE, STREAM};
 use crate::device::Segments;
 
-/// What is received, and how far it is.
+/// The progress of receiving.
 #[derive(Debug, Default)]
 pub(in super::super) struct Receiving {
-    /// Receives posted.
+    /// The number of receives that were posted.
     posted: u64,
-    /// Messages taken.
+    /// The number of messages that were taken.
     number: u64,
-    /// Bytes taken from the stream.
+    /// The number of bytes that were taken from the stream.
     consumed: u64,
-    /// The message that is on its way, and how many of its bytes were taken.
+    /// The message that was taken in part, and how many of its bytes were.
     part: Option<(Head, usize)>,
-    /// Of an endpoint whose messages are pulled.
+    /// Set for an endpoint whose messages are pulled.
     noted: Option<Noted>,
 }
 
-/// How far whoever looks has seen messages that wait to be pulled.
+/// How far the thread that polls has seen messages that wait to be pulled.
 #[derive(Debug)]
 struct Noted {
-    /// Messages that are there whole.
+    /// The number of messages that have arrived whole.
     number: u64,
-    /// Where their bytes end in the stream.
+    /// The position in the stream at which their bytes end.
     end: u64,
-    /// What comes next.
+    /// What arrives next.
     watch: Watch,
-    /// Somebody found no message, and was not told of one since.
+    /// A caller found no message, and was not notified of one since.
     wanted: bool,
-    /// The most bytes of a message.
+    /// The maximum length of a message in bytes.
     room: u32,
 }
 
-/// What a side that looks by itself looks for.
+/// What a side that polls without hints waits for.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) enum Watch {
     /// The message of this number.
     Message(u64),
-    /// At least so many (the second) bytes behind so many.
+    /// At least this many bytes (the second number) in the stream, behind this position (the
+    /// first).
     Stream(u64, usize),
 }
 
@@ -49,7 +50,8 @@ impl Watch {
     pub(in super::super) fn finds(self, messages: &MessageRing) -> bool {
         match self {
             Watch::Message(number) => messages.has(number),
-            // Nonsense is found, too, so that somebody looks.
+            // A peer that breaks the protocol is found as well, so that the endpoint is polled and
+            // fails.
             Watch::Stream(consumed, least) => {
                 !messages.stream_len(consumed).is_ok_and(|len| len < least)
             }
@@ -57,11 +59,11 @@ impl Watch {
     }
 }
 
-/// What is known of the next message.
+/// The state of the next message.
 enum Next {
-    /// It is there, with all of its bytes.
+    /// All bytes of the message have arrived.
     Whole(Head),
-    /// It is not, and this is missing.
+    /// The message has not arrived whole; this is missing.
     Missing(Watch),
 }
 
@@ -73,7 +75,8 @@ fn streamed(head: Head) -> usize {
     }
 }
 
-/// Looks for a message whose bytes begin so far in the stream, and which has at most so many.
+/// Checks whether a message has arrived whole. Its bytes begin at position `at` of the stream, and
+/// are at most `room`.
 fn whole(messages: &MessageRing, number: u64, at: u64, room: u32) -> Result<Next, Nonsense> {
     let Some(head) = messages.head(number) else {
         return Ok(Next::Missing(Watch::Message(number)));
@@ -90,11 +93,11 @@ fn whole(messages: &MessageRing, number: u64, at: u64, room: u32) -> Result<Next
     Ok(Next::Whole(head))
 }
 
-/// How far a step of receiving came.
+/// The result of a step of receiving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Got {
     Nothing,
-    /// A part: there is more at once, or more will come.
+    /// A part was taken. With `more`, the rest can be taken at once.
     Part {
         more: bool,
     },
@@ -102,13 +105,14 @@ pub(in super::super) enum Got {
 }
 
 impl Receiving {
-    /// For messages that are pulled, of which the peer may send so many of so many bytes.
+    /// Starts to receive messages that are pulled. The peer may send `credits` of them, of at most
+    /// `room` bytes each.
     pub(in super::super) fn pulled(messages: &MessageRing, credits: u32, room: u32) -> Receiving {
         let noted = Noted {
             number: 0,
             end: 0,
             watch: Watch::Message(0),
-            // Somebody may have asked for one before there was a ring.
+            // A caller may have asked for a message before there was a message ring.
             wanted: true,
             room,
         };
@@ -128,7 +132,7 @@ impl Receiving {
         self.posted += 1;
     }
 
-    /// Takes all receives back: a message that begins to be sent from now on finds none.
+    /// Takes all receives back: messages that the peer begins from now on find none.
     pub(in super::super) fn withdraw(&self, messages: &MessageRing) {
         (self.number..self.posted).for_each(|number| messages.withdraw(number));
     }
@@ -142,7 +146,7 @@ impl Receiving {
         }
     }
 
-    /// Returns what comes next.
+    /// Returns what arrives next.
     #[inline]
     pub(in super::super) fn watch(&self) -> Watch {
         match (&self.noted, self.part) {
@@ -156,7 +160,7 @@ impl Receiving {
         self.noted.is_some()
     }
 
-    /// Returns the oldest message that was not pulled, if it is there whole.
+    /// Returns the oldest message that was not pulled, if it has arrived whole.
     fn next(&self, messages: &MessageRing) -> Result<Option<Head>, Nonsense> {
         let Some(noted) = &self.noted else {
             return Ok(None);
@@ -167,26 +171,26 @@ impl Receiving {
         }
     }
 
-    /// Returns true if the message that was pulled last is the first that nobody who looks has
-    /// seen. What they watch may never be found from then on: they must look once.
+    /// Returns true if the message that was pulled last is the first one that no poll had seen.
+    /// What the polling threads watch may never arrive then, so they must poll this endpoint once.
     pub(in super::super) fn has_overtaken(&self) -> bool {
         let noted = self.noted.as_ref();
         noted.is_some_and(|noted| self.number == noted.number + 1)
     }
 
-    /// Returns true if there is a message to pull. If not, [`note`](Self::note) tells of the next
+    /// Returns true if there is a message to pull. If not, [`note`](Self::note) reports the next
     /// one.
     pub(in super::super) fn ask(&mut self, messages: &MessageRing) -> bool {
         let has = self.has_more(messages);
         if let Some(noted) = &mut self.noted {
-            // Not taken back: of two that ask, one may have been first, and sleep.
+            // This is not taken back: of two callers, one may have asked first, and sleep.
             noted.wanted |= !has;
         }
         has
     }
 
-    /// Looks how many messages wait to be pulled. Returns whether one has come that somebody asked
-    /// for.
+    /// Counts the messages that have arrived and wait to be pulled. Returns true if a caller has
+    /// asked for one before it came.
     pub(in super::super) fn note(&mut self, messages: &MessageRing) -> Result<bool, Nonsense> {
         let Some(noted) = &mut self.noted else {
             return Ok(false);
@@ -194,7 +198,7 @@ impl Receiving {
         if noted.number < self.number {
             (noted.number, noted.end) = (self.number, self.consumed);
         }
-        // No more than there are credits.
+        // There are at most as many as the peer has credits.
         while noted.number < self.posted {
             match whole(messages, noted.number, noted.end, noted.room)? {
                 Next::Whole(head) => {
@@ -208,7 +212,7 @@ impl Receiving {
             }
         }
         if noted.number == self.posted {
-            // One more has no credit before one was pulled.
+            // The peer has no credit for one more before one was pulled.
             if messages.has(noted.number) {
                 return Err(Nonsense);
             }
@@ -219,8 +223,8 @@ impl Receiving {
         Ok(told)
     }
 
-    /// Takes the oldest message if it is there whole, and lends its credit anew. A message stays
-    /// that is longer than `room`, or that says that the peer had a longer one.
+    /// Takes the oldest message if it has arrived whole, and lends its credit anew. If the message
+    /// is longer than `room`, or reports that the peer had a longer one, it stays.
     ///
     /// # Safety
     ///
@@ -241,7 +245,7 @@ impl Receiving {
             Kind::Send | Kind::SendImm if len <= INLINE => {
                 let from = messages.incoming(self.number, len);
                 // SAFETY: `len` bytes lie on both sides; the message ring's memory overlaps no
-                // Job's.
+                // job's.
                 unsafe { copy::scatter(&from, 0, dst, 0, len) };
             }
             Kind::Send | Kind::SendImm => {
@@ -263,8 +267,8 @@ impl Receiving {
         Ok(Some(head))
     }
 
-    /// Takes a message, or continues with it; what is copied in one go is bounded by `most`. `dst`
-    /// and `room` are of the oldest receive, if one is posted.
+    /// Takes a message, or continues with one. A call copies at most `most` bytes of the stream.
+    /// `dst` and `room` are those of the oldest receive, if one is posted.
     ///
     /// # Safety
     ///
@@ -284,7 +288,7 @@ impl Receiving {
                 (head?, 0)
             }
         };
-        // It had to see the receive to send this.
+        // The peer can have sent this message only for a receive that it has seen.
         let (dst, room) = dst.ok_or(Nonsense)?;
         let len = head.len as usize;
         match head.kind {
@@ -297,7 +301,7 @@ impl Receiving {
         }
         if len <= INLINE {
             let from = messages.incoming(self.number, len);
-            // SAFETY: `len` bytes lie on both sides; the message ring's memory overlaps no Job's.
+            // SAFETY: `len` bytes lie on both sides; the message ring's memory overlaps no job's.
             unsafe { copy::scatter(&from, 0, dst, 0, len) };
             self.number += 1;
             return Ok(Got::All(head));

@@ -1,23 +1,23 @@
-//! What two connected endpoints share: for each side a block that it alone writes.
+//! The memory that two connected endpoints share: for each side a block that only this side writes.
 //!
-//! | at | what the side says there |
+//! | at | what the side stores there |
 //! |---|---|
-//! | 0 | [`Presence`]: whether it is connected, or has left |
-//! | 8 | whether it is *parked*: it looks at this message ring only if it was hinted at |
-//! | 16 | whether it *wants*: a Job of its waits for a receive, or for room |
-//! | 128 | how many bytes of messages it has put into its stream, ever |
-//! | 256 | how many it has taken from the peer's, ever |
-//! | 384 | its receives: a word for each that it posts, in turn; the number of the post, and the room |
-//! | then | its messages: 128 bytes for each receive of the peer's, in turn |
-//! | then | its stream: the bytes of messages that do not fit into 112 |
+//! | 0 | its [`Presence`]: whether it is connected, or has left |
+//! | 8 | whether it is *parked*: it polls this message ring only after a hint |
+//! | 16 | whether it *wants*: its first job waits for a receive, or for capacity of the stream |
+//! | 128 | the number of bytes that it has ever put into its stream |
+//! | 256 | the number of bytes that it has ever taken from the peer's stream |
+//! | 384 | its receives: a word for each, in turn, with the number of the post and the receive's length |
+//! | then | its messages: 128 bytes for each receive of the peer, in turn |
+//! | then | its stream: the bytes of messages longer than 112 bytes |
 //!
-//! A message uses up the peer's receive of the same number, whose word the sender looks at first:
-//! who may send knows how much, and a message that was published is as good as delivered. A word
-//! with a number in it says by the number that it was written for this turn, so that nobody counts:
-//! the other side looks at the one line that it waits for.
+//! A message uses up the peer's receive of the same number. The sender reads the word of that
+//! receive first, so it knows how many bytes it may send, and a published message is as good as
+//! delivered. A word that contains a number shows by that number that it was written for the
+//! current turn. So neither side reads a counter: each polls the one line that it waits for.
 //!
-//! Everything that the peer writes is hostile: numbers are checked where they are read, once, and
-//! nothing is read twice.
+//! Everything that the peer writes is hostile. Each number is read once, and is checked where it is
+//! read.
 
 use std::sync::Arc;
 
@@ -31,28 +31,28 @@ const WANTS: usize = 16;
 const PRODUCED: usize = 128;
 const CONSUMED: usize = 256;
 const RECEIVES: usize = 384;
-/// Of a message.
+/// The bytes of a message's entry.
 pub(in super::super) const ENTRY: usize = 128;
 const HEAD: usize = 16;
-/// What fits into a message's entry.
+/// The longest message whose bytes lie in its entry.
 pub(in super::super) const INLINE: usize = ENTRY - HEAD;
-/// The bytes of a stream.
+/// The length of a stream in bytes.
 pub(in super::super) const STREAM: usize = if cfg!(tokio_doca_loom) {
     256
 } else {
     512 << 10
 };
-/// A side's block begins and ends with a page.
+/// A side's block begins and ends at a page boundary.
 const PAGE: usize = 4096;
-/// Bytes that are copied before the other side is notified of them.
+/// The bytes that are copied before the other side can see them.
 pub(super) const PIECE: usize = if cfg!(tokio_doca_loom) { 128 } else { 16 << 10 };
-/// The most receives of an endpoint.
+/// The maximum number of receives of an endpoint.
 pub(in super::super) const MAX_RECEIVES: u32 = 1 << 14;
 
-/// Which of the two.
+/// One of the two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Side {
-    /// Who made the message ring.
+    /// The side that made the message ring.
     Host,
     Guest,
 }
@@ -66,7 +66,7 @@ impl Side {
     }
 }
 
-/// How many receives host and guest have: powers of two.
+/// The number of receives of host and guest; both are powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Shape {
     pub(in super::super) host: u32,
@@ -101,7 +101,7 @@ impl Shape {
         }
     }
 
-    /// Returns the size of its memory in bytes; `None` for what no endpoint has.
+    /// Returns the size of the memory in bytes, and `None` for numbers that no endpoint has.
     pub(in super::super) fn len(self) -> Option<usize> {
         let right = |n: u32| n.is_power_of_two() && n <= MAX_RECEIVES;
         (right(self.host) && right(self.guest))
@@ -109,25 +109,25 @@ impl Shape {
     }
 }
 
-/// Whether a side is there.
+/// Says whether a side is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Presence {
-    /// It has not connected yet.
+    /// The side has not connected yet.
     Absent,
     Connected,
-    /// It was reset or dropped.
+    /// The side was reset or dropped.
     Closed,
-    /// A Job of its failed, or it found the peer at fault.
+    /// A job of the side failed, or the side found that the peer broke the protocol.
     Failed,
 }
 
-/// What a peer did.
+/// The operation of the peer that a message reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Kind {
     Send,
     SendImm,
     WriteImm,
-    /// It would have sent more than there is room for.
+    /// The peer's message was longer than the receive.
     TooLong,
 }
 
@@ -140,7 +140,7 @@ pub(in super::super) struct Head {
 }
 
 impl Head {
-    /// Returns what the peer did; `None` if it says only that it had a longer message.
+    /// Returns the operation of the peer, and `None` for `TooLong`.
     pub(in super::super) fn arrival(self) -> Option<Arrival> {
         match self.kind {
             Kind::Send => Some(Arrival::Send),
@@ -151,21 +151,21 @@ impl Head {
     }
 }
 
-/// The peer wrote what no peer writes.
+/// The peer has broken the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Nonsense;
 
-/// A message ring, as one side sees it.
+/// A message ring, seen from one side.
 pub(in super::super) struct MessageRing {
     memory: Arc<Memory>,
     own: Block,
     peers: Block,
 }
 
-/// Where the block of a side lies, and what is in it.
+/// Where the block of a side lies, and where its parts begin.
 struct Block {
     base: usize,
-    /// The place of a receive is its number in these bits, and so is that of the message for it.
+    /// The bits of a receive's number that are its index, and the index of the message for it.
     mask: usize,
     messages: usize,
     stream: usize,
@@ -183,12 +183,12 @@ impl Block {
     }
 }
 
-/// Returns a number and what is said of it, in a word: never 0 but for the number 2^32 - 1.
+/// Returns a word of a number and a value: never 0, except for the number 2^32 - 1.
 fn numbered(number: u64, value: u32) -> u64 {
     number.wrapping_add(1) << 32 | u64::from(value)
 }
 
-/// The value, if it is said of this number.
+/// Returns the value of a word, if the word has this number.
 fn of_number(word: u64, number: u64) -> Option<u32> {
     (word >> 32 == u64::from(number.wrapping_add(1) as u32)).then_some(word as u32)
 }
@@ -218,19 +218,19 @@ impl MessageRing {
         self.word(block, RECEIVES + 8 * turn)
     }
 
-    /// Returns where the entry of this side's message is.
+    /// Returns the offset of the entry for this side's message.
     #[inline(always)]
     fn outgoing_entry(&self, number: u64) -> usize {
         self.own.messages + ENTRY * (number as usize & self.peers.mask)
     }
 
-    /// Returns where the entry of the peer's message is.
+    /// Returns the offset of the entry for the peer's message.
     #[inline(always)]
     fn incoming_entry(&self, number: u64) -> usize {
         self.peers.messages + ENTRY * (number as usize & self.own.mask)
     }
 
-    /// This side says where it stands. What it published before is seen by who sees this.
+    /// Stores this side's presence. A peer that sees it also sees what this side published before.
     pub(in super::super) fn say(&self, presence: Presence) {
         let word = match presence {
             Presence::Absent => 0,
@@ -250,50 +250,52 @@ impl MessageRing {
         }
     }
 
-    /// From now on this side looks at the message ring by itself, or does not. The party that says
-    /// that it does not looks once more.
+    /// Notes whether this side polls the message ring only after hints (`parked`). A caller that
+    /// parks polls once more afterwards.
     pub(in super::super) fn set_parked(&self, parked: bool) {
         self.word(&self.own, PARKED)
             .store(parked.into(), Ordering::SeqCst);
     }
 
-    /// This side waits for a receive or for room, or does not. The party that waits looks once
-    /// more.
+    /// Notes whether this side waits for a receive or for capacity. A caller that waits polls once
+    /// more afterwards.
     pub(in super::super) fn set_wants(&self, wants: bool) {
         self.word(&self.own, WANTS)
             .store(wants.into(), Ordering::SeqCst);
     }
 
-    /// Returns true if the peer must be hinted at a message. After a SeqCst fence.
+    /// Returns true if the peer needs a hint to see a message. The caller has made a SeqCst fence
+    /// before.
     #[inline]
     pub(in super::super) fn peer_is_parked(&self) -> bool {
         self.word(&self.peers, PARKED).load(Ordering::SeqCst) != 0
     }
 
-    /// Returns true if the peer must be hinted at a receive or at room. After a SeqCst fence.
+    /// Returns true if the peer needs a hint that a receive was posted, or that capacity is free.
+    /// The caller has made a SeqCst fence before.
     #[inline]
     pub(in super::super) fn peer_wants(&self) -> bool {
         self.word(&self.peers, WANTS).load(Ordering::SeqCst) != 0
     }
 
-    /// Posts this side's receive of this number.
+    /// Posts this side's receive of this number, of `room` bytes.
     #[inline]
     pub(in super::super) fn post(&self, number: u64, room: u32) {
-        // Release: the message that was there a turn before was read.
+        // Release: this side has read the message that the entry had a turn before.
         self.receive(&self.own, number)
             .store(numbered(number, room), Ordering::Release);
     }
 
-    /// Takes this side's receive of this number back, which may have a message already: its word
-    /// says what it said a turn before.
+    /// Takes this side's receive of this number back: its word is again the one of a turn before.
+    /// The peer may have sent a message for it already.
     pub(in super::super) fn withdraw(&self, number: u64) {
         let before = number.wrapping_sub(self.own.mask as u64 + 1);
-        // Release: who sees it sees what this side said before.
+        // Release: a peer that sees the word also sees what this side stored before.
         self.receive(&self.own, number)
             .store(numbered(before, 0), Ordering::Release);
     }
 
-    /// Returns the room of the peer's receive of this number, if it is posted.
+    /// Returns the length of the peer's receive of this number, if it is posted.
     #[inline]
     pub(in super::super) fn room(&self, number: u64) -> Option<u32> {
         of_number(
@@ -322,20 +324,20 @@ impl MessageRing {
         let entry = self.outgoing_entry(number);
         let rest = kind << 32 | u64::from(head.immediate);
         self.memory.word(entry + 8).store(rest, Ordering::Relaxed);
-        // Release: the bytes and the word before it.
+        // Release: the message's bytes and the word above come first.
         self.memory
             .word(entry)
             .store(numbered(number, head.len), Ordering::Release);
     }
 
-    /// Returns true if the peer's message of this number is there.
+    /// Returns true if the peer has published its message of this number.
     #[inline]
     pub(in super::super) fn has(&self, number: u64) -> bool {
         let entry = self.incoming_entry(number);
         of_number(self.memory.word(entry).load(Ordering::Acquire), number).is_some()
     }
 
-    /// Returns the peer's message of this number, if it is there.
+    /// Returns the head of the peer's message of this number, if the peer has published it.
     #[inline]
     pub(in super::super) fn head(&self, number: u64) -> Option<Result<Head, Nonsense>> {
         let entry = self.incoming_entry(number);
@@ -356,7 +358,7 @@ impl MessageRing {
         }))
     }
 
-    /// Returns where the bytes of a short message of the peer's are.
+    /// Returns where the bytes of a short message of the peer are.
     #[inline]
     pub(in super::super) fn incoming(&self, number: u64, len: usize) -> Segment {
         debug_assert!(len <= INLINE);
@@ -364,53 +366,55 @@ impl MessageRing {
         self.memory.to_read(at, len)
     }
 
-    /// Returns how much room there is in this side's stream, of which so much was produced.
+    /// Returns the free bytes of this side's stream, after `produced` bytes were put into it.
     pub(super) fn stream_room(&self, produced: u64) -> Result<usize, Nonsense> {
         let consumed = self.word(&self.peers, CONSUMED).load(Ordering::Acquire);
         let full = usize::try_from(produced.wrapping_sub(consumed)).map_err(|_| Nonsense)?;
         STREAM.checked_sub(full).ok_or(Nonsense)
     }
 
-    /// Returns how many bytes there are in the peer's stream, of which so much was consumed.
+    /// Returns the bytes that wait in the peer's stream, after `consumed` bytes were taken from it.
     pub(in super::super) fn stream_len(&self, consumed: u64) -> Result<usize, Nonsense> {
         let produced = self.word(&self.peers, PRODUCED).load(Ordering::Acquire);
         let len = usize::try_from(produced.wrapping_sub(consumed)).map_err(|_| Nonsense)?;
         (len <= STREAM).then_some(len).ok_or(Nonsense)
     }
 
-    /// Returns where the first of so many bytes of a side's stream are, from this one on: as many
-    /// as lie together.
+    /// Returns the offset and the length of the contiguous bytes at position `at` of a side's
+    /// stream, at most `len`.
     fn stream_piece(block: &Block, at: u64, len: usize) -> (usize, usize) {
         let from = at as usize & (STREAM - 1);
         (block.stream + from, len.min(STREAM - from))
     }
 
-    /// Returns where this side's bytes go next.
+    /// Returns where this side's next bytes go.
     pub(in super::super) fn stream_out(&self, produced: u64, len: usize) -> Segment {
         let (at, len) = Self::stream_piece(&self.own, produced, len);
         self.memory.to_write(at, len)
     }
 
-    /// Gives the pages of this side's stream back, which has no bytes that the peer has not taken.
+    /// Gives the pages of this side's stream back to the kernel. The peer has taken all bytes of
+    /// it.
     pub(super) fn discard_stream(&self) {
         let from = self.own.stream.next_multiple_of(PAGE);
         let end = (self.own.stream + STREAM).next_multiple_of(PAGE);
         self.memory.discard(from, end - from);
     }
 
-    /// Returns where the peer's bytes are next.
+    /// Returns where the peer's next bytes are.
     pub(in super::super) fn stream_in(&self, consumed: u64, len: usize) -> Segment {
         let (at, len) = Self::stream_piece(&self.peers, consumed, len);
         self.memory.to_read(at, len)
     }
 
-    /// So many bytes are in this side's stream.
+    /// Publishes that `produced` bytes were put into this side's stream.
     pub(in super::super) fn set_produced(&self, produced: u64) {
         self.word(&self.own, PRODUCED)
             .store(produced, Ordering::Release);
     }
 
-    /// So many bytes of the peer's stream were taken: they may be overwritten.
+    /// Publishes that `consumed` bytes of the peer's stream were taken, so that it may overwrite
+    /// them.
     pub(in super::super) fn set_consumed(&self, consumed: u64) {
         self.word(&self.own, CONSUMED)
             .store(consumed, Ordering::Release);

@@ -5,37 +5,38 @@ use super::super::super::copy;
 use super::ring::{Head, INLINE, Kind, MessageRing, Nonsense, PIECE, STREAM};
 use crate::device::Segments;
 
-/// What is sent, and how far it is.
+/// The progress of sending.
 #[derive(Debug, Default)]
 pub(in super::super) struct Sending {
-    /// Messages published.
+    /// The number of messages that were published.
     number: u64,
-    /// Bytes put into the stream; how many there were when its pages were given back, and when
-    /// `give_back` was called last.
+    /// The number of bytes that were put into the stream: in all, when its pages were given back
+    /// last, and when `give_back` was called last.
     produced: u64,
     given_back: u64,
     asked: u64,
-    /// Of the message that is on its way: how many of its bytes are in the stream.
+    /// How many bytes of the message that is sent in part are in the stream.
     part: Option<usize>,
 }
 
-/// How far a step of sending came.
+/// The result of a step of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Sent {
     All,
-    /// A part: there may be room for more at once.
+    /// A part was sent. The rest may be sent at once.
     Part,
     /// The peer has no receive posted.
     NoReceive,
     /// The stream is full.
     NoRoom,
-    /// The peer's receive has only so much room. It was notified.
+    /// The peer's receive has only this many bytes. The peer was notified.
     TooLong(u32),
 }
 
 impl Sending {
-    /// Gives the pages of the stream back if the peer has taken all, and nothing was put there
-    /// since this was called last; `rested` says that this is known. Returns whether it did.
+    /// Gives the pages of the stream back to the kernel if the peer has taken all bytes, and none
+    /// were added since the last call. A caller that knows the latter sets `rested`. Returns true
+    /// if pages were given back.
     pub(in super::super) fn give_back(&mut self, messages: &MessageRing, rested: bool) -> bool {
         let rested = rested || self.asked == self.produced;
         self.asked = self.produced;
@@ -48,7 +49,7 @@ impl Sending {
         gives
     }
 
-    /// Returns true if all of a message could be sent at once.
+    /// Returns true if a whole message of `len` bytes could be sent at once.
     #[inline]
     pub(in super::super) fn has_room(&self, messages: &MessageRing, len: usize) -> bool {
         let Some(room) = messages.room(self.number) else {
@@ -62,7 +63,7 @@ impl Sending {
                     .is_ok_and(|room| room >= len))
     }
 
-    /// Sends a message, or continues with it; what is copied in one go is bounded by `most`.
+    /// Sends a message, or continues with one. A call copies at most `most` bytes into the stream.
     ///
     /// # Safety
     ///
@@ -89,12 +90,12 @@ impl Sending {
                 if len <= INLINE {
                     let to = messages.outgoing(self.number, len);
                     // SAFETY: `len` bytes lie on both sides; the message ring's memory overlaps no
-                    // Job's.
+                    // job's.
                     unsafe { copy::gather(src, 0, &to, 0, len) };
                     self.publish(messages, head);
                     return Ok(Sent::All);
                 }
-                // The head first: the peer takes the bytes while they come.
+                // The head comes first, so that the peer takes the bytes while they are added.
                 self.publish(messages, head);
                 0
             }
@@ -118,17 +119,17 @@ impl Sending {
         Ok(if at < len { Sent::Part } else { Sent::All })
     }
 
-    /// Returns true if the peer has the head of a message, and not all of its bytes.
+    /// Returns true if the peer has the head of a message, but not all of its bytes.
     pub(in super::super) fn is_amid_message(&self) -> bool {
         self.part.is_some()
     }
 
-    /// Returns how much of the message that is on its way was sent.
+    /// Returns how many bytes were sent of the message that is sent in part.
     pub(in super::super) fn part(&self) -> usize {
         self.part.unwrap_or(0)
     }
 
-    /// Tells the peer of what was written to its memory.
+    /// Notifies the peer of what was written to its memory.
     pub(in super::super) fn tell(&mut self, messages: &MessageRing, head: Head) -> Sent {
         if messages.room(self.number).is_none() {
             return Sent::NoReceive;
