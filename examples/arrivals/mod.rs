@@ -32,7 +32,7 @@ pub(crate) struct Arrival {
 }
 
 impl Arrivals {
-    /// `limit` is how long a client may take until it has a place.
+    /// `limit` is how long a client may take to show that it is a client.
     pub(crate) fn new(places: usize, limit: Duration) -> Arrivals {
         Arrivals {
             places: Arc::new(Semaphore::new(places)),
@@ -68,17 +68,19 @@ impl Arrival {
     ///
     /// # Errors
     ///
-    /// If `meet` fails, if the time limit has passed, or if too many newer clients arrive.
+    /// If `meet` fails or takes longer than the limit, or if too many newer clients arrive.
     pub(crate) async fn place<T>(
         self,
         meet: impl Future<Output = Result<T>>,
     ) -> Result<(T, OwnedSemaphorePermit)> {
         let arrive = async {
-            let met = meet.await?;
+            let met = timeout(self.limit, meet).await;
+            let met = met.map_err(|_| "it did not come in time")??;
             Ok((met, self.places.acquire_owned().await?))
         };
         tokio::select! {
-            arrived = timeout(self.limit, arrive) => arrived.map_err(|_| "it came too late")?,
+            biased;
+            arrived = arrive => arrived,
             _ = self.leaves => Err("it is slow, and newer clients arrive".into()),
         }
     }

@@ -22,7 +22,7 @@ use super::{Result, say};
 const CLIENTS: usize = 64;
 /// Messages of a client that it may send before the server has taken the first.
 const MESSAGES: usize = 2;
-/// How long a client may take until it has a place.
+/// How long a client may take to show that it is one.
 const MEETING: Duration = Duration::from_secs(5);
 /// How long the server waits after it could not accept a client.
 const PAUSE: Duration = Duration::from_millis(100);

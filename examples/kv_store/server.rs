@@ -36,7 +36,7 @@ use super::wire::*;
 
 /// The most clients at once. Others wait until one leaves, or the time limit has passed.
 const CLIENTS: usize = 64;
-/// How long a client may take until it has a place.
+/// How long a client may take to show that it is one.
 const MEETING: Duration = Duration::from_secs(5);
 /// How long a client that has a place may keep the server waiting over TCP.
 const IDLE: Duration = Duration::from_secs(60);

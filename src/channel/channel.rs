@@ -121,9 +121,8 @@ impl Channel {
     }
 
     /// Waits until all messages that were sent before have been written to the socket. The peer
-    /// receives them even if this process or its runtime ends then. Sends that begin meanwhile wait
-    /// behind the flush as long as that is polled, and [`try_send`](Channel::try_send) returns
-    /// `Again`.
+    /// receives them even if this process or its runtime ends then. Sends that begin meanwhile are
+    /// not waited for.
     ///
     /// # Errors
     ///

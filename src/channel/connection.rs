@@ -3,12 +3,14 @@
 //! The outbox is the send queue: frames that the socket has not taken. A sender that finds a place
 //! there writes to the socket itself if no frame waits. A flushing task writes the rest.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 
 use super::ended::{Ended, failed, would_block};
 use super::inbox::Inbox;
@@ -30,6 +32,8 @@ pub(super) struct Connection {
     max_message: usize,
     send_queue: usize,
     outbox: Polled<Outbox>,
+    /// Notified when the socket has taken a message, or the connection has ended.
+    written: Notify,
     inbox: Polled<Inbox>,
     ended: OnceLock<Ended>,
     /// Where the socket is registered.
@@ -107,6 +111,7 @@ impl Connection {
             max_message,
             send_queue,
             outbox: Polled::new(Outbox::new(max_message)),
+            written: Notify::new(),
             inbox: Polled::new(inbox),
             ended: OnceLock::new(),
             runtime: at.runtime,
@@ -136,6 +141,7 @@ impl Connection {
     fn hang_up(&self, why: Ended) {
         self.socket.hang_up();
         self.outbox.notify();
+        self.written.notify_waiters();
         self.inbox.notify();
         self.log("closed", Some(why));
     }
@@ -296,31 +302,36 @@ impl Connection {
         }
     }
 
+    /// Waits for the messages of now alone, and not in line with sends, which continue.
     pub(super) async fn flush(&self) -> Result<()> {
-        let drained = self.outbox.wait(|| self.poll_drained(|| ())).await;
-        drained.map_err(|_| self.over(FLUSH))
+        let all = self.outbox.poll(|outbox, _| outbox.pushed());
+        loop {
+            let mut written = pin!(self.written.notified());
+            // Before the look, so that what is written after it is noticed.
+            written.as_mut().enable();
+            if self.outbox.poll(|outbox, _| outbox.written()) >= all {
+                return Ok(());
+            }
+            if self.ended.get().is_some() {
+                return Err(self.over(FLUSH));
+            }
+            written.await;
+        }
     }
 
     /// Ends it once the socket has taken everything that was sent before.
     pub(super) async fn disconnect(&self) {
-        // Under the lock of the outbox, so that nothing is sent meanwhile.
-        let end = || self.ended.set(Ended::Here);
-        if let Ok(Ok(())) = self.outbox.wait(|| self.poll_drained(end)).await {
+        let drained = self.outbox.wait(|| {
+            // Under the lock of the outbox, so that nothing is sent meanwhile.
+            self.outbox.poll(|outbox, _| match self.ended.get() {
+                Some(_) => Poll::Ready(false),
+                None if outbox.len() == 0 => Poll::Ready(self.ended.set(Ended::Here).is_ok()),
+                None => Poll::Pending,
+            })
+        });
+        if drained.await {
             self.hang_up(Ended::Here);
         }
-    }
-
-    /// Calls `then`, under the lock of the outbox, once the socket has taken everything.
-    ///
-    /// # Errors
-    ///
-    /// Why the connection has ended.
-    fn poll_drained<R>(&self, then: impl FnOnce() -> R) -> Poll<Taken<R>> {
-        self.outbox.poll(|outbox, _| match self.ended.get() {
-            Some(&why) => Poll::Ready(Err(why)),
-            None if outbox.len() == 0 => Poll::Ready(Ok(then())),
-            None => Poll::Pending,
-        })
     }
 
     /// Ends it now: what waits to be written is not.
@@ -372,21 +383,26 @@ impl Flushing {
     /// Writes what waits, as far as the socket takes it. The task is done once nothing waits.
     fn write_on(&mut self) {
         let connection = Arc::clone(&self.connection);
+        let mut wrote = 0;
         let end = connection.outbox.poll(|outbox, cx| {
             let end = match connection.socket.try_write(outbox.bytes()) {
                 Ok(written) => {
-                    if outbox.wrote(written) > 0 {
-                        cx.waker().wake_by_ref();
-                    }
+                    wrote = outbox.wrote(written);
                     None
                 }
                 Err(error) if would_block(&error) => None,
                 Err(error) => Some(failed(&error)),
             };
+            if wrote > 0 {
+                cx.waker().wake_by_ref();
+            }
             self.done = outbox.len() == 0 || end.is_some() || connection.ended.get().is_some();
             outbox.flushing = !self.done;
             end
         });
+        if wrote > 0 {
+            connection.written.notify_waiters();
+        }
         if let Some(why) = end {
             connection.end(why);
         }

@@ -13,6 +13,8 @@ pub(super) struct Outbox {
     codec: LengthDelimitedCodec,
     /// What is left of each frame.
     frames: VecDeque<usize>,
+    /// The number of frames so far.
+    pushed: u64,
     /// A task writes them.
     pub(super) flushing: bool,
 }
@@ -23,6 +25,7 @@ impl Outbox {
             bytes: BytesMut::new(),
             codec: inbox::codec(max_message),
             frames: VecDeque::new(),
+            pushed: 0,
             flushing: false,
         }
     }
@@ -33,6 +36,7 @@ impl Outbox {
         let encoded = self.codec.encode(message, &mut self.bytes).is_ok();
         if encoded {
             self.frames.push_back(self.bytes.len() - before);
+            self.pushed += 1;
         }
         encoded
     }
@@ -61,6 +65,16 @@ impl Outbox {
             self.frames.pop_front();
         }
         ended
+    }
+
+    /// Returns how many frames there were so far.
+    pub(super) fn pushed(&self) -> u64 {
+        self.pushed
+    }
+
+    /// Returns how many of them were written.
+    pub(super) fn written(&self) -> u64 {
+        self.pushed - self.frames.len() as u64
     }
 
     /// Returns how many frames wait.

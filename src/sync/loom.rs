@@ -514,3 +514,83 @@ fn a_member_of_an_order_is_not_passed_by_a_first_try() {
 fn mutant_that_tries_and_does_not_ask_the_order_is_found() {
     mutant("it was passed at once", || one_tries(false));
 }
+
+pub(super) fn take_one(left: &mut u32) -> Poll<()> {
+    match left.checked_sub(1) {
+        Some(less) => {
+            *left = less;
+            Poll::Ready(())
+        }
+        None => Poll::Pending,
+    }
+}
+
+type PollTurn = fn(&Waiters, &Arc<Order>, Pin<&WaitNode>, &Waker) -> Turn;
+
+/// The same by the line alone: one task waits, and another one is polled while the first takes.
+fn two_turns(turn: PollTurn) {
+    check(deep(2), move || {
+        let line = Arc::new((Waiters::new(), Order::new(), super::Mutex::new(0)));
+        let takers = [(); 2].map(|()| {
+            let line = Arc::clone(&line);
+            spawn(move || {
+                let (waiters, order, left) = &*line;
+                let (node, task) = (pin!(WaitNode::new()), Task::new());
+                let node = node.as_ref();
+                loop {
+                    match turn(waiters, order, node, &task.waker()) {
+                        Turn::Hold => thread::yield_now(),
+                        Turn::Take if take_one(&mut super::lock(left)).is_ready() => break,
+                        Turn::Take | Turn::Wait => task.sleep(),
+                    }
+                }
+                waiters.leave(node);
+                waiters.notify_and_wake(|who| who.waiting);
+            })
+        });
+        *super::lock(&line.2) += 2;
+        line.0.notify_and_wake(|who| who.waiting);
+        takers.into_iter().for_each(|taker| taker.join().unwrap());
+    });
+}
+
+#[expect(unsafe_code, reason = "the line outlives the nodes")]
+fn turns_at_once(
+    waiters: &Waiters,
+    order: &Arc<Order>,
+    node: Pin<&WaitNode>,
+    waker: &Waker,
+) -> Turn {
+    // SAFETY: the line lies in an Arc of the thread's, which is dropped after the node.
+    unsafe { waiters.enqueue_for_turn(order, node, waker) }
+}
+
+#[expect(unsafe_code, reason = "as above")]
+fn turns_and_enqueues(
+    waiters: &Waiters,
+    order: &Arc<Order>,
+    node: Pin<&WaitNode>,
+    waker: &Waker,
+) -> Turn {
+    // SAFETY: as above.
+    let enqueue = || unsafe { waiters.enqueue_in(Some(order), node, waker) };
+    if !node.is_linked() {
+        enqueue();
+        waiters.notify_self(node);
+    }
+    let turn = waiters.turn(node);
+    if turn != Turn::Hold {
+        enqueue();
+    }
+    turn
+}
+
+#[test]
+fn a_turn_and_the_place_in_line_are_one_step() {
+    two_turns(turns_at_once);
+}
+
+#[test]
+fn mutant_that_enqueues_after_its_turn_is_found() {
+    mutant("deadlock", || two_turns(turns_and_enqueues));
+}

@@ -27,11 +27,12 @@
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
+use std::task::Waker;
 
 use super::atomic::{AtomicUsize, Ordering};
-use super::waiters::{List, State, WaitNode, Waiters};
-use super::wakers::WakeBatch;
-use super::{UnsafeCell, lock};
+use super::waiters::{Links, List, State, WaitNode, Waiters};
+use super::wakers::{WakeBatch, discard};
+use super::{UnsafeCell, lock, seq_cst_order};
 
 /// The nodes of one list that take in the order in which they were enqueued.
 pub(crate) struct Order {
@@ -160,6 +161,112 @@ impl Waiters {
             list.overtaking.polled(told);
         }
         turn
+    }
+
+    /// [`Waiters::enqueue`], as a member of `order`. Panics if that is used with another list.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Waiters::enqueue`].
+    pub(crate) unsafe fn enqueue_in(
+        &self,
+        order: Option<&Arc<Order>>,
+        node: Pin<&WaitNode>,
+        waker: &Waker,
+    ) {
+        // SAFETY: as the caller promises.
+        unsafe { self.enqueue_then(order, node, waker, |_, _, _| ()) };
+    }
+
+    /// [`Waiters::enqueue_in`]. Calls `then` under the same lock, with the node and, if it was held,
+    /// since when.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Waiters::enqueue`].
+    pub(super) unsafe fn enqueue_then<R>(
+        &self,
+        order: Option<&Arc<Order>>,
+        node: Pin<&WaitNode>,
+        waker: &Waker,
+        then: impl FnOnce(&mut List, NonNull<WaitNode>, Option<Time>) -> R,
+    ) -> R {
+        let waker = waker.clone();
+        if self.linked(node).is_none() {
+            node.links.with_mut(|links| {
+                // SAFETY: the node is in no list yet, so that only its owner reaches the links.
+                let links = unsafe { &mut *links };
+                links.write(Links::default());
+            });
+            let list = std::ptr::from_ref(self).cast_mut();
+            node.list.store(list, std::sync::atomic::Ordering::Relaxed);
+        }
+        let this = NonNull::from(node.get_ref());
+        let mut list = lock(&self.list);
+        // Before anything is changed.
+        order.inspect(|order| order.bind(&list));
+        let (tail, next) = (list.tail, list.ticket);
+        let (was, since, ticket, old) = List::links(this, |links| {
+            let was = std::mem::replace(&mut links.state, State::Waiting);
+            if was == State::Unlinked {
+                (links.prev, links.ticket) = (tail, next);
+            }
+            (was, links.since, links.ticket, links.waker.replace(waker))
+        });
+        match was {
+            State::Unlinked => {
+                match tail {
+                    Some(tail) => List::links(tail, |links| links.next = Some(this)),
+                    None => list.head = Some(this),
+                }
+                list.tail = Some(this);
+                list.ticket += 1;
+                order.inspect(|order| list.join(this, order));
+            }
+            State::Waiting => list.waiting -= 1,
+            State::Notified | State::Held => list.forget_notified(since),
+        }
+        list.waiting += 1;
+        let behind = |first| List::links(first, |links| links.ticket) < ticket;
+        if !list.first.is_some_and(behind) {
+            list.first = Some(this);
+        }
+        let held = (was == State::Held).then_some(since);
+        let result = then(&mut list, this, held);
+        self.len
+            .store(list.waiting + list.notified, Ordering::SeqCst);
+        drop(list);
+        seq_cst_order();
+        discard(old);
+        result
+    }
+
+    /// Returns what the owner of a node shall do when it is polled, and enqueues the node under the
+    /// same lock: unless it is held, it is Waiting afterwards, so that no notification is missed in
+    /// between. A node that was not in line yet counts as notified.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Waiters::enqueue`].
+    pub(crate) unsafe fn enqueue_for_turn(
+        &self,
+        order: &Arc<Order>,
+        node: Pin<&WaitNode>,
+        waker: &Waker,
+    ) -> Turn {
+        let then = |list: &mut List, node: NonNull<WaitNode>, held: Option<Time>| {
+            let turn = list.turn(order, Some(node), held);
+            if turn == Turn::Hold {
+                list.notify_one(node, |_| ());
+                let now = list.now();
+                List::links(node, |links| {
+                    (links.state, links.since) = (State::Held, now)
+                });
+            }
+            turn
+        };
+        // SAFETY: as the caller promises.
+        unsafe { self.enqueue_then(Some(order), node, waker, then) }
     }
 
     /// The owner of a node was polled, and found what others had been notified of. Once that has

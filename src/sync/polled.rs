@@ -11,7 +11,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker, ready};
 
-use pin_project::pin_project;
+use pin_project::{pin_project, pinned_drop};
 use tokio::task::coop::poll_proceed;
 
 use super::atomic::{AtomicBool, Ordering::SeqCst};
@@ -37,7 +37,8 @@ impl Wake for Tasks {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.woken.store(true, SeqCst);
+        // An exchange, as in `notify_if_woken`: whichever is the later sees what the other one did.
+        self.woken.swap(true, SeqCst);
         if !self.polls.load(SeqCst) {
             self.notify_if_woken();
         }
@@ -118,7 +119,11 @@ impl<T> Polled<T> {
         });
         loop {
             let turn = poll_fn(|cx| {
-                let budget = ready!(poll_proceed(cx));
+                let Poll::Ready(budget) = poll_proceed(cx) else {
+                    // Nothing yields before it stands in line.
+                    place.as_mut().join(cx);
+                    return Poll::Pending;
+                };
                 let came = ready!(place.as_mut().poll(cx, &mut poll));
                 budget.made_progress();
                 Poll::Ready(came)
@@ -139,7 +144,7 @@ impl<T> Polled<T> {
 }
 
 /// A task's place in line.
-#[pin_project]
+#[pin_project(PinnedDrop)]
 struct Place {
     // Dropped before the line.
     #[pin]
@@ -148,6 +153,20 @@ struct Place {
 }
 
 impl Place {
+    /// Gets into line, if it is not there: as one that was notified, since there may be something
+    /// that those in front were notified of, and do not take.
+    fn join(self: Pin<&mut Self>, cx: &mut Context<'_>) {
+        let this = self.project();
+        let (tasks, node) = (&**this.tasks, this.node.as_ref());
+        if !node.is_linked() {
+            // SAFETY: the line lies in the Arc of the tasks, which is dropped after the node.
+            unsafe {
+                tasks.line.enqueue_in(Some(&tasks.order), node, cx.waker());
+            }
+            tasks.line.notify_self(node);
+        }
+    }
+
     /// Returns `None` if others, who may be polled yet, are first: the caller polls again soon.
     fn poll<R>(
         self: Pin<&mut Self>,
@@ -156,37 +175,38 @@ impl Place {
     ) -> Poll<Option<R>> {
         let this = self.project();
         let (tasks, node) = (&**this.tasks, this.node.as_ref());
-        let enqueue = || {
-            // SAFETY: the line lies in the Arc of the tasks, which is dropped after the node.
-            unsafe {
-                tasks.line.enqueue_in(Some(&tasks.order), node, cx.waker());
-            }
-        };
-        if !node.is_linked() {
-            if tasks.line.is_empty()
-                && let Poll::Ready(came) = poll()
-            {
-                return Poll::Ready(Some(came));
-            }
-            // There may be something that those in front were notified of, and do not take.
-            enqueue();
-            tasks.line.notify_self(node);
+        if !node.is_linked()
+            && tasks.line.is_empty()
+            && let Poll::Ready(came) = poll()
+        {
+            return Poll::Ready(Some(came));
         }
-        match tasks.line.turn(node) {
-            Turn::Hold => return Poll::Ready(None),
-            Turn::Wait => enqueue(),
+        // SAFETY: as in `join`.
+        let turn = unsafe { tasks.line.enqueue_for_turn(&tasks.order, node, cx.waker()) };
+        match turn {
+            Turn::Hold => Poll::Ready(None),
+            Turn::Wait => Poll::Pending,
             Turn::Take => {
-                // First, so that a change after the poll notifies it.
-                enqueue();
-                if let Poll::Ready(came) = poll() {
-                    tasks.line.leave(node);
-                    // There may be more.
-                    tasks.notify();
-                    return Poll::Ready(Some(came));
-                }
+                let came = ready!(poll());
+                tasks.line.leave(node);
+                // There may be more.
+                tasks.notify();
+                Poll::Ready(Some(came))
             }
         }
-        Poll::Pending
+    }
+}
+
+#[pinned_drop]
+impl PinnedDrop for Place {
+    fn drop(self: Pin<&mut Self>) {
+        let this = self.project();
+        let node = this.node.as_ref();
+        if node.is_linked() {
+            this.tasks.line.leave(node);
+            // Others may have waited for this one's turn.
+            this.tasks.notify();
+        }
     }
 }
 
@@ -252,5 +272,33 @@ mod tests {
             "a call that does not wait, too"
         );
         assert!(poll(2));
+    }
+}
+
+#[cfg(all(test, tokio_doca_loom))]
+mod models {
+    use super::super::loom::{block_on, check, deep, spawn, take_one};
+    use super::*;
+
+    /// Two tasks wait for what two changes bring, and each takes one.
+    #[test]
+    fn what_comes_is_taken_by_all_that_wait() {
+        check(deep(2), || {
+            let polled = Arc::new(Polled::new(0));
+            let takers = [(); 2].map(|()| {
+                let polled = Arc::clone(&polled);
+                spawn(move || {
+                    let take = || polled.poll(|left, _| take_one(left));
+                    block_on(pin!(polled.wait(take)));
+                })
+            });
+            for _ in 0..2 {
+                polled.poll(|left, cx| {
+                    *left += 1;
+                    cx.waker().wake_by_ref();
+                });
+            }
+            takers.into_iter().for_each(|taker| taker.join().unwrap());
+        });
     }
 }

@@ -49,9 +49,9 @@ pub(super) enum State {
 /// The place of one waiter. It is pinned to be linked, and unlinks itself when it is dropped.
 pub(crate) struct WaitNode {
     /// Written when the node is first linked.
-    links: UnsafeCell<MaybeUninit<Links>>,
+    pub(super) links: UnsafeCell<MaybeUninit<Links>>,
     /// The list; null while the node is in none. Only the owner of the node reads and writes it.
-    list: AtomicPtr<Waiters>,
+    pub(super) list: AtomicPtr<Waiters>,
     _pin: PhantomPinned,
 }
 
@@ -62,9 +62,9 @@ pub(super) struct Links {
     pub(super) since: Time,
     /// Higher than those of all nodes in front of it.
     pub(super) ticket: u64,
-    prev: Option<NonNull<WaitNode>>,
+    pub(super) prev: Option<NonNull<WaitNode>>,
     pub(super) next: Option<NonNull<WaitNode>>,
-    waker: Option<Waker>,
+    pub(super) waker: Option<Waker>,
     /// Its order, if it has one.
     pub(super) order: Option<Arc<Order>>,
 }
@@ -99,19 +99,19 @@ impl WaitNode {
 /// The list. It must not move while nodes are linked, so [`Waiters::enqueue`] is unsafe.
 pub(crate) struct Waiters {
     /// Waiting and Notified together; written under the lock, read without it.
-    len: AtomicUsize,
+    pub(super) len: AtomicUsize,
     pub(super) list: Mutex<List>,
 }
 
 pub(super) struct List {
-    head: Option<NonNull<WaitNode>>,
-    tail: Option<NonNull<WaitNode>>,
+    pub(super) head: Option<NonNull<WaitNode>>,
+    pub(super) tail: Option<NonNull<WaitNode>>,
     pub(super) waiting: usize,
     pub(super) notified: usize,
     /// The ticket of the next node: the list's clock.
     pub(super) ticket: u64,
     /// No node in front of this one is Waiting; if there is none, no node is.
-    first: Option<NonNull<WaitNode>>,
+    pub(super) first: Option<NonNull<WaitNode>>,
     /// Where a sweep continues, and the ticket at which it ends.
     sweep: Option<(NonNull<WaitNode>, u64)>,
     pub(super) overtaking: Overtaking,
@@ -171,64 +171,6 @@ impl Waiters {
     pub(crate) unsafe fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
         // SAFETY: as the caller promises; there is no order.
         unsafe { self.enqueue_in(None, node, waker) };
-    }
-
-    /// [`Waiters::enqueue`], as a member of `order`. Panics if that is used with another list.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Waiters::enqueue`].
-    pub(crate) unsafe fn enqueue_in(
-        &self,
-        order: Option<&Arc<Order>>,
-        node: Pin<&WaitNode>,
-        waker: &Waker,
-    ) {
-        let waker = waker.clone();
-        if self.linked(node).is_none() {
-            node.links.with_mut(|links| {
-                // SAFETY: the node is in no list yet, so that only its owner reaches the links.
-                let links = unsafe { &mut *links };
-                links.write(Links::default());
-            });
-            let list = std::ptr::from_ref(self).cast_mut();
-            node.list.store(list, Relaxed);
-        }
-        let this = NonNull::from(node.get_ref());
-        let mut list = lock(&self.list);
-        // Before anything is changed.
-        order.inspect(|order| order.bind(&list));
-        let (tail, next) = (list.tail, list.ticket);
-        let (was, since, ticket, old) = List::links(this, |links| {
-            let was = std::mem::replace(&mut links.state, State::Waiting);
-            if was == State::Unlinked {
-                (links.prev, links.ticket) = (tail, next);
-            }
-            (was, links.since, links.ticket, links.waker.replace(waker))
-        });
-        match was {
-            State::Unlinked => {
-                match tail {
-                    Some(tail) => List::links(tail, |links| links.next = Some(this)),
-                    None => list.head = Some(this),
-                }
-                list.tail = Some(this);
-                list.ticket += 1;
-                order.inspect(|order| list.join(this, order));
-            }
-            State::Waiting => list.waiting -= 1,
-            State::Notified | State::Held => list.forget_notified(since),
-        }
-        list.waiting += 1;
-        let behind = |first| List::links(first, |links| links.ticket) < ticket;
-        if !list.first.is_some_and(behind) {
-            list.first = Some(this);
-        }
-        self.len
-            .store(list.waiting + list.notified, Ordering::SeqCst);
-        drop(list);
-        seq_cst_order();
-        discard(old);
     }
 
     /// The node, if it may stand in this list. Panics if it stands in another.

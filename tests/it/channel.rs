@@ -5,7 +5,9 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
+use futures::FutureExt;
 use futures::future::try_join;
 use support::channel::*;
 use support::subscriber::OnEvent;
@@ -344,12 +346,10 @@ fn an_accept_that_nobody_polls_stops_nobody() {
 }
 
 #[test]
-fn sends_and_flushes_that_nobody_polls_stop_nobody() {
+fn sends_that_nobody_polls_stop_nobody() {
     run(async {
         let (client, server) = pair().await;
         let sent = fill(&client, 4080);
-        let mut flush = pin!(client.flush());
-        poll_pending(flush.as_mut());
         let mut idle: Vec<_> = (0..3).map(|_| Box::pin(client.send(b"idle"))).collect();
         idle.iter_mut().for_each(|send| poll_pending(send.as_mut()));
         let other = client.clone();
@@ -359,13 +359,127 @@ fn sends_and_flushes_that_nobody_polls_stop_nobody() {
             in_time("a message", server.recv()).await.unwrap();
         }
         in_time("the polled send", sends).await.unwrap().unwrap();
-        assert_eq!(
-            in_time("its message", server.recv()).await.unwrap(),
-            "polled"
-        );
-        in_time("the flush", flush).await.unwrap();
+        let message = in_time("its message", server.recv()).await;
+        assert_eq!(message.unwrap(), "polled");
         in_time("an idle send", idle.remove(1)).await.unwrap();
         assert_eq!(in_time("its message", server.recv()).await.unwrap(), "idle");
+    });
+}
+
+/// Sends messages until some wait for the peer to read, and there are places for others.
+async fn fill_in_part(channel: &Channel) -> usize {
+    let mut sent = 0;
+    while channel.stats().sends_in_flight < 2 {
+        channel.send(&[7; 4080]).await.unwrap();
+        sent += 1;
+    }
+    sent
+}
+
+/// The peer does not read: what is polled, kept or dropped before them holds up no sends.
+#[test]
+fn a_flush_and_a_dropped_disconnect_hold_up_no_sends() {
+    run(async {
+        let (client, server) = pair().await;
+        let sent = fill_in_part(&client).await;
+        let mut flush = pin!(client.flush());
+        poll_pending(flush.as_mut());
+        client.try_send(b"beside a flush").unwrap();
+        let mut disconnect = Box::pin(client.disconnect());
+        poll_pending(disconnect.as_mut());
+        let other = client.clone();
+        let mut behind = pin!(other.send(b"behind a disconnect"));
+        poll_pending(behind.as_mut());
+        drop(disconnect);
+        in_time("the send behind it", behind).await.unwrap();
+        poll_pending(flush.as_mut());
+        for _ in 0..sent {
+            in_time("a message", server.recv()).await.unwrap();
+        }
+        in_time("the flush", flush).await.unwrap();
+        for message in ["beside a flush", "behind a disconnect"] {
+            assert_eq!(in_time("it", server.recv()).await.unwrap(), message);
+        }
+    });
+}
+
+#[test]
+fn sends_keep_their_order_though_the_budget_is_spent() {
+    run(async {
+        let (client, server) = pair().await;
+        let sends = tokio::spawn(async move {
+            while tokio::task::consume_budget().now_or_never().is_some() {}
+            tokio::join!(client.send(b"first"), client.send(b"second"))
+        });
+        for message in ["first", "second"] {
+            assert_eq!(in_time("it", server.recv()).await.unwrap(), message);
+        }
+        let (first, second) = sends.await.unwrap();
+        assert!(first.is_ok() && second.is_ok());
+    });
+}
+
+/// Of several threads, with receives and sends that are dropped amid their wait: each message is
+/// received, and nothing sleeps while there is something.
+#[test]
+fn a_storm_of_receives_and_sends_loses_no_message() {
+    const ALL: usize = 6000;
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(2).enable_all().build().unwrap()
+    };
+    let runtimes = [runtime(), runtime()];
+    let (client, server) = runtimes[0].block_on(pair());
+    let came = Arc::new(AtomicUsize::new(0));
+    let receives = |number: usize| {
+        let (server, came) = (server.clone(), Arc::clone(&came));
+        runtimes[number % 2].spawn(async move {
+            for turn in number..usize::MAX {
+                let mut recv = pin!(server.recv());
+                let received = match turn % 5 {
+                    0 => tokio::select! {
+                        biased;
+                        received = recv.as_mut() => received,
+                        () = tokio::task::yield_now() => continue,
+                    },
+                    _ => recv.await,
+                };
+                match received {
+                    Ok(_) => _ = came.fetch_add(1, SeqCst),
+                    Err(_) => return,
+                }
+            }
+        })
+    };
+    let receivers: Vec<_> = (0..6).map(receives).collect();
+    let sends = |number: usize| {
+        let client = client.clone();
+        runtimes[number % 2].spawn(async move {
+            for sent in 0..ALL / 4 {
+                let message = vec![1; sent * 797 % 4000];
+                let mut send = pin!(client.send(&message));
+                if sent % 7 == 0 {
+                    // Dropped amid its wait, if it has to wait, and begun anew.
+                    if let Some(done) = send.as_mut().now_or_never() {
+                        done.unwrap();
+                        continue;
+                    }
+                    send.set(client.send(&message));
+                }
+                send.await.unwrap();
+            }
+        })
+    };
+    let senders: Vec<_> = (0..4).map(sends).collect();
+    runtimes[0].block_on(async {
+        for sender in senders {
+            in_time("the sends", sender).await.unwrap();
+        }
+        until("all messages", || came.load(SeqCst) == ALL).await;
+        client.abort();
+        for receiver in receivers {
+            in_time("the end", receiver).await.unwrap();
+        }
     });
 }
 

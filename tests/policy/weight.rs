@@ -18,8 +18,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "channel",
-        1473,
-        "46: sockets that listen already; 46: a stream goes on over its socket; 47: whether a runtime has I/O is asked once; 47: a socket's addresses are kept; 42: a listener waits for a descriptor, as that of streams did; 43: why a connection has ended has a file of its own",
+        1500,
+        "46: sockets that listen already; 46: a stream goes on over its socket; 47: whether a runtime has I/O is asked once; 47: a socket's addresses are kept; 42: a listener waits for a descriptor, as that of streams did; 43: why a connection has ended has a file of its own, and a flush waits beside sends",
     ),
     (
         "device",
@@ -73,13 +73,13 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "sync",
-        1268,
+        1316,
         "47: this process's number in a page that a child gets empty; 48: calls that are answered from elsewhere; 48: threads of rdma_cm's own; V13: threads are told outside of the lock; 43: a child of fork waits for no lock of its parent's; 42: of several tasks the one that is polled accepts, which was in stream; 43: sends, receives and accepts stand in an ordered line, in place of Tokio's locks, which futures that nobody polls would keep",
     ),
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 49_389;
+const SUM: usize = 49_457;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;
