@@ -54,7 +54,7 @@ type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Resu
 
 /// The most clients at once. Others wait until one leaves, or the time limit has passed.
 const CLIENTS: usize = 64;
-/// How long a client may take to choose an export, and until it has a place.
+/// How long a client may take to choose an export.
 const GREETED: Duration = Duration::from_secs(10);
 /// How long the server waits after it could not accept a client: it may have no descriptor left.
 const PAUSE: Duration = Duration::from_millis(100);
