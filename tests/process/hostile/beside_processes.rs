@@ -304,8 +304,10 @@ impl At {
             Caller::Leaves => return Ok(()),
             Caller::ReadsNothing => {
                 let bytes = frame(&[7; 4080]).repeat(64);
+                let mut at = 0;
                 while attack.goes_on() {
-                    _ = timeout(10 * PACE, socket.write(&bytes)).await;
+                    let wrote = timeout(10 * PACE, socket.write(&bytes[at..])).await;
+                    at = (at + wrote.unwrap_or(Ok(0))?) % bytes.len();
                 }
             }
             // It is there until the service has hung up.
