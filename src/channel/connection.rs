@@ -93,8 +93,8 @@ struct Counts {
     received_bytes: AtomicU64,
 }
 
-/// What was received; an error is why there will be nothing more.
-type Taken<T> = std::result::Result<T, Ended>;
+/// What a queue gave or took; an error is why it does not any more.
+type OrEnded<T> = std::result::Result<T, Ended>;
 
 impl Connection {
     pub(super) fn new(
@@ -215,7 +215,7 @@ impl Connection {
     /// # Errors
     ///
     /// Why nothing can be sent: the connection is to end so, unless it has.
-    fn put(&self, outbox: &mut Outbox, message: &[u8]) -> Poll<std::result::Result<bool, Ended>> {
+    fn put(&self, outbox: &mut Outbox, message: &[u8]) -> Poll<OrEnded<bool>> {
         if let Some(&why) = self.ended.get() {
             return Poll::Ready(Err(why));
         }
@@ -248,7 +248,7 @@ impl Connection {
         })
     }
 
-    fn poll_take(&self, inbox: &mut Inbox, cx: &mut Context<'_>) -> Poll<Taken<Bytes>> {
+    fn poll_take(&self, inbox: &mut Inbox, cx: &mut Context<'_>) -> Poll<OrEnded<Bytes>> {
         loop {
             if let Some(message) = self.take(inbox)? {
                 return Poll::Ready(Ok(message));
@@ -277,7 +277,7 @@ impl Connection {
     /// # Errors
     ///
     /// Why there will be none: the connection is to end so, unless it has.
-    fn take(&self, inbox: &mut Inbox) -> Taken<Option<Bytes>> {
+    fn take(&self, inbox: &mut Inbox) -> OrEnded<Option<Bytes>> {
         loop {
             if let Some(Ended::Here) = self.ended.get() {
                 return Err(Ended::Here);
@@ -382,7 +382,7 @@ impl Flushing {
 
     /// Writes what waits, as far as the socket takes it. The task is done once nothing waits.
     fn write_on(&mut self) {
-        let connection = Arc::clone(&self.connection);
+        let Flushing { connection, done } = self;
         let mut wrote = 0;
         let end = connection.outbox.poll(|outbox, cx| {
             let end = match connection.socket.try_write(outbox.bytes()) {
@@ -396,8 +396,8 @@ impl Flushing {
             if wrote > 0 {
                 cx.waker().wake_by_ref();
             }
-            self.done = outbox.len() == 0 || end.is_some() || connection.ended.get().is_some();
-            outbox.flushing = !self.done;
+            *done = outbox.len() == 0 || end.is_some() || connection.ended.get().is_some();
+            outbox.flushing = !*done;
             end
         });
         if wrote > 0 {

@@ -199,7 +199,7 @@ impl Waiters {
                 links.write(Links::default());
             });
             let list = std::ptr::from_ref(self).cast_mut();
-            node.list.store(list, std::sync::atomic::Ordering::Relaxed);
+            node.list.store(list, Ordering::Relaxed);
         }
         let this = NonNull::from(node.get_ref());
         let mut list = lock(&self.list);

@@ -3,12 +3,10 @@
 use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
-use std::process::Stdio;
-use std::thread;
 
 use serde_json::Value;
 
-use crate::support::{Folder, Ran, Server, threads_named};
+use crate::support::{Folder, Ran, Server, TOKEN, begun, demand_tokens, threads_named};
 
 const KINDS: [&str; 5] = [
     "rdma-send",
@@ -17,8 +15,6 @@ const KINDS: [&str; 5] = [
     "rdma-atomic",
     "stream",
 ];
-
-const TOKEN: &str = "a token of sixteen and more";
 
 fn serve(folder: &Folder, args: &[&str]) -> Server {
     Server::new(folder, &[&["bench", "serve"], args].concat())
@@ -113,29 +109,8 @@ fn both_sides_must_have_the_same_token() {
     // The traced run gets the token as well.
     let text = measure(&["--token", TOKEN, "--trace"]).done();
     assert!(!text.contains("token"), "{text}");
-    let ran = server.stop();
-    assert_eq!(ran.code, Some(0));
-    assert!(
-        ran.err.contains("refused: its token is another one"),
-        "{}",
-        ran.err
-    );
-    for (args, part) in [
-        (
-            &["bench", "stream", "--peer", "192.0.2.1"][..],
-            "192.0.2.1 is not of the",
-        ),
-        (
-            &["bench", "serve", "--bind", "0.0.0.0:0"],
-            "--bind 0.0.0.0:0",
-        ),
-    ] {
-        folder
-            .run(args)
-            .refused(2, &[part, "give both sides a token"]);
-    }
-    let ran = folder.run(["bench", "stream", "--token", TOKEN]);
-    ran.refused(2, &["a token is for --peer alone"]);
+    server.stop_after_another_token();
+    demand_tokens(&folder, &["bench", "stream"]);
 }
 
 #[test]
@@ -186,15 +161,7 @@ fn a_server_that_is_killed_fails_the_point_with_the_way_out() {
     for kind in ["rdma-send", "rdma-write", "stream"] {
         let server = serve(&folder, &[]);
         let args = ["bench", kind, "--duration", "60", "--peer", &server.addr];
-        let mut command = folder.command([&args[..], &["--json"]].concat());
-        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let threads = format!("/proc/{}/task", child.id());
-        // So many ticks of a clock takes nothing but the operations.
-        while ticks(&threads) < 20 {
-            assert!(child.try_wait().unwrap().is_none(), "{kind} ended early");
-            thread::yield_now();
-        }
+        let child = begun(folder.command([&args[..], &["--json"]].concat()), measures);
         server.signal("-KILL");
         let ran = Ran::of(child.wait_with_output().unwrap());
         let report: Value = serde_json::from_str(&ran.out).unwrap();
@@ -208,14 +175,15 @@ fn a_server_that_is_killed_fails_the_point_with_the_way_out() {
     }
 }
 
-/// The time that the thread of the measurement has had of a CPU.
-fn ticks(threads: &str) -> u64 {
+/// Returns true once the thread of the measurement has had so much time of a CPU that nothing but
+/// the operations takes: 20 ticks.
+fn measures(threads: &str) -> bool {
     let thread = threads_named(threads, "bench").into_iter().next();
     let stat = thread.and_then(|it| fs::read_to_string(it.join("stat")).ok());
     let stat = stat.unwrap_or_default();
     let fields = stat.rsplit(") ").next().unwrap_or_default();
     let fields = fields.split(' ').skip(11).take(2);
-    fields.filter_map(|it| it.parse::<u64>().ok()).sum()
+    fields.filter_map(|it| it.parse::<u64>().ok()).sum::<u64>() >= 20
 }
 
 #[test]
@@ -230,14 +198,7 @@ fn a_signal_ends_the_server_and_says_what_it_cuts_off() {
         "--peer",
         &server.addr,
     ];
-    let mut command = folder.command(args);
-    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let threads = format!("/proc/{}/task", child.id());
-    while ticks(&threads) < 20 {
-        assert!(child.try_wait().unwrap().is_none(), "it ended early");
-        thread::yield_now();
-    }
+    let child = begun(folder.command(args), measures);
     server
         .stop()
         .refused(1, &["interrupted: 1 connection of bench --peer cut off"]);

@@ -8,9 +8,7 @@ use std::thread::{self, JoinHandle};
 
 use serde_json::Value;
 
-use crate::support::{Folder, Ran, Server, interrupted};
-
-const TOKEN: &str = "a token of sixteen and more";
+use crate::support::{Folder, Ran, Server, TOKEN, demand_tokens, interrupted};
 
 fn serve(folder: &Folder, args: &[&str]) -> Server {
     Server::new(folder, &[&["check", "serve"], args].concat())
@@ -150,26 +148,8 @@ fn both_sides_must_have_the_same_token() {
         ],
     );
     check(&["--token", TOKEN]).done();
-    let ran = server.stop();
-    assert_eq!(ran.code, Some(0));
-    let refused = "refused: its token is another one";
-    assert!(ran.err.contains(refused), "{}", ran.err);
-    for (args, part) in [
-        (
-            &["check", "--peer", "192.0.2.1"][..],
-            "192.0.2.1 is not of the",
-        ),
-        (
-            &["check", "serve", "--bind", "0.0.0.0:0"],
-            "--bind 0.0.0.0:0",
-        ),
-    ] {
-        folder
-            .run(args)
-            .refused(2, &[part, "give both sides a token"]);
-    }
-    let ran = folder.run(["check", "--token", TOKEN]);
-    ran.refused(2, &["a token is for --peer alone"]);
+    server.stop_after_another_token();
+    demand_tokens(&folder, &["check"]);
 }
 
 #[test]

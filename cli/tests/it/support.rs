@@ -102,17 +102,23 @@ impl Ran {
     }
 }
 
-/// Starts a command, interrupts it once it has begun, and returns what it has printed. The folder
-/// of its threads in `/proc` says whether it has.
-pub(crate) fn interrupted(mut command: Command, mut has_begun: impl FnMut(&str) -> bool) -> Ran {
+/// Starts a command, and waits until it has begun. The folder of its threads in `/proc` says
+/// whether it has.
+pub(crate) fn begun(mut command: Command, mut has_begun: impl FnMut(&str) -> bool) -> Child {
     let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    let id = child.id().to_string();
-    let threads = format!("/proc/{id}/task");
+    let threads = format!("/proc/{}/task", child.id());
     while !has_begun(&threads) {
         assert!(child.try_wait().unwrap().is_none(), "it ended early");
         thread::yield_now();
     }
+    child
+}
+
+/// Interrupts a command once it has [`begun`], and returns what it has printed.
+pub(crate) fn interrupted(command: Command, has_begun: impl FnMut(&str) -> bool) -> Ran {
+    let child = begun(command, has_begun);
+    let id = child.id().to_string();
     let killed = Command::new("kill").args(["-INT", &id]).status();
     assert!(killed.unwrap().success());
     Ran::of(child.wait_with_output().unwrap())
@@ -127,6 +133,9 @@ pub(crate) fn threads_named(threads: &str, name: &str) -> Vec<PathBuf> {
     });
     named.map(|it| it.path()).collect()
 }
+
+/// A token of a server and its peers.
+pub(crate) const TOKEN: &str = "a token of sixteen and more";
 
 /// A command that listens. Its first line ends with its address.
 pub(crate) struct Server {
@@ -181,6 +190,15 @@ impl Server {
         self.signal("-TERM");
         self.ended()
     }
+
+    /// Stops a server that has refused a peer with another token.
+    #[track_caller]
+    pub(crate) fn stop_after_another_token(self) {
+        let ran = self.stop();
+        assert_eq!(ran.code, Some(0));
+        let refused = "refused: its token is another one";
+        assert!(ran.err.contains(refused), "{}", ran.err);
+    }
 }
 
 impl Drop for Server {
@@ -188,6 +206,19 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A command with `--peer` and its server demand a token beyond this host, and only there.
+#[track_caller]
+pub(crate) fn demand_tokens(folder: &Folder, measures: &[&str]) {
+    let command = measures[0];
+    let demanded = "give both sides a token";
+    let far = folder.run([measures, &["--peer", "192.0.2.1"]].concat());
+    far.refused(2, &["192.0.2.1 is not of the", demanded]);
+    let open = folder.run([command, "serve", "--bind", "0.0.0.0:0"]);
+    open.refused(2, &["--bind 0.0.0.0:0", demanded]);
+    let ran = folder.run([measures, &["--token", TOKEN]].concat());
+    ran.refused(2, &["a token is for --peer alone"]);
 }
 
 /// Bytes that repeat after 251 only, so that a chunk at a wrong place is found.

@@ -7,9 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::{Child, Stdio};
 use std::thread;
 
-use crate::support::{Folder, Ran, Server, bytes};
-
-const TOKEN: &str = "a token of sixteen and more";
+use crate::support::{Folder, Ran, Server, TOKEN, bytes};
 
 /// Starts a receiver that serves the folder `out`.
 fn serve(folder: &Folder, args: &[&str]) -> Server {
@@ -150,13 +148,7 @@ fn both_sides_must_have_the_same_token() {
     assert_eq!(folder.read("out/a"), b"bytes");
     chmod(0o644).unwrap();
     send(&["--token-file", "token"]).refused(1, &["chmod 600 token"]);
-    let ran = server.stop();
-    assert_eq!(ran.code, Some(0));
-    assert!(
-        ran.err.contains("refused: its token is another one"),
-        "{}",
-        ran.err
-    );
+    server.stop_after_another_token();
 
     let server = serve(&folder, &[]);
     let ran = folder.run(["send", "a", &server.addr, "--token", TOKEN]);
