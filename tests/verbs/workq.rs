@@ -139,6 +139,45 @@ fn a_driver_that_takes_long_to_destroy_a_queue_pair_holds_up_nobody() {
     }
 }
 
+/// A reset takes the old queue pair from the adapter, and makes another one.
+#[test]
+fn a_driver_that_takes_long_to_make_a_queue_pair_holds_up_nobody() {
+    let world = World::new([Description::roce("fake0")]);
+    let device = open(&provider(&world), "fake0");
+    let mode = Mode::EventDriven;
+    let workq = WorkQ::builder().mode(mode).build().unwrap();
+    let stays = connected(&device, &workq, mode);
+    let [one, other] = connected(&device, &workq, mode);
+    let before = world.calls("ibv_create_qp");
+    let held = world.faults().hold_calls("ibv_create_qp");
+    let rdma = one.rdma.clone();
+    let reset = std::thread::spawn(move || rdma.reset().unwrap());
+    let begun = || world.calls("ibv_create_qp") > before;
+    block_until("the driver is at it", begun);
+    // What asks the connection itself, and all others of the WorkQ.
+    let asks = std::thread::spawn({
+        let rdma = one.rdma.clone();
+        move || drop(rdma.path())
+    });
+    block_until("it answers", || asks.is_finished());
+    asks.join().unwrap();
+    run(async {
+        for _ in 0..10 {
+            ping(&stays).await;
+        }
+    });
+    assert!(!reset.is_finished());
+    drop(held);
+    reset.join().unwrap();
+    other.rdma.reset().unwrap();
+    let again = [one, other];
+    connect(&again[0].rdma, &again[1].rdma);
+    run(async {
+        ping(&again).await;
+        ping(&stays).await;
+    });
+}
+
 /// A copy that fails breaks the queue pair that copies share, which is replaced. A connection that
 /// gets its number, which the adapter gives again at once, waits until it has gone.
 #[test]

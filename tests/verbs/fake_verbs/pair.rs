@@ -88,7 +88,8 @@ pub(super) unsafe extern "C" fn create_qp(
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
-    let made = call("ibv_create_qp").and_then(|mut fabric| {
+    let called = call("ibv_create_qp").map(|fabric| wait_while_held(fabric, "ibv_create_qp"));
+    let made = called.map(|()| lock()).and_then(|mut fabric| {
         let Some(&context) = fabric.pds.get(&(pd as usize)) else {
             return Err(fabric.unknown("ibv_create_qp", pd as usize));
         };

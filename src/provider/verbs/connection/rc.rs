@@ -182,7 +182,8 @@ impl RcConnection {
             id: AtomicU64::new(0),
             state: Mutex::new(EndpointState::Init),
         });
-        conn.begin(&mut conn.inner())?;
+        let made = conn.make()?;
+        conn.begin(&mut conn.inner(), made);
         Ok(conn)
     }
 
@@ -209,8 +210,9 @@ impl RcConnection {
         (self.config.changed)();
     }
 
-    /// A new queue pair that no blob of before names.
-    fn begin(&self, inner: &mut RcInner) -> Result<()> {
+    /// Makes a queue pair that no blob of before names, and its part of a pool. The driver may take
+    /// long: no lock is held meanwhile.
+    fn make(&self) -> Result<(Qp, Option<Pooled>)> {
         let context = &self.core.context;
         let config = &self.config;
         let remote = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
@@ -232,11 +234,15 @@ impl RcConnection {
         self.id.store(id, SeqCst);
         let pkey_index = config.transport.pkey_index;
         let qp = Qp::create(queues, context.pd(), id, caps, remote, pkey_index)?;
+        Ok((qp, pooled))
+    }
+
+    /// Begins with what `make` has made.
+    fn begin(&self, inner: &mut RcInner, (qp, pooled): (Qp, Option<Pooled>)) {
         inner.sends.set_room(qp.sends() - PROBES);
         local_endpoints::add(&inner.origin);
         inner.qp = Some(Arc::new(qp));
         inner.pooled = pooled;
-        Ok(())
     }
 
     /// Returns the number of its queue pair.
@@ -374,16 +380,20 @@ impl RcConnection {
     /// # Errors
     ///
     /// If there is none: the connection is in the state Error.
-    pub(in super::super) fn renew(&self, inner: &mut RcInner) -> Result<()> {
-        if inner.doubt || inner.retired {
+    pub(in super::super) fn renew(&self) -> Result<()> {
+        let is_over = |inner: &RcInner| inner.doubt || inner.retired;
+        if is_over(&self.inner()) {
             return Ok(());
         }
+        let made = self.make();
+        let inner = &mut *self.inner();
         inner.origin = BlobOrigin::new();
         inner.psn = random_psn();
         (inner.gid, inner.path) = (None, None);
         (inner.connecting, inner.got, inner.waits) = (false, false, false);
         inner.silent = None;
-        self.begin(inner).inspect_err(|error| {
+        let begun = made.map(|made| self.begin(inner, made));
+        begun.inspect_err(|error| {
             let cause = match self.core.context.is_dead() {
                 true => JobError::of(Reason::DeviceGone),
                 false => JobError::device(error.kind(), 0),

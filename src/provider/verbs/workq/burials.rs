@@ -94,7 +94,7 @@ impl Shared {
     /// Ends a connection, and makes another one of it. The caller tells of changes.
     pub(super) fn reset(&self, conn: &Arc<RcConnection>) {
         self.take_down(conn, RcConnection::begin_end);
-        let renewed = conn.renew(&mut conn.inner());
+        let renewed = conn.renew();
         self.enter(conn);
         log_failed(&renewed, "no queue pair after a reset");
     }
