@@ -401,7 +401,8 @@ pub async fn an_attempt_can_be_given_up(place: &Place) {
     a.rdma.reset().unwrap();
     let error = ended(dialled).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");
-    drop(request);
+    // A server's loop goes on: nobody is left to be refused.
+    request.reject(b"too late").unwrap();
     // Its time limit ends.
     let listener = place.listen();
     let dial = a.rdma.connect_to(listener.local_addr());

@@ -235,7 +235,14 @@ impl Call {
 ///         request.reject(b"no such volume")?;
 ///         continue;
 ///     }
-///     let rdma = Rdma::builder(&device).attach(&workq)?;
+///     // What fails for one peer ends no other: the loop goes on.
+///     let rdma = match Rdma::builder(&device).attach(&workq) {
+///         Ok(rdma) => rdma,
+///         Err(error) => {
+///             eprintln!("{error}");               // the peer is refused
+///             continue;
+///         }
+///     };
 ///     // Post receives first: the peer may send at once.
 ///     tokio::spawn(async move {
 ///         match request.accept(&rdma).await {
@@ -397,12 +404,12 @@ impl CmRequest {
         CmAccept(Call::new(rdma, ACCEPT, How::Accept(self.0), peer))
     }
 
-    /// Refuses, and tells the peer's application why: up to 148 bytes. It does not wait.
+    /// Refuses, and tells the peer's application why: up to 148 bytes. It does not wait. A peer
+    /// that has given up meanwhile is told nothing.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for more; `ConnectionAborted` if the adapter was removed. The peer is refused
-    /// all the same.
+    /// `InvalidValue` for more. The peer is refused all the same.
     #[doc(alias = "doca_rdma_connection_reject")]
     #[doc(alias = "rdma_reject")]
     pub fn reject(self, private_data: &[u8]) -> Result<()> {

@@ -181,7 +181,11 @@ impl CmOffer for Offered {
 
     fn reject(self: Box<Self>, private_data: &[u8]) -> Result<()> {
         check_private_data(private_data, greeting::REJECT, true)?;
-        let (id, said) = (self.managed.take_offer()?, private_data.to_vec());
+        // There is nobody to be refused if the peer has given up meanwhile.
+        let Ok(id) = self.managed.take_offer() else {
+            return Ok(());
+        };
+        let said = private_data.to_vec();
         let reject = move || {
             if let Err(error) = id.reject(&said) {
                 log(|| tracing::debug!(target: "tokio_doca::verbs", %error, "rejects"));
