@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tracing::{debug, warn};
+use tracing::debug;
 
 use super::connector::{check_data, in_time};
 use super::side::{Net, not_passed};
@@ -141,10 +141,11 @@ impl Incoming {
                 let (path, transport) = (stream.path(), stream.transport());
                 debug!(target: "tokio_doca::stream", %peer, ?transport, path, "accepted");
             }
+            // At debug: strangers decide how often they come.
             Err(error) if error.kind() == ErrorKind::TimedOut => {
-                warn!(target: "tokio_doca::stream", %peer, %error, "timed out");
+                debug!(target: "tokio_doca::stream", %peer, %error, "timed out");
             }
-            Err(error) => warn!(target: "tokio_doca::stream", %peer, %error, "not accepted"),
+            Err(error) => debug!(target: "tokio_doca::stream", %peer, %error, "not accepted"),
         });
         if let Err(error) = &granted {
             self.way.say_refusal(refusal(error.kind()));

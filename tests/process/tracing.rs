@@ -195,7 +195,7 @@ fn streams_are_told_with_their_peers_and_warn_of_faults_alone() {
         connected.unwrap_err();
         accepted.unwrap_err();
         lines.has(&[
-            "WARN",
+            "DEBUG",
             STREAM,
             "not accepted",
             "peer=",
@@ -252,7 +252,7 @@ fn peers_that_are_too_slow_and_streams_that_linger_are_told() {
         let incoming = in_time("the hello", net.listener.accept()).await.unwrap();
         in_time("the end", incoming.accept(b"")).await.unwrap_err();
         let peer = format!("peer={}", slow.local_addr().unwrap());
-        lines.has(&["WARN tokio_doca::stream timed out", &peer, "50ms"]);
+        lines.has(&["DEBUG tokio_doca::stream timed out", &peer, "50ms"]);
 
         let net = Net::new(&device, Mode::EventDriven, small().linger(LIMIT)).await;
         let (mut here, mut there) = net.pair().await;

@@ -239,7 +239,7 @@ impl Rdma {
     /// network nothing does, and none of the threads that wait for peers is needed.
     pub(crate) async fn listen(&self, blob: &[u8]) -> Result<()> {
         let how = |endpoint: &dyn Endpoint, blob: &[u8], _| endpoint.listen(blob);
-        let listen = Connect::new(self, how, blob, Duration::ZERO);
+        let listen = Connect::new(self, how, blob, Duration::ZERO).of_a_stranger();
         match self.caps().transport {
             true => listen.await,
             false => listen.wait(),

@@ -3,14 +3,18 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
 use support::device::needs_soft;
 use support::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio_doca::rdma::RdmaState;
 use tokio_doca::soft::Soft;
 use tokio_doca::{Device, ErrorKind, Rdma, WorkQ};
 
@@ -158,9 +162,7 @@ fn neither_side_of_a_handshake_goes_where_a_stranger_says() {
                 let flag = if accepts { 0 } else { ACCEPTS };
                 let len = (blob.len() as u32 | flag).to_be_bytes();
                 let words = [&len[..], blob, &[1]].concat();
-                tokio::io::AsyncWriteExt::write_all(&mut stranger, &words)
-                    .await
-                    .unwrap();
+                stranger.write_all(&words).await.unwrap();
                 let (shaken, kind) = match accepts {
                     true => (
                         rdma.handshake_accept(&mut here).await,
@@ -172,5 +174,46 @@ fn neither_side_of_a_handshake_goes_where_a_stranger_says() {
                 rejected(shaken, kind);
             }
         }
+    });
+}
+
+/// A blob says much of its host: the boot, the namespace, and where its process is reached.
+#[test]
+fn who_accepts_gives_no_blob_to_a_client_without_one() {
+    if needs_soft("an adapter's blob has addresses alone") {
+        return;
+    }
+    run(async {
+        let device = Soft::builder().build().open("pf0").unwrap();
+        let workq = WorkQ::builder().build().unwrap();
+        let other_boot = forged(0, |endpoint| endpoint.place[0] ^= 1);
+        for (blob, kind) in [
+            (&other_boot[..], ErrorKind::NotSupported),
+            (b"no blob", ErrorKind::InvalidValue),
+        ] {
+            let (mut here, mut stranger) = tokio::io::duplex(4096);
+            let rdma = Rdma::builder(&device).attach(&workq).unwrap();
+            {
+                let mut accept = pin!(rdma.handshake_accept(&mut here));
+                assert!(accept.as_mut().now_or_never().is_none());
+                let nothing = stranger.read_u8().now_or_never();
+                assert!(nothing.is_none(), "to silence: {nothing:?}");
+                stranger.write_u32(blob.len() as u32).await.unwrap();
+                stranger.write_all(blob).await.unwrap();
+                rejected(in_time("a refusal", accept).await, kind);
+            }
+            drop(here);
+            let mut said = Vec::new();
+            stranger.read_to_end(&mut said).await.unwrap();
+            assert_eq!(said, ACCEPTS.to_be_bytes());
+            assert_eq!(rdma.state(), RdmaState::Init);
+        }
+        // A client that is refused so is told where to look.
+        let (mut here, mut server) = tokio::io::duplex(4096);
+        server.write_u32(ACCEPTS).await.unwrap();
+        let rdma = Rdma::builder(&device).attach(&workq).unwrap();
+        let shaken = in_time("a refusal", rdma.handshake(&mut here)).await;
+        let text = rejected(shaken, ErrorKind::ConnectionAborted);
+        assert!(text.contains("refuses this side's blob"), "{text}");
     });
 }

@@ -44,6 +44,8 @@ type How = fn(&dyn Endpoint, &[u8], Instant) -> Result<()>;
 pub struct Connect {
     rdma: Rdma,
     how: How,
+    /// The peer is a stranger, who decides how often it comes.
+    of_a_stranger: bool,
     blob: Vec<u8>,
     timeout: Duration,
     call: Blocking<()>,
@@ -54,10 +56,17 @@ impl Connect {
         Connect {
             rdma: rdma.clone(),
             how,
+            of_a_stranger: false,
             blob: blob.to_vec(),
             timeout,
             call: Blocking::new(),
         }
+    }
+
+    /// Writes at debug what the peer may cause.
+    pub(in super::super) fn of_a_stranger(mut self) -> Connect {
+        self.of_a_stranger = true;
+        self
     }
 
     /// Sets how long it may take, from the first poll on.
@@ -79,13 +88,14 @@ impl Connect {
         self.rdma.check_open(OP)?;
         let port = self.rdma.port();
         let until = deadline(self.timeout);
-        connect(&**port.endpoint(), self.how, port.id(), &self.blob, until)
+        let how = (self.how, self.of_a_stranger);
+        connect(&**port.endpoint(), how, port.id(), &self.blob, until)
     }
 }
 
 fn connect(
     endpoint: &dyn Endpoint,
-    how: How,
+    (how, of_a_stranger): (How, bool),
     rdma: u64,
     blob: &[u8],
     deadline: Instant,
@@ -97,6 +107,9 @@ fn connect(
             debug!(target: "tokio_doca::rdma", rdma, "waits for its peer");
         }
         (Ok(()), _) => debug!(target: "tokio_doca::rdma", rdma, "connected"),
+        (Err(error), _) if of_a_stranger => {
+            debug!(target: "tokio_doca::rdma", rdma, %error, "connect refused");
+        }
         (Err(error), _) => warn!(target: "tokio_doca::rdma", rdma, %error, "connect refused"),
     });
     connected.map_err(|error| error.with_call(OP))
@@ -112,7 +125,10 @@ impl Future for Connect {
             // The endpoint alone: the thread keeps no context.
             let port = this.rdma.port();
             let (endpoint, rdma) = (Arc::clone(port.endpoint()), port.id());
-            let (blob, how) = (std::mem::take(&mut this.blob), this.how);
+            let (blob, how) = (
+                std::mem::take(&mut this.blob),
+                (this.how, this.of_a_stranger),
+            );
             let until = deadline(this.timeout);
             let run = move || connect(&*endpoint, how, rdma, &blob, until);
             this.call.begin(OP, run)?;

@@ -63,7 +63,18 @@ impl Rdma {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let (mut reader, mut writer) = tokio::io::split(stream);
-        let (theirs, dials) = self.exchange(SHAKE, &mut reader, &mut writer, 0).await?;
+        let blob = self.export().map_err(|error| error.with_call(SHAKE))?;
+        let (get, give) = (
+            self.get(SHAKE, &mut reader),
+            give(SHAKE, &mut writer, &blob, 0),
+        );
+        let ((theirs, dials), ()) = try_join(get, give).await?;
+        if dials && theirs.is_empty() {
+            return aborted(
+                SHAKE,
+                "the peer refuses this side's blob: its own error says why",
+            );
+        }
         let connect = match dials {
             true => self.dial(&theirs),
             false => self.connect(&theirs),
@@ -79,13 +90,14 @@ impl Rdma {
 
     /// Connects as the server in a [`handshake`](Rdma::handshake), which the client calls. The
     /// client may be hostile: this side contacts nobody, and is connected once the client has come
-    /// with the key of the blob that it was given.
+    /// with the key of the blob that it was given. A client that says nothing, or that has no blob
+    /// for this side, is not given one.
     ///
     /// An adapter cannot see whether its client has come: there it is connected if the client says
     /// so, and the first message to a client that has lied fails.
     ///
-    /// There is no time limit: a client that says nothing is waited for. Set one, so that it holds
-    /// its place no longer:
+    /// There is no time limit: a client that says nothing is waited for, and so is one that accepts
+    /// as well. Set one, so that it holds its place no longer:
     ///
     /// ```
     /// # use std::time::Duration;
@@ -103,8 +115,8 @@ impl Rdma {
     /// As [`Rdma::export`]; `IoFailed` if the stream fails or ends; `InvalidValue` for what is no
     /// blob, and over an adapter for the blob of a program without this library; `NotSupported` for
     /// the blob of another host's software device; `ConnectionAborted` if the client could not
-    /// connect, says that it is connected and has not come, or accepts as well. The context is in
-    /// the state Init then. A client whose blob did not come is told nothing: drop the stream.
+    /// connect, or says that it is connected and has not come. The context is in the state Init
+    /// then. A client whose blob did not come is told nothing: drop the stream.
     ///
     /// # Cancel safety
     ///
@@ -114,14 +126,17 @@ impl Rdma {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let (mut reader, mut writer) = tokio::io::split(stream);
-        let met = self.exchange(ACCEPT, &mut reader, &mut writer, LISTENS);
-        let (theirs, listens) = met.await?;
+        let blob = self.export().map_err(|error| error.with_call(ACCEPT))?;
+        // First: a blob says much of its host.
+        let (theirs, _) = self.get(ACCEPT, &mut reader).await?;
+        if let Err(error) = self.listen(&theirs).await {
+            // The client may have gone.
+            let _ = give(ACCEPT, &mut writer, &[], LISTENS).await;
+            self.port().reset();
+            return Err(error.with_call(ACCEPT));
+        }
         let accept = async {
-            if listens {
-                return aborted(ACCEPT, "both sides accept: one of them calls `handshake`");
-            }
-            let listening = self.listen(&theirs).await;
-            listening.map_err(|error| error.with_call(ACCEPT))?;
+            give(ACCEPT, &mut writer, &blob, LISTENS).await?;
             hear(ACCEPT, &mut reader).await??;
             match self.state() {
                 RdmaState::Connected => Ok(()),
@@ -138,21 +153,12 @@ impl Rdma {
         accepted.inspect_err(|_| self.port().reset())
     }
 
-    /// Exchanges the blobs. Returns the peer's, and whether it listens.
-    async fn exchange<S: AsyncRead + AsyncWrite>(
+    /// Returns the peer's blob, and true if the peer listens.
+    async fn get(
         &self,
         op: &'static str,
-        reader: &mut tokio::io::ReadHalf<S>,
-        writer: &mut tokio::io::WriteHalf<S>,
-        listens: u32,
+        reader: &mut (impl AsyncRead + Unpin),
     ) -> Result<(Vec<u8>, bool)> {
-        let blob = self.export().map_err(|error| error.with_call(op))?;
-        let give = async {
-            let len = blob.len() as u32 | listens;
-            writer.write_u32(len).await.map_err(io(op))?;
-            writer.write_all(&blob).await.map_err(io(op))?;
-            writer.flush().await.map_err(io(op))
-        };
         let mut get = pin!(async {
             let said = reader.read_u32().await.map_err(io(op))?;
             let len = (said & !LISTENS) as usize;
@@ -169,7 +175,7 @@ impl Rdma {
         let begun = Instant::now();
         let mut late = pin!(Backoff::after(self.workq(), LATE));
         let mut told = false;
-        let get = poll_fn(|cx| {
+        poll_fn(|cx| {
             let polled = get.as_mut().poll(cx);
             // Where nothing wakes it after a second, the log says it as soon as something does.
             let waits = polled.is_pending() && !told;
@@ -181,10 +187,22 @@ impl Rdma {
                 log(|| debug!(target: "tokio_doca::rdma", rdma, call, "{text}"));
             }
             polled
-        });
-        let ((), theirs) = try_join(give, get).await?;
-        Ok(theirs)
+        })
+        .await
     }
+}
+
+/// Gives the peer this side's blob.
+async fn give(
+    op: &'static str,
+    writer: &mut (impl AsyncWrite + Unpin),
+    blob: &[u8],
+    listens: u32,
+) -> Result<()> {
+    let len = blob.len() as u32 | listens;
+    writer.write_u32(len).await.map_err(io(op))?;
+    writer.write_all(blob).await.map_err(io(op))?;
+    writer.flush().await.map_err(io(op))
 }
 
 fn io(op: &'static str) -> impl Fn(io::Error) -> Error {
