@@ -38,8 +38,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "ops",
-        6604,
-        "46: what a device refuses is asked before; 45: a handshake that waits is in the log; receives out of range; 46: which address; 46: the log names the peer of a stream; 47: what a peer permits; 48: connections by addresses; issue 51, 2: operations that are started together; 48: a shutdown ends them in the making",
+        6615,
+        "46: what a device refuses is asked before; 45: a handshake that waits is in the log; receives out of range; 46: which address; 46: the log names the peer of a stream; 47: what a peer permits; 48: connections by addresses; issue 51, 2: operations that are started together; 48: a shutdown ends them in the making; 42: who accepts gives no blob to silence, and strangers do not fill the log",
     ),
     (
         "process",
@@ -53,13 +53,13 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "provider/soft",
-        10481,
-        "45: variables that cannot be read are refused; 46: whether a peer is of the same kind; 47: the boot id is read once; 47: what a peer permits; 47: a queue looks at the pages that rang; 47: a process is asked again on the connection it answered on; 47: idle endpoints give pages of their rings back; 43: a peer that leaves breaks no rule; 50: longer names break lines",
+        10665,
+        "45: variables that cannot be read are refused; 46: whether a peer is of the same kind; 47: the boot id is read once; 47: what a peer permits; 47: a queue looks at the pages that rang; 47: a process is asked again on the connection it answered on; 47: idle endpoints give pages of their rings back; 43: a peer that leaves breaks no rule; 50: longer names break lines; 47: message rings serve the next connection",
     ),
     (
         "provider/verbs",
-        8310,
-        "46: which address of a port, by the networks of this host; 46: ports of adapters have names; 46: whether a peer is of the same kind; 47: what a peer permits; 48: rdma_cm; 48: memory by address and key; 48: what a reader found in rdma_cm; 48: why nobody can listen; 48: iWARP by rdma_cm; 48: what a reader found over iWARP; V13: no wake-up for nothing; issue 51, 2: lists of 32; 43: queue pairs of copies are replaced outside of locks; 50: longer names break lines; 51: a list of jobs is posted from where they lie",
+        8322,
+        "46: which address of a port, by the networks of this host; 46: ports of adapters have names; 46: whether a peer is of the same kind; 47: what a peer permits; 48: rdma_cm; 48: memory by address and key; 48: what a reader found in rdma_cm; 48: why nobody can listen; 48: iWARP by rdma_cm; 48: what a reader found over iWARP; V13: no wake-up for nothing; issue 51, 2: lists of 32; 43: queue pairs of copies are replaced outside of locks; 50: longer names break lines; 51: a list of jobs is posted from where they lie; 43: a reset makes its queue pair outside of locks",
     ),
     (
         "reactor",
@@ -79,7 +79,7 @@ const RECORD: [(&str, usize, &str); 14] = [
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 49_457;
+const SUM: usize = 49_680;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

@@ -18,7 +18,7 @@ const RECORD: [(&str, &[&str], usize); 11] = [
         0,
     ),
     ("notified", &["told", "tell", "tells"], 125),
-    ("signal", &["ring", "rings", "rang", "rung"], 162),
+    ("signal", &["ring", "rings", "rang", "rung"], 113),
     ("slot, entry", &["place", "places"], 204),
     ("capacity, tailroom, buffer", &["room", "rooms"], 144),
     ("is stored, is queued", &["stands", "stand", "stood"], 54),
@@ -79,7 +79,9 @@ fn occurrences(comment: &str, words: &[&str]) -> usize {
 
 fn faults(sources: &[Source], record: &[(&str, &[&str], usize)]) -> Vec<String> {
     let texts = sources.iter().filter(|source| !is_test(&source.path));
-    let comments: Vec<String> = texts.flat_map(|source| comments(&source.text)).collect();
+    let comments = texts.flat_map(|source| comments(&source.text));
+    // A message ring is a thing.
+    let comments: Vec<String> = comments.map(|it| it.replace("essage ring", "")).collect();
     let mut faults = Vec::new();
     for (better, words, most) in record {
         let count: usize = comments.iter().map(|it| occurrences(it, words)).sum();

@@ -1,6 +1,8 @@
 //! Remote operations between two processes: all of them, in all modes, with either side as the
 //! host; and a thousand contexts.
 
+use std::collections::BTreeSet;
+
 use futures::StreamExt;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use support::device::needs_soft;
@@ -375,6 +377,105 @@ fn contexts_that_come_and_go_leave_nothing_on_their_workq() {
         other.ends();
     }
     one.ends();
+}
+
+/// The files behind the message rings and doorbell pages of this process.
+fn arenas() -> BTreeSet<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let lines = maps.lines().filter(|it| it.contains("tokio-doca-arena"));
+    let inode = |line: &str| line.split_whitespace().nth(4).unwrap().to_owned();
+    lines.map(inode).collect()
+}
+
+/// One connection after the other, beside one that stays: of so many messages each way, with this
+/// many receives.
+fn in_turn() {
+    let setup = Setup::new(false, Mode::EventDriven);
+    let side = Side::new(setup);
+    say(&hex(&side.rdma.export().unwrap()));
+    run(async {
+        side.rdma.connect(&unhex(&hear().unwrap())).await.unwrap();
+        let mut arenas = BTreeSet::new();
+        let mut round = 0;
+        while let Some(word) = hear() {
+            let (messages, receives) = word.split_once(' ').unwrap();
+            let (messages, receives) = (messages.parse().unwrap(), receives.parse().unwrap());
+            let setup = Setup { receives, ..setup };
+            let rdma = context(&side.device, &side.workq, setup);
+            say(&hex(&rdma.export().unwrap()));
+            rdma.connect(&unhex(&hear().unwrap())).await.unwrap();
+            for message in 0..messages {
+                round += 1;
+                let (sent, came) = (side.filled(&pattern(round, 3000)), side.empty());
+                let (sent, came_by) = tokio::join!(rdma.send(&sent), rdma.recv(&came));
+                assert_eq!((sent, came_by.unwrap().len), (Ok(3000), 3000), "{message}");
+                assert_eq!(bytes(&came), pattern(round, 3000));
+            }
+            arenas.extend(self::arenas());
+            // The peer has what was sent, and sees no end before it has.
+            say("done");
+            hear();
+            drop(rdma);
+            // Meanwhile the queue looks, and polls for the dropped one no more.
+            let (sent, came) = tokio::join!(side.send(b"beside"), side.recv());
+            assert_eq!((sent, came.unwrap()), (Ok(()), b"beside".to_vec()));
+            say(&arenas.len().to_string());
+            hear();
+        }
+    });
+}
+
+#[test]
+fn connections_beside_another_use_the_memory_of_those_before() {
+    const TEST: &str = test_name!(connections_beside_another_use_the_memory_of_those_before);
+    if needs_soft("adapters share no memory") {
+        return;
+    }
+    if role().is_some() {
+        return in_turn();
+    }
+    let mut peers = ["one", "other"].map(|name| Peer::start(TEST, name));
+    let swap = |peers: &mut [Peer; 2]| {
+        let [first, second] = peers.each_mut().map(Peer::hear);
+        peers[0].say(&second);
+        peers[1].say(&first);
+    };
+    swap(&mut peers);
+    let mut known = 0;
+    // The messages of a connection, its receives, and how much memory is new for it.
+    let rounds = [
+        (1, 8, 1),
+        (1, 8, 0),
+        (9, 8, 0),
+        (1, 8, 0),
+        (1, 16, 1),
+        (1, 8, 0),
+    ];
+    // What has carried much is not kept.
+    let much = [(60, 8, 0), (1, 8, 1), (0, 16, 0), (1, 16, 0)];
+    for (messages, receives, new) in rounds.into_iter().chain(much) {
+        for peer in &mut peers {
+            peer.say(&format!("{messages} {receives}"));
+        }
+        swap(&mut peers);
+        for peer in &mut peers {
+            assert_eq!(peer.hear(), "done");
+        }
+        peers.iter_mut().for_each(|peer| peer.say("end"));
+        let [here, there] = peers.each_mut().map(Peer::hear);
+        assert_eq!(here, there);
+        let arenas = here.parse::<usize>().unwrap();
+        // A page, and the ring of the connection that stays.
+        let before = if known == 0 { 2 } else { known };
+        assert_eq!(
+            arenas - before,
+            new,
+            "{messages} messages, {receives} receives"
+        );
+        known = arenas;
+        peers.iter_mut().for_each(|peer| peer.say("go on"));
+    }
+    peers.into_iter().for_each(Peer::ends);
 }
 
 /// What a process sent before it was killed is taken, and then the end is told.

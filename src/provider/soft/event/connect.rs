@@ -59,7 +59,7 @@ fn connect(ticket: &Ticket, deadline: Instant) -> Result<Arc<SoftEvent>> {
         let text = "the exporter answers what no sync event does";
         return fail(ErrorKind::NotPermitted, text);
     };
-    let [page, memory] = &granted.descriptors;
+    let [page, memory] = granted.both(ticket)?;
     let words = Words::shared(Arena::received(page, PAGE)?);
     let words = match reply.len.get() {
         0 => words,
@@ -262,7 +262,7 @@ impl Service for SoftEvent {
         };
         Ok(Grant {
             payload: fabric::payload(&reply),
-            descriptors: [Arc::clone(&export.page), memory],
+            descriptors: Some([Arc::clone(&export.page), memory]),
             keep: Some(Box::new(keep)),
             // An importer that never gets its bell has not imported the event.
             unsent: None,

@@ -99,7 +99,7 @@ impl Service for Memory {
         let memfd = sent::reopen(self.memfd.as_fd(), self.info.may_write())?;
         Ok(Grant {
             payload: self.info.format(),
-            descriptors: [Arc::new(memfd), Arc::clone(&self.control)],
+            descriptors: Some([Arc::new(memfd), Arc::clone(&self.control)]),
             keep: None,
             unsent: None,
         })

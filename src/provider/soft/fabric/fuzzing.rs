@@ -125,6 +125,9 @@ impl Client {
         let Ok((said, descriptors)) = granted.map_err(|error| error.to_string()) else {
             return;
         };
+        let Some(descriptors) = descriptors else {
+            return;
+        };
         assert_eq!(said.instance, ticket.instance);
         let stays = said.stays;
         let right = Reply::granted(said.instance, stays, &said.payload, &ticket.key, &request);

@@ -1,15 +1,16 @@
 //! How the fabric's thread answers a request.
 
 use std::cell::{Cell, RefCell};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::{Mutex, Weak};
 
+use arrayvec::ArrayVec;
 use nix::errno::Errno;
 use zerocopy::IntoBytes;
 
 use super::process::{Server, Shared};
 use super::protocol::message::Bad;
-use super::protocol::{Id, Refusal, Reply, Request, Slots, socket};
+use super::protocol::{DESCRIPTORS, Id, Refusal, Reply, Request, Slots, socket};
 use super::service::{Client, PublishedService, Service};
 use super::watch::Process;
 use crate::process::Guarded;
@@ -92,7 +93,8 @@ pub(super) fn answer(
     };
     let stays = client.stays.get();
     let reply = Reply::granted(shared.instance, stays, &grant.payload, &key, &request);
-    let raw = grant.descriptors.each_ref().map(|fd| fd.as_raw_fd());
+    let descriptors = grant.descriptors.iter().flatten();
+    let raw: ArrayVec<RawFd, DESCRIPTORS> = descriptors.map(|fd| fd.as_raw_fd()).collect();
     let sent = socket::send(from.as_fd(), reply.as_bytes(), &raw);
     if let (Err(_), Some(unsent)) = (sent, grant.unsent) {
         unsent();

@@ -79,7 +79,8 @@ impl Client<'_> {
 /// The reply to a client whose request is granted.
 pub(in super::super) struct Grant {
     pub(in super::super) payload: Payload,
-    pub(in super::super) descriptors: [Arc<OwnedFd>; DESCRIPTORS],
+    /// `None` if the client has what it needs already.
+    pub(in super::super) descriptors: Option<[Arc<OwnedFd>; DESCRIPTORS]>,
     /// Called with the connection once the client has the reply, and dropped without a call if the
     /// client does not get it. With `None` the fabric keeps the connection.
     pub(in super::super) keep: Option<Box<dyn FnOnce(Guarded) + Send>>,

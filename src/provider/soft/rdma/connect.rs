@@ -24,10 +24,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use nix::errno::Errno;
-
 use super::super::fabric::{
-    self, Arena, Client, Grant, Mapping, Process, Published, Refusal, Service, Ticket,
+    self, Arena, Client, Grant, Granted, Mapping, Process, Published, Refusal, Service, Ticket,
 };
 use super::connect_page::Offer;
 use super::connection::Connection;
@@ -75,7 +73,9 @@ impl Shared {
         EndpointInfo {
             queue: self.ports.number.into(),
             receives: self.config.recv_queue_size.into(),
-            permissions: self.config.permissions.bits().into(),
+            // The flags for a peer lie in the lower half.
+            permissions: (self.config.permissions.bits() as u16).into(),
+            kept: 0.into(),
         }
     }
 
@@ -223,8 +223,17 @@ impl Shared {
         // The page is kept until the reply has come, even if its last message ring is closed
         // meanwhile.
         let known = self.ports.reaper().doorbells.latest_joined(queue);
+        let shape = Shape {
+            host: info.receives.get(),
+            guest: self.config.recv_queue_size,
+        };
+        let offered = known.as_ref().and_then(|(_, page)| page.offer(shape));
+        let kept = offered.as_ref().map_or(0, |(index, _)| *index as u16 + 1);
         let request = ConnectRequest {
-            info: self.info(),
+            info: EndpointInfo {
+                kept: kept.into(),
+                ..self.info()
+            },
             slot: own.slot.into(),
             generation: own.generation.into(),
             proof: own.proof,
@@ -237,33 +246,23 @@ impl Shared {
                 "the peer answers what no endpoint does",
             );
         };
-        let shape = Shape {
-            host: info.receives.get(),
-            guest: self.config.recv_queue_size,
-        };
         let (number, index) = (reply.doorbell.get(), reply.index.get());
-        let Some(len) = shape.len() else {
-            return fail(
-                ErrorKind::InvalidValue,
-                "the peer has more receives than can be",
-            );
+        let messages = match (offered, reply.kept.get()) {
+            (Some((offered, ring)), 1) if offered == index => ring,
+            (_, 0) => self.map_ring(ticket, &granted, shape)?,
+            _ => {
+                return fail(
+                    ErrorKind::ConnectionAborted,
+                    "the peer answers with a message ring that there is not",
+                );
+            }
         };
-        let [_, messages] = &granted.descriptors;
-        let messages = memory(Arena::received(messages, len)?, len);
         let is_its = |doorbell: &Arc<DoorbellPage>| doorbell.is_of(&granted.process);
         let known = known
             .filter(|(known, doorbell)| *known == number && is_its(doorbell))
             .map(|(_, doorbell)| doorbell)
             .or_else(|| self.find_page(queue, number, &granted.process, Side::Guest));
-        let (doorbell, stays) = match known {
-            Some(doorbell) if granted.stays => (doorbell, Some(granted.line.into_socket())),
-            Some(doorbell) => {
-                granted.process.keep_line(granted.line);
-                (doorbell, None)
-            }
-            None => (self.join_page(granted)?, None),
-        };
-        let messages = MessageRing::new(messages, shape, Side::Guest);
+        let (doorbell, stays) = self.joined_page(ticket, granted, known)?;
         doorbell.join(index, self.number);
         self.ports
             .reaper()
@@ -279,6 +278,19 @@ impl Shared {
         self.connected(&mut inner, peer);
         self.join(&mut inner, connection);
         Ok(())
+    }
+
+    /// Maps, as the client, the message ring that the server has made.
+    fn map_ring(&self, ticket: &Ticket, granted: &Granted, shape: Shape) -> Result<MessageRing> {
+        let Some(len) = shape.len() else {
+            return fail(
+                ErrorKind::InvalidValue,
+                "the peer has more receives than can be",
+            );
+        };
+        let [_, messages] = granted.both(ticket)?;
+        let messages = memory(Arena::received(messages, len)?, len);
+        Ok(MessageRing::new(messages, shape, Side::Guest))
     }
 
     /// Admits a client, unless this endpoint expects another one or is connected.
@@ -354,35 +366,32 @@ impl Service for Shared {
             host: self.config.recv_queue_size,
             guest: request.info.receives.get(),
         };
-        let len = shape.len().ok_or(Refusal::UNEXPECTED)?;
+        shape.len().ok_or(Refusal::UNEXPECTED)?;
         let expected = self.inner().expected;
         if expected.is_some_and(|expected| expected != visitor) {
             return Err(Refusal::UNEXPECTED);
         }
         let process = client.process()?;
-        let (messages_fd, mapping) = Arena::create(len).map_err(|_| Errno::ENOMEM)?;
-        let messages = MessageRing::new(memory(mapping, len), shape, Side::Host);
         let queue = (client.instance, request.info.queue.get());
         let Offer {
             number,
             doorbell,
             fresh,
         } = self.offer_page(process, queue, request.doorbell.get())?;
-        let index = doorbell.admit(self.number).ok_or(Errno::EUSERS)?;
+        let (index, messages, ring_fd) = self.offer_ring(&doorbell, request.info.kept(), shape)?;
         self.ports
             .reaper()
             .doorbells
             .keep(queue, number, &doorbell, None);
         let connection = Connection::new(messages, Arc::clone(&doorbell), index, visitor);
         self.admit(visitor, connection)?;
-        let page_fd = match &fresh {
-            Some(fd) => Arc::clone(fd),
-            // The client has the page already, so the message ring's descriptor stands in for it.
-            None => Arc::clone(&messages_fd),
-        };
+        // If the client has the page already, the message ring's descriptor stands in for it.
+        let descriptors =
+            ring_fd.map(|ring| [fresh.as_ref().unwrap_or(&ring), &ring].map(Arc::clone));
         let reply = ConnectReply {
             doorbell: number.into(),
             index: index.into(),
+            kept: u32::from(descriptors.is_none()).into(),
         };
         let keep = fresh.map(|_| self.keep_bell(&doorbell));
         let endpoint = Weak::clone(&self.me);
@@ -393,7 +402,7 @@ impl Service for Shared {
         };
         Ok(Grant {
             payload: fabric::payload(&reply),
-            descriptors: [page_fd, messages_fd],
+            descriptors,
             keep,
             unsent: Some(Box::new(unsent)),
         })

@@ -1,15 +1,15 @@
-//! The doorbell page of a connection to another process: one that the two queues share already, or
-//! a new one that the server makes.
+//! The doorbell page and the message ring of a connection to another process: those that the two
+//! queues share already, or new ones that the server makes.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
 use nix::errno::Errno;
 
-use super::super::fabric::{Arena, Granted, Id, Mapping, Process, Refusal};
+use super::super::fabric::{Arena, Granted, Id, Mapping, Process, Refusal, Ticket};
 use super::connect::{memory, new_doorbell};
 use super::doorbell::{Bell, DoorbellPage, PAGE};
-use super::messages::Side;
+use super::messages::{MessageRing, Shape, Side};
 use super::state::Shared;
 use crate::error::Result;
 use crate::process::{Guarded, hang_up};
@@ -37,9 +37,27 @@ impl Shared {
         reaper.doorbells.find(queue, number, process, side)
     }
 
+    /// Returns the page of a connection that was granted: the known one, or the one that the server
+    /// has made. With it comes the connection to the server, if it has to stay.
+    pub(super) fn joined_page(
+        &self,
+        ticket: &Ticket,
+        granted: Granted,
+        known: Option<Arc<DoorbellPage>>,
+    ) -> Result<(Arc<DoorbellPage>, Option<Guarded>)> {
+        Ok(match known {
+            Some(doorbell) if granted.stays => (doorbell, Some(granted.line.into_socket())),
+            Some(doorbell) => {
+                granted.process.keep_line(granted.line);
+                (doorbell, None)
+            }
+            None => (self.join_page(ticket, granted)?, None),
+        })
+    }
+
     /// Joins, as the client, a doorbell page that the server has made.
-    pub(super) fn join_page(&self, granted: Granted) -> Result<Arc<DoorbellPage>> {
-        let [page, _] = &granted.descriptors;
+    fn join_page(&self, ticket: &Ticket, granted: Granted) -> Result<Arc<DoorbellPage>> {
+        let [page, _] = granted.both(ticket)?;
         let mapping = Arena::received(page, PAGE)?;
         let socket = granted.line.into_socket();
         let bell = Bell::Socket(OnceLock::from(Arc::new(socket)));
@@ -76,6 +94,27 @@ impl Shared {
             doorbell,
             fresh: Some(fd),
         })
+    }
+
+    /// Offers, as the server, a message ring to a client: the one of this index, if both sides have
+    /// kept it (`kept`), or a new one. Returns its index, and the descriptor of a new one.
+    pub(super) fn offer_ring(
+        &self,
+        doorbell: &DoorbellPage,
+        kept: Option<u32>,
+        shape: Shape,
+    ) -> Result<(u32, MessageRing, Option<Arc<OwnedFd>>), Refusal> {
+        if let Some(index) = kept
+            && let Some(ring) = doorbell.admit_again(self.number, index, shape)
+        {
+            ring.renew();
+            return Ok((index, ring, None));
+        }
+        let len = shape.len().ok_or(Refusal::UNEXPECTED)?;
+        let (fd, mapping) = Arena::create(len).map_err(|_| Errno::ENOMEM)?;
+        let ring = MessageRing::new(memory(mapping, len), shape, Side::Host);
+        let index = doorbell.admit(self.number).ok_or(Errno::EUSERS)?;
+        Ok((index, ring, Some(fd)))
     }
 
     fn new_page(

@@ -12,6 +12,11 @@ use crate::error::{JobError, Reason};
 use crate::process::Guarded;
 use crate::sync::atomic::{Ordering, fence};
 
+/// The most bytes that a connection has carried by its streams, whose message ring is kept.
+const LITTLE: u64 = 64 << 10;
+/// The largest message ring that is kept, in bytes.
+const SMALL: usize = 2 << 20;
+
 pub(super) struct Connection {
     pub(super) messages: Arc<MessageRing>,
     pub(super) doorbell: Arc<DoorbellPage>,
@@ -173,12 +178,24 @@ impl Connection {
     /// Closes this end.
     pub(super) fn leave(self, presence: Presence, endpoint: u32) {
         // A child of fork(2) has no mapping of the message ring.
-        if self.messages.is_ours() {
-            self.messages.say(presence);
-            self.receiving.withdraw(&self.messages);
-            self.notify_all();
-            self.doorbell.leave(self.index, endpoint);
+        if !self.messages.is_ours() {
+            return;
         }
+        self.messages.say(presence);
+        self.receiving.withdraw(&self.messages);
+        self.notify_all();
+        let keeps = presence == Presence::Closed && self.is_worth_keeping();
+        let ring = keeps.then_some(self.messages);
+        self.doorbell.leave(self.index, endpoint, ring);
+    }
+
+    /// Returns true if the next connection to the peer's process may use the message ring. A peer
+    /// that has never joined may have another one in mind by the same index. What a connection has
+    /// carried stays in memory: little is kept.
+    fn is_worth_keeping(&self) -> bool {
+        let carried = self.sending.produced() + self.receiving.consumed();
+        let has_joined = matches!(self.messages.peer(), Presence::Connected | Presence::Closed);
+        has_joined && carried <= LITTLE && self.messages.len() <= SMALL
     }
 
     /// Returns true if a job that notifies the peer could be done at once.

@@ -1,6 +1,6 @@
 //! What endpoints send to each other to connect: in a ticket, in a request, and in a reply.
 
-use zerocopy::little_endian::{U32, U64};
+use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::super::fabric::{self, Id, Payload, fields_of};
@@ -29,7 +29,10 @@ pub(super) struct EndpointInfo {
     /// The number of its receives: a power of two.
     pub(super) receives: U32,
     /// The access that it grants its peer, as the bits of an [`Access`].
-    pub(super) permissions: U32,
+    pub(super) permissions: U16,
+    /// In a request, 1 more than the index of the message ring that the client has kept, and would
+    /// use again; 0 if there is none, and in a ticket.
+    pub(super) kept: U16,
 }
 
 /// A client's request: its description, its identity by its own ticket, and the doorbell page that
@@ -53,6 +56,8 @@ pub(super) struct ConnectReply {
     pub(super) doorbell: U64,
     /// The index of the message ring in the page.
     pub(super) index: U32,
+    /// 1 if this is the ring that the client has kept: no descriptors come. Otherwise 0.
+    pub(super) kept: U32,
 }
 
 /// Returns a proof that an endpoint knows the key of a ticket. It does not reveal the key.
@@ -65,7 +70,12 @@ impl EndpointInfo {
     /// has.
     fn permissions(&self) -> Option<Access> {
         let rdma = Access::RDMA_READ | Access::RDMA_WRITE | Access::RDMA_ATOMIC;
-        Access::from_bits(self.permissions.get()).filter(|access| rdma.contains(*access))
+        Access::from_bits(self.permissions.get().into()).filter(|access| rdma.contains(*access))
+    }
+
+    /// Returns the index of the message ring that the client has kept.
+    pub(super) fn kept(&self) -> Option<u32> {
+        u32::from(self.kept.get()).checked_sub(1)
     }
 
     fn is_right(&self) -> bool {
@@ -74,6 +84,7 @@ impl EndpointInfo {
             && receives.is_power_of_two()
             && receives <= MAX_RECEIVES
             && self.permissions().is_some()
+            && u32::from(self.kept.get()) <= RINGS
     }
 
     /// Returns `None` if the payload is no valid description of an endpoint.
@@ -109,7 +120,8 @@ impl ConnectRequest {
 impl ConnectReply {
     /// Returns `None` if the payload is no valid reply.
     pub(super) fn parse(payload: &Payload) -> Option<ConnectReply> {
-        let right = |it: &ConnectReply| it.doorbell != 0 && it.index.get() < RINGS;
+        let right =
+            |it: &ConnectReply| it.doorbell != 0 && it.index.get() < RINGS && it.kept.get() <= 1;
         fields_of(payload).filter(right)
     }
 }

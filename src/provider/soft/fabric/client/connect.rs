@@ -26,8 +26,8 @@ pub(in super::super) type Descriptors = ArrayVec<Guarded, DESCRIPTORS>;
 /// The result of a request that was granted.
 pub(in super::super::super) struct Granted {
     pub(in super::super::super) payload: Payload,
-    /// Unchecked descriptors: the caller that maps them checks what they are.
-    pub(in super::super::super) descriptors: [Guarded; DESCRIPTORS],
+    /// Unchecked descriptors: the caller that maps them checks what they are. `None` if none came.
+    pub(in super::super::super) descriptors: Option<[Guarded; DESCRIPTORS]>,
     /// True if the connection has to stay open, because one of the two processes can watch the
     /// other only by it.
     pub(in super::super::super) stays: bool,
@@ -35,6 +35,17 @@ pub(in super::super::super) struct Granted {
     /// to the server can use it ([`Process::keep_line`]).
     pub(in super::super::super) line: Line,
     pub(in super::super::super) process: Arc<Process>,
+}
+
+impl Granted {
+    /// Returns the descriptors.
+    ///
+    /// # Errors
+    ///
+    /// `NotPermitted` if none came.
+    pub(in super::super::super) fn both(&self, ticket: &Ticket) -> Result<&[Guarded; DESCRIPTORS]> {
+        self.descriptors.as_ref().ok_or_else(|| ticket.forger())
+    }
 }
 
 impl Ticket {
@@ -227,7 +238,7 @@ impl Ticket {
         &self,
         request: &Request,
         answer: Answer,
-    ) -> Result<(Reply, [Guarded; DESCRIPTORS])> {
+    ) -> Result<(Reply, Option<[Guarded; DESCRIPTORS]>)> {
         let reply = match Reply::parse(&answer.bytes[..answer.len]) {
             Ok(reply) => reply,
             Err(Bad::Malformed) => return Err(self.nonsense()),
@@ -264,20 +275,25 @@ impl Ticket {
         request: &Request,
         reply: Reply,
         descriptors: Descriptors,
-    ) -> Result<(Reply, [Guarded; DESCRIPTORS])> {
+    ) -> Result<(Reply, Option<[Guarded; DESCRIPTORS]>)> {
         let right = reply.is_proved(&self.key, request)
             && reply.instance == self.instance
             && (reply.stays || !request.stays);
-        match (right, descriptors.into_inner()) {
-            (true, Ok(descriptors)) => Ok((reply, descriptors)),
-            _ => {
-                let text = format!(
-                    "who answers at {} is not the process that exported this {}",
-                    self.address, self.kind.what
-                );
-                Err(Error::new(ErrorKind::NotPermitted, None, text))
-            }
-        }
+        let descriptors = match descriptors.is_empty() {
+            true => Some(None),
+            false => descriptors.into_inner().ok().map(Some),
+        };
+        let granted = descriptors.filter(|_| right);
+        granted.map_or_else(|| Err(self.forger()), |them| Ok((reply, them)))
+    }
+
+    /// Returns the error for an answer that the process of the ticket does not give.
+    fn forger(&self) -> Error {
+        let text = format!(
+            "who answers at {} is not the process that exported this {}",
+            self.address, self.kind.what
+        );
+        Error::new(ErrorKind::NotPermitted, None, text)
     }
 
     /// Returns the error for an object that is not exported any more.

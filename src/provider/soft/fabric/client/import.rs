@@ -128,7 +128,7 @@ pub(in super::super) fn other(
         );
         return Err(Error::new(ErrorKind::NotPermitted, None, text));
     }
-    let [memfd, control] = &granted.descriptors;
+    let [memfd, control] = granted.both(ticket)?;
     let memory = received::map(memfd, info.len, info.may_write(), deadline)?;
     let peer = exporter(ticket, &granted, control)?;
     if !granted.stays {

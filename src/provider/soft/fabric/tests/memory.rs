@@ -138,7 +138,7 @@ fn grant(ticket: &Ticket, dialed: &Dialed) -> [Guarded; DESCRIPTORS] {
     let (reply, descriptors) = ticket.granted(&request, answer).unwrap();
     assert_eq!(reply.stays, stays);
     assert_eq!(reply.payload, ticket.payload);
-    descriptors
+    descriptors.unwrap()
 }
 
 fn by_key(imported: &Imported) -> &Import {

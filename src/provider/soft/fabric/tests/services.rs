@@ -126,7 +126,7 @@ impl Service for Endpoint {
         };
         Ok(Grant {
             payload: filled(number + 100),
-            descriptors: self.memfds.clone(),
+            descriptors: Some(self.memfds.clone()),
             keep: (number != 20).then(|| Box::new(keep) as Box<_>),
             unsent: None,
         })
@@ -159,7 +159,7 @@ fn a_client_is_accepted_gets_the_memory_and_has_the_connection() {
     let granted = says(&ticket, 2).unwrap();
     assert_eq!(granted.payload, filled(102));
     assert!(!granted.stays && !granted.process.is_dead());
-    let [link, channel] = &granted.descriptors;
+    let [link, channel] = granted.descriptors.as_ref().unwrap();
     assert!(Arena::received(link, LEN).is_ok() && Arena::received(channel, 2 * LEN).is_ok());
     endpoint.keeps.reaches(1);
     let clients = lock(&endpoint.clients);
@@ -403,13 +403,17 @@ fn a_server_that_lies_hangs_up_or_is_silent_is_told_apart() {
     for refused in [
         answers([7; 16], [5; 16], 2, same),
         answers([6; 16], [4; 16], 2, same),
-        answers([6; 16], [5; 16], 0, same),
         answers([6; 16], [5; 16], 1, same),
         answers([6; 16], [5; 16], 3, same),
         answers([6; 16], [5; 16], 2, replayed),
     ] {
         assert_eq!(kind(refused), ErrorKind::NotPermitted);
     }
+    // Who needs descriptors refuses an answer without them.
+    let without = answers([6; 16], [5; 16], 0, same).unwrap();
+    let published = Endpoint::new().publish();
+    let refused = without.both(&parsed(&published)).map(drop);
+    assert_eq!(kind(refused), ErrorKind::NotPermitted);
     let hangs_up = run(Box::new(|_, _| {}), soon());
     assert_eq!(kind(hangs_up), ErrorKind::ConnectionReset);
     let junk = |socket: OwnedFd, _| socket::send(socket.as_fd(), &[7; 500], &[]).unwrap();

@@ -1,11 +1,14 @@
 //! How queues wake each other.
 //!
 //! A [page] joins two queues: it says which side is armed and which endpoints have something new,
-//! and a bell wakes the peer. [pages] are all pages of one queue. These files import `messages`,
-//! and `pages > page`; a page knows its queue by the trait `DoorbellOwner`.
+//! and a bell wakes the peer. Its [members] are the endpoints. [pages] are all pages of one queue.
+//! These files import `messages`, and `pages > page > members`; a page knows its queue by the trait
+//! `DoorbellOwner`.
 
+mod members;
 mod page;
 mod pages;
 
-pub(super) use page::{Bell, DoorbellOwner, DoorbellPage, PAGE, RINGS};
+pub(super) use members::RINGS;
+pub(super) use page::{Bell, DoorbellOwner, DoorbellPage, PAGE};
 pub(super) use pages::DoorbellPages;

@@ -19,7 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use super::super::super::bell;
 use super::super::super::fabric::{Ended, Process};
-use super::super::messages::{Memory, Side};
+use super::super::messages::{Memory, MessageRing, Shape, Side};
+use super::members::Members;
 use crate::device::Signal;
 use crate::process::Guarded;
 use crate::sync::atomic::{AtomicU64 as Word, fence};
@@ -27,8 +28,6 @@ use crate::sync::{lock, seq_cst_order};
 
 /// The size of the page in bytes.
 pub(in super::super) const PAGE: usize = 4096;
-/// The maximum number of message rings that a doorbell page joins.
-pub(in super::super) const RINGS: u32 = 64 * 64;
 
 /// One of this number of reads drains the bell, whose socket holds at least 10 bytes.
 const READS: u32 = 8;
@@ -104,13 +103,6 @@ pub(in super::super) enum Bell {
     Signal(Arc<Signal>, Arc<Signalled>, u64),
     /// The peer is another process: a byte on a socket. Empty until the peer has its end.
     Socket(OnceLock<Arc<Guarded>>),
-}
-
-/// The endpoint of this side's queue for each message ring.
-#[derive(Default)]
-struct Members {
-    endpoints: Vec<Option<u32>>,
-    free: Vec<u32>,
 }
 
 impl DoorbellPage {
@@ -235,31 +227,39 @@ impl DoorbellPage {
         Ok(())
     }
 
-    /// For the host: returns a new message ring for this endpoint, and `None` if the page is full.
+    /// For the host: returns the index of a new message ring for this endpoint, and `None` if the
+    /// page is full.
     pub(in super::super) fn admit(&self, endpoint: u32) -> Option<u32> {
-        let mut members = self.lock();
-        let index = match members.free.pop() {
-            Some(index) => index,
-            None if members.endpoints.len() as u32 == RINGS => return None,
-            None => {
-                members.endpoints.push(None);
-                members.endpoints.len() as u32 - 1
-            }
-        };
-        members.endpoints[index as usize] = Some(endpoint);
+        // What goes is dropped without the lock.
+        let (index, _oldest) = self.lock().admit(endpoint)?;
         self.rings.fetch_add(1, Ordering::Relaxed);
         Some(index)
+    }
+
+    /// For the host: lets this endpoint use a message ring that was kept, if it has this index and
+    /// shape.
+    pub(in super::super) fn admit_again(
+        &self,
+        endpoint: u32,
+        index: u32,
+        shape: Shape,
+    ) -> Option<MessageRing> {
+        let ring = self.lock().admit_again(endpoint, index, shape)?;
+        self.rings.fetch_add(1, Ordering::Relaxed);
+        Some(ring)
+    }
+
+    /// For the guest: takes a message ring of this shape that was kept, to be offered to the host.
+    pub(in super::super) fn offer(&self, shape: Shape) -> Option<(u32, MessageRing)> {
+        self.lock().offer(shape)
     }
 
     /// For the guest: notes the message ring that the host gave this endpoint. The caller has
     /// checked that `index` is below [`RINGS`].
     pub(in super::super) fn join(&self, index: u32, endpoint: u32) {
-        let mut members = self.lock();
-        let len = members.endpoints.len().max(index as usize + 1);
-        members.endpoints.resize(len, None);
-        let before = members.endpoints[index as usize].replace(endpoint);
+        // What goes is dropped without the lock.
+        let (before, _stale) = self.lock().join(index, endpoint);
         self.rings.fetch_add(1, Ordering::Relaxed);
-        drop(members);
         // The host has closed the message ring of the endpoint that had this index before. The hint
         // that said so may now reach the new endpoint only.
         if let (Some(before), Some(owner)) = (before, self.owner.upgrade()) {
@@ -267,16 +267,18 @@ impl DoorbellPage {
         }
     }
 
-    /// Notes that this end has closed a message ring.
-    pub(in super::super) fn leave(&self, index: u32, endpoint: u32) {
-        let mut members = self.lock();
-        if members.endpoints[index as usize] == Some(endpoint) {
-            members.endpoints[index as usize] = None;
-            if self.side == Side::Host {
-                members.free.push(index);
-            }
-        }
-        drop(members);
+    /// Notes that this end has closed a message ring, and keeps it if the next connection may use
+    /// it.
+    pub(in super::super) fn leave(
+        &self,
+        index: u32,
+        endpoint: u32,
+        kept: Option<Arc<MessageRing>>,
+    ) {
+        let kept = kept.filter(|_| self.process.is_some());
+        let oldest = self.lock().leave(index, endpoint, kept, self.side);
+        // Without the lock.
+        drop(oldest);
         if self.rings.fetch_sub(1, Ordering::Relaxed) == 1
             && let Some(owner) = self.owner.upgrade()
         {
@@ -291,8 +293,7 @@ impl DoorbellPage {
 
     /// Returns the endpoint of a message ring.
     pub(super) fn member(&self, index: u32) -> Option<u32> {
-        let members = self.lock();
-        members.endpoints.get(index as usize).copied().flatten()
+        self.lock().endpoint(index)
     }
 
     fn lock(&self) -> MutexGuard<'_, Members> {
@@ -409,7 +410,7 @@ impl Ended for DoorbellPage {
         let Some(owner) = self.owner.upgrade() else {
             return;
         };
-        let members = self.lock().endpoints.clone();
+        let members = self.lock().endpoints();
         for endpoint in members.into_iter().flatten() {
             owner.mark_ready(endpoint);
         }

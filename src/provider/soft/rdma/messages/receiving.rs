@@ -105,6 +105,11 @@ pub(in super::super) enum Got {
 }
 
 impl Receiving {
+    /// Returns the bytes that were taken from the peer's stream.
+    pub(in super::super) fn consumed(&self) -> u64 {
+        self.consumed
+    }
+
     /// Starts to receive messages that are pulled. The peer may send `credits` of them, of at most
     /// `room` bytes each.
     pub(in super::super) fn pulled(messages: &MessageRing, credits: u32, room: u32) -> Receiving {

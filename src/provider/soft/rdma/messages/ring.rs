@@ -158,6 +158,7 @@ pub(in super::super) struct Nonsense;
 /// A message ring, seen from one side.
 pub(in super::super) struct MessageRing {
     memory: Arc<Memory>,
+    shape: Shape,
     own: Block,
     peers: Block,
 }
@@ -198,6 +199,7 @@ impl MessageRing {
         assert_eq!(shape.len(), Some(memory.len()));
         MessageRing {
             memory,
+            shape,
             own: Block::of(shape, side),
             peers: Block::of(shape, side.peer()),
         }
@@ -205,6 +207,29 @@ impl MessageRing {
 
     pub(in super::super) fn is_ours(&self) -> bool {
         self.memory.is_ours()
+    }
+
+    /// Returns the size of the memory in bytes.
+    pub(in super::super) fn len(&self) -> usize {
+        self.memory.len()
+    }
+
+    pub(in super::super) fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Makes the ring as new, before the next connection by it: an honest peer writes nothing of it
+    /// meanwhile. The bytes of earlier messages stay.
+    pub(in super::super) fn renew(&self) {
+        for (block, peers) in [(&self.own, &self.peers), (&self.peers, &self.own)] {
+            let words = [PRESENCE, PARKED, WANTS, PRODUCED, CONSUMED];
+            let receives = (0..=block.mask).map(|turn| RECEIVES + 8 * turn);
+            let of_block = words.into_iter().chain(receives).map(|at| block.base + at);
+            let entries = (0..=peers.mask).map(|turn| block.messages + ENTRY * turn);
+            for at in of_block.chain(entries) {
+                self.memory.word(at).store(0, Ordering::Relaxed);
+            }
+        }
     }
 
     #[inline(always)]

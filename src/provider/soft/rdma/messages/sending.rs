@@ -34,6 +34,11 @@ pub(in super::super) enum Sent {
 }
 
 impl Sending {
+    /// Returns the bytes that were put into the stream.
+    pub(in super::super) fn produced(&self) -> u64 {
+        self.produced
+    }
+
     /// Gives the pages of the stream back to the kernel if the peer has taken all bytes, and none
     /// were added since the last call. A caller that knows the latter sets `rested`. Returns true
     /// if pages were given back.
