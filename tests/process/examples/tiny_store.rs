@@ -29,12 +29,15 @@ fn free_address() -> String {
 
 /// Starts a process, whose errors go to a file.
 fn start(words: &[&str], log: &Path) -> Running {
-    let mut command = store(words);
+    start_by(store(words), words[1], log)
+}
+
+fn start_by(mut command: Command, addr: &str, log: &Path) -> Running {
     let running = {
         command.stderr(File::create(log).unwrap());
         Running::start(command)
     };
-    assert_eq!(running.line(), format!("listening on {}", words[1]));
+    assert_eq!(running.line(), format!("listening on {addr}"));
     running
 }
 
@@ -96,7 +99,8 @@ fn blocks_survive_each_process_in_turn() {
     has(addr, "7", "by the second primary");
 }
 
-/// A primary has the replica for as long as it lives: each visit is by another one.
+/// There are more of them than the replica has descriptors. A primary has the replica for as long
+/// as it lives: each visit is by another one.
 #[test]
 fn silent_strangers_keep_no_primary_out() {
     if is_emulated("start what a program starts itself") {
@@ -105,7 +109,8 @@ fn silent_strangers_keep_no_primary_out() {
     let folder = Folder::new();
     let (log, unread) = (folder.path("primary"), folder.path("replica"));
     let (addr, replica_addr) = (&*free_address(), &*free_address());
-    let _replica = start(&["replica", replica_addr], &unread);
+    let replica = limited("-n 64", &store(&["replica", replica_addr]));
+    let _replica = start_by(replica, replica_addr, &unread);
     let mut visit = async || start(&["serve", addr, replica_addr], &log).kill();
     support::run(async {
         let replica: SocketAddr = replica_addr.parse().unwrap();
