@@ -9,8 +9,11 @@ use std::process::{Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use support::block_until;
 use support::programs::*;
+use support::{block_until, in_time};
+use tokio::io::AsyncReadExt;
+use tokio_doca::stream::RdmaConnector;
+use tokio_doca::{Device, WorkQ};
 
 use crate::hostile::bystander::{Attack, is_served_beside};
 use crate::hostile::messengers::{SILENT, say_nothing};
@@ -119,6 +122,28 @@ fn silent_strangers_keep_no_primary_out() {
         };
         is_served_beside("silence", SILENT, &mut visit, silent).await;
     });
+}
+
+#[test]
+fn a_client_that_asks_for_nothing_loses_its_place() {
+    if is_emulated("start what a program starts itself") {
+        return;
+    }
+    let folder = Folder::new();
+    let (addr, log) = (&*free_address(), folder.path("log"));
+    let mut server = store(&["serve", addr]);
+    server.env("IDLE_MS", "100");
+    let _server = start_by(server, addr, &log);
+    support::run(async {
+        let device = Device::open_default().unwrap();
+        let workq = WorkQ::builder().build().unwrap();
+        let connector = RdmaConnector::new(&device, &workq).unwrap();
+        let addr: SocketAddr = addr.parse().unwrap();
+        let mut stream = connector.connect(addr).await.unwrap();
+        let read = in_time("the idle client is hung up on", stream.read(&mut [0])).await;
+        assert_eq!(read.unwrap_or(0), 0);
+    });
+    block_until("it is said why", || says(&log, "no request in time"));
 }
 
 #[test]
