@@ -8,8 +8,10 @@
 //! sent: 1073741824 bytes in 0.412 s (2606 MB/s), CRC-32C 5b0e6b1f
 //! ```
 //!
-//! The receiver takes one file: it lends memory for it, compares the CRC, and writes it to a new
-//! file. Eight chunks are on their way at once, each of which is read or written.
+//! The receiver takes one file: it lends memory for it once the sender has come, compares the CRC,
+//! and writes it to a new file. It passes over peers that send none, one after the other: each may
+//! take 10 s, and a second for each MiB. Eight chunks are on their way at once, each of which is
+//! read or written.
 #![expect(unsafe_code, reason = "the kernel is told where to read to")]
 
 #[path = "file_transfer/progress.rs"]
@@ -21,15 +23,17 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use io_uring::{IoUring, opcode, types};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
 use tokio_doca::crc::{Crc, combine};
 use tokio_doca::mem::{Access, BufInventory, RemoteMmap};
-use tokio_doca::stream::StreamOptions;
+use tokio_doca::stream::{Incoming, RdmaStream, StreamOptions};
 use tokio_doca::{Buf, BufPool, Device, Mmap, WorkQ};
 
 use progress::Progress;
@@ -42,7 +46,7 @@ const PAGE: usize = 4096;
 /// Chunks that are on their way.
 const CHUNKS: usize = 8;
 /// The largest file that a receiver has memory for.
-const LARGEST: u64 = 4 << 30;
+const LARGEST: u64 = 1 << 30;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
@@ -75,33 +79,35 @@ async fn receive(addr: &str, path: &str) -> Result {
 async fn receive_to(addr: &str, file: &mut File) -> Result {
     let device = Device::open_default()?;
     let workq = WorkQ::builder().build()?;
-    let options = StreamOptions::new().connections(1);
+    // Others may be there beside the sender, and have yet to say so.
+    let options = StreamOptions::new().connections(16);
     let options = options.permissions(Access::RDMA_WRITE);
     let addr: SocketAddr = addr.parse()?;
     let listener = options.bind(&device, &workq, addr).await?;
     writeln!(io::stdout(), "Listening on {}", listener.local_addr())?;
-    let incoming = listener.accept().await?;
-    let len = u64::from_le_bytes(incoming.data().try_into()?);
-    if !(1..=LARGEST).contains(&len) {
-        let text = format!("{len} bytes: a file has 1 to {LARGEST}");
-        incoming.refuse(&text).await?;
-        return Err(text.into());
-    }
-    let memory = Mmap::builder().device(&device);
-    let memory = memory.access(Access::LOCAL_READ_WRITE | Access::RDMA_WRITE);
-    let memory = memory.alloc(len as usize)?;
-    let mut stream = incoming.accept(&memory.export_rdma(&device)?).await?;
-    // What it says comes behind what it has written.
-    let sent = stream.read_u32_le().await?;
-    let whole = BufInventory::with_capacity(1).buf_filled(&memory, ..)?;
-    let crc = Crc::builder(&device).attach(&workq)?.crc32c(&whole).await?;
-    if crc != sent {
-        return Err(format!("{crc:08x} arrived, and {sent:08x} was sent").into());
-    }
+    let mut meetings = FuturesUnordered::new();
+    let (mut stream, whole, crc) = loop {
+        let met = tokio::select! {
+            incoming = listener.accept() => {
+                meetings.push(meet(incoming?));
+                continue;
+            }
+            Some(met) = meetings.next() => met,
+        };
+        let taken = async {
+            let (stream, len) = met?;
+            let limit = Duration::from_secs(10 + (len as u64 >> 20));
+            timeout(limit, take(&device, &workq, stream, len)).await?
+        };
+        match taken.await {
+            Ok(taken) => break taken,
+            Err(error) => _ = writeln!(io::stderr(), "file_to_rdma: a sender: {error}"),
+        }
+    };
     // The sender might still write it: it lends no slices.
-    let mut chunk = vec![0; CHUNK];
-    for at in (0..len as usize).step_by(CHUNK) {
-        let chunk = &mut chunk[..CHUNK.min(len as usize - at)];
+    let (len, mut chunk) = (whole.data_len(), vec![0; CHUNK]);
+    for at in (0..len).step_by(CHUNK) {
+        let chunk = &mut chunk[..CHUNK.min(len - at)];
         whole.copy_out(at, chunk)?;
         file.write_all(chunk)?;
     }
@@ -112,6 +118,40 @@ async fn receive_to(addr: &str, file: &mut File) -> Result {
     Ok(())
 }
 
+/// Waits for a peer that says how long its file is.
+async fn meet(incoming: Incoming) -> Result<(RdmaStream, usize)> {
+    let len = incoming.data().try_into().map_or(0, u64::from_le_bytes);
+    if !(1..=LARGEST).contains(&len) {
+        let text = format!("{len} bytes: a file has 1 to {LARGEST}");
+        incoming.refuse(&text).await?;
+        return Err(text.into());
+    }
+    Ok((incoming.accept(b"").await?, len as usize))
+}
+
+/// Lends memory to a sender, and returns its data once all has come.
+async fn take(
+    device: &Device,
+    workq: &WorkQ,
+    mut stream: RdmaStream,
+    len: usize,
+) -> Result<(RdmaStream, Buf, u32)> {
+    let memory = Mmap::builder().device(device);
+    let memory = memory.access(Access::LOCAL_READ_WRITE | Access::RDMA_WRITE);
+    let memory = memory.alloc(len)?;
+    let blob = memory.export_rdma(device)?;
+    stream.write_u16_le(blob.len() as u16).await?;
+    stream.write_all(&blob).await?;
+    // What it says comes behind what it has written.
+    let sent = stream.read_u32_le().await?;
+    let whole = BufInventory::with_capacity(1).buf_filled(&memory, ..)?;
+    let crc = Crc::builder(device).attach(workq)?.crc32c(&whole).await?;
+    match crc == sent {
+        true => Ok((stream, whole, crc)),
+        false => Err(format!("{crc:08x} arrived, and {sent:08x} was sent").into()),
+    }
+}
+
 async fn send(addr: &str, path: &str) -> Result {
     let device = Device::open_default()?;
     let workq = WorkQ::builder().build()?;
@@ -119,7 +159,9 @@ async fn send(addr: &str, path: &str) -> Result {
     let connector = StreamOptions::new().connections(1);
     let connector = connector.connector(&device, &workq)?;
     let addr: SocketAddr = addr.parse()?;
-    let (mut stream, blob) = connector.connect_with(addr, &len.to_le_bytes()).await?;
+    let (mut stream, _) = connector.connect_with(addr, &len.to_le_bytes()).await?;
+    let mut blob = vec![0; stream.read_u16_le().await?.into()];
+    stream.read_exact(&mut blob).await?;
     let memory = RemoteMmap::from_export(&device, &blob).await?;
     let rdma = stream.rdma().expect("TCP was not allowed").clone();
     let crc = Crc::builder(&device).attach(&workq)?;

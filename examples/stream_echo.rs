@@ -7,8 +7,10 @@
 //! ```
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
 use tokio_doca::stream::{RdmaConnector, RdmaListener};
 use tokio_doca::{Device, WorkQ};
 
@@ -45,6 +47,9 @@ async fn run() -> Result<()> {
     Ok(())
 }
 
+/// How long a peer may send nothing: it would keep a place from others.
+const IDLE: Duration = Duration::from_secs(60);
+
 /// Answers each peer with what it sends, until its stream ends.
 async fn serve(listener: RdmaListener) -> Result<()> {
     loop {
@@ -53,7 +58,7 @@ async fn serve(listener: RdmaListener) -> Result<()> {
             let mut stream = incoming.accept(b"").await?;
             let mut data = vec![0; 16 << 10];
             loop {
-                match stream.read(&mut data).await? {
+                match timeout(IDLE, stream.read(&mut data)).await?? {
                     0 => return stream.shutdown().await,
                     len => stream.write_all(&data[..len]).await?,
                 }

@@ -48,6 +48,7 @@ Stores blocks of up to 65536 bytes, which another process replicates.
   block_store read ADDRESS BYTES   writes so many bytes to the standard output
 
   --replica ADDRESS  of a primary (default: none)
+  --idle MS          how long a client of a primary may ask for nothing (default: 60000)
   --blocks N         of a primary and its replica: the same number (default: 1024)
   --device NAME      the device (default: any)
   --patience MS      how long a client tries to reach the primary (default: 10000)
@@ -79,6 +80,7 @@ struct Args {
     blocks: usize,
     device: Option<String>,
     patience: Duration,
+    idle: Duration,
 }
 
 impl Args {
@@ -90,6 +92,7 @@ impl Args {
             blocks: 1024,
             device: None,
             patience: Duration::from_secs(10),
+            idle: Duration::from_secs(60),
         };
         while let Some(word) = from.next() {
             if word == "-h" || word == "--help" {
@@ -108,9 +111,13 @@ impl Args {
                     _ => return Err(wrong(&"there are 1 to 1048576").into()),
                 },
                 "--device" => args.device = Some(value),
-                "--patience" => {
+                "--patience" | "--idle" => {
                     let millis = value.parse().map_err(|error| wrong(&error))?;
-                    args.patience = Duration::from_millis(millis);
+                    let millis = Duration::from_millis(millis);
+                    match &*word {
+                        "--idle" => args.idle = millis,
+                        _ => args.patience = millis,
+                    }
                 }
                 _ => return Err(format!("there is no flag {word}").into()),
             }
@@ -142,7 +149,7 @@ fn run(args: &Args) -> Result<()> {
                 if let Some(addr) = args.replica {
                     Follower::new(&store, addr.into())?.begin().await?;
                 }
-                server::serve(addr.parse()?, store).await
+                server::serve(addr.parse()?, store, args.idle).await
             }
             ["write", addr, file] => {
                 let bytes = Bytes::from(std::fs::read(file)?);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::TryStreamExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_doca::mem::{BufChain, BufSlice};
 use tokio_doca::{Buf, BufPool, Mmap, Rdma};
 use zerocopy::IntoBytes;
@@ -35,9 +35,11 @@ struct Server {
     answers: BufPool,
     /// What clients have asked for and not taken.
     copies: BufPool,
+    /// How long a client may ask for nothing: then it loses its place, and comes again if it likes.
+    idle: Duration,
 }
 
-pub(crate) async fn serve(addr: SocketAddr, store: Arc<Store>) -> Result<()> {
+pub(crate) async fn serve(addr: SocketAddr, store: Arc<Store>, idle: Duration) -> Result<()> {
     let pool = |bytes: usize, bufs: usize| {
         let mmap = Mmap::builder().device(&store.device).alloc(bytes * bufs)?;
         BufPool::builder(&mmap).element_size(bytes).build()
@@ -47,6 +49,7 @@ pub(crate) async fn serve(addr: SocketAddr, store: Arc<Store>) -> Result<()> {
         requests: pool((ASK + BLOCK).next_multiple_of(64), (MESSAGES + 1) * CLIENTS)?,
         answers: pool(ANSWER, CLIENTS)?,
         copies: pool(BLOCK, CLIENTS)?,
+        idle,
         store,
     });
     let listener = TcpListener::bind(addr).await?;
@@ -88,7 +91,8 @@ impl Server {
         let mut requests = rdma.recv_stream(&self.requests, MESSAGES);
         let mut lane = store.lane().await;
         loop {
-            let request = match requests.try_next().await {
+            let request = timeout(self.idle, requests.try_next()).await;
+            let request = match request.map_err(|_| "no request in time")? {
                 Ok(Some(request)) => request.buf.ok_or("an empty message")?,
                 Err(error) if !error.is_disconnect() => return Err(error.into()),
                 Ok(None) | Err(_) => return Ok(()),

@@ -16,8 +16,8 @@ use nix::sys::signal::Signal;
 use nix::unistd::{ftruncate, getppid};
 use tokio::net::TcpSocket;
 
-use super::Result;
 use super::wire::BOOT;
+use super::{Result, file_limit};
 
 /// The first and the longest pause before a server is started anew. Each is twice as long as the
 /// one before it, until a server has lived for `LONG`.
@@ -28,6 +28,7 @@ const LONG: Duration = Duration::from_millis(100);
 /// error, starts it anew, as often as it takes. Only before the first server has counted its start,
 /// the keeper ends with an error of the server: nothing is in the memory then.
 pub(crate) fn keep(address: &str, memory: usize, flags: &[String]) -> Result<ExitCode> {
+    file_limit::allows(memory)?;
     let memfd = memfd_create(
         c"kv_store",
         MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,

@@ -15,6 +15,8 @@
 #[path = "../arrivals/mod.rs"]
 mod arrivals;
 mod client;
+#[path = "../file_limit/mod.rs"]
+mod file_limit;
 mod keeper;
 mod load;
 mod memory;

@@ -26,6 +26,8 @@
 #[path = "../arrivals/mod.rs"]
 mod arrivals;
 mod disk;
+#[path = "../file_limit/mod.rs"]
+mod file_limit;
 #[path = "../flags/mod.rs"]
 mod flags;
 mod handshake;

@@ -17,7 +17,7 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use tokio_doca::mem::Access;
 use tokio_doca::{Device, Mmap};
 
-use super::Result;
+use super::{Result, file_limit};
 
 /// How long it waits for the lock: a process that was killed has it until its memory was freed.
 const DYING: Duration = Duration::from_secs(2);
@@ -47,14 +47,20 @@ pub(crate) fn open(
     read_only: bool,
 ) -> Result<(Mmap, Flock<File>)> {
     let (write, mut options) = (!read_only, File::options());
+    let len_of = |had: u64| match had {
+        0 if write => Ok(size),
+        _ => usize::try_from(had),
+    };
+    if write {
+        // Before there is a file.
+        let had = std::fs::metadata(path).map_or(0, |it| it.len());
+        file_limit::allows(len_of(had)?)?;
+    }
     let file = options.read(true).write(write).create(write).open(path)?;
     let file = lock(file)
         .map_err(|errno| format!("{}: another process has it: {errno}", path.display()))?;
     let had = file.metadata()?.len();
-    let len = match had {
-        0 if write => size,
-        _ => usize::try_from(had)?,
-    };
+    let len = len_of(had)?;
     let bytes = NonZeroUsize::new(len).ok_or("a disk has a byte or more")?;
     let (access, protection) = match write {
         true => (

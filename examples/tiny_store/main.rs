@@ -16,6 +16,7 @@ mod store;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
 use tokio::net::TcpListener;
@@ -52,6 +53,12 @@ fn stopped() -> Result<impl Future> {
     Ok(stopped)
 }
 
+/// Returns how long a client may ask for nothing: a minute, or the milliseconds in `IDLE_MS`.
+fn idle() -> Result<Duration> {
+    let millis = std::env::var("IDLE_MS").map_or(Ok(60_000), |millis| millis.parse())?;
+    Ok(Duration::from_millis(millis))
+}
+
 async fn run() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -76,7 +83,7 @@ async fn run() -> Result<()> {
             let options = StreamOptions::new().connections(CLIENTS);
             let listener = options.bind(&device, &store.store.workq, addr).await?;
             println!("listening on {}", listener.local_addr());
-            server::serve(listener, store, stopped).await
+            server::serve(listener, store, idle()?, stopped).await
         }
         ("put", [block]) => {
             let mut input = Vec::new();

@@ -1,12 +1,13 @@
 //! A store whose blocks another process has as well.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_doca::mem::{Access, RemoteMmap};
@@ -17,34 +18,51 @@ use crate::store::{BLOCKS, Error, MEMORY, Result, Store, data_at, entry_at};
 
 /// How long the other side may take to connect.
 const LIMIT: Duration = Duration::from_secs(5);
+/// The most peers that have connected and are no primaries yet. If one more comes, the oldest goes.
+const ARRIVING: usize = 16;
 /// What a primary may do with the memory of its replica.
 const PRIMARY_MAY: Access = Access::RDMA_READ.union(Access::RDMA_WRITE);
 /// How long to wait before the next try.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// What a replica needs to meet a primary.
+struct Replica {
+    device: Device,
+    workq: WorkQ,
+    blob: Vec<u8>,
+    place: Semaphore,
+}
+
 /// The replica: lends memory to one primary after the other. It does nothing with it itself.
 pub(crate) async fn lend(device: &Device, listener: TcpListener) -> Result<()> {
-    let workq = WorkQ::builder().build()?;
     let memory = Mmap::builder()
         .device(device)
         .access(Access::LOCAL_READ_WRITE | PRIMARY_MAY)
         .alloc(MEMORY)?;
-    let blob: Arc<[u8]> = memory.export_rdma(device)?.into();
-    let place = Arc::new(Semaphore::new(1));
+    let replica = Arc::new(Replica {
+        device: device.clone(),
+        workq: WorkQ::builder().build()?,
+        blob: memory.export_rdma(device)?,
+        place: Semaphore::new(1),
+    });
     let mut peers = JoinSet::new(); // ends with this future
+    let mut arriving: VecDeque<oneshot::Sender<()>> = VecDeque::new();
     loop {
-        let Ok((tcp, _)) = listener.accept().await else {
+        let accepted = listener.accept().await;
+        arriving.retain(|peer| !peer.is_closed());
+        if accepted.is_err() || arriving.len() == ARRIVING {
+            arriving.pop_front(); // a newer peer needs its descriptors
+        }
+        let Ok((tcp, _)) = accepted else {
             sleep(PAUSE).await; // no descriptor is free, for example
             continue;
         };
-        let rdma = Rdma::builder(device)
-            .permissions(PRIMARY_MAY)
-            .attach(&workq);
-        let (place, blob) = (Arc::clone(&place), Arc::clone(&blob));
+        let (stays, leaves) = oneshot::channel();
+        arriving.push_back(stays);
+        let replica = Arc::clone(&replica);
         // A stranger that says nothing holds up its own task alone.
         peers.spawn(async move {
-            let served = async { serve(tcp, &rdma?, &place, &blob).await };
-            if let Err(error) = served.await {
+            if let Err(error) = replica.serve(tcp, leaves).await {
                 eprintln!("not a primary: {error}");
             }
         });
@@ -52,26 +70,35 @@ pub(crate) async fn lend(device: &Device, listener: TcpListener) -> Result<()> {
     }
 }
 
-/// Lends the memory to one primary until it ends.
-async fn serve(mut tcp: TcpStream, rdma: &Rdma, place: &Semaphore, blob: &[u8]) -> Result<()> {
-    let met = async {
-        rdma.handshake_accept(&mut tcp).await?;
-        // The key to the memory is in the blob: the primary before this one has ended.
-        let place = place.acquire().await?;
-        tcp.write_u16(blob.len() as u16).await?;
-        tcp.write_all(blob).await?;
-        Ok::<_, Error>(place)
-    };
-    let _place = timeout(LIMIT, met).await??;
-    eprintln!("a primary has come");
-    // The primary says nothing more, on either connection, until it ends.
-    let mut watch = rdma.watch();
-    tokio::select! {
-        _ = tcp.read_u8() => {}
-        _ = watch.wait_for(|state| state != RdmaState::Connected) => {}
+impl Replica {
+    /// Meets a peer, unless it has to leave before, and lends it the memory until it ends.
+    async fn serve(&self, mut tcp: TcpStream, leaves: oneshot::Receiver<()>) -> Result<()> {
+        let met = async {
+            tcp.peek(&mut [0]).await?; // one that says nothing has a socket alone
+            let rdma = Rdma::builder(&self.device)
+                .permissions(PRIMARY_MAY)
+                .attach(&self.workq)?;
+            rdma.handshake_accept(&mut tcp).await?;
+            // The key to the memory is in the blob: the primary before this one has ended.
+            let place = self.place.acquire().await?;
+            tcp.write_u16(self.blob.len() as u16).await?;
+            tcp.write_all(&self.blob).await?;
+            Ok::<_, Error>((rdma, place))
+        };
+        let (rdma, _place) = tokio::select! {
+            met = timeout(LIMIT, met) => met??,
+            _ = leaves => return Err("newer peers have come".into()),
+        };
+        eprintln!("a primary has come");
+        // The primary says nothing more, on either connection, until it ends.
+        let mut watch = rdma.watch();
+        tokio::select! {
+            _ = tcp.read_u8() => {}
+            _ = watch.wait_for(|state| state != RdmaState::Connected) => {}
+        }
+        eprintln!("the primary has gone");
+        Ok(())
     }
-    eprintln!("the primary has gone");
-    Ok(())
 }
 
 /// The primary's connection to the replica's memory.

@@ -22,10 +22,12 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// How long clients may take to end once the server stops.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// Serves clients until `stop`, and then until they have ended.
+/// Serves clients until `stop`, and then until they have ended. A client that asks for nothing in
+/// the time `idle` loses its place.
 pub(crate) async fn serve(
     listener: RdmaListener,
     store: Arc<Mirror>,
+    idle: Duration,
     stop: impl Future,
 ) -> Result<()> {
     let mut stop = pin!(stop);
@@ -37,7 +39,7 @@ pub(crate) async fn serve(
         let store = Arc::clone(&store);
         // A client that is slow or fails holds up its own task alone.
         tokio::spawn(async move {
-            if let Err(error) = client(incoming, &store).await {
+            if let Err(error) = client(incoming, &store, idle).await {
                 eprintln!("a client: {error}");
             }
         });
@@ -48,13 +50,13 @@ pub(crate) async fn serve(
     }
 }
 
-async fn client(incoming: Incoming, store: &Mirror) -> Result<()> {
+async fn client(incoming: Incoming, store: &Mirror, idle: Duration) -> Result<()> {
     let mut stream = incoming.accept(b"").await?;
     let mut draining = pin!(stream.draining());
     let mut verb = [0];
     loop {
         let read = tokio::select! {
-            read = stream.read(&mut verb) => read?,
+            read = timeout(idle, stream.read(&mut verb)) => read.map_err(|_| "no request in time")??,
             () = &mut draining => 0,
         };
         if read == 0 {

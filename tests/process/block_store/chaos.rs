@@ -32,26 +32,25 @@ pub(super) struct Pair {
     pub(super) addrs: [SocketAddr; 2],
 }
 
-fn listens(program: &Running) -> SocketAddr {
+pub(super) fn listens(program: &Running) -> SocketAddr {
     let line = program.line();
     let addr = line.strip_prefix("Listening on ").expect(&line);
     addr.parse().unwrap()
 }
 
-fn replica(addr: &str) -> Running {
+fn lender(addr: &str) -> Command {
     let mut command = example("block_store");
     command.args(["replica", addr, "--blocks", "64"]);
-    Running::start(command)
+    command
+}
+
+fn replica(addr: &str) -> Running {
+    Running::start(lender(addr))
 }
 
 /// The same, with this number of descriptors.
 fn replica_with(descriptors: u32, addr: &str) -> Running {
-    let mut command = Command::new("sh");
-    let limited = format!("ulimit -n {descriptors} && exec \"$0\" \"$@\"");
-    command.args(["-c", &limited]);
-    command.arg(example("block_store").get_program());
-    command.args(["replica", addr, "--blocks", "64"]);
-    Running::start(command)
+    Running::start(limited(&format!("-n {descriptors}"), &lender(addr)))
 }
 
 fn primary(addr: &str, replica: SocketAddr) -> Running {

@@ -5,13 +5,13 @@ use std::path::Path;
 
 use bytes::Bytes;
 use support::programs::*;
-use support::{LIMIT, run as run_future};
+use support::{LIMIT, in_time, run as run_future};
 use tokio::net::TcpStream;
 use tokio_doca::rdma::RdmaState;
 use tokio_doca::{BufPool, Device, Mmap, Rdma, WorkQ};
 use zerocopy::IntoBytes;
 
-use super::chaos::Pair;
+use super::chaos::{Pair, listens};
 use super::client::Client;
 use super::layout::{Ask, Verb};
 use crate::hostile::handshakes::{ghost, nobodies};
@@ -134,6 +134,27 @@ fn clients_that_take_no_answer_keep_no_block_from_being_written() {
         }
     });
     reads(&pair, &written);
+}
+
+#[test]
+fn a_client_that_asks_for_nothing_loses_its_place() {
+    if is_emulated(STARTS) {
+        return;
+    }
+    let mut command = example("block_store");
+    command.args(["serve", "127.0.0.1:0", "--idle", "100"]);
+    let server = Running::start(command);
+    let addr = listens(&server);
+    run_future(async {
+        let device = Device::open_default().unwrap();
+        let workq = WorkQ::builder().build().unwrap();
+        let rdma = Rdma::builder(&device).attach(&workq).unwrap();
+        let mut stream = TcpStream::connect(addr).await.unwrap();
+        rdma.handshake(&mut stream).await.unwrap();
+        let mut watch = rdma.watch();
+        let ends = watch.wait_for(|state| state != RdmaState::Connected);
+        in_time("the idle client is hung up on", ends).await;
+    });
 }
 
 #[test]

@@ -1,10 +1,15 @@
 //! `file_to_rdma`: a file that io_uring reads, and RDMA writes carry to another process.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use support::device::needs_soft;
 use support::programs::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_doca::mem::{BufInventory, RemoteMmap};
+use tokio_doca::stream::RdmaConnector;
+use tokio_doca::{Device, Mmap, WorkQ};
 
 fn receiver(path: &Path) -> (Running, String) {
     let mut command = example("file_to_rdma");
@@ -23,6 +28,52 @@ fn send(addr: &str, path: &Path) -> (bool, String) {
 
 fn is_left_out() -> bool {
     needs_soft("its processes open the default device") || is_emulated("have io_uring")
+}
+
+/// Each is refused or given up, and the next one is served.
+#[test]
+fn peers_that_send_no_file_do_not_end_the_receiver() {
+    if needs_soft("its processes open the default device") {
+        return;
+    }
+    let folder = Folder::new();
+    let to = folder.path("to");
+    let (mut receiver, addr) = receiver(&to);
+    let (addr, bytes): (SocketAddr, _) = (addr.parse().unwrap(), folder.file("from", 5000).1);
+    let hello = (bytes.len() as u64).to_le_bytes();
+    support::run(async {
+        let device = Device::open_default().unwrap();
+        let workq = WorkQ::builder().build().unwrap();
+        let connector = RdmaConnector::new(&device, &workq).unwrap();
+        for wrong in [&b"abc"[..], &[0; 8], &[0xff; 8], &[7; 9]] {
+            let refused = connector.connect_with(addr, wrong).await.map(drop);
+            let text = refused.unwrap_err().to_string();
+            assert!(text.contains("a file has 1 to"), "{text}");
+        }
+        // One that leaves, and one that says another CRC.
+        drop(connector.connect_with(addr, &hello).await.unwrap());
+        let (mut liar, _) = connector.connect_with(addr, &hello).await.unwrap();
+        let len = liar.read_u16_le().await.unwrap();
+        liar.read_exact(&mut vec![0; len.into()]).await.unwrap();
+        liar.write_u32_le(7).await.unwrap();
+        assert_eq!(liar.read(&mut [0]).await.unwrap_or(0), 0);
+
+        let (mut stream, data) = connector.connect_with(addr, &hello).await.unwrap();
+        assert_eq!(data, b"", "memory is made once the peer has come");
+        let mut blob = vec![0; stream.read_u16_le().await.unwrap().into()];
+        stream.read_exact(&mut blob).await.unwrap();
+        let memory = RemoteMmap::from_export(&device, &blob).await.unwrap();
+        let mmap = Mmap::builder().device(&device).alloc(8192).unwrap();
+        let buf = BufInventory::with_capacity(1).buf(&mmap, ..).unwrap();
+        buf.extend_from_slice(&bytes).unwrap();
+        let rdma = stream.rdma().unwrap();
+        rdma.write(&buf, &memory.buf(..).unwrap()).await.unwrap();
+        let sum = crc32c::crc32c(&bytes);
+        stream.write_u32_le(sum).await.unwrap();
+        assert_eq!(stream.read_u8().await.unwrap(), 1);
+    });
+    assert!(receiver.child.wait().unwrap().success());
+    assert!(fs::read(to).unwrap() == bytes);
 }
 
 /// Where io_uring may not be used, these fail: they are ignored unless they are asked for.
@@ -72,8 +123,7 @@ mod needs_io_uring {
             (&empty, "it is no file with bytes in it"),
             (&folder.0, "it is no file with bytes in it"),
             (&folder.path("none"), "No such file"),
-            // The last one: the receiver takes no other.
-            (&huge, "a file has 1 to 4294967296"),
+            (&huge, "a file has 1 to 1073741824"),
         ] {
             let (done, said) = send(&addr, path);
             assert!(

@@ -205,6 +205,21 @@ fn wrong_arguments_and_values_are_named_in_one_line() {
     assert!(help.status.success() && text(&help.stdout).contains("kv_store serve ADDRESS"));
 }
 
+/// The kernel would send SIGXFSZ.
+#[test]
+fn a_keeper_names_the_limit_of_files_and_dies_of_no_signal() {
+    if is_emulated(STARTS) {
+        return;
+    }
+    let mut command = example("kv_store");
+    command.args(["serve", "127.0.0.1:0"]);
+    let error = failed(&run(&mut limited("-f 1024", &command)));
+    assert!(
+        error.contains("ulimit -f") && error.lines().count() == 1,
+        "{error}"
+    );
+}
+
 /// Each is told, or cut off, and the others are served.
 #[test]
 fn clients_that_say_something_else_harm_nobody() {

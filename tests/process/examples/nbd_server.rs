@@ -357,10 +357,7 @@ fn clients_that_write_the_same_bytes_have_their_checksums() {
 
 #[test]
 fn a_server_without_descriptors_waits_until_it_has_some() {
-    let program = example("nbd_server");
-    let mut limited = Command::new("sh");
-    limited.args(["-c", r#"ulimit -n 32 && exec "$0" "$@""#]);
-    limited.arg(program.get_program()).args(program.get_args());
+    let mut limited = limited("-n 32", &example("nbd_server"));
     limited.stderr(Stdio::piped());
     let mut server = Server::start_by(limited, Folder::new(), &[]);
     let connect = |_| UnixStream::connect(&server.socket).unwrap();
@@ -417,6 +414,24 @@ fn a_disk_that_is_a_file_survives_a_kill_and_is_nobody_elses() {
     assert_eq!(client.does(WRITE, 0, 0, 4, b"evil"), 1);
     assert_eq!(client.does(TRIM, 0, 0, 4, &[]), 1);
     assert_eq!(client.read(4096, data.len()), data);
+}
+
+/// The kernel would send SIGXFSZ.
+#[test]
+fn a_server_names_the_limit_of_files_and_leaves_none() {
+    let folder = Folder::new();
+    let path = folder.path("file");
+    let mut command = example("nbd_server");
+    command.arg("--socket").arg(folder.path("nbd"));
+    command.arg("--file").arg(&path);
+    let output = run(&mut limited("-f 1024", &command));
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(
+        error.contains("ulimit -f") && error.lines().count() == 1,
+        "{error}"
+    );
+    assert!(!path.exists());
 }
 
 /// It has the lock until its memory was freed.

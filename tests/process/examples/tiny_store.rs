@@ -9,8 +9,11 @@ use std::process::{Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use support::block_until;
 use support::programs::*;
+use support::{block_until, in_time};
+use tokio::io::AsyncReadExt;
+use tokio_doca::stream::RdmaConnector;
+use tokio_doca::{Device, WorkQ};
 
 use crate::hostile::bystander::{Attack, is_served_beside};
 use crate::hostile::messengers::{SILENT, say_nothing};
@@ -29,12 +32,15 @@ fn free_address() -> String {
 
 /// Starts a process, whose errors go to a file.
 fn start(words: &[&str], log: &Path) -> Running {
-    let mut command = store(words);
+    start_by(store(words), words[1], log)
+}
+
+fn start_by(mut command: Command, addr: &str, log: &Path) -> Running {
     let running = {
         command.stderr(File::create(log).unwrap());
         Running::start(command)
     };
-    assert_eq!(running.line(), format!("listening on {}", words[1]));
+    assert_eq!(running.line(), format!("listening on {addr}"));
     running
 }
 
@@ -96,7 +102,8 @@ fn blocks_survive_each_process_in_turn() {
     has(addr, "7", "by the second primary");
 }
 
-/// A primary has the replica for as long as it lives: each visit is by another one.
+/// There are more of them than the replica has descriptors. A primary has the replica for as long
+/// as it lives: each visit is by another one.
 #[test]
 fn silent_strangers_keep_no_primary_out() {
     if is_emulated("start what a program starts itself") {
@@ -105,7 +112,8 @@ fn silent_strangers_keep_no_primary_out() {
     let folder = Folder::new();
     let (log, unread) = (folder.path("primary"), folder.path("replica"));
     let (addr, replica_addr) = (&*free_address(), &*free_address());
-    let _replica = start(&["replica", replica_addr], &unread);
+    let replica = limited("-n 64", &store(&["replica", replica_addr]));
+    let _replica = start_by(replica, replica_addr, &unread);
     let mut visit = async || start(&["serve", addr, replica_addr], &log).kill();
     support::run(async {
         let replica: SocketAddr = replica_addr.parse().unwrap();
@@ -114,6 +122,28 @@ fn silent_strangers_keep_no_primary_out() {
         };
         is_served_beside("silence", SILENT, &mut visit, silent).await;
     });
+}
+
+#[test]
+fn a_client_that_asks_for_nothing_loses_its_place() {
+    if is_emulated("start what a program starts itself") {
+        return;
+    }
+    let folder = Folder::new();
+    let (addr, log) = (&*free_address(), folder.path("log"));
+    let mut server = store(&["serve", addr]);
+    server.env("IDLE_MS", "100");
+    let _server = start_by(server, addr, &log);
+    support::run(async {
+        let device = Device::open_default().unwrap();
+        let workq = WorkQ::builder().build().unwrap();
+        let connector = RdmaConnector::new(&device, &workq).unwrap();
+        let addr: SocketAddr = addr.parse().unwrap();
+        let mut stream = connector.connect(addr).await.unwrap();
+        let read = in_time("the idle client is hung up on", stream.read(&mut [0])).await;
+        assert_eq!(read.unwrap_or(0), 0);
+    });
+    block_until("it is said why", || says(&log, "no request in time"));
 }
 
 #[test]

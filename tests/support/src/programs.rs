@@ -136,6 +136,21 @@ pub fn example(name: &str) -> Command {
     command
 }
 
+/// The same program under a limit of the shell: `limit` has the arguments of `ulimit`.
+pub fn limited(limit: &str, program: &Command) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("ulimit {limit} && exec \"$0\" \"$@\"")]);
+    shell.arg(program.get_program()).args(program.get_args());
+    shell.stdin(Stdio::null());
+    for (name, value) in program.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell
+}
+
 /// A new folder, which is removed when this is dropped.
 pub struct Folder(pub PathBuf);
 

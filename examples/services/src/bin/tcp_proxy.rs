@@ -1,12 +1,13 @@
 //! Brings clients that know TCP alone to a server over RDMA.
 //!
-//! A client must say something within 10 s: then it has a stream to the server, which it loses when
-//! neither side says anything for a minute. There are fewer streams than there may be clients. If
-//! all are in use, a new client takes the place of the slowest one: the one that has moved the
-//! fewest bytes a second since it came, both ways together, and fewer than 16. Clients of less than
-//! a second are spared. So a client that says a byte once in a while keeps nobody out, and a slow
-//! one is served as long as there is a place for everybody. If none is that slow, the new client
-//! waits for 10 s at most. Protocols in which the server speaks first need another proxy.
+//! A client must say something within 10 s, and before 64 newer clients arrive: then it has a
+//! stream to the server, which it loses when neither side says anything for a minute. There are
+//! fewer streams than there may be clients. If all are in use, a new client takes the place of the
+//! slowest one: the one that has moved the fewest bytes a second since it came, both ways together,
+//! and fewer than 16. Clients of less than a second are spared. So a client that says a byte once
+//! in a while keeps nobody out, and a slow one is served as long as there is a place for everybody.
+//! If none is that slow, the new client waits for 10 s at most. Protocols in which the server
+//! speaks first need another proxy.
 //!
 //! ```text
 //! $ cargo run --bin http_over_rdma serve 127.0.0.1:8000
@@ -15,6 +16,9 @@
 //! hello
 //! ```
 
+#[path = "../../../arrivals/mod.rs"]
+mod arrivals;
+
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::process::ExitCode;
@@ -22,6 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use arrivals::{Arrival, Arrivals};
 use services::{Result, open, options};
 use tokio::io::copy_bidirectional_with_sizes;
 use tokio::net::{TcpListener, TcpStream};
@@ -33,7 +38,7 @@ use tokio_util::io::InspectReader;
 
 /// Bytes of a buffer: a frame of a stream.
 const BUFFER: usize = 32 << 10;
-/// How long a client may say nothing at first, and both sides later.
+/// How long a client may take until it has a stream, and how long both sides may say nothing then.
 const FIRST: Duration = Duration::from_secs(10);
 const IDLE: Duration = Duration::from_secs(60);
 /// How many clients have a stream at once: fewer than `options` has memory for, since the memory of
@@ -44,8 +49,10 @@ const CONNECTS: usize = 16;
 /// A client that moves fewer bytes a second may lose its place, once it has had it for so long.
 const SLOW: u64 = 16;
 const SPARED: Duration = Duration::from_secs(1);
-/// Between tries to connect while the memory of all streams is in use.
+/// Between tries to connect while the memory of all streams is in use, and to accept without a
+/// descriptor.
 const PAUSE: Duration = Duration::from_millis(10);
+const NO_CLIENT: Duration = Duration::from_millis(100);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -67,19 +74,22 @@ async fn program(args: &[&str]) -> Result {
     });
     let listener = TcpListener::bind(listen).await?;
     println!("Listening on {}", listener.local_addr()?);
+    // The proxy has places of its own.
+    let mut arrivals = Arrivals::new(Semaphore::MAX_PERMITS, FIRST);
     loop {
         let (client, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
                 // No descriptor for instance: it may have one later.
-                eprintln!("no client is accepted for a second: {error}");
-                sleep(Duration::from_secs(1)).await;
+                eprintln!("no client is accepted: {error}");
+                arrivals.oldest_leaves();
+                sleep(NO_CLIENT).await;
                 continue;
             }
         };
-        let proxy = Arc::clone(&proxy);
+        let (proxy, arrival) = (Arc::clone(&proxy), arrivals.next());
         tokio::spawn(async move {
-            if let Err(error) = proxy.carry(client).await {
+            if let Err(error) = proxy.carry(client, arrival).await {
                 eprintln!("{peer}: {error}");
             }
         });
@@ -210,16 +220,18 @@ impl Proxy {
     }
 
     /// Copies both ways, until both sides have ended or are idle, or another client has the place.
-    async fn carry(&self, client: TcpStream) -> Result {
+    async fn carry(&self, client: TcpStream, arrival: Arrival) -> Result {
         client.set_nodelay(true)?;
-        let said = timeout(FIRST, client.peek(&mut [0])).await;
-        if said.map_err(|_| "it says nothing")?? == 0 {
+        let meet = async {
+            if client.peek(&mut [0]).await? == 0 {
+                return Ok(None);
+            }
+            let permit = self.permit().await;
+            Ok(Some((permit, self.connect().await?)))
+        };
+        let (Some((permit, stream)), _) = arrival.place(meet).await? else {
             return Ok(());
-        }
-        let permit = timeout(FIRST, self.permit()).await;
-        let permit = permit.map_err(|_| "all places are in use")?;
-        let stream = timeout(FIRST, self.connect()).await;
-        let stream = stream.map_err(|_| "all streams are in use")??;
+        };
         let place = self.place(permit);
         let it = &*place.client;
         let copy = async {

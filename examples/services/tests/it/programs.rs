@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use services::http::bytes;
 use support::LIMIT;
-use support::programs::{Folder, program, run, text};
+use support::programs::{Folder, limited, program, run, text};
 
 /// A program of this package.
 pub(crate) fn services(name: &str) -> Command {
@@ -29,8 +29,11 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(name: &str, args: &[&str]) -> Server {
-        let mut command = services(name);
-        let mut child = command.args(args).stdout(Stdio::piped()).spawn().unwrap();
+        Server::start_by(services(name).args(args))
+    }
+
+    fn start_by(command: &mut Command) -> Server {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let (out, (said, lines)) = (child.stdout.take().unwrap(), channel());
         thread::spawn(move || {
             let mut lines = BufReader::new(out).lines().map_while(Result::ok);
@@ -202,6 +205,24 @@ fn clients_that_say_nothing_have_no_stream_behind_the_proxy() {
     let mut answer = String::new();
     client.read_to_string(&mut answer).unwrap();
     assert!(answer.ends_with("hello\n"), "{answer}");
+}
+
+/// More of them than the proxy has descriptors.
+#[test]
+fn clients_that_say_nothing_leave_descriptors_to_the_proxy() {
+    let server = Server::start("http_over_rdma", &["serve", "127.0.0.1:0"]);
+    let mut command = services("tcp_proxy");
+    command.args(["127.0.0.1:0", &server.addr.to_string()]);
+    let mut command = limited("-n 128", &command);
+    let mut proxy = Server::start_by(command.stderr(Stdio::piped()));
+    let connect = |_| TcpStream::connect(proxy.addr).unwrap();
+    let _silent: Vec<TcpStream> = (0..200).map(connect).collect();
+    let answer = asks(proxy.addr);
+    assert!(answer.ends_with("hello\n"), "{answer}");
+    let (mut errors, mut said) = (proxy.child.stderr.take().unwrap(), String::new());
+    proxy.kill();
+    errors.read_to_string(&mut said).unwrap();
+    assert!(said.contains("newer clients arrive"), "{said}");
 }
 
 /// Says what a client of the proxy asks for in one go, and returns the answer.
