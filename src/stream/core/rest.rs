@@ -39,6 +39,11 @@ impl Core {
         }
     }
 
+    /// Returns whether this hears of what it waits for where it is polled.
+    pub(in crate::stream) fn hears(&self) -> bool {
+        self.sends.hears()
+    }
+
     /// Sends the frame of credits that is owed.
     pub(super) fn poll_owed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.owes {

@@ -222,19 +222,60 @@ fn it_leaves_by_the_runtime_that_writes() {
     }
 }
 
-/// The runtime that wrote ends, and nobody calls the stream again.
+/// The runtime that wrote ends or is driven by nobody, and nobody calls the stream again.
 #[test]
-fn it_leaves_by_the_runtime_of_the_stream_if_another_one_ends() {
-    pairs(0, async |_, mut here, mut there| {
-        let begin = tokio::task::spawn_blocking(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread();
-            let runtime = { runtime }.enable_all().build().unwrap();
-            runtime.block_on(async { here.write_all(&[byte(WINDOW)]).await.unwrap() });
-            here
+fn it_leaves_by_the_runtime_of_the_stream_if_another_one_does_nothing() {
+    for ends in [true, false] {
+        pairs(0, async |_, mut here, mut there| {
+            let begin = tokio::task::spawn_blocking(move || {
+                let runtime = runtime();
+                runtime.block_on(async { here.write_all(&[byte(WINDOW)]).await.unwrap() });
+                (here, (!ends).then_some(runtime))
+            });
+            let (here, runtime) = begin.await.unwrap();
+            read(&mut there, 0, WINDOW + 1).await;
+            drop(here);
+            if let Some(runtime) = runtime {
+                runtime.shutdown_background();
+            }
         });
-        let here = begin.await.unwrap();
+    }
+}
+
+/// A runtime that a poll thread has entered need not be driven.
+#[test]
+fn it_leaves_by_the_runtime_of_the_stream_if_a_poll_thread_writes() {
+    pairs(0, async |_, mut here, mut there| {
+        let (ends, ended) = tokio::sync::oneshot::channel::<()>();
+        let workq = here.rdma().unwrap().workq().clone();
+        let thread = workq.poll_thread().spawn(async move || {
+            let runtime = runtime();
+            let entered = runtime.enter();
+            here.write_all(&[byte(WINDOW)]).await.unwrap();
+            _ = ended.await;
+            drop(entered);
+            runtime.shutdown_background();
+        });
         read(&mut there, 0, WINDOW + 1).await;
-        drop(here);
+        drop(ends);
+        let thread = thread.unwrap();
+        let joined = tokio::task::spawn_blocking(move || thread.join());
+        joined.await.unwrap().unwrap();
+    });
+}
+
+/// The runtime of the stream is the one that does nothing.
+#[test]
+fn it_leaves_by_the_runtime_that_writes_if_that_of_the_stream_does_nothing() {
+    pairs(0, async |_, mut here, mut there| {
+        let story = move || {
+            runtime().block_on(async {
+                here.write_all(&[byte(WINDOW)]).await.unwrap();
+                read(&mut there, 0, WINDOW + 1).await;
+            });
+        };
+        // This thread is the runtime of the stream.
+        std::thread::spawn(story).join().unwrap();
     });
 }
 
