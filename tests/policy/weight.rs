@@ -28,8 +28,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "error",
-        770,
-        "45: receives out of range are refused; kinds have a file for their aliases; 46: what ends a stream is said in its words; 48: what a refusal says; 48: what the system said is asked in one place; 50: the page of each reason has its sentence; 43: a number that was cut says so",
+        777,
+        "45: receives out of range are refused; kinds have a file for their aliases; 46: what ends a stream is said in its words; 48: what a refusal says; 48: what the system said is asked in one place; 50: the page of each reason has its sentence; 43: a number that was cut says so; 43: what cannot wait where it is polled ends no stream",
     ),
     (
         "mem",

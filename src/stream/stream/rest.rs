@@ -11,7 +11,7 @@
 //!
 //! Invariant: when the Core lies there with something to send, it has looked for what that waits
 //! for, with the waker of all tasks of the stream, after `has_rest` was set. So an event wakes the
-//! tasks, which are registered or about to be polled.
+//! tasks, which are registered or about to be polled. Where it could not wait it has woken them.
 
 use std::future::Future;
 use std::io::IoSlice;
