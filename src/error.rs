@@ -236,6 +236,16 @@ impl JobError {
         matches!(reason, PeerClosed | PeerGone | PeerSilent | ExporterGone)
     }
 
+    /// Returns whether the WorkQ could not be awaited where the operation was polled. That says
+    /// nothing of the connection.
+    pub(crate) fn cannot_wait(&self) -> bool {
+        use Reason::{CannotWake, NoRuntime, Register, TooManyRuntimes};
+        matches!(
+            self.reason(),
+            NoRuntime | TooManyRuntimes | CannotWake | Register
+        )
+    }
+
     /// Returns the vendor's code, if the device reported the error.
     pub fn vendor_code(&self) -> Option<u64> {
         (self.reason() == Reason::Device).then_some(self.second)

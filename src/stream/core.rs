@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Wake, ready};
 
 use super::flow::{Flow, HEAD, Kind, RESERVED};
 use super::wakers::Wakers;
@@ -216,6 +216,9 @@ impl Core {
             None => Err(JobError::of(Reason::PeerNonsense)),
         };
         if let Err(error) = taken {
+            if error.cannot_wait() {
+                return Poll::Ready(Err(self.cannot_wait(error)));
+            }
             self.recv_error = Some(error);
             if error.reason() == Reason::PeerNonsense {
                 self.fail(error);
@@ -235,10 +238,22 @@ impl Core {
             .map_or(Ok(()), Err)
     }
 
+    /// Ends what is sent, unless the error is one of where the stream was polled.
     fn fail(&mut self, error: JobError) -> JobError {
+        if error.cannot_wait() {
+            return self.cannot_wait(error);
+        }
         self.send_error = Some(error);
         self.lose_rest();
         self.wakers.wake_writer();
+        error
+    }
+
+    /// The stream stays as it was. What its other tasks wait for may have lost its place in line:
+    /// they ask anew.
+    #[cold]
+    fn cannot_wait(&self, error: JobError) -> JobError {
+        self.wakers.wake_by_ref();
         error
     }
 

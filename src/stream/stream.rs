@@ -102,7 +102,8 @@ pub use link::StreamTransport;
 /// Calls fail with an [`io::Error`] whose source is a [`JobError`](crate::error::JobError):
 /// `ConnectionReset` if the peer has ended or has dropped its stream without its end having
 /// arrived, `ConnectionAborted` if it breaks the protocol: its connection is reset then. A write
-/// after `shutdown` is `BrokenPipe`.
+/// after `shutdown` is `BrokenPipe`. A call that is polled where the WorkQ cannot be awaited, such
+/// as outside of a runtime, fails with `Other` and leaves the stream as it was.
 ///
 /// # Cancel safety
 ///

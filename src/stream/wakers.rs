@@ -1,4 +1,4 @@
-//! The tasks of a stream: one that reads, one that writes, and its own (`stream/rest.rs`).
+//! The tasks of a stream: one that reads, one that writes, and its own two (`stream/rest.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,24 +6,21 @@ use std::task::{Wake, Waker};
 
 use futures::task::AtomicWaker;
 
-use crate::sync::{Mutex, discard, lock, wake};
+use crate::sync::{Mutex, lock, wake};
 
 /// Who waits. As a waker it wakes all: what a stream waits for may be for each of them.
 #[derive(Default)]
 pub(super) struct Wakers {
     pub(super) reader: AtomicWaker,
     pub(super) writer: AtomicWaker,
-    /// The stream's own task has something to do.
+    /// The stream's own tasks have something to do.
     pub(super) has_rest: AtomicBool,
-    task: Mutex<OwnTask>,
+    tasks: Mutex<[OwnTask; 2]>,
 }
 
-/// The stream's own task: its number, since one that has another one's place may still be polled.
-#[derive(Default)]
-struct OwnTask {
-    number: u64,
-    waker: Option<Waker>,
-}
+/// What a task of the stream itself registers with. A task whose place another one has taken may
+/// still be polled: it keeps its own.
+pub(super) type OwnTask = Arc<AtomicWaker>;
 
 impl Wakers {
     pub(super) fn waker(self: &Arc<Self>) -> Waker {
@@ -38,38 +35,24 @@ impl Wakers {
         self.writer.take().into_iter().for_each(wake);
     }
 
-    pub(super) fn wake_task(&self) {
-        let waker = lock(&self.task).waker.take();
-        waker.into_iter().for_each(wake);
+    /// Wakes the stream's own tasks except `this` one.
+    pub(super) fn wake_tasks(&self, this: Option<&OwnTask>) {
+        let is_this = |task: &OwnTask| this.is_some_and(|this| Arc::ptr_eq(this, task));
+        let tasks = lock(&self.tasks);
+        let wakers = tasks.each_ref().map(|task| match is_this(task) {
+            true => None,
+            false => task.take(),
+        });
+        drop(tasks);
+        wakers.into_iter().flatten().for_each(wake);
     }
 
-    /// Returns the number of another task that has the place of the last one.
-    pub(super) fn next_task(&self) -> u64 {
-        let mut task = lock(&self.task);
-        task.number += 1;
-        let (number, last) = (task.number, task.waker.take());
-        drop(task);
-        discard(last);
-        number
-    }
-
-    /// Returns whether no other task has the place of this one.
-    pub(super) fn is_task(&self, number: u64) -> bool {
-        lock(&self.task).number == number
-    }
-
-    /// Has the task of this number woken; false if another one has its place.
-    pub(super) fn register_task(&self, number: u64, waker: &Waker) -> bool {
-        let waker = waker.clone();
-        let mut task = lock(&self.task);
-        let is_it = task.number == number;
-        let rest = match is_it {
-            true => task.waker.replace(waker),
-            false => Some(waker),
-        };
-        drop(task);
-        discard(rest);
-        is_it
+    /// Returns what another task registers with, which has this place from now on.
+    pub(super) fn next_task(&self, place: usize) -> OwnTask {
+        let task = OwnTask::default();
+        let last = std::mem::replace(&mut lock(&self.tasks)[place], Arc::clone(&task));
+        drop(last);
+        task
     }
 }
 
@@ -83,7 +66,7 @@ impl Wake for Wakers {
         self.wake_writer();
         // The party that sets it looks after that for what this wakes for.
         if self.has_rest.load(Ordering::Relaxed) {
-            self.wake_task();
+            self.wake_tasks(None);
         }
     }
 }

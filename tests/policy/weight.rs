@@ -28,8 +28,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "error",
-        770,
-        "45: receives out of range are refused; kinds have a file for their aliases; 46: what ends a stream is said in its words; 48: what a refusal says; 48: what the system said is asked in one place; 50: the page of each reason has its sentence; 43: a number that was cut says so",
+        777,
+        "45: receives out of range are refused; kinds have a file for their aliases; 46: what ends a stream is said in its words; 48: what a refusal says; 48: what the system said is asked in one place; 50: the page of each reason has its sentence; 43: a number that was cut says so; 43: what cannot wait where it is polled ends no stream",
     ),
     (
         "mem",
@@ -63,8 +63,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "reactor",
-        7052,
-        "45: a handshake is late after a second; 46: that a peer leaves is no warning; 46: the peer's address; 46: completion vectors; 46: the log names the peer of a stream; 46: an orderly end of a stream warns nobody; 46: whether a thread polls; 47: a search for a Slot begins where the last has ended; 46: whether a WorkQ was shut down; 47: what a peer permits; issue 51, 2: jobs that are given to the device together; 48: a child of fork leaves the parent's registrations; 50: longer names break lines; 51: Slots are filled from where a job lies; what finishes nothing inline is asked once",
+        7056,
+        "45: a handshake is late after a second; 46: that a peer leaves is no warning; 46: the peer's address; 46: completion vectors; 46: the log names the peer of a stream; 46: an orderly end of a stream warns nobody; 46: whether a thread polls; 47: a search for a Slot begins where the last has ended; 46: whether a WorkQ was shut down; 47: what a peer permits; issue 51, 2: jobs that are given to the device together; 48: a child of fork leaves the parent's registrations; 50: longer names break lines; 51: Slots are filled from where a job lies; what finishes nothing inline is asked once; 43: a task that cannot wait leaves the rest to another",
     ),
     (
         "stream",
@@ -79,7 +79,7 @@ const RECORD: [(&str, usize, &str); 14] = [
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 49_680;
+const SUM: usize = 49_700;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

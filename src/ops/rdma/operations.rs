@@ -224,8 +224,9 @@ impl Rdma {
     /// While the pool is empty, or other receives have the places, it posts fewer, and continues as
     /// it is polled.
     ///
-    /// The stream ends after the first error, which it yields. The receives that it has posted are
-    /// then those of a stream that was dropped. If the connection ends while the pool is empty and
+    /// The stream ends after the first error, which it yields, unless that says that the WorkQ
+    /// cannot be awaited where the stream was polled. The receives that it has posted are then
+    /// those of a stream that was dropped. If the connection ends while the pool is empty and
     /// nothing is posted, the stream yields that error too.
     ///
     /// # Errors

@@ -166,6 +166,11 @@ impl PostedReceives {
         let (receipt, dst) = self.posted.front().expect("one is posted");
         let (receipt, receiver) = (*receipt, RecvRequest { rdma, dst });
         let ended = ready!(poll_posted(&receiver, receipt, None, &mut self.spin, cx));
+        if let Err(error) = ended
+            && error.cannot_wait()
+        {
+            return Poll::Ready(Err(error));
+        }
         // First: what follows may call a subscriber of the application's, which may panic.
         let (_, dst) = self.posted.pop_front().expect("one is posted");
         self.spin = Spin::default();

@@ -235,6 +235,11 @@ impl Sends {
         line.poll_ends(cx, &mut false, &*self.ends)
     }
 
+    /// Returns whether this hears of the ends of sends where it is polled.
+    pub(crate) fn hears(&self) -> bool {
+        RunWaiter::hears(self.rdma.attachment())
+    }
+
     /// Returns whether a send waits in line.
     pub(crate) fn is_in_line(&self) -> bool {
         self.line.is_in_line() || self.share.is_in_line()

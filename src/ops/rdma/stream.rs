@@ -126,7 +126,7 @@ impl Stream for RecvStream {
             // Its bytes were copied in this poll. If they took the budget, the next poll waits.
             _ = budget::finished_all(cx, 0, message.received.len);
         }
-        if outcome.is_err() {
+        if outcome.as_ref().is_err_and(|error| !error.cannot_wait()) {
             self.failed = true;
             match &mut self.receives {
                 Receives::Posted(receives) => receives.end(),

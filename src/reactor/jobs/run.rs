@@ -161,6 +161,12 @@ impl RunWaiter {
         }
     }
 
+    /// Returns whether a run that waits here hears of the ends of its jobs.
+    pub(crate) fn hears(at: &Attachment) -> bool {
+        let shared = &at.shared;
+        shared.policy().is_busy() || shared.events.try_register(shared)
+    }
+
     /// The run wants no Slot any more: if it was notified, the next in line is instead.
     pub(crate) fn leave(self: Pin<&mut Self>) {
         let this = self.project();

@@ -22,7 +22,7 @@ impl Core {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), JobError>> {
         self.grant(cx);
-        ready!(self.poll_owed(cx));
+        ready!(self.poll_owed(cx))?;
         Poll::Ready(self.check())
     }
 

@@ -39,8 +39,17 @@ impl Core {
         }
     }
 
+    /// Returns whether this hears of what it waits for where it is polled.
+    pub(in crate::stream) fn hears(&self) -> bool {
+        self.sends.hears()
+    }
+
     /// Sends the frame of credits that is owed.
-    pub(super) fn poll_owed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    ///
+    /// # Errors
+    ///
+    /// It cannot wait here. Other errors end what is sent.
+    pub(super) fn poll_owed(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         while self.owes {
             if let Err(error) = self.check() {
                 self.fail(error);
@@ -54,6 +63,9 @@ impl Core {
                 }
                 if let Err(error) = ready!(self.sends.poll_end(cx)) {
                     self.fail(error);
+                    if error.cannot_wait() {
+                        return Poll::Ready(Err(error));
+                    }
                 }
                 continue;
             }
@@ -74,12 +86,13 @@ impl Core {
             };
             match ready!(self.sends.poll_send(cx, frame)) {
                 Ok(()) => self.flow = flow,
+                Err(error) if error.cannot_wait() => return Poll::Ready(Err(self.fail(error))),
                 // It shows in the next write, and does not keep back what came.
                 Err(error) => _ = self.fail(error),
             }
             self.owes = false;
         }
-        Poll::Ready(())
+        Poll::Ready(Ok(()))
     }
 
     /// Sends the frame that was begun, if there is one. If that fails it is lost.

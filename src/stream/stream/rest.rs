@@ -1,13 +1,17 @@
-//! A stream over RDMA, and the task that continues with what it has accepted or owes.
+//! A stream over RDMA, and the tasks that continue with what it has accepted or owes.
 //!
-//! The application and that task use the [`Core`] in turn. While there is nothing to continue with
-//! the stream has it, and no other party may look. Else it lies in [`Shared`], and whoever uses it
-//! takes it out: no code of the application's runs under a lock. Who finds that the other one has
-//! it is woken once it is back.
+//! One of them is on the runtime of the stream. Another one is on the runtime on which the stream
+//! is polled, if that is not the same: each of the two runtimes may have ended, or may be driven by
+//! nobody.
+//!
+//! The application and these tasks use the [`Core`] in turn. While there is nothing to continue
+//! with the stream has it, and no other party may look. Else it lies in [`Shared`], and whoever
+//! uses it takes it out: no code of the application's runs under a lock. A party that finds that
+//! another one has it is woken once it is back.
 //!
 //! Invariant: when the Core lies there with something to send, it has looked for what that waits
 //! for, with the waker of all tasks of the stream, after `has_rest` was set. So an event wakes the
-//! task, which is registered or about to be polled.
+//! tasks, which are registered or about to be polled. Where it could not wait it has woken them.
 
 use std::future::Future;
 use std::io::IoSlice;
@@ -23,8 +27,12 @@ use crate::error::JobError;
 use crate::mem::Buf;
 use crate::reactor::budget;
 use crate::stream::core::{Core, StreamRdma, StreamStats, Unread};
-use crate::stream::wakers::Wakers;
+use crate::stream::wakers::{OwnTask, Wakers};
 use crate::sync::{Mutex, lock};
+
+/// The places of a stream's tasks.
+const OWN: usize = 0;
+const GUEST: usize = 1;
 
 pub(in crate::stream) struct RdmaLink {
     /// `None` while it lies in `shared`, or the task has it.
@@ -32,7 +40,10 @@ pub(in crate::stream) struct RdmaLink {
     /// The frame that is read.
     front: Option<Unread>,
     shared: Arc<Shared>,
-    task: Option<Task>,
+    /// The task on the runtime of the stream. It ends with that.
+    own: Option<JoinHandle<()>>,
+    /// The task on the runtime on which the stream was polled last, if that is another one.
+    guest: Option<Task>,
     /// The runtime on which the stream was made.
     runtime: Handle,
     /// Nobody uses it any more but to end it.
@@ -49,8 +60,9 @@ struct Shared {
 #[derive(Default)]
 struct State {
     core: Option<Box<Core>>,
-    /// Somebody has not found it.
+    /// The application has not found it, or a task has not.
     missed: bool,
+    tasks_missed: bool,
     /// The reader has given its frame back, or its place in line, and has not found it. Whether it
     /// has a frame.
     popped: Option<bool>,
@@ -60,7 +72,7 @@ struct State {
     over: bool,
 }
 
-/// The task of a stream.
+/// A task of the stream on another runtime than its own.
 struct Task {
     handle: JoinHandle<()>,
     runtime: runtime::Id,
@@ -78,7 +90,8 @@ impl RdmaLink {
                 state: Mutex::default(),
                 wakers: Arc::clone(wakers),
             }),
-            task: None,
+            own: None,
+            guest: None,
             runtime,
             ends: false,
         }
@@ -155,37 +168,51 @@ impl RdmaLink {
         self.attend();
         let mut state = lock(&self.shared.state);
         state.core = Some(core);
-        let missed = std::mem::take(&mut state.missed);
+        let missed = std::mem::take(&mut state.tasks_missed);
         drop(state);
         if missed {
-            self.shared.wakers.wake_task();
+            self.shared.wakers.wake_tasks(None);
         }
     }
 
-    /// Sees to it that the task is polled: its runtime may have ended, or may be driven by nobody
-    /// any more, so that it moves to the one on which the stream is polled.
+    /// Sees to it that tasks continue: one on the runtime of the stream, and one here.
     fn attend(&mut self) {
-        let here = Handle::try_current().ok();
-        if self.is_attended(here.as_ref()) {
-            return;
+        let here = self.elsewhere();
+        if self.own.is_none() {
+            self.own = Some(self.continue_on(OWN, &self.runtime));
         }
-        if let Some(last) = self.task.take() {
+        let Some(here) = here.filter(|here| !self.has_guest(here)) else {
+            return;
+        };
+        if let Some(last) = self.guest.take() {
             last.handle.abort();
         }
-        let runtime = here.unwrap_or_else(|| self.runtime.clone());
-        let is_another = runtime.id() != self.runtime.id();
-        let own = is_another.then(|| self.runtime.clone());
-        self.task = Some(Task {
-            handle: runtime.spawn(GoesOn::new(&self.shared, own)),
-            runtime: runtime.id(),
+        self.guest = Some(Task {
+            handle: self.continue_on(GUEST, &here),
+            runtime: here.id(),
         });
     }
 
-    fn is_attended(&self, here: Option<&Handle>) -> bool {
-        self.task.as_ref().is_some_and(|task| {
-            let is_here = here.is_none_or(|here| here.id() == task.runtime);
-            is_here && !task.handle.is_finished()
+    fn continue_on(&self, place: usize, runtime: &Handle) -> JoinHandle<()> {
+        runtime.spawn(GoesOn {
+            task: self.shared.wakers.next_task(place),
+            shared: Arc::clone(&self.shared),
         })
+    }
+
+    /// Returns the runtime that polls here, if it is not that of the stream.
+    fn elsewhere(&self) -> Option<Handle> {
+        let here = Handle::try_current().ok();
+        here.filter(|here| here.id() != self.runtime.id())
+    }
+
+    fn has_guest(&self, here: &Handle) -> bool {
+        let mut guest = self.guest.iter();
+        guest.any(|task| task.runtime == here.id() && !task.handle.is_finished())
+    }
+
+    fn is_attended(&self) -> bool {
+        self.own.is_some() && self.elsewhere().is_none_or(|here| self.has_guest(&here))
     }
 
     /// Waits until there is something to read, or the end of the stream.
@@ -259,7 +286,7 @@ impl RdmaLink {
     /// Puts what fits of these bytes into a frame that is filled. `None` if there is none, or none
     /// that somebody sends.
     fn poll_try_fill(&self, slices: &[IoSlice<'_>], cx: &mut Context<'_>) -> Poll<Option<usize>> {
-        if !self.is_attended(Handle::try_current().ok().as_ref()) {
+        if !self.is_attended() {
             return Poll::Ready(None);
         }
         ready!(budget::proceed(cx));
@@ -305,65 +332,36 @@ impl Drop for RdmaLink {
         state.over = true;
         let core = state.core.take();
         drop(state);
-        if let Some(task) = &self.task {
-            task.handle.abort();
-        }
+        let guest = self.guest.iter().map(|task| &task.handle);
+        self.own.iter().chain(guest).for_each(JoinHandle::abort);
         drop(core);
     }
 }
 
-/// What the task of a stream does.
+/// What the tasks of a stream do.
 struct GoesOn {
     shared: Arc<Shared>,
-    number: u64,
-    /// The runtime of the stream, if it is on another one.
-    own: Option<Handle>,
-}
-
-impl GoesOn {
-    fn new(shared: &Arc<Shared>, own: Option<Handle>) -> GoesOn {
-        GoesOn {
-            number: shared.wakers.next_task(),
-            shared: Arc::clone(shared),
-            own,
-        }
-    }
+    task: OwnTask,
 }
 
 impl Future for GoesOn {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.shared.poll(self.number, cx)
-    }
-}
-
-impl Drop for GoesOn {
-    /// Continues by the runtime of the stream if another one has ended: the application may not
-    /// poll the stream again.
-    fn drop(&mut self) {
-        let is_over = lock(&self.shared.state).over;
-        if let Some(own) = self.own.take()
-            && !is_over
-            && self.shared.wakers.is_task(self.number)
-        {
-            own.spawn(GoesOn::new(&self.shared, None));
-        }
+        self.task.register(cx.waker());
+        self.shared.poll(&self.task)
     }
 }
 
 impl Shared {
     /// Sends what there is to send, as far as that is possible.
-    fn poll(&self, task: u64, cx: &mut Context<'_>) -> Poll<()> {
-        if !self.wakers.register_task(task, cx.waker()) {
-            return Poll::Ready(());
-        }
+    fn poll(&self, task: &OwnTask) -> Poll<()> {
         let mut state = lock(&self.state);
         if state.over {
             return Poll::Ready(());
         }
         let Some(mut core) = state.core.take() else {
-            state.missed = true;
+            state.tasks_missed = true;
             return Poll::Pending;
         };
         state.stats = core.stats();
@@ -372,8 +370,12 @@ impl Shared {
         self.wakers.has_rest.store(true, Ordering::Relaxed);
         let waker = self.wakers.waker();
         let cx = &mut Context::from_waker(&waker);
+        // If it cannot wait here, another task does: what that waits for stays as it is.
+        let hears = core.hears();
         loop {
-            core.poll_rest(cx);
+            if hears {
+                core.poll_rest(cx);
+            }
             let mut state = lock(&self.state);
             if state.over {
                 drop(state);
@@ -389,12 +391,15 @@ impl Shared {
             }
             state.core = Some(core);
             let missed = std::mem::take(&mut state.missed);
+            let tasks_missed = std::mem::take(&mut state.tasks_missed);
             drop(state);
             if missed {
                 self.wakers.wake_reader();
                 self.wakers.wake_writer();
-                // Another task may have the place of this one by now.
-                self.wakers.wake_task();
+            }
+            if tasks_missed {
+                // Not this one as well, or the two would wake each other for ever.
+                self.wakers.wake_tasks(Some(task));
             }
             return Poll::Pending;
         }

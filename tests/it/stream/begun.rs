@@ -9,6 +9,8 @@ use support::device::{adapter, under_test};
 use support::stream::{Net, byte, bytes, each_by_rdma, small};
 use support::*;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+use tokio_doca::ErrorKind::BadState;
+use tokio_doca::error::JobError;
 use tokio_doca::mem::Access;
 use tokio_doca::stream::{RdmaMessages, RdmaStream};
 use tokio_doca::{BufPool, Mmap, Mode};
@@ -222,20 +224,115 @@ fn it_leaves_by_the_runtime_that_writes() {
     }
 }
 
-/// The runtime that wrote ends, and nobody calls the stream again.
+/// The runtime that wrote ends or is driven by nobody, and nobody calls the stream again.
 #[test]
-fn it_leaves_by_the_runtime_of_the_stream_if_another_one_ends() {
-    pairs(0, async |_, mut here, mut there| {
-        let begin = tokio::task::spawn_blocking(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread();
-            let runtime = { runtime }.enable_all().build().unwrap();
-            runtime.block_on(async { here.write_all(&[byte(WINDOW)]).await.unwrap() });
-            here
+fn it_leaves_by_the_runtime_of_the_stream_if_another_one_does_nothing() {
+    for ends in [true, false] {
+        pairs(0, async |_, mut here, mut there| {
+            let begin = tokio::task::spawn_blocking(move || {
+                let runtime = runtime();
+                runtime.block_on(async { here.write_all(&[byte(WINDOW)]).await.unwrap() });
+                (here, (!ends).then_some(runtime))
+            });
+            let (here, runtime) = begin.await.unwrap();
+            read(&mut there, 0, WINDOW + 1).await;
+            drop(here);
+            if let Some(runtime) = runtime {
+                runtime.shutdown_background();
+            }
         });
-        let here = begin.await.unwrap();
+    }
+}
+
+/// A runtime that a poll thread has entered need not be driven.
+#[test]
+fn it_leaves_by_the_runtime_of_the_stream_if_a_poll_thread_writes() {
+    pairs(0, async |_, mut here, mut there| {
+        let (ends, ended) = tokio::sync::oneshot::channel::<()>();
+        let workq = here.rdma().unwrap().workq().clone();
+        let thread = workq.poll_thread().spawn(async move || {
+            let runtime = runtime();
+            let entered = runtime.enter();
+            here.write_all(&[byte(WINDOW)]).await.unwrap();
+            _ = ended.await;
+            drop(entered);
+            runtime.shutdown_background();
+        });
         read(&mut there, 0, WINDOW + 1).await;
-        drop(here);
+        drop(ends);
+        let thread = thread.unwrap();
+        let joined = tokio::task::spawn_blocking(move || thread.join());
+        joined.await.unwrap().unwrap();
     });
+}
+
+/// The runtime of the stream is the one that does nothing.
+#[test]
+fn it_leaves_by_the_runtime_that_writes_if_that_of_the_stream_does_nothing() {
+    pairs(0, async |_, mut here, mut there| {
+        let story = move || {
+            runtime().block_on(async {
+                here.write_all(&[byte(WINDOW)]).await.unwrap();
+                read(&mut there, 0, WINDOW + 1).await;
+            });
+        };
+        // This thread is the runtime of the stream.
+        std::thread::spawn(story).join().unwrap();
+    });
+}
+
+/// Asserts that a call has said that it cannot wait where it was polled.
+fn cannot_wait<T: std::fmt::Debug>(polled: Option<std::io::Result<T>>) {
+    let error = polled.expect("it does not wait").unwrap_err();
+    let cause = error.get_ref().unwrap().downcast_ref::<JobError>().unwrap();
+    assert_eq!(cause.kind(), BadState, "{cause}");
+}
+
+/// Where there is no runtime, and on a fifth one, a call says so, and the stream stays as it was.
+#[test]
+fn a_call_that_cannot_wait_where_it_is_polled_ends_nothing() {
+    for (len, others) in [(0, 0), (PAYLOAD, 0), (0, 3), (PAYLOAD, 3)] {
+        pairs(len, async |_, mut here, mut there| {
+            if here.rdma().unwrap().workq().mode() == Mode::BusyPoll {
+                return;
+            }
+            // This runtime is the first of four.
+            assert!(here.read(&mut [0]).now_or_never().is_none());
+            let story = move || {
+                let runtimes = vec![(); others].into_iter().map(|()| {
+                    let other = runtime();
+                    let entered = other.enter();
+                    assert!(here.read(&mut [0]).now_or_never().is_none());
+                    drop(entered);
+                    other
+                });
+                let runtimes: Vec<_> = runtimes.collect();
+                let fifth = (others > 0).then(runtime);
+                let entered = fifth.as_ref().map(|fifth| fifth.enter());
+                cannot_wait(here.write(b"more").now_or_never());
+                cannot_wait(here.read(&mut [0]).now_or_never());
+                if len > 0 {
+                    cannot_wait(here.flush().now_or_never());
+                }
+                drop(entered);
+                drop((fifth, runtimes));
+                here
+            };
+            let mut here = std::thread::spawn(story).join().unwrap();
+            let at = WINDOW + len;
+            in_time("a frame", there.write_all(b"back")).await.unwrap();
+            in_time("it", here.read_exact(&mut [0; 4])).await.unwrap();
+            read(&mut there, 0, at).await;
+            in_time("a write", here.write_all(&[byte(at)]))
+                .await
+                .unwrap();
+            let mut came = Vec::new();
+            let both = join(here.shutdown(), there.read_to_end(&mut came));
+            let (shutdown, read) = in_time("the end", both).await;
+            shutdown.and(read).unwrap();
+            assert_eq!(came, [byte(at)]);
+        });
+    }
 }
 
 /// A thread without a runtime writes, which must poll; what it has begun leaves by the runtime of
