@@ -157,7 +157,7 @@ fn a_driver_that_takes_long_to_make_a_queue_pair_holds_up_nobody() {
     // What asks the connection itself, and all others of the WorkQ.
     let asks = std::thread::spawn({
         let rdma = one.rdma.clone();
-        move || drop(rdma.path())
+        move || _ = rdma.path()
     });
     block_until("it answers", || asks.is_finished());
     asks.join().unwrap();

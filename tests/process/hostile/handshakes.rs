@@ -196,6 +196,8 @@ fn who_accepts_gives_no_blob_to_a_client_without_one() {
             {
                 let mut accept = pin!(rdma.handshake_accept(&mut here));
                 assert!(accept.as_mut().now_or_never().is_none());
+                let len = stranger.read_u32().await.unwrap();
+                assert_eq!(len & ACCEPTS, ACCEPTS);
                 let nothing = stranger.read_u8().now_or_never();
                 assert!(nothing.is_none(), "to silence: {nothing:?}");
                 stranger.write_u32(blob.len() as u32).await.unwrap();
@@ -205,12 +207,13 @@ fn who_accepts_gives_no_blob_to_a_client_without_one() {
             drop(here);
             let mut said = Vec::new();
             stranger.read_to_end(&mut said).await.unwrap();
-            assert_eq!(said, ACCEPTS.to_be_bytes());
+            assert_eq!(said, [0], "it is not connected");
             assert_eq!(rdma.state(), RdmaState::Init);
         }
         // A client that is refused so is told where to look.
         let (mut here, mut server) = tokio::io::duplex(4096);
-        server.write_u32(ACCEPTS).await.unwrap();
+        server.write_u32(ACCEPTS | 100).await.unwrap();
+        drop(server);
         let rdma = Rdma::builder(&device).attach(&workq).unwrap();
         let shaken = in_time("a refusal", rdma.handshake(&mut here)).await;
         let text = rejected(shaken, ErrorKind::ConnectionAborted);

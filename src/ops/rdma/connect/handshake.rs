@@ -64,17 +64,11 @@ impl Rdma {
     {
         let (mut reader, mut writer) = tokio::io::split(stream);
         let blob = self.export().map_err(|error| error.with_call(SHAKE))?;
-        let (get, give) = (
-            self.get(SHAKE, &mut reader),
-            give(SHAKE, &mut writer, &blob, 0),
-        );
-        let ((theirs, dials), ()) = try_join(get, give).await?;
-        if dials && theirs.is_empty() {
-            return aborted(
-                SHAKE,
-                "the peer refuses this side's blob: its own error says why",
-            );
-        }
+        let give = async {
+            announce(SHAKE, &mut writer, &blob, 0).await?;
+            give(SHAKE, &mut writer, &blob).await
+        };
+        let ((theirs, dials), ()) = try_join(self.get(SHAKE, &mut reader), give).await?;
         let connect = match dials {
             true => self.dial(&theirs),
             false => self.connect(&theirs),
@@ -96,8 +90,8 @@ impl Rdma {
     /// An adapter cannot see whether its client has come: there it is connected if the client says
     /// so, and the first message to a client that has lied fails.
     ///
-    /// There is no time limit: a client that says nothing is waited for, and so is one that accepts
-    /// as well. Set one, so that it holds its place no longer:
+    /// There is no time limit: a client that says nothing is waited for. Set one, so that it holds
+    /// its place no longer:
     ///
     /// ```
     /// # use std::time::Duration;
@@ -115,8 +109,9 @@ impl Rdma {
     /// As [`Rdma::export`]; `IoFailed` if the stream fails or ends; `InvalidValue` for what is no
     /// blob, and over an adapter for the blob of a program without this library; `NotSupported` for
     /// the blob of another host's software device; `ConnectionAborted` if the client could not
-    /// connect, or says that it is connected and has not come. The context is in the state Init
-    /// then. A client whose blob did not come is told nothing: drop the stream.
+    /// connect, says that it is connected and has not come, or accepts as well. The context is in
+    /// the state Init then. A client whose blob did not come, or is refused, is told nothing: drop
+    /// the stream.
     ///
     /// # Cancel safety
     ///
@@ -127,16 +122,13 @@ impl Rdma {
     {
         let (mut reader, mut writer) = tokio::io::split(stream);
         let blob = self.export().map_err(|error| error.with_call(ACCEPT))?;
-        // First: a blob says much of its host.
-        let (theirs, _) = self.get(ACCEPT, &mut reader).await?;
-        if let Err(error) = self.listen(&theirs).await {
-            // The client may have gone.
-            let _ = give(ACCEPT, &mut writer, &[], LISTENS).await;
-            self.port().reset();
-            return Err(error.with_call(ACCEPT));
-        }
+        let announce = announce(ACCEPT, &mut writer, &blob, LISTENS);
+        let ((theirs, _), ()) = try_join(self.get(ACCEPT, &mut reader), announce).await?;
         let accept = async {
-            give(ACCEPT, &mut writer, &blob, LISTENS).await?;
+            let listening = self.listen(&theirs).await;
+            listening.map_err(|error| error.with_call(ACCEPT))?;
+            // Not before: a blob says much of its host.
+            give(ACCEPT, &mut writer, &blob).await?;
             hear(ACCEPT, &mut reader).await??;
             match self.state() {
                 RdmaState::Connected => Ok(()),
@@ -168,9 +160,18 @@ impl Rdma {
                 );
                 return Err(Error::new(ErrorKind::InvalidValue, op, text));
             }
+            let listens = said & LISTENS != 0;
+            if listens && op == ACCEPT {
+                return aborted(op, "both sides accept: one of them calls `handshake`");
+            }
             let mut theirs = vec![0; len];
-            reader.read_exact(&mut theirs).await.map_err(io(op))?;
-            Ok((theirs, said & LISTENS != 0))
+            match reader.read_exact(&mut theirs).await {
+                Err(error) if listens && error.kind() == io::ErrorKind::UnexpectedEof => aborted(
+                    op,
+                    "the peer refuses this side's blob, or has gone: its own error says why",
+                ),
+                read => read.map(|_| (theirs, listens)).map_err(io(op)),
+            }
         });
         let begun = Instant::now();
         let mut late = pin!(Backoff::after(self.workq(), LATE));
@@ -192,8 +193,8 @@ impl Rdma {
     }
 }
 
-/// Gives the peer this side's blob.
-async fn give(
+/// Says how long this side's blob is, and whether this side listens.
+async fn announce(
     op: &'static str,
     writer: &mut (impl AsyncWrite + Unpin),
     blob: &[u8],
@@ -201,6 +202,11 @@ async fn give(
 ) -> Result<()> {
     let len = blob.len() as u32 | listens;
     writer.write_u32(len).await.map_err(io(op))?;
+    writer.flush().await.map_err(io(op))
+}
+
+/// Gives the peer this side's blob.
+async fn give(op: &'static str, writer: &mut (impl AsyncWrite + Unpin), blob: &[u8]) -> Result<()> {
     writer.write_all(blob).await.map_err(io(op))?;
     writer.flush().await.map_err(io(op))
 }
