@@ -123,7 +123,8 @@ impl Rdma {
         let (mut reader, mut writer) = tokio::io::split(stream);
         let blob = self.export().map_err(|error| error.with_call(ACCEPT))?;
         let announce = announce(ACCEPT, &mut writer, &blob, LISTENS);
-        let ((theirs, _), ()) = try_join(self.get(ACCEPT, &mut reader), announce).await?;
+        // First: a peer that accepts as well hears of it before this side gives up.
+        let ((), (theirs, _)) = try_join(announce, self.get(ACCEPT, &mut reader)).await?;
         let accept = async {
             let listening = self.listen(&theirs).await;
             listening.map_err(|error| error.with_call(ACCEPT))?;
