@@ -396,7 +396,7 @@ fn in_turn() {
     run(async {
         side.rdma.connect(&unhex(&hear().unwrap())).await.unwrap();
         let mut arenas = BTreeSet::new();
-        let mut round = 0;
+        let (mut round, mut connections) = (0, 0);
         while let Some(word) = hear() {
             let (messages, receives) = word.split_once(' ').unwrap();
             let (messages, receives) = (messages.parse().unwrap(), receives.parse().unwrap());
@@ -415,6 +415,11 @@ fn in_turn() {
             // The peer has what was sent, and sees no end before it has.
             say("done");
             hear();
+            // One side finds out that the other has closed the connection, or both close it.
+            connections += 1;
+            if connections % 2 == 0 && role().is_some_and(|it| it == "one") {
+                rdma.recv(side.empty()).await.unwrap_err();
+            }
             drop(rdma);
             // Meanwhile the queue looks, and polls for the dropped one no more.
             let (sent, came) = tokio::join!(side.send(b"beside"), side.recv());

@@ -184,18 +184,22 @@ impl Connection {
         self.messages.say(presence);
         self.receiving.withdraw(&self.messages);
         self.notify_all();
-        let keeps = presence == Presence::Closed && self.is_worth_keeping();
-        let ring = keeps.then_some(self.messages);
+        let ring = self.is_worth_keeping(presence).then_some(self.messages);
         self.doorbell.leave(self.index, endpoint, ring);
     }
 
-    /// Returns true if the next connection to the peer's process may use the message ring. A peer
-    /// that has never joined may have another one in mind by the same index. What a connection has
-    /// carried stays in memory: little is kept.
-    fn is_worth_keeping(&self) -> bool {
+    /// Returns true if the next connection to the peer's process may use the message ring of one
+    /// that has ended in order: either side has closed it, and the other one may have found that
+    /// out. A peer that has never joined may have another one in mind by the same index. What a
+    /// connection has carried stays in memory: little is kept.
+    fn is_worth_keeping(&self, presence: Presence) -> bool {
         let carried = self.sending.produced() + self.receiving.consumed();
-        let has_joined = matches!(self.messages.peer(), Presence::Connected | Presence::Closed);
-        has_joined && carried <= LITTLE && self.messages.len() <= SMALL
+        let is_in_order = match self.messages.peer() {
+            Presence::Closed => true,
+            Presence::Connected | Presence::Failed => presence == Presence::Closed,
+            Presence::Absent => false,
+        };
+        is_in_order && carried <= LITTLE && self.messages.len() <= SMALL
     }
 
     /// Returns true if a job that notifies the peer could be done at once.
