@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::connect::How;
 use super::{Connect, RecvPool};
-use crate::device::{Access, Caps, Endpoint, Mtu, RdmaCaps};
+use crate::device::{Access, Caps, Mtu, RdmaCaps};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::context::{Context, Kind};
 use crate::reactor::{EndpointPort, RdmaState, RdmaWatch};
@@ -136,8 +137,7 @@ impl Rdma {
     /// connect: look at the [`state`](Rdma::state), or [`reset`](Rdma::reset).
     #[doc(alias = "doca_rdma_connect")]
     pub fn connect(&self, blob: &[u8]) -> Connect {
-        let how = |endpoint: &dyn Endpoint, blob: &[u8], until| endpoint.connect(blob, until);
-        Connect::new(self, how, blob, self.connect_timeout())
+        Connect::new(self, How::Connect, blob, self.connect_timeout())
     }
 
     /// Returns where it is in its life. It looks whether the peer has left.
@@ -230,16 +230,14 @@ impl Rdma {
     /// Connects to a context that [`listen`](Rdma::listen)s for this one; its process may be
     /// hostile.
     pub(crate) fn dial(&self, blob: &[u8]) -> Connect {
-        let how = |endpoint: &dyn Endpoint, blob: &[u8], until| endpoint.dial(blob, until);
-        Connect::new(self, how, blob, self.connect_timeout())
+        Connect::new(self, How::Dial, blob, self.connect_timeout())
     }
 
     /// Takes the context that was exported so as its peer, which [`dial`](Rdma::dial)s, and does
     /// not wait for it, so that it has no time limit. An adapter may block in its driver; without a
     /// network nothing does, and none of the threads that wait for peers is needed.
     pub(crate) async fn listen(&self, blob: &[u8]) -> Result<()> {
-        let how = |endpoint: &dyn Endpoint, blob: &[u8], _| endpoint.listen(blob);
-        let listen = Connect::new(self, how, blob, Duration::ZERO).of_a_stranger();
+        let listen = Connect::new(self, How::Listen, blob, Duration::ZERO);
         match self.caps().transport {
             true => listen.await,
             false => listen.wait(),

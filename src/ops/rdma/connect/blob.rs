@@ -19,7 +19,13 @@ use crate::sync::{Blocking, deadline, log};
 const OP: &str = "Rdma::connect";
 
 /// How an endpoint is connected to the one of a blob.
-type How = fn(&dyn Endpoint, &[u8], Instant) -> Result<()>;
+#[derive(Clone, Copy)]
+pub(in super::super) enum How {
+    Connect,
+    Dial,
+    /// To a stranger, who decides how often it comes: what it may cause is logged at debug.
+    Listen,
+}
 
 /// The future of [`Rdma::connect`].
 ///
@@ -44,8 +50,6 @@ type How = fn(&dyn Endpoint, &[u8], Instant) -> Result<()>;
 pub struct Connect {
     rdma: Rdma,
     how: How,
-    /// The peer is a stranger, who decides how often it comes.
-    of_a_stranger: bool,
     blob: Vec<u8>,
     timeout: Duration,
     call: Blocking<()>,
@@ -56,17 +60,10 @@ impl Connect {
         Connect {
             rdma: rdma.clone(),
             how,
-            of_a_stranger: false,
             blob: blob.to_vec(),
             timeout,
             call: Blocking::new(),
         }
-    }
-
-    /// Writes at debug what the peer may cause.
-    pub(in super::super) fn of_a_stranger(mut self) -> Connect {
-        self.of_a_stranger = true;
-        self
     }
 
     /// Sets how long it may take, from the first poll on.
@@ -88,26 +85,29 @@ impl Connect {
         self.rdma.check_open(OP)?;
         let port = self.rdma.port();
         let until = deadline(self.timeout);
-        let how = (self.how, self.of_a_stranger);
-        connect(&**port.endpoint(), how, port.id(), &self.blob, until)
+        connect(&**port.endpoint(), self.how, port.id(), &self.blob, until)
     }
 }
 
 fn connect(
     endpoint: &dyn Endpoint,
-    (how, of_a_stranger): (How, bool),
+    how: How,
     rdma: u64,
     blob: &[u8],
     deadline: Instant,
 ) -> Result<()> {
     log(|| debug!(target: "tokio_doca::rdma", rdma, "connect"));
-    let connected = how(endpoint, blob, deadline);
+    let connected = match how {
+        How::Connect => endpoint.connect(blob, deadline),
+        How::Dial => endpoint.dial(blob, deadline),
+        How::Listen => endpoint.listen(blob),
+    };
     log(|| match (&connected, endpoint.state()) {
         (Ok(()), EndpointState::Init) => {
             debug!(target: "tokio_doca::rdma", rdma, "waits for its peer");
         }
         (Ok(()), _) => debug!(target: "tokio_doca::rdma", rdma, "connected"),
-        (Err(error), _) if of_a_stranger => {
+        (Err(error), _) if matches!(how, How::Listen) => {
             debug!(target: "tokio_doca::rdma", rdma, %error, "connect refused");
         }
         (Err(error), _) => warn!(target: "tokio_doca::rdma", rdma, %error, "connect refused"),
@@ -125,10 +125,7 @@ impl Future for Connect {
             // The endpoint alone: the thread keeps no context.
             let port = this.rdma.port();
             let (endpoint, rdma) = (Arc::clone(port.endpoint()), port.id());
-            let (blob, how) = (
-                std::mem::take(&mut this.blob),
-                (this.how, this.of_a_stranger),
-            );
+            let (blob, how) = (std::mem::take(&mut this.blob), this.how);
             let until = deadline(this.timeout);
             let run = move || connect(&*endpoint, how, rdma, &blob, until);
             this.call.begin(OP, run)?;

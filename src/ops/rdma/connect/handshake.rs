@@ -51,8 +51,8 @@ impl Rdma {
     ///
     /// As [`Rdma::export`] and [`Rdma::connect`]; `IoFailed` if the stream fails or ends;
     /// `InvalidValue` for what is no blob; `NotPermitted` for the blob of a peer that accepts and
-    /// names a socket of another process; `ConnectionAborted` if the peer could not connect. It was
-    /// reset then, if it had connected.
+    /// names a socket of another process; `ConnectionAborted` if the peer could not connect, or
+    /// accepts and refuses this side's blob. It was reset then, if it had connected.
     ///
     /// # Cancel safety
     ///
@@ -110,8 +110,8 @@ impl Rdma {
     /// blob, and over an adapter for the blob of a program without this library; `NotSupported` for
     /// the blob of another host's software device; `ConnectionAborted` if the client could not
     /// connect, says that it is connected and has not come, or accepts as well. The context is in
-    /// the state Init then. A client whose blob did not come, or is refused, is told nothing: drop
-    /// the stream.
+    /// the state Init then. A client whose blob did not come is told nothing, and one whose blob is
+    /// refused is given none: drop the stream.
     ///
     /// # Cancel safety
     ///

@@ -7,4 +7,5 @@ mod blob;
 mod cm;
 
 pub use blob::Connect;
+pub(super) use blob::How;
 pub use cm::{CmAccept, CmListener, CmRequest, ConnectTo};

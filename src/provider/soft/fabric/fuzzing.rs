@@ -125,13 +125,13 @@ impl Client {
         let Ok((said, descriptors)) = granted.map_err(|error| error.to_string()) else {
             return;
         };
-        let Some(descriptors) = descriptors else {
-            return;
-        };
         assert_eq!(said.instance, ticket.instance);
         let stays = said.stays;
         let right = Reply::granted(said.instance, stays, &said.payload, &ticket.key, &request);
         assert_eq!(right.as_bytes(), reply, "it was not proved");
+        let Some(descriptors) = descriptors else {
+            return;
+        };
         match ticket.kind.number == MEMORY.number {
             true => maps(&ticket, &said.payload, which, &descriptors),
             false => {

@@ -366,7 +366,6 @@ impl Service for Shared {
             host: self.config.recv_queue_size,
             guest: request.info.receives.get(),
         };
-        shape.len().ok_or(Refusal::UNEXPECTED)?;
         let expected = self.inner().expected;
         if expected.is_some_and(|expected| expected != visitor) {
             return Err(Refusal::UNEXPECTED);

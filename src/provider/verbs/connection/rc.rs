@@ -381,10 +381,11 @@ impl RcConnection {
     ///
     /// If there is none: the connection is in the state Error.
     pub(in super::super) fn renew(&self) -> Result<()> {
-        let is_over = |inner: &RcInner| inner.doubt || inner.retired;
-        if is_over(&self.inner()) {
+        let inner = self.inner();
+        if inner.doubt || inner.retired {
             return Ok(());
         }
+        drop(inner);
         let made = self.make();
         let inner = &mut *self.inner();
         inner.origin = BlobOrigin::new();
