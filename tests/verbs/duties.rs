@@ -272,11 +272,14 @@ fn a_broken_queue_is_quiet_and_takes_nothing() {
     // What had failed is looked after once more.
     assert_eq!([bench.reap(0), bench.reap(0)], [[], []]);
     assert!(matches!(bench.ends[0].state(), EndpointState::Error(_)));
-    for _ in 0..3 {
-        assert!(!bench.queues[0].ready(), "it is said once");
-        assert_eq!(bench.queues[0].arm(), Armed::Armed);
+    // A thread that has ended the connection asks once more, and so does the one of the copies.
+    let mut asked = 0;
+    for _ in 0..1000 {
+        asked += u32::from(bench.queues[0].ready());
+        asked += u32::from(bench.queues[0].arm() == Armed::Ready);
         assert_eq!(bench.reap(0), []);
     }
+    assert!(asked <= 4, "it is said once, and not {asked} times");
     world.faults().clear();
     bench.ends[0].reset();
     assert!(
