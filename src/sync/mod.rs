@@ -29,7 +29,7 @@ pub(crate) use polled::Polled;
 pub(crate) use process::{EachProcess, Process};
 pub(crate) use stalled::{Line, pass_over_soon};
 pub(crate) use waiters::{WaitNode, Waiters};
-pub(crate) use wakers::{contain, discard, log, wake};
+pub(crate) use wakers::{contain, discard, log, log_later, wake};
 
 #[cfg(not(tokio_doca_loom))]
 pub(crate) use std::sync::{Mutex, MutexGuard, atomic};

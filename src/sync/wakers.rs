@@ -6,6 +6,8 @@ use std::task::Waker;
 
 use arrayvec::ArrayVec;
 
+use super::blocking::elsewhere;
+
 /// How many wakers are carried out of a lock at once.
 pub(super) const BATCH: usize = 32;
 
@@ -56,10 +58,40 @@ pub(crate) fn contain(what: &str, code: impl FnOnce()) {
     }
 }
 
-/// Writes to the log. A panic of a subscriber ends here.
+/// Has a thread write to the log, for a caller that may hold a lock. Without a thread the caller
+/// writes.
+#[cold]
+pub(crate) fn log_later(write: impl FnOnce() + Clone + Send + 'static) {
+    let again = write.clone();
+    if elsewhere(Box::new(|| log(write))).is_err() {
+        log(again);
+    }
+}
+
+/// Writes to the log, without a lock. A panic of a subscriber ends here.
 #[cold]
 pub(crate) fn log(write: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(write)) {
         std::mem::forget(payload);
+    }
+}
+
+#[cfg(all(test, not(tokio_doca_loom)))]
+mod tests {
+    use std::sync::{Arc, Mutex, mpsc};
+
+    use super::*;
+    use crate::sync::lock;
+
+    /// A subscriber may take the lock under which the error was found.
+    #[test]
+    fn what_is_found_under_a_lock_is_logged_without_it() {
+        let (wrote, written) = mpsc::channel();
+        let found = Arc::new(Mutex::new(0));
+        let guard = lock(&*found);
+        let again = Arc::clone(&found);
+        log_later(move || wrote.send(*lock(&*again)).expect("the test waits for it"));
+        drop(guard);
+        assert_eq!(written.recv(), Ok(0));
     }
 }

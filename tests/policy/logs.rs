@@ -1,5 +1,5 @@
 //! What subscribes to the log is code of the application's, and may panic: events and spans of
-//! `tracing` are written within `sync::log`, which contains that.
+//! `tracing` are written within `sync::log` or `sync::log_later`, which contain that.
 
 use super::layering::{code, is_test, sources, without_tests};
 
@@ -22,9 +22,11 @@ fn written(text: &str) -> (usize, usize) {
     let code = code(text);
     let code = without_tests(&code);
     let count = |code: &str| MACROS.iter().map(|it| code.matches(it).count()).sum();
-    let calls = code.match_indices("log(|| ");
-    let calls = calls.filter(|(at, _)| !code[..*at].ends_with(|c: char| c.is_alphanumeric()));
-    let logged = calls.map(|(at, _)| count(within(&code[at + 4..])));
+    let logged = ["log(|| ", "log_later(move || "].iter().flat_map(|call| {
+        let calls = code.match_indices(call);
+        let calls = calls.filter(|(at, _)| !code[..*at].ends_with(|c: char| c.is_alphanumeric()));
+        calls.map(|(at, _)| count(within(&code[at + call.find('(').expect("it calls") + 1..])))
+    });
     (count(code), logged.sum())
 }
 
@@ -54,6 +56,7 @@ fn a_bare_event_or_span_is_found() {
     }
     for text in [
         "log(|| tracing::error!(%errno, \"text\"));",
+        "log_later(move || tracing::error!(%errno, \"text\"));",
         "log(|| match one {\n    Ok(_) => debug!(\"a\"),\n    Err(_) => warn!(\"b\"),\n});",
         "// tracing::error!()",
         "#[cfg(test)]\nmod tests {\n    debug!(one);\n}",

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::device::Backing;
-use crate::sync::{Process, contain, log};
+use crate::sync::{Process, contain, log_later};
 
 /// What takes memory back is code of the application's: a panic of it is contained.
 const WHAT: &str = "what takes an Mmap's memory back";
@@ -162,7 +162,7 @@ impl Drop for Mapping {
         let unmapped = unsafe { nix::sys::mman::munmap(self.base.cast(), self.len) };
         if let Err(errno) = unmapped {
             let len = self.len;
-            log(|| tracing::error!(%errno, len, "munmap failed; the range is leaked"));
+            log_later(move || tracing::error!(%errno, len, "munmap failed; the range is leaked"));
         }
     }
 }

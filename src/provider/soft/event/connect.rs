@@ -17,7 +17,7 @@ use crate::device::EventBacking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::{Guarded, hang_up};
 use crate::sync::atomic::Ordering::SeqCst;
-use crate::sync::log;
+use crate::sync::log_later;
 
 fn fail<T>(kind: ErrorKind, text: &'static str) -> Result<T> {
     Err(Error::new(kind, None, text))
@@ -208,7 +208,7 @@ impl SoftEvent {
             }
             Err(errno) => {
                 let text = "the end of an importer of a sync event may not be heard";
-                log(|| tracing::error!(%errno, "{text}"));
+                log_later(move || tracing::error!(%errno, "{text}"));
             }
         }
         peer.bell = Some(Bell::Socket(socket));

@@ -17,7 +17,7 @@ use crate::device::{
     Completion, EventCounter, EventJob, EventPort, EventWait, Job, Submit, Submitted, Token,
 };
 use crate::error::{Error, ErrorKind, JobError, Result as SetUp};
-use crate::sync::{Mutex, lock, log};
+use crate::sync::{Mutex, lock, log_later};
 
 pub(super) struct Port {
     number: u32,
@@ -72,7 +72,7 @@ impl Port {
         match self.ports.listen(self.number, socket) {
             // A new socket and a new port may both register it.
             Ok(()) | Err(Errno::EEXIST) => {}
-            Err(errno) => log(|| {
+            Err(errno) => log_later(move || {
                 tracing::error!(%errno, "a peer of a sync event cannot wake this process");
             }),
         }

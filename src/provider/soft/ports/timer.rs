@@ -8,7 +8,7 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
 use crate::error::{Error, Result};
-use crate::sync::log;
+use crate::sync::log_later;
 
 /// Says that there is no time limit.
 const NEVER: u64 = u64::MAX;
@@ -64,7 +64,7 @@ impl Timer {
         let left = Duration::from_nanos(due.saturating_sub(now).max(1));
         let once = Expiration::OneShot(TimeSpec::from_duration(left));
         if let Err(errno) = self.fd.set(once, TimerSetTimeFlags::empty()) {
-            log(|| tracing::error!(%errno, "a time limit cannot be kept"));
+            log_later(move || tracing::error!(%errno, "a time limit cannot be kept"));
         }
     }
 

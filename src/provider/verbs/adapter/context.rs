@@ -15,7 +15,7 @@ use super::super::ffi::*;
 use super::traits::{Port, Traits, check, check_ptr};
 use super::wake::wake;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::{Process, lock, log};
+use crate::sync::{Process, lock, log_later};
 
 pub(in super::super) struct Context {
     pub(in super::super) table: Table,
@@ -217,8 +217,10 @@ impl Context {
         let answer = destroy();
         let gone = answer == 0 || self.is_gone(answer);
         if !gone {
-            let (device, stays) = (&self.name, "failed: what it is about stays");
-            log(|| tracing::error!(target: "tokio_doca::verbs", device, answer, "{call} {stays}"));
+            let (device, stays) = (self.name.clone(), "failed: what it is about stays");
+            log_later(move || {
+                tracing::error!(target: "tokio_doca::verbs", device, answer, "{call} {stays}");
+            });
         }
         gone
     }
@@ -302,8 +304,8 @@ impl Drop for Context {
             failed |= unsafe { (self.table.close_device)(self.raw()) } != 0;
         }
         if failed && !self.is_dead() {
-            let (device, text) = (&self.name, "the adapter was not closed cleanly");
-            log(|| tracing::error!(target: "tokio_doca::verbs", device, "{text}"));
+            let (device, text) = (self.name.clone(), "the adapter was not closed cleanly");
+            log_later(move || tracing::error!(target: "tokio_doca::verbs", device, "{text}"));
         }
     }
 }

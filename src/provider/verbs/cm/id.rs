@@ -14,7 +14,7 @@ use super::super::adapter::{Context, adapter_and_port, check, device_name};
 use super::super::ffi::*;
 use super::channel::{Cm, Handler, step_at_once, wait_for_peer};
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::log;
+use crate::sync::log_later;
 
 pub(in super::super) struct CmId {
     cm: &'static Cm,
@@ -290,7 +290,8 @@ impl Drop for Destroyed {
         // SAFETY: whoever had it has dropped it; its events are acknowledged by the watcher.
         let answer = unsafe { (cm.table.destroy_id)(raw.0.as_ptr()) };
         if let Err(error) = check("rdma_destroy_id", answer) {
-            log(|| tracing::error!(target: "tokio_doca::verbs", %error, "an id of rdma_cm stays"));
+            let (error, text) = (error.to_string(), "an id of rdma_cm stays");
+            log_later(move || tracing::error!(target: "tokio_doca::verbs", error, "{text}"));
         }
     }
 }

@@ -10,6 +10,7 @@ use super::super::cm::{CmEvent, CmId, Handler, Offer, What, is_of, peer_gid, wai
 use super::super::connection::RcConnection;
 use super::super::ffi::*;
 use super::super::transport::{Qp, Route};
+use super::managed::Tell;
 use crate::device::{Access, CmAnswer, CmOptions, CmRefused, Mtu, Path};
 use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::sync::contain;
@@ -268,14 +269,17 @@ impl Attempt {
         Ok((peer, Path::new(own, gid, mtu)))
     }
 
-    /// It has failed. The peer is told as the id goes.
-    pub(super) fn fail(self, error: Error) {
-        self.id.clear_deadline();
-        let cause = JobError::device(error.kind(), 0);
-        let given_back = self.conn.give_back(&self.qp, self.half, cause);
-        let Attempt { answer, qp, .. } = self;
-        qp.let_go();
-        contain("a waker", || answer(Err(given_back.err().unwrap_or(error))));
+    /// Returns a function that gives back the queue pair, tells the peer, as the id goes, and
+    /// answers. The caller calls it without a lock.
+    pub(super) fn fail(self, error: Error) -> Tell {
+        Box::new(move || {
+            self.id.clear_deadline();
+            let cause = JobError::device(error.kind(), 0);
+            let given_back = self.conn.give_back(&self.qp, self.half, cause);
+            let Attempt { answer, qp, .. } = self;
+            qp.let_go();
+            contain("a waker", || answer(Err(given_back.err().unwrap_or(error))));
+        })
     }
 }
 

@@ -62,6 +62,9 @@ impl State {
     }
 }
 
+/// Tells the application what has become of a connection. It is called without a lock.
+pub(super) type Tell = Box<dyn FnOnce()>;
+
 impl Managed {
     fn new(state: State) -> Arc<Managed> {
         Arc::new(Managed {
@@ -93,63 +96,66 @@ impl Managed {
 
     fn step(self: &Arc<Self>, event: CmEvent) {
         let mut state = lock(&self.state);
-        let next = match std::mem::replace(&mut *state, State::Over) {
+        let (next, tell): (_, Option<Tell>) = match std::mem::replace(&mut *state, State::Over) {
             State::Connecting(attempt) => self.go_on(attempt, event),
             // The peer has given up, or the adapter goes: the kernel waits until the id was
             // destroyed.
-            State::Offered(_) if event.is_end() => State::Over,
+            State::Offered(_) if event.is_end() => (State::Over, None),
             State::Connected { conn, qp, .. } if event.is_end() => {
                 let cause = match event.what {
                     What::DeviceRemoved => Reason::DeviceGone,
                     _ => Reason::PeerClosed,
                 };
-                if let Some(conn) = conn.upgrade().filter(|_| event.what != What::Ended) {
-                    conn.fail_queue_pair(qp, JobError::of(cause));
-                }
-                State::Over
+                let conn = conn.upgrade().filter(|_| event.what != What::Ended);
+                let fail = |conn: Arc<RcConnection>| -> Tell {
+                    Box::new(move || conn.fail_queue_pair(qp, JobError::of(cause)))
+                };
+                (State::Over, conn.map(fail))
             }
             other => {
-                *state = other;
-                // First: a subscriber is code of the application's.
-                drop(state);
-                let what = event.what;
-                log(|| tracing::debug!(target: "tokio_doca::verbs", ?what, "an event of rdma_cm"));
-                return;
+                let (what, text) = (event.what, "an event of rdma_cm");
+                let write = move || {
+                    log(|| tracing::debug!(target: "tokio_doca::verbs", ?what, "{text}"));
+                };
+                (other, Some(Box::new(write)))
             }
         };
         *state = next;
+        drop(state);
+        if let Some(tell) = tell {
+            tell();
+        }
     }
 
-    fn go_on(self: &Arc<Self>, mut attempt: Box<Attempt>, event: CmEvent) -> State {
+    fn go_on(self: &Arc<Self>, mut attempt: Box<Attempt>, event: CmEvent) -> (State, Option<Tell>) {
         let said = match attempt.step(&event, Arc::clone(self) as _) {
-            Ok(Next::Wait) => return State::Connecting(attempt),
+            Ok(Next::Wait) => return (State::Connecting(attempt), None),
             Ok(Next::Connected(said)) => said,
-            Err(error) => {
-                attempt.fail(error);
-                return State::Over;
-            }
+            Err(error) => return (State::Over, Some(attempt.fail(error))),
         };
         let Some((peer, path)) = attempt.ready else {
             let text = "rdma_cm says that it is connected before it was";
-            attempt.fail(Error::new(ErrorKind::Unexpected, None, text));
-            return State::Over;
+            let error = Error::new(ErrorKind::Unexpected, None, text);
+            return (State::Over, Some(attempt.fail(error)));
         };
         let (qp, waits) = (attempt.conn.id(), attempt.accepts && attempt.is_iwarp());
         if let Err(error) = attempt.conn.set_connected(&attempt.qp, peer, path, waits) {
-            attempt.fail(error);
-            return State::Over;
+            return (State::Over, Some(attempt.fail(error)));
         }
         let Attempt {
             id, conn, answer, ..
         } = *attempt;
         id.clear_deadline();
-        conn.tell();
-        contain("a waker", || answer(Ok(said)));
-        State::Connected {
+        let state = State::Connected {
             _id: id,
             conn: Arc::downgrade(&conn),
             qp,
-        }
+        };
+        let tell = move || {
+            conn.tell();
+            contain("a waker", || answer(Ok(said)));
+        };
+        (state, Some(Box::new(tell)))
     }
 }
 
@@ -186,18 +192,21 @@ impl RcConnection {
         // Events wait until it is under way: the time limit and a reset come at any time.
         let mut state = lock(&managed.state);
         let begun = self.begin_managed(&managed, (options, answer), greeting::CONNECT, None);
-        let Some(attempt) = begun else {
-            return;
-        };
-        let transport = &attempt.conn.config.transport;
-        let of_gid = || transport.gid?.to_ipv4_mapped().map(IpAddr::from);
-        let source = transport.source.or_else(of_gid);
-        let limit = left(&attempt.options);
-        let asked = attempt.id.resolve_addr(source, addr, limit);
-        match asked {
-            Ok(()) => *state = State::Connecting(Box::new(attempt)),
-            Err(error) => attempt.fail(unreachable(error)),
-        }
+        let begun = begun.and_then(|attempt| {
+            let transport = &attempt.conn.config.transport;
+            let of_gid = || transport.gid?.to_ipv4_mapped().map(IpAddr::from);
+            let source = transport.source.or_else(of_gid);
+            let limit = left(&attempt.options);
+            match attempt.id.resolve_addr(source, addr, limit) {
+                Ok(()) => {
+                    *state = State::Connecting(Box::new(attempt));
+                    Ok(())
+                }
+                Err(error) => Err(attempt.fail(unreachable(error))),
+            }
+        });
+        drop(state);
+        begun.unwrap_or_else(|tell| tell());
     }
 
     /// Accepts what a peer has asked for. As `connect_to`.
@@ -222,27 +231,32 @@ impl RcConnection {
         let mut state = lock(&managed.state);
         let offered = match state.take_offer() {
             Ok(id) => Some(id),
-            Err(error) => return answer(Err(error)),
+            Err(error) => {
+                drop(state);
+                return answer(Err(error));
+            }
         };
         let begun = self.begin_managed(&managed, (options, answer), greeting::ACCEPT, offered);
-        let Some(mut attempt) = begun else {
-            return;
-        };
-        match attempt.accept(greeting, reads) {
-            Ok(()) => *state = State::Connecting(Box::new(attempt)),
-            Err(error) => attempt.fail(error),
-        }
+        let begun = begun.and_then(|mut attempt| match attempt.accept(greeting, reads) {
+            Ok(()) => {
+                *state = State::Connecting(Box::new(attempt));
+                Ok(())
+            }
+            Err(error) => Err(attempt.fail(error)),
+        });
+        drop(state);
+        begun.unwrap_or_else(|tell| tell());
     }
 
-    /// Claims the queue pair, and has an id tell the events of it and of the time limit. Answers if
-    /// it cannot.
+    /// Claims the queue pair, and has an id tell the events of it and of the time limit.
+    /// Returns the answer if it cannot, for a caller without a lock.
     fn begin_managed(
         self: Arc<Self>,
         managed: &Arc<Managed>,
         (options, answer): (CmOptions, CmAnswer),
         most: usize,
         offered: Option<CmId>,
-    ) -> Option<Attempt> {
+    ) -> Result<Attempt, Tell> {
         let accepts = offered.is_some();
         let begin = || {
             // Refuses a child of fork(2) as well.
@@ -259,7 +273,7 @@ impl RcConnection {
             Ok((id, qp))
         };
         match begin() {
-            Ok((id, qp)) => Some(Attempt {
+            Ok((id, qp)) => Ok(Attempt {
                 id: Arc::new(id),
                 conn: self,
                 qp,
@@ -269,10 +283,7 @@ impl RcConnection {
                 options,
                 answer,
             }),
-            Err(error) => {
-                answer(Err(error));
-                None
-            }
+            Err(error) => Err(Box::new(|| answer(Err(error)))),
         }
     }
 

@@ -12,7 +12,7 @@ use super::cq::Cq;
 use super::srq::Srq;
 use crate::device::{Completion, Signal};
 use crate::error::Result;
-use crate::sync::{lock, log};
+use crate::sync::{lock, log_later};
 
 pub(in super::super) struct Core {
     pub(in super::super) context: Arc<Context>,
@@ -141,8 +141,11 @@ impl Core {
         self.keep_jobs();
         // Their completions may come beside those of the Jobs that get their Slots.
         if let Err(error) = self.cq.promise(requests) {
-            let text = "a queue pair that stays may overrun the completion queue";
-            log(|| tracing::error!(target: "tokio_doca::verbs", %error, "{text}"));
+            let (error, text) = (
+                error.to_string(),
+                "a queue pair that stays may overrun the queue",
+            );
+            log_later(move || tracing::error!(target: "tokio_doca::verbs", error, "{text}"));
         }
         std::mem::forget(Arc::clone(self));
     }

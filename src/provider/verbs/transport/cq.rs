@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use super::super::adapter::{Context, check, check_ptr};
 use super::super::ffi::*;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::{lock, log};
+use crate::sync::{lock, log_later};
 
 pub(in super::super) struct Cq {
     pub(in super::super) context: Arc<Context>,
@@ -158,7 +158,7 @@ impl Cq {
             // Nobody would hear of what completes.
             self.set_broken();
             let text = "ibv_req_notify_cq failed";
-            log(|| tracing::error!(target: "tokio_doca::verbs", answer, "{text}"));
+            log_later(move || tracing::error!(target: "tokio_doca::verbs", answer, "{text}"));
         }
     }
 
