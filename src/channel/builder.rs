@@ -7,8 +7,9 @@ use super::channel::Channel;
 use super::connection::{At, Connection};
 use super::greeting::{self, Answer, Hello};
 use super::inbox::Inbox;
+use super::listener::Listener;
 use super::service::Service;
-use super::socket::{self, Listener, Socket};
+use super::socket::{self, Socket};
 use crate::device::{Device, Representor};
 use crate::error::{Error, ErrorKind, Result};
 

@@ -40,6 +40,7 @@ mod ended;
 pub mod fuzzing;
 mod greeting;
 mod inbox;
+mod listener;
 mod outbox;
 mod patient;
 mod peer;
@@ -54,5 +55,6 @@ pub use service::Service;
 
 // The exchange of streams goes by the same sockets and frames.
 pub(crate) use inbox::Inbox;
+pub(crate) use listener::Listener;
 pub(crate) use patient::{PatientListener, is_full};
-pub(crate) use socket::{Listener, Socket, runtime};
+pub(crate) use socket::{Socket, runtime};

@@ -10,7 +10,8 @@ use nix::libc;
 use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep};
 
-use super::socket::{Listener, Socket};
+use super::listener::Listener;
+use super::socket::Socket;
 
 /// Between tries to accept.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -1,4 +1,4 @@
-//! The socket of a connection, of either family, and where a service listens.
+//! The socket of a connection, of either family.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -14,7 +14,7 @@ use bytes::{BufMut, Bytes};
 use nix::errno::Errno;
 use nix::sys::socket::{SockType, UnixAddr};
 use tokio::io::Interest;
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpStream, UnixListener, UnixStream};
 use tokio::runtime::{self, Handle};
 
 use super::inbox::Inbox;
@@ -51,13 +51,13 @@ pub(super) enum Stream {
 pub(crate) struct ClosedElsewhere<T> {
     /// `None` while it is dropped.
     socket: Option<T>,
-    refuses: bool,
+    pub(super) refuses: bool,
     /// Takes the descriptor out.
     into: fn(T) -> io::Result<OwnedFd>,
 }
 
 impl ClosedElsewhere<UnixStream> {
-    fn stream(socket: UnixStream, refuses: bool) -> ClosedElsewhere<UnixStream> {
+    pub(super) fn stream(socket: UnixStream, refuses: bool) -> ClosedElsewhere<UnixStream> {
         ClosedElsewhere {
             socket: Some(socket),
             refuses,
@@ -67,7 +67,7 @@ impl ClosedElsewhere<UnixStream> {
 }
 
 impl ClosedElsewhere<UnixListener> {
-    fn listener(socket: UnixListener, refuses: bool) -> ClosedElsewhere<UnixListener> {
+    pub(super) fn listener(socket: UnixListener, refuses: bool) -> ClosedElsewhere<UnixListener> {
         ClosedElsewhere {
             socket: Some(socket),
             refuses,
@@ -195,11 +195,11 @@ impl Socket {
 
     /// Returns true if the other end of a Unix socket is a process of this user: who connected, or
     /// who listened.
-    fn is_of_this_user(&self) -> bool {
+    pub(super) fn is_of_this_user(&self) -> bool {
         self.peer.user_id().is_some_and(process::is_own_user)
     }
 
-    fn unix(stream: ClosedElsewhere<UnixStream>) -> Socket {
+    pub(super) fn unix(stream: ClosedElsewhere<UnixStream>) -> Socket {
         let cred = stream.peer_cred().ok();
         let peer = Peer::of_process(cred.and_then(|cred| cred.pid()));
         Socket {
@@ -311,7 +311,9 @@ pub(super) async fn connect_tcp(op: &'static str, addr: SocketAddr) -> Result<So
                 true => stream.peer_addr().ok(),
                 false => Some(addr),
             };
-            Ok(Socket::tcp(stream, peer))
+            // Messages are small and waited for.
+            let _ = stream.set_nodelay(true);
+            Ok(Socket::tcp(stream, peer, None))
         }
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             Err(nobody_listens(op, addr, error))
@@ -334,117 +336,16 @@ impl Socket {
         connect_unix(op, address, &name).await
     }
 
-    fn tcp(stream: TcpStream, peer: Option<SocketAddr>) -> Socket {
-        // Messages are small and waited for.
-        let _ = stream.set_nodelay(true);
+    /// `local` is its own address, if that is known.
+    pub(super) fn tcp(
+        stream: TcpStream,
+        peer: Option<SocketAddr>,
+        local: Option<SocketAddr>,
+    ) -> Socket {
         Socket {
-            local: stream.local_addr().ok(),
+            local: local.or_else(|| stream.local_addr().ok()),
             stream: Stream::Tcp(stream),
             peer: Peer::at(peer),
         }
-    }
-}
-
-/// Where a service listens.
-pub(crate) enum Listener {
-    /// For processes of this user.
-    Unix(ClosedElsewhere<UnixListener>),
-    /// For those of any user.
-    Path(ClosedElsewhere<UnixListener>),
-    Tcp(TcpListener),
-}
-
-impl Listener {
-    /// At the name; no other party has it.
-    pub(super) fn unix(op: &'static str, name: &str) -> Result<Listener> {
-        let address = UnixAddr::new_abstract(name.as_bytes());
-        let listener = listen(address).map_err(|error| taken(op, name, error));
-        listener.map(Listener::Unix)
-    }
-
-    /// At a path in the file system, where there is nothing yet.
-    pub(crate) fn path(op: &'static str, path: &Path) -> Result<Listener> {
-        let listener = listen(UnixAddr::new(path));
-        let listener = listener.map_err(|error| taken(op, path.display(), error));
-        listener.map(Listener::Path)
-    }
-
-    /// At the address.
-    pub(crate) async fn tcp(op: &'static str, addr: SocketAddr) -> Result<Listener> {
-        let listener = TcpListener::bind(addr).await;
-        listener
-            .map(Listener::Tcp)
-            .map_err(|error| taken(op, addr, error))
-    }
-
-    /// One that listens already.
-    pub(crate) fn from_std(socket: std::net::TcpListener) -> io::Result<Listener> {
-        socket.set_nonblocking(true)?;
-        TcpListener::from_std(socket).map(Listener::Tcp)
-    }
-
-    /// Returns the next that comes; `None` for one that is not let in, or has gone again.
-    pub(crate) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Socket>>> {
-        let accepted = match self {
-            Listener::Unix(listener) | Listener::Path(listener) => {
-                let any_user = matches!(self, Listener::Path(_));
-                std::task::ready!(listener.poll_accept(cx)).map(|(stream, _)| {
-                    let stream = ClosedElsewhere::stream(stream, listener.refuses);
-                    let socket = Socket::unix(stream);
-                    (any_user || socket.is_of_this_user()).then_some(socket)
-                })
-            }
-            Listener::Tcp(listener) => std::task::ready!(listener.poll_accept(cx))
-                .map(|(stream, peer)| Some(Socket::tcp(stream, Some(peer)))),
-        };
-        Poll::Ready(match accepted {
-            Err(error) if is_of_the_peer(&error) => Ok(None),
-            accepted => accepted,
-        })
-    }
-
-    /// Returns the TCP address.
-    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
-        match self {
-            Listener::Unix(..) | Listener::Path(..) => None,
-            Listener::Tcp(listener) => listener.local_addr().ok(),
-        }
-    }
-}
-
-/// Returns true if an error of accept(2) is of the connection that it would have returned, and not
-/// of the listening socket: "treat them like EAGAIN" (its manual page); EPERM is of a firewall.
-fn is_of_the_peer(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(
-            libc::ECONNABORTED
-                | libc::ENETDOWN
-                | libc::EPROTO
-                | libc::ENOPROTOOPT
-                | libc::EHOSTDOWN
-                | libc::ENONET
-                | libc::EHOSTUNREACH
-                | libc::EOPNOTSUPP
-                | libc::ENETUNREACH
-                | libc::EPERM
-                | libc::ETIMEDOUT
-        )
-    )
-}
-
-fn listen(address: nix::Result<UnixAddr>) -> io::Result<ClosedElsewhere<UnixListener>> {
-    let (socket, refuses) = process::listen(SockType::Stream, &address?)?.into_parts();
-    let listener = UnixListener::from_std(socket.into())?;
-    Ok(ClosedElsewhere::listener(listener, refuses))
-}
-
-fn taken(op: &'static str, at: impl std::fmt::Display, error: io::Error) -> Error {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            let text = format!("a service listens at {at} already");
-            Error::new(ErrorKind::AlreadyExist, op, text)
-        }
-        _ => Error::os(op, at, error),
     }
 }

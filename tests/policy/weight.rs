@@ -18,8 +18,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "channel",
-        1500,
-        "46: sockets that listen already; 46: a stream goes on over its socket; 47: whether a runtime has I/O is asked once; 47: a socket's addresses are kept; 42: a listener waits for a descriptor, as that of streams did; 43: why a connection has ended has a file of its own, and a flush waits beside sends",
+        1524,
+        "46: sockets that listen already; 46: a stream goes on over its socket; 47: whether a runtime has I/O is asked once; 47: a socket's addresses are kept; 42: a listener waits for a descriptor, as that of streams did; 43: why a connection has ended has a file of its own, and a flush waits beside sends; 47: a listener has a file of its own, and says once what all it accepts is",
     ),
     (
         "device",
@@ -53,8 +53,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "provider/soft",
-        10670,
-        "45: variables that cannot be read are refused; 46: whether a peer is of the same kind; 47: the boot id is read once; 47: what a peer permits; 47: a queue looks at the pages that rang; 47: a process is asked again on the connection it answered on; 47: idle endpoints give pages of their rings back; 43: a peer that leaves breaks no rule; 50: longer names break lines; 47: message rings serve the next connection",
+        10675,
+        "45: variables that cannot be read are refused; 46: whether a peer is of the same kind; 47: the boot id is read once; 47: what a peer permits; 47: a queue looks at the pages that rang; 47: a process is asked again on the connection it answered on; 47: idle endpoints give pages of their rings back; 43: a peer that leaves breaks no rule; 50: longer names break lines; 47: message rings serve the next connection; 47: the kernel is asked for several random ids at once",
     ),
     (
         "provider/verbs",
@@ -79,7 +79,7 @@ const RECORD: [(&str, usize, &str); 14] = [
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 49_745;
+const SUM: usize = 49_774;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

@@ -3,9 +3,10 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::{EachProcess, lock};
 
 /// Sixteen random bytes, which cannot be guessed: an instance of a fabric, a key, or a nonce.
 pub(in super::super::super) type Id = [u8; 16];
@@ -56,10 +57,18 @@ fn uuid(text: &str) -> Option<Id> {
     (digits.len() == 32).then(|| value.to_be_bytes())
 }
 
-/// Returns sixteen bytes of the kernel's random generator.
+/// Returns sixteen bytes of the kernel's random generator, which is asked for several at once.
 pub(in super::super::super) fn random() -> Result<Id> {
-    let mut id = Id::default();
-    getrandom::fill(&mut id).map_err(|error| Error::os(None, "getrandom", error.into()))?;
+    static AHEAD: EachProcess<Mutex<Vec<Id>>> = EachProcess::new(Mutex::default);
+    let mut ahead = lock(AHEAD.get());
+    if let Some(id) = ahead.pop() {
+        return Ok(id);
+    }
+    let mut ids = [Id::default(); 32];
+    getrandom::fill(ids.as_flattened_mut())
+        .map_err(|error| Error::os(None, "getrandom", error.into()))?;
+    let [id, others @ ..] = ids;
+    ahead.extend(others);
     Ok(id)
 }
 
@@ -70,6 +79,8 @@ pub(in super::super) fn hex(id: &Id) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]
@@ -80,6 +91,11 @@ mod tests {
             assert_eq!(uuid(junk), None, "{junk}");
         }
         assert_eq!(Place::here().unwrap(), Place::here().unwrap());
-        assert_ne!(random().unwrap(), random().unwrap());
+    }
+
+    #[test]
+    fn random_ids_differ_also_once_the_kernel_is_asked_again() {
+        let ids: HashSet<_> = (0..100).map(|_| random().unwrap()).collect();
+        assert_eq!(ids.len(), 100);
     }
 }
