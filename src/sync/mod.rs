@@ -19,9 +19,7 @@ mod wakers;
 pub(crate) use blocking::{Blocking, deadline};
 #[cfg(feature = "verbs")]
 pub(crate) use blocking::{Threads, elsewhere};
-#[cfg(feature = "verbs")]
-pub(crate) use brief::BriefGuard;
-pub(crate) use brief::BriefMutex;
+pub(crate) use brief::{BriefGuard, BriefMutex};
 pub(crate) use cell::UnsafeCell;
 pub(crate) use lock::{lock, try_lock};
 pub(crate) use order::{Order, Turn};

@@ -237,9 +237,36 @@ unsafe impl Queue for SoftQueue {
         let mut reaped = unsafe { self.rings.reap(out) };
         if let Some(ports) = self.ports.get() {
             // SAFETY: as above.
-            reaped += unsafe { ports.reap(&mut out[reaped..]) };
+            reaped += unsafe { ports.reap(ports.reaper(), &mut out[reaped..]) };
         }
         reaped
+    }
+
+    /// With ports, `ready` and `reap` would each take the lock of their reaper.
+    fn looks_in_reap(&self) -> bool {
+        self.ports.get().is_some()
+    }
+
+    unsafe fn reap_within(&self, out: &mut [Completion], looks: usize) -> usize {
+        if let Some(ports) = self.ports.get() {
+            let mut reaper = ports.reaper();
+            let mut found = false;
+            for _ in 0..looks {
+                if self.rings.is_ready() || self.has_own_work() {
+                    found = true;
+                    break;
+                }
+                if ports.finds(&mut reaper) {
+                    // SAFETY: as the caller promises.
+                    return unsafe { ports.reap(reaper, out) };
+                }
+            }
+            if !found {
+                return 0;
+            }
+        }
+        // SAFETY: as the caller promises. The lock was given back, since this may copy.
+        unsafe { self.reap(out) }
     }
 
     fn arm(&self) -> Armed {

@@ -58,7 +58,7 @@ impl End {
         let nothing = Completion::new(Token::from_raw(u64::MAX), Ok(0));
         let mut out = [nothing; 4];
         // SAFETY: one thread of a model reaps, and the jobs of sync events name no memory.
-        let count = unsafe { self.ports.reap(&mut out) };
+        let count = unsafe { self.ports.reap(self.ports.reaper(), &mut out) };
         out[..count].iter().map(|over| over.result).collect()
     }
 

@@ -26,7 +26,7 @@ use super::timer::Timer;
 use super::watched::PolledPorts;
 use crate::device::{Completion, Signal};
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::{lock, try_lock};
+use crate::sync::{BriefGuard, BriefMutex, lock, try_lock};
 
 /// The epoll data of the timer.
 const TIMER: u64 = u64::MAX;
@@ -52,7 +52,7 @@ pub(in super::super) struct Ports {
     pub(in super::super) inline_jobs: Arc<Counter>,
     pub(in super::super) ready_set: ReadySet,
     ports: Mutex<Vec<Option<SharedPort>>>,
-    reaper: Mutex<Reaper>,
+    reaper: BriefMutex<Reaper>,
     /// A doorbell page may have lost its last message ring.
     pub(in super::super) stale: AtomicBool,
     watched: PolledPorts<SharedPort>,
@@ -81,7 +81,7 @@ impl Ports {
             device,
             inline_jobs,
             ports: Mutex::default(),
-            reaper: Mutex::default(),
+            reaper: BriefMutex::new(Reaper::default()),
             stale: AtomicBool::new(false),
             watched: PolledPorts::new(),
             timer,
@@ -132,7 +132,7 @@ impl Ports {
         self.ports().get(number as usize)?.clone()
     }
 
-    pub(in super::super) fn reaper(&self) -> MutexGuard<'_, Reaper> {
+    pub(in super::super) fn reaper(&self) -> BriefGuard<'_, Reaper> {
         lock(&self.reaper)
     }
 
@@ -176,7 +176,17 @@ impl Ports {
         let Some(mut reaper) = try_lock(&self.reaper) else {
             return true;
         };
-        self.ready_set.any() || reaper.finds() || self.timer.is_due() || self.ask_watched()
+        self.finds(&mut reaper)
+    }
+
+    /// Returns true if the reaper would find something.
+    #[inline]
+    pub(in super::super) fn finds(&self, reaper: &mut Reaper) -> bool {
+        self.ready_set.any()
+            || reaper.finds()
+            || self.timer.is_due()
+            || self.ask_watched()
+            || self.stale.load(Ordering::Relaxed)
     }
 
     /// Polls the ports that have something to do.
@@ -184,8 +194,11 @@ impl Ports {
     /// # Safety
     ///
     /// As for `Queue::reap`.
-    pub(in super::super) unsafe fn reap(&self, out: &mut [Completion]) -> usize {
-        let mut guard = self.reaper();
+    pub(in super::super) unsafe fn reap(
+        &self,
+        mut guard: BriefGuard<'_, Reaper>,
+        out: &mut [Completion],
+    ) -> usize {
         let reaper = &mut *guard;
         if self.timer.is_due() {
             self.timer.forget();

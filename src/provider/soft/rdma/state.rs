@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use super::super::counter::Counter;
@@ -18,7 +18,7 @@ use super::messages::{MessageRing, Presence, Watch};
 use super::payload::Identity;
 use crate::device::{Completion, EndpointConfig, EndpointState, RdmaJob, Receive, Token};
 use crate::error::{JobError, Reason, Result};
-use crate::sync::{lock, try_lock};
+use crate::sync::{BriefGuard, BriefMutex, lock, try_lock};
 
 pub(in super::super) struct Shared {
     pub(super) ports: Arc<Ports>,
@@ -29,7 +29,7 @@ pub(in super::super) struct Shared {
     /// Also kept here, so that they need not be reached through the queue.
     pub(super) faults: Faults,
     pub(super) inline_jobs: Arc<Counter>,
-    pub(super) inner: Mutex<EndpointInner>,
+    pub(super) inner: BriefMutex<EndpointInner>,
     /// The state has changed or a message has come, and the crate was not notified of it yet.
     pub(super) changed: AtomicBool,
     pub(super) me: Weak<Shared>,
@@ -91,7 +91,7 @@ impl Shared {
             faults: ports.faults().clone(),
             inline_jobs: Arc::clone(&ports.inline_jobs),
             changed: AtomicBool::new(false),
-            inner: Mutex::new(EndpointInner {
+            inner: BriefMutex::new(EndpointInner {
                 state: EndpointState::Init,
                 expected: None,
                 listens: false,
@@ -111,11 +111,11 @@ impl Shared {
         })
     }
 
-    pub(super) fn inner(&self) -> MutexGuard<'_, EndpointInner> {
+    pub(super) fn inner(&self) -> BriefGuard<'_, EndpointInner> {
         lock(&self.inner)
     }
 
-    pub(super) fn try_inner(&self) -> Option<MutexGuard<'_, EndpointInner>> {
+    pub(super) fn try_inner(&self) -> Option<BriefGuard<'_, EndpointInner>> {
         try_lock(&self.inner)
     }
 
