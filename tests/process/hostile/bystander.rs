@@ -18,7 +18,7 @@ const LEAST: usize = 10;
 pub(crate) const TIMES: u32 = 5;
 const SLACK: Duration = Duration::from_millis(50);
 /// How often both are compared, until they agree once: a machine may be busy during one of them.
-const ROUNDS: usize = 8;
+const ROUNDS: usize = 5;
 
 /// An attack that goes on until the client has watched it.
 #[derive(Default)]
