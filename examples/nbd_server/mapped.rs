@@ -4,7 +4,8 @@
     reason = "nobody but this process may change the file, which its lock says"
 )]
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
+use std::io;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::ptr::NonNull;
@@ -34,8 +35,28 @@ fn lock(mut file: File) -> Result<Flock<File>, Errno> {
     }
 }
 
+/// Returns the length of the disk that a file of `had` bytes becomes.
+fn len_of(had: u64, size: usize, write: bool) -> Result<usize> {
+    match had {
+        0 if write => Ok(size),
+        _ => Ok(had.try_into()?),
+    }
+}
+
+/// Opens the file, or creates it. Returns true with a file that was created.
+fn open_or_create(options: &mut OpenOptions, path: &Path, write: bool) -> io::Result<(File, bool)> {
+    if write {
+        match options.create_new(true).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            created => return Ok((created?, true)),
+        }
+    }
+    Ok((options.create_new(false).open(path)?, false))
+}
+
 /// Opens the file, or creates one of `size` bytes, locks it and maps it. Other programs must leave
-/// the file alone as long as it is locked (flock(2)).
+/// the file alone as long as it is locked (flock(2)). A file that was created and cannot be a disk
+/// is removed.
 ///
 /// A file that may be written gets all its blocks here: the kernel kills a process that writes to a
 /// hole of a mapping when the file system is full. Nothing prevents the same for a bad sector, or
@@ -47,20 +68,24 @@ pub(crate) fn open(
     read_only: bool,
 ) -> Result<(Mmap, Flock<File>)> {
     let (write, mut options) = (!read_only, File::options());
-    let len_of = |had: u64| match had {
-        0 if write => Ok(size),
-        _ => usize::try_from(had),
-    };
     if write {
         // Before there is a file.
         let had = std::fs::metadata(path).map_or(0, |it| it.len());
-        file_limit::allows(len_of(had)?)?;
+        file_limit::allows(len_of(had, size, write)?)?;
     }
-    let file = options.read(true).write(write).create(write).open(path)?;
+    let (file, created) = open_or_create(options.read(true).write(write), path, write)?;
     let file = lock(file)
         .map_err(|errno| format!("{}: another process has it: {errno}", path.display()))?;
+    let mapped = map(device, path, &file, size, write);
+    if mapped.is_err() && created {
+        std::fs::remove_file(path)?; // under its lock
+    }
+    Ok((mapped?, file))
+}
+
+fn map(device: &Device, path: &Path, file: &File, size: usize, write: bool) -> Result<Mmap> {
     let had = file.metadata()?.len();
-    let len = len_of(had)?;
+    let len = len_of(had, size, write)?;
     let bytes = NonZeroUsize::new(len).ok_or("a disk has a byte or more")?;
     let (access, protection) = match write {
         true => (
@@ -69,13 +94,13 @@ pub(crate) fn open(
         ),
         false => (Access::LOCAL_READ_ONLY, ProtFlags::PROT_READ),
     };
-    if write && let Err(errno) = posix_fallocate(&*file, 0, len.try_into()?) {
+    if write && let Err(errno) = posix_fallocate(file, 0, len.try_into()?) {
         // It may have grown by a part.
         file.set_len(had)?;
         return Err(format!("{}: no room for the disk: {errno}", path.display()).into());
     }
     // SAFETY: a new mapping, at an address of the kernel's choice, takes the place of none.
-    let at = unsafe { mmap(None, bytes, protection, MapFlags::MAP_SHARED, &*file, 0) }?;
+    let at = unsafe { mmap(None, bytes, protection, MapFlags::MAP_SHARED, file, 0) }?;
     let builder = Mmap::builder().device(device).access(access);
     let unmap = |at: NonNull<u8>, len| {
         // SAFETY: it is the mapping, whose last user has gone.
@@ -85,5 +110,5 @@ pub(crate) fn open(
     // stays until `unmap`. Its address goes nowhere else, and who keeps to the lock does not touch
     // the file.
     let mmap = unsafe { builder.from_raw(at.cast(), len, unmap) }?;
-    Ok((mmap, file))
+    Ok(mmap)
 }

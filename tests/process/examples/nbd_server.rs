@@ -434,6 +434,37 @@ fn a_server_names_the_limit_of_files_and_leaves_none() {
     assert!(!path.exists());
 }
 
+/// Nor does one that cannot have so many bytes, or has none.
+#[test]
+fn a_server_leaves_no_file_that_is_no_disk() {
+    // On a tmpfs: another file system might write to each block first.
+    let shared = Path::new("/dev/shm");
+    if !shared.is_dir() {
+        return;
+    }
+    let name = format!("nbd_server-{}", std::process::id());
+    let path = shared.join(name);
+    let starts = |size: &str| {
+        let mut command = example("nbd_server");
+        command.args(["--socket", "nowhere", "--size", size, "--file"]);
+        let output = run(command.arg(&path));
+        assert_eq!(output.status.code(), Some(1));
+        text(&output.stderr).to_owned()
+    };
+    let large = (1_u64 << 50).to_string();
+    for (size, why) in [(&*large, "no room for the disk"), ("0", "a byte or more")] {
+        let error = starts(size);
+        assert!(error.contains(why), "{error}");
+        assert!(!path.exists(), "{size} bytes");
+        // One that was there stays as it was.
+        fs::write(&path, b"").unwrap();
+        starts(size);
+        let len = fs::metadata(&path).unwrap().len();
+        fs::remove_file(&path).unwrap();
+        assert_eq!(len, 0);
+    }
+}
+
 /// It has the lock until its memory was freed.
 #[test]
 fn a_server_waits_for_one_that_is_dying() {

@@ -21,7 +21,7 @@ use tokio_doca::stream::{RdmaConnector, StreamOptions};
 use tokio_doca::{ErrorKind, Rdma, WorkQ};
 
 use super::beside_streams::*;
-use super::bystander::{Attack, is_served_beside};
+use super::bystander::{Attack, TIMES, is_served_among, is_served_beside};
 use super::ends::replace;
 use super::streams::Trap;
 use crate::forged;
@@ -325,12 +325,14 @@ impl At {
 
 #[test]
 fn hostile_clients_of_a_channel_hold_up_no_honest_one() {
-    for (who, callers) in [
-        (Caller::IsSilent, STRANGERS),
-        (Caller::SaysHalf, STRANGERS),
-        (Caller::SaysNonsense, STRANGERS),
-        (Caller::Leaves, PEERS),
-        (Caller::ReadsNothing, PEERS),
+    // The service answers those that send as it answers the client, until their sockets are full.
+    let shares = PEERS as u32 + 1;
+    for (who, callers, times) in [
+        (Caller::IsSilent, STRANGERS, TIMES),
+        (Caller::SaysHalf, STRANGERS, TIMES),
+        (Caller::SaysNonsense, STRANGERS, TIMES),
+        (Caller::Leaves, PEERS, shares),
+        (Caller::ReadsNothing, PEERS, shares),
     ] {
         let name = unique("beside");
         run(async {
@@ -353,7 +355,8 @@ fn hostile_clients_of_a_channel_hold_up_no_honest_one() {
                     join_all((0..callers).map(|_| again())).await;
                 };
                 let name = format!("{who:?}, {kind}");
-                is_served_beside(&name, callers, async || visited.visit().await, attack).await;
+                let visit = async || visited.visit().await;
+                is_served_among(&name, times, callers, visit, attack).await;
             }
         });
     }
@@ -384,7 +387,8 @@ fn strangers_hold_up_no_connect_of_the_service() {
             sleep(PACE).await;
         };
         let who = Stranger::Waits(trap.blob(0));
-        let attack = async move |attack: &Attack| strangers(who, STRANGERS, addr, attack).await;
+        let attack =
+            async move |attack: &Attack| strangers(who.clone(), STRANGERS, addr, attack).await;
         is_served_beside("threads", STRANGERS, visit, attack).await;
     });
     trap.is_untouched();

@@ -20,7 +20,7 @@ use tokio_doca::soft::Soft;
 use tokio_doca::stream::{Incoming, RdmaConnector, RdmaStream, StreamOptions};
 use tokio_doca::{Buf, BufPool, Device, Dma, Mmap, Rdma, WorkQ};
 
-use super::bystander::{Attack, is_served_beside};
+use super::bystander::{Attack, TIMES, is_served_among, is_served_beside};
 use super::streams::{Trap, forged};
 
 pub(super) const HELLO: u8 = 0;
@@ -28,6 +28,8 @@ pub(super) const WELCOME: u8 = 1;
 pub(super) const READY: [u8; 6] = *b"TDST\x02\x02";
 /// How many hostile peers there are at once: there are places for more.
 pub(super) const PEERS: usize = 40;
+/// And how many of them that grant credits for no receives.
+const LIARS: usize = 256;
 /// How many strangers that say no hello: more than the listener hears at once.
 pub(super) const STRANGERS: usize = 100;
 /// Bytes of the service's own copies, which no call does at once.
@@ -170,14 +172,26 @@ pub(super) fn beside(
     name: &str,
     limit: Duration,
     strikes: usize,
-    attack: impl AsyncFnOnce(SocketAddr, &Attack) + Send + 'static,
+    attack: impl AsyncFn(SocketAddr, &Attack) + Send + Sync + 'static,
+) {
+    among(name, TIMES, limit, strikes, attack);
+}
+
+/// The same of a client that has one share of `times`.
+fn among(
+    name: &str,
+    times: u32,
+    limit: Duration,
+    strikes: usize,
+    attack: impl AsyncFn(SocketAddr, &Attack) + Send + Sync + 'static,
 ) {
     let service = Service::start(StreamOptions::new().timeout(limit));
     let addr = service.addr;
     run(async {
         let mut client = Client::new(addr).await;
         let attack = async move |state: &Attack| attack(addr, state).await;
-        is_served_beside(name, strikes, async || client.visit().await, attack).await;
+        let visit = async || client.visit().await;
+        is_served_among(name, times, strikes, visit, attack).await;
         drop(client);
         service.is_left_alone().await;
     });
@@ -295,7 +309,7 @@ fn strangers_hold_up_no_honest_client() {
     ] {
         let most = STRANGERS;
         beside(name, LONG, most, async move |addr, attack| {
-            strangers(who, most, addr, attack).await;
+            strangers(who.clone(), most, addr, attack).await;
         });
     }
     // And these have one for the time limit.
@@ -309,7 +323,7 @@ fn strangers_hold_up_no_honest_client() {
     ] {
         let most = PEERS;
         beside(name, SHORT, 2 * most, async move |addr, attack| {
-            strangers(who, most, addr, attack).await;
+            strangers(who.clone(), most, addr, attack).await;
         });
         trap.is_untouched();
     }
@@ -400,6 +414,19 @@ impl Kit {
     }
 }
 
+/// So many peers come again and again.
+async fn come(peer: Peer, count: usize, addr: SocketAddr, attack: &Attack) {
+    let kit = Kit::new();
+    let again = async || {
+        while attack.goes_on() {
+            // It ends as the service likes.
+            _ = timeout(2 * LONG, kit.lives(peer, addr, attack)).await;
+            sleep(PACE).await;
+        }
+    };
+    join_all((0..count).map(|_| again())).await;
+}
+
 #[test]
 fn peers_that_break_the_protocol_hold_up_no_honest_client() {
     if needs_soft("an adapter is told of no receives") {
@@ -412,23 +439,36 @@ fn peers_that_break_the_protocol_hold_up_no_honest_client() {
         Peer::IsNotReady,
         Peer::Leaves,
     ] {
-        beside(
-            &format!("{peer:?}"),
-            LONG,
-            PEERS,
-            async move |addr, attack| {
-                let kit = Kit::new();
-                let again = async || {
-                    while attack.goes_on() {
-                        // It ends as the service likes.
-                        _ = timeout(2 * LONG, kit.lives(peer, addr, attack)).await;
-                        sleep(PACE).await;
-                    }
-                };
-                join_all((0..PEERS).map(|_| again())).await;
-            },
-        );
+        // The service has as much to do for one that leaves as for a client.
+        let times = match peer {
+            Peer::Leaves => PEERS as u32 + 1,
+            _ => TIMES,
+        };
+        let name = format!("{peer:?}");
+        among(&name, times, LONG, PEERS, async move |addr, attack| {
+            come(peer, PEERS, addr, attack).await;
+        });
     }
+}
+
+/// The service copies for itself, on the WorkQ that it shares with their streams.
+#[test]
+fn many_peers_without_receives_hold_up_no_copy_of_the_service() {
+    if needs_soft("an adapter is told of no receives") {
+        return;
+    }
+    let service = Service::start(StreamOptions::new().connections(2 * LIARS));
+    let addr = service.addr;
+    run(async {
+        let visit = async || {
+            let work = service.work.upgrade().expect("the service has it");
+            work.lock().await.done().await;
+            sleep(PACE).await;
+        };
+        let lie = async move |attack: &Attack| come(Peer::Lies, LIARS, addr, attack).await;
+        is_served_beside("its own copies", LIARS, visit, lie).await;
+        service.is_left_alone().await;
+    });
 }
 
 /// What a peer does with a stream that keeps to the protocol.

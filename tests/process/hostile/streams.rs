@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::{join, try_join, try_join_all};
 use nix::errno::Errno;
@@ -17,6 +17,7 @@ use support::peer::hex;
 use support::programs::Folder;
 use support::stream::{Net, crosses, hear, offer, say, small};
 use support::*;
+use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_doca::soft::Soft;
 use tokio_doca::{ErrorKind, Mode, WorkQ};
@@ -161,6 +162,44 @@ fn ghosts_take_no_streams() {
             assert!(welcome > 0, "those that there was a place for");
         }
         all_places_are_free(&net).await;
+    });
+}
+
+/// Strangers that are welcome and say nothing more keep all places for the time limit of the
+/// exchange, and then no longer, although they stay.
+#[test]
+fn places_that_silent_strangers_keep_are_free_in_time() {
+    if needs_soft("an adapter cannot see whether its peer is there") {
+        return;
+    }
+    run(async {
+        let (net, blob) = (victim().await, forged(0xff, |_| ()));
+        let mut strangers = Vec::new();
+        let come = async {
+            let begun = Instant::now();
+            for _ in 0..PLACES {
+                let mut socket = TcpStream::connect(net.addr).await.unwrap();
+                say(&mut socket, &offer(HELLO, 8, &blob)).await.unwrap();
+                assert_eq!(heard(&mut socket).await.0, WELCOME);
+                strangers.push(socket);
+            }
+            let connected = net.connector.connect(net.addr).await;
+            // On a loaded machine the first one may have lost its place by now.
+            if begun.elapsed() < SHORT {
+                rejected(connected, ErrorKind::Full);
+            }
+            begun
+        };
+        let (refused, begun) = join(serve(&net, PLACES + 1), come).await;
+        assert!(refused >= PLACES, "{refused} were refused");
+        all_places_are_free(&net).await;
+        assert_quick("a free place", begun.elapsed(), 2 * SHORT);
+        for socket in &mut strangers {
+            let told = in_time("it is refused", heard(socket)).await;
+            assert_eq!(told, (REFUSAL, b"cannot connect".to_vec()));
+            let end = in_time("it is hung up on", socket.read(&mut [0])).await;
+            assert_eq!(end.unwrap_or(0), 0);
+        }
     });
 }
 
