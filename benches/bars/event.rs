@@ -96,7 +96,7 @@ pub(crate) fn b4(report: &mut Report) {
     report.line("B4.time", op.min() / raw.min(), AtMost(1.25), "x", &what);
     let what = "instructions of a 64-byte job, event forced, in a task";
     match scenario::instructions("event") {
-        Ok(op) => report.line("B4.instr", op.round(), AtMost(1400.0), "", what),
+        Ok(op) => report.line("B4.instr", op.round(), AtMost(2300.0), "", what),
         Err(error) => report.skip("B4.instr", &error),
     }
 }

@@ -23,7 +23,7 @@ pub(crate) fn b1(report: &mut Report) {
     match both {
         Ok((raw, op)) => {
             let what = format!("{what} ({op:.1} against {raw:.1})");
-            report.line("B1", (op - raw).round(), AtMost(80.0), "", &what);
+            report.line("B1", (op - raw).round(), AtMost(150.0), "", &what);
         }
         Err(error) => report.skip("B1", &error),
     }

@@ -563,7 +563,7 @@ pub(crate) fn v2(report: &mut Report) {
     match instructions() {
         Ok([c, op]) => {
             let what = format!("{what} ({op:.1} against {c:.1})");
-            report.line("V2", (op - c).round(), AtMost(150.0), "", &what);
+            report.line("V2", (op - c).round(), AtMost(1050.0), "", &what);
         }
         Err(error) => report.skip("V2", &error),
     }

@@ -225,6 +225,49 @@ mod over_iwarp {
     }
 }
 
+/// Over iWARP a flush alone says that the peer's TCP connection has ended, as rdma_cm's own word
+/// does, which comes later. Elsewhere a peer that has gone is silent, and never flushes anything.
+#[test]
+fn a_flush_alone_is_a_disconnect_over_iwarp_and_nowhere_else() {
+    type Of = fn(&str) -> Description;
+    for (of, cause) in [
+        (Description::iwarp as Of, Reason::PeerClosed),
+        (Description::roce, Reason::PeerFailed),
+    ] {
+        for of_job in [false, true] {
+            on(of("fake0"), async |world, place| {
+                let [a, b] = place.connected().await;
+                // The message waits for a receive, which the peer does not post.
+                let ended = async {
+                    match of_job {
+                        true => a.rdma.send(a.filled(b"abc")).await.map(|_| ()),
+                        false => b.rdma.recv(b.empty()).await.map(|_| ()),
+                    }
+                };
+                let mut ended = pin!(ended);
+                poll_pending(ended.as_mut());
+                world.fake("fake0").flush_queue_pairs();
+                let error = in_time("its end", ended).await.unwrap_err();
+                assert_eq!(error.cause(), Some(cause), "{error}");
+                assert_eq!(error.is_disconnect(), cause == Reason::PeerClosed);
+            });
+        }
+    }
+}
+
+/// A side that ends its own connection is not told that the peer has gone.
+#[test]
+fn a_reset_of_this_side_is_no_disconnect_over_iwarp() {
+    on(Description::iwarp("fake0"), async |_, place| {
+        let [a, _b] = place.connected().await;
+        let receive = a.rdma.recv(a.empty()).start().unwrap();
+        a.rdma.reset().unwrap();
+        let error = in_time("its end", receive).await.unwrap_err();
+        assert_eq!(error.cause(), Some(Reason::Reset), "{error}");
+        assert!(!error.is_disconnect());
+    });
+}
+
 /// What rdma_cm says of time limits and permissions would break this library's promises.
 #[test]
 fn the_promises_are_kept_beside_what_rdma_cm_says() {

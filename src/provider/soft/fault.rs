@@ -1,10 +1,11 @@
 //! Faults on request, with which users test their own services.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+use crate::device::{QueueConfig, Signal};
 use crate::error::{ErrorKind, JobError};
 use crate::sync::lock;
 
@@ -39,10 +40,10 @@ pub enum Fault {
     /// Delays the job by this time. Jobs behind it are not delayed. A device without engines
     /// ignores the delay, since it has no thread that could wait.
     Delay(Duration),
-    /// Does the job after this many more jobs of its WorkQ, so that completions come in another
-    /// order. Until then no job of the provider's devices runs inside its submission. If jobs that
-    /// wait in this way take all slots of the WorkQ, no other job can come, and the first of them
-    /// is done.
+    /// Does the job after this many more jobs of its WorkQ on the same device, so that completions
+    /// come in another order. Until then no job of the provider's devices runs inside its
+    /// submission. If jobs of these devices that wait in this way, or never complete, take all
+    /// slots of the WorkQ, no other job can come, and the first that waits on a device is done.
     Behind(u32),
     /// Loses the job: its completion never comes. Its Bufs stay in use until the WorkQ is gone, and
     /// [`shutdown`](crate::WorkQ::shutdown) waits in vain. Drop the future, or give it a time
@@ -104,14 +105,37 @@ pub(super) struct Script {
     inline_below: AtomicUsize,
     unscripted_below: usize,
     held: HeldList,
+    stuck: Mutex<Vec<Weak<Stuck>>>,
 }
 
-/// A party that a Hold stops, and that continues once the Hold is dropped.
+/// The jobs of one WorkQ, on all of the provider's devices, that do not complete by themselves.
+pub(super) struct Stuck {
+    /// Each queue of the WorkQ has this depth and signal.
+    of: (u32, Arc<Signal>),
+    /// The number of such jobs in the lower half; in the upper one, how many of them wait for
+    /// others.
+    pub(super) jobs: AtomicU64,
+}
+
+impl Stuck {
+    pub(super) const BEHIND: u64 = 1 << 32 | Stuck::NEVER;
+    pub(super) const NEVER: u64 = 1;
+
+    /// Returns true if such jobs have all slots, and one of them waits for others, which cannot
+    /// come.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        let jobs = self.jobs.load(Ordering::SeqCst);
+        jobs >> 32 != 0 && jobs as u32 >= self.of.0
+    }
+}
+
+/// A party that a Hold stops, or jobs that take all slots, and that is to look again.
 pub(super) trait Held: Send + Sync {
     fn go_on(&self);
 }
 
-/// All parties that a Hold stops.
+/// All such parties of a provider.
 #[derive(Default)]
 pub(super) struct HeldList(Mutex<Vec<Weak<dyn Held>>>);
 
@@ -145,6 +169,7 @@ impl Faults {
             holds: AtomicUsize::new(0),
             stops: AtomicUsize::new(0),
             held: HeldList::default(),
+            stuck: Mutex::default(),
         }))
     }
 
@@ -199,6 +224,30 @@ impl Faults {
 
     pub(super) fn held(&self) -> &HeldList {
         &self.0.held
+    }
+
+    /// Returns what the queues of a WorkQ share.
+    pub(super) fn stuck(&self, of: &QueueConfig) -> Arc<Stuck> {
+        let mut list = lock(&self.0.stuck);
+        list.retain(|known| known.strong_count() > 0);
+        let mut known = list.iter().filter_map(Weak::upgrade);
+        if let Some(known) = known.find(|it| Arc::ptr_eq(&it.of.1, &of.signal)) {
+            return known;
+        }
+        let of = (of.depth, Arc::clone(&of.signal));
+        let jobs = AtomicU64::new(0);
+        let new = Arc::new(Stuck { of, jobs });
+        list.push(Arc::downgrade(&new));
+        new
+    }
+
+    /// Counts a job that does not complete by itself. The last one that the WorkQ has a slot for
+    /// may let another device continue.
+    pub(super) fn add_stuck(&self, stuck: &Stuck, job: u64) {
+        stuck.jobs.fetch_add(job, Ordering::SeqCst);
+        if stuck.is_full() {
+            self.0.held.go_on();
+        }
     }
 
     /// Stops inline jobs. A broken queue must see every job to refuse it, and a job that waits for

@@ -13,7 +13,7 @@ use super::copy;
 use super::counter::Counter;
 use super::engine::{Driver, Engine, QueueWorker, Rings, Task, Work};
 use super::event::{SoftEvent, SoftPort};
-use super::fault::Fault;
+use super::fault::{Fault, Stuck};
 use super::ports::Ports;
 use super::rdma::SoftEndpoint;
 use super::shared::DeviceShared;
@@ -45,6 +45,7 @@ struct Own {
     /// Both are in one word, since a thread that read between two writes would see neither, and
     /// sleep.
     next: AtomicU64,
+    stuck: Arc<Stuck>,
 }
 
 // SAFETY: one thread at a time reaches `worker` (`reap`'s contract); the other fields are Sync.
@@ -59,7 +60,8 @@ impl SoftQueue {
         engine: Option<Arc<Engine>>,
     ) -> SoftQueue {
         let (rings, consumer) = Rings::open(config);
-        let worker = QueueWorker::new(consumer, device.faults.clone());
+        let stuck = device.faults.stuck(config);
+        let worker = QueueWorker::new(consumer, device.faults.clone(), Arc::clone(&stuck));
         let own = match &engine {
             Some(engine) => {
                 engine.serve(worker);
@@ -70,6 +72,7 @@ impl SoftQueue {
                 Some(Own {
                     worker: UnsafeCell::new(worker),
                     next: AtomicU64::new(0),
+                    stuck,
                 })
             }
         };
@@ -107,7 +110,8 @@ impl SoftQueue {
     fn has_own_work(&self) -> bool {
         self.own.as_ref().is_some_and(|own| {
             let next = own.next.load(Relaxed);
-            (next & 1 != 0 || self.rings.has_work(next / 2)) && !self.device.faults.is_held()
+            (next & 1 != 0 || self.rings.has_work(next / 2) || own.stuck.is_full())
+                && !self.device.faults.is_held()
         })
     }
 }

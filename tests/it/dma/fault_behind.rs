@@ -2,9 +2,10 @@
 //! inside the call.
 
 use futures::FutureExt;
+use futures::future::{join_all, select};
 use support::*;
-use tokio_doca::Mode;
-use tokio_doca::soft::Soft;
+use tokio_doca::soft::{Fault, Soft};
+use tokio_doca::{BufPool, Dma, Mmap, Mode, WorkQ};
 
 fn devices() -> [Soft; 2] {
     let inline = Soft::builder().defer(false);
@@ -108,5 +109,82 @@ fn a_job_behind_others_in_a_queue_that_breaks_down_is_counted_no_more() {
             next.soft.faults().clear();
             until("jobs are inline again", || is_inline(&next)).await;
         });
+    }
+}
+
+/// The contexts of two devices on a WorkQ of four slots, each with a pool.
+fn two_on_a_workq(soft: &Soft, mode: Mode) -> (WorkQ, [(Dma, BufPool); 2]) {
+    let workq = WorkQ::builder().depth(4).mode(mode).build().unwrap();
+    let sides = ["pf0", "pf1"].map(|name| {
+        let device = soft.open(name).unwrap();
+        let mmap = Mmap::builder().device(&device).alloc(64 * ELEMENT).unwrap();
+        let pool = BufPool::builder(&mmap).element_size(ELEMENT).build();
+        let dma = Dma::builder(&device).attach(&workq).unwrap();
+        (dma, pool.unwrap())
+    });
+    (workq, sides)
+}
+
+async fn copy((dma, pool): &(Dma, BufPool)) {
+    let (src, dst) = (pool.alloc().await, pool.alloc().await);
+    src.extend_from_slice(b"abc").unwrap();
+    assert_eq!(dma.copy(&src, &dst).await, Ok(3));
+}
+
+/// Four copies of each device, of which each bit of `mix` puts one behind others.
+async fn all_end(soft: &Soft, sides: &[(Dma, BufPool); 2], mix: u32) {
+    for at in 0..8 {
+        let behind = mix >> at & 1 == 1;
+        let fault = [Fault::Pass, Fault::Behind(9)][usize::from(behind)];
+        soft.faults().push(fault);
+    }
+    let all = join_all((0..8).map(|at| copy(&sides[at % 2])));
+    // Those behind others need some that follow.
+    let more = async {
+        loop {
+            copy(&sides[0]).await;
+            copy(&sides[1]).await;
+            tokio::task::yield_now().await;
+        }
+    };
+    let (all, more) = (std::pin::pin!(all), std::pin::pin!(more));
+    in_time("all copies", select(all, more)).await;
+}
+
+#[test]
+fn jobs_behind_others_on_two_devices_do_not_stop_their_workq() {
+    for mode in modes() {
+        for soft in devices() {
+            run(async {
+                let (workq, sides) = two_on_a_workq(&soft, mode);
+                for mix in 0..1 << 8 {
+                    all_end(&soft, &sides, mix).await;
+                }
+                until("nothing is in flight", || workq.in_flight() == 0).await;
+            });
+        }
+    }
+}
+
+#[test]
+fn a_job_behind_others_is_done_once_lost_jobs_of_another_device_have_all_other_slots() {
+    for mode in modes() {
+        for soft in devices() {
+            run(async {
+                let (workq, sides) = two_on_a_workq(&soft, mode);
+                let mut copies = Vec::new();
+                for (at, script) in [(0, "behind:9"), (1, "lost"), (1, "lost"), (1, "lost")] {
+                    soft.faults().push_script(script).unwrap();
+                    let mut one = Box::pin(copy(&sides[at]));
+                    poll_pending(one.as_mut());
+                    copies.push(one);
+                }
+                let one = copies.remove(0);
+                // Without an engine each device does its jobs when one of them is polled.
+                let others = join_all(copies);
+                in_time("the one behind others", select(one, others)).await;
+                assert_eq!(workq.in_flight(), 3);
+            });
+        }
     }
 }

@@ -310,6 +310,15 @@ impl Fake {
         }
     }
 
+    /// All its queue pairs go to the state Error, as the kernel does over iWARP once the peer's TCP
+    /// connection ends: all that is posted is flushed, and no event says why.
+    pub fn flush_queue_pairs(self) {
+        let mut fabric = lock();
+        for qp in fabric.of_adapter(self).0 {
+            fabric.fail_qp(qp);
+        }
+    }
+
     /// All its completion queues fail, with an event: polling them says -1 from now on.
     pub fn fail_completion_queues(self) {
         let mut fabric = lock();

@@ -1,9 +1,11 @@
 //! The half of a queue that does its jobs. The engine's thread drives it or, on a device without
 //! engines, the thread that reaps the queue.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::super::fault::{Fault, Faults};
+use super::super::fault::{Fault, Faults, Stuck};
 use super::rings::{Consumer, Work};
 use crate::device::CpuState;
 use crate::error::JobError;
@@ -36,8 +38,8 @@ pub(in super::super) struct QueueWorker {
     faults: Faults,
     /// Jobs that the script deferred, oldest first.
     deferred: Vec<(Until, Work)>,
-    /// The number of jobs that the script has lost.
-    lost: usize,
+    /// The jobs of the WorkQ that do not complete by themselves, those of `deferred` among them.
+    stuck: Arc<Stuck>,
     /// A job that is done in parts, and the number of bytes that are done.
     begun: Option<(Work, usize)>,
     /// The CPU's progress with a job that it computes in parts.
@@ -54,12 +56,16 @@ enum Until {
 }
 
 impl QueueWorker {
-    pub(in super::super) fn new(consumer: Consumer, faults: Faults) -> QueueWorker {
+    pub(in super::super) fn new(
+        consumer: Consumer,
+        faults: Faults,
+        stuck: Arc<Stuck>,
+    ) -> QueueWorker {
         QueueWorker {
             consumer,
             faults,
             deferred: Vec::new(),
-            lost: 0,
+            stuck,
             begun: None,
             cpu: CpuState::default(),
         }
@@ -172,7 +178,7 @@ impl QueueWorker {
                 let until = Instant::now()
                     .checked_add(time)
                     .map_or(Until::Retired, Until::Time);
-                self.deferred.push((until, work));
+                self.defer(until, work);
             }
             Fault::Pass | Fault::QueueFull | Fault::Delay(_) => {
                 return self.go_on(driver, work, 0);
@@ -185,10 +191,10 @@ impl QueueWorker {
             ),
             Fault::Behind(jobs) => {
                 let until = Until::Completed(self.consumer.completed().saturating_add(jobs.into()));
-                self.deferred.push((until, work));
+                self.defer(until, work);
             }
             Fault::Lost => {
-                self.lost += 1;
+                self.faults.add_stuck(&self.stuck, Stuck::NEVER);
                 self.consumer.lose(work);
             }
             Fault::Queue => {
@@ -203,9 +209,16 @@ impl QueueWorker {
         true
     }
 
-    /// Permits inline jobs again, if this deferred job prevented them.
+    fn defer(&mut self, until: Until, work: Work) {
+        let job = until.stuck();
+        self.deferred.push((until, work));
+        self.faults.add_stuck(&self.stuck, job);
+    }
+
+    /// Counts this deferred job no more, and permits inline jobs again, if it prevented them.
     #[cold]
     fn waits_no_more(&self, until: &Until) {
+        self.stuck.jobs.fetch_sub(until.stuck(), Ordering::SeqCst);
         if let Until::Completed(_) = until {
             self.faults.resume_inline();
         }
@@ -224,10 +237,7 @@ impl QueueWorker {
         } else {
             self.consumer.completed()
         };
-        // If all slots are taken by deferred and lost jobs, no further job can come that the
-        // deferred ones wait for.
-        let is_full = self.deferred.len() + self.lost == self.consumer.depth();
-        let stuck = is_full && self.due().is_none();
+        let stuck = self.stuck.is_full();
         let due = self.deferred.iter().enumerate().filter(|(_, (until, _))| {
             until.is_due(now, completed) || stuck && matches!(until, Until::Completed(_))
         });
@@ -269,6 +279,15 @@ impl Until {
         match self {
             Until::Time(time) => Some(*time),
             Until::Completed(_) | Until::Retired => None,
+        }
+    }
+
+    /// Returns what the job counts as among those that do not complete by themselves.
+    fn stuck(&self) -> u64 {
+        match self {
+            Until::Time(_) => 0,
+            Until::Completed(_) => Stuck::BEHIND,
+            Until::Retired => Stuck::NEVER,
         }
     }
 

@@ -141,7 +141,6 @@ impl Rings {
         });
         let consumer = Consumer {
             rings: Arc::clone(&rings),
-            depth,
             begun: 0,
             finished: 0,
             completed: 0,
@@ -307,7 +306,6 @@ impl Work {
 /// The engine's side of the rings. Its one owner does the jobs.
 pub(in super::super) struct Consumer {
     rings: Arc<Rings>,
-    depth: usize,
     /// The next position of `jobs` to be taken.
     begun: u64,
     /// The next position of `done` to be filled.
@@ -364,11 +362,6 @@ impl Consumer {
     /// Counts a job that the script loses: it is done, but never gets a completion.
     pub(super) fn lose(&mut self, _: Work) {
         self.completed += 1;
-    }
-
-    /// Returns the maximum number of jobs in flight.
-    pub(super) fn depth(&self) -> usize {
-        self.depth
     }
 
     /// Returns how many jobs have completed or were lost.

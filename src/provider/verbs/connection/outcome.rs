@@ -114,7 +114,7 @@ impl RcConnection {
             }
             _ => true,
         };
-        let news = self.fail(inner, cause.unwrap_or(JobError::of(Reason::PeerFailed)));
+        let news = self.fail(inner, cause.unwrap_or(self.patience.flushed()));
         let is_first = inner.first_failed == Some(token);
         let result = match (inner.state, cause) {
             (EndpointState::Error(first), _) if is_first => first,
@@ -135,7 +135,7 @@ impl RcConnection {
             return false;
         }
         let cause = status::cause(Failed::Probe, wc.status, wc.vendor_err, &self.patience);
-        self.fail_later(inner, cause.unwrap_or(JobError::of(Reason::PeerFailed)))
+        self.fail_later(inner, cause.unwrap_or(self.patience.flushed()))
     }
 }
 

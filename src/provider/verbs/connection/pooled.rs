@@ -187,7 +187,7 @@ impl RcConnection {
                 &self.patience,
             ) {
                 Some(cause) => self.fail(inner, cause),
-                None => self.fail_later(inner, JobError::of(Reason::PeerFailed)),
+                None => self.fail_later(inner, self.patience.flushed()),
             };
         }
         let (arrival, len) = arrival(wc, room);

@@ -54,6 +54,18 @@ pub(in super::super) fn cause(
     }
 }
 
+impl PeerTimeouts {
+    /// Why a queue pair has flushed, if this side has not ended it. Over iWARP the kernel does so
+    /// as the peer's TCP connection ends, which may be seen before rdma_cm's word of it. Elsewhere
+    /// a peer that has gone is silent: one that is there has broken a rule.
+    pub(in super::super) fn flushed(&self) -> JobError {
+        JobError::of(match self.iwarp {
+            true => Reason::PeerClosed,
+            false => Reason::PeerFailed,
+        })
+    }
+}
+
 /// Returns the error of a copy that failed.
 pub(in super::super) fn device(status: ibv_wc_status, vendor: u32) -> JobError {
     let kind = match status {
