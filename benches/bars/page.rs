@@ -69,7 +69,7 @@ const WHY: &[(&[&str], &str)] = &[
     ),
     (
         &["R2", "R2.socket"],
-        "A message takes seven locks and 21 locked instructions",
+        "A message takes eight locks and 17 locked instructions",
     ),
     (
         &["R4"],

@@ -219,7 +219,8 @@ impl RecvTable {
         if count == 0 {
             return;
         }
-        self.free.fetch_sub(count, Ordering::SeqCst);
+        // Written under the lock alone, and nobody waits for there to be fewer: no exchange.
+        self.free.store(table.free.len() - count, Ordering::Release);
         // Popped from behind: most often it is one, and a drain costs more than posting it.
         rooms.reverse();
         let taken = std::iter::from_fn(|| rooms.pop().zip(table.free.pop()));
