@@ -7,7 +7,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// The address, the length and the key of exported memory, as the peers of a connection use them.
 ///
 /// [`Mmap::export_rdma`](crate::Mmap::export_rdma) and
-/// A program without this library has another format for the same data. This type is for exchanging
+/// [`RemoteMmap::from_export`](crate::mem::RemoteMmap::from_export) carry the address in a blob. A
+/// program without this library has another format for the same data. This type is for exchanging
 /// addresses with such a program.
 ///
 /// ```no_run
