@@ -227,7 +227,7 @@ impl<'a> Turn<'a> {
     }
 
     /// Notifies of the batch that was reaped, and reaps more while there may be more, for at most
-    /// [`BATCHES`] batches. `from` is the number of the queue to begin with.
+    /// `BATCHES` batches. `from` is the number of the queue to begin with.
     #[inline(always)]
     fn go_on(&mut self, mut from: usize) {
         for _ in 1..BATCHES {
