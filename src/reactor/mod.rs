@@ -1,6 +1,6 @@
 //! Jobs in flight: where they are kept, how their completions are collected, and what is notified.
 //!
-//! # The life of a Job that is not finished inline
+//! # The life of a job that is not finished inline
 //!
 //! ```text
 //!  Op (in a task)                     WorkQ                              device

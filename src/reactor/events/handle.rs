@@ -251,7 +251,7 @@ impl Events {
         }
     }
 
-    /// Returns whether a thread or loop polls for the WorkQ, where there is no runtime.
+    /// Returns an error unless a thread or loop polls for the WorkQ; there is no runtime here.
     #[cold]
     fn heard_elsewhere<T: Driven>(&self, driven: &T) -> Result<(), JobError> {
         let is_heard = self.lent.load(Ordering::Relaxed) || this_thread::is_in_block_on(driven);

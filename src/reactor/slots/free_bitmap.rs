@@ -22,7 +22,7 @@ struct Word {
 
 pub(in crate::reactor) struct FreeBitmap {
     words: Box<[Word]>,
-    /// The number of words less one, and its power of two: it is one.
+    /// The number of words, which is a power of two, less one; and the exponent of that power.
     mask: usize,
     shift: u32,
     slots: usize,

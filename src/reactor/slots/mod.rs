@@ -1,4 +1,4 @@
-//! The Slots of a WorkQ: one for each job in flight that was not finished inline.
+//! The slots of a WorkQ: one for each job in flight that was not finished inline.
 //!
 //! `table` has all slots, and `free_bitmap` says which are free. `slot` is the life of one slot,
 //! and `phases` names its phases, which other files count. A slot keeps the Leases of its job

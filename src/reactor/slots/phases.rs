@@ -1,4 +1,4 @@
-//! The phases of a Slot, and sets of them.
+//! The phases of a slot, and sets of them.
 //!
 //! ```text
 //!         fill            register             stored
@@ -41,7 +41,7 @@ const fn bit(phase: u64) -> u32 {
 }
 
 impl Phases {
-    /// Returns the phase of a Slot in this state.
+    /// Returns the phase of a slot in this state.
     pub(in crate::reactor) fn of(state: u64) -> Phases {
         Phases(1 << (state & PHASE))
     }

@@ -37,7 +37,7 @@ impl Table {
         }
     }
 
-    /// Takes a free Slot.
+    /// Takes a free slot.
     #[inline]
     pub(in crate::reactor) fn take(&self) -> Option<ReservedSlot<'_>> {
         let index = self.free.take()?;
@@ -200,7 +200,7 @@ impl ReservedSlot<'_> {
         std::ptr::eq(self.table, table)
     }
 
-    /// Fills the Slot. The device may see it from here on.
+    /// Fills the slot. The device may see it from here on.
     #[inline(always)]
     pub(in crate::reactor) fn fill(self, held: JobLeases, target: Option<Target>) -> Token {
         let ReservedSlot { slot, index, .. } = *ManuallyDrop::new(self);

@@ -192,7 +192,7 @@ impl Registry {
         }
     }
 
-    /// Makes all Ops that have a place, or wait for one, poll again.
+    /// Makes all operations that have an entry, or wait for one, poll again.
     pub(in crate::reactor) fn wake_all(&self) {
         self.each(|table, changed| {
             table.wake_all();

@@ -116,7 +116,7 @@ impl Shared {
     }
 
     /// Asks every queue to signal its next completion. Returns true if completions wait already. If
-    /// it returns false the caller need not poll again: each later completion signals.
+    /// it returns false the caller need not poll again: the next completion signals.
     pub(in crate::reactor) fn arm(&self) -> bool {
         self.counts.armed();
         // Other threads rely on an event once one is expected, even if a provider panics before it

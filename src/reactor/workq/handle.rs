@@ -1,4 +1,4 @@
-//! The queue that Jobs go into and Completions come out of.
+//! The queue that jobs go into and completions come out of.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::events::Driven;
 use crate::reactor::mode::{Mode, Policy};
 
-/// The queue that Jobs go into and Completions come out of (Core guide 3.4.3).
+/// The queue that jobs go into and completions come out of (Core guide 3.4.3).
 ///
 /// Clones are handles of the same queue. It can be used from any task on any thread. If the queue
 /// is full, an operation that is awaited waits its turn, in order. Dropping the last handle never

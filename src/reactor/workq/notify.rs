@@ -165,7 +165,7 @@ pub(super) fn notify(shared: &Shared, whom: Notify, outside: &GateLeft) {
                     shared.give_stream_slot_back();
                 }
                 run.completed(node, outcome);
-                // The last handle may drop a waker of the application's.
+                // The last handle may drop a waker of the application.
                 discard(run);
             }
         }

@@ -43,10 +43,10 @@ pub(in crate::reactor) struct Shared {
     /// A turn was signalled for that notifies more waiters in line, for slots or for entries of
     /// other tables.
     pub(in crate::reactor) signalled: AtomicBool,
-    /// The futures that wait for the end of the last Job.
+    /// The futures that wait for the end of the last job.
     pub(super) drained: Waiters,
-    /// The runs of graphs that sleep. A run has no waker in its Slots, so that `wake_all` reaches
-    /// it here.
+    /// The runs of graphs that sleep. A run has no waker in its slots, so `wake_all` reaches it
+    /// here.
     pub(super) runs: Waiters,
     /// What else the next turn shall do: `turn.rs` has the bits.
     pub(in crate::reactor) requests: AtomicU8,

@@ -49,7 +49,7 @@ pub struct Stats {
     /// failed or the connection had ended. A regular end flushes the receives that are still
     /// posted.
     pub flushed: u64,
-    /// The number of jobs that devices have. Some may have completed without being collected.
+    /// The number of jobs that devices have. Some may have completed, and are not collected yet.
     pub in_flight: u64,
     /// The number of results that were not fetched: their operation was not polled since, or was
     /// forgotten, or they wait for the caller's own loop.

@@ -45,7 +45,7 @@ impl<J> Prepared<J> {
         drop(self.leases.take());
     }
 
-    /// Takes the Leases, for a Slot.
+    /// Takes the Leases, for a slot.
     #[inline(always)]
     fn hand_over(&mut self) -> Leases {
         self.leases.take().expect("a job is submitted once")
@@ -145,7 +145,7 @@ impl Attachment {
         let error = refused.unwrap_or(JobError::device(ErrorKind::Unexpected, 0));
         let mut why = None;
         for &(token, _) in rest {
-            // SAFETY: filled above, and the device refused the Job: it never saw it (duty 3).
+            // SAFETY: filled above, and the device refused the job: it never saw it (duty 3).
             why.get_or_insert(unsafe { self.undo(token, error, completed) });
         }
         why
@@ -176,17 +176,17 @@ impl Attachment {
             // SAFETY: filled above, and given to no device.
             return Err(unsafe { self.undo(token, error, completed) });
         }
-        // SAFETY: the Slot holds the Leases of the job's memory, as the caller promises, and keeps
+        // SAFETY: the slot holds the Leases of the job's memory, as the caller promises, and keeps
         // them until its completion is reaped, or until the device drops the table (`retire`). A
-        // Slot is one job, and there are as many as the queue's depth. The completion comes out of
-        // this context's queue.
+        // slot is one job, and there are as many slots as the queue's depth. The completion comes
+        // out of this context's queue.
         let submitted = unsafe { self.to.submit(&[(token, job)]) };
         if submitted.accepted > 0 {
             return Ok(token);
         }
         let refused = submitted.refused;
         let error = refused.unwrap_or(JobError::device(ErrorKind::Unexpected, 0));
-        // SAFETY: filled above, and the device refused the Job: it never saw it (duty 3).
+        // SAFETY: filled above, and the device refused the job: it never saw it (duty 3).
         Err(unsafe { self.undo(token, error, completed) })
     }
 
