@@ -171,9 +171,9 @@ impl<C: HasAttachment> JobFuture<C> {
     }
 }
 
-/// A slot that was taken while the device, which may panic, tries to finish its job inline. If this
-/// is dropped, the slot is freed, and a waiter in line and the futures that wait for a shutdown are
-/// notified.
+/// A slot that was taken for a job, which the device tries to finish inline meanwhile, and may
+/// panic. If this is dropped, the slot is freed, and a waiter in line and the futures that wait for
+/// a shutdown are notified.
 pub(crate) struct Reserved<'a> {
     shared: &'a Shared,
     slot: Option<ReservedSlot<'a>>,

@@ -150,7 +150,7 @@ impl RunWaiter {
         self.node.is_linked()
     }
 
-    /// Makes sure that the end of a job is noticed that was just submitted, although its run does
+    /// Makes sure that the end of a job that was just submitted is noticed, although its run does
     /// not wait for it. If there is a runtime, it arms for an event, even if all waiters poll
     /// busily. Without a runtime, the next operation that waits notices the end.
     pub(crate) fn attend(at: &Attachment) {

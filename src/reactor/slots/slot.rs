@@ -245,8 +245,8 @@ impl Slot {
         self.owned_in(OVER);
         // SAFETY: Done: the cells are the operation's.
         let result = unsafe { replace(&self.result, Ok(0)) };
-        // SAFETY: as above. (If the operation registered while the reaper completed, its waker was
-        // left.)
+        // SAFETY: as above. (If the operation registered while the reaper completed the job, its
+        // waker is still in the cell.)
         let target = unsafe { replace(&self.target, None) };
         self.free();
         drop_target(target);
