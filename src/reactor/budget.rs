@@ -5,9 +5,10 @@
 //! as much as the copy. So a thread asks for one unit for eight small copies, or for one of 64 KiB:
 //! an endless loop of copies yields after 1,024 small or 128 large ones.
 //!
-//! Copies and hashes ask before they begin ([`proceed`]). What must be submitted in the order in
-//! which it is polled first (messages, receives, jobs of a sync event), or has waited in line, is
-//! charged afterwards ([`finished`]), and its outcome is kept if the budget is spent.
+//! Copies and hashes ask before they begin ([`proceed`]). Two kinds of jobs are charged afterwards
+//! ([`finished`]), and their outcome is kept if the budget is spent: those that must be submitted
+//! in the order in which they are polled first (messages, receives, jobs of a sync event), and
+//! those that have waited in line.
 
 use std::cell::Cell;
 use std::task::{Context, Poll, ready};

@@ -176,8 +176,8 @@ fn poll(entry: &mut PostedEntry, shared: &Arc<Shared>, cx: &mut Context<'_>) -> 
         PostedEntry::Wait(wait) => wait.poll(shared, cx.waker()).map(End::Waited),
         PostedEntry::Run(run) => {
             let _doing = this_thread::enter_own_loop(&**shared);
-            // The loop may run in a task. If the budget of that task is spent, the loop decides
-            // whether to continue.
+            // The loop may run in a task. A spent budget of that task does not stop the run: the
+            // loop polls it again anyway.
             let run = pin!(unconstrained(poll_fn(|cx| run.as_mut().poll(cx))));
             run.poll(cx).map(End::Run)
         }

@@ -1,4 +1,4 @@
-//! Waiting until nothing is in flight.
+//! The shutdown of a WorkQ, which waits until nothing is in flight.
 
 use std::future::Future;
 use std::pin::Pin;
