@@ -1,5 +1,5 @@
-//! The first frame of each side: who is asked for, whether that is granted, and how long messages
-//! may be.
+//! The first frame of each side: the service that the client asks for, whether it is admitted, and
+//! how long messages may be.
 //!
 //! ```text
 //! client:  "TDCH" version:u8 max_message:u16 name...        service:  "TDCH" version:u8 status:u8 max_message:u16

@@ -1,4 +1,4 @@
-//! A service: who comes, who is greeted, and who is there.
+//! A service: the clients that come, those that are greeted, and those that are connected.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -78,7 +78,7 @@ pub struct Service {
 /// Whom to greet, and how.
 struct Arrivals {
     listener: PatientListener,
-    /// Those who have not said what they want, the oldest first.
+    /// The clients that have not sent their greeting; the oldest comes first.
     greetings: VecDeque<Greeting>,
     config: ChannelBuilder,
     name: Arc<str>,

@@ -178,7 +178,7 @@ impl Socket {
         }
     }
 
-    /// Ends both directions: who waits here or there is woken.
+    /// Ends both directions, which wakes the tasks that wait on either side.
     pub(crate) fn hang_up(&self) {
         either!(self, stream => process::hang_up(stream.as_fd()));
     }
@@ -193,8 +193,8 @@ impl Socket {
         self.peer.clone()
     }
 
-    /// Returns true if the other end of a Unix socket is a process of this user: who connected, or
-    /// who listened.
+    /// Returns true if the other end of a Unix socket is a process of this user: the one that
+    /// connected, or the one that listened.
     pub(super) fn is_of_this_user(&self) -> bool {
         self.peer.user_id().is_some_and(process::is_own_user)
     }
@@ -287,7 +287,8 @@ fn nobody_listens(op: &'static str, addr: impl std::fmt::Display, error: io::Err
     Error::new(ErrorKind::ConnectionAborted, op, text).with_source(error)
 }
 
-/// Waits for a place in the line, on another thread, since no event tells a runtime of one.
+/// Waits until the service's backlog takes the connection, on another thread, since no event
+/// notifies a runtime of that.
 async fn stand_in_line(op: &'static str, address: UnixAddr) -> Result<nix::Result<Guarded>> {
     let mut call = Blocking::new();
     let deadline = deadline(PATIENCE);

@@ -42,7 +42,7 @@ pub(in crate::mem) enum Pushed {
     Home,
     /// The list is closed and this was the last: the caller owns the end.
     Last,
-    /// Somebody waits, and the caller said that it cannot wake: nothing was done.
+    /// A task waits, and the caller has said that it cannot wake one: nothing was done.
     Waited,
 }
 

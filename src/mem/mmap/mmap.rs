@@ -234,7 +234,7 @@ impl MmapInner {
         self.access
     }
 
-    /// Returns true if somebody else may write the memory at any time.
+    /// Returns true if another process may write the memory at any time.
     pub(in crate::mem) fn is_shared(&self) -> bool {
         self.access.peer_writable() || self.memory.is_foreign()
     }
