@@ -92,7 +92,8 @@ impl BlockingSyncEvent {
                     return Ok(value);
                 }
             }
-            // Where there are more that spin than CPUs nobody would come to set it.
+            // If more threads spin than there are CPUs, the thread that sets the event would not
+            // run.
             std::thread::yield_now();
         }
     }
