@@ -23,7 +23,8 @@ use crate::error::{Error, Result};
 use crate::sync::{Polled, lock, log};
 
 const ACCEPT: &str = "Service::accept";
-/// How many may have connected and not greeted: the next takes the place of the oldest.
+/// The maximum number of clients that have connected and not greeted. The next one takes the slot
+/// of the oldest.
 const SILENT: usize = 64;
 /// How many come in one turn.
 const TURN: usize = 64;

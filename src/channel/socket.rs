@@ -33,8 +33,7 @@ thread_local! {
     static CHECKED: Cell<Option<runtime::Id>> = const { Cell::new(None) };
 }
 
-/// A connected socket. What it does is asked for by `&self`, so that both directions continue at
-/// once.
+/// A connected socket. Its calls take `&self`, so that both directions continue at once.
 pub(crate) struct Socket {
     pub(super) stream: Stream,
     peer: Peer,
@@ -149,7 +148,7 @@ impl Socket {
         self.write_all(outbox.bytes()).await
     }
 
-    /// Writes all of it.
+    /// Writes all of these bytes.
     pub(crate) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             self.writable().await?;

@@ -30,7 +30,7 @@ pub(in crate::mem) const MAX: usize = CLOSED as usize;
 pub(in crate::mem) struct FreeList {
     head: AtomicU64,
     next: Box<[AtomicU32]>,
-    /// How many are home for good, after `close`.
+    /// The number of elements that are home for good, after `close`.
     home: AtomicU32,
 }
 

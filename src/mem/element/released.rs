@@ -16,7 +16,7 @@ use super::element::Handle;
 use crate::mem::ranges::LeaseWord;
 use crate::sync::{EachProcess, Mutex, Process, discard, lock, wake};
 
-/// Those that wait.
+/// The futures that wait, by the address of their element.
 pub(in crate::mem) struct Watches(Mutex<List>);
 
 struct List {

@@ -142,7 +142,7 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         })
     }
 
-    /// A job that is made of both sides.
+    /// Returns the job that is made of both sides.
     #[inline(always)]
     pub(crate) fn lend<J: OnLent>(
         self,

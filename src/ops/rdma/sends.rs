@@ -24,7 +24,7 @@ use crate::sync::wake;
 
 /// The sends of one stream.
 pub(crate) struct Sends {
-    /// For one of the Slots that streams may hold, and then for a free one.
+    /// Waits for one of the Slots that streams may hold, and then for a free one.
     share: Pin<Box<StreamSlotWaiter>>,
     line: Pin<Box<RunWaiter>>,
     ends: Arc<Ends>,
@@ -40,7 +40,7 @@ pub(crate) struct Sends {
 pub(super) struct Ends {
     /// Since they were taken last.
     ended: AtomicU32,
-    /// In all, modulo 2^32.
+    /// The number of sends that have succeeded, modulo 2^32.
     succeeded: AtomicU32,
     /// Why the first one failed that did.
     error: OnceLock<JobError>,
