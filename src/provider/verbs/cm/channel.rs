@@ -1,4 +1,4 @@
-//! The event channel of the process, and whom its events are for.
+//! The event channel of the process, and the handlers of its events.
 #![expect(unsafe_code, reason = "calls librdmacm")]
 
 use std::cell::Cell;
@@ -17,27 +17,28 @@ use super::id::CmId;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{EachProcess, Process, Threads, lock, log};
 
-/// Whom the events of an id are for.
+/// A handler of the events of an id.
 pub(in super::super) trait Handler: Send + Sync {
-    /// On the watcher's thread, among others: it does not wait.
+    /// Handles an event. The watcher, among others, calls this, so that it must not wait.
     fn handle(self: Arc<Self>, event: CmEvent);
 
-    /// A peer asks for a connection. The id is that of the connection, which whoever drops it
-    /// refuses. As for `handle`, and it wakes the application at most.
+    /// Handles a peer's request for a connection, which has this id. Dropping the id refuses the
+    /// request. As for `handle`: this does no more than wake the application.
     fn offer(&self, _id: CmId, _event: CmEvent) {}
 }
 
-/// When it is too late, and who is told then.
+/// A time limit, and the handler that is notified when it has passed.
 type Deadline = (Instant, Arc<dyn Handler>);
 
 /// librdmacm, with the event channel of this process, which stays open until the process ends.
 pub(in super::super) struct Cm {
     pub(super) table: &'static CmTable,
     channel: NonNull<rdma_event_channel>,
-    /// A child of fork(2) has a copy, and its parent's ids are not its own.
+    /// The process that opened the channel. A child of fork(2) has a copy, and must not use the ids
+    /// of its parent.
     process: Process,
     handlers: Mutex<HashMap<u64, Weak<dyn Handler>>>,
-    /// Those that shall be notified once the time has passed. They are kept until then.
+    /// The handlers that are notified once their time limit has passed. They are kept until then.
     waiting: Mutex<HashMap<u64, Deadline>>,
 }
 
@@ -48,25 +49,25 @@ unsafe impl Sync for Cm {}
 
 static CM: OnceLock<Cm> = OnceLock::new();
 
-/// Its own threads: those of [`elsewhere`](crate::sync::elsewhere) may all wait for peers, while
-/// events of other connections are to be heard at once.
+/// The threads that do steps. They are not those of [`elsewhere`](crate::sync::elsewhere), which
+/// may all wait for peers, while the events of other connections must be handled at once.
 static THREADS: EachProcess<Threads> = EachProcess::new(|| Threads::new(8));
 
-/// Those that may wait for peers that do not answer, over iWARP: neither the steps of other
-/// connections wait for them, nor calls of the application's.
+/// Threads that may wait for peers which do not answer, over iWARP. Neither the steps of other
+/// connections nor calls of the application wait for them.
 static WAITING: EachProcess<Threads> = EachProcess::new(|| Threads::new(64));
 
-/// Does what waits for the peer of a connection that the kernel makes over iWARP.
+/// Runs a function that waits for a peer, while the kernel makes a connection over iWARP.
 pub(in super::super) fn wait_for_peer(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     WAITING.get().run(Box::new(run))
 }
 
 thread_local! {
-    /// This is one of `THREADS`.
+    /// Whether the current thread is one of `THREADS`.
     static STEPS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does what may block, and waits for no peer.
+/// Runs a function that may block, but waits for no peer.
 pub(in super::super) fn step(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     THREADS.get().run(Box::new(|| {
         STEPS.set(true);
@@ -74,7 +75,7 @@ pub(in super::super) fn step(run: impl FnOnce() + Send + 'static) -> std::io::Re
     }))
 }
 
-/// As `step`, for what takes no lock: on a thread of steps it is done at once.
+/// As `step`, for a function that takes no lock. A thread that does steps runs it at once.
 pub(super) fn step_at_once(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     if STEPS.get() {
         run();
@@ -90,8 +91,8 @@ impl Cm {
     /// connection manager: no library, or no support in the kernel. `BadState` in a child of
     /// fork(2).
     pub(in super::super) fn get(context: &Context) -> Result<&'static Cm> {
-        // Before any lock: a child may have inherited a locked one. It has no watcher either, and
-        // opens no adapter of its own.
+        // This comes before any lock, since a child of fork may have inherited a locked one. Such a
+        // child has no watcher either, and cannot open an adapter.
         if context.is_forked() {
             let text =
                 "this process is a fork of one that has the adapter open: open it after execve(2)";
@@ -108,7 +109,7 @@ impl Cm {
         }
         let made = Cm::new(context)?;
         let cm = CM.get_or_init(|| made);
-        // It waits for the descriptor from now on.
+        // The watcher waits for the descriptor from now on.
         wake();
         Ok(cm)
     }
@@ -126,7 +127,7 @@ impl Cm {
                 "{error}; is the module rdma_ucm loaded (modprobe rdma_ucm)?"
             ))
         })?;
-        // SAFETY: just made.
+        // SAFETY: the channel was just made.
         set_nonblocking(unsafe { (*channel.as_ptr()).fd })?;
         Ok(Cm {
             table,
@@ -145,7 +146,7 @@ impl Cm {
         !self.process.is_current()
     }
 
-    /// Returns a number of an id's, which no other has or had.
+    /// Returns the number of a new id. No other id has it or had it.
     pub(super) fn next_number() -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         NEXT.fetch_add(1, Relaxed)
@@ -157,7 +158,7 @@ impl Cm {
 
     pub(super) fn set_deadline(&self, number: u64, until: Instant, handler: Arc<dyn Handler>) {
         let mut waiting = lock(&self.waiting);
-        // The watcher wakes for the earliest one: most are later than those before them.
+        // Only the earliest time limit wakes the watcher. Most are later than those before them.
         let is_first = waiting.values().all(|(other, _)| until < *other);
         waiting.insert(number, (until, handler));
         drop(waiting);
@@ -167,7 +168,7 @@ impl Cm {
     }
 
     pub(super) fn clear_deadline(&self, number: u64) {
-        // Dropped outside of the lock: it may be the last handle.
+        // The handler is dropped outside of the lock, since this may be its last handle.
         let kept = lock(&self.waiting).remove(&number);
         drop(kept);
     }
@@ -180,14 +181,14 @@ impl Cm {
         lock(&self.handlers).get(&number)?.upgrade()
     }
 
-    /// Reads an event, acknowledges it, and passes it on. Returns whether there was one.
+    /// Reads an event, acknowledges it, and passes it on. Returns true if there was one.
     fn next_event(&'static self) -> bool {
         let mut read = ptr::null_mut();
         // SAFETY: the channel is open; the pointer is this function's.
         if unsafe { (self.table.get_cm_event)(self.channel(), &mut read) } != 0 {
             return false;
         }
-        // SAFETY: read above, and not acknowledged.
+        // SAFETY: the event was read above, and is not acknowledged.
         let raw = unsafe { *read };
         // SAFETY: as above.
         let event = unsafe { CmEvent::of(&raw) };
@@ -197,14 +198,14 @@ impl Cm {
         };
         // SAFETY: an id is not destroyed before its events are acknowledged.
         let number = unsafe { (*about).context }.addr() as u64;
-        // SAFETY: the id of a request is nobody's before, and no other party reads the channel.
+        // SAFETY: no other code has the id of a request, since no other thread reads the channel.
         let new = new.map(|id| unsafe { CmId::of_request(self, id) });
-        // SAFETY: read above; nothing of it is used after this.
+        // SAFETY: the event was read above, and is not used after this.
         unsafe { (self.table.ack_cm_event)(read) };
         match (self.handler(number), new) {
             (Some(handler), Some(id)) => handler.offer(id, event),
             (Some(handler), None) => handler.handle(event),
-            // Whom it was for has gone.
+            // The handler is gone.
             (None, _) => {}
         }
         true
@@ -215,7 +216,8 @@ fn current() -> Option<&'static Cm> {
     CM.get().filter(|cm| !cm.is_forked())
 }
 
-/// Returns what the watcher waits for, once something has used the connection manager.
+/// Returns the descriptor on which the watcher waits, once an endpoint or a listener has used the
+/// connection manager.
 pub(in super::super) fn channel_fd() -> Option<BorrowedFd<'static>> {
     let channel = current()?.channel();
     // SAFETY: the channel stays open until the process ends.
@@ -224,11 +226,11 @@ pub(in super::super) fn channel_fd() -> Option<BorrowedFd<'static>> {
     Some(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-/// Events that are read before others have their turn.
+/// The most events that are read before other sources have their turn.
 const TURN: usize = 64;
 
-/// Reads events, up to [`TURN`] of them. Returns whether reading has failed: it must not be tried
-/// again at once.
+/// Reads up to [`TURN`] events. Returns true if reading has failed. The caller must not try again
+/// at once then.
 pub(in super::super) fn read_events() -> bool {
     let Some(cm) = current() else {
         return false;
@@ -247,7 +249,7 @@ pub(in super::super) fn read_events() -> bool {
     false
 }
 
-/// Tells those whose time has passed. Returns in how long to come again.
+/// Notifies the handlers whose time limit has passed. Returns the time until the next limit.
 pub(in super::super) fn deliver_overdue(now: Instant) -> Option<Duration> {
     let cm = current()?;
     let mut waiting = lock(&cm.waiting);

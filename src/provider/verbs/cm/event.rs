@@ -4,28 +4,30 @@
 use super::super::ffi::*;
 use crate::error::Error;
 
-/// What an event says.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum What {
     AddrResolved,
     RouteResolved,
     /// A peer asks a listener for a connection.
     Request,
-    /// The peer has accepted: this side must make its queue pair ready, and say so.
+    /// The peer has accepted. This side must make its queue pair ready, and then notify the peer.
     Response,
     Established,
-    /// The step that was begun has failed.
+    /// The last step has failed.
     Failed(rdma_cm_event_type),
-    /// The peer could not be asked, over iWARP: the status is the errno. Not of the kernel's.
+    /// The request could not be sent to the peer, over iWARP. The status is the errno. This event
+    /// does not come from the kernel.
     NotAsked,
     Disconnected,
-    /// The adapter is being removed: the kernel waits until the id was destroyed.
+    /// The adapter is being removed. The kernel waits until the id was destroyed.
     DeviceRemoved,
-    /// The time limit of a connection that is being made has ended. Not of the kernel's.
+    /// The time limit of a connection that is being made has passed. This event does not come from
+    /// the kernel.
     TimedOut,
-    /// This side has ended the connection. Not of the kernel's.
+    /// This side has ended the connection. This event does not come from the kernel.
     Ended,
-    /// A message has come on a connection that is being made. An event of the adapter.
+    /// A message has come on a connection that is being made. This event comes from the adapter.
     CameFirst,
     Other(rdma_cm_event_type),
 }
@@ -33,11 +35,11 @@ pub(in super::super) enum What {
 #[derive(Debug)]
 pub(in super::super) struct CmEvent {
     pub(in super::super) what: What,
-    /// Why it has failed: an errno, negative, or, of a rejection, a reason of the transport's.
+    /// Why a step has failed: a negative errno, or, for a rejection, a reason of the transport.
     pub(in super::super) status: i32,
-    /// What the peer's application says. The transport may have padded it with zeros.
+    /// The data of the peer's application. The transport may have padded it with zeros.
     pub(in super::super) private_data: Vec<u8>,
-    /// How many reads and atomics the peer wants answered at once, and how many it answers.
+    /// The number of concurrent reads and atomics that the peer requests, and that it answers.
     pub(in super::super) reads: [u8; 2],
 }
 
@@ -64,8 +66,8 @@ impl CmEvent {
         }
     }
 
-    /// Returns true if it ends a connection. (A peer that has not heard that this side is ready
-    /// rejects it late.)
+    /// Returns true if the event ends a connection. (A peer that has not learned that this side is
+    /// ready rejects the connection late.)
     pub(in super::super) fn is_end(&self) -> bool {
         matches!(
             self.what,
@@ -102,7 +104,7 @@ impl CmEvent {
         );
         let len = usize::from(conn.private_data_len);
         let private_data = match says && len > 0 && !conn.private_data.is_null() {
-            // SAFETY: events of these types have so many bytes there, as long as they are not
+            // SAFETY: events of these kinds have `len` bytes there, as long as they are not
             // acknowledged (rdma_get_cm_event(3)).
             true => unsafe { std::slice::from_raw_parts(conn.private_data.cast(), len) }.to_vec(),
             false => Vec::new(),

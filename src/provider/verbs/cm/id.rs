@@ -20,7 +20,7 @@ pub(in super::super) struct CmId {
     cm: &'static Cm,
     raw: Raw,
     number: u64,
-    /// It asks a peer over iWARP.
+    /// The id requests a connection from a peer, over iWARP.
     asks: bool,
 }
 
@@ -29,18 +29,18 @@ struct Raw(NonNull<rdma_cm_id>);
 
 // SAFETY: functions of librdmacm may be called from any thread on an id.
 unsafe impl Send for Raw {}
-// SAFETY: as above; what the library changes of an id it changes before it hands out the event that
-// tells so, and the id's owner reads it after that event.
+// SAFETY: as above. The library changes an id before it hands out the event that reports the
+// change, and the id's owner reads the id after that event.
 unsafe impl Sync for Raw {}
 
-/// What one side offers the other when they connect.
+/// The parameters that one side offers the other when they connect.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Offer<'a> {
     pub(in super::super) qp_num: u32,
-    /// Its receives are of a shared queue.
+    /// The queue pair takes its receives from a shared queue.
     pub(in super::super) srq: bool,
     pub(in super::super) private_data: &'a [u8],
-    /// How many reads and atomics it answers at once, and how many it asks.
+    /// The number of concurrent reads and atomics that this side answers, and that it requests.
     pub(in super::super) reads: [u8; 2],
 }
 
@@ -48,7 +48,7 @@ impl Offer<'_> {
     fn param(&self) -> rdma_conn_param {
         rdma_conn_param {
             private_data: self.private_data.as_ptr().cast(),
-            // The party that makes it keeps to what the transport carries, which is less.
+            // The caller has checked the length against the limit of the transport, which is lower.
             private_data_len: self.private_data.len().min(255) as u8,
             responder_resources: self.reads[0],
             initiator_depth: self.reads[1],
@@ -62,7 +62,7 @@ impl Offer<'_> {
 }
 
 impl CmId {
-    /// One that `asks` is for a connection over iWARP that this side asks for.
+    /// Creates an id. `asks` is true for a connection that this side requests over iWARP.
     pub(in super::super) fn create(cm: &'static Cm, asks: bool) -> Result<CmId> {
         let (mut raw, number) = (ptr::null_mut(), Cm::next_number());
         let context = ptr::without_provenance_mut(number as usize);
@@ -83,10 +83,10 @@ impl CmId {
     ///
     /// # Safety
     ///
-    /// Nobody else has it.
+    /// No other code has the id.
     pub(super) unsafe fn of_request(cm: &'static Cm, raw: NonNull<rdma_cm_id>) -> CmId {
         let number = Cm::next_number();
-        // SAFETY: it is nobody else's; until now its context was the listener's.
+        // SAFETY: no other code has the id. Until now its context was that of the listener.
         unsafe { (*raw.as_ptr()).context = ptr::without_provenance_mut(number as usize) };
         let raw = Raw(raw);
         CmId {
@@ -101,12 +101,12 @@ impl CmId {
         self.raw.0.as_ptr()
     }
 
-    /// Whom its events are for from now on.
+    /// Sets the handler of further events.
     pub(in super::super) fn set_handler(&self, handler: Weak<dyn Handler>) {
         self.cm.set_handler(self.number, handler);
     }
 
-    /// Tells the handler when it is so late, and keeps it until then.
+    /// Has the handler notified at this time, and keeps it until then.
     pub(in super::super) fn set_deadline(&self, until: Instant, handler: Arc<dyn Handler>) {
         self.cm.set_deadline(self.number, until, handler);
     }
@@ -115,7 +115,7 @@ impl CmId {
         self.cm.clear_deadline(self.number);
     }
 
-    /// Finds the adapter by which an address is reached. An event tells the end of it.
+    /// Finds the adapter that reaches an address. An event reports the result.
     pub(in super::super) fn resolve_addr(
         &self,
         source: Option<IpAddr>,
@@ -137,7 +137,7 @@ impl CmId {
         })
     }
 
-    /// Finds the way there. As `resolve_addr`, after it.
+    /// Finds the route to the peer, after `resolve_addr`. An event reports the result.
     pub(in super::super) fn resolve_route(&self, limit: Duration) -> Result<()> {
         let resolve_route = self.cm.table.resolve_route;
         // SAFETY: the id is alive.
@@ -146,7 +146,7 @@ impl CmId {
         })
     }
 
-    /// Takes an address of this host.
+    /// Binds the id to an address of this host.
     pub(in super::super) fn bind(&self, addr: SocketAddr) -> Result<()> {
         let addr = SockaddrStorage::from(addr);
         let bind_addr = self.cm.table.bind_addr;
@@ -156,7 +156,7 @@ impl CmId {
         })
     }
 
-    /// Listens there, with so many requests that nobody has read.
+    /// Listens at that address, with up to `backlog` requests that were not read yet.
     pub(in super::super) fn listen(&self, backlog: u32) -> Result<()> {
         let (listen, backlog) = (self.cm.table.listen, i32::try_from(backlog));
         // SAFETY: the id is alive.
@@ -165,14 +165,14 @@ impl CmId {
         })
     }
 
-    /// Asks the peer for a connection.
+    /// Requests a connection from the peer.
     pub(in super::super) fn connect(&self, offer: &Offer<'_>) -> Result<()> {
         let (mut param, connect) = (offer.param(), self.cm.table.connect);
         // SAFETY: the id is alive; the parameters and their bytes are copied.
         check("rdma_connect", unsafe { connect(self.raw(), &mut param) })
     }
 
-    /// Accepts what the peer asks for.
+    /// Accepts the peer's request.
     pub(in super::super) fn accept(&self, offer: &Offer<'_>) -> Result<()> {
         let (mut param, accept) = (offer.param(), self.cm.table.accept);
         // SAFETY: the id is alive; the parameters and their bytes are copied.
@@ -192,14 +192,14 @@ impl CmId {
         })
     }
 
-    /// Tells the peer that this side's queue pair is ready, after its response.
+    /// Notifies the peer, after its response, that the queue pair of this side is ready.
     pub(in super::super) fn establish(&self) -> Result<()> {
         let establish = self.cm.table.establish;
         // SAFETY: the id is alive.
         check("rdma_establish", unsafe { establish(self.raw()) })
     }
 
-    /// Says that a message has come, which proves that the peer is connected.
+    /// Notifies the manager that a message has come, which proves that the peer is connected.
     pub(in super::super) fn notify_established(&self) -> Result<()> {
         let notify = self.cm.table.notify;
         // SAFETY: the id is alive.
@@ -208,7 +208,7 @@ impl CmId {
         })
     }
 
-    /// Returns what the manager knows of the way, for a queue pair that is to go to this state.
+    /// Returns the attributes that the manager knows for a queue pair's transition to `state`.
     pub(in super::super) fn qp_attr(&self, state: ibv_qp_state) -> Result<ibv_qp_attr> {
         let mut attr = ibv_qp_attr {
             qp_state: state,
@@ -222,8 +222,8 @@ impl CmId {
         Ok(attr)
     }
 
-    /// Returns the adapter and port by which the peer is reached; `None` of an address that is not
-    /// resolved, and of a listener on all adapters.
+    /// Returns the adapter and port that reach the peer, or `None` for an address that is not
+    /// resolved, and for a listener on all adapters.
     pub(in super::super) fn device(&self, context: &Context) -> Option<(String, u8)> {
         // SAFETY: the id is alive.
         let verbs = unsafe { (*self.raw()).verbs };
@@ -249,23 +249,23 @@ impl CmId {
     }
 }
 
-/// Returns whether an adapter and port, as [`CmId::device`] says them, are this device's.
+/// Returns true if an adapter and port, as [`CmId::device`] returns them, belong to this device.
 pub(in super::super) fn is_of(context: &Context, (name, port): &(String, u8)) -> bool {
     (name.as_str(), *port) == (adapter_and_port(&context.name).0, context.traits.port)
 }
 
-/// Returns the peer's GID, in the way to it.
+/// Returns the peer's GID, from the attributes of the route.
 pub(in super::super) fn peer_gid(attr: &ibv_qp_attr) -> [u8; 16] {
     // SAFETY: both forms of a GID are 16 bytes, any of which are initialized.
     unsafe { attr.ah_attr.grh.dgid.raw }
 }
 
-/// At least one: 0 has no end.
+/// Returns a time in milliseconds, at least 1, since 0 means no limit.
 fn millis(limit: Duration) -> i32 {
     i32::try_from(limit.as_millis()).unwrap_or(i32::MAX).max(1)
 }
 
-/// Returns what a `sockaddr_storage` says; `None` if it is no address of the Internet.
+/// Returns the address in a `sockaddr_storage`, or `None` if it is not an IP address.
 fn socket_addr(storage: &[u64; 16]) -> Option<SocketAddr> {
     let bytes = storage.as_bytes();
     let at = |from: usize| <[u8; 4]>::try_from(&bytes[from..from + 4]).expect("four bytes");
@@ -281,13 +281,13 @@ fn socket_addr(storage: &[u64; 16]) -> Option<SocketAddr> {
     }
 }
 
-/// An id that nobody uses any more: it is destroyed when this is dropped.
+/// An id that is no longer used, and is destroyed when this is dropped.
 struct Destroyed(&'static Cm, Raw);
 
 impl Drop for Destroyed {
     fn drop(&mut self) {
         let Destroyed(cm, raw) = *self;
-        // SAFETY: whoever had it has dropped it; its events are acknowledged by the watcher.
+        // SAFETY: the holder of the id has dropped it, and the watcher acknowledges its events.
         let answer = unsafe { (cm.table.destroy_id)(raw.0.as_ptr()) };
         if let Err(error) = check("rdma_destroy_id", answer) {
             let (error, text) = (error.to_string(), "an id of rdma_cm stays");
@@ -297,18 +297,19 @@ impl Drop for Destroyed {
 }
 
 impl Drop for CmId {
-    /// Ends the connection, or the listener: the peer is notified. It does not wait.
+    /// Ends the connection or the listener, which notifies the peer. This does not wait.
     fn drop(&mut self) {
-        // Of a child of fork(2) it is the parent's. Before any lock: the child may have inherited a
-        // locked one.
+        // In a child of fork(2) the id belongs to the parent. This comes before any lock, since the
+        // child may have inherited a locked one.
         if self.cm.is_forked() {
             return;
         }
         self.cm.forget(self.number);
         let destroyed = Destroyed(self.cm, self.raw);
-        // Without a thread it is dropped here.
+        // If no thread can be started, the id is destroyed here.
         let _ = match self.asks {
-            // Until the peer has answered, or 10 seconds has passed (`iw_destroy_cm_id`).
+            // This waits until the peer has answered, or 10 seconds have passed
+            // (`iw_destroy_cm_id`).
             true => wait_for_peer(move || drop(destroyed)),
             false => step_at_once(move || drop(destroyed)),
         };
@@ -327,7 +328,7 @@ mod tests {
             let written = SockaddrStorage::from(addr);
             let mut storage = [0; 16];
             let len = written.len() as usize;
-            // SAFETY: both are as long.
+            // SAFETY: both are at least `len` bytes long.
             unsafe {
                 ptr::copy_nonoverlapping(
                     written.as_ptr().cast::<u8>(),

@@ -1,10 +1,11 @@
-//! The connection manager of the kernel, by librdmacm: it resolves addresses and routes, carries
-//! the requests and answers by which two sides connect, and tells either side of the other's end.
+//! The connection manager of the kernel, by librdmacm. It resolves addresses and routes, carries
+//! the requests and answers by which two sides connect, and notifies either side of the other's
+//! end.
 //!
-//! A process has one event channel, which the watcher reads ([channel]); an [id] is one connection
-//! or one listener on it. Every event is acknowledged as soon as it was read, since
-//! `rdma_destroy_id` waits for that. What may block, destroying above all, is done by
-//! threads of its own ([`step`]), and never by a thread of the application's (ADR 0047).
+//! A process has one event channel, which the watcher reads ([channel]); an [id] is a connection or
+//! a listener on that channel. Every event is acknowledged as soon as it was read, since
+//! `rdma_destroy_id` waits for that. Calls that may block, above all those that destroy, run on
+//! threads of this module ([`step`]), and never on a thread of the application (ADR 0047).
 //!
 //! These files import `ffi` and `adapter`, and `id` imports `channel`.
 

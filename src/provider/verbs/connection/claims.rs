@@ -1,4 +1,5 @@
-//! Who connects a queue pair: it is claimed meanwhile, and a reset or a failure ends the claim.
+//! Claims of a queue pair by rdma_cm. While a queue pair is claimed, no other caller can connect
+//! it. A reset or a failure ends the claim.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::sync::BriefGuard;
 
 impl RcConnection {
-    /// Returns what tells it from others, until the next reset.
+    /// Returns the origin, which distinguishes the endpoint from others until the next reset.
     pub(in super::super) fn origin(&self) -> BlobOrigin {
         self.inner().origin
     }
@@ -29,8 +30,9 @@ impl RcConnection {
         Err(Error::new(ErrorKind::BadState, None, text))
     }
 
-    /// Takes the queue pair, to connect it by rdma_cm: no other party does meanwhile. It comes back
-    /// by `give_back` or `set_connected`; whoever ends the connection meanwhile ends `by`.
+    /// Claims the queue pair so that `by` connects it by rdma_cm; no other caller can connect it
+    /// meanwhile. `give_back` or `set_connected` returns it. A thread that ends the connection
+    /// before then ends `by` too.
     pub(in super::super) fn claim(&self, by: &Arc<dyn Handler>) -> Result<Arc<Qp>> {
         let mut inner = self.inner();
         let qp = self.unconnected(&inner)?;
@@ -39,7 +41,7 @@ impl RcConnection {
         Ok(qp)
     }
 
-    /// Returns the connection of a queue pair that was claimed, if it is its still.
+    /// Ends the claim of `qp`. Returns the connection, if `qp` is still its queue pair.
     fn claimed(&self, qp: &Arc<Qp>) -> Result<BriefGuard<'_, RcInner>> {
         let mut inner = self.inner();
         let same = inner.qp.as_ref().is_some_and(|it| Arc::ptr_eq(it, qp));
@@ -53,8 +55,9 @@ impl RcConnection {
         Err(Error::new(ErrorKind::ConnectionAborted, None, text))
     }
 
-    /// It could not be connected. One that is `half` connected takes messages already: another peer
-    /// does not help, and it has failed.
+    /// Ends the claim of a queue pair that could not be connected. A queue pair that is `half`
+    /// connected takes messages already and cannot be connected to another peer, so the connection
+    /// fails.
     pub(in super::super) fn give_back(
         self: &Arc<Self>,
         qp: &Arc<Qp>,
@@ -62,7 +65,7 @@ impl RcConnection {
         cause: JobError,
     ) -> Result<()> {
         let mut inner = self.claimed(qp)?;
-        // Its caller has a handle: it does not end here.
+        // The caller of this function has a handle to the link, so that this is not its last one.
         inner.link = None;
         let told = half && self.fail(&mut inner, cause);
         drop(inner);
@@ -72,8 +75,8 @@ impl RcConnection {
         Ok(())
     }
 
-    /// It is connected. One that `waits` sends nothing before it was sent something. The caller
-    /// tells.
+    /// Ends the claim of a queue pair that is connected. If `waits` is true, the connection sends
+    /// nothing before it has received something. The caller notifies the application.
     pub(in super::super) fn set_connected(
         &self,
         qp: &Arc<Qp>,

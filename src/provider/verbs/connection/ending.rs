@@ -1,4 +1,5 @@
-//! How a connection ends: in two parts, between which its queue pair is taken from the adapter.
+//! The end of a connection, in two parts: between them the caller takes its queue pair from the
+//! adapter.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -9,10 +10,13 @@ use crate::device::{Completion, EndpointState};
 use crate::error::{JobError, Reason};
 
 impl RcConnection {
-    /// Begins to end: nothing is posted any more, and what is left ends by
-    /// [`finish_end`](RcConnection::finish_end), once what this returns was quiesced. Until then
-    /// completions are this one's. While it ends already: what was left to a thread that has not
-    /// begun, or `None`. The caller has polled all.
+    /// Begins to end the connection, so that nothing more is posted. The caller has polled all
+    /// completions. It quiesces the returned queue pair, and then calls
+    /// [`finish_end`](RcConnection::finish_end), which ends the remaining Jobs and receives.
+    /// Completions of the queue pair belong to this connection until then.
+    ///
+    /// If the connection is ending already, returns what was left to a thread that has not begun,
+    /// or `None`.
     pub(in super::super) fn begin_end(&self, inner: &mut RcInner) -> Option<Dying> {
         if inner.dying {
             return inner.left.take();
@@ -25,31 +29,32 @@ impl RcConnection {
         Some(Dying(inner.qp.take(), inner.link.take()))
     }
 
-    /// It was reset: from now on it is for others, in the state Init if it has a queue pair.
+    /// Makes the connection usable again after a reset, in the state Init if it has a queue pair.
     pub(in super::super) fn begin_anew(&self, inner: &mut RcInner) {
         if std::mem::take(&mut inner.dying) && inner.qp.is_some() {
             self.set_state(inner, EndpointState::Init);
         }
     }
 
-    /// It has completed, for whoever has a copy of what is another process's.
+    /// Ends a copy of the connection that this process has inherited by fork: its state becomes
+    /// Error.
     pub(in super::super) fn give_up(&self) {
         let kept = EndpointState::Error(JobError::memory_kept());
         self.set_state(&mut self.inner(), kept);
     }
 
-    /// Returns true if it has begun to end, and has not ended.
+    /// Returns true if the connection has begun to end, and has not ended.
     pub(in super::super) fn is_dying(&self) -> bool {
         self.inner().dying
     }
 
-    /// Ends what is left, of a queue pair that was `quiesced` or is in doubt. The caller has the
-    /// lock under which completions are polled, and has polled all.
+    /// Ends the remaining Jobs and receives of a queue pair that was `quiesced` or is in doubt. The
+    /// caller has the lock under which completions are polled, and has polled all of them.
     pub(in super::super) fn finish_end(&self, inner: &mut RcInner, quiesced: bool) {
         if !quiesced {
             self.core.keep_for_ever(self.config.send_queue_size);
             self.core.keep_answers();
-            // The queue pair may use it.
+            // The queue pair may still use the shared receive queue.
             std::mem::forget(inner.pooled.as_ref().map(|it| Arc::clone(it.srq())));
             inner.doubt = true;
             if inner.state == EndpointState::Error(JobError::of(Reason::Reset)) {
@@ -87,7 +92,7 @@ impl RcConnection {
         inner.probes = 0;
     }
 
-    /// The handle is gone. As for `begin_end`.
+    /// Begins to end a connection whose handle was dropped. As for `begin_end`.
     pub(in super::super) fn retire(&self, inner: &mut RcInner) -> Option<Dying> {
         let dying = self.begin_end(inner)?;
         inner.retired = true;
@@ -95,7 +100,7 @@ impl RcConnection {
         Some(dying)
     }
 
-    /// Returns whether nothing of it can be touched by the adapter: it has ended.
+    /// Returns true if the adapter can no longer touch any memory of the connection.
     pub(in super::super) fn has_ended(&self) -> bool {
         !self.inner().doubt
     }

@@ -1,7 +1,7 @@
-//! What the watcher does with a connection: it reports the adapter's events, and the time.
+//! The watcher's calls to a connection, which report events of the adapter and the time.
 //!
-//! It never waits for a connection's lock, whose holder may be waiting for the watcher
-//! (`Context::destroy`).
+//! The watcher never waits for a connection's lock, since the thread that holds the lock may be
+//! waiting for the watcher (`Context::destroy`).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,14 +16,14 @@ use crate::error::{JobError, Reason};
 use crate::sync::{BriefGuard, lock, try_lock};
 
 impl RcConnection {
-    /// The lock of `inner`, if it is free.
+    /// Locks `inner`, if the lock is free.
     fn try_inner(&self) -> Option<BriefGuard<'_, RcInner>> {
         try_lock(&self.inner)
     }
 
-    /// It has failed, with its device. Who has the lock may be destroying a queue pair, and wait
-    /// until whoever calls this has heard that the device is gone: whoever reaps next fails this
-    /// one too.
+    /// Fails the connection together with its device. If another thread holds the lock, this does
+    /// nothing: that thread may be destroying a queue pair, and wait until the watcher has learned
+    /// that the device is gone. The next reap fails the connection then.
     pub(in super::super) fn fail_now(self: &Arc<Self>, cause: JobError) {
         let Some(mut inner) = self.try_inner() else {
             return;
@@ -35,12 +35,14 @@ impl RcConnection {
         }
     }
 
-    /// Its queue pair has failed, if it is still the one with this id. As for `fail_now`.
+    /// Fails the connection because its queue pair has failed, if the queue pair still has this id.
+    /// If another thread holds the lock, the next reap does it.
     pub(in super::super) fn fail_queue_pair(self: &Arc<Self>, id: u64, cause: JobError) {
         if self.id() != id {
             return;
         }
-        // Messages that came before it are found by who reaps.
+        // A pooled connection fails in the next reap, which first finds the messages that came
+        // before.
         let inner = self.try_inner().filter(|_| !self.is_pooled());
         let Some(mut inner) = inner else {
             let mut failed = lock(&self.failed);
@@ -58,8 +60,9 @@ impl RcConnection {
         }
     }
 
-    /// A message has come before the peer has said that it is ready, which rdma_cm is notified: the
-    /// peer's word may be lost. If somebody has the lock, the word is sent again.
+    /// Notifies rdma_cm that a message has come before the peer's word that it is ready, since that
+    /// word may have been lost. If another thread holds the lock, this does nothing: the peer sends
+    /// the word again.
     pub(in super::super) fn message_came_first(&self, id: u64) {
         if self.id() != id {
             return;
@@ -70,18 +73,20 @@ impl RcConnection {
         }
     }
 
-    /// Its port has gone down: it has failed, if it was connected.
+    /// Fails the connection, if it is connected, because its port has gone down.
     pub(in super::super) fn fail_with_port(self: &Arc<Self>) {
-        // Before the state: a reset makes another queue pair, which has no peer.
+        // The id is read before the state, since a reset makes another queue pair, which has no
+        // peer.
         let id = self.id();
         if self.state() == EndpointState::Connected {
             self.fail_queue_pair(id, JobError::of(Reason::PortDown));
         }
     }
 
-    /// Looks at the time, for the watcher; whether there is more to look at. If its state has
-    /// changed, `changed` gets the call that says so. (Only with a shared receive queue, which no
-    /// device has that the application lent: such a call may hold the last handle of a queue.)
+    /// Checks the time limits for the watcher. Returns after how long to check again, or `None` if
+    /// there is nothing to check. If the state of the connection has changed, adds the call that
+    /// notifies the application to `changed`. This happens only with a shared receive queue, which
+    /// no device that the application lent has: such a call may hold the last handle of a queue.
     pub(super) fn tick(
         self: &Arc<Self>,
         now: Instant,
@@ -109,11 +114,12 @@ impl RcConnection {
             };
             let cause = JobError::endpoint(reason, status::millis(waited), 0);
             inner.overdue = Some((token, cause));
-            // It may have arrived, and nobody has looked since: who reaps knows.
+            // The completion may have arrived, and not have been polled yet. The reaper checks
+            // that.
             self.look_after();
         }
         if let Some(silence) = look.silent.filter(|_| inner.silent.is_none()) {
-            // As above: the answer may have come.
+            // As above, the peer's answer may have come.
             let millis = status::millis(silence);
             inner.silent = Some(JobError::endpoint(Reason::PeerSilent, millis, 0));
             self.look_after();

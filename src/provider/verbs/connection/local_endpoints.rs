@@ -1,5 +1,5 @@
-//! Which endpoints of this process can be connected to: a connection asks nobody else, so that an
-//! old blob of our own is told here.
+//! The endpoints of this process that can be connected to. A connection is made without a message
+//! to the peer's process, so that only this list shows that a blob of this process is outdated.
 
 use std::collections::HashSet;
 use std::sync::{LazyLock, Mutex, MutexGuard};

@@ -1,11 +1,17 @@
-//! An endpoint's reliable connection: a queue pair ([rc]) from INIT to RTS, who connects it
-//! ([claims]), what is posted to it ([posting]), what its completions say ([outcome]), messages
-//! that wait to be taken ([pooled]), memory that peers write when they answer reads ([sinks]), what
-//! it does about events and the time ([events], [timeouts]), and how it ends ([ending]).
+//! An endpoint's reliable connection:
 //!
-//! [watched] lists the connections of a device for the thread that hears of its events,
-//! [local_endpoints] the endpoints of this process. These files import `ffi`, `adapter`, `cm` and
-//! `transport`; all but `local_endpoints`, `timeouts` and `sinks` import `rc`.
+//! - [rc] is a queue pair, from INIT to RTS.
+//! - [claims] is the claim of the caller that connects the queue pair.
+//! - [posting] posts Jobs, receives and probes to the adapter.
+//! - [outcome] applies completions to the connection.
+//! - [pooled] holds messages that wait until they are taken.
+//! - [sinks] registers the memory that peers write when they answer reads.
+//! - [events] and [timeouts] handle events and time limits.
+//! - [ending] ends the connection.
+//!
+//! [watched] lists the connections of a device for the watcher, which receives the device's events;
+//! [local_endpoints] lists the endpoints of this process. These files import `ffi`, `adapter`, `cm`
+//! and `transport`; all but `local_endpoints`, `timeouts` and `sinks` import `rc`.
 
 mod claims;
 mod ending;

@@ -1,4 +1,4 @@
-//! What completions say of an endpoint's Jobs and receives.
+//! The effects of completions on an endpoint's Jobs and receives.
 #![expect(unsafe_code, reason = "posts Jobs whose memory was lent")]
 
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use crate::device::{Arrival, Completion, EndpointState, Token, Verb};
 use crate::error::{JobError, Reason};
 
 impl RcConnection {
-    /// Does what a completion says of the connection. Returns true if its watchers are to be
-    /// notified.
+    /// Applies a completion to the connection, and passes the result to `give`. Returns true if the
+    /// caller must notify the application of a change of state.
     #[inline(always)]
     pub(in super::super) fn completed(
         self: &Arc<Self>,
@@ -46,27 +46,27 @@ impl RcConnection {
         }
         let answer = match verb {
             Verb::CompareSwap { .. } | Verb::FetchAdd(_) => self.core.answers.get(token.index()),
-            // `byte_len` is not valid for all.
+            // `byte_len` is not valid for all operations.
             _ => len as u64,
         };
         give(Completion::new(token, Ok(answer)));
         inner.sends.any_waits() && self.post_waiting(inner)
     }
 
-    /// Returns whether a completion without an error proves that the peer is there. A send or write
-    /// does not on iWARP, where the transport of this side has taken it.
+    /// Returns true if a completion without an error proves that the peer is alive. On iWARP a send
+    /// or write does not: it completes once the transport of this side has taken it.
     #[inline(always)]
     fn is_of_peer(&self, wc: &Wc) -> bool {
         !self.core.context.traits.iwarp || !matches!(wc.opcode, IBV_WC_SEND | IBV_WC_RDMA_WRITE)
     }
 
-    /// Posts what waited for a place. True as for `completed`.
+    /// Posts Jobs that waited for entries of the send queue. Returns true as `completed` does.
     #[inline(never)]
     fn post_waiting(self: &Arc<Self>, inner: &mut RcInner) -> bool {
         if inner.state != EndpointState::Connected {
             return false;
         }
-        // SAFETY: Jobs that wait were submitted, and are not over.
+        // SAFETY: Jobs that wait were submitted, and have not completed.
         match unsafe { self.post(inner) } {
             Ok(()) => false,
             Err(refused) => self.fail_of(inner, refused.at, status::refusal(refused.errno)),
@@ -106,8 +106,8 @@ impl RcConnection {
         give: impl FnOnce(Completion),
     ) -> bool {
         let cause = status::cause(what, wc.status, wc.vendor_err, &self.patience);
-        // A receive fails itself if the message is too long for it; all else is the connection's
-        // failure.
+        // A message that is too long for a receive is the failure of that receive; any other
+        // failure is the connection's.
         let own = match what {
             Failed::Receive(_) => {
                 cause.is_some_and(|cause| cause.reason() == Reason::ReceiveExceeded)
@@ -139,7 +139,7 @@ impl RcConnection {
     }
 }
 
-/// Returns what came into a receive with so much room, and how many bytes.
+/// Returns the kind of the message in a receive of `room` bytes, and its length in bytes.
 pub(super) fn arrival(wc: &Wc, room: usize) -> (Arrival, usize) {
     let with_imm = wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
     let immediate = if with_imm {
@@ -148,7 +148,7 @@ pub(super) fn arrival(wc: &Wc, room: usize) -> (Arrival, usize) {
         0
     };
     let len = wc.byte_len as usize;
-    // The driver is not believed: the message is no longer than its room.
+    // The driver is not trusted, so the length is limited to that of the receive.
     match (wc.opcode, with_imm) {
         (IBV_WC_RECV_RDMA_WITH_IMM, _) => (Arrival::WriteImm(immediate), len),
         (_, true) => (Arrival::SendImm(immediate), len.min(room)),

@@ -1,4 +1,4 @@
-//! Messages of a connection that receives from a shared queue: they wait until they are taken.
+//! Messages of a connection that receives from a shared queue. They wait until they are taken.
 #![expect(unsafe_code, reason = "copies messages to memory that was lent")]
 
 use std::collections::VecDeque;
@@ -13,33 +13,32 @@ use super::timeouts::LEAST;
 use crate::device::{Arrival, EndpointConfig, EndpointState, Segments};
 use crate::error::{JobError, Reason, Result};
 
-/// What a connection has of a shared receive queue.
+/// A connection's part of a shared receive queue.
 pub(in super::super) struct Pooled {
     srq: Arc<Srq>,
     credits: u32,
-    /// The oldest first.
+    /// The oldest is first.
     messages: VecDeque<Message>,
-    /// Somebody has found no message, and is notified of the next one; so is everybody of the
-    /// first.
+    /// The next message is to be announced: a caller has found none, or none has come yet.
     notifies: bool,
-    /// The connection has ended: it fails with this once its messages were taken.
+    /// The connection has ended, and fails with this cause once its messages were taken.
     ending: Option<JobError>,
-    /// How many were taken.
+    /// The number of messages that were taken.
     taken: u64,
-    /// Since when it has had more than its credits while nobody else could have one, and how many
-    /// were taken then.
+    /// Since when the connection has exceeded its credits while no receive was left for others, and
+    /// the value of `taken` at that time.
     exceeded: Option<(Instant, u64)>,
 }
 
 struct Message {
-    /// The receive that it lies in.
+    /// The number of the receive that holds the message.
     number: u32,
     arrival: Arrival,
     len: usize,
 }
 
 impl Pooled {
-    /// Of a connection with a pool.
+    /// Joins a shared receive queue, if the connection has a pool.
     pub(super) fn join(core: &Core, config: &EndpointConfig) -> Result<Option<Pooled>> {
         let Some(room) = config.pooled_room else {
             return Ok(None);
@@ -64,7 +63,8 @@ impl Pooled {
         self.ending
     }
 
-    /// Returns true if the connection has ended, and its messages were not taken yet.
+    /// Ends the connection later, with `cause`, if there are messages to be taken first. Returns
+    /// false if there are none.
     pub(super) fn end_later(&mut self, cause: JobError) -> bool {
         if self.messages.is_empty() {
             return false;
@@ -73,9 +73,9 @@ impl Pooled {
         true
     }
 
-    /// Looks whether it keeps others from their credits: it has more than its own, there is none
-    /// left, and nobody takes its messages. Says when to look again, and whether that was so for
-    /// `limit`.
+    /// Checks whether the connection keeps others from their credits: it has more messages than its
+    /// own credits, no receive is left, and its messages are not taken. Returns after how long to
+    /// check again, and true if this state has lasted for `limit`.
     pub(super) fn look(&mut self, now: Instant, limit: Duration) -> (Option<Duration>, bool) {
         if self.messages.len() <= self.credits as usize || !self.srq.is_drained() {
             self.exceeded = None;
@@ -92,7 +92,7 @@ impl Pooled {
 }
 
 impl Drop for Pooled {
-    /// Its queue pair is gone. What was not taken is lost.
+    /// Gives the receives back, with the messages that were not taken. The queue pair is gone.
     fn drop(&mut self) {
         let untaken = self.messages.drain(..).map(|it| it.number);
         self.srq.leave(self.credits, untaken);
@@ -114,6 +114,8 @@ impl RcConnection {
         !pooled.notifies
     }
 
+    /// Copies the oldest message to `dst`, which has `room` bytes.
+    ///
     /// # Safety
     ///
     /// As for `Endpoint::take_message`.
@@ -140,7 +142,7 @@ impl RcConnection {
         pooled.taken += 1;
         let ended = pooled.ending.filter(|_| pooled.messages.is_empty());
         let tell = ended.is_some_and(|cause| self.fail(&mut inner, cause));
-        // Others continue while it is copied.
+        // Other threads can use the connection during the copy.
         drop(inner);
         let taken = message.map(
             |Message {
@@ -149,8 +151,8 @@ impl RcConnection {
                  len,
              }| {
                 if has_data {
-                    // SAFETY: the receive is this function's since it left the line. Of `dst` the
-                    // caller promises it, and that it has `room` bytes.
+                    // SAFETY: once the receive has left `messages`, only this function uses it. The
+                    // caller promises that `dst` is valid, and has `room` bytes.
                     unsafe { srq.copy(number, len, dst) };
                 }
                 srq.give_back([number]);
@@ -163,7 +165,7 @@ impl RcConnection {
         Ok(taken)
     }
 
-    /// A receive of a shared queue has ended. True as for `completed`.
+    /// Handles the end of a receive of a shared queue. Returns true as `completed` does.
     #[inline(never)]
     pub(super) fn arrived(self: &Arc<Self>, inner: &mut RcInner, wc: &Wc) -> bool {
         let is_error = matches!(inner.state, EndpointState::Error(_));
@@ -199,8 +201,8 @@ impl RcConnection {
         std::mem::take(&mut pooled.notifies)
     }
 
-    /// It has failed, and no Job of this side with it: messages that have come are taken first. All
-    /// completions were polled. True as for `fail`.
+    /// Fails the connection by itself, and not through a Job of this side: the messages that have
+    /// come are taken first. The caller has polled all completions. Returns true as `fail` does.
     pub(super) fn fail_later(self: &Arc<Self>, inner: &mut RcInner, cause: JobError) -> bool {
         let later = |pooled: &mut Pooled| pooled.end_later(cause);
         let connected = inner.state == EndpointState::Connected;

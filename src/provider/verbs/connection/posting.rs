@@ -1,4 +1,4 @@
-//! How an endpoint's Jobs, receives and probes are given to the adapter.
+//! Posts an endpoint's Jobs, receives and probes to the adapter.
 #![expect(unsafe_code, reason = "posts Jobs whose memory was lent")]
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::error::{ErrorKind, JobError, Reason};
 
 impl Work for RdmaJob {
     type Context = Remote;
-    /// What is done, and how many bytes.
+    /// The operation, and its number of bytes.
     type Posted = (Verb, usize);
 
     #[inline(always)]
@@ -68,7 +68,8 @@ impl RcConnection {
             _ => false,
         };
         if self.core.answers_are_kept() && jobs.iter().any(is_atomic) {
-            // A queue pair that stays may yet write an answer where theirs would go.
+            // A queue pair that could not be destroyed may still write an answer to the word of
+            // such a Job.
             return Submitted::none(JobError::queue_broken());
         }
         let before = inner.sends.len();
@@ -96,7 +97,7 @@ impl RcConnection {
         };
         let cause = status::refusal(refused.errno);
         if refused.at >= before && !refused.cut {
-            // It, and those behind it, nobody has seen, and the peer was never told their keys.
+            // The adapter has seen none of these jobs, and the peer has not got their keys.
             let unseen = refused.at - before;
             inner.sinks.were_refused(&jobs[unseen..]);
             if !inner.sinks.any_stuck {
@@ -108,10 +109,11 @@ impl RcConnection {
             }
         }
         let tell = match inner.sinks.any_stuck {
-            // The peer may write all the same: they are accepted, and end with the connection.
+            // The peer may write to the sink of a job that was not posted. So the jobs are
+            // accepted, and end with the connection.
             true => self.fail(&mut inner, JobError::memory_kept()),
-            // One that was accepted before, and waited for its place; or one that the adapter may
-            // have taken.
+            // The refused job was accepted before and waited for an entry of the send queue, or the
+            // adapter may have taken it.
             false => self.fail_of(&mut inner, refused.at, cause),
         };
         drop(inner);
@@ -124,7 +126,8 @@ impl RcConnection {
         }
     }
 
-    /// Adds Jobs to the line, up to one whose memory cannot be had.
+    /// Adds Jobs to the line, up to one that is no RDMA operation, or whose sink cannot be
+    /// registered.
     ///
     /// # Safety
     ///
@@ -143,8 +146,8 @@ impl RcConnection {
         Ok(())
     }
 
-    /// Posts Jobs from where they lie, if none waits: nothing of them is stored but what their
-    /// completions need.
+    /// Posts Jobs from the slice of the caller, if no other Job waits, and stores only what their
+    /// completions need. Returns `None` if the Jobs must go through the line.
     ///
     /// # Safety
     ///
@@ -187,7 +190,7 @@ impl RcConnection {
         unsafe { inner.sends.post(qp, &remote) }
     }
 
-    /// Posts receives, as many in one list as there is room for.
+    /// Posts receives, in lists that are as long as possible.
     ///
     /// # Safety
     ///
@@ -208,7 +211,7 @@ impl RcConnection {
         Submitted { accepted, refused }
     }
 
-    /// Posts the first list of these. `tell` is set if somebody shall be notified.
+    /// Posts the first list of `receives`. Sets `tell` if the caller must notify the application.
     ///
     /// # Safety
     ///
@@ -244,7 +247,7 @@ impl RcConnection {
             let cause = status::refusal(errno);
             match taken {
                 Some(taken) => (accepted, refused) = (taken, Some(cause)),
-                // It may have taken any: all end with the connection.
+                // The adapter may have taken any of them, so that all end with the connection.
                 None => *tell |= self.fail(inner, cause),
             }
         }
@@ -254,17 +257,18 @@ impl RcConnection {
         Submitted { accepted, refused }
     }
 
-    /// Asks the peer's adapter whether its queue pair is there: nothing else tells who only waits.
+    /// Asks the peer's adapter whether its queue pair exists. Nothing else shows that to a side
+    /// which only waits.
     pub(in super::super) fn probe(&self, inner: &mut RcInner) {
         let Some(qp) = &inner.qp else {
             return;
         };
         let (mut chain, iwarp) = (Chain::new(), self.core.context.traits.iwarp);
-        // The last one before the places are all taken says when they are free again. On iWARP the
-        // answer is all that says that the peer is there.
+        // The last probe before all entries are taken is signalled, since its completion frees
+        // them. On iWARP every probe is, since only the answer proves that the peer is alive.
         let signaled = iwarp || inner.probes + 1 == PROBES;
         chain.push_probe(self.id(), signaled, iwarp);
-        // SAFETY: it names no memory.
+        // SAFETY: the probe names no memory.
         if unsafe { qp.post_send(&mut chain) }.is_ok() {
             inner.probes += 1;
             if iwarp {

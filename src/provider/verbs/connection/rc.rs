@@ -6,10 +6,11 @@
 //!    +-------- reset: another queue pair ---- Error
 //! ```
 //!
-//! The party that finds that it has failed says so at once (`fail`): nothing is taken any more.
-//! Taking back what the adapter has is begun by whoever reaps ([`super::ending`]): first all
-//! completions that there are, then the queue pair is destroyed, which is when its memory is
-//! nobody's, and the rest ends flushed. So flushes are not waited for: an adapter may delay them.
+//! The thread that finds a failure sets the state Error at once (`fail`), after which nothing is
+//! accepted. The reaper then takes back what the adapter has ([`super::ending`]). It polls all
+//! completions that exist, and has the queue pair destroyed. After that the adapter touches no
+//! memory of the connection, and the remaining Jobs end as flushed. So the crate does not wait for
+//! the adapter's flushes, which an adapter may delay.
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -28,7 +29,7 @@ use crate::device::{EndpointConfig, EndpointState, Path, RdmaJob, Token};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::sync::{BriefGuard, BriefMutex, lock};
 
-/// The connections of one queue that have failed, or may have, until the queue's next reap.
+/// The connections of one queue that have failed, or may have failed, since the queue's last reap.
 #[derive(Default)]
 pub(in super::super) struct FailedConnections(Mutex<Vec<Arc<RcConnection>>>);
 
@@ -47,14 +48,15 @@ pub(in super::super) struct RcConnection {
     pub(in super::super) config: EndpointConfig,
     pub(in super::super) patience: PeerTimeouts,
     pub(in super::super) inner: BriefMutex<RcInner>,
-    /// Those that have failed, of one queue.
+    /// The connections of the same queue that have failed.
     all_failed: Arc<FailedConnections>,
-    /// A queue pair that has failed, by its id, and why, if that could not be said at once.
+    /// The id of a queue pair that has failed, and the cause, if the failure could not be handled
+    /// at once.
     pub(in super::super) failed: Mutex<Option<(u64, JobError)>>,
-    /// What events of the queue pair come back with: those of one before it may come late. None, if
-    /// there is none.
+    /// The id that events of the queue pair carry. It differs from those of earlier queue pairs,
+    /// whose events may come late. 0 once the endpoint was retired.
     pub(super) id: AtomicU64,
-    /// That of `inner`, for those who may not wait for it.
+    /// A copy of the state of `inner`, for callers that must not wait for its lock.
     state: Mutex<EndpointState>,
 }
 
@@ -63,48 +65,50 @@ pub(in super::super) struct RcInner {
     pub(in super::super) qp: Option<Arc<Qp>>,
     pub(super) origin: BlobOrigin,
     pub(super) psn: u32,
-    /// The address that the peer was notified, or that suits the peer's.
+    /// This side's address, which the peer got, or which suits the peer's address.
     pub(super) gid: Option<Gid>,
-    /// Since it was connected last, and until the next reset.
+    /// Set when the endpoint is connected, and cleared by the next reset.
     pub(in super::super) path: Option<Path>,
     pub(in super::super) peer: Option<EndpointBlob>,
-    /// A message has come since it has this queue pair.
+    /// A message has come since the endpoint has this queue pair.
     pub(super) got: bool,
-    /// It sends nothing until then: iWARP has whoever connects send first (RFC 5044, 7.1).
+    /// Nothing is sent until a message has come: on iWARP the side that connects sends first (RFC
+    /// 5044, 7.1).
     pub(super) waits: bool,
-    /// What connects it by rdma_cm, or has done so, as long as it has this queue pair.
+    /// The handler of rdma_cm that connects this queue pair, or has connected it.
     pub(super) link: Option<Arc<dyn Handler>>,
     pub(super) connecting: bool,
     pub(in super::super) sends: Sends<RdmaJob>,
     pub(in super::super) receives: VecDeque<Posted>,
-    /// Where reads write to that the adapter has, on iWARP.
+    /// The memory to which posted reads write, on iWARP.
     pub(super) sinks: Sinks,
-    /// Of a connection with a pool, while it has a queue pair.
+    /// Set for a connection with a pool, while it has a queue pair.
     pub(super) pooled: Option<Pooled>,
     pub(in super::super) timeouts: Timeouts,
-    /// Looks at the peer since a completion was seen.
+    /// The number of probes that were sent since a completion was seen.
     pub(super) probes: u32,
-    /// A message that has waited for its receive for too long, unless its completion waits to be
+    /// A message that has waited too long for its receive, unless its completion waits to be
     /// polled.
     pub(super) overdue: Option<(Token, JobError)>,
-    /// Why it has failed, unless the answer to a probe waits to be polled.
+    /// The cause of a failure, unless the answer to a probe waits to be polled.
     pub(super) silent: Option<JobError>,
-    /// Whose failure the state's cause is, if it has not ended yet.
+    /// The Job whose failure is the cause in the state, if the Job has not ended yet.
     pub(in super::super) first_failed: Option<Token>,
-    /// The handle is gone: nobody waits for receives.
+    /// The handle was dropped, so that the completions of receives are discarded.
     pub(in super::super) retired: bool,
-    /// It could not be taken from the adapter.
+    /// The queue pair could not be taken from the adapter.
     pub(super) doubt: bool,
-    /// Its queue pair is being taken from the adapter, or another one is made: it is the caller's
-    /// alone who does that.
+    /// The queue pair is being taken from the adapter, or another one is being made. Only the
+    /// thread that does this may change the connection.
     pub(in super::super) dying: bool,
-    /// What a thread shall take from the adapter, which has not begun.
+    /// The queue pair that a thread shall take from the adapter, while that thread has not begun.
     pub(in super::super) left: Option<Dying>,
 }
 
-/// What is left of a connection that has begun to end: its queue pair, if there is one, for the
-/// caller to take from the adapter. The driver may take long: no lock is held meanwhile. What
-/// connected it by rdma_cm goes after it, which tells the peer.
+/// The queue pair of a connection that has begun to end, if there is one, and the handler of
+/// rdma_cm that has connected it. The caller quiesces the queue pair, and holds no lock meanwhile,
+/// since the driver may take long. Afterwards the handler is notified, which ends the connection at
+/// the peer.
 #[must_use]
 pub(in super::super) struct Dying(
     pub(super) Option<Arc<Qp>>,
@@ -112,12 +116,12 @@ pub(in super::super) struct Dying(
 );
 
 impl Dying {
-    /// Returns whether there is something to take.
+    /// Returns true if there is a queue pair to quiesce.
     pub(in super::super) fn is_some(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Takes it; false if in doubt.
+    /// Quiesces the queue pair. Returns false if the adapter may still touch memory.
     pub(in super::super) fn quiesce(self) -> bool {
         let Dying(qp, link) = self;
         let quiesced = qp.is_none_or(Qp::quiesce);
@@ -191,7 +195,7 @@ impl RcConnection {
         self.id.load(SeqCst)
     }
 
-    /// Returns the state, without waiting for who works on it.
+    /// Returns the state, without waiting for the lock of `inner`.
     pub(in super::super) fn state(&self) -> EndpointState {
         *lock(&self.state)
     }
@@ -205,19 +209,19 @@ impl RcConnection {
         lock(&self.inner)
     }
 
-    /// Tells who asked for it that the state has changed: outside of all locks.
+    /// Notifies the application that the state has changed. The caller holds no lock.
     pub(in super::super) fn tell(&self) {
         (self.config.changed)();
     }
 
-    /// Makes a queue pair that no blob of before names, and its part of a pool. The driver may take
-    /// long: no lock is held meanwhile.
+    /// Makes a queue pair that no earlier blob names, and the connection's part of a pool. The
+    /// caller holds no lock, since the driver may take long.
     fn make(&self) -> Result<(Qp, Option<Pooled>)> {
         let context = &self.core.context;
         let config = &self.config;
         let remote = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
-            // For probes. Who may read what is said by the peers' own process, and by what is
-            // exported.
+            // Probes need this permission. Which memory a peer may read is checked by the peer's
+            // own process, and limited by what is exported.
             | ibv_access_flags::IBV_ACCESS_REMOTE_READ
             | remote_flags(config.permissions);
         let caps = QpCaps {
@@ -237,7 +241,7 @@ impl RcConnection {
         Ok((qp, pooled))
     }
 
-    /// Begins with what `make` has made.
+    /// Starts to use what `make` has made.
     fn begin(&self, inner: &mut RcInner, (qp, pooled): (Qp, Option<Pooled>)) {
         inner.sends.set_room(qp.sends() - PROBES);
         local_endpoints::add(&inner.origin);
@@ -245,7 +249,7 @@ impl RcConnection {
         inner.pooled = pooled;
     }
 
-    /// Returns the number of its queue pair.
+    /// Returns the number of the queue pair.
     pub(in super::super) fn number(&self) -> Option<u32> {
         self.inner().qp.as_ref().map(|qp| qp.num())
     }
@@ -322,28 +326,27 @@ impl RcConnection {
         Error::new(ErrorKind::NotSupported, None, text)
     }
 
-    /// It has failed, for this cause unless for another before. True if that is news: who is told
-    /// is notified by the caller, outside of all locks.
+    /// Sets the state Error with this cause, or with an earlier one. Returns true if the state has
+    /// changed. The caller then notifies the application, outside of all locks.
     pub(in super::super) fn fail(self: &Arc<Self>, inner: &mut RcInner, cause: JobError) -> bool {
         if matches!(inner.state, EndpointState::Error(_)) || inner.retired {
             return false;
         }
-        // Or it has ended before, and its messages were not taken.
+        // The connection may have ended before, with messages that were not taken.
         let ending = inner.pooled.as_ref().and_then(Pooled::ending);
         self.set_state(inner, EndpointState::Error(ending.unwrap_or(cause)));
         self.look_after();
         true
     }
 
-    /// Has the caller that reaps look after this connection, which has failed or may have: it takes
-    /// everything from the adapter.
+    /// Requests that the reaper handle this connection, which has failed or may have failed.
     pub(super) fn look_after(self: &Arc<Self>) {
         lock(&self.all_failed.0).push(Arc::clone(self));
         self.core.request_reap();
     }
 
-    /// Fails it if its queue pair has failed, or if what is overdue still waits, now that all
-    /// completions were polled. True as for `fail`.
+    /// Fails the connection if its queue pair has failed, or if an overdue Job still waits. The
+    /// caller has polled all completions. Returns true as `fail` does.
     pub(in super::super) fn check_failures(self: &Arc<Self>, inner: &mut RcInner) -> bool {
         let failed = lock(&self.failed).take();
         if let Some((_, cause)) = failed.filter(|&(id, _)| id == self.id()) {
@@ -360,7 +363,7 @@ impl RcConnection {
         }
     }
 
-    /// It has failed, by one of its Jobs.
+    /// Fails the connection by the Job at this position of `sends`.
     pub(super) fn fail_of(
         self: &Arc<Self>,
         inner: &mut RcInner,
@@ -374,12 +377,12 @@ impl RcConnection {
         news
     }
 
-    /// Makes another queue pair, once it has ended. [`begin_anew`](RcConnection::begin_anew) lets
-    /// others use it.
+    /// Makes another queue pair, once the connection has ended. The connection is usable only after
+    /// [`begin_anew`](RcConnection::begin_anew).
     ///
     /// # Errors
     ///
-    /// If there is none: the connection is in the state Error.
+    /// Returns the error if no queue pair could be made. The connection is in the state Error then.
     pub(in super::super) fn renew(&self) -> Result<()> {
         let inner = self.inner();
         if inner.doubt || inner.retired {
@@ -404,13 +407,14 @@ impl RcConnection {
     }
 }
 
-/// Completions of an endpoint that may wait at once, beside those of Jobs, which the queue's depth
-/// counts.
+/// Returns the most completions of an endpoint that may wait at once, without those of Jobs, which
+/// the queue's depth counts.
 fn promised(config: &EndpointConfig) -> u32 {
     own_receives(config) + PROBES
 }
 
-/// Places of its queue pair for receives. With a pool they are of the shared queue.
+/// Returns the number of receives of the endpoint's own queue pair. With a pool, receives belong to
+/// the shared queue.
 fn own_receives(config: &EndpointConfig) -> u32 {
     match config.pooled_room {
         Some(_) => 0,
@@ -422,8 +426,8 @@ impl Drop for RcConnection {
     fn drop(&mut self) {
         let inner = self.inner.get_mut();
         if !inner.doubt {
-            // Or its completions may still come. `qp` holds the completion queue, and goes after
-            // this.
+            // If in doubt, completions may still come. `qp` holds the completion queue, and is
+            // dropped after this call.
             self.core.cq.release(promised(&self.config));
         }
         local_endpoints::remove(&inner.origin);

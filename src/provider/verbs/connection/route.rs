@@ -1,5 +1,4 @@
-//! How the packets of a connection travel: from which address, and with what the application asked
-//! for.
+//! The route of a connection's packets: the source address, and the options of the application.
 
 use super::super::adapter::{EndpointBlob, Gid, Wish};
 use super::super::transport::{Retry, Route};
@@ -8,8 +7,8 @@ use crate::device::Transport;
 use crate::error::Result;
 
 impl RcConnection {
-    /// Returns the address of this side, which stays the same until the next reset: it is chosen
-    /// when the peer is to be notified, or is known.
+    /// Returns the address of this side. It is chosen when the endpoint is exported or the peer is
+    /// known, and stays the same until the next reset.
     pub(super) fn choose_gid(
         &self,
         inner: &mut RcInner,
@@ -34,7 +33,7 @@ impl RcConnection {
         Retry::within(self.config.rnr_timeout, &self.config.transport)
     }
 
-    /// How packets travel, with what the adapter took.
+    /// Returns the transport options, with the values that the adapter accepted.
     pub(in super::super) fn transport(&self) -> Transport {
         let inner = self.inner();
         let qp = inner.qp.as_ref();
@@ -45,7 +44,7 @@ impl RcConnection {
         }
     }
 
-    /// Returns the way to a peer.
+    /// Returns the route to a peer.
     pub(super) fn route(&self, inner: &RcInner, gid: Gid, peer: &EndpointBlob) -> Result<Route> {
         let context = &self.core.context;
         let (traits, port) = (&context.traits, context.port()?);

@@ -1,5 +1,5 @@
-//! Memory that reads write to, where the peer's answer is a write of the peer's (iWARP, RFC 5040):
-//! for as long as the read takes, and no longer, it is registered so that the peer may.
+//! Memory to which reads write on iWARP, where the peer answers a read with a write of its own (RFC
+//! 5040). The memory is registered for the peer only as long as the read takes.
 #![expect(unsafe_code, reason = "registers memory that was lent")]
 
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use crate::error::JobError;
 #[derive(Default)]
 pub(in super::super) struct Sinks {
     all: Vec<Sink>,
-    /// A region of a read that was not posted stays: the connection ends, and all with it.
+    /// A read was not posted, and the region of its sink stays. The connection must end.
     pub(super) any_stuck: bool,
 }
 
 struct Sink {
     token: Token,
     regions: Vec<(Mr, LeakFlag)>,
-    /// The peer may write there although a region is gone.
+    /// The peer may write there although a region was deregistered.
     stuck: bool,
-    /// The pieces, by the keys of these regions.
+    /// The pieces of the read, with the keys of these regions.
     list: Box<[Segment]>,
 }
 
 impl Sink {
-    /// Takes the peer's permission back; false if it may still write.
+    /// Revokes the peer's permission. Returns false if the peer may still write.
     fn end(&mut self) -> bool {
         for (region, stays) in self.regions.drain(..) {
             drop(region);
@@ -38,12 +38,13 @@ impl Sink {
 }
 
 impl Sinks {
-    /// Permits the peer to write where a read does; the read, by the keys of that. If a part of
-    /// that was permitted and stays, it is the read as it was, not to be posted (`any_stuck`).
+    /// Permits the peer to write to the memory of a read. Returns the read, with the keys for that.
+    /// If registering a piece fails, and the region of an earlier piece stays, sets `any_stuck` and
+    /// returns the read unchanged; the caller must not post it.
     ///
     /// # Safety
     ///
-    /// The memory of the read is valid, and leased, until this was removed or cleared.
+    /// The memory of the read is valid, and leased, until the sink was removed or cleared.
     pub(super) unsafe fn add(
         &mut self,
         context: &Arc<Context>,
@@ -83,20 +84,21 @@ impl Sinks {
             sink.regions.push((region, stays));
         }
         sink.list = list.into_boxed_slice();
-        // SAFETY: the list stays where it is until this is removed, when the job has completed.
+        // SAFETY: the list is not moved until the sink is removed, when the job has completed.
         let local = unsafe { Segments::list(&sink.list) };
         self.all.push(sink);
         Ok(RdmaJob { local, ..*job })
     }
 
-    /// A read has completed; false if its peer may still write there.
+    /// Removes the sink of a read that has completed. Returns false if the peer may still write
+    /// there.
     pub(super) fn remove(&mut self, token: Token) -> bool {
         let at = self.all.iter().position(|sink| sink.token == token);
         at.is_none_or(|at| self.all.swap_remove(at).end())
     }
 
-    /// Reads among these were not taken. Their sinks are removed, unless that of one stays: then
-    /// `any_stuck` is set, and `clear` removes all.
+    /// Removes the sinks of the reads among `jobs`, which were not posted. If the region of a sink
+    /// stays, sets `any_stuck` and removes none; `clear` removes all then.
     pub(super) fn were_refused(&mut self, jobs: &[(Token, Job<'_>)]) {
         let is_refused = |sink: &Sink| jobs.iter().any(|(token, _)| *token == sink.token);
         for sink in self.all.iter_mut().filter(|sink| is_refused(sink)) {
@@ -107,7 +109,7 @@ impl Sinks {
         }
     }
 
-    /// All reads have completed. Returns those whose peer may still write there.
+    /// Removes all sinks. Returns the reads whose peer may still write there.
     pub(super) fn clear(&mut self) -> Vec<Token> {
         self.any_stuck = false;
         let mut all = std::mem::take(&mut self.all);

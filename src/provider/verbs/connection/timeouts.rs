@@ -1,54 +1,56 @@
-//! What the time says of a connection: a message that waits for too long for its receive, and a
-//! peer that was not heard of.
+//! Time limits of a connection: for a message that waits for its receive, and for a peer that is
+//! silent.
 
 use std::time::{Duration, Instant};
 
 use super::super::transport::PeerTimeouts;
 use crate::device::{Token, Verb};
 
-/// As long as this at most between two looks: a job that begins is seen by then.
+/// The longest time between two checks. The next check after a job begins comes within this time.
 const MOST: Duration = Duration::from_secs(1);
-/// As long as this at least between two looks.
+/// The shortest time between two checks.
 pub(super) const LEAST: Duration = Duration::from_millis(5);
-/// Bytes that any network moves in a millisecond: a long message may take that much longer than a
-/// receive is waited for.
+/// The bytes that any network moves in a millisecond. A message has this much more time than the
+/// limit for a receive, by its length.
 const SLOWEST: usize = 4096;
-/// The same of what takes no receive: its time is there to have an end.
+/// The same for operations that take no receive, whose limit only ensures that they end.
 const CRAWL: usize = 64;
 
-/// What was seen last.
+/// The state that the last check has left.
 #[derive(Default)]
 pub(in super::super) struct Timeouts {
     front: Option<Token>,
     since: Option<Instant>,
-    /// The peer has answered or sent something since the last look.
+    /// The peer has answered or sent something since the last check.
     pub(super) heard: bool,
-    /// Since when a probe of iWARP has waited for its answer, which nobody else gives up.
+    /// The time at which a probe was sent on iWARP, if it has no answer yet. The transport does not
+    /// limit that wait.
     probed: Option<Instant>,
 }
 
-/// What a look finds.
+/// The result of a check.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Look {
-    /// The oldest Job has waited so long, and that is too long.
+    /// How long the oldest Job has waited, if that is too long.
     pub(super) overdue: Option<Duration>,
-    /// Nothing was under way, and nothing came of the peer, for a whole turn.
+    /// For a whole probe interval no Job was in flight, and nothing came from the peer.
     pub(super) idle: bool,
-    /// A probe has no answer for so long, and that is too long.
+    /// How long a probe has had no answer, if that is too long.
     pub(super) silent: Option<Duration>,
-    /// When to look again.
+    /// After how long to check again.
     pub(in super::super) again: Duration,
 }
 
 impl Timeouts {
-    /// A probe was sent, whose limit is kept here.
+    /// Starts the time limit of a probe that was sent.
     pub(super) fn asks(&mut self) {
         self.probed.get_or_insert_with(Instant::now);
     }
 
-    /// Looks at the oldest Job. What takes no receive the transport gives up itself, of a peer that
-    /// is silent; one that always asks for another try (RNR NAK) can keep it for ever, and is given
-    /// longer than silence takes. An idle peer is asked every `probe`, if that is said.
+    /// Checks the oldest Job. The transport itself fails an operation that takes no receive, if the
+    /// peer is silent. A peer that always asks for another try (RNR NAK) could keep such an
+    /// operation for ever, so that it has a limit too, which is longer than the transport's. An
+    /// idle peer is probed every `probe`, if that is set.
     pub(super) fn look(
         &mut self,
         now: Instant,
@@ -83,7 +85,7 @@ impl Timeouts {
                 let rest = probe.map(|probe| probe.saturating_sub(waited));
                 let turned = rest == Some(Duration::ZERO);
                 if turned {
-                    // It is asked, and the next turn begins.
+                    // The caller sends a probe, and the next interval begins.
                     self.since = Some(now);
                 }
                 look.idle = turned && probed.is_none();
@@ -102,14 +104,14 @@ impl Timeouts {
 }
 
 impl PeerTimeouts {
-    /// For how long a probe may have no answer where the transport gives nobody up.
+    /// Returns how long a probe may have no answer where the transport has no limit.
     fn probe(&self) -> Duration {
         2 * self.ack
     }
 
-    /// For how long a Job may wait, and when to look at it again.
+    /// Returns how long a Job may wait, and after how long to check it again.
     fn of_job(&self, verb: Verb, len: usize) -> (Duration, Duration) {
-        // The application may have said longer tries: they end first.
+        // If the application has set longer tries, they end first.
         let tries = match self.ack > self.receive {
             true => 4 * self.ack,
             false => Duration::ZERO,
@@ -127,7 +129,7 @@ impl PeerTimeouts {
     }
 }
 
-/// Returns true if the peer must have posted a receive for it.
+/// Returns true if the operation needs a receive of the peer.
 pub(super) fn takes_receive(verb: Verb) -> bool {
     matches!(verb, Verb::Send(_) | Verb::Write(Some(_)))
 }
@@ -152,7 +154,7 @@ mod tests {
         let mut look = |millis, front| timeouts.look(at(millis), front, &PATIENCE, PROBE);
         assert_eq!(look(0, send(1)).again, LIMIT / 4);
         assert_eq!(look(299, send(1)).overdue, None);
-        // Another one: the time begins anew.
+        // Another Job is the oldest, so that the time begins again.
         assert_eq!(look(350, send(2)).overdue, None);
         assert_eq!(look(649, send(2)).overdue, None);
         assert_eq!(look(650, send(2)).overdue, Some(LIMIT));
@@ -169,7 +171,7 @@ mod tests {
         timeouts.look(start, read, &PATIENCE, PROBE);
         let look = timeouts.look(late, read, &PATIENCE, PROBE);
         assert_eq!((look.overdue, look.idle), (None, false));
-        // Longer than any transport.
+        // This is longer than any transport's limit.
         let later = start + LIMIT + 8 * PATIENCE.ack;
         assert!(
             timeouts
@@ -177,7 +179,7 @@ mod tests {
                 .overdue
                 .is_some()
         );
-        // Who waits for ever waits for long messages, too.
+        // A side that waits for ever waits for long messages, too.
         let patient = PeerTimeouts {
             receive: Duration::MAX,
             ..PATIENCE
@@ -205,7 +207,7 @@ mod tests {
         let (mut timeouts, start) = (Timeouts::default(), Instant::now());
         let write = Some((Token::new(0, 1, 1), Verb::Write(None), 8));
         assert!(!timeouts.look(start, write, &PATIENCE, PROBE).idle);
-        // Others' turns are looked at in between.
+        // The limits are also checked between two intervals.
         let mut look = |millis| {
             let look = timeouts.look(
                 start + Duration::from_millis(millis),
@@ -254,15 +256,15 @@ mod tests {
         };
         assert_eq!(look(0, false, None), (false, None, 1000));
         assert_eq!(look(1000, false, None), (true, None, 1000));
-        // It is not asked again, until it has answered.
+        // The peer is not probed again until it has answered.
         assert_eq!(look(1100, false, None), (false, None, 400));
         assert_eq!(look(1200, true, None), (false, None, 1000));
         assert_eq!(look(2200, false, None), (true, None, 1000));
-        // Jobs that the transport takes meanwhile are no answer.
+        // Jobs that the transport takes meanwhile are not answers.
         let write = |index| Some((Token::new(0, index, 1), Verb::Write(None), 8));
         assert_eq!(look(2400, false, write(1)), (false, None, 300));
         assert_eq!(look(2700, false, write(2)), (false, Some(500), 1000));
-        // Of a Job that the transport does not take, too.
+        // A Job that the transport does not take has the same limit.
         let waited = timeouts.look(at(3499), write(2), &patience, None).overdue;
         assert_eq!(waited, None);
         let waited = timeouts.look(at(3500), write(2), &patience, None).overdue;

@@ -1,4 +1,4 @@
-//! The endpoints and queues of a device, which the watcher notifies of the device's events.
+//! The endpoints and queues of a device. The watcher notifies them of the device's events.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
@@ -8,9 +8,9 @@ use super::super::transport::Core;
 use super::rc::RcConnection;
 use crate::sync::lock;
 
-/// The device and its queues hold this, and so does the watcher, which keeps nothing else of a
-/// device that the application lent, and calls `tick` alone for it: an object that the watcher
-/// destroyed late would outlive the application's own device.
+/// The targets of a device's events. The device, its queues and the watcher hold this. Of a device
+/// that the application lent, the watcher holds nothing else, and it calls only `tick`: an object
+/// that the watcher destroyed late would outlive the application's own device.
 #[derive(Default)]
 pub(in super::super) struct EventTargets {
     conns: Mutex<Vec<Weak<RcConnection>>>,
@@ -46,15 +46,15 @@ impl EventTargets {
         add(&self.cores, core);
     }
 
-    /// Removes an endpoint whose handle is gone. When this returns, the watcher has let go of the
-    /// endpoint and will not come back to it.
+    /// Removes an endpoint whose handle was dropped. When this returns, the watcher has released
+    /// the endpoint and will not use it again.
     pub(in super::super) fn remove_conn(&self, conn: &Arc<RcConnection>) {
         lock(&self.conns).retain(|it| it.as_ptr() != Arc::as_ptr(conn));
     }
 
-    /// Polls each endpoint for timeouts, under the lock under which it is removed; returns when to
-    /// come again. Those whose state has changed are notified after it: a waker may drop another
-    /// endpoint.
+    /// Checks the time limits of each endpoint, under the lock under which endpoints are removed.
+    /// Returns after how long to check again. The applications of endpoints whose state has changed
+    /// are notified after the lock was released, since a waker may drop another endpoint.
     pub(in super::super) fn tick(&self, now: Instant) -> Option<Duration> {
         let mut changed = Vec::new();
         let conns = lock(&self.conns);
@@ -74,7 +74,7 @@ fn alive<T: ?Sized>(all: &Mutex<Vec<Weak<T>>>) -> Vec<Arc<T>> {
 
 fn add<T: ?Sized>(all: &Mutex<Vec<Weak<T>>>, one: &Arc<T>) {
     let mut all = lock(all);
-    // The list is swept when it is full, so that it grows with what is alive only.
+    // The full list is swept, so that it grows only with the number of live entries.
     if all.len() == all.capacity() {
         all.retain(|it| it.strong_count() > 0);
     }

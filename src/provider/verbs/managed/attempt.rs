@@ -1,4 +1,4 @@
-//! The steps of a connection that rdma_cm makes, and why it fails.
+//! The steps of a connection that rdma_cm makes, and the reasons of its failures.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -16,24 +16,25 @@ use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::sync::contain;
 
 pub(super) struct Attempt {
-    /// A thread that asks the peer may have it as well.
+    /// A thread that sends the request to the peer may share the id.
     pub(super) id: Arc<CmId>,
     pub(super) conn: Arc<RcConnection>,
     pub(super) qp: Arc<Qp>,
-    /// The peer has asked for it.
+    /// This side accepts a request of the peer.
     pub(super) accepts: bool,
-    /// The queue pair has left the state INIT, or may have: on iWARP once it is the manager's.
+    /// The queue pair has left the state INIT, or may have left it. On iWARP it has once the
+    /// manager uses it.
     pub(super) half: bool,
-    /// The peer, once the queue pair is connected to it.
+    /// The peer, once the queue pair is connected.
     pub(super) ready: Option<(EndpointBlob, Path)>,
     pub(super) options: CmOptions,
     pub(super) answer: CmAnswer,
 }
 
-/// What a step leads to.
+/// The result of a step.
 pub(super) enum Next {
     Wait,
-    /// Both sides are connected, and the peer's application has said this.
+    /// Both sides are connected. The value is the data of the peer's application.
     Connected(Vec<u8>),
 }
 
@@ -42,7 +43,7 @@ impl Attempt {
         self.conn.core.context.traits.iwarp
     }
 
-    /// `by` is told what becomes of a step that blocks.
+    /// Does the step that an event demands. `by` gets the result of a step that blocks.
     pub(super) fn step(&mut self, event: &CmEvent, by: Arc<dyn Handler>) -> Result<Next> {
         let text = match event.what {
             What::AddrResolved => {
@@ -53,14 +54,14 @@ impl Attempt {
             }
             What::RouteResolved => return self.ask(by).map(|()| Next::Wait),
             What::Response => return self.respond(event).map(Next::Connected),
-            // Of iWARP the peer's answer: the queue pair is connected.
+            // On iWARP this is the peer's answer: the queue pair is connected.
             What::Established if self.ready.is_none() && self.is_iwarp() => {
                 return self.respond(event).map(Next::Connected);
             }
             What::Established => return Ok(Next::Connected(Vec::new())),
             What::CameFirst => {
-                // A message has come before the word that the peer is ready, which it proves.
-                // If that word has come meanwhile it refuses.
+                // A message has come before the event that the peer is ready, and proves it. If
+                // that event has come meanwhile, the manager refuses the call.
                 let _ = self.id.notify_established();
                 return Ok(Next::Wait);
             }
@@ -69,7 +70,7 @@ impl Attempt {
                 return Err(failed(kind, event));
             }
             What::NotAsked => {
-                // The queue pair is as it was.
+                // The queue pair was not changed.
                 self.half = false;
                 return Err(not_asked(event.status));
             }
@@ -88,7 +89,7 @@ impl Attempt {
         Err(Error::new(ErrorKind::ConnectionAborted, None, text))
     }
 
-    /// The route is known: asks the peer.
+    /// Sends the request to the peer, now that the route is known.
     fn ask(&mut self, by: Arc<dyn Handler>) -> Result<()> {
         let context = &self.conn.core.context;
         let found = self.id.device(context).unwrap_or_default();
@@ -104,8 +105,9 @@ impl Attempt {
         if !self.is_iwarp() {
             return self.id.connect(&self.offer(&said, reads));
         }
-        // siw waits for the peer's host there, as long as TCP does: the events of this connection
-        // do not wait with it. The queue pair stays alive, since its number is notified.
+        // siw waits here for the peer's host, as long as TCP does. So a thread of its own makes the
+        // call, and the events of this connection are handled meanwhile. The thread keeps the queue
+        // pair alive, since the request names its number.
         let (id, qp, srq) = (Arc::clone(&self.id), Arc::clone(&self.qp), false);
         let ask = move || {
             if Arc::strong_count(&id) == 1 {
@@ -146,7 +148,7 @@ impl Attempt {
         }
     }
 
-    /// The peer has accepted: connects the queue pair, and says so.
+    /// Connects the queue pair after the peer has accepted, and notifies the peer.
     fn respond(&mut self, event: &CmEvent) -> Result<Vec<u8>> {
         let parsed = match self.options.foreign {
             true => None,
@@ -168,7 +170,7 @@ impl Attempt {
         Ok(said)
     }
 
-    /// Connects the queue pair to whoever has asked, and answers.
+    /// Connects the queue pair to the peer that has sent the request, and answers.
     pub(super) fn accept(&mut self, greeting: Option<Greeting>, asked: [u8; 2]) -> Result<()> {
         self.make_ready(greeting, asked)?;
         let [answers, asks] = self.conn.core.context.traits.rd_atomics;
@@ -177,8 +179,9 @@ impl Attempt {
         self.id.accept(&self.offer(&said, reads)).map_err(given_up)
     }
 
-    /// Takes the queue pair to RTS, by the way that rdma_cm knows. What would break the promises of
-    /// this library is its own: the time limits (rdma_cm has 17 s a try), and what the peer may do.
+    /// Moves the queue pair to RTS, by the route that rdma_cm has found. This library sets the time
+    /// limits and the permissions of the peer itself, since the values of rdma_cm (17 s a try, for
+    /// one) would break its promises.
     fn make_ready(&mut self, greeting: Option<Greeting>, reads: [u8; 2]) -> Result<()> {
         let (conn, context) = (&self.conn, &self.conn.core.context);
         if self.is_iwarp() {
@@ -187,16 +190,16 @@ impl Attempt {
             return Ok(());
         }
         if greeting.is_some() && reads[1] == 0 {
-            // It could not be asked whether it is there, and a read of it would wait for ever.
+            // The peer could not be probed, and a read from it would wait for ever.
             let text = "the peer says that it answers no reads";
             return Err(Error::new(ErrorKind::InvalidValue, None, text));
         }
-        // The manager knows a way as long as the connection is being made.
+        // The manager knows the route only while the connection is being made.
         let way = |state| self.id.qp_attr(state).map_err(given_up);
         let (rtr, rts) = (way(IBV_QPS_RTR)?, way(IBV_QPS_RTS)?);
         let (gid, port) = (peer_gid(&rtr), context.port()?);
-        // That of the route, for both sides: a packet that is larger than the receiver's ends the
-        // connection, and a peer without this library is told nothing of `RdmaBuilder::mtu`.
+        // Both sides use the MTU of the route. A packet that is larger than the receiver's MTU ends
+        // the connection, and a peer without this library does not learn of `RdmaBuilder::mtu`.
         let mtu = usize::try_from(rtr.path_mtu).ok();
         let mtu = mtu.and_then(|mtu| Mtu::ALL.get(mtu.checked_sub(1)?));
         let mtu = *mtu.ok_or_else(|| {
@@ -238,9 +241,9 @@ impl Attempt {
         Ok(())
     }
 
-    /// Returns the peer on iWARP, where the kernel connects queue pairs by a connection of TCP.
-    /// Drivers do not agree which of an answer's numbers of reads is whose (siw, cxgb4), so a
-    /// foreign peer is taken to answer the larger one.
+    /// Returns the peer on iWARP, where the kernel connects queue pairs by a TCP connection.
+    /// Drivers differ in the order of the two numbers of reads in an answer (siw, cxgb4), so that a
+    /// foreign peer is assumed to answer the larger number.
     fn of_addresses(
         &self,
         greeting: Option<Greeting>,
@@ -269,8 +272,8 @@ impl Attempt {
         Ok((peer, Path::new(own, gid, mtu)))
     }
 
-    /// Returns a function that gives back the queue pair, tells the peer, as the id goes, and
-    /// answers. The caller calls it without a lock.
+    /// Returns a function that gives the queue pair back, drops the id, which notifies the peer,
+    /// and answers the application. The caller calls it without a lock.
     pub(super) fn fail(self, error: Error) -> Tell {
         Box::new(move || {
             self.id.clear_deadline();
@@ -283,8 +286,8 @@ impl Attempt {
     }
 }
 
-/// Returns the peer at an address: what it says of itself, or what is known of a foreign one.
-/// By the manager's word it answers so many reads at once.
+/// Returns the peer at an address, by its greeting, or with what is known of a foreign peer.
+/// `answers` is the number of concurrent reads that it answers, as the manager reports it.
 fn peer(address: Address, greeting: Option<Greeting>, answers: u8) -> EndpointBlob {
     EndpointBlob {
         origin: greeting.map_or(BlobOrigin::FOREIGN, |it| it.origin),
@@ -294,7 +297,8 @@ fn peer(address: Address, greeting: Option<Greeting>, answers: u8) -> EndpointBl
     }
 }
 
-/// Returns what a foreign peer that answers so many reads lets this side do, as far as is known.
+/// Returns the permissions that a foreign peer which answers this many reads may have given, as far
+/// as is known.
 fn may(answers: u8) -> Access {
     let reads = Access::RDMA_READ | Access::RDMA_ATOMIC;
     match answers {
@@ -307,7 +311,7 @@ pub(super) fn left(options: &CmOptions) -> Duration {
     options.deadline.saturating_duration_since(Instant::now())
 }
 
-/// Refuses more than the transport carries.
+/// Returns an error if there is more private data than the transport carries.
 pub(super) fn check_private_data(said: &[u8], most: usize, foreign: bool) -> Result<()> {
     let most = if foreign { most } else { most - greeting::LEN };
     if said.len() <= most {
@@ -330,7 +334,7 @@ pub(super) fn unreachable(error: Error) -> Error {
     Error::new(ErrorKind::NotSupported, None, text)
 }
 
-/// Returns why the peer could not be asked over iWARP.
+/// Returns why the request could not be sent to the peer over iWARP.
 fn not_asked(errno: i32) -> Error {
     let system = std::io::Error::from_raw_os_error(errno);
     let (kind, text) = match errno {
@@ -351,7 +355,7 @@ fn not_asked(errno: i32) -> Error {
     Error::new(kind, None, text)
 }
 
-/// Returns why the manager says that it has failed.
+/// Returns the reason of a failure that the manager reports.
 fn failed(kind: rdma_cm_event_type, event: &CmEvent) -> Error {
     let status = event.status;
     let system = || match status {
@@ -361,9 +365,9 @@ fn failed(kind: rdma_cm_event_type, event: &CmEvent) -> Error {
     let (kind, text) = match kind {
         RDMA_CM_EVENT_REJECTED => {
             let why = match status {
-                // The reasons of a rejection (InfiniBand specification, 12.6.7.2).
+                // These are reasons of a rejection (InfiniBand specification, 12.6.7.2).
                 28 => return rejected(&event.private_data),
-                // Of iWARP, whose only reason is what the peer's application says.
+                // On iWARP the only reason is the data of the peer's application.
                 ..0 if event.private_data.iter().any(|byte| *byte != 0) => {
                     return rejected(&event.private_data);
                 }
@@ -397,7 +401,8 @@ fn failed(kind: rdma_cm_event_type, event: &CmEvent) -> Error {
     Error::new(kind, None, text)
 }
 
-/// The peer's application has refused, and said this, with zeros that the transport adds.
+/// Returns the error for a refusal by the peer's application. `said` is its data, to which the
+/// transport may have added zeros.
 fn rejected(said: &[u8]) -> Error {
     let end = said.iter().rposition(|byte| *byte != 0);
     let refused = CmRefused(said[..end.map_or(0, |at| at + 1)].to_vec());

@@ -1,14 +1,14 @@
-//! A connection that rdma_cm makes: from the address, or from a peer's request, to the end that
-//! either side is notified of.
+//! A connection that rdma_cm makes, from the address or a peer's request to the end, of which
+//! either side notifies the other.
 //!
 //! ```text
 //!   connect_to: address -> route -> request --- response: RTR, RTS ---> Connected
 //!   accept:     Offered -> RTR, RTS, answer --- established ----------> Connected
 //! ```
 //!
-//! Each event is a step, and the steps of a connection are done one after the other, by a thread
-//! that may block ([`step`]). The queue pair is claimed from the first step on, so that a
-//! reset or a drop meanwhile ends the attempt, as the time limit does.
+//! Each event is a step. The steps of a connection are done one after the other, by a thread that
+//! may block ([`step`]). The queue pair is claimed from the first step on, so that a reset, a drop
+//! or the time limit ends the attempt.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -32,19 +32,19 @@ pub(in super::super) struct Managed {
 #[derive(Default)]
 struct Line {
     events: VecDeque<CmEvent>,
-    /// A thread does the steps.
+    /// A thread is doing the steps.
     busy: bool,
 }
 
 enum State {
-    /// A peer has asked for it, and nobody has answered.
+    /// A peer has sent a request, which was not answered yet.
     Offered(CmId),
     Connecting(Box<Attempt>),
     Connected {
-        /// Dropped once it has completed, which tells the peer.
+        /// The id is dropped once the connection has ended, which notifies the peer.
         _id: Arc<CmId>,
         conn: Weak<RcConnection>,
-        /// The id of its queue pair.
+        /// The id of the connection's queue pair.
         qp: u64,
     },
     Over,
@@ -62,7 +62,7 @@ impl State {
     }
 }
 
-/// Tells the application what has become of a connection. It is called without a lock.
+/// Notifies the application of the result of a connection. It is called without a lock.
 pub(super) type Tell = Box<dyn FnOnce()>;
 
 impl Managed {
@@ -73,7 +73,7 @@ impl Managed {
         })
     }
 
-    /// Returns a connection that a peer asks for.
+    /// Returns a connection that a peer requests.
     pub(super) fn offered(id: CmId) -> Arc<Managed> {
         let managed = Managed::new(State::Over);
         let handler: Arc<dyn Handler> = Arc::clone(&managed) as _;
@@ -82,7 +82,7 @@ impl Managed {
         managed
     }
 
-    /// Returns the id of one that is offered still.
+    /// Returns the id of a request that was not answered yet.
     pub(super) fn take_offer(&self) -> Result<CmId> {
         lock(&self.state).take_offer()
     }
@@ -98,8 +98,8 @@ impl Managed {
         let mut state = lock(&self.state);
         let (next, tell): (_, Option<Tell>) = match std::mem::replace(&mut *state, State::Over) {
             State::Connecting(attempt) => self.go_on(attempt, event),
-            // The peer has given up, or the adapter goes: the kernel waits until the id was
-            // destroyed.
+            // The peer has given up, or the adapter is being removed. The kernel waits until the id
+            // was destroyed.
             State::Offered(_) if event.is_end() => (State::Over, None),
             State::Connected { conn, qp, .. } if event.is_end() => {
                 let cause = match event.what {
@@ -174,7 +174,7 @@ impl Handler for Managed {
             }
         };
         if step(move || run(&this)).is_err() {
-            // There is no thread to be had.
+            // If no thread can be started, this thread does the steps.
             run(&self);
         }
     }
@@ -189,7 +189,8 @@ impl RcConnection {
         answer: CmAnswer,
     ) {
         let managed = Managed::new(State::Over);
-        // Events wait until it is under way: the time limit and a reset come at any time.
+        // The lock makes events wait until the attempt has begun, since the time limit or a reset
+        // may come at any time.
         let mut state = lock(&managed.state);
         let begun = self.begin_managed(&managed, (options, answer), greeting::CONNECT, None);
         let begun = begun.and_then(|attempt| {
@@ -209,7 +210,7 @@ impl RcConnection {
         begun.unwrap_or_else(|tell| tell());
     }
 
-    /// Accepts what a peer has asked for. As `connect_to`.
+    /// Accepts a peer's request. As for `connect_to`.
     pub(in super::super) fn accept(
         self: Arc<Self>,
         offered: Offered,
@@ -227,7 +228,7 @@ impl RcConnection {
         if let Some(text) = wrong {
             return answer(Err(Error::new(ErrorKind::InvalidValue, None, text)));
         }
-        // As in `connect_to`.
+        // The lock makes events wait, as in `connect_to`.
         let mut state = lock(&managed.state);
         let offered = match state.take_offer() {
             Ok(id) => Some(id),
@@ -248,8 +249,9 @@ impl RcConnection {
         begun.unwrap_or_else(|tell| tell());
     }
 
-    /// Claims the queue pair, and has an id tell the events of it and of the time limit.
-    /// Returns the answer if it cannot, for a caller without a lock.
+    /// Claims the queue pair, and makes `managed` the handler of its id's events and of the time
+    /// limit. On failure returns the function that answers the application, which the caller calls
+    /// without a lock.
     fn begin_managed(
         self: Arc<Self>,
         managed: &Arc<Managed>,
@@ -259,7 +261,7 @@ impl RcConnection {
     ) -> Result<Attempt, Tell> {
         let accepts = offered.is_some();
         let begin = || {
-            // Refuses a child of fork(2) as well.
+            // This also refuses a child of fork(2).
             let cm = Cm::get(&self.core.context)?;
             check_private_data(&options.private_data, most, options.foreign)?;
             let id = match offered {
@@ -287,7 +289,7 @@ impl RcConnection {
         }
     }
 
-    /// Returns what this side says to a peer that has this library.
+    /// Returns the greeting of this side for a peer that has this library.
     pub(super) fn greeting(&self) -> Greeting {
         Greeting {
             origin: self.origin(),

@@ -1,5 +1,5 @@
-//! Connections that rdma_cm makes, between addresses: how one continues by events ([managed]), its
-//! steps ([attempt]), and a listener with what peers ask for ([offered]).
+//! Connections between addresses, which rdma_cm makes: their events ([managed]), their steps
+//! ([attempt]), and a listener with the requests of peers ([offered]).
 //!
 //! These files import `ffi`, `adapter`, `cm`, `transport` and `connection`.
 

@@ -1,4 +1,4 @@
-//! Connections that peers ask a listener for, by rdma_cm.
+//! Connections that peers request from a listener, by rdma_cm.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,13 +15,13 @@ use crate::device::{CmListening, CmOffer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{contain, lock, log};
 
-/// A listener: it ends with the id.
+/// A listener, which ends when its id is dropped.
 pub(in super::super) struct Listener {
     addr: SocketAddr,
     _arrivals: Arc<Arrivals>,
 }
 
-/// Where the requests of a listener go.
+/// The handler of a listener's requests.
 struct Arrivals {
     context: Arc<Context>,
     tell: CmArrivals,
@@ -57,7 +57,7 @@ impl Listener {
             );
             return Err(Error::new(ErrorKind::InvalidValue, None, text));
         }
-        // A removal from now on finds it.
+        // A removal from now on finds the id.
         let mut place = lock(&arrivals.id);
         id.listen(backlog).map_err(|error| not_bound(error, addr))?;
         let addr = id.local_addr().unwrap_or(addr);
@@ -70,7 +70,7 @@ impl Listener {
     }
 }
 
-/// Returns why nobody can listen at an address.
+/// Returns why a listener cannot use an address.
 fn not_bound(error: Error, addr: SocketAddr) -> Error {
     let (kind, text) = match error.system().and_then(io::Error::raw_os_error) {
         Some(libc::EADDRINUSE) => (
@@ -137,19 +137,19 @@ impl Handler for Arrivals {
     }
 }
 
-/// A connection that a peer asks for. Dropping it refuses.
+/// A connection that a peer requests. Dropping it refuses the request.
 pub(in super::super) struct Offered {
     context: Arc<Context>,
     peer: SocketAddr,
     said: Vec<u8>,
-    /// Of a peer that has this library.
+    /// Set for a peer that has this library.
     greeting: Option<Greeting>,
     reads: [u8; 2],
     managed: Arc<Managed>,
 }
 
 impl Offered {
-    /// Refuses one that came to another device.
+    /// Returns an error if the request came to another device.
     pub(in super::super) fn check(&self, context: &Arc<Context>) -> Result<()> {
         if Arc::ptr_eq(&self.context, context) {
             return Ok(());
@@ -181,7 +181,7 @@ impl CmOffer for Offered {
 
     fn reject(self: Box<Self>, private_data: &[u8]) -> Result<()> {
         check_private_data(private_data, greeting::REJECT, true)?;
-        // There is nobody to be refused if the peer has given up meanwhile.
+        // If the peer has given up meanwhile, there is no request to refuse.
         let Ok(id) = self.managed.take_offer() else {
             return Ok(());
         };
@@ -191,7 +191,8 @@ impl CmOffer for Offered {
                 log(|| tracing::debug!(target: "tokio_doca::verbs", %error, "rejects"));
             }
         };
-        // Without a thread it is refused all the same, and not told why.
+        // If no thread can be started, the drop of the id refuses the request, and the peer does
+        // not learn the reason.
         let _ = step(reject);
         Ok(())
     }

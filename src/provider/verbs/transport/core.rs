@@ -1,5 +1,5 @@
-//! What all queue pairs of one WorkQ and device share: the completion queue, what was finished
-//! without it, and the bell.
+//! The state that all queue pairs of one WorkQ and device share: the completion queue, completions
+//! that do not come from it, and the signal.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -19,18 +19,19 @@ pub(in super::super) struct Core {
     pub(in super::super) cq: Arc<Cq>,
     pub(in super::super) answers: Answers,
     finished: Mutex<VecDeque<Completion>>,
-    /// There is something in it, or who reaps shall look at everything.
+    /// `finished` is not empty, or the reaper shall check everything.
     attention: AtomicBool,
     armed: AtomicBool,
-    /// What events of the copies' queue pair come back with, and of which there was one.
+    /// The id that events of the copies' queue pair carry, and the id of the queue pair for which
+    /// such an event has come.
     copies: AtomicU64,
     copies_failed: AtomicU64,
-    /// Something of it could not be taken from the adapter.
+    /// A queue pair could not be taken from the adapter.
     doubt: AtomicBool,
     answers_kept: AtomicBool,
     srqs: Mutex<Vec<Weak<Srq>>>,
-    /// Jobs that the adapter has finished. Written under the lock under which completions are
-    /// polled.
+    /// The number of Jobs that the adapter has finished. It is written under the lock under which
+    /// completions are polled.
     jobs: AtomicU64,
     signal: Arc<Signal>,
 }
@@ -59,7 +60,8 @@ impl Core {
         })
     }
 
-    /// Counts a Job that the adapter has finished. The caller polls completions.
+    /// Counts a Job that the adapter has finished. The caller holds the lock under which
+    /// completions are polled.
     #[inline(always)]
     pub(in super::super) fn count(&self) {
         self.jobs.store(self.jobs() + 1, Relaxed);
@@ -69,35 +71,37 @@ impl Core {
         self.jobs.load(Relaxed)
     }
 
-    /// Completions that did not come from the adapter, or were taken from it before somebody asked.
+    /// Returns the completions that did not come from the adapter, or that were polled before a
+    /// reap.
     pub(in super::super) fn finished(&self) -> MutexGuard<'_, VecDeque<Completion>> {
         lock(&self.finished)
     }
 
-    /// A Job has completed, and the adapter will not say so.
+    /// Completes a Job for which the adapter will report no completion.
     pub(in super::super) fn finish(&self, completion: Completion) {
         self.finished().push_back(completion);
         self.request_reap();
     }
 
-    /// The same, for one that nobody is waited for: who armed looks next.
+    /// Stores a completion that an arming thread has polled. Nothing is signalled: that thread
+    /// polls next.
     pub(in super::super) fn keep(&self, completion: Completion) {
         self.finished().push_back(completion);
         self.ask_to_look();
     }
 
-    /// Who armed looks next, and stays armed.
+    /// Has the thread that armed poll next. It stays armed.
     pub(in super::super) fn ask_to_look(&self) {
         self.attention.store(true, SeqCst);
     }
 
-    /// The copies have another queue pair.
+    /// Sets the id of the copies' new queue pair.
     pub(in super::super) fn set_copies(&self, id: u64) {
         self.copies.store(id, SeqCst);
     }
 
-    /// A queue pair has failed, and no completion may tell of it: whoever reaps looks after it, if
-    /// it is that of the copies.
+    /// Requests a reap if this is the copies' queue pair. It has failed, and perhaps no completion
+    /// shows that.
     pub(in super::super) fn fail_copies(&self, id: u64) {
         if self.copies.load(SeqCst) == id {
             self.copies_failed.store(id, SeqCst);
@@ -105,27 +109,28 @@ impl Core {
         }
     }
 
-    /// Returns true if it was that of now: another one may have taken its place meanwhile.
+    /// Returns true if the failed queue pair is the present one. Another one may have replaced it
+    /// meanwhile.
     pub(in super::super) fn take_copies_failed(&self) -> bool {
         let failed = self.copies_failed.swap(0, SeqCst);
         failed != 0 && failed == self.copies.load(SeqCst)
     }
 
-    /// Who reaps shall look at more than the completion queue.
+    /// Requests that the reaper check more than the completion queue.
     pub(in super::super) fn request_reap(&self) {
-        // Before the look whether somebody sleeps; `arm` does it the other way round.
+        // This comes before the check whether a thread armed. `arm` does both in the other order.
         self.attention.store(true, SeqCst);
         self.ring();
     }
 
-    /// Rings if somebody armed.
+    /// Signals if a thread armed.
     pub(in super::super) fn ring(&self) {
         if self.armed.swap(false, SeqCst) {
             self.signal.ring();
         }
     }
 
-    /// Returns true if there is more to look at; it is the caller's then.
+    /// Returns true, once, if there is more to check than the completion queue.
     #[inline(always)]
     pub(in super::super) fn take_attention(&self) -> bool {
         self.attention.load(SeqCst) && self.attention.swap(false, SeqCst)
@@ -135,11 +140,13 @@ impl Core {
         self.attention.load(SeqCst)
     }
 
-    /// A queue pair could not be taken from the adapter with so many requests: what it may write is
-    /// kept for ever, the answers here, and whatever is given to `retire`.
+    /// Keeps for ever all memory that a queue pair may still write, which could not be taken from
+    /// the adapter: the answers here, and the value that is given to `retire`. The queue pair has
+    /// at most `requests` requests.
     pub(in super::super) fn keep_for_ever(self: &Arc<Self>, requests: u32) {
         self.keep_jobs();
-        // Their completions may come beside those of the Jobs that get their Slots.
+        // The completions of these requests may come beside those of the Jobs that get the Slots
+        // next.
         if let Err(error) = self.cq.promise(requests) {
             let (error, text) = (
                 error.to_string(),
@@ -150,13 +157,12 @@ impl Core {
         std::mem::forget(Arc::clone(self));
     }
 
-    /// The memory of jobs that have completed, or will complete, is kept although nobody may reap
-    /// their end.
+    /// Keeps the memory of jobs, whose completions say that they have ended, or will say so.
     pub(in super::super) fn keep_jobs(&self) {
         self.doubt.store(true, SeqCst);
     }
 
-    /// One of an endpoint: it may still write the answers of its atomics.
+    /// Records that an endpoint's queue pair may still write the answers of its atomics.
     pub(in super::super) fn keep_answers(&self) {
         self.answers_kept.store(true, SeqCst);
     }
@@ -169,10 +175,11 @@ impl Core {
         self.doubt.load(SeqCst)
     }
 
-    /// Returns a shared receive queue whose receives have `room` bytes, joined by a connection with
-    /// so many credits.
+    /// Returns a shared receive queue whose receives have `room` bytes, after a connection with
+    /// these `credits` has joined it.
     pub(in super::super) fn srq(&self, room: usize, credits: u32) -> Result<Arc<Srq>> {
-        // Dropped after the lock: the last handle may wait for the watcher, which takes the lock.
+        // These are dropped after the lock was released: dropping the last handle may wait for the
+        // watcher, which takes the lock.
         let (open, srq): (Vec<_>, Arc<Srq>);
         let mut srqs = lock(&self.srqs);
         srqs.retain(|srq| srq.strong_count() > 0);
@@ -194,16 +201,16 @@ impl Core {
         srqs.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// A receive of a shared queue has ended, of a queue pair that is gone: it is posted again.
+    /// Posts a receive of a shared queue again, which has ended for a queue pair that is gone.
     pub(in super::super) fn stray(&self, wr_id: u64) {
         for srq in self.open_srqs() {
             srq.give_back(srq.ended(wr_id));
         }
     }
 
-    /// Adds memory to the shared receive queues that want it; `told` is the number of one of which
-    /// the adapter says that few receives are left. Returns whether one still wants some. The
-    /// caller is the watcher.
+    /// Adds memory to the shared receive queues that need it. `told` is the id of a queue of which
+    /// the adapter reports that few receives are left. Returns true if a queue still needs memory.
+    /// The caller is the watcher.
     pub(in super::super) fn top_up(&self, told: Option<u32>) -> bool {
         let srqs = self.open_srqs().into_iter();
         let each = srqs.map(|srq| srq.top_up(told == Some(srq.id())));
@@ -215,22 +222,22 @@ impl Core {
         self.copies_failed.load(SeqCst) != 0
     }
 
-    /// Whether somebody sleeps, or is about to.
+    /// Sets whether a thread sleeps, or is about to.
     pub(in super::super) fn set_armed(&self, armed: bool) {
         self.armed.store(armed, SeqCst);
     }
 }
 
 impl Drop for Core {
-    /// Its device continues counting.
+    /// Adds the count of Jobs to that of the device.
     fn drop(&mut self) {
         self.context.jobs.fetch_add(self.jobs(), Relaxed);
     }
 }
 
-/// Where the answers of atomics go: a word for each Job.
+/// The words to which adapters write the answers of atomics, one for each Job.
 pub(in super::super) struct Answers {
-    /// Dropped before the words.
+    /// The region is dropped before the words.
     mr: Option<Mr>,
     words: Box<[AtomicU64]>,
 }
@@ -251,7 +258,7 @@ impl Answers {
         Ok(Answers { mr, words })
     }
 
-    /// Returns where they are, and the key.
+    /// Returns the address of the words, and the key of their region.
     pub(in super::super) fn place(&self) -> (u64, u32) {
         let addr = self.words.as_ptr().addr() as u64;
         (addr, self.mr.as_ref().map_or(0, Mr::lkey))
@@ -259,7 +266,7 @@ impl Answers {
 
     /// Returns what the adapter wrote for a Job.
     pub(in super::super) fn get(&self, index: u32) -> u64 {
-        // Its completion was seen, which is behind what it wrote.
+        // The adapter wrote the word before the completion, which the caller has seen.
         let word = self.words.get(index as usize);
         word.map_or(0, |word| word.load(Relaxed))
     }

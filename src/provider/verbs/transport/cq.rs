@@ -15,16 +15,16 @@ pub(in super::super) struct Cq {
     pub(in super::super) context: Arc<Context>,
     channel: CompChannel,
     raw: NonNull<ibv_cq>,
-    /// Notifications that were asked for, and whose events nobody looked for yet.
+    /// The number of requested notifications whose events were not read yet.
     requested: AtomicU32,
     id: u64,
-    /// The device says so: it was overrun, or worse.
+    /// The device has reported that the queue has failed, for example by an overrun.
     broken: AtomicBool,
-    /// Completions that may wait at once, and how many there is room for.
+    /// The number of completions that may wait at once, and the capacity of the queue.
     promised: Mutex<(u32, u32)>,
 }
 
-/// Destroyed after what rings it.
+/// A completion channel. It is destroyed after the completion queue that signals it.
 struct CompChannel {
     context: Arc<Context>,
     raw: NonNull<ibv_comp_channel>,
@@ -35,14 +35,14 @@ unsafe impl Send for Cq {}
 // SAFETY: as above.
 unsafe impl Sync for Cq {}
 
-/// Places for contexts that come later: not every adapter can make a queue larger.
+/// Capacity for contexts that are attached later, since not every adapter can enlarge a queue.
 const HEADROOM: u32 = 1024;
-/// Asked so often and never cleared, events are read: who polls clears nothing, and they would pile
-/// up.
+/// After this many requested notifications the events are read: a thread that only polls never
+/// clears them, and they would accumulate.
 const UNREAD: u32 = 64;
 
 impl Cq {
-    /// With room for so many completions; the interrupt of this number signals it.
+    /// Creates a queue with a capacity of `completions`. The interrupt number `vector` signals it.
     pub(in super::super) fn create(
         context: &Arc<Context>,
         completions: u32,
@@ -65,7 +65,7 @@ impl Cq {
         // SAFETY: the device is open, and the channel goes after the queue.
         let raw = unsafe { (table.create_cq)(device, size as i32, name, ring, vector as i32) };
         let raw = check_ptr("ibv_create_cq", raw)?;
-        // SAFETY: just made. Most adapters round up.
+        // SAFETY: the queue was just made. Most adapters round its size up.
         let size = size.max(unsafe { (*raw.as_ptr()).cqe }.max(0) as u32);
         Ok(Cq {
             context: Arc::clone(context),
@@ -82,7 +82,7 @@ impl Cq {
         self.raw.as_ptr()
     }
 
-    /// Returns what comes back with events of the device about it.
+    /// Returns the id that the device's events about the queue carry.
     pub(in super::super) fn id(&self) -> u64 {
         self.id
     }
@@ -95,7 +95,7 @@ impl Cq {
         self.broken.store(true, SeqCst);
     }
 
-    /// Room for more completions, so that the queue cannot be overrun.
+    /// Reserves capacity for `more` completions, so that the queue cannot overrun.
     pub(in super::super) fn promise(&self, more: u32) -> Result<()> {
         let mut promised = lock(&self.promised);
         let (used, size) = *promised;
@@ -127,45 +127,45 @@ impl Cq {
         Ok(())
     }
 
-    /// Gives back what was promised.
+    /// Releases capacity that was reserved.
     pub(in super::super) fn release(&self, less: u32) {
         let mut promised = lock(&self.promised);
         promised.0 = promised.0.saturating_sub(less);
     }
 
-    /// Takes completions; `None` if the queue is broken.
+    /// Polls completions. Returns `None` if the queue is broken.
     #[inline(always)]
     pub(in super::super) fn poll(&self, to: &mut [Wc]) -> Option<usize> {
         let (most, first) = (to.len() as i32, to.as_mut_ptr());
-        // SAFETY: the queue is alive, and there is room for so many.
+        // SAFETY: the queue is alive, and `to` has `most` elements.
         let polled = unsafe { self.context.ops.poll_cq(self.raw(), most, first) };
-        // What the driver says is checked.
+        // The number that the driver reports is not trusted.
         usize::try_from(polled)
             .ok()
             .map(|polled| polled.min(to.len()))
     }
 
-    /// Asks for an event at the next completion. If that cannot be had the queue is broken.
+    /// Requests an event for the next completion. If the driver refuses, the queue is broken.
     pub(in super::super) fn notify(&self) {
         if self.requested.load(SeqCst) >= UNREAD {
             self.read_events();
         }
-        // Before it: who hears of the event finds it counted.
+        // The request is counted first, so that a thread which gets the event finds it counted.
         self.requested.fetch_add(1, SeqCst);
         // SAFETY: the queue is alive.
         let answer = unsafe { self.context.ops.req_notify_cq(self.raw()) };
         if answer != 0 {
-            // Nobody would hear of what completes.
+            // No thread would be notified of completions.
             self.set_broken();
             let text = "ibv_req_notify_cq failed";
             log_later(move || tracing::error!(target: "tokio_doca::verbs", answer, "{text}"));
         }
     }
 
-    /// Reads the events that there may be, and acknowledges them in one call.
+    /// Reads the events that may have come, and acknowledges them in one call.
     ///
-    /// There is at most one for each notification that was asked for: so many are read, and not one
-    /// more only to hear that there is none.
+    /// There is at most one event for each requested notification. No more are read than that,
+    /// which saves the call that would find no event.
     pub(in super::super) fn read_events(&self) {
         let may_be = self.requested.swap(0, SeqCst);
         let mut read = 0;
@@ -179,7 +179,7 @@ impl Cq {
             read += 1;
         }
         if read < may_be {
-            // The one that was asked for last may be still to come.
+            // The event that was requested last may still come.
             self.requested.fetch_max(1, SeqCst);
         }
         if read > 0 {
@@ -189,23 +189,23 @@ impl Cq {
     }
 
     pub(in super::super) fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: open as long as the channel, which `self` has.
+        // SAFETY: the descriptor is open as long as the channel, which `self` holds.
         unsafe { BorrowedFd::borrow_raw(self.channel.fd()) }
     }
 }
 
 impl CompChannel {
     fn fd(&self) -> i32 {
-        // SAFETY: alive as long as this.
+        // SAFETY: the channel is alive as long as `self`.
         unsafe { (*self.raw.as_ptr()).fd }
     }
 }
 
-/// libibverbs opens its descriptors so that they block (ibv_get_cq_event(3),
-/// ibv_get_async_event(3)).
+/// Makes a descriptor nonblocking. libibverbs opens its descriptors as blocking ones
+/// (ibv_get_cq_event(3), ibv_get_async_event(3)).
 pub(in super::super) fn set_nonblocking(fd: i32) -> Result<()> {
     use nix::fcntl::{FcntlArg, OFlag, fcntl};
-    // SAFETY: open, as the caller has it from an object that is alive.
+    // SAFETY: the descriptor is open, since the caller has it from an object that is alive.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     let set = fcntl(fd, FcntlArg::F_GETFL).and_then(|flags| {
         let flags = OFlag::from_bits_retain(flags) | OFlag::O_NONBLOCK;
@@ -217,10 +217,10 @@ pub(in super::super) fn set_nonblocking(fd: i32) -> Result<()> {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        // All that were read are acknowledged: `ibv_destroy_cq` waits for that. Those that were not
-        // are dropped with the channel.
+        // All events that were read are acknowledged, for which `ibv_destroy_cq` waits. Unread
+        // events are dropped with the channel.
         let destroy_cq = self.context.table.destroy_cq;
-        // SAFETY: its queue pairs held this, and have gone.
+        // SAFETY: the queue pairs of the queue held it, and are gone.
         let destroy = || unsafe { destroy_cq(self.raw()) };
         self.context.destroy("ibv_destroy_cq", destroy);
     }

@@ -1,9 +1,14 @@
-//! What carries work requests: completion queues ([cq]), queue pairs ([qp]), the requests ([wr]),
-//! the Jobs of a queue pair on their way through its send queue ([sends]), receives of many queue
-//! pairs ([srq], [receives]), and what an adapter says of those that failed ([status]).
+//! The objects that carry work requests:
+//!
+//! - [cq] is a completion queue and its channel.
+//! - [qp] is a queue pair, and [quiesce] ends it.
+//! - [wr] builds work requests.
+//! - [sends] holds the Jobs of a queue pair, on their way through its send queue.
+//! - [srq] and [receives] hold receives that many queue pairs share.
+//! - [status] translates the reasons of failures that an adapter reports.
 //!
 //! `core` is what all queue pairs of one WorkQ and device share. These files know neither
-//! connections nor WorkQs: they import `ffi`, `adapter`, and one another downwards,
+//! connections nor WorkQs. They import `ffi`, `adapter`, and one another downwards,
 //! `sends > qp > srq > {cq, wr, receives}` and `core > srq`.
 
 mod core;

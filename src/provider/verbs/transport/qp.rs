@@ -1,4 +1,4 @@
-//! A queue pair of a reliable connection (RC), through its states.
+//! A queue pair of a reliable connection (RC), and its states.
 #![expect(unsafe_code, reason = "calls libibverbs")]
 
 use std::ptr::{self, NonNull};
@@ -16,14 +16,14 @@ use crate::error::{Error, Result};
 
 pub(in super::super) struct Qp {
     pub(super) cq: Arc<Cq>,
-    /// Destroyed after it.
+    /// The shared receive queue is destroyed after the queue pair.
     _srq: Option<Arc<Srq>>,
     pub(super) raw: NonNull<ibv_qp>,
     num: u32,
     sends: u32,
     max_inline: u32,
     pub(super) destroyed: AtomicBool,
-    /// As `set_asks` says.
+    /// Set by `set_asks`.
     pub(super) asks: AtomicBool,
 }
 
@@ -35,18 +35,18 @@ unsafe impl Sync for Qp {}
 /// The capacities of a queue pair (`ibv_qp_cap`).
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct QpCaps {
-    /// Wanted; there may be fewer, but not than `least_sends`. How many there can be depends on how
-    /// long the requests are.
+    /// The wanted capacity. The adapter may give less, but at least `least_sends`. The limit
+    /// depends on the size of the requests.
     pub(in super::super) sends: u32,
     pub(in super::super) least_sends: u32,
     pub(in super::super) send_sges: u32,
     pub(in super::super) receives: u32,
     pub(in super::super) receive_sges: u32,
-    /// Wanted; what there is may be less.
+    /// The wanted size in bytes. The adapter may give less.
     pub(in super::super) inline: u32,
 }
 
-/// How a peer is reached.
+/// The route to a peer.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Route {
     pub(in super::super) peer: Address,
@@ -54,37 +54,37 @@ pub(in super::super) struct Route {
     pub(in super::super) psn: u32,
     pub(in super::super) gid_index: u32,
     pub(in super::super) mtu: Mtu,
-    /// The port wants a global header, whatever the address.
+    /// The port needs a global header, whatever the address is.
     pub(in super::super) needs_grh: bool,
-    /// Reads and atomics at once: answered, and asked.
+    /// The limits of concurrent reads and atomics: those that this side answers, and those that it
+    /// requests.
     pub(in super::super) rd_atomics: [u8; 2],
     pub(in super::super) retry: Retry,
     pub(in super::super) transport: Transport,
-    /// The way, as rdma_cm has found it. What the application says of it goes first.
+    /// The route that rdma_cm has found. Options of the application take precedence.
     pub(in super::super) resolved: Option<ibv_ah_attr>,
 }
 
 /// When a peer that does not answer is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Retry {
-    /// 4.096 us times two to the power of this: how long an answer may take (ibv_modify_qp(3)).
+    /// The time limit of an answer is 4.096 us times two to the power of this (ibv_modify_qp(3)).
     timeout: u8,
-    /// Tries after the first.
+    /// The number of tries after the first.
     count: u8,
 }
 
-/// How long a peer without a receive is left alone: 0.64 ms (ibv_modify_qp(3), the table of
+/// The peer's waiting time after this side had no receive: 0.64 ms (ibv_modify_qp(3), the table of
 /// `min_rnr_timer`).
 const RNR_TIMER: u8 = 12;
-/// Again and again: who has waited for too long learns so from
-/// [`super::super::connection::RcConnection::tick`]. With a number of tries each would have to take
-/// a part of the whole time, up to half a second, and every receive that comes a moment late would
-/// cost that.
+/// 7 means that tries never end. [`super::super::connection::RcConnection::tick`] finds the sends
+/// that have waited for too long. With a limited number of tries, each would have to take a part of
+/// the whole time, up to half a second, and every receive that comes a moment late would cost that.
 const RNR_RETRIES: u8 = 7;
 
 impl Retry {
-    /// Gives up within about this time, and after a second at most (the transport may take four
-    /// times as long), unless the application said when to send again.
+    /// Returns limits that give up within about `limit`, and after a second at most, unless the
+    /// application has set the time of a try. The transport may take four times as long.
     pub(in super::super) fn within(limit: Duration, transport: &Transport) -> Retry {
         let count = transport.retry_count;
         let retry = |timeout: u8| Retry { timeout, count };
@@ -92,33 +92,33 @@ impl Retry {
             let units = time.as_nanos().div_ceil(4096).max(1);
             return retry(units.next_power_of_two().ilog2() as u8);
         }
-        // 15 is 134 ms a try, twice what rdma-core's own programs take: a busy machine may not
-        // answer for half a second. Less than 1 ms a try breaks connections.
+        // 15 is 134 ms a try, twice the value of rdma-core's own programs, since a busy machine may
+        // not answer for half a second. Less than 1 ms a try breaks connections.
         let fits = (8..=15)
             .rev()
             .find(|&timeout| retry(timeout).total() <= limit);
         retry(fits.unwrap_or(8))
     }
 
-    /// Until it gives up.
+    /// Returns the time until the transport gives up.
     pub(in super::super) fn total(self) -> Duration {
         self.timeout() * u32::from(1 + self.count)
     }
 
-    /// Of one try.
+    /// Returns the time of one try.
     pub(in super::super) fn timeout(self) -> Duration {
         Duration::from_nanos(4096 << self.timeout)
     }
 }
 
-/// Returns true if it says something that only a global header has, which InfiniBand can do
-/// without.
+/// Returns true if the application has set an option that only a global header can carry.
+/// InfiniBand can do without that header.
 fn asks_for_grh(transport: &Transport) -> bool {
     let of = |it: &Transport| (it.traffic_class, it.hop_limit, it.gid);
     of(transport) != of(&Transport::default())
 }
 
-/// Returns the way that was found, with what the application says of it.
+/// Returns the route that was found, with the options of the application.
 fn as_asked(mut found: ibv_ah_attr, requested: &Transport) -> ibv_ah_attr {
     let default = Transport::default();
     if requested.service_level != default.service_level {
@@ -134,14 +134,14 @@ fn as_asked(mut found: ibv_ah_attr, requested: &Transport) -> ibv_ah_attr {
 }
 
 impl Qp {
-    /// Returns what events of a queue pair come back with: none had it before.
+    /// Returns a new id, which events of a queue pair carry.
     pub(in super::super) fn next_id() -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         NEXT.fetch_add(1, Relaxed)
     }
 
-    /// In the state INIT. `remote` is what the peer may do; `id` comes back with events. With a
-    /// shared receive queue it has no receives of its own.
+    /// Creates a queue pair in the state INIT. `remote` is what the peer may do; events carry `id`.
+    /// With a shared receive queue, the queue pair has no receives of its own.
     pub(in super::super) fn create(
         (cq, srq): (&Arc<Cq>, Option<&Arc<Srq>>),
         pd: *mut ibv_pd,
@@ -170,9 +170,9 @@ impl Qp {
             // SAFETY: the domain is the context's, and both queues are held by what is made.
             let made = check_ptr("ibv_create_qp", unsafe { create_qp(pd, &mut attr) });
             match made {
-                // It may have more, and the application may want none.
+                // The adapter may give more, and the application may want none.
                 Ok(raw) => break (raw, attr.cap.max_inline_data.min(wanted.inline)),
-                // How much an adapter takes of both no query says.
+                // No query returns how much an adapter supports of both.
                 Err(_) if wanted.inline > 0 => wanted.inline /= 2,
                 Err(_) if wanted.sends > wanted.least_sends => {
                     wanted.sends = (wanted.sends / 2).max(wanted.least_sends);
@@ -185,7 +185,7 @@ impl Qp {
             cq: Arc::clone(cq),
             _srq: srq.cloned(),
             raw,
-            // SAFETY: just made.
+            // SAFETY: the queue pair was just made.
             num: unsafe { (*raw.as_ptr()).qp_num },
             sends: wanted.sends,
             max_inline,
@@ -200,7 +200,7 @@ impl Qp {
         self.num
     }
 
-    /// Places in its send queue.
+    /// Returns the capacity of the send queue.
     pub(in super::super) fn sends(&self) -> u32 {
         self.sends
     }
@@ -218,7 +218,7 @@ impl Qp {
         check(call, self.set(attr, mask))
     }
 
-    /// Returns what `ibv_modify_qp` answers.
+    /// Returns the result of `ibv_modify_qp`.
     pub(super) fn set(&self, attr: &mut ibv_qp_attr, mask: ibv_qp_attr_mask) -> i32 {
         let modify_qp = self.cq.context.table.modify_qp;
         // SAFETY: the queue pair is alive; the attributes are the caller's.
@@ -235,15 +235,15 @@ impl Qp {
             ..ibv_qp_attr::default()
         };
         let mut mask = m::IBV_QP_STATE | m::IBV_QP_ACCESS_FLAGS;
-        // iWARP has no partitions, and its connections say the port.
+        // iWARP has no partitions, and its connections choose the port.
         if !self.cq.context.traits.iwarp {
             mask = mask | m::IBV_QP_PKEY_INDEX | m::IBV_QP_PORT;
         }
         self.modify("ibv_modify_qp to INIT", &mut attr, mask)
     }
 
-    /// To the states ready to receive and ready to send. `Err` says whether it is half-way: there
-    /// is no way back to INIT that keeps what was posted.
+    /// Moves the queue pair to the states ready to receive and ready to send. The error is `true`
+    /// if the queue pair is half-way: going back to INIT would drop what was posted.
     pub(in super::super) fn connect(
         &self,
         route: &Route,
@@ -254,7 +254,7 @@ impl Qp {
         sends.map_err(|error| (true, error))
     }
 
-    /// Returns the way to a peer whose address is known.
+    /// Returns the route to a peer whose address is known.
     fn ah_attr(&self, route: &Route) -> ibv_ah_attr {
         let traits = &self.cq.context.traits;
         let mut attr = ibv_ah_attr {
@@ -274,7 +274,8 @@ impl Qp {
         attr
     }
 
-    /// From INIT. It may take as long as finding the peer's hardware address does.
+    /// Moves the queue pair from INIT to ready to receive. The call may take as long as resolving
+    /// the peer's hardware address.
     fn ready_to_receive(&self, route: &Route) -> Result<()> {
         use ibv_qp_attr_mask as m;
         let mut attr = ibv_qp_attr {
@@ -300,7 +301,7 @@ impl Qp {
         self.modify("ibv_modify_qp to RTR", &mut attr, mask)
     }
 
-    /// From there.
+    /// Moves the queue pair from ready to receive to ready to send.
     fn ready_to_send(&self, route: &Route) -> Result<()> {
         use ibv_qp_attr_mask as m;
         let mut attr = ibv_qp_attr {
@@ -321,14 +322,14 @@ impl Qp {
         self.modify("ibv_modify_qp to RTS", &mut attr, mask)
     }
 
-    /// Posts a list: how many of its requests the adapter took, and why not the next. `None` if it
-    /// does not say: it may have taken all (Soft-RoCE queues them, and then cannot tell the
-    /// kernel).
+    /// Posts a list. The error has the number of requests that the adapter took, and the errno of
+    /// the next one. The number is `None` if the adapter does not report it, and may have taken all
+    /// (Soft-RoCE queues requests, and may then fail to notify the kernel).
     ///
     /// # Safety
     ///
-    /// What the requests name stays valid, and leased, until they have completed or the queue pair
-    /// is destroyed.
+    /// The memory that the requests name stays valid, and leased, until they have completed or the
+    /// queue pair is destroyed.
     #[inline(always)]
     pub(in super::super) unsafe fn post_send(
         &self,
@@ -336,8 +337,8 @@ impl Qp {
     ) -> std::result::Result<(), (Option<usize>, i32)> {
         let first = chain.link();
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is alive, the list is in `chain`, and the rest the caller
-        // promises.
+        // SAFETY: the queue pair is alive, and the list is in `chain`. The caller promises the
+        // rest.
         let answer = unsafe {
             self.cq
                 .context
@@ -350,8 +351,8 @@ impl Qp {
         }
     }
 
-    /// Posts one request, whose list this is; `Err` has the errno, and whether the adapter surely
-    /// has not taken it.
+    /// Posts one request, whose list is `sges`. The error has the errno, and is `true` if the
+    /// adapter has certainly not taken the request.
     ///
     /// # Safety
     ///
@@ -362,7 +363,7 @@ impl Qp {
         wr: &mut ibv_send_wr,
         sges: &mut [ibv_sge],
     ) -> std::result::Result<(), (bool, i32)> {
-        // As in `link`.
+        // As in `link`, an empty list is null.
         wr.sg_list = match sges.is_empty() {
             true => ptr::null_mut(),
             false => sges.as_mut_ptr(),
@@ -370,8 +371,8 @@ impl Qp {
         wr.num_sge = sges.len() as i32;
         wr.next = ptr::null_mut();
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is alive, the request is alone and its list as long as it says.
-        // The memory the caller promises.
+        // SAFETY: the queue pair is alive. The request is alone, and `num_sge` is the length of its
+        // list. The caller promises that the memory is valid.
         let answer = unsafe {
             self.cq
                 .context
@@ -384,7 +385,7 @@ impl Qp {
         }
     }
 
-    /// Posts a list of receives; `Err` as for `post_send`.
+    /// Posts a list of receives. The error is as for `post_send`.
     ///
     /// # Safety
     ///
@@ -396,8 +397,8 @@ impl Qp {
     ) -> std::result::Result<(), (Option<usize>, i32)> {
         let first = chain.link();
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is alive, the list is in `chain`, and the rest the caller
-        // promises.
+        // SAFETY: the queue pair is alive, and the list is in `chain`. The caller promises the
+        // rest.
         let answer = unsafe {
             self.cq
                 .context

@@ -1,4 +1,4 @@
-//! How a queue pair ends.
+//! The end of a queue pair.
 #![expect(unsafe_code, reason = "destroys queue pairs")]
 
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use super::super::ffi::*;
 use super::qp::Qp;
 
 impl Qp {
-    /// The kernel connects it from now on, over iWARP, or no more: destroying it while the kernel
-    /// does waits for the peer.
+    /// Sets whether the kernel is connecting the queue pair over iWARP. Destroying the queue pair
+    /// meanwhile waits for the peer.
     pub(in super::super) fn set_asks(&self, asks: bool) {
         self.asks.store(asks, SeqCst);
     }
 
-    /// Takes everything from it: true if the adapter touches no memory of its requests any more.
-    /// What it had completed may still be found in the completion queue.
+    /// Takes the queue pair from the adapter. Returns true if the adapter no longer touches memory
+    /// of its requests. Completions of the queue pair may still be in the completion queue.
     pub(in super::super) fn quiesce(self: Arc<Qp>) -> bool {
         if self.cq.context.is_forked() {
             return false;
@@ -24,12 +24,13 @@ impl Qp {
         let qp = match Arc::try_unwrap(self) {
             Ok(qp) if !qp.asks.load(SeqCst) => return qp.destroy(),
             Ok(qp) => Arc::new(qp),
-            // Somebody is connecting it: it goes when they see that they are late.
+            // Another thread is connecting the queue pair. That thread drops it, once it finds that
+            // the connection has ended.
             Err(qp) => qp,
         };
         let context = &qp.cq.context;
-        // siw does nothing when it is to go to RESET, and ends the connection, or refuses one that
-        // comes later, in the state ERROR.
+        // siw does nothing on the way to RESET. In the state ERROR it ends the connection, or
+        // refuses one that comes later.
         let (call, qp_state) = match context.traits.iwarp {
             true => ("ibv_modify_qp to ERROR", IBV_QPS_ERR),
             false => ("ibv_modify_qp to RESET", IBV_QPS_RESET),
@@ -47,7 +48,7 @@ impl Qp {
     /// Drops this handle, on another thread if that waits for the peer.
     pub(in super::super) fn let_go(self: Arc<Qp>) {
         if self.asks.load(SeqCst) {
-            // Without a thread it goes here.
+            // If no thread can be started, the handle is dropped here.
             let _ = wait_for_peer(move || drop(self));
         }
     }
@@ -57,7 +58,8 @@ impl Qp {
             return true;
         }
         let destroy_qp = self.cq.context.table.destroy_qp;
-        // SAFETY: whoever has a handle posts no more. When this has returned no memory is touched.
+        // SAFETY: no holder of a handle posts any more. When the call has returned, no memory is
+        // touched.
         let destroy = || unsafe { destroy_qp(self.raw.as_ptr()) };
         self.cq.context.destroy("ibv_destroy_qp", destroy)
     }

@@ -1,10 +1,12 @@
-//! Where the receives of a shared queue are: with the adapter, with a connection, or spare.
+//! The state of each receive of a shared queue: an adapter has it, a connection has it, or it is
+//! spare.
 //!
-//! A queue pair that fails, or is destroyed amid a message, may take a receive with it: the adapter
-//! never says so. Receives are used up in order. So one that is older than one that has ended, and
-//! has not, is *overtaken*: its message is on its way yet, or it is lost. It is never posted again
-//! unless it ends, and does not count. Until those that were posted before a queue pair went have
-//! ended or were overtaken, one more is posted for it.
+//! A queue pair that fails, or is destroyed amid a message, may take a receive with it, which the
+//! adapter never reports. The adapter uses receives in order. So a receive that has not ended, and
+//! is older than one that has, is *overtaken*: its message is still on its way, or the receive is
+//! lost. An overtaken receive is not counted, and is not posted again unless it ends. When a queue
+//! pair goes, one more receive is posted for it, until all receives that were posted before have
+//! ended or were overtaken.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
@@ -14,35 +16,36 @@ use super::super::adapter::Mr;
 #[derive(Default)]
 pub(super) struct Receives {
     pub(super) chunks: Vec<Chunk>,
-    /// The oldest first.
+    /// The oldest is first.
     pub(super) posted: VecDeque<u32>,
     pub(super) overtaken: Vec<u32>,
     pub(super) spare: Vec<u32>,
-    /// Of each receive, whether the adapter has it: whether it is posted or overtaken.
+    /// For each receive, whether the adapter has it, either posted or overtaken.
     pub(super) with_adapter: Vec<bool>,
-    /// How many were ever posted.
+    /// The number of receives that were ever posted.
     pub(super) posted_in_all: u64,
-    /// The same when queue pairs went, each of which may have lost one of those.
+    /// The values of `posted_in_all` when queue pairs went. Each queue pair may have lost one of
+    /// those receives.
     pub(super) gone: VecDeque<u64>,
-    /// Connections, and their credits.
+    /// The number of connections, and the sum of their credits.
     pub(super) connections: u32,
     pub(super) credits: u32,
 }
 
-/// Receives side by side.
+/// Receives with memory side by side.
 pub(super) struct Chunk {
-    /// Dropped before the words.
+    /// The region is dropped before the words.
     pub(super) mr: Mr,
     pub(super) words: Box<[AtomicU64]>,
 }
 
 impl Receives {
-    /// Returns all but those that may be lost.
+    /// Returns the number of receives without those that may be lost.
     pub(super) fn usable(&self) -> usize {
         self.with_adapter.len() - self.overtaken.len()
     }
 
-    /// Returns those whose messages connections have.
+    /// Returns the number of receives whose messages connections have.
     pub(super) fn had(&self) -> usize {
         self.usable() - self.posted.len() - self.spare.len()
     }
@@ -52,28 +55,28 @@ impl Receives {
         self.credits = self.credits.saturating_sub(credits);
     }
 
-    /// Returns how many shall be posted or had.
+    /// Returns the number of receives that shall be posted or be with connections.
     pub(super) fn wanted(&self) -> usize {
         self.credits as usize + self.gone.len()
     }
 
-    /// Returns how many of those there is no memory for.
+    /// Returns how many of the wanted receives have no memory.
     pub(super) fn missing(&self) -> usize {
         self.wanted().saturating_sub(self.usable())
     }
 
-    /// Returns how many may be lost.
+    /// Returns the number of receives that may be lost.
     pub(super) fn lost(&self) -> usize {
         self.overtaken.len() + self.gone.len()
     }
 
-    /// Returns how many are posted that no queue pair can have taken with it.
+    /// Returns the number of posted receives that no queue pair can have lost.
     pub(super) fn left(&self) -> usize {
         self.posted.len().saturating_sub(self.gone.len())
     }
 
-    /// The adapter has ended this one; false if it does not have it. A driver that names none of
-    /// them, or one twice, is not believed.
+    /// Records that the adapter has ended a receive. Returns false if the adapter does not have it,
+    /// since a driver that reports an unknown receive, or one twice, is not trusted.
     pub(super) fn end(&mut self, number: u32) -> bool {
         let with_adapter = self.with_adapter.get_mut(number as usize);
         if !with_adapter.is_some_and(std::mem::take) {

@@ -1,5 +1,5 @@
-//! Jobs of one queue pair, from their submission to their end: some are posted, others wait for
-//! places in its send queue.
+//! The Jobs of one queue pair, from their submission to their end. Some are posted; the others wait
+//! for entries of its send queue.
 #![expect(unsafe_code, reason = "posts Jobs whose memory was lent")]
 
 use std::collections::VecDeque;
@@ -12,13 +12,13 @@ use super::qp::Qp;
 use super::wr::Chain;
 use crate::device::Token;
 
-/// What becomes of a Job: requests at the end of a chain.
+/// A Job that becomes requests at the end of a chain.
 pub(in super::super) trait Work: Copy {
     /// What all Jobs of a queue pair need to know.
     type Context;
     /// What is kept of a Job that is posted.
     type Posted: Copy;
-    /// Returns the most requests that it takes.
+    /// Returns the most requests that the Job needs.
     fn most(&self) -> usize;
 
     fn push(&self, token: Token, chain: &mut Chain, context: &Self::Context);
@@ -30,8 +30,8 @@ pub(in super::super) trait Work: Copy {
 pub(in super::super) struct Sends<W: Work> {
     posted: VecDeque<SendEntry<W::Posted>>,
     waiting: VecDeque<SendEntry<W>>,
-    /// Places in the send queue: taken, and all. A request gives its place back when a later
-    /// completion was seen (ibv_post_send(3)).
+    /// The entries of the send queue that are used, and the capacity of the send queue. The entry
+    /// of a request is free once a later completion was seen (ibv_post_send(3)).
     used: u32,
     room: u32,
 }
@@ -39,22 +39,22 @@ pub(in super::super) struct Sends<W: Work> {
 struct SendEntry<W> {
     token: Token,
     work: W,
-    /// How many it takes, once it is posted.
+    /// The number of requests of the Job, once it is posted.
     requests: u32,
 }
 
-/// A request was not taken.
+/// The adapter has refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct PostFailure {
-    /// Whose: the first Job that is not posted whole.
+    /// The index of the first Job that is not posted as a whole.
     pub(in super::super) at: usize,
-    /// Some requests of it were taken, or may have been.
+    /// The adapter has taken some requests of that Job, or may have taken some.
     pub(in super::super) cut: bool,
     pub(in super::super) errno: i32,
 }
 
 impl<W: Work> Sends<W> {
-    /// For so many Jobs, without a queue pair yet.
+    /// Returns an empty list with a capacity of `jobs`. It has no queue pair yet.
     pub(in super::super) fn new(jobs: u32) -> Sends<W> {
         Sends {
             posted: VecDeque::with_capacity(jobs as usize),
@@ -64,7 +64,7 @@ impl<W: Work> Sends<W> {
         }
     }
 
-    /// The next queue pair has so many places. Nothing is posted.
+    /// Sets the capacity of the next queue pair's send queue. No Job is posted.
     pub(in super::super) fn set_room(&mut self, room: u32) {
         self.room = room;
     }
@@ -73,12 +73,12 @@ impl<W: Work> Sends<W> {
         self.posted.len() + self.waiting.len()
     }
 
-    /// Returns true if the adapter has one.
+    /// Returns true if a Job is posted.
     pub(in super::super) fn any_posted(&self) -> bool {
         !self.posted.is_empty()
     }
 
-    /// Returns true if there are some that are not posted.
+    /// Returns true if a Job waits.
     #[inline(always)]
     pub(in super::super) fn any_waits(&self) -> bool {
         !self.waiting.is_empty()
@@ -89,7 +89,7 @@ impl<W: Work> Sends<W> {
         self.push_for(token, work, 0);
     }
 
-    /// Adds a Job to the line, of which a chain has these requests already.
+    /// Adds a Job to the line, for which a chain has `requests` already.
     #[inline(always)]
     fn push_for(&mut self, token: Token, work: W, requests: u32) {
         self.waiting.push_back(SendEntry {
@@ -99,12 +99,12 @@ impl<W: Work> Sends<W> {
         });
     }
 
-    /// Takes back all from this one on; they were not posted.
+    /// Removes the Jobs from index `at` on, none of which is posted.
     pub(in super::super) fn truncate(&mut self, at: usize) {
         self.waiting.truncate(at.saturating_sub(self.posted.len()));
     }
 
-    /// Returns the oldest.
+    /// Returns the oldest Job.
     pub(in super::super) fn front(&self) -> Option<(Token, W::Posted)> {
         let posted = self.posted.front().map(|it| (it.token, it.work));
         posted.or_else(|| {
@@ -113,7 +113,7 @@ impl<W: Work> Sends<W> {
         })
     }
 
-    /// One of them, by its place in line.
+    /// Returns the token of the Job at this index.
     pub(in super::super) fn token(&self, at: usize) -> Option<Token> {
         match self.posted.get(at) {
             Some(posted) => Some(posted.token),
@@ -121,12 +121,13 @@ impl<W: Work> Sends<W> {
         }
     }
 
-    /// Posts one Job of one request, built on the stack, if none waits and there is room.
-    /// `request` fills it, with its list.
+    /// Posts one Job of one request, which is built on the stack, if no Job waits and the send
+    /// queue has a free entry. `request` fills the request and its list. Returns `None` if the Job
+    /// was not posted for another reason than a refusal.
     ///
     /// # Safety
     ///
-    /// As for `post`, of this Job, and `request` makes the request of it.
+    /// As for `post`, for this Job. `request` makes the request of this Job.
     #[inline(always)]
     pub(in super::super) unsafe fn post_one(
         &mut self,
@@ -158,12 +159,12 @@ impl<W: Work> Sends<W> {
         Some(posted.map_err(|(_, errno)| PostFailure { at, cut, errno }))
     }
 
-    /// Posts `count` Jobs of one request each from where they lie, in one chain, if none waits and
-    /// there is room for all of them.
+    /// Posts `count` Jobs of one request each, in one chain, from the slice of the caller, if no
+    /// Job waits and the send queue has entries for all of them.
     ///
     /// # Safety
     ///
-    /// As for `post`, of these Jobs.
+    /// As for `post`, for these Jobs.
     #[inline(always)]
     pub(in super::super) unsafe fn post_list<'a>(
         &mut self,
@@ -205,11 +206,11 @@ impl<W: Work> Sends<W> {
         Some(posted.map_err(|(_, errno)| PostFailure { at, cut, errno }))
     }
 
-    /// Posts what there is room for.
+    /// Posts Jobs as long as the send queue has free entries.
     ///
     /// # Safety
     ///
-    /// The Jobs' memory is valid, and leased, until they have completed or the queue pair is
+    /// The memory of the Jobs is valid, and leased, until they have completed or the queue pair is
     /// destroyed.
     #[inline(always)]
     pub(in super::super) unsafe fn post(
@@ -229,7 +230,7 @@ impl<W: Work> Sends<W> {
         }
     }
 
-    /// Posts what did not fit into the first chain.
+    /// Posts Jobs that did not fit into the first chain.
     ///
     /// # Safety
     ///
@@ -241,7 +242,7 @@ impl<W: Work> Sends<W> {
         Ok(())
     }
 
-    /// Posts a chain of Jobs that wait; `true` if others wait for the next chain.
+    /// Posts a chain of Jobs that wait. Returns `true` if others wait for the next chain.
     ///
     /// # Safety
     ///
@@ -283,7 +284,7 @@ impl<W: Work> Sends<W> {
         }
     }
 
-    /// The oldest `count` that waited are posted.
+    /// Marks the oldest `count` Jobs that waited as posted.
     fn were_posted(&mut self, count: usize) {
         for entry in self.waiting.drain(..count) {
             self.used += entry.requests;
@@ -295,7 +296,7 @@ impl<W: Work> Sends<W> {
         }
     }
 
-    /// So many requests of a chain were taken.
+    /// Handles a refusal, before which the adapter has taken this many requests of a chain.
     #[cold]
     fn refused(&mut self, mut taken: u32, errno: i32) -> PostFailure {
         let mut whole = 0;
@@ -314,8 +315,8 @@ impl<W: Work> Sends<W> {
         }
     }
 
-    /// The oldest has completed, if it is this one, and was posted. Others' completions are of a
-    /// queue pair that is gone, or the driver's nonsense.
+    /// Removes the oldest Job, if this is its completion and it was posted. Any other completion is
+    /// of a queue pair that is gone, or an error of the driver.
     #[inline(always)]
     pub(in super::super) fn done(&mut self, token: Token) -> Option<W::Posted> {
         if self.posted.front()?.token != token {
@@ -326,23 +327,23 @@ impl<W: Work> Sends<W> {
         Some(entry.work)
     }
 
-    /// The queue pair is gone: takes all, the oldest first.
+    /// Removes all Jobs, the oldest first, when the queue pair is gone.
     pub(in super::super) fn take_all(&mut self) -> impl Iterator<Item = Token> {
         self.used = 0;
         let posted = self.posted.drain(..).map(|entry| entry.token);
         posted.chain(self.waiting.drain(..).map(|entry| entry.token))
     }
 
-    /// Takes one that was not posted.
+    /// Removes a Job that was not posted.
     pub(in super::super) fn remove(&mut self, at: usize) -> Option<Token> {
         let at = at.checked_sub(self.posted.len())?;
         self.waiting.remove(at).map(|entry| entry.token)
     }
 }
 
-/// Jobs that another queue pair can do.
+/// For Jobs that another queue pair can repeat.
 impl<W: Work<Posted = W>> Sends<W> {
-    /// The queue pair is gone: nothing is posted any more.
+    /// Makes all Jobs wait, when the queue pair is gone.
     pub(in super::super) fn unpost(&mut self) {
         self.used = 0;
         while let Some(entry) = self.posted.pop_back() {
@@ -350,7 +351,7 @@ impl<W: Work<Posted = W>> Sends<W> {
         }
     }
 
-    /// Returns where in line it is. Nothing is posted.
+    /// Returns the index of a Job. No Job is posted.
     pub(in super::super) fn place(&self, token: Token) -> Option<usize> {
         self.waiting.iter().position(|entry| entry.token == token)
     }

@@ -1,13 +1,13 @@
 //! A shared receive queue: receives of many queue pairs, into memory of its own.
 //!
-//! Each receive is a number. It is posted; or its message has come, and a connection has it, until
-//! it gives it back; or it is spare. No more are posted or had than the connections lend credits,
-//! so that one connection alone has its credits to the letter. Memory is added when few receives
-//! are left: the adapter says so (`IBV_EVENT_SRQ_LIMIT_REACHED`), or completions do, and the thread
-//! of `watcher` adds it.
+//! Each receive has a number. It is posted; or its message has come, and a connection has it until
+//! it gives it back; or it is spare. The number of receives that are posted or with connections
+//! never exceeds the sum of the connections' credits, so that a single connection has exactly its
+//! credits. The watcher adds memory when few receives are left. The adapter reports that
+//! (`IBV_EVENT_SRQ_LIMIT_REACHED`), or completions show it.
 //!
-//! A queue that may have lost many receives, or half of its places, takes no new connections, so
-//! that peers who fail on purpose leave receives to others.
+//! A queue that may have lost many receives, or half of its capacity, takes no new connections. So
+//! peers that fail on purpose leave receives to others.
 #![expect(unsafe_code, reason = "calls libibverbs")]
 
 use std::ptr::{self, NonNull};
@@ -23,15 +23,17 @@ use crate::device::{Receive, Segment, Segments, Token, volatile_copy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{lock, log};
 
-/// What names a receive, in the lower half of its request's id: no Token, and no probe.
+/// The bits that mark a receive's name in the lower half of its request's id: neither a Token nor a
+/// probe has them.
 const NAMES: u32 = 0xfff << 20;
-/// Numbers of receives; the last one would be a probe's name.
+/// The most receives of a queue. One more would have the name of a probe.
 const NUMBERS: u32 = (1 << 20) - 1;
-/// The most that are posted at once.
+/// The most receives that are posted at once.
 const POSTED: u32 = 1024;
-/// So many may be lost beside those whose messages may be on their way, and half of the places.
+/// The most receives that may be lost, besides one for each connection, whose message may be on its
+/// way. At most half of the capacity may be lost in any case.
 const LOST: usize = 64;
-/// Bytes of memory that is added at once, and how many receives that is.
+/// The bytes of memory that are added at once, and the most receives in them.
 const CHUNK_BYTES: usize = 1 << 20;
 const CHUNK: usize = 64;
 
@@ -41,14 +43,14 @@ pub(in super::super) struct Srq {
     raw: NonNull<ibv_srq>,
     id: u32,
     room: usize,
-    /// The most that are posted at once.
+    /// The most receives that are posted at once.
     most: u32,
-    /// Receives of a chunk of memory.
+    /// The number of receives in a chunk of memory.
     per_chunk: u32,
     state: Mutex<Receives>,
-    /// Held by the caller that adds memory.
+    /// Locked by the thread that adds memory.
     growing: Mutex<()>,
-    /// Memory is wanted.
+    /// The watcher shall add memory.
     low: AtomicBool,
 }
 
@@ -57,14 +59,14 @@ unsafe impl Send for Srq {}
 // SAFETY: as above.
 unsafe impl Sync for Srq {}
 
-/// Returns true if this names a receive of a shared queue.
+/// Returns true if this is the name of a receive of a shared queue.
 #[inline(always)]
 pub(in super::super) fn is_name(wr_id: u64) -> bool {
     wr_id as u32 >= NAMES && wr_id as u32 != u32::MAX
 }
 
 impl Srq {
-    /// Returns a queue of receives of `room` bytes, without memory yet.
+    /// Creates a queue of receives of `room` bytes, which has no memory yet.
     pub(in super::super) fn create(cq: &Arc<Cq>, room: usize) -> Result<Srq> {
         let context = &cq.context;
         let Some(create_srq) = context.table.create_srq else {
@@ -105,7 +107,7 @@ impl Srq {
         self.raw.as_ptr()
     }
 
-    /// Returns what comes back with its events.
+    /// Returns the id that its events carry.
     pub(in super::super) fn id(&self) -> u32 {
         self.id
     }
@@ -115,21 +117,21 @@ impl Srq {
         self.room
     }
 
-    /// Returns true if a connection with receives of this length may join.
+    /// Returns true if a connection with receives of this size may join.
     pub(in super::super) fn suits(&self, room: usize) -> bool {
         let state = lock(&self.state);
         let bound = (state.connections as usize + LOST).min(self.most as usize / 2);
         room == self.room && state.lost() <= bound
     }
 
-    /// Returns true if this names one of its receives.
+    /// Returns true if this is the name of one of its receives.
     #[inline(always)]
     pub(in super::super) fn has(&self, wr_id: u64) -> bool {
         is_name(wr_id) && (wr_id >> 32) as u32 == self.id
     }
 
-    /// A connection lends its peer so many credits, and there is memory for them, or for the first
-    /// of all credits.
+    /// Adds a connection that lends its peer `credits`. When this returns, there is memory for
+    /// these credits, or for a whole chunk if that is more, within the sum of all credits.
     pub(in super::super) fn join(&self, credits: u32) -> Result<()> {
         let mut state = lock(&self.state);
         state.connections += 1;
@@ -149,9 +151,9 @@ impl Srq {
         Ok(())
     }
 
-    /// A connection's queue pair is gone. Receives that it had are posted again.
+    /// Removes a connection, whose queue pair is gone, and posts its receives again.
     pub(in super::super) fn leave(&self, credits: u32, numbers: impl Iterator<Item = u32>) {
-        // Before any lock: a child of fork may have inherited a locked one.
+        // This comes before any lock, since a child of fork may have inherited a locked one.
         if self.context.is_forked() {
             return;
         }
@@ -166,7 +168,7 @@ impl Srq {
         }
     }
 
-    /// Adds memory. The caller has `growing`.
+    /// Adds memory. The caller has locked `growing`.
     fn grow(&self) -> Result<()> {
         let stride = self.stride();
         let words = (0..stride * self.per_chunk as usize).map(|_| AtomicU64::new(0));
@@ -188,12 +190,12 @@ impl Srq {
         Ok(())
     }
 
-    /// Words of a receive.
+    /// Returns the number of words of a receive.
     fn stride(&self) -> usize {
         self.room.div_ceil(64).max(1) * 8
     }
 
-    /// Returns where a receive lies, and its key.
+    /// Returns the address of a receive, and its key.
     fn place(&self, state: &Receives, number: u32) -> (NonNull<u8>, u32) {
         let chunk = &state.chunks[(number / self.per_chunk) as usize];
         let first = (number % self.per_chunk) as usize * self.stride();
@@ -201,7 +203,7 @@ impl Srq {
         (NonNull::from(words).cast(), chunk.mr.lkey())
     }
 
-    /// Posts spare receives, as many as there are credits for. Returns how many.
+    /// Posts spare receives up to the number of credits. Returns the number that was posted.
     fn fill(&self) -> Result<usize> {
         let state = &mut *lock(&self.state);
         let mut posted = 0;
@@ -219,8 +221,8 @@ impl Srq {
                     break;
                 }
                 let (addr, lkey) = self.place(state, number);
-                // SAFETY: the key is that of the region of these words, which go after the queue.
-                // Nobody else uses them until the receive has ended.
+                // SAFETY: the key is that of the region of these words, which are freed after the
+                // queue. No other thread uses them until the receive has ended.
                 let dst = Segments::one(unsafe { Segment::new(addr, self.room, lkey.into()) });
                 let name = u64::from(self.id) << 32 | u64::from(NAMES | number);
                 let (token, room) = (Token::from_raw(name), self.room);
@@ -234,16 +236,17 @@ impl Srq {
         }
     }
 
-    /// Posts the last spare receives, of which this is the list.
+    /// Posts the last spare receives, whose list is `chain`.
     fn post(&self, state: &mut Receives, chain: &mut RecvChain) -> Result<()> {
         let (all, mut bad) = (chain.len(), ptr::null_mut());
         let first = chain.link();
-        // SAFETY: the queue is alive, the list is in `chain`, and its memory goes after the queue.
+        // SAFETY: the queue is alive, the list is in `chain`, and the memory is freed after the
+        // queue.
         let answer = unsafe { self.context.ops.post_srq_recv(self.raw(), first, &mut bad) };
         let posted = match answer {
             0 => all,
-            // If it does not say which it took, it may have any: those that it has not never end,
-            // and are overtaken.
+            // If the adapter does not report which receives it has taken, it may have any of them.
+            // Those that it does not have never end, and are overtaken.
             _ => chain.position(bad).unwrap_or(all),
         };
         for _ in 0..posted {
@@ -256,8 +259,8 @@ impl Srq {
         check("ibv_post_srq_recv", answer)
     }
 
-    /// The adapter has ended this receive, and has a message in it or not. It is the caller's until
-    /// it gives it back. `None` of a name that the adapter does not have.
+    /// Takes a receive that the adapter has ended, with or without a message. The caller has the
+    /// receive until it gives it back. Returns `None` for a name that the adapter does not have.
     pub(in super::super) fn ended(&self, wr_id: u64) -> Option<u32> {
         if !self.has(wr_id) {
             return None;
@@ -273,22 +276,22 @@ impl Srq {
         Some(number)
     }
 
-    /// Returns true if few receives are left, if each queue pair that went took one, and more could
-    /// be posted if there was memory.
+    /// Returns true if few receives are left, provided that each queue pair that went took one, and
+    /// more could be posted if there were memory.
     fn is_low(&self, state: &Receives) -> bool {
         let with_adapter = state.posted.len() + state.overtaken.len();
         let few = state.left() < self.limit() as usize;
         few && with_adapter < self.most as usize && state.missing() > 0
     }
 
-    /// Has the watcher look after it.
+    /// Requests memory from the watcher.
     fn want_memory(&self) {
         if !self.low.swap(true, SeqCst) {
             wake();
         }
     }
 
-    /// Receives that are left when memory is added.
+    /// Returns the number of receives that are left when memory is added.
     fn limit(&self) -> u32 {
         (self.per_chunk / 2).min(self.most / 2).max(1)
     }
@@ -297,21 +300,21 @@ impl Srq {
     ///
     /// # Safety
     ///
-    /// The caller has the receive, and `dst` is valid, leased, and has so many bytes.
+    /// The caller has the receive, and `dst` is valid, leased, and has `len` bytes.
     pub(in super::super) unsafe fn copy(&self, number: u32, len: usize, dst: &Segments) {
         let (from, _) = self.place(&lock(&self.state), number);
         let (mut from, mut left) = (from.as_ptr().cast_const(), len.min(self.room));
         for segment in dst.as_slice() {
             let part = left.min(segment.len());
-            // SAFETY: `part` bytes are left of the receive, which no other party touches, and of
-            // the piece, as the caller promises.
+            // SAFETY: `part` bytes are left of the receive, which only the caller uses. The piece
+            // has `part` bytes, as the caller promises.
             unsafe { volatile_copy(from, segment.addr().as_ptr(), part) };
             from = from.wrapping_add(part);
             left -= part;
         }
     }
 
-    /// Receives that the caller had are posted again.
+    /// Takes receives back that the caller had, and posts them again.
     pub(in super::super) fn give_back(&self, numbers: impl IntoIterator<Item = u32>) {
         lock(&self.state).spare.extend(numbers);
         if self.fill().is_err() {
@@ -320,20 +323,21 @@ impl Srq {
         }
     }
 
-    /// Returns true if no receive is left for anybody's message.
+    /// Returns true if no receive is left for any connection's message.
     pub(in super::super) fn is_drained(&self) -> bool {
         lock(&self.state).posted.is_empty()
     }
 
-    /// Adds memory if it is wanted, or if the adapter has `told` that few receives are left.
-    /// Returns whether it is wanted still. The caller is the watcher.
+    /// Adds memory if it is needed, or if the adapter has reported (`told`) that few receives are
+    /// left. Returns true if memory is still needed. The caller is the watcher.
     pub(in super::super) fn top_up(&self, told: bool) -> bool {
-        // Before the look: who sets it again wakes the watcher again.
+        // This comes before the check, so that a thread which sets the flag again wakes the watcher
+        // again.
         if !self.low.swap(false, SeqCst) && !told {
             return false;
         }
         if let Err(error) = self.add_memory(told) {
-            // Without a wake-up: the watcher comes again after a while.
+            // The watcher is not woken, and tries again after a while.
             self.low.store(true, SeqCst);
             let text = "no more receives for a shared receive queue";
             log(|| tracing::debug!(target: "tokio_doca::verbs", %error, "{text}"));
@@ -360,7 +364,7 @@ impl Srq {
         }
     }
 
-    /// Has the adapter tell when few are left, if more could be added then.
+    /// Requests an event for when few receives are left, if memory could be added then.
     fn ask_for_limit(&self) {
         let Some(modify_srq) = self.context.table.modify_srq else {
             return;
@@ -373,8 +377,8 @@ impl Srq {
             ..ibv_srq_attr::default()
         };
         let mask = ibv_srq_attr_mask::IBV_SRQ_LIMIT.0 as i32;
-        // SAFETY: the queue is alive; the attributes are this function's. If it is refused,
-        // completions tell all the same.
+        // SAFETY: the queue is alive, and the attributes are this function's. If the adapter
+        // refuses, completions still show it.
         let _ = unsafe { modify_srq(self.raw(), &mut attr, mask) };
     }
 }
@@ -383,12 +387,12 @@ impl Drop for Srq {
     fn drop(&mut self) {
         let raw = self.raw();
         let destroyed = self.context.table.destroy_srq.is_some_and(|destroy_srq| {
-            // SAFETY: its queue pairs held this, and have gone.
+            // SAFETY: the queue pairs of the queue held it, and are gone.
             let destroy = || unsafe { destroy_srq(raw) };
             self.context.destroy("ibv_destroy_srq", destroy)
         });
         if !destroyed {
-            // The adapter may write there.
+            // The adapter may still write to the memory.
             let state = std::mem::take(&mut *lock(&self.state));
             std::mem::forget(state.chunks);
             return;

@@ -1,4 +1,4 @@
-//! What an adapter says of a request that failed, in our words.
+//! The reasons of failed requests, translated from an adapter's status to the crate's.
 
 use std::ffi::c_int;
 use std::time::Duration;
@@ -7,27 +7,27 @@ use super::super::ffi::*;
 use crate::device::Verb;
 use crate::error::{ErrorKind, JobError, Reason};
 
-/// What else of an Endpoint failed.
+/// The part of an endpoint that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Failed {
-    /// A Job of so many bytes.
+    /// A Job with this many bytes.
     Job(Verb, usize),
-    /// A receive with room for so many bytes.
+    /// A receive with a capacity of this many bytes.
     Receive(usize),
-    /// A look whether the peer is there.
+    /// A probe, which asks whether the peer exists.
     Probe,
 }
 
-/// How long a peer was asked.
+/// The time limits of a peer.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct PeerTimeouts {
     pub(in super::super) ack: Duration,
     pub(in super::super) receive: Duration,
-    /// The transport gives nobody up (iWARP).
+    /// The transport has no limit for a silent peer (iWARP).
     pub(in super::super) iwarp: bool,
 }
 
-/// Why, as the state Error names it; `None` if it was flushed, which is no cause.
+/// Returns the reason, as the state Error has it, or `None` for a flush, which is no reason.
 pub(in super::super) fn cause(
     what: Failed,
     status: ibv_wc_status,
@@ -37,7 +37,7 @@ pub(in super::super) fn cause(
     let endpoint = |reason, first| Some(JobError::endpoint(reason, first, 0));
     match (status, what) {
         (IBV_WC_WR_FLUSH_ERR, _) => None,
-        // Soft-RoCE has its own idea of a message that is too long: the second of each pair.
+        // Soft-RoCE reports a message that is too long by the second status of each pair.
         (IBV_WC_LOC_LEN_ERR | IBV_WC_LOC_QP_OP_ERR, Failed::Receive(room)) => {
             endpoint(Reason::ReceiveExceeded, room as u64)
         }
@@ -55,9 +55,10 @@ pub(in super::super) fn cause(
 }
 
 impl PeerTimeouts {
-    /// Why a queue pair has flushed, if this side has not ended it. Over iWARP the kernel does so
-    /// as the peer's TCP connection ends, which may be seen before rdma_cm's word of it. Elsewhere
-    /// a peer that has gone is silent: one that is there has broken a rule.
+    /// Returns why a queue pair has flushed that this side has not ended. Over iWARP the kernel
+    /// flushes when the peer's TCP connection ends, which may be seen before the event of rdma_cm.
+    /// Elsewhere a peer that has gone is silent, so that a peer which causes a flush exists, and
+    /// has broken a rule.
     pub(in super::super) fn flushed(&self) -> JobError {
         JobError::of(match self.iwarp {
             true => Reason::PeerClosed,
@@ -79,7 +80,7 @@ pub(in super::super) fn device(status: ibv_wc_status, vendor: u32) -> JobError {
     JobError::device(kind, u64::from(status) << 32 | u64::from(vendor))
 }
 
-/// Returns why a request was not taken.
+/// Returns why the adapter has refused a request.
 pub(in super::super) fn refusal(errno: c_int) -> JobError {
     let kind = match errno {
         libc::ENOMEM => ErrorKind::NoMemory,
@@ -89,7 +90,7 @@ pub(in super::super) fn refusal(errno: c_int) -> JobError {
     JobError::device(kind, errno.unsigned_abs().into())
 }
 
-/// A time, as a cause has it.
+/// Returns a time in milliseconds, as a reason has it.
 pub(in super::super) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
@@ -128,7 +129,7 @@ mod tests {
         let silent = cause(send, IBV_WC_RETRY_EXC_ERR, 0, &patience).unwrap();
         assert_eq!(silent.kind(), ErrorKind::ConnectionReset);
         assert!(silent.to_string().contains("500 ms"), "{silent}");
-        // What nobody knows keeps its numbers.
+        // An unknown status keeps its numbers.
         let unknown = cause(send, 77, 9, &patience).unwrap();
         assert_eq!(unknown.vendor_code(), Some(77 << 32 | 9));
     }

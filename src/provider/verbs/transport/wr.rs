@@ -1,4 +1,4 @@
-//! Jobs as work requests: a list on the stack, so that nothing is allocated per Job.
+//! Jobs as work requests, in a list on the stack, so that no Job allocates.
 
 use std::ptr;
 
@@ -8,19 +8,19 @@ use super::super::adapter::{LIST, REQUESTS, lkey, rkey};
 use super::super::ffi::*;
 use crate::device::{Access, CopyJob, RdmaJob, Receive, Segment, Segments, Token, Verb};
 
-/// What names a request that is not a Job's last: it completes only if it fails.
+/// The id of a request that is not the last one of its Job. It completes only if it fails.
 pub(in super::super) const UNNAMED: u64 = u64::MAX;
 
-/// Returns what names a look at the peer: no Token, and of this queue pair alone, since an adapter
-/// may give its number to another one.
+/// Returns the id of a probe. It is no Token, and is used by this queue pair only, since an adapter
+/// may give the number of a queue pair to another one.
 pub(in super::super) const fn probe(id: u64) -> u64 {
     id << 32 | u32::MAX as u64
 }
 
 const PIECES: usize = 64;
 
-/// The most requests of a chain: those of a copy, or a batch of 32 jobs. (Before a copy is added
-/// there must be room for two.)
+/// The most requests of a chain: those of a copy, or a batch of 32 jobs. (`has_room` demands
+/// capacity for two lists before a copy is added.)
 const CHAIN: usize = 33;
 const _: () = assert!(REQUESTS <= CHAIN);
 
@@ -42,44 +42,46 @@ impl Chain {
         }
     }
 
-    /// Returns how many requests there are, and pieces.
+    /// Returns the numbers of requests and pieces.
     #[inline(always)]
     pub(super) fn mark(&self) -> (usize, usize) {
         (self.wrs.len(), self.sges.len())
     }
 
-    /// Takes back what was appended since.
+    /// Removes what was appended since a mark.
     pub(in super::super) fn truncate(&mut self, (wrs, sges): (usize, usize)) {
         self.wrs.truncate(wrs);
         self.sges.truncate(sges);
     }
 
-    /// Returns true if there is room for a Job of so many requests, and twice a list of pieces.
+    /// Returns true if the chain has capacity for a Job of this many requests, and two lists of
+    /// pieces.
     #[inline(always)]
     pub(super) fn has_room(&self, requests: usize) -> bool {
         self.wrs.len() + requests <= CHAIN && self.sges.len() + 2 * LIST <= PIECES
     }
 
-    /// Links the requests; the first.
+    /// Links the requests. Returns the first one.
     #[inline(always)]
     pub(in super::super) fn link(&mut self) -> *mut ibv_send_wr {
         link(&mut self.wrs, &mut self.sges)
     }
 
-    /// Returns which request this is, by its address, if it is one.
+    /// Returns the index of the request at this address, if there is one.
     pub(super) fn position(&self, wr: *const ibv_send_wr) -> Option<usize> {
         position(&self.wrs, wr)
     }
 
-    /// Appends a copy: a write to oneself for each range of the destination, and for as many pieces
-    /// as a request takes.
+    /// Appends a copy: a write to the queue pair itself for each segment of the destination, or
+    /// several if a segment needs more pieces than a request takes.
     pub(in super::super) fn push_copy(&mut self, token: Token, job: &CopyJob, max_sge: usize) {
         let CopyJob { src, dst, len } = job;
         let first = self.wrs.len();
         let mut to = dst.as_slice().iter().copied();
         let mut target = to.next();
         let mut left = *len;
-        // Whether the next piece continues where the last one ended, in the same range.
+        // The next piece continues where the last one ended, in the same segment of the
+        // destination.
         let mut goes_on = false;
         for source in src.as_slice() {
             let mut source = *source;
@@ -128,7 +130,7 @@ impl Chain {
         self.wrs.push(wr);
     }
 
-    /// Appends an operation: one request.
+    /// Appends an operation, which is one request.
     #[inline(always)]
     pub(in super::super) fn push_remote(&mut self, token: Token, job: &RdmaJob, how: &Remote) {
         self.wrs.push(ibv_send_wr::default());
@@ -137,8 +139,8 @@ impl Chain {
         }
     }
 
-    /// Appends a look whether the peer is there: a read of no bytes, which needs no key (InfiniBand
-    /// specification, C9-88).
+    /// Appends a probe, which asks whether the peer exists: a read of no bytes, which needs no key
+    /// (InfiniBand specification, C9-88).
     pub(in super::super) fn push_probe(&mut self, id: u64, signaled: bool, iwarp: bool) {
         self.wrs.push(ibv_send_wr {
             wr_id: probe(id),
@@ -156,7 +158,7 @@ pub(in super::super) struct RecvChain {
     sges: ArrayVec<ibv_sge, PIECES>,
 }
 
-/// The most receives in one list: as many as a stream posts at once.
+/// The most receives in one list, which a stream posts at once.
 const RECEIVES: usize = 32;
 
 impl RecvChain {
@@ -172,13 +174,14 @@ impl RecvChain {
         self.wrs.len()
     }
 
-    /// Returns true if one more fits, whatever its list is.
+    /// Returns true if one more receive fits, with any list.
     #[inline(always)]
     pub(in super::super) fn has_room(&self) -> bool {
         self.wrs.len() < RECEIVES && self.sges.len() + LIST <= PIECES
     }
 
-    /// Appends a receive; false if its list is longer than any adapter takes. There is room.
+    /// Appends a receive. Returns false if its list is longer than any adapter takes. The caller
+    /// has checked `has_room`.
     #[inline(always)]
     pub(in super::super) fn push(&mut self, receive: &Receive, iwarp: bool) -> bool {
         let first = self.sges.len();
@@ -206,7 +209,7 @@ impl RecvChain {
         true
     }
 
-    /// Links the receives; the first.
+    /// Links the receives. Returns the first one.
     #[inline(always)]
     pub(super) fn link(&mut self) -> *mut ibv_recv_wr {
         link(&mut self.wrs, &mut self.sges)
@@ -218,9 +221,9 @@ impl RecvChain {
     }
 }
 
-/// A request or a receive, as it stands in a list.
+/// A request or a receive in a list.
 trait Linked {
-    /// Returns how many pieces it has.
+    /// Returns the number of its pieces.
     fn pieces(&self) -> usize;
 
     fn set(&mut self, next: *mut Self, pieces: *mut ibv_sge);
@@ -244,7 +247,7 @@ macro_rules! linked {
 
 linked!(ibv_send_wr ibv_recv_wr);
 
-/// Links a list, whose pieces lie one behind the other; the first.
+/// Links a list, whose pieces lie one after the other. Returns the first element.
 #[inline(always)]
 fn link<W: Linked>(wrs: &mut [W], sges: &mut [ibv_sge]) -> *mut W {
     let (first, count) = (wrs.as_mut_ptr(), wrs.len());
@@ -254,7 +257,7 @@ fn link<W: Linked>(wrs: &mut [W], sges: &mut [ibv_sge]) -> *mut W {
             true => ptr::null_mut(),
             false => first.wrapping_add(number + 1),
         };
-        // Null without pieces: irdma reads a first one all the same, but not from null.
+        // Without pieces this is null: irdma reads a first piece in any case, but not from null.
         let own = match wr.pieces() {
             0 => ptr::null_mut(),
             _ => pieces,
@@ -265,13 +268,13 @@ fn link<W: Linked>(wrs: &mut [W], sges: &mut [ibv_sge]) -> *mut W {
     first
 }
 
-/// Returns which one of a list this is, by its address, if it is one.
+/// Returns the index of the element at this address, if there is one.
 fn position<W>(wrs: &[W], wr: *const W) -> Option<usize> {
     let bytes = wr.addr().wrapping_sub(wrs.as_ptr().addr());
     Some(bytes / size_of::<W>()).filter(|&at| at < wrs.len())
 }
 
-/// Makes an empty request that of an operation, where it lies; its list is appended to `sges`.
+/// Turns the empty request `wr` into that of an operation, whose list is appended to `sges`.
 #[inline(always)]
 pub(in super::super) fn fill_request<const N: usize>(
     wr: &mut ibv_send_wr,
@@ -286,7 +289,8 @@ pub(in super::super) fn fill_request<const N: usize>(
         None => (0, 0),
     };
     let fits = job.len > 0 && job.len <= how.max_inline as usize;
-    // Of one piece: irdma before rdma-core 44 sends the first, and no more.
+    // Only one piece is sent inline, since irdma before rdma-core 44 sends the first piece and no
+    // others.
     let inline = |pieces: i32| if fits && pieces == 1 { INLINE } else { 0 };
     let mut imm = |immediate: Option<u32>, [without, with]: [u32; 2]| match immediate {
         None => without,
@@ -338,9 +342,9 @@ pub(in super::super) fn fill_request<const N: usize>(
     }
 }
 
-/// Appends the piece of a read or receive of no bytes on iWARP. A read names where it goes there
-/// (RFC 5040, 4.4). If the list is empty, siw takes the piece of an earlier read, and refuses the
-/// receive.
+/// Appends an empty piece for a read or receive of no bytes on iWARP, where a read names its
+/// destination (RFC 5040, 4.4). With an empty list, siw takes the piece of an earlier read, and
+/// refuses the receive.
 fn no_sink<const N: usize>(sges: &mut ArrayVec<ibv_sge, N>) -> i32 {
     sges.push(ibv_sge::default());
     1
@@ -355,7 +359,7 @@ fn piece(segment: &Segment, len: usize) -> ibv_sge {
     }
 }
 
-/// Appends the first `len` bytes of a list; how many pieces they are in.
+/// Appends the first `len` bytes of a list. Returns the number of pieces.
 #[inline(always)]
 fn gather<const N: usize>(sges: &mut ArrayVec<ibv_sge, N>, from: &Segments, len: usize) -> i32 {
     if let Some(segment) = from.as_one().filter(|_| len > 0) {
@@ -373,7 +377,7 @@ fn gather<const N: usize>(sges: &mut ArrayVec<ibv_sge, N>, from: &Segments, len:
     (sges.len() - before) as i32
 }
 
-/// Appends where the answer of an atomic goes.
+/// Appends the word for the answer of an atomic.
 fn answer<const N: usize>(sges: &mut ArrayVec<ibv_sge, N>, token: Token, how: &Remote) -> i32 {
     sges.push(ibv_sge {
         addr: how.answers + 8 * u64::from(token.index()),
@@ -383,19 +387,19 @@ fn answer<const N: usize>(sges: &mut ArrayVec<ibv_sge, N>, token: Token, how: &R
     1
 }
 
-/// What no peer has exported: the last bytes of all addresses. Reading there fails as the peer's
-/// refusal does, on both sides.
+/// An address that no peer has exported: the last page of the address space. A read there fails on
+/// both sides, as if the peer had refused it.
 const NOWHERE: (u64, u32) = (!0xfff, 0);
 
-/// What requests to a peer need beside the Job.
+/// What requests to a peer need besides the Job.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Remote {
-    /// What the peer permits. Writes and atomics it refuses itself; its queue pair permits reads
-    /// always, for probes.
+    /// The peer's permissions. The peer's adapter itself refuses writes and atomics, but it always
+    /// permits reads, for probes.
     pub(in super::super) permitted: Access,
     pub(in super::super) iwarp: bool,
     pub(in super::super) max_inline: u32,
-    /// A word for each Job's answer.
+    /// The address of the words for the answers, one for each Job.
     pub(in super::super) answers: u64,
     pub(in super::super) answers_lkey: u32,
 }
@@ -419,13 +423,13 @@ mod tests {
         let each = lens.iter().map(|&len| {
             let addr = NonNull::new(std::ptr::without_provenance_mut(at)).unwrap();
             at += len + 100;
-            // SAFETY: no adapter is given the requests.
+            // SAFETY: no adapter gets the requests.
             unsafe { Segment::new(addr, len, key) }
         });
         each.collect()
     }
 
-    /// Returns what a list of bytes is, as addresses.
+    /// Returns the addresses of the bytes of a list.
     fn addresses(of: &[Segment], len: usize) -> Vec<u64> {
         let each = of.iter().flat_map(|it| {
             let start = it.addr().addr().get();
@@ -462,7 +466,7 @@ mod tests {
                 let last = number + 1 == wrs;
                 prop_assert_eq!((wr.wr_id == token.as_raw(), wr.send_flags == SIGNALED), (last, last));
                 prop_assert!(wr.num_sge >= 1 && wr.num_sge as usize <= max_sge);
-                // SAFETY: a write's part of the union, which all bytes are right for.
+                // SAFETY: this is a write's part of the union, for which all bytes are valid.
                 let rdma = unsafe { wr.wr.rdma };
                 prop_assert_eq!(rdma.rkey, 9);
                 let mut at = rdma.remote_addr;
@@ -518,7 +522,7 @@ mod tests {
         let (wr, sges) = remote(Verb::Send(Some(0x0102_0304)), 15, &local, &how);
         assert_eq!(wr.opcode, IBV_WR_SEND_WITH_IMM);
         assert_eq!(wr.imm_data, 0x0102_0304_u32.to_be());
-        // In two pieces: not inline.
+        // The message has two pieces, and is not sent inline.
         assert_eq!((wr.num_sge, wr.send_flags), (2, SIGNALED));
         assert_eq!((sges[0].length, sges[1].length), (10, 5));
         let (wr, _) = remote(Verb::Send(None), 9, &local, &how);
@@ -527,11 +531,11 @@ mod tests {
         assert_eq!((wr.opcode, wr.send_flags), (IBV_WR_RDMA_WRITE, SIGNALED));
         assert_eq!(sges.len(), 2);
         let (wr, _) = remote(Verb::Read, 8, &local, &how);
-        // SAFETY: the part of a read.
+        // SAFETY: this is a read's part of the union.
         let rdma = unsafe { wr.wr.rdma };
         assert_eq!((rdma.remote_addr, rdma.rkey, wr.num_sge), (0x9000, 9, 1));
         let (wr, sges) = remote(Verb::FetchAdd(5), 8, &[], &how);
-        // SAFETY: the part of an atomic.
+        // SAFETY: this is an atomic's part of the union.
         let atomic = unsafe { wr.wr.atomic };
         assert_eq!((atomic.compare_add, atomic.rkey), (5, 9));
         assert_eq!(
@@ -543,7 +547,7 @@ mod tests {
             ..how
         };
         let (wr, _) = remote(Verb::Read, 8, &local, &nobody);
-        // SAFETY: the part of a read.
+        // SAFETY: this is a read's part of the union.
         assert_eq!(unsafe { wr.wr.rdma.rkey }, 0);
         let (wr, sges) = remote(Verb::Send(None), 0, &[], &how);
         assert_eq!((wr.num_sge, sges.len(), wr.send_flags), (0, 0, SIGNALED));

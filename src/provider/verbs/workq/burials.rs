@@ -1,4 +1,4 @@
-//! How connections end without a lock of the data path, and who waits until they have.
+//! The end of connections, without a lock of the data path, and the callers that wait for it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -12,14 +12,14 @@ use crate::sync::{elsewhere, lock, log};
 
 #[derive(Default)]
 pub(super) struct Burials {
-    /// Threads that destroy one.
+    /// The number of threads that are destroying a queue pair.
     threads: AtomicUsize,
-    /// How many wait for a change.
+    /// The number of callers that wait for a change.
     waiting: Mutex<usize>,
     bell: Condvar,
 }
 
-/// A thread has what it destroys, until this is dropped.
+/// Counts a thread that destroys a queue pair, until this is dropped.
 pub(super) struct UnderWay(Arc<Burials>);
 
 impl Burials {
@@ -28,12 +28,12 @@ impl Burials {
         UnderWay(Arc::clone(self))
     }
 
-    /// Returns true if a thread has something.
+    /// Returns true if a thread is destroying a queue pair.
     pub(super) fn any(&self) -> bool {
         self.threads.load(Ordering::SeqCst) > 0
     }
 
-    /// Waits while this is so, which [`tell`](Burials::tell) ends.
+    /// Waits while `is_so` returns true. [`tell`](Burials::tell) has it checked again.
     pub(super) fn wait_while(&self, mut is_so: impl FnMut() -> bool) {
         let mut waiting = lock(&self.waiting);
         *waiting += 1;
@@ -41,8 +41,8 @@ impl Burials {
         *waited.unwrap_or_else(PoisonError::into_inner) -= 1;
     }
 
-    /// One has ended. Pairs with the lock of those who look and then wait: the caller has none that
-    /// they take.
+    /// Wakes the waiting callers after a change. They check a condition under `waiting`, and then
+    /// wait. The caller of this function holds no lock that the condition takes.
     pub(super) fn tell(&self) {
         if *lock(&self.waiting) > 0 {
             self.bell.notify_all();
@@ -58,7 +58,7 @@ impl Drop for UnderWay {
 }
 
 impl Poll {
-    /// Returns whether a queue pair of this number is dying.
+    /// Returns true if a queue pair of this number is dying.
     pub(super) fn is_dying(&self, number: u32) -> bool {
         let owner = self.owners.binary_search_by_key(&number, |(num, _)| *num);
         let dies = owner.is_ok_and(|at| self.owners[at].1.is_dying());
@@ -67,8 +67,8 @@ impl Poll {
 }
 
 impl Shared {
-    /// Enters a connection that is new, or that was reset, and is not for others before. While
-    /// another one that had its number is dying, this waits.
+    /// Registers a connection that is new, or that was reset, and makes it usable. Waits while
+    /// another connection whose queue pair had the same number is dying.
     pub(super) fn enter(&self, conn: &Arc<RcConnection>) {
         self.burials.wait_while(|| {
             let mut poll = lock(&self.poll);
@@ -80,18 +80,20 @@ impl Shared {
         });
         self.burials.tell();
         if let Some(why) = self.refuses() {
-            // It has failed meanwhile, and whoever saw to its endpoints did not see this one.
+            // The queue has failed meanwhile, and the thread that failed its endpoints has not seen
+            // this one.
             conn.fail(&mut conn.inner(), why);
         }
     }
 
-    /// Ends a connection for good. The caller tells of changes.
+    /// Ends a connection for good. The caller then notifies the application of changes.
     pub(super) fn retire(&self, conn: &Arc<RcConnection>) {
         self.take_down(conn, RcConnection::retire);
         self.let_go(conn);
     }
 
-    /// Ends a connection, and makes another one of it. The caller tells of changes.
+    /// Ends a connection and makes a new queue pair for it. The caller then notifies the
+    /// application of changes.
     pub(super) fn reset(&self, conn: &Arc<RcConnection>) {
         self.take_down(conn, RcConnection::begin_end);
         let renewed = conn.renew();
@@ -99,10 +101,10 @@ impl Shared {
         log_failed(&renewed, "no queue pair after a reset");
     }
 
-    /// Takes a connection from the adapter, and ends what is left of it, as `begin` begins it. The
-    /// connection is dying still when this returns: it is the caller's alone. While another thread
-    /// does that, or resets the connection, this waits. Nobody is notified of changes meanwhile,
-    /// who might come here again.
+    /// Takes a connection from the adapter, and ends its Jobs and receives. `begin` begins the end.
+    /// If another thread ends or resets the connection, waits until that thread is done. When this
+    /// returns, the connection is still dying, so that only the caller may change it. No
+    /// application is notified meanwhile, since its waker might call this function again.
     fn take_down(
         &self,
         conn: &Arc<RcConnection>,
@@ -119,22 +121,23 @@ impl Shared {
         self.bury(&mut lock(&self.poll), conn, quiesced);
     }
 
-    /// The queue pair is gone, or in doubt.
+    /// Removes a connection whose queue pair is gone, or is in doubt.
     fn bury(&self, poll: &mut Poll, conn: &Arc<RcConnection>, quiesced: bool) {
-        // What it had completed is its own still; its receives of a shared queue are posted again.
+        // Completions that the queue pair had still belong to it. Its receives of a shared queue
+        // are posted again.
         self.drain(poll);
         conn.finish_end(&mut conn.inner(), quiesced);
         poll.remove(conn);
     }
 
-    /// The connection is not this thread's alone any more.
+    /// Lets other threads change the connection again.
     fn let_go(&self, conn: &RcConnection) {
         conn.inner().dying = false;
         self.burials.tell();
     }
 
-    /// Has a thread end a connection that has begun to end: who reaps has other tasks. If there is
-    /// nothing to wait for, or no thread to be had, this does it.
+    /// Has a thread end a connection that has begun to end, since the reaper has other tasks. If
+    /// there is no queue pair to wait for, or no thread can be started, ends the connection itself.
     pub(super) fn bury_elsewhere(
         &self,
         poll: &mut Poll,
@@ -147,17 +150,18 @@ impl Shared {
             conn.inner().left = Some(dying);
             let of_thread = Arc::clone(conn);
             let run = move || {
-                // Dropped last: a queue that has ended has let go of the device.
+                // The guard is dropped last, after this thread has released its handle of the
+                // queue: once a queue has ended, no thread holds the device.
                 let _under_way = this.burials.begin();
                 let (this, conn) = (this, of_thread);
                 let left = conn.inner().left.take();
-                // Or another thread, which waits for it, has begun.
+                // Without a value, another thread, which waits for the end, has taken it.
                 let Some(dying) = left else { return };
                 let quiesced = dying.quiesce();
                 this.bury(&mut lock(&this.poll), &conn, quiesced);
                 this.let_go(&conn);
-                // The party that reaps tells of what has changed, and no thread that holds a queue
-                // does.
+                // The reaper notifies the application of the change. A thread that holds a queue
+                // must not.
                 this.core.request_reap();
             };
             if elsewhere(Box::new(run)).is_ok() {
@@ -169,12 +173,12 @@ impl Shared {
             dying = left;
         }
         self.bury(poll, conn, dying.quiesce());
-        // Under the lock of `poll` nobody has seen that it was dying.
+        // `poll` was locked throughout, so that no other thread has seen the connection dying.
         conn.inner().dying = false;
     }
 
-    /// Has a thread take the broken queue pair of the copies from the adapter, and make another
-    /// one: who reaps has other tasks. If there is no thread to be had, this does it.
+    /// Has a thread take the broken queue pair of the copies from the adapter and make another one,
+    /// since the reaper has other tasks. If no thread can be started, does it itself.
     pub(super) fn renew_broken_copies(&self, poll: &mut Poll) {
         let Some(copies) = &self.copies else { return };
         let mut guard = lock(copies);
@@ -185,10 +189,11 @@ impl Shared {
         drop(guard);
         if let Some(this) = self.me.upgrade() {
             let run = move || {
-                // Dropped last, as above.
+                // The guard is dropped last, as above.
                 let _under_way = this.burials.begin();
                 let this = this;
-                // Or `end` does it: it looks whether a thread has begun after it has said so.
+                // If the queue was retired, `end` does it. `end` sets `retired` first, and then
+                // checks whether a thread has begun.
                 if let Some(copies) = &this.copies
                     && !this.retired.load(Ordering::SeqCst)
                 {
@@ -207,7 +212,7 @@ impl Shared {
         }
     }
 
-    /// The caller has no lock.
+    /// Replaces the queue pair of the copies. The caller holds no lock.
     fn renew(&self, copies: &Mutex<Copies>) {
         let qp = lock(copies).qp.take();
         let quiesced = qp.is_none_or(Qp::quiesce);
@@ -223,26 +228,27 @@ impl Shared {
         }
     }
 
-    /// The queue pair of the copies is gone, or in doubt. Returns whether they want another one.
+    /// Ends the queue pair of the copies, which is gone, or is in doubt. Returns true if the copies
+    /// need another one.
     fn end_copies(&self, poll: &mut Poll, copies: &Mutex<Copies>, quiesced: bool) -> bool {
         self.drain(poll);
         poll.dying_copies = None;
         lock(copies).finish_end(quiesced, self.gone())
     }
 
-    /// Ends all connections of a queue that nobody polls any more, once threads have let go of
-    /// theirs.
+    /// Ends all connections of a queue that is polled no more, and waits until threads have
+    /// released theirs.
     pub(super) fn end_all(&self) {
         let owners = lock(&self.poll).owners.clone();
         owners.iter().for_each(|(_, conn)| self.retire(conn));
-        // Afterwards: the end of one may have found that another one has failed, and those that
-        // are retired do not get into this list, which would keep them.
+        // This comes last. The end of one connection may find that another one has failed, and a
+        // retired connection is not added to this list, which would keep it alive.
         self.failed.take().iter().for_each(|conn| self.retire(conn));
         self.burials.wait_while(|| self.burials.any());
     }
 }
 
-/// Writes to the log that a queue pair could not be made. The caller has no lock.
+/// Logs that a queue pair could not be made. The caller holds no lock.
 fn log_failed<T>(made: &Result<T>, text: &str) {
     if let Err(error) = made {
         log(|| tracing::error!(target: "tokio_doca::verbs", %error, "{text}"));

@@ -1,4 +1,5 @@
-//! What the adapter cannot do, and the CPU computes: a part at each look of whoever reaps.
+//! Jobs that the adapter cannot do. The CPU computes a part of the oldest one in each poll of the
+//! reaper.
 #![expect(unsafe_code, reason = "reaches memory that was lent")]
 
 use std::collections::VecDeque;
@@ -8,9 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use crate::device::{Completion, CpuJob, CpuState, Token};
 use crate::sync::lock;
 
-/// For how long one look computes, as the bytes of a copy: about 50 us.
+/// The bytes of a copy that take as long as one poll may compute: about 50 us.
 const PIECE: usize = 256 << 10;
-/// Up to here it is not worth a Slot.
+/// A job of at most this many bytes is done inline, since it is not worth a Slot.
 pub(super) const INLINE: usize = 64 << 10;
 
 pub(super) struct Computed {
@@ -21,7 +22,7 @@ pub(super) struct Computed {
 struct CpuQueue {
     jobs: VecDeque<(Token, CpuJob)>,
     state: CpuState,
-    /// How many bytes of the oldest were read.
+    /// The number of bytes of the oldest job that were read.
     done: usize,
 }
 
@@ -41,17 +42,18 @@ impl Computed {
         self.pending.load(SeqCst) > 0
     }
 
-    /// Takes a job that was submitted.
+    /// Queues a job that was submitted.
     pub(super) fn submit(&self, token: Token, job: CpuJob) {
         lock(&self.queue).jobs.push_back((token, job));
         self.pending.fetch_add(1, SeqCst);
     }
 
-    /// Does a part of the oldest.
+    /// Does a part of the oldest job. Returns its completion, once it has one.
     pub(super) fn work(&self) -> Option<Completion> {
         let CpuQueue { jobs, state, done } = &mut *lock(&self.queue);
         let (token, job) = *jobs.front()?;
-        // SAFETY: it was submitted, and is not over: memory and session are valid, and leased.
+        // SAFETY: the job was submitted, and has not completed, so that memory and session are
+        // valid, and leased.
         *done += unsafe { state.work(&job, *done, PIECE) };
         if *done < job.len() {
             return None;
@@ -62,7 +64,7 @@ impl Computed {
         Some(Completion::new(token, state.outcome(&job)))
     }
 
-    /// Nothing is touched any more.
+    /// Drops all jobs. The memory of none is touched any more.
     pub(super) fn end(&self) {
         let mut queue = lock(&self.queue);
         self.pending.fetch_sub(queue.jobs.len(), SeqCst);

@@ -1,8 +1,8 @@
-//! Copies: writes of a queue pair that is connected to itself, in a protection domain where no
-//! other party is.
+//! Copies: writes of a queue pair that is connected to itself, in a protection domain that no peer
+//! can reach.
 //!
-//! A copy that fails breaks the queue pair. Another one takes its place, and does the others anew:
-//! source and destination are leased, so that a copy may be done twice.
+//! A copy that fails breaks the queue pair. Another queue pair replaces the broken one, and repeats
+//! the other copies. A copy may be done twice, since source and destination are leased.
 #![expect(unsafe_code, reason = "posts Jobs whose memory was lent")]
 
 use std::sync::Arc;
@@ -18,29 +18,29 @@ use crate::error::{Error, ErrorKind, JobError, Result};
 
 pub(super) struct Copies {
     core: Arc<Core>,
-    /// Places in the send queue.
+    /// The capacity of the send queue.
     room: u32,
-    /// The party that takes it quiesces it outside of the lock.
+    /// The thread that takes the queue pair quiesces it outside of the lock.
     pub(super) qp: Option<Arc<Qp>>,
     sends: Sends<CopyJob>,
-    /// The queue pair is broken, for this cause, which this Job fails with; none if the adapter had
-    /// none.
+    /// Set if the queue pair is broken: the cause, and the Job that fails with it. There is no Job
+    /// if the adapter had none.
     broken: Option<(JobError, Option<Token>)>,
-    /// It was broken since the adapter does not reach itself: what is left would wait for as long,
-    /// one after the other.
+    /// The queue pair is broken because the adapter does not reach itself. Each of the remaining
+    /// copies would take as long to fail, one after the other.
     unreachable: bool,
-    /// [`Shared`](super::shared::Shared) replaces it, outside of all locks: how many Jobs there
-    /// were when that began, which the adapter may have seen.
+    /// Set while [`Shared`](super::shared::Shared) replaces the queue pair, outside of all locks:
+    /// the number of Jobs when that began, which the adapter may have seen.
     renewing: Option<usize>,
 }
 
-/// How long the adapter is given for a request to itself.
+/// The time limit for a request of the adapter to itself.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Work for CopyJob {
-    /// How many pieces a request takes.
+    /// The most pieces of one request.
     type Context = usize;
-    /// It is done anew if the queue pair breaks.
+    /// The Job is kept, since another queue pair repeats it if this one breaks.
     type Posted = CopyJob;
 
     #[inline(always)]
@@ -48,7 +48,8 @@ impl Work for CopyJob {
         *self
     }
 
-    /// Each piece that is left after the lists are laid on each other ends one of a list's.
+    /// Cutting both lists at each other's boundaries gives at most this many pieces, since each
+    /// piece ends at the end of a segment of either list.
     #[inline(always)]
     fn most(&self) -> usize {
         (self.src.as_slice().len() + self.dst.as_slice().len()).clamp(1, REQUESTS)
@@ -76,7 +77,7 @@ impl Copies {
         })
     }
 
-    /// A new queue pair, which is connected to itself.
+    /// Makes a queue pair that is connected to itself.
     pub(super) fn connect(core: &Arc<Core>, depth: u32) -> Result<Qp> {
         let context = &core.context;
         let Some(pd) = context.copies_pd() else {
@@ -120,13 +121,13 @@ impl Copies {
         Ok(qp)
     }
 
-    /// Returns true if a completion is one of these.
+    /// Returns true if a completion belongs to this queue pair.
     #[inline(always)]
     pub(super) fn has(&self, qp_num: u32) -> bool {
         self.qp.as_ref().is_some_and(|qp| qp.num() == qp_num)
     }
 
-    /// Whether it is broken, and nobody replaces it yet.
+    /// Returns true if the queue pair is broken, and is not being replaced yet.
     pub(super) fn is_broken(&self) -> bool {
         self.broken.is_some() && self.renewing.is_none()
     }
@@ -139,21 +140,22 @@ impl Copies {
         jobs: impl Iterator<Item = (Token, CopyJob)>,
     ) -> Submitted {
         if self.qp.is_none() && self.broken.is_none() {
-            // None was to be had the last time.
+            // No queue pair could be made the last time.
             self.broken = Some((JobError::queue_failed(), None));
             self.core.request_reap();
         }
         let mut before = self.sends.len();
         jobs.for_each(|(token, job)| self.sends.push(token, job));
         let jobs = self.sends.len() - before;
-        // SAFETY: as the caller promises, and promised.
+        // SAFETY: as the caller promises, and as the callers before have promised.
         let Some(refused) = (unsafe { self.post(&mut before) }) else {
             return Submitted {
                 accepted: jobs,
                 refused: None,
             };
         };
-        // One that was cut in two the adapter has seen: it is accepted, and fails.
+        // The adapter has seen a part of a copy that was cut in two. So the copy is accepted, and
+        // fails.
         let accepted = refused.at.saturating_sub(before) + usize::from(refused.cut);
         self.sends.truncate(before + accepted);
         let why = status::refusal(refused.errno);
@@ -163,12 +165,12 @@ impl Copies {
         }
     }
 
-    /// Posts what there is room for; who is refused among the first `accepted`, fails alone, and is
-    /// not there any more.
+    /// Posts copies as long as the send queue has free entries. A copy that is refused among the
+    /// first `accepted` fails alone, and is removed from that count.
     ///
     /// # Safety
     ///
-    /// All Jobs' memory is valid, and leased.
+    /// The memory of all Jobs is valid, and leased.
     unsafe fn post(&mut self, accepted: &mut usize) -> Option<PostFailure> {
         let max_sge = self.core.context.traits.sges() as usize;
         loop {
@@ -193,11 +195,11 @@ impl Copies {
         }
     }
 
-    /// What a completion says of them.
+    /// Applies a completion to the copies.
     #[inline(always)]
     pub(in super::super) fn completed(&mut self, wc: &Wc, give: impl FnOnce(Completion)) {
         if self.broken.is_some() {
-            // It is flushed, and will be done anew.
+            // The completion is a flush, and the copy will be repeated.
             return;
         }
         if wc.status != IBV_WC_SUCCESS {
@@ -214,21 +216,21 @@ impl Copies {
         if let Some(CopyJob { len, .. }) = self.sends.done(token) {
             self.core.count();
             give(Completion::new(token, Ok(len as u64)));
-            // SAFETY: all were submitted, and are not over.
+            // SAFETY: all Jobs were submitted, and have not completed.
             unsafe { self.post(&mut { usize::MAX }) };
         }
     }
 
-    /// The adapter says that the queue pair has failed.
+    /// Breaks the queue pair, because the adapter has reported that it failed.
     fn break_off(&mut self) {
         let cause = JobError::device(ErrorKind::Driver, IBV_EVENT_QP_FATAL.into());
         let oldest = self.sends.token(0).filter(|_| self.sends.any_posted());
         self.broken.get_or_insert((cause, oldest));
     }
 
-    /// Begins to replace a queue pair that is broken, or to end it if the queue is `gone`. Nothing
-    /// is posted until [`begin_anew`](Copies::begin_anew). Returns false if there is nothing to do,
-    /// or it is under way.
+    /// Begins to replace a broken queue pair, or to end it if the queue is `gone`. Nothing is
+    /// posted until [`begin_anew`](Copies::begin_anew). Returns false if the queue pair is not
+    /// broken, or is being replaced already.
     pub(super) fn begin_end(&mut self, gone: Option<JobError>) -> bool {
         if self.renewing.is_some() {
             return false;
@@ -245,14 +247,15 @@ impl Copies {
         self.renewing.is_some()
     }
 
-    /// The queue pair was `quiesced`, and all its completions were polled, or it is in doubt, which
-    /// the core remembers. What broke it fails; in doubt all that it may have seen does; and all do
-    /// if the queue is `gone`. Returns whether another queue pair shall do what is left, by
+    /// Ends the broken queue pair. It was `quiesced`, and the caller has polled all its
+    /// completions; or it is in doubt, which the core records. The Job that broke the queue pair
+    /// fails. If in doubt, all Jobs that the adapter may have seen fail. If the queue is `gone`,
+    /// all Jobs fail. Returns true if another queue pair shall do the remaining Jobs, by
     /// `begin_anew`.
     pub(super) fn finish_end(&mut self, quiesced: bool, gone: Option<JobError>) -> bool {
         self.sends.unpost();
         if !quiesced {
-            // Each of its requests may be flushed yet.
+            // Each of its requests may still be flushed.
             self.core.keep_for_ever(self.room);
             let seen = self.renewing.unwrap_or(self.sends.len());
             self.finish_first(seen, JobError::memory_kept());
@@ -274,7 +277,7 @@ impl Copies {
         true
     }
 
-    /// This queue pair does what is left, which fails if there is none.
+    /// Posts the remaining Jobs to this queue pair. If there is none, the Jobs fail.
     pub(super) fn begin_anew(&mut self, made: Result<Qp>) {
         let qp = match made {
             Ok(qp) => qp,
@@ -283,17 +286,17 @@ impl Copies {
         self.sends.set_room(qp.sends());
         self.qp = Some(Arc::new(qp));
         (self.broken, self.renewing) = (None, None);
-        // SAFETY: all were submitted, and are not over.
+        // SAFETY: all Jobs were submitted, and have not completed.
         unsafe { self.post(&mut { usize::MAX }) };
     }
 
-    /// All that is left fails, and nothing is posted.
+    /// Fails all Jobs, of which none is posted.
     fn fail(&mut self, cause: JobError) {
         (self.broken, self.unreachable, self.renewing) = (None, false, None);
         self.finish_first(self.sends.len(), cause);
     }
 
-    /// The oldest `count` fail, and nothing is posted.
+    /// Fails the oldest `count` Jobs, of which none is posted.
     fn finish_first(&mut self, count: usize, cause: JobError) {
         let failed = (0..count).map_while(|_| self.sends.remove(0));
         failed.for_each(|token| self.core.finish(Completion::new(token, Err(cause))));

@@ -1,4 +1,4 @@
-//! An endpoint, as the crate sees it.
+//! An endpoint, as the layers above see it.
 #![expect(unsafe_code, reason = "posts Jobs whose memory was lent")]
 
 use std::any::Any;
@@ -19,7 +19,7 @@ use crate::device::{
 use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::sync::{discard, lock};
 
-/// The handle that the crate has.
+/// The handle that the layers above hold.
 pub(super) struct VerbsEndpoint {
     queue: Arc<Shared>,
     conn: Arc<RcConnection>,
@@ -36,7 +36,7 @@ impl VerbsEndpoint {
     }
 
     fn end(&self) -> bool {
-        // Before any lock: a child of fork may have inherited a locked one.
+        // This comes before any lock, since a child of fork may have inherited a locked one.
         if self.queue.core.context.is_forked() {
             return false;
         }
@@ -51,7 +51,8 @@ impl VerbsEndpoint {
 }
 
 // SAFETY: the duties of `device::contract`, as `VerbsQueue` keeps them: each request that was
-// posted ends once, and what the adapter refuses it has not seen, or is accepted and fails.
+// posted ends once. A request that the adapter refuses was not seen by it, or is accepted and
+// fails.
 unsafe impl Submit for VerbsEndpoint {
     fn finishes_inline(&self) -> bool {
         false
@@ -65,12 +66,13 @@ unsafe impl Submit for VerbsEndpoint {
 }
 
 // SAFETY: the duties of `Endpoint`:
-// 1. Requests of a queue pair end in order (InfiniBand specification, 10.8.5), and `Sends` and the
-//    receives hold them to it.
-// 2. `RcConnection::fail`, and `Shared::bury`. 3. `renew`: the queue pair is
-//    destroyed before it returns. 4. `Pooled`: a connection's completions come in order, and its
-//    messages wait in line; `RcConnection::fail_later`. 5. A queue pair is set up by calls of this
-//    host's driver, and sends nothing before a job.
+// 1. Requests of a queue pair end in order (InfiniBand specification, 10.8.5). `Sends` and the
+//    receives check that.
+// 2. `RcConnection::fail`, and `Shared::bury`.
+// 3. `renew`: the queue pair is destroyed before it returns.
+// 4. `Pooled`: a connection's completions come in order, and its messages wait in line;
+//    `RcConnection::fail_later`.
+// 5. A queue pair is set up by calls of this host's driver, and sends nothing before a job.
 unsafe impl Endpoint for VerbsEndpoint {
     fn state(&self) -> EndpointState {
         self.conn.state()
@@ -94,7 +96,7 @@ unsafe impl Endpoint for VerbsEndpoint {
     }
 
     fn listen(&self, blob: &[u8]) -> Result<()> {
-        // Connecting sends the peer nothing. For RoCE the kernel resolves its address.
+        // Connecting sends nothing to the peer. For RoCE the kernel resolves the peer's address.
         self.dial(blob, Instant::now())
     }
 
@@ -112,7 +114,8 @@ unsafe impl Endpoint for VerbsEndpoint {
     fn connect_to(&self, addr: SocketAddr, options: CmOptions, answer: CmAnswer) {
         let conn = Arc::clone(&self.conn);
         let connect = move || conn.connect_to(addr, options, answer);
-        // Without a thread the answer is dropped, which tells whoever waits for it.
+        // If no thread can be started, the answer is dropped, which notifies the caller that waits
+        // for it.
         let _ = step(connect);
     }
 

@@ -1,8 +1,12 @@
-//! One WorkQ's half of an adapter: the [queue] that the crate reaps, the [endpoints](endpoint) on
-//! it, what both [share](shared), [copies] by a queue pair that is connected to itself, and what
-//! the CPU [computes](computed).
+//! The half of an adapter that belongs to one WorkQ:
 //!
-//! These files import all the other rooms.
+//! - [queue] is the queue that the layers above reap, and [endpoint] is an endpoint on that queue.
+//! - [shared] is the state that both share.
+//! - [burials] ends connections.
+//! - [copies] does copies by a queue pair that is connected to itself.
+//! - [computed] does what the CPU computes.
+//!
+//! These files import all other folders of the provider.
 
 mod burials;
 mod computed;

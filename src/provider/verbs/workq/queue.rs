@@ -1,4 +1,4 @@
-//! One WorkQ's half of an adapter, as the crate sees it.
+//! The half of an adapter that belongs to one WorkQ, as the layers above see it.
 #![expect(unsafe_code, reason = "does jobs whose memory was lent")]
 
 use std::os::fd::BorrowedFd;
@@ -30,14 +30,16 @@ impl VerbsQueue {
 }
 
 // SAFETY: the duties of `device::contract`:
-// 1. The last request of a Job is signalled or flushed, and `Sends::done` takes it once; what is
-//    left when a queue pair was destroyed is finished once. 2. Requests end in order; before a
-//    queue pair is destroyed nothing of it that did not complete is finished.
-// 3. `bad_wr`: what was posted in part is accepted, and fails. 4. What the CPU computes alone is
-//    done inline, and nothing of it is kept.
-// 5. `ibv_req_notify_cq`, then a look; what comes from elsewhere rings if somebody armed
-//    (`Core::request_reap`). 6. `end`.
-// 7. Control calls of libibverbs alone may take long; what the driver says is checked.
+// 1. The last request of a Job is signalled or flushed, and `Sends::done` takes it once. What is
+//    left when a queue pair was destroyed is finished once.
+// 2. Requests end in order. Before a queue pair is destroyed, no request of it is finished that did
+//    not complete.
+// 3. `bad_wr`: a Job that was posted in part is accepted, and fails.
+// 4. A job that only the CPU computes is done inline, and nothing of it is kept.
+// 5. `arm` calls `ibv_req_notify_cq`, and polls afterwards. Completions from elsewhere signal if a
+//    thread armed (`Core::request_reap`).
+// 6. `end`.
+// 7. Only control calls of libibverbs may take long. What the driver reports is checked.
 unsafe impl Submit for VerbsQueue {
     unsafe fn try_inline(&self, job: Job<'_>) -> Option<Result<u64, JobError>> {
         let job = CpuJob::of(job)?;
@@ -52,7 +54,7 @@ unsafe impl Submit for VerbsQueue {
         while let Some((token, job)) = jobs.get(accepted) {
             if let Some(job) = CpuJob::of(*job) {
                 self.0.computed.submit(*token, job);
-                // Nobody else will do it: whoever armed shall look.
+                // Only a reaper does the job, so that a thread which armed must poll.
                 self.0.core.ring();
                 accepted += 1;
                 continue;
@@ -140,7 +142,7 @@ unsafe impl Queue for VerbsQueue {
 }
 
 impl Drop for VerbsQueue {
-    /// Without a WorkQ nobody retires it.
+    /// Ends a queue that no WorkQ has retired.
     fn drop(&mut self) {
         self.0.end();
     }

@@ -1,12 +1,13 @@
-//! What the handles of a queue share: who looks, and who is looked after.
+//! The state that the handles of a queue share.
 //!
-//! Locks, in the order in which they are taken: that of the [`Burials`]; [`Poll`], under which
-//! completions are polled; a pair's, or that of the copies; what was finished. The party that is
-//! notified of a change is notified outside of all.
+//! Locks are taken in this order: that of the [`Burials`]; that of [`Poll`], under which
+//! completions are polled; that of a connection, or of the copies; that of the finished
+//! completions. The application is notified of a change outside of all locks.
 //!
-//! A queue pair is destroyed outside of all too: the driver may take long. Completions are assigned
-//! by its number. So it stays among the owners, or in `dying_copies`, until it is destroyed and the
-//! completion queue was drained, and no other one enters under its number before.
+//! A queue pair is destroyed outside of all locks too, since the driver may take long. Completions
+//! are assigned to a queue pair by its number. So a queue pair stays among the owners, or in
+//! `dying_copies`, until it was destroyed and the completion queue was drained. No other queue pair
+//! of the same number is added before then.
 #![expect(unsafe_code, reason = "does jobs whose memory was lent")]
 
 use std::ops::Range;
@@ -24,7 +25,7 @@ use crate::device::{Armed, Completion, CopyJob, EndpointState, QueueConfig, Subm
 use crate::error::{ErrorKind, JobError, Reason, Result as SetUp};
 use crate::sync::{BriefGuard, BriefMutex, lock, try_lock};
 
-/// Completions that are polled at once.
+/// The most completions of one poll.
 const BATCH: usize = 16;
 
 pub(in super::super) struct Shared {
@@ -33,7 +34,7 @@ pub(in super::super) struct Shared {
     pub(in super::super) poll: BriefMutex<Poll>,
     pub(super) copies: Option<Mutex<Copies>>,
     pub(super) computed: Computed,
-    /// The endpoints that `handle_failures` looks after.
+    /// The endpoints that `handle_failures` checks.
     pub(super) failed: Arc<FailedConnections>,
     pub(super) depth: u32,
     /// The completion queue has failed, or the device is gone.
@@ -43,25 +44,27 @@ pub(in super::super) struct Shared {
     pub(super) me: Weak<Shared>,
 }
 
-/// What belongs to whoever polls.
+/// The state of the thread that polls.
 #[derive(Default)]
 pub(in super::super) struct Poll {
     wcs: [Wc; BATCH],
-    /// Those of `wcs` that `ready` has polled and nobody has taken yet.
+    /// The completions in `wcs` that `ready` has polled and no thread has taken yet.
     kept: Range<usize>,
-    /// By the number of the queue pair.
+    /// The connections, sorted by the numbers of their queue pairs.
     pub(super) owners: Vec<(u32, Arc<RcConnection>)>,
     /// The number of the queue pair of the copies that is being destroyed.
     pub(super) dying_copies: Option<u32>,
-    /// Whose completion was the last one: most often the next one's too.
+    /// The index in `owners` of the last completion's connection, which most often has the next one
+    /// too.
     last: usize,
-    /// Who shall be notified, outside of the lock.
+    /// The connections whose applications shall be notified, outside of the lock.
     tell: Vec<Arc<RcConnection>>,
 }
 
 impl Poll {
-    /// Takes up to `most` completions, those that `ready` has kept first. Returns where in `wcs`
-    /// they are, and whether the completion queue was empty then; `None` if it is broken.
+    /// Takes up to `most` completions, beginning with those that `ready` has kept. Returns their
+    /// range in `wcs`, and true if the completion queue was empty then. Returns `None` if the
+    /// completion queue is broken.
     #[inline(always)]
     fn take(&mut self, cq: &Cq, most: usize) -> Option<(Range<usize>, bool)> {
         if self.kept.is_empty() {
@@ -85,8 +88,8 @@ impl Poll {
         Some(self.last)
     }
 
-    /// Returns false if one that is dying had its number. An adapter may give that again as soon as
-    /// the queue pair is gone.
+    /// Adds a connection. Returns false if a dying connection has a queue pair of the same number,
+    /// which an adapter may use again as soon as the queue pair is gone.
     pub(super) fn add(&mut self, conn: &Arc<RcConnection>) -> bool {
         let Some(number) = conn.number() else {
             return true;
@@ -115,11 +118,11 @@ impl Shared {
     ) -> SetUp<Arc<Shared>> {
         let depth = config.depth;
         let traits = &context.traits;
-        // Each Job ends once; all requests of copies end if they are flushed.
+        // Each Job ends once. All requests of copies end if they are flushed.
         let completions = depth + traits.copy_requests(depth);
         let cq = Cq::create(context, completions, config.completion_vector)?;
         let core = Arc::new(Core::new(context, cq, depth, &config.signal)?);
-        // First: whoever hears of a failure finds it.
+        // The core is added first, so that a thread which learns of a failure finds it.
         watched.add_core(&core);
         let copies = match context.copies_pd() {
             Some(_) => Some(Mutex::new(Copies::open(&core, depth)?)),
@@ -140,7 +143,7 @@ impl Shared {
         }))
     }
 
-    /// Takes copies.
+    /// Submits copies.
     ///
     /// # Safety
     ///
@@ -150,7 +153,8 @@ impl Shared {
             return Submitted::none(JobError::device(ErrorKind::NotSupported, 0));
         };
         let mut copies = lock(copies);
-        // In the lock: whoever finds the queue broken says so first, and ends all copies then.
+        // This is checked under the lock: a thread that finds the queue broken says so first, and
+        // then ends all copies.
         if let Some(why) = self.refuses() {
             return Submitted::none(why);
         }
@@ -158,7 +162,7 @@ impl Shared {
         unsafe { copies.submit(jobs) }
     }
 
-    /// What one completion of the adapter says.
+    /// Applies one completion of the adapter.
     #[inline(always)]
     fn dispatch(&self, poll: &mut Poll, at: usize, give: impl FnOnce(Completion)) {
         match poll.owner(poll.wcs[at].qp_num) {
@@ -172,7 +176,7 @@ impl Shared {
         }
     }
 
-    /// What a completion says that is of the copies, or of a queue pair that is gone.
+    /// Applies a completion that belongs to the copies, or to a queue pair that is gone.
     #[inline(never)]
     fn copied(&self, wc: &Wc, give: impl FnOnce(Completion)) {
         if is_name(wc.wr_id) {
@@ -186,9 +190,10 @@ impl Shared {
         }
     }
 
-    /// Polls all completions, for whoever reaps next.
+    /// Polls all completions, and keeps them for the next reap.
     pub(in super::super) fn drain(&self, poll: &mut Poll) {
-        // As many as there were when it began, and no more than a broken driver's endless supply.
+        // The number of polls is limited, since a broken driver might report completions without
+        // end. It suffices for all completions that exist now.
         for _ in 0..=self.core.context.traits.max_cqe as usize / BATCH + 1 {
             let Some((taken, empty)) = poll.take(&self.core.cq, BATCH) else {
                 if !self.broken.swap(true, SeqCst) {
@@ -205,8 +210,7 @@ impl Shared {
         }
     }
 
-    /// Polls for a caller that has found no message, unless somebody polls now. Returns whether it
-    /// has polled.
+    /// Polls for a caller that has found no message. Returns false if another thread is polling.
     pub(super) fn look(&self) -> bool {
         let Some(mut poll) = try_lock(&self.poll) else {
             return false;
@@ -228,7 +232,8 @@ impl Shared {
             || core.cq.is_broken()
     }
 
-    /// Looks after what has failed: all completions were polled.
+    /// Handles failures of the queue, its connections and the copies. The caller has polled all
+    /// completions.
     #[cold]
     fn handle_failures(&self, poll: &mut Poll) {
         if self.core.context.is_dead() || self.core.cq.is_broken() {
@@ -259,7 +264,7 @@ impl Shared {
         self.renew_broken_copies(poll);
     }
 
-    /// Why nothing is done any more.
+    /// Returns the cause, if the queue does nothing any more.
     pub(super) fn gone(&self) -> Option<JobError> {
         self.broken.load(SeqCst).then(|| self.cause())
     }
@@ -280,7 +285,7 @@ impl Shared {
             })
     }
 
-    /// Tells those whose state has changed: outside of all locks.
+    /// Notifies the applications of the connections whose state has changed, outside of all locks.
     #[inline(always)]
     pub(in super::super) fn tell(mut poll: BriefGuard<'_, Poll>) {
         if poll.tell.is_empty() {
@@ -293,11 +298,11 @@ impl Shared {
         }
     }
 
-    /// Looks up to `looks` times, unless there is something else to do.
+    /// Polls up to `looks` times, until there is something to do.
     pub(super) fn reap(&self, poll: &mut Poll, out: &mut [Completion], looks: usize) -> usize {
         let mut attention = self.core.take_attention();
         if !attention && poll.kept.is_empty() && !self.computed.pending() {
-            // The last look is below.
+            // The loop below does the last poll.
             for _ in 1..looks {
                 let polled = self.core.cq.poll(&mut poll.wcs);
                 poll.kept = 0..polled.unwrap_or(0);
@@ -316,7 +321,7 @@ impl Shared {
             let was_kept = !poll.kept.is_empty();
             let Some((taken, empty)) = poll.take(&self.core.cq, out.len() - reaped) else {
                 self.broken.store(true, SeqCst);
-                // There is nothing more to be had: all that is left ends now.
+                // The queue yields no more completions, so that all that is left ends now.
                 (attention, emptied) = (true, true);
                 break;
             };
@@ -327,10 +332,11 @@ impl Shared {
                 });
             }
             emptied = empty;
-            // What `ready` has kept is what this look finds: the queue is not polled twice for it.
-            // What has come since rings if somebody armed, and is found by the next look. But who
-            // was asked to look continues: `arm` may have taken what was kept, and not what came
-            // before it asked for a ring.
+            // The completions that `ready` has kept are the result of this reap, for which the
+            // queue is not polled a second time. Later completions signal if a thread armed, and
+            // the next reap finds them. But if attention was requested, this polls on: `arm` may
+            // have taken the kept completions, and not those that came before it requested an
+            // event.
             if empty || was_kept && !attention {
                 break;
             }
@@ -343,12 +349,12 @@ impl Shared {
             reaped += 1;
         }
         if self.computed.pending() {
-            // Whoever armed, and found nothing of its own, sleeps now.
+            // A thread that armed, and found no completion of its own, sleeps now.
             self.core.ring();
         }
         if attention {
             if !emptied && self.has_failures() {
-                // It must not wait until there is nothing to be had, which may never be.
+                // Failures must not wait until the queue is empty, which may never happen.
                 self.drain(poll);
                 emptied = true;
             }
@@ -363,8 +369,8 @@ impl Shared {
         reaped
     }
 
-    /// Polls once, and keeps what it finds for the next look. It waits for nobody: whoever has the
-    /// lock polls, and finds what there is.
+    /// Polls once, and keeps the completions for the next reap. This never waits for the lock: the
+    /// thread that holds it polls, and finds the completions.
     pub(super) fn ready(&self) -> bool {
         if self.core.needs_attention() || self.computed.pending() {
             return true;
@@ -376,14 +382,14 @@ impl Shared {
         if poll.kept.is_empty() {
             match self.core.cq.poll(&mut poll.wcs) {
                 Some(polled) => poll.kept = 0..polled,
-                // Said once, as `arm` does.
+                // The failure is reported once, as in `arm`.
                 None => return !self.broken.load(SeqCst),
             }
         }
         !poll.kept.is_empty()
     }
 
-    /// Asks for one ring at the next completion.
+    /// Requests one event for the next completion.
     pub(super) fn arm(&self) -> Armed {
         self.core.set_armed(true);
         self.core.cq.notify();
@@ -392,30 +398,30 @@ impl Shared {
         if self.core.cq.is_broken() && !self.broken.load(SeqCst) {
             self.core.ask_to_look();
         }
-        // Completions that were there before do not ring: whoever looks next finds them.
+        // Completions that came before cause no event, so that this takes them for the next reap.
         if let Some((taken, empty)) = poll.take(&self.core.cq, BATCH) {
             for at in taken {
                 self.dispatch(poll, at, |completion| self.core.keep(completion));
             }
             if !empty {
-                // There may be more, whatever became of these.
+                // There may be more completions, whatever happened to these.
                 self.core.ask_to_look();
             }
         } else if !self.broken.swap(true, SeqCst) {
-            // Once: nothing comes of it any more, and who armed for others of the WorkQ would be
-            // rung for without end.
+            // The failure is reported once: the queue yields no more completions, and a thread that
+            // armed for other devices of the WorkQ would be woken without end.
             self.core.request_reap();
         }
         Shared::tell(guard);
-        // What the CPU computes is done by whoever looks: a part each time, so that others have
-        // their turn in between.
+        // The reaper computes the jobs of the CPU, a part in each turn, so that others have their
+        // turn in between.
         match self.core.needs_attention() || self.computed.pending() {
             true => Armed::Ready,
             false => Armed::Armed,
         }
     }
 
-    /// Moves what was finished before.
+    /// Moves completions that were finished before to `out`.
     fn take_finished(&self, out: &mut [Completion]) -> usize {
         let mut finished = self.core.finished();
         let count = out.len().min(finished.len());
@@ -425,7 +431,7 @@ impl Shared {
         count
     }
 
-    /// Nothing is touched any more; false if in doubt.
+    /// Ends the queue, after which no memory is touched. Returns false if in doubt.
     pub(super) fn end(&self) -> bool {
         if self.core.context.is_forked() {
             return false;
@@ -441,7 +447,7 @@ impl Shared {
             }
         }
         self.computed.end();
-        // Of those that went before too: their Jobs' memory is kept by the queue.
+        // Earlier queue pairs count too: the queue keeps the memory of their Jobs.
         !self.core.is_in_doubt()
     }
 }
