@@ -1,4 +1,4 @@
-//! For programs that are on rdma-core already: devices over their protection domains.
+//! Devices over the protection domains of programs that already use rdma-core.
 #![expect(unsafe_code, reason = "takes a protection domain on the caller's word")]
 
 use std::ffi::c_void;
@@ -8,30 +8,31 @@ use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 
 impl Device {
-    /// Makes a device over a protection domain of the application's (`struct ibv_pd *`), so that
-    /// its own verbs and this crate's contexts reach the same memory. Each call makes another
-    /// device.
+    /// Makes a device over a protection domain of the application (`struct ibv_pd *`), so that the
+    /// application's own verbs and this crate's contexts reach the same memory. Each call makes a
+    /// new device.
     ///
-    /// The application reads the events of the adapter (ibv_get_async_event(3)), and acknowledges
-    /// each before it calls this crate: libibverbs waits for that before it destroys what the event
-    /// is about. This crate learns of its queue pairs' errors from their completions. Nobody tells
-    /// it that the adapter was removed: jobs that are in flight then do not end. The device has no
-    /// shared receive queues, which a thread of this crate would look after: its
+    /// The application reads the events of the adapter (ibv_get_async_event(3)). It acknowledges
+    /// each event before it calls this crate, since libibverbs waits for that before it destroys
+    /// the event's object. This crate learns of errors of its queue pairs from their completions.
+    /// It does not learn that the adapter was removed: jobs in flight do not end then. The device
+    /// has no shared receive queues, to which a thread of this crate would add memory: its
     /// [`max_pooled_room`](crate::device::RdmaCaps::max_pooled_room) is 0, and a
     /// [`RecvPool`](crate::rdma::RecvPool) is refused.
     ///
     /// # Errors
     ///
     /// `InvalidValue` for null; `NotFound` if libibverbs cannot be opened; `NotSupported` with
-    /// `RDMAV_ALLOW_DISASSOC_DESTROY` in the environment; `BadState` in a fork of a process that
-    /// had adapters open; what could not be had.
+    /// `RDMAV_ALLOW_DISASSOC_DESTROY` in the environment, or if the driver lacks functions of the
+    /// data path; `BadState` in a fork of a process that had adapters open; `NoMemory` if no thread
+    /// can be started; the system's error if another call fails.
     ///
     /// # Safety
     ///
-    /// The domain is one of the libibverbs that the system has, and is not deallocated before the
-    /// last handle of the device, and all that was made with it, has gone. A
-    /// [`connect`](crate::Rdma::connect) or an import that was polled is to be awaited: if it is
-    /// dropped before, its thread has a handle of the device until it is done.
+    /// The domain belongs to the libibverbs that the system has. It is not deallocated before the
+    /// last handle of the device, and everything that was made with the device, is gone. A
+    /// [`connect`](crate::Rdma::connect) or an import that was polled must be awaited: if it is
+    /// dropped before, its thread keeps a handle of the device until the thread is done.
     #[doc(alias = "doca_dev_open_from_pd")]
     #[doc(alias = "doca_rdma_bridge_open_dev_from_pd")]
     pub unsafe fn from_pd(pd: *mut c_void) -> Result<Device> {
@@ -45,7 +46,7 @@ impl Device {
         device.map_err(|error| error.with_call(OP))
     }
 
-    /// [`Device::from_pd`] for a domain of `ibverbs-sys`.
+    /// As [`Device::from_pd`], for a domain of `ibverbs-sys`.
     ///
     /// # Errors
     ///
@@ -61,7 +62,7 @@ impl Device {
         unsafe { Device::from_pd(pd.cast()) }
     }
 
-    /// [`Device::pd`] as `ibverbs-sys` names it.
+    /// As [`Device::pd`], with the type of `ibverbs-sys`.
     ///
     /// # Errors
     ///

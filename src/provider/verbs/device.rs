@@ -1,4 +1,4 @@
-//! An open adapter, as the crate sees it.
+//! An open adapter, as the layers above see it.
 #![expect(unsafe_code, reason = "implements Adapter")]
 
 use std::ffi::c_void;
@@ -41,9 +41,9 @@ impl VerbsDevice {
 
 // SAFETY: the adapter duties.
 // 1. `open_queue` makes a new queue, and keeps none.
-// 2. Every part is made from the one context.
-// 3. The information is made once, from what the adapter says of its limits; each limit is kept by
-//    libibverbs, which refuses what is beyond it.
+// 2. Every part is made from the same context.
+// 3. The information is made once, from the limits that the adapter reports. libibverbs enforces
+//    each limit, and refuses what exceeds it.
 // 4. There are no sync events.
 // 5. The context owns the domain, or was promised it (`Device::from_pd`).
 unsafe impl Adapter for VerbsDevice {
@@ -96,13 +96,13 @@ unsafe impl Adapter for VerbsDevice {
 }
 
 // SAFETY: the registrar duties.
-// 1 and 2. A key is that of a memory region of this context, for the range and the use alone, and
-//    a Registration deregisters it (`memory::Mr`); one that stays is only of use to who may reach
-//    the memory anyway.
-// 3. An export is a memory region of its own, with the permissions for peers; if it cannot be
-// deregistered the doubt is notified.
-// 4. An import is what the blob says: the adapters of both sides check the bounds and permissions
-//    of its rkey, and the addresses are not touched by this process.
+// 1 and 2. A key is that of a memory region of this context, for only this range and use. A
+//    Registration deregisters it (`memory::Mr`). A region that stays is useful only to queue pairs
+//    that may reach the memory in any case.
+// 3. An export is a memory region of its own, with the permissions for peers. If the region cannot
+//    be deregistered, the leak flag is set.
+// 4. An import is what the blob contains. The adapters of both sides check the bounds and
+//    permissions of its rkey, and this process does not touch the addresses.
 unsafe impl Registrar for VerbsDevice {
     fn register(&self, region: &Region, purpose: RegistrationUse) -> Result<Registration> {
         memory::register(&self.context, region, purpose)

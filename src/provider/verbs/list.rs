@@ -1,4 +1,4 @@
-//! What adapters there are, and those that are open.
+//! The adapters of the system, and those that are open.
 #![expect(unsafe_code, reason = "calls libibverbs")]
 
 use std::collections::HashMap;
@@ -17,14 +17,14 @@ use crate::sync::{lock, log};
 
 /// The provider of adapters, over libibverbs.
 ///
-/// It is one of the built-in ones: [`Device::list`](crate::Device::list) shows its devices, and
-/// [`Device::open`](crate::Device::open) opens them by the names that `ibv_devices` shows
-/// (`mlx5_0`, `rxe0`). Where there are none, [`Verbs::unavailable`] says why.
+/// It is one of the built-in providers. [`Device::list`](crate::Device::list) shows its devices,
+/// and [`Device::open`](crate::Device::open) opens them by the names that `ibv_devices` shows
+/// (`mlx5_0`, `rxe0`). If there are none, [`Verbs::unavailable`] returns the reason.
 ///
 /// A device uses one port of its adapter. The adapter's name opens it with the first port that is
-/// up, or with the first if none is; `mlx5_0/2` opens it with its second port. An adapter with
-/// several ports is listed by its name, and then once for each port (`mlx5_0/1`, `mlx5_0/2`). These
-/// are devices of their own: memory and contexts of one are not of the other.
+/// up, or with the first one if none is; `mlx5_0/2` opens it with its second port. An adapter with
+/// several ports is listed by its name, and then once for each port (`mlx5_0/1`, `mlx5_0/2`). Each
+/// of these is a separate device: memory and contexts of one cannot be used with another.
 ///
 /// ```
 /// use tokio_doca::device::contract::Provider;
@@ -42,7 +42,7 @@ pub struct Verbs {
     open: Mutex<Open>,
 }
 
-/// The devices that are open, by name, with the number of their adapter's ports.
+/// The devices that are open, by name, with the number of ports of their adapter.
 type Open = HashMap<String, (WeakDevice, u8)>;
 
 impl fmt::Debug for Verbs {
@@ -59,7 +59,7 @@ struct List<'a> {
 }
 
 impl Verbs {
-    /// Over the library of the system, which is opened when devices are asked for.
+    /// Returns a provider over the system's library, which is opened at the first use.
     pub fn system() -> Verbs {
         Verbs {
             table: OnceLock::new(),
@@ -67,11 +67,11 @@ impl Verbs {
         }
     }
 
-    /// Over functions of the caller's.
+    /// Returns a provider over functions of the caller.
     ///
     /// # Safety
     ///
-    /// They do what the man pages of libibverbs say.
+    /// The functions do what the man pages of libibverbs say.
     #[doc(hidden)]
     pub unsafe fn over(table: Table) -> Verbs {
         Verbs {
@@ -80,8 +80,9 @@ impl Verbs {
         }
     }
 
-    /// Returns why there are no devices: no library, no support in the kernel, no right to use it,
-    /// or none plugged in. `None` if there are some.
+    /// Returns why there are no devices: there is no library, the kernel has no support, the
+    /// process has no right to use them, or none is plugged in. Returns `None` if there are
+    /// devices.
     pub fn unavailable(&self) -> Option<Error> {
         let none = |text| Some(Error::new(ErrorKind::NotFound, None, text));
         let list = match self.table().and_then(List::get) {
@@ -94,14 +95,14 @@ impl Verbs {
         }
     }
 
-    /// Returns the adapters that there are now.
+    /// Returns the adapters that the system has now.
     fn list(&self) -> Result<List<'_>> {
         let list = self.table().and_then(List::get);
         list.map_err(|why| Error::new(ErrorKind::NotFound, None, why))
     }
 
-    /// Returns what opens by this name, and how many ports its adapter has. `None` if it cannot be
-    /// opened, which does not hide the others.
+    /// Returns the device that opens by this name, and the number of its adapter's ports. Returns
+    /// `None` if it cannot be opened, which does not hide other devices.
     fn describe(&self, list: &List<'_>, name: &str) -> Option<(DevInfo, u8)> {
         if let Some((open, ports)) = is_open(&lock(&self.open), name) {
             return Some((open.info().clone(), ports));
@@ -142,15 +143,15 @@ impl Verbs {
     }
 }
 
-/// Returns a device that is open already. One that was removed is not: another may have come in its
-/// place.
+/// Returns a device that is open already, but not one that was removed, since another device may
+/// have replaced it.
 fn is_open(all: &Open, name: &str) -> Option<(Device, u8)> {
     let (device, ports) = all.get(name)?;
     let device = device.upgrade()?;
     (device.liveness() == Liveness::Alive).then_some((device, *ports))
 }
 
-/// Returns what a device with this context is.
+/// Returns the information about a device with this context.
 fn info(context: &Context) -> DevInfo {
     let name = context.name.as_str();
     let (addr, function) = sysfs::place(adapter_and_port(name).0);
@@ -197,7 +198,8 @@ impl Provider for Verbs {
     fn find(&self, name: &str) -> Result<Option<DevInfo>> {
         let devices = self.devices()?;
         let named = |name: &str| devices.iter().find(|info| info.is_named(name)).cloned();
-        // The only port of an adapter is not listed: the adapter's name opens it.
+        // If an adapter has only one port, that port is not listed, and the adapter's name opens
+        // it.
         let only_port = || {
             let adapter = named(adapter_and_port(name).0)?;
             let context = self.list().ok()?.open(name).ok()??;
@@ -251,22 +253,23 @@ impl<'a> List<'a> {
     /// Returns the adapters, with their names.
     fn devices(&self) -> impl Iterator<Item = (*mut ibv_device, String)> + '_ {
         (0..self.count).map(|at| {
-            // SAFETY: the list has so many.
+            // SAFETY: the list has `count` entries.
             let place = unsafe { self.first.add(at) };
             // SAFETY: as above.
             let device = unsafe { place.read() };
-            // SAFETY: of the list.
+            // SAFETY: the device is in the list.
             (device, unsafe { device_name(self.table, device) })
         })
     }
 
-    /// Opens an adapter with the port that `name` says; `None` if there is no such adapter.
+    /// Opens an adapter with the port that `name` gives. Returns `None` if there is no such
+    /// adapter.
     fn open(&self, name: &str) -> Result<Option<Context>> {
         let (adapter, _) = adapter_and_port(name);
         let Some((device, _)) = self.devices().find(|(_, name)| name == adapter) else {
             return Ok(None);
         };
-        // SAFETY: of the list, which is alive.
+        // SAFETY: the device is in the list, which is alive.
         let context = unsafe { Context::open(self.table, device, name) };
         context.map(Some).map_err(|error| {
             let text = format!("{name} cannot be opened: {error}");
@@ -277,12 +280,12 @@ impl<'a> List<'a> {
 
 impl Drop for List<'_> {
     fn drop(&mut self) {
-        // SAFETY: of this table, and freed once. Devices that were opened stay.
+        // SAFETY: the list belongs to this table, and is freed once. Devices that were opened stay.
         unsafe { (self.table.free_device_list)(self.first.as_ptr()) };
     }
 }
 
-/// Returns why no adapter is used in this environment.
+/// Returns why the provider uses no adapter in this environment.
 fn why_not_here() -> Option<&'static str> {
     std::env::var_os("RDMAV_ALLOW_DISASSOC_DESTROY")?;
     Some(
@@ -290,7 +293,7 @@ fn why_not_here() -> Option<&'static str> {
     )
 }
 
-/// Returns what an error of `ibv_get_device_list` means.
+/// Returns the meaning of an error of `ibv_get_device_list`.
 fn why(error: &io::Error) -> String {
     let hint = match error.raw_os_error() {
         Some(libc::ENOSYS | libc::EOPNOTSUPP) => {

@@ -1,7 +1,7 @@
 //! Real adapters, through rdma-core's libibverbs (feature `verbs`, on by default).
 //!
-//! Devices have the names that `ibv_devices` shows, and everything else is as on the software
-//! device: contexts, memory, graphs.
+//! Devices have the names that `ibv_devices` shows. Contexts, memory, graphs and everything else
+//! work as on the software device.
 //!
 //! ```no_run
 //! use tokio_doca::{Device, Mmap, Rdma, WorkQ};
@@ -14,19 +14,19 @@
 //! # }
 //! ```
 //!
-//! A device uses one port of its adapter: the first that is up, or the one that the name says, as
-//! `mlx5_0/2` does ([`Device::open`](crate::Device::open)).
+//! A device uses one port of its adapter: the first that is up, or the port that the name gives, as
+//! in `mlx5_0/2` ([`Device::open`](crate::Device::open)).
 //!
-//! What is different, since the transport is:
+//! These differences follow from the transport:
 //!
-//! - Connecting makes no round trip: a peer that has gone is noticed by the first operation. A
-//!   connection tells nothing to who only waits, so that an idle peer is asked whether it is there
-//!   once a second (by a read of no bytes); one that is silent fails within about two seconds.
-//!   [`probe_interval`](crate::rdma::Transport::probe_interval) changes that.
-//! - Memory is registered for copies and for remote operations apart, and locked: `ulimit -l`
+//! - Connecting makes no round trip, so that only the first operation notices that a peer is gone.
+//!   A connection shows nothing to a side that only waits. So the crate probes an idle peer once a
+//!   second (by a read of no bytes); the connection to a silent peer fails within about two
+//!   seconds. [`probe_interval`](crate::rdma::Transport::probe_interval) changes that.
+//! - Memory is registered separately for copies and for remote operations, and locked: `ulimit -l`
 //!   counts both ([`MmapBuilder::only_for`](crate::mem::MmapBuilder::only_for)).
-//! - A [`Dma`](crate::Dma) is a loopback through the adapter, in a protection domain of its own.
-//!   Hashes are the CPU's.
+//! - A [`Dma`](crate::Dma) copies by a loopback through the adapter, in a protection domain of its
+//!   own. The CPU computes hashes.
 //!
 //! ```text
 //!   list, device, bridge   what adapters there are, an open one, one over a foreign protection domain
@@ -40,7 +40,7 @@
 //!   ffi                    the C side
 //! ```
 //!
-//! Each imports what stands below it only.
+//! Each of these folders and files imports only those below it.
 
 mod adapter;
 mod bridge;

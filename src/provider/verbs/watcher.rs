@@ -1,9 +1,10 @@
-//! One thread per process that hears of what befalls adapters, and looks at the time for
-//! connections.
+//! The watcher: one thread per process that reads the events of adapters, and checks the time
+//! limits of connections.
 //!
-//! Events of a device are read and acknowledged at once: what an unacknowledged one is about cannot
-//! be destroyed (ibv_get_async_event(3)). A reliable connection tells nothing to who only waits, so
-//! that the time must be looked at while there is one. Otherwise the thread sleeps.
+//! Events of a device are read and acknowledged at once, since the object of an unacknowledged
+//! event cannot be destroyed (ibv_get_async_event(3)). A reliable connection shows nothing to a
+//! side that only waits. So the thread checks the time limits while there is such a connection, and
+//! otherwise sleeps.
 #![expect(unsafe_code, reason = "calls libibverbs")]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,16 +24,17 @@ use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::sync::{Process, lock, log};
 
 struct Watcher {
-    /// Wakes the thread when something has changed.
+    /// Wakes the thread after a change.
     wake: &'static EventFd,
     devices: Mutex<Vec<Device>>,
 }
 
 struct Device {
-    /// `None` of one that is the application's.
+    /// `None` for a device that belongs to the application.
     context: Option<Weak<Context>>,
     watched: Arc<EventTargets>,
-    /// A descriptor of our own: the device closes its when it goes, which may be while we wait.
+    /// A duplicate of the device's descriptor. The device closes its own one when it is dropped,
+    /// which may happen while this thread waits.
     events: Option<Arc<OwnedFd>>,
 }
 
@@ -44,7 +46,7 @@ impl Device {
     fn is_open(&self) -> bool {
         match &self.context {
             Some(context) => context.strong_count() > 0,
-            // The device and its queues hold the others.
+            // The device and its queues hold the other references.
             None => Arc::strong_count(&self.watched) > 1,
         }
     }
@@ -52,16 +54,16 @@ impl Device {
 
 static WATCHER: OnceLock<Watcher> = OnceLock::new();
 
-/// How long the thread waits before it tries again what has failed: it must not spin.
+/// How long the thread waits before it retries after a failure, so that it does not spin.
 const TROUBLE: Duration = Duration::from_secs(1);
 
-/// Watches a device, as long as it is open.
+/// Watches a device as long as it is open.
 pub(super) fn watch(context: &Arc<Context>, watched: &Arc<EventTargets>) -> Result<()> {
     let events = match context.async_fd() {
         None => None,
         Some(fd) => {
             set_nonblocking(fd)?;
-            // SAFETY: open as long as the context.
+            // SAFETY: the descriptor is open as long as the context.
             let fd = unsafe { BorrowedFd::borrow_raw(fd) };
             let own = fd.try_clone_to_owned();
             let own = own.map_err(|error| Error::os(None, "dup of async_fd", error))?;
@@ -79,7 +81,8 @@ pub(super) fn watch(context: &Arc<Context>, watched: &Arc<EventTargets>) -> Resu
 }
 
 fn start() -> Result<&'static Watcher> {
-    // Where the thread runs: it may be refused, and be had later.
+    // The process in which the thread runs. If the system refuses a thread, a later call tries
+    // again.
     static STARTED: Mutex<Option<Process>> = Mutex::new(None);
     let mut started = lock(&STARTED);
     match (WATCHER.get(), *started) {
@@ -131,11 +134,11 @@ impl Watcher {
         }
     }
 
-    /// Until something happens, or it is time. The devices that have gone: the kernel has closed
-    /// their events, of which none is left. (From a descriptor that does not block, kernels before
-    /// 6.5 read `EAGAIN` then, and not `EIO`.)
+    /// Waits for an event, or until `until`. Returns the devices that are gone: the kernel has
+    /// closed their events, and all events were read. (Before 6.5, kernels then return `EAGAIN`
+    /// from a nonblocking descriptor, and not `EIO`.)
     fn wait(&self, until: Option<Instant>) -> Vec<Weak<Context>> {
-        // A handle of each, so that none is closed while it is waited for.
+        // This keeps the descriptors open during the wait.
         let of = |it: &Device| Some((it.context.clone()?, it.events.clone()?));
         let events: Vec<_> = lock(&self.devices).iter().filter_map(of).collect();
         let mut fds: Vec<_> = events
@@ -146,7 +149,7 @@ impl Watcher {
         fds.extend(cm::channel_fd().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         let timeout = until.map_or(PollTimeout::NONE, |until| {
             let left = until.saturating_duration_since(Instant::now());
-            // Not a moment too early, which would be once more.
+            // The wait is rounded up, since waking too early would cost another one.
             PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
         });
         let closed = match poll(&mut fds, timeout) {
@@ -166,7 +169,8 @@ impl Watcher {
         closed
     }
 
-    /// Returns those of our own that are open. Others are forgotten, with their descriptors.
+    /// Removes the devices that were closed, with their descriptors. Returns the open ones, except
+    /// for those that the application lent.
     fn contexts(&self) -> Vec<(Arc<Context>, Arc<EventTargets>)> {
         let mut devices = lock(&self.devices);
         devices.retain(Device::is_open);
@@ -180,8 +184,8 @@ impl Watcher {
         devices.iter().map(|it| Arc::clone(&it.watched)).collect()
     }
 
-    /// The kernel has no events of a device that is gone, and its descriptor says so without end
-    /// (`POLLERR`).
+    /// Drops the descriptors of devices that are gone. The kernel has no events of them, and
+    /// reports `POLLERR` without end.
     fn forget_gone(&self) {
         for device in lock(&self.devices).iter_mut() {
             if device.context().is_some_and(|it| it.is_removed()) {
@@ -191,27 +195,29 @@ impl Watcher {
     }
 }
 
-/// Adds memory to the shared receive queues that want it. Returns whether one still does.
+/// Adds memory to the shared receive queues that need it. Returns true if a queue still needs
+/// memory.
 fn top_up(watched: &EventTargets) -> bool {
     let each = watched.cores().into_iter().map(|core| core.top_up(None));
     each.fold(false, |any, one| any | one)
 }
 
-/// Reads what there is, acknowledges each event, and passes it on.
+/// Reads all events, acknowledges each of them, and then passes them on.
 fn read_events(context: &Context, watched: &EventTargets, closed: bool) {
     if context.async_fd().is_none() || context.is_removed() {
         return;
     }
-    // First all of them: who waits to hear that the device has gone may have a lock that telling
-    // the others takes.
+    // All events are read before the first is passed on: a thread that waits to learn that the
+    // device is gone may hold a lock that `tell` takes.
     let mut events = Vec::new();
     let mut event = ibv_async_event::default();
     let get_async_event = context.table.get_async_event;
     // SAFETY: the device is open; the event is this function's.
     while unsafe { get_async_event(context.raw(), &mut event) } == 0 {
-        // SAFETY: `element` is what the type says; until it is acknowledged it is not destroyed.
+        // SAFETY: the type says which `element` is valid. Its object is not destroyed before the
+        // event is acknowledged.
         let about = unsafe { About::of(&event) };
-        // SAFETY: read above, and acknowledged once.
+        // SAFETY: the event was read above, and is acknowledged once.
         unsafe { (context.table.ack_async_event)(&mut event) };
         events.push((about, event.event_type));
     }
@@ -222,19 +228,20 @@ fn read_events(context: &Context, watched: &EventTargets, closed: bool) {
     for (about, kind) in events {
         tell(context, watched, about, kind);
     }
-    // Its event may have been missed, or never have been: there will be no other.
+    // The event of the removal may have been missed, or may never have come, and no other event
+    // will come.
     if gone && !context.is_dead() {
         tell(context, watched, About::Device, IBV_EVENT_DEVICE_FATAL);
     }
 }
 
-/// What an event is about.
+/// The object of an event.
 enum About {
     RcConnection(u64),
-    /// A message has come to a queue pair whose peer has not said that it is ready.
+    /// A message has come to a queue pair whose peer has not reported that it is ready.
     CameFirst(u64),
     Queue(u64),
-    /// Few receives are left of the shared queue with this number.
+    /// Few receives are left of the shared queue with this id.
     SharedReceives(u32),
     /// The port of this number has gone down.
     Port(u8),
@@ -255,7 +262,7 @@ impl About {
             | IBV_EVENT_COMM_EST => {
                 // SAFETY: events of these types have a queue pair (ibv_get_async_event(3)).
                 let qp = unsafe { event.element.qp };
-                // SAFETY: it is not destroyed before the event is acknowledged.
+                // SAFETY: the queue pair is not destroyed before the event is acknowledged.
                 let id = unsafe { (*qp).qp_context }.addr() as u64;
                 match event.event_type {
                     IBV_EVENT_COMM_EST => About::CameFirst(id),
@@ -288,8 +295,9 @@ fn tell(context: &Context, watched: &EventTargets, about: About, kind: u32) {
     let device = &context.name;
     match about {
         About::RcConnection(id) => {
-            // A peer broke the rules, or the adapter did. Of a queue pair with a shared receive
-            // queue nothing is flushed: an idle one says by its last receive alone that it failed.
+            // A peer or the adapter has broken the rules. A queue pair with a shared receive queue
+            // flushes nothing: if it is idle, only the event of its last receive shows that it
+            // failed.
             let cause = match kind {
                 IBV_EVENT_QP_FATAL => JobError::device(ErrorKind::Driver, kind.into()),
                 _ => JobError::of(Reason::PeerFailed),
@@ -300,7 +308,8 @@ fn tell(context: &Context, watched: &EventTargets, about: About, kind: u32) {
             for core in watched.cores() {
                 core.fail_copies(id);
             }
-            // Last, as in the others: nobody waits for a subscriber.
+            // The log is written last, as in the other branches, so that no connection waits for a
+            // subscriber.
             log(|| debug!(target: "tokio_doca::verbs", device, kind, "a queue pair failed"));
         }
         About::CameFirst(id) => {
@@ -336,7 +345,7 @@ fn tell(context: &Context, watched: &EventTargets, about: About, kind: u32) {
             for core in watched.cores() {
                 core.request_reap();
             }
-            // One at all addresses is of no adapter, for the kernel.
+            // For the kernel, a listener at all addresses belongs to no adapter.
             for listener in watched.listeners() {
                 listener.handle(CmEvent::DEVICE_REMOVED);
             }

@@ -1,7 +1,7 @@
-//! What adapters say of themselves to peers: exports of memory and of endpoints.
+//! The blobs of adapters: exports of memory and of endpoints, which peers exchange.
 //!
-//! Unlike a software device's these carry no secret: an rkey is what the transport has, and whoever
-//! has it and a connection reaches the memory.
+//! Unlike the blobs of a software device, these carry no secret. The transport itself uses an rkey,
+//! and a process that has an rkey and a connection reaches the memory.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::OnceLock;
@@ -14,8 +14,8 @@ use crate::device::{Access, Audience, Mtu};
 use crate::error::{Error, ErrorKind, Result};
 use crate::provider::envelope::{self, Envelope};
 
-/// Whose export it is: a process, and a number that it gave. Both are 0 for a peer that does not
-/// use this library.
+/// The origin of an export: a process, and a number that the process gave. Both are 0 for a peer
+/// that does not use this library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in super::super) struct BlobOrigin {
     pub(in super::super) process: u64,
@@ -23,7 +23,7 @@ pub(in super::super) struct BlobOrigin {
 }
 
 impl BlobOrigin {
-    /// Returns a new export of this process's.
+    /// Returns the origin of a new export of this process.
     pub(in super::super) fn new() -> BlobOrigin {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         BlobOrigin {
@@ -55,7 +55,7 @@ impl BlobOrigin {
     }
 }
 
-/// Returns a number that no other process is likely to have: not a child of `fork` either.
+/// Returns a number that no other process is likely to have. A child of `fork` has another one.
 fn process() -> u64 {
     static RANDOM: OnceLock<RandomState> = OnceLock::new();
     let mut hasher = RANDOM.get_or_init(RandomState::new).build_hasher();
@@ -63,7 +63,7 @@ fn process() -> u64 {
     hasher.finish() | 1
 }
 
-/// Returns a number to begin counting packets at, of 24 bits.
+/// Returns a random number of 24 bits, for the first packet.
 pub(in super::super) fn random_psn() -> u32 {
     RandomState::new().build_hasher().finish() as u32 & 0xff_ffff
 }
@@ -127,9 +127,9 @@ impl MemoryBlob {
 
 /// The address of a queue pair, which peers exchange before they connect (LID, QPN, PSN, GID, MTU).
 ///
-/// [`Rdma::export`](crate::Rdma::export) and [`Rdma::connect`](crate::Rdma::connect) carry it in a
-/// blob. A program of another kind has a form of its own for the same: this is for speaking with
-/// it, as `examples/rc_pingpong.rs` does.
+/// [`Rdma::export`](crate::Rdma::export) and [`Rdma::connect`](crate::Rdma::connect) carry the
+/// address in a blob. A program without this library has another format for the same data. This
+/// type is for exchanging addresses with such a program, as `examples/rc_pingpong.rs` does.
 ///
 /// ```no_run
 /// use tokio_doca::{Device, Rdma, WorkQ, verbs::Address};
@@ -150,20 +150,20 @@ pub struct Address {
     pub qpn: u32,
     /// The number of the first packet: 24 bits.
     pub psn: u32,
-    /// The address of the port; zeros if there is none.
+    /// The GID of the port; zeros if the port has none.
     pub gid: [u8; 16],
-    /// The largest payload of a packet, if the peer says so.
+    /// The largest payload of a packet in bytes, if the peer has sent it.
     pub mtu: Option<Mtu>,
 }
 
-/// What the blob of an endpoint says.
+/// The content of an endpoint's blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct EndpointBlob {
     pub(in super::super) origin: BlobOrigin,
     pub(in super::super) address: Address,
-    /// What its peer may do; enforced by both sides.
+    /// The permissions of the peer, which both sides enforce.
     pub(in super::super) permissions: Access,
-    /// How many reads and atomics it answers at once.
+    /// The number of concurrent reads and atomics that the endpoint answers.
     pub(in super::super) answers: u8,
 }
 
@@ -175,7 +175,7 @@ struct EndpointFields {
     qpn: U32,
     psn: U32,
     lid: U16,
-    /// The number of the MTU, and one; 0 if the peer does not say it.
+    /// One more than the number of the MTU; 0 if the peer does not send it.
     mtu: u8,
     answers: u8,
     permissions: U32,
@@ -227,8 +227,8 @@ impl EndpointBlob {
                 answers: fields.answers,
                 permissions: Access::from_bits(fields.permissions.get())?,
             };
-            // A peer that answers no reads cannot be asked whether it is there, and a read of it
-            // would wait for ever.
+            // A peer that answers no reads cannot be probed, and a read from it would wait for
+            // ever.
             let right = blob.answers > 0
                 && blob.address.is_plausible()
                 && Audience::Rdma.part_of(blob.permissions) == blob.permissions;
@@ -238,12 +238,13 @@ impl EndpointBlob {
 }
 
 impl EndpointBlob {
-    /// A stranger may say that it has another library, so that it is not looked after while it is
-    /// idle: its end would be noticed by nobody.
+    /// Checks that the blob does not come from a program without this library. A stranger might
+    /// claim that, in order not to be probed while the connection is idle, so that its end would
+    /// not be noticed.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the blob says so.
+    /// `InvalidValue` if the blob comes from such a program.
     pub(in super::super) fn is_of_this_library(&self) -> Result<()> {
         if !self.origin.is_foreign() {
             return Ok(());
@@ -265,9 +266,10 @@ impl Address {
             .map_err(|error| error.with_call("Address::of"))
     }
 
-    /// Returns what [`Rdma::connect`](crate::Rdma::connect) takes for a peer that is not of this
-    /// library. What the peer permits it then finds out itself, and it is not looked after while it
-    /// is idle: a peer that ends is noticed by the next operation.
+    /// Returns a blob for [`Rdma::connect`](crate::Rdma::connect), for a peer that does not use
+    /// this library. The blob has all permissions, and the peer's adapter refuses operations that
+    /// the peer does not permit. The connection is not probed while it is idle, so that only the
+    /// next operation notices the end of the peer.
     ///
     /// # Errors
     ///
@@ -355,8 +357,8 @@ mod tests {
             })
     }
 
-    /// Neither cut off, nor changed, nor longer is it one; and sealed nonsense is recognized by its
-    /// fields, or is what it says.
+    /// Checks that bytes which were cut off, changed or made longer do not parse, and that sealed
+    /// nonsense either does not parse, or parses as what it says.
     fn holds(bytes: &[u8], at: usize, to: u8, parses_as_itself: impl Fn(&[u8]) -> Option<bool>) {
         assert!(bytes.len() <= 1024);
         for len in 0..bytes.len() {

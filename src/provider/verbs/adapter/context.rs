@@ -1,6 +1,6 @@
-//! An open adapter, and what its queues share: its protection domains.
+//! An open adapter, and its protection domains, which its queues share.
 //!
-//! Everything of libibverbs that hangs on it holds it, so that it is closed last.
+//! Each object of libibverbs on an adapter holds the context, so that the adapter is closed last.
 #![expect(unsafe_code, reason = "calls libibverbs")]
 
 use std::ffi::CStr;
@@ -20,23 +20,26 @@ use crate::sync::{Process, lock, log_later};
 pub(in super::super) struct Context {
     pub(in super::super) table: Table,
     pub(in super::super) ops: Ops,
-    /// The name that opened it: the adapter's, and, if one was named, the port (`mlx5_0/2`).
+    /// The name that opened the device: the adapter's name, and the port, if one was given
+    /// (`mlx5_0/2`).
     pub(in super::super) name: String,
     pub(in super::super) traits: Traits,
     raw: NonNull<ibv_context>,
-    /// Of Rdma: peers reach what is exported in it.
+    /// The protection domain of Rdma. Peers reach the memory that is exported in it.
     pd: NonNull<ibv_pd>,
-    /// Of copies: no other party reaches it. A loopback write needs a remote permission on its
-    /// destination, which in `pd` would open private memory to every peer that guesses a key.
+    /// The protection domain of copies, which no peer reaches. A loopback write needs a remote
+    /// permission on its destination. In `pd` that permission would open private memory to every
+    /// peer that guesses a key.
     copies: Option<NonNull<ibv_pd>>,
-    /// `pd` and the device are the application's.
+    /// `pd` and the device belong to the application.
     lent: bool,
     dead: AtomicBool,
     removed: Mutex<bool>,
     told: Condvar,
-    /// That opened it.
+    /// The process that opened the device.
     process: Process,
-    /// Jobs that were finished inline, and by queues that have gone: `Core` counts the others.
+    /// The number of Jobs that were finished inline, or by queues that are gone. `Core` counts the
+    /// others.
     pub(in super::super) jobs: AtomicU64,
 }
 
@@ -45,25 +48,25 @@ unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
 
-/// How long a kernel may take to destroy what is on a device that was removed.
+/// How long the kernel may take to destroy the objects on a device that was removed.
 const TEARDOWN: Duration = Duration::from_secs(2);
 
-/// Closes what was opened half.
+/// Closes a device that could not be opened completely.
 struct Opened<'a>(&'a Table, NonNull<ibv_context>);
 
 impl Drop for Opened<'_> {
     fn drop(&mut self) {
-        // SAFETY: no other party has it.
+        // SAFETY: no other code has the device.
         let _ = unsafe { (self.0.close_device)(self.1.as_ptr()) };
     }
 }
 
 impl Context {
-    /// Opens a device of the list, with the port that `name` says.
+    /// Opens a device of the list, with the port that `name` gives.
     ///
     /// # Safety
     ///
-    /// `device` is of this table's list, which is not freed yet.
+    /// `device` is in the list of this table, which is not freed yet.
     pub(in super::super) unsafe fn open(
         table: &Table,
         device: *mut ibv_device,
@@ -72,27 +75,28 @@ impl Context {
         // SAFETY: as the caller promises.
         let raw = check_ptr("ibv_open_device", unsafe { (table.open_device)(device) })?;
         let opened = Opened(table, raw);
-        // SAFETY: just opened.
+        // SAFETY: the device was just opened.
         let traits = unsafe { Traits::ask(table, device, raw.as_ptr(), name) }?;
         // SAFETY: as above.
         let pd = check_ptr("ibv_alloc_pd", unsafe { (table.alloc_pd)(raw.as_ptr()) })?;
         // SAFETY: device and domain are this function's to give away.
         let context = unsafe { Context::new(table, raw, pd, name, traits, false) };
-        // What was made is given back by the Context from here on, or leaked if there is none.
+        // From here on the Context releases the device and the domain. If there is none, `opened`
+        // closes the device.
         if context.is_ok() {
             std::mem::forget(opened);
         } else {
-            // SAFETY: nothing hangs on it.
+            // SAFETY: no object uses the domain.
             unsafe { (table.dealloc_pd)(pd.as_ptr()) };
         }
         context
     }
 
-    /// Over a domain of the application's.
+    /// Makes a context over a domain of the application.
     ///
     /// # Safety
     ///
-    /// The domain is of this table's library, alive, and stays so until the Context is dropped.
+    /// The domain belongs to this table's library, and stays alive until the Context is dropped.
     pub(in super::super) unsafe fn lent(table: &Table, pd: NonNull<ibv_pd>) -> Result<Context> {
         // SAFETY: as the caller promises.
         let raw = check_ptr("ibv_pd::context", unsafe { (*pd.as_ptr()).context })?;
@@ -102,16 +106,17 @@ impl Context {
         let name = unsafe { device_name(table, device) };
         // SAFETY: as above.
         let traits = unsafe { Traits::ask(table, device, raw.as_ptr(), &name) }?;
-        // The watcher adds memory to these. It must not hold what is on the application's device:
-        // what it destroyed last might come after the device was closed.
+        // The watcher adds memory to shared receive queues. It must not hold objects on the
+        // application's device, which it might destroy after the device was closed.
         let traits = traits.without_shared_receives();
-        // SAFETY: as above; it is given back to nobody.
+        // SAFETY: as above. The context does not release the device and the domain.
         unsafe { Context::new(table, raw, pd, &name, traits, true) }
     }
 
     /// # Safety
     ///
-    /// Device and domain are alive, and nobody else's, or stay alive until this is dropped.
+    /// Device and domain are alive, and no other code has them, or they stay alive until this is
+    /// dropped.
     unsafe fn new(
         table: &Table,
         raw: NonNull<ibv_context>,
@@ -120,7 +125,7 @@ impl Context {
         traits: Traits,
         lent: bool,
     ) -> Result<Context> {
-        // SAFETY: as the caller promises: the functions are in the context since it was opened.
+        // SAFETY: as the caller promises. The functions are in the context since it was opened.
         let ops = Ops::of(unsafe { &(*raw.as_ptr()).ops }).ok_or_else(|| {
             let text = format!("the driver of {name} lacks functions of the data path");
             Error::new(ErrorKind::NotSupported, None, text)
@@ -161,12 +166,12 @@ impl Context {
         self.copies.map(NonNull::as_ptr)
     }
 
-    /// Returns where events of the device itself are read; `None` where the application reads them.
+    /// Returns the descriptor of the device's events, or `None` if the application reads them.
     pub(in super::super) fn async_fd(&self) -> Option<RawFd> {
         if self.lent {
             return None;
         }
-        // SAFETY: open as long as this is.
+        // SAFETY: the context is open as long as `self`.
         Some(unsafe { (*self.raw()).async_fd })
     }
 
@@ -174,12 +179,12 @@ impl Context {
         self.dead.load(Relaxed)
     }
 
-    /// Returns true if a call that destroys something failed since the device is gone, and what was
-    /// on it with it.
+    /// Returns true if a call that destroys an object has failed because the device is gone,
+    /// together with the object.
     ///
-    /// The kernel says EIO to all commands once a device is removed, and then destroys what is on
-    /// it; the descriptor of its events goes last. A driver says EIO as well, of an object that
-    /// stays.
+    /// The kernel returns EIO for all commands once a device is removed. It then destroys all
+    /// objects on the device, and closes the descriptor of the device's events last. A driver may
+    /// also return EIO for an object that stays.
     fn is_gone(&self, answer: i32) -> bool {
         let mut attr = ibv_device_attr::default();
         // SAFETY: the device is open; the attributes are this function's.
@@ -194,7 +199,7 @@ impl Context {
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// The kernel has destroyed all that was on it.
+    /// Records that the kernel has destroyed all objects on the device.
     pub(in super::super) fn set_removed(&self) {
         *lock(&self.removed) = true;
         self.told.notify_all();
@@ -204,8 +209,8 @@ impl Context {
         *lock(&self.removed)
     }
 
-    /// Destroys an object of the device; false if it may still be there. In a child of fork nothing
-    /// of its own is touched by what it leaves alone.
+    /// Destroys an object of the device. Returns false if the object may still exist. In a child of
+    /// fork this does nothing and returns true, since the object belongs to the parent.
     pub(in super::super) fn destroy(
         &self,
         call: &'static str,
@@ -225,7 +230,8 @@ impl Context {
         gone
     }
 
-    /// Returns true if this is a copy in a child of fork(2): what it would destroy is its parent's.
+    /// Returns true if this is a copy in a child of fork(2). The parent owns what the copy would
+    /// destroy.
     pub(in super::super) fn is_forked(&self) -> bool {
         !self.process.is_current()
     }
@@ -234,22 +240,23 @@ impl Context {
         self.dead.store(true, Relaxed);
     }
 
-    /// Returns true if device and domain are the application's.
+    /// Returns true if device and domain belong to the application.
     pub(in super::super) fn is_lent(&self) -> bool {
         self.lent
     }
 
-    /// The port, as it is now.
+    /// Returns the present state of the port.
     pub(in super::super) fn port(&self) -> Result<Port> {
         // SAFETY: the device is open.
         unsafe { Port::ask(&self.table, self.raw(), self.traits.port) }
     }
 
-    /// An address of the port, if there is one at this index.
+    /// Returns the port's address at this index of its table, if there is one.
     pub(in super::super) fn gid(&self, index: u32) -> Result<ibv_gid_entry> {
         let mut entry = ibv_gid_entry::default();
         let port = u32::from(self.traits.port);
-        // SAFETY: the device is open; the entry is this function's, and has the size that is said.
+        // SAFETY: the device is open. The entry is this function's, and has the size that is
+        // passed.
         check("ibv_query_gid_ex", unsafe {
             (self.table.query_gid_ex)(
                 self.raw(),
@@ -273,14 +280,14 @@ pub(in super::super) fn bytes(entry: &ibv_gid_entry) -> [u8; 16] {
 ///
 /// # Safety
 ///
-/// The device is of this table's library, and alive.
+/// The device belongs to this table's library, and is alive.
 pub(in super::super) unsafe fn device_name(table: &Table, device: *mut ibv_device) -> String {
     // SAFETY: as the caller promises.
     let name = unsafe { (table.get_device_name)(device) };
     if name.is_null() {
         return String::new();
     }
-    // SAFETY: a text of the device's, which ends with 0.
+    // SAFETY: the device has this text, which ends with 0.
     let name = unsafe { CStr::from_ptr(name) };
     name.to_string_lossy().into_owned()
 }
@@ -295,7 +302,7 @@ impl Drop for Context {
         for pd in [self.copies.take(), (!self.lent).then_some(self.pd)] {
             let pd = pd.map_or(ptr::null_mut(), NonNull::as_ptr);
             if !pd.is_null() {
-                // SAFETY: everything of the domain held this, and has gone.
+                // SAFETY: all objects in the domain held this, and are gone.
                 failed |= unsafe { (self.table.dealloc_pd)(pd) } != 0;
             }
         }

@@ -1,7 +1,7 @@
-//! Which of a port's addresses (GIDs) a connection has.
+//! The choice among a port's addresses (GIDs) for a connection.
 //!
-//! A port of Ethernet has each address twice, for both versions of RoCE, and those of all
-//! containers of the host, only some of which this process can use.
+//! An Ethernet port lists each address twice, once for each version of RoCE. It also lists the
+//! addresses of all containers of the host, of which this process can use only some.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -12,7 +12,7 @@ use super::super::ffi::{IBV_GID_TYPE_ROCE_V2, ibv_gid_entry};
 use super::context::{Context, bytes};
 use crate::error::{Error, ErrorKind, Result};
 
-/// An address of the port, and its place in the port's table.
+/// An address of the port, and its index in the port's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Gid {
     pub(in super::super) index: u32,
@@ -21,10 +21,10 @@ pub(in super::super) struct Gid {
     kind: u32,
 }
 
-/// What a connection would like its address to be.
+/// The preferences of a connection for its address.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct Wish {
-    /// The peer's address, if it is known: an address of its subnet comes first.
+    /// The peer's address, if it is known. An address in its subnet is preferred.
     pub(in super::super) peer: Option<Ipv6Addr>,
     /// [`Transport::source`](crate::device::Transport::source).
     pub(in super::super) source: Option<IpAddr>,
@@ -38,13 +38,14 @@ struct Interface {
 }
 
 impl Interface {
-    /// Returns those of this network namespace; none if the system does not tell.
+    /// Returns the interfaces of this network namespace, or none if the system does not report
+    /// them.
     fn all() -> Vec<Interface> {
         let each = getifaddrs().into_iter().flatten();
         let known = each.filter_map(|it| {
             let addr = mapped(ip(it.address.as_ref()?)?);
             let mask = mapped(ip(it.netmask.as_ref()?)?);
-            // The mask of an IPv4 address is one of its last 32 bits.
+            // The mask of an IPv4 address applies to the last 32 bits.
             let high = if is_ipv4(addr) { !0 << 32 } else { 0 };
             let (addr, mask) = (addr.to_bits(), mask.to_bits() | high);
             Some(Interface { addr, mask })
@@ -58,7 +59,7 @@ fn ip(addr: &SockaddrStorage) -> Option<IpAddr> {
     v4.or_else(|| Some(addr.as_sockaddr_in6()?.ip().into()))
 }
 
-/// As a GID has it.
+/// Returns an address in the form of a GID.
 fn mapped(addr: IpAddr) -> Ipv6Addr {
     match addr {
         IpAddr::V4(addr) => addr.to_ipv6_mapped(),
@@ -92,7 +93,7 @@ impl Reach {
     }
 }
 
-/// The rank of an address. What comes first decides first; `true` is better.
+/// The rank of an address. Earlier parts decide first, and `true` is better.
 type Rank = ([bool; 4], Reach, [bool; 2]);
 
 fn rank(gid: &Gid, wish: &Wish, interfaces: &[Interface]) -> Rank {
@@ -100,7 +101,7 @@ fn rank(gid: &Gid, wish: &Wish, interfaces: &[Interface]) -> Rank {
     let interface = interfaces.iter().find(|it| it.addr == addr.to_bits());
     let in_subnet = wish.peer.is_some_and(|peer| match interface {
         Some(it) => it.addr & it.mask == peer.to_bits() & it.mask,
-        // The port says no mask; all links have one subnet for themselves.
+        // The port reports no mask. All link-local addresses have one subnet.
         None => is_link_local(addr) && is_link_local(peer),
     });
     let same_family = |peer| is_ipv4(peer) == is_ipv4(addr);
@@ -118,7 +119,7 @@ fn is_link_local(addr: Ipv6Addr) -> bool {
     Reach::of(addr) == Reach::Link
 }
 
-/// Returns the best of some addresses; the first of several that are as good.
+/// Returns the best of these addresses, and the first of several that are equally good.
 fn best(gids: &[Gid], wish: &Wish, interfaces: &[Interface]) -> Option<Gid> {
     let last_first = gids.iter().rev();
     last_first
@@ -129,16 +130,16 @@ fn best(gids: &[Gid], wish: &Wish, interfaces: &[Interface]) -> Option<Gid> {
 impl Context {
     /// Returns the addresses of the port.
     fn gids(&self) -> Vec<Gid> {
-        // Holes answer an error, or zeros.
+        // For holes in the table the query returns an error, or zeros.
         let all =
             (0..self.traits.gids).filter_map(|index| Some(gid(index, &self.gid(index).ok()?)));
         all.filter(|gid| !gid.addr.is_unspecified()).collect()
     }
 
-    /// Returns the address that suits best.
+    /// Returns the most suitable address.
     pub(in super::super) fn best_gid(&self, wish: &Wish) -> Result<Gid> {
         if !self.traits.ethernet {
-            // Of InfiniBand all are of one subnet, and zeros name none.
+            // On InfiniBand all addresses are in one subnet, and zeros are no address.
             return Ok(gid(0, &self.gid(0)?));
         }
         let gids = self.gids();
@@ -151,7 +152,7 @@ impl Context {
         })
     }
 
-    /// This address, for the newer version of RoCE if the port has both.
+    /// Returns this address, for the newer version of RoCE if the port has both.
     pub(in super::super) fn gid_of(&self, addr: Ipv6Addr) -> Result<Gid> {
         let mut gids = self.gids();
         gids.retain(|gid| gid.addr == addr);
@@ -162,7 +163,7 @@ impl Context {
         })
     }
 
-    /// The same address, whose place in the table may be another one by now.
+    /// Returns the same address, whose index in the table may have changed.
     pub(in super::super) fn same_gid(&self, known: Gid) -> Result<Gid> {
         match self.gid(known.index) {
             Ok(entry) if gid(known.index, &entry) == known => Ok(known),
@@ -215,7 +216,7 @@ mod tests {
         each.map(entry).collect()
     }
 
-    /// Interfaces as "10.0.0.1/24 fe80::1/64".
+    /// Reads interfaces from a text such as "10.0.0.1/24 fe80::1/64".
     fn interfaces(text: &str) -> Vec<Interface> {
         let each = text.split_whitespace();
         let interface = |text: &str| {
@@ -242,7 +243,7 @@ mod tests {
 
     #[rustfmt::skip]
     const CASES: &[Case] = &[
-        // Public reports.
+        // These are from public reports.
         Case { what: "the table has addresses of other containers (brpc 3119, nccl 1573 and 890)",
             table: "v2/10.244.7.9 v2/127.0.0.1", interfaces: "127.0.0.1/8",
             source: None, peer: None, index: 1 },
@@ -259,7 +260,7 @@ mod tests {
         Case { what: "only a ULA beside fe80 (uccl 803)",
             table: "v1/fe80::1 v2/fe80::1 v1/fd93::5 v2/fd93::5",
             interfaces: "", source: None, peer: None, index: 3 },
-        // Networks.
+        // These are other networks.
         Case { what: "a management network beside the fabric: the connector",
             table: "v1/10.1.0.1 v2/10.1.0.1", interfaces: "192.168.0.1/24 10.1.0.1/16",
             source: Some("192.168.0.1"), peer: None, index: 1 },
@@ -311,7 +312,7 @@ mod tests {
         assert_eq!(best(&[], &Wish::default(), &[]), None);
     }
 
-    /// The machine's own are known, with masks: that of 127.0.0.1 is 8 bits.
+    /// The interfaces of the machine are known, with their masks: that of 127.0.0.1 has 8 bits.
     #[test]
     fn this_hosts_loopback_is_listed() {
         let all = Interface::all();

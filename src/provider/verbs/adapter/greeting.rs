@@ -1,5 +1,5 @@
-//! What two sides of this library say to each other when they connect by rdma_cm, in front of what
-//! their applications say: the manager itself carries addresses, numbers and the MTU.
+//! The greeting that two sides with this library exchange when they connect by rdma_cm. It precedes
+//! the data of their applications. The manager itself carries addresses, numbers and the MTU.
 
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -8,8 +8,8 @@ use super::blob::BlobOrigin;
 use crate::device::{Access, Audience};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Bytes that a connect and an answer carry. A request of RoCE and InfiniBand has 56 (librdmacm
-/// refuses 57), an answer 196, and a refusal 148.
+/// The bytes of private data that a request, an answer and a refusal carry. On RoCE and InfiniBand
+/// a request has 56 (librdmacm refuses 57), an answer 196, and a refusal 148.
 pub(in super::super) const CONNECT: usize = 56;
 pub(in super::super) const ACCEPT: usize = 196;
 pub(in super::super) const REJECT: usize = 148;
@@ -20,9 +20,9 @@ const VERSION: u8 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Greeting {
     pub(in super::super) origin: BlobOrigin,
-    /// What its peer may do.
+    /// The permissions of the peer.
     pub(in super::super) permissions: Access,
-    /// How many reads and atomics it answers at once.
+    /// The number of concurrent reads and atomics that the side answers.
     pub(in super::super) answers: u8,
 }
 
@@ -33,18 +33,18 @@ struct Fields {
     version: u8,
     permissions: u8,
     answers: u8,
-    /// Of what the application says, since the transport pads it.
+    /// The length of the application's data, which the transport pads.
     len: u8,
     origin: [U64; 2],
 }
 
-/// Bytes of a greeting.
+/// The size of a greeting in bytes.
 pub(in super::super) const LEN: usize = size_of::<Fields>();
 
 const RIGHTS: [Access; 3] = [Access::RDMA_READ, Access::RDMA_WRITE, Access::RDMA_ATOMIC];
 
 impl Greeting {
-    /// With what the application says: 255 bytes at most.
+    /// Returns the greeting, followed by the application's data, which has at most 255 bytes.
     pub(in super::super) fn format(&self, said: &[u8]) -> Vec<u8> {
         let has = |right: &Access| u8::from(self.permissions.contains(*right));
         let bits = RIGHTS.iter().zip(0..).map(|(right, at)| has(right) << at);
@@ -59,8 +59,8 @@ impl Greeting {
         [fields.as_bytes(), said].concat()
     }
 
-    /// Returns the greeting, and what the application says after it. `None` of a peer without this
-    /// library.
+    /// Returns the greeting, and the application's data after it. Returns `None` for a peer without
+    /// this library.
     ///
     /// # Errors
     ///
@@ -87,7 +87,7 @@ impl Greeting {
             answers: fields.answers,
         };
         let said = said.get(..fields.len.into());
-        // A peer that answers no reads cannot be asked whether it is there.
+        // A peer that answers no reads cannot be probed.
         let right = fields.permissions < 8
             && greeting.answers > 0
             && !greeting.origin.is_foreign()
@@ -127,11 +127,11 @@ mod tests {
             let greeting = greeting(permissions, answers);
             let mut bytes = greeting.format(&said);
             prop_assert_eq!(bytes.len(), LEN + said.len());
-            // As the transport pads it.
+            // The transport pads it like this.
             bytes.resize(ACCEPT, 0);
             let read = Greeting::parse(&bytes).unwrap();
             prop_assert_eq!(read, Some((greeting, &said[..])));
-            // Cut off, it is refused, or another program's.
+            // A prefix is refused, or is taken for the data of another program.
             for len in 0..LEN + said.len() {
                 prop_assert!(!matches!(Greeting::parse(&bytes[..len]), Ok(Some(_))));
             }

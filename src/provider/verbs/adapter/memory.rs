@@ -1,8 +1,7 @@
 //! Memory regions: for copies, for remote operations, and one for each export.
 //!
-//! What is registered for remote operations has no remote permission. An export is a region of its
-//! own, with just the permissions of the Mmap: when it is taken back its rkey is worth nothing any
-//! more.
+//! A region for remote operations has no remote permission. An export is a region of its own, with
+//! just the permissions of the Mmap. When the export is taken back, its rkey becomes useless.
 #![expect(unsafe_code, reason = "registers memory with libibverbs")]
 
 use std::any::Any;
@@ -22,11 +21,12 @@ use crate::device::{
 use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::sync::lock;
 
-/// A region of an adapter's.
+/// A memory region of an adapter.
 pub(in super::super) struct Mr {
     context: Arc<Context>,
     raw: NonNull<ibv_mr>,
-    /// Is set if it stays: peers reach it. Of others no request is left.
+    /// A flag that is set if the region cannot be deregistered. Only regions that peers reach have
+    /// one: no request uses the others any more.
     leak_flag: Option<LeakFlag>,
 }
 
@@ -38,7 +38,7 @@ unsafe impl Sync for Mr {}
 impl Mr {
     /// # Safety
     ///
-    /// The domain is the context's, and the range stays valid until this is dropped.
+    /// The domain belongs to the context, and the range stays valid until this is dropped.
     pub(in super::super) unsafe fn register(
         context: &Arc<Context>,
         pd: *mut ibv_pd,
@@ -59,25 +59,25 @@ impl Mr {
         })
     }
 
-    /// Over words of ours, which stay where they are for longer than this.
+    /// Registers words of this crate, which are not moved, and live longer than the region.
     pub(in super::super) fn of_words(
         context: &Arc<Context>,
         words: &[AtomicU64],
         flags: ibv_access_flags,
     ) -> Result<Mr> {
         let addr = NonNull::from(words).cast();
-        // SAFETY: the domain is the context's; the callers, `Answers` and the chunks of an `Srq`,
-        // drop the words after this. What the adapter writes there is read as atomics.
+        // SAFETY: the domain belongs to the context. The callers, `Answers` and the chunks of an
+        // `Srq`, drop the words after the region. What the adapter writes there is read as atomics.
         unsafe { Mr::register(context, context.pd(), addr, size_of_val(words), flags) }
     }
 
-    /// Returns what is set if it cannot be deregistered.
+    /// Returns the flag that is set if the region cannot be deregistered.
     pub(in super::super) fn tell_if_it_stays(&mut self) -> LeakFlag {
         self.leak_flag.get_or_insert_default().clone()
     }
 
     pub(in super::super) fn lkey(&self) -> u32 {
-        // SAFETY: alive as long as this.
+        // SAFETY: the region is alive as long as `self`.
         unsafe { (*self.raw.as_ptr()).lkey }
     }
 
@@ -90,7 +90,7 @@ impl Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         let dereg_mr = self.context.table.dereg_mr;
-        // SAFETY: the region is this handle's, and nothing that could use it is in flight
+        // SAFETY: only this handle has the region, and no operation that could use it is in flight
         // (`Registration`, `Exported`).
         let dereg = || unsafe { dereg_mr(self.raw.as_ptr()) };
         if !self.context.destroy("ibv_dereg_mr", dereg) {
@@ -106,7 +106,7 @@ fn not_registered(device: &str, len: usize) -> Error {
     not_had(what, way_out, source)
 }
 
-/// Registers a range for a use; the key that Segments carry.
+/// Registers a range for a use. Returns the registration, with the key that Segments carry.
 pub(in super::super) fn register(
     context: &Arc<Context>,
     region: &Region,
@@ -131,24 +131,24 @@ pub(in super::super) fn register(
         }
         RegistrationUse::Rdma => (context.pd(), local),
     };
-    // SAFETY: the domain is the context's; the range is valid until the Registration is dropped
-    // (`Region::new`).
+    // SAFETY: the domain belongs to the context. The range is valid until the Registration is
+    // dropped (`Region::new`).
     let mr = unsafe { Mr::register(context, pd, region.addr(), region.len(), flags) }?;
     let key = u64::from(mr.rkey()) << 32 | u64::from(mr.lkey());
     Ok(Registration::new(key, Some(Box::new(mr))))
 }
 
-/// Returns the half of a key that names memory of this side.
+/// Returns the half of a key that names memory for this side's adapter.
 pub(in super::super) fn lkey(key: u64) -> u32 {
     key as u32
 }
 
-/// Returns the half that names it from the other side.
+/// Returns the half of a key that names memory for the peer's adapter.
 pub(in super::super) fn rkey(key: u64) -> u32 {
     (key >> 32) as u32
 }
 
-/// What this process has exported, and not taken back: number to owner.
+/// The exports of this process that were not taken back: the owner of each number.
 type Exports = HashMap<u64, Weak<dyn Any + Send + Sync>>;
 
 fn exports() -> MutexGuard<'static, Exports> {
@@ -156,7 +156,7 @@ fn exports() -> MutexGuard<'static, Exports> {
     lock(&*ALL)
 }
 
-/// An export, until it is taken back.
+/// An export that was not taken back.
 struct Export {
     origin: blob::BlobOrigin,
     _mr: Mr,
@@ -164,12 +164,13 @@ struct Export {
 
 impl Drop for Export {
     fn drop(&mut self) {
-        // The region goes after it: who finds it in the table must reach it.
+        // The region is dropped after this, so that the memory of every export in the table can be
+        // reached.
         exports().remove(&self.origin.number);
     }
 }
 
-/// Returns what an adapter calls permissions of peers.
+/// Returns the adapter's flags for these permissions of peers.
 pub(in super::super) fn remote_flags(access: Access) -> ibv_access_flags {
     let mut flags = ibv_access_flags(0);
     for (permission, needs) in [
@@ -204,13 +205,13 @@ pub(in super::super) fn export(context: &Arc<Context>, offer: &ExportRequest) ->
     }
     let access = Audience::Rdma.part_of(offer.region().access());
     let mut flags = remote_flags(access);
-    // Who may write from there must be able to here (ibv_reg_mr(3)).
+    // If peers may write, the local side must be permitted to write, too (ibv_reg_mr(3)).
     if offer.region().access().local_writable() {
         flags |= ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
     }
     let (addr, len) = (offer.region().addr(), offer.region().len());
-    // SAFETY: the domain is the context's; the range is valid until the Exported is dropped, and
-    // for ever if the flag is set (`ExportRequest::new`).
+    // SAFETY: the domain belongs to the context. The range is valid until the Exported is dropped,
+    // and for ever if the flag is set (`ExportRequest::new`).
     let mut mr = unsafe { Mr::register(context, context.pd(), addr, len, flags) }?;
     mr.leak_flag = Some(offer.leak_flag().clone());
     let origin = blob::BlobOrigin::new();
@@ -228,7 +229,7 @@ pub(in super::super) fn export(context: &Arc<Context>, offer: &ExportRequest) ->
     ))
 }
 
-/// Memory of another process: whether it is still exported only the next operation tells.
+/// Memory of another process. Only the next operation shows whether it is still exported.
 struct Far;
 
 impl ImportOrigin for Far {
@@ -261,7 +262,7 @@ pub(in super::super) fn import(blob: &[u8]) -> Result<Imported> {
             "memory of a machine with longer addresses: an adapter of this one cannot name it";
         return Err(refuse(ErrorKind::NotSupported, text));
     };
-    // Where Segments of it point is for the adapter alone.
+    // Only the adapter uses the addresses of this memory.
     let addr = NonNull::new(std::ptr::without_provenance_mut(addr.get()))
         .ok_or_else(|| refuse(ErrorKind::InvalidValue, "memory at address 0"))?;
     let key = u64::from(blob.rkey) << 32;

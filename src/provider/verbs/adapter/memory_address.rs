@@ -1,4 +1,4 @@
-//! Exported memory, as programs without this library name it.
+//! Exported memory, in the form that programs without this library use.
 
 use super::blob::{BlobOrigin, MemoryBlob};
 use crate::device::Access;
@@ -7,8 +7,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// The address, the length and the key of exported memory, as the peers of a connection use them.
 ///
 /// [`Mmap::export_rdma`](crate::Mmap::export_rdma) and
-/// [`RemoteMmap::from_export`](crate::mem::RemoteMmap::from_export) carry it in a blob. A program
-/// of another kind has a form of its own for the same: this is for speaking with it.
+/// [`RemoteMmap::from_export`](crate::mem::RemoteMmap::from_export) carry the address in a blob. A
+/// program without this library has another format for the same data. This type is for exchanging
+/// addresses with such a program.
 ///
 /// ```no_run
 /// use tokio_doca::verbs::MemoryAddress;
@@ -28,11 +29,11 @@ use crate::error::{Error, ErrorKind, Result};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryAddress {
-    /// The first byte, in the exporter's address space.
+    /// The address of the first byte, in the exporter's address space.
     pub addr: u64,
-    /// Bytes.
+    /// The length in bytes.
     pub len: u64,
-    /// The adapter's key for it (`ibv_mr::rkey`).
+    /// The adapter's key for the memory (`ibv_mr::rkey`).
     pub rkey: u32,
 }
 
@@ -50,14 +51,14 @@ impl MemoryAddress {
         Ok(MemoryAddress { addr, len, rkey })
     }
 
-    /// Returns what [`RemoteMmap::from_export`](crate::mem::RemoteMmap::from_export) takes for
-    /// memory of a peer that is not of this library, and that permits so much. The peer's adapter
-    /// checks it: an operation that it does not permit fails, and the connection with it.
+    /// Returns a blob for [`RemoteMmap::from_export`](crate::mem::RemoteMmap::from_export), for
+    /// memory of a peer that does not use this library, and that permits `access`. The peer's
+    /// adapter checks that: an operation that it does not permit fails, and ends the connection.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the memory is empty, begins at 0 or ends behind all addresses, or for an
-    /// access other than `RDMA_READ`, `RDMA_WRITE` and `RDMA_ATOMIC`.
+    /// `InvalidValue` if the memory is empty, begins at 0 or ends beyond the last address, or for
+    /// an access other than `RDMA_READ`, `RDMA_WRITE` and `RDMA_ATOMIC`.
     pub fn to_blob(&self, access: Access) -> Result<Vec<u8>> {
         let MemoryAddress { addr, len, rkey } = *self;
         let blob = MemoryBlob {
@@ -68,7 +69,7 @@ impl MemoryAddress {
             access,
         };
         let bytes = blob.format();
-        // The same rules as for a blob that was received.
+        // The rules are those for a blob that was received.
         if MemoryBlob::parse(&bytes).is_ok() {
             return Ok(bytes);
         }

@@ -1,10 +1,9 @@
-//! An open adapter: its [context] with the protection domains, what it can do ([traits]), where it
-//! sits ([sysfs]), its addresses ([gids]), its [memory] regions, and the [blobs](blob) and
+//! An open adapter: its [context] with the protection domains, its capabilities ([traits]), its PCI
+//! address ([sysfs]), its addresses ([gids]), its [memory] regions, and the [blobs](blob) and
 //! [greetings](greeting) that peers exchange.
 //!
-//! `wake` is the event that wakes the thread which watches adapters. These files import `ffi` and
-//! one another downwards, `{memory, gids} > context > {traits, wake}` and `{memory,
-//! memory_address, greeting} > blob`.
+//! `wake` is the event that wakes the watcher. These files import `ffi` and one another downwards,
+//! `{memory, gids} > context > {traits, wake}` and `{memory, memory_address, greeting} > blob`.
 
 mod blob;
 mod context;

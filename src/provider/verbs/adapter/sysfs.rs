@@ -1,12 +1,12 @@
-//! Where an adapter sits, as sysfs has it (`/sys/class/infiniband`).
+//! The PCI address of an adapter, from sysfs (`/sys/class/infiniband`).
 
 use std::fs;
 use std::path::Path;
 
 use crate::device::{PciAddr, PciFunction};
 
-/// Returns the PCI address of an adapter, and what kind of function it is. Soft-RoCE and soft-iWARP
-/// have none.
+/// Returns the PCI address of an adapter, and the kind of its function. Soft-RoCE and soft-iWARP
+/// have no PCI address.
 pub(in super::super) fn place(name: &str) -> (Option<PciAddr>, PciFunction) {
     if name.contains('/') {
         return (None, PciFunction::Pf);
@@ -28,7 +28,7 @@ fn place_below(class: &Path, name: &str) -> (Option<PciAddr>, PciFunction) {
         };
         return (Some(addr), function);
     }
-    // A sub-function hangs below its parent, on the auxiliary bus.
+    // A sub-function is below its parent, on the auxiliary bus.
     let parent = device.ancestors().find_map(parse);
     let function = match parent {
         Some(_) => PciFunction::Sf,

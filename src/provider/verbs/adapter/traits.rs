@@ -1,4 +1,4 @@
-//! What an adapter says of itself, and what we say of it.
+//! The properties that an adapter reports, and the capabilities that follow from them.
 #![expect(unsafe_code, reason = "asks libibverbs")]
 
 use std::io;
@@ -11,26 +11,29 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// The most Segments on either side of a job.
 pub(in super::super) const LIST: usize = 16;
-/// The most requests of a copy. Each moves one of the pieces into which the boundaries of both
-/// lists cut the bytes.
+/// The most requests of a copy. Each request moves one of the pieces into which the boundaries of
+/// both lists cut the bytes.
 pub(in super::super) const REQUESTS: usize = 2 * LIST - 1;
-/// Requests in a send queue beside those of Jobs: looks whether the peer is there.
+/// The number of entries in a send queue for probes, besides those for Jobs.
 pub(in super::super) const PROBES: u32 = 8;
-/// The deepest WorkQ, and the longest queue: a test of an adapter's millions would take minutes.
+/// The deepest WorkQ, and the longest queue. An adapter may support millions, but a test of them
+/// would take minutes.
 const MOST: u32 = 1 << 14;
 
-/// The longest message of a shared receive queue, each of whose receives has so much memory.
+/// The longest message of a shared receive queue in bytes. Each of its receives has this much
+/// memory.
 const POOLED: usize = 256 << 10;
 
-/// What was asked of an open device.
+/// The properties of an open device.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Traits {
     pub(in super::super) iwarp: bool,
-    /// InfiniBand's, or that over Ethernet (RoCE).
+    /// The transport is InfiniBand, or InfiniBand over Ethernet (RoCE).
     ib: bool,
-    /// How many ports the adapter has.
+    /// The number of the adapter's ports.
     pub(in super::super) ports: u8,
-    /// The port that is used: the one that was named, or the first that is up, or the first.
+    /// The number of the port that is used: the named one, or else the first that is up, or else
+    /// the first.
     pub(in super::super) port: u8,
     pub(in super::super) ethernet: bool,
     pub(super) up: bool,
@@ -38,26 +41,26 @@ pub(in super::super) struct Traits {
     pkeys: u32,
     max_message: u64,
     max_sge: u32,
-    /// Of reads: at most as many.
+    /// The limit for reads, which is at most `max_sge`.
     max_sge_rd: u32,
     max_qp_wr: u32,
     comp_vectors: u32,
     pub(in super::super) max_cqe: u32,
-    /// The longest shared receive queue; 0 if there is none.
+    /// The longest shared receive queue; 0 if the device has none.
     max_srq_wr: u32,
     atomics: bool,
-    /// Reads and atomics that it answers, and asks, at once on a queue pair.
+    /// The number of concurrent reads and atomics that a queue pair answers, and that it requests.
     pub(in super::super) rd_atomics: [u8; 2],
 }
 
-/// What may change while a device is open: a subnet manager gives addresses, and who looks after a
-/// network its MTU.
+/// Properties that may change while a device is open: a subnet manager assigns the LID, and an
+/// administrator sets the MTU.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Port {
     pub(in super::super) lid: u16,
-    /// Requests need a global header, on InfiniBand too.
+    /// Requests need a global header, also on InfiniBand.
     pub(in super::super) needs_grh: bool,
-    /// The largest payload of a packet that it passes now.
+    /// The largest payload of a packet that the port passes now.
     pub(in super::super) mtu: Mtu,
 }
 
@@ -66,7 +69,7 @@ const GRH_REQUIRED: u8 = 1;
 impl Port {
     /// # Safety
     ///
-    /// `context` is of this table, and open.
+    /// `context` belongs to this table, and is open.
     pub(super) unsafe fn ask(table: &Table, context: *mut ibv_context, number: u8) -> Result<Port> {
         // SAFETY: as the caller promises.
         let port = unsafe { query_port(table, context, number) }?;
@@ -94,14 +97,15 @@ unsafe fn query_port(
     Ok(port)
 }
 
-/// Returns the adapter that a device's name is of, and the port that it says (`mlx5_0/2`).
+/// Splits the name of a device into that of its adapter and the port, if the name has one
+/// (`mlx5_0/2`).
 pub(in super::super) fn adapter_and_port(name: &str) -> (&str, Option<&str>) {
     let parts = name.split_once('/');
     parts.map_or((name, None), |(adapter, port)| (adapter, Some(port)))
 }
 
-/// Of `count` ports the one that a name says, or else the first that is up, or else the first.
-/// Returns its number, and whether it is up.
+/// Chooses one of `count` ports: the named one, or else the first that is up, or else the first.
+/// Returns its number and attributes, and true if the port is up.
 fn choose_port(
     count: u8,
     named: Option<&str>,
@@ -129,11 +133,11 @@ fn choose_port(
 }
 
 impl Traits {
-    /// Returns what a device is that was opened by this name.
+    /// Returns the properties of a device that was opened by this name.
     ///
     /// # Safety
     ///
-    /// `device` and `context` are of this table, and alive.
+    /// `device` and `context` belong to this table, and are alive.
     pub(super) unsafe fn ask(
         table: &Table,
         device: *mut ibv_device,
@@ -153,9 +157,9 @@ impl Traits {
         let (port, of_port, up) = choose_port(ports, adapter_and_port(name).1, query)?;
         let count = |number: i32| u32::try_from(number).unwrap_or(0);
         let max_sge = count(attr.max_sge).clamp(1, LIST as u32);
-        // SAFETY: as above: the functions are in the context since it was opened.
+        // SAFETY: as above. The functions are in the context since it was opened.
         let post_srq_recv = unsafe { (*context).ops.post_srq_recv };
-        // SAFETY: as above: the number is there as well.
+        // SAFETY: as above. The number is in the context as well.
         let comp_vectors = unsafe { (*context).num_comp_vectors };
         let has_srqs = attr.max_srq > 0 && attr.max_srq_sge > 0 && post_srq_recv.is_some();
         let has_srqs = has_srqs && table.create_srq.is_some() && table.destroy_srq.is_some();
@@ -175,7 +179,7 @@ impl Traits {
                 bytes => u64::from(bytes).min(1 << 31),
             },
             max_sge,
-            // Not every driver says it.
+            // Not every driver reports this limit.
             max_sge_rd: match count(attr.max_sge_rd) {
                 0 => max_sge,
                 of_reads => of_reads.min(max_sge),
@@ -194,7 +198,7 @@ impl Traits {
         self.max_sge
     }
 
-    /// The same of a device without shared receive queues.
+    /// Returns these properties without shared receive queues.
     pub(super) fn without_shared_receives(self) -> Traits {
         Traits {
             max_srq_wr: 0,
@@ -202,13 +206,13 @@ impl Traits {
         }
     }
 
-    /// Places in the send queue of copies.
+    /// Returns the capacity of the send queue for copies.
     pub(in super::super) fn copy_requests(&self, depth: u32) -> u32 {
         let wanted = depth.saturating_mul(2).max(2 * REQUESTS as u32);
         wanted.min(self.max_qp_wr).min(self.max_cqe / 4)
     }
 
-    /// Places of a shared receive queue; 0 if there is none.
+    /// Returns the capacity of a shared receive queue; 0 if there is none.
     pub(in super::super) fn shared_receives(&self) -> u32 {
         // iWARP ends a connection whose message finds no receive.
         match self.iwarp {
@@ -217,7 +221,7 @@ impl Traits {
         }
     }
 
-    /// Returns what a device is that has these.
+    /// Returns the capabilities of a device with these properties.
     pub(in super::super) fn caps(&self) -> Caps {
         // One queue takes a quarter of the largest completion queue, so that one of each kind fits.
         let queue = self.max_qp_wr.saturating_sub(PROBES).min(self.max_cqe / 4);
@@ -228,7 +232,7 @@ impl Traits {
         let mut rdma = RdmaCaps::new(self.max_message, queue, self.max_sge);
         rdma.atomics = self.atomics;
         rdma.max_read_list_len = self.max_sge_rd;
-        // The protocol of iWARP has no immediates (RFC 5040), and no acknowledgements.
+        // The protocol of iWARP has neither immediates (RFC 5040) nor acknowledgements.
         (rdma.write_imm, rdma.send_imm) = (!self.iwarp, !self.iwarp);
         rdma.acknowledged = !self.iwarp;
         if self.shared_receives() > 0 {
@@ -238,8 +242,8 @@ impl Traits {
         rdma.gid_table_size = self.gids;
         rdma.transport = true;
         rdma.pkey_table_size = self.pkeys;
-        // Copies are requests to oneself, of a queue pair that is connected by hand: iWARP has no
-        // such. Each request has its cut of lists.
+        // Copies are requests of a queue pair that is connected to itself without rdma_cm, which
+        // iWARP does not support. The send queue must hold all requests of a copy.
         let copies = self.up && self.ib && self.copy_requests(1) >= REQUESTS as u32;
         let mut caps = match copies {
             true => Caps::for_dma(self.max_message, LIST as u32, queue),
@@ -248,7 +252,7 @@ impl Traits {
         .with_cpu_jobs(1 << 31, LIST as u32);
         caps.max_depth = queue;
         caps.completion_vectors = self.comp_vectors;
-        // Connections are looked after by reads. Other transports (EFA's, usNIC's) have none.
+        // The crate probes connections by reads. Other transports (EFA's, usNIC's) have none.
         let connections = self.ib || self.iwarp;
         if connections && self.rd_atomics.iter().all(|&most| most > 0) {
             caps.rdma = Some(rdma);
@@ -258,7 +262,7 @@ impl Traits {
     }
 }
 
-/// Of a call that answers an errno, or -1 and sets it.
+/// Checks the result of a call that returns an errno, or that returns -1 and sets errno.
 pub(in super::super) fn check(call: &'static str, answer: i32) -> Result<()> {
     match answer {
         0 => Ok(()),
@@ -266,7 +270,7 @@ pub(in super::super) fn check(call: &'static str, answer: i32) -> Result<()> {
     }
 }
 
-/// Of a call that answers null, and sets errno.
+/// Checks the result of a call that returns null and sets errno.
 pub(in super::super) fn check_ptr<T>(
     call: &'static str,
     answer: *mut T,
@@ -275,9 +279,9 @@ pub(in super::super) fn check_ptr<T>(
         .ok_or_else(|| not_had(call.to_owned(), "", io::Error::last_os_error()))
 }
 
-/// Returns the error that says what could not be had, and, if there is one, which limit may have
-/// been in the way: adapters lock the memory of registrations and of queues. `way_out` is another
-/// one, beside a higher limit.
+/// Returns the error for something that the adapter did not provide. If a limit may be the cause,
+/// names it: adapters lock the memory of registrations and of queues. `way_out` is an alternative
+/// to a higher limit.
 pub(super) fn not_had(what: String, way_out: &str, source: io::Error) -> Error {
     let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(RLIM_INFINITY, |(soft, _)| soft);
     let limited = matches!(source.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN));

@@ -60,9 +60,9 @@ impl RcConnection {
         }
     }
 
-    /// Notifies rdma_cm that a message has come before the peer's word that it is ready, since that
-    /// word may have been lost. If another thread holds the lock, this does nothing: the peer sends
-    /// the word again.
+    /// Notifies rdma_cm that a message has come before the peer's notice that it is ready, since
+    /// that notice may have been lost. If another thread holds the lock, this does nothing: the
+    /// notice is sent again.
     pub(in super::super) fn message_came_first(&self, id: u64) {
         if self.id() != id {
             return;

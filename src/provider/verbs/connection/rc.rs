@@ -75,7 +75,8 @@ pub(in super::super) struct RcInner {
     /// Nothing is sent until a message has come: on iWARP the side that connects sends first (RFC
     /// 5044, 7.1).
     pub(super) waits: bool,
-    /// The handler of rdma_cm that connects this queue pair, or has connected it.
+    /// The handler of rdma_cm that connects this queue pair, or has connected it. Cleared with the
+    /// queue pair.
     pub(super) link: Option<Arc<dyn Handler>>,
     pub(super) connecting: bool,
     pub(in super::super) sends: Sends<RdmaJob>,

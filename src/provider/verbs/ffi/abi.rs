@@ -1,9 +1,9 @@
-//! The types of the ABIs of libibverbs and librdmacm, by the names of their headers (verbs.h and
+//! The types of the ABIs of libibverbs and librdmacm, with the names of their headers (verbs.h and
 //! rdma_cma.h of rdma-core).
 //!
-//! The ABI only grows at the end of what the library makes: of such a type the fields that are used
-//! are declared, and those before them. A value of it is never made here, but by tests, whose
-//! library is their own.
+//! Types that the library makes may grow, but only at their end. Of such a type the used fields are
+//! declared, and all fields before them. Only tests make values of such a type, with a library of
+//! their own.
 #![allow(missing_docs)]
 #![allow(non_camel_case_types, reason = "the names of C")]
 
@@ -13,10 +13,10 @@ use zerocopy::FromZeros;
 
 use super::values::*;
 
-/// Structs and unions of C, which may be all zero.
+/// Declares structs and unions of C, which may be all zero.
 ///
-/// `NAME = C TYPE [. FIELD]` says what it is: a type of C, or that of a field, which has no name.
-/// With `..` C's has more fields.
+/// `NAME = C TYPE [. FIELD]` names the corresponding type of C, or a field whose type has no name.
+/// With `..`, the type of C has more fields.
 macro_rules! types {
     ($($(#[$doc:meta])* $kind:ident $name:ident = $c:literal $(. $part:literal)? {
         $($(#[$of_field:meta])* $field:ident $(= $of:literal)?: $type:ty,)* $(.. $more:ident)?
@@ -32,7 +32,7 @@ macro_rules! types {
             }
         })*
 
-        /// Returns all of them, for `headers`.
+        /// Returns all types, for `headers`.
         #[cfg(test)]
         pub(super) fn types() -> Vec<super::headers::Type> {
             vec![$(super::headers::Type {
@@ -49,7 +49,7 @@ macro_rules! types {
     };
 }
 
-/// What was said last.
+/// Returns the last value.
 #[cfg(test)]
 fn last<T: Copy, const N: usize>(said: [T; N]) -> T {
     said[N - 1]
@@ -64,7 +64,7 @@ pub type PostRecv =
 pub type PostSrqRecv =
     unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int;
 
-/// A function of a table that is not called through it.
+/// A function of a table that the crate does not call through the table.
 type Unused = Option<unsafe extern "C" fn()>;
 
 types! {
@@ -304,7 +304,7 @@ types! {
         num_sge: c_int,
         opcode: ibv_wr_opcode,
         send_flags: c_uint,
-        /// Big-endian. The union that C has here has a key for another opcode.
+        /// Big-endian. In C this is a union, which has a key for another opcode.
         imm_data: u32,
         wr: ibv_send_wr_wr,
         unused_1 = "qp_type": u32,
@@ -353,7 +353,7 @@ types! {
         opcode: ibv_wc_opcode,
         vendor_err: u32,
         byte_len: u32,
-        /// Big-endian. The union that C has here has a key for another opcode.
+        /// Big-endian. In C this is a union, which has a key for another opcode.
         imm_data: u32,
         qp_num: u32,
         src_qp: u32,
@@ -373,7 +373,7 @@ types! {
         listen_id: *mut rdma_cm_id,
         event: rdma_cm_event_type,
         status: c_int,
-        /// The first of the union that C has here.
+        /// In C this is a union, of which this is the first field.
         conn = "param.conn": rdma_conn_param,
         .. more
     }

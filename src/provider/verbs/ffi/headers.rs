@@ -8,20 +8,20 @@ use super::abi::types;
 use super::table::{CM_PROTOTYPES, PROTOTYPES};
 use super::values::{ENUMS, FLAGS};
 
-/// What `abi` says of a type.
+/// A type, as `abi` declares it.
 pub(super) struct Type {
     /// The type of C that it is, or is a part of.
     pub(super) c: &'static str,
-    /// The part, a field of it, or "".
+    /// The field whose type it is, or "".
     pub(super) part: &'static str,
-    /// How long it is, unless C's continues.
+    /// The size in bytes, unless the type of C has more fields.
     pub(super) size: Option<usize>,
-    /// Of each field its name in C, its offset and its size.
+    /// For each field its name in C, its offset and its size.
     pub(super) fields: Vec<(&'static str, usize, usize)>,
 }
 
 impl Type {
-    /// Writes what must hold, as assertions of C.
+    /// Writes assertions of C for this type.
     fn claims(&self, c: &mut String) {
         let Type { c: of, part, .. } = *self;
         let claim = |c: &mut String, what: String, is: usize| {
@@ -38,7 +38,7 @@ impl Type {
             match part {
                 "" => {
                     claim(c, format!("offsetof({of}, {field})"), *offset);
-                    // An array of functions without use begins with the one that it is named for.
+                    // An array of unused functions has the name of its first function.
                     if !field.starts_with("_compat") {
                         claim(c, sizeof(field), *size);
                     }
@@ -72,7 +72,7 @@ const OPS: [(&str, &str); 5] = [
     ),
 ];
 
-/// A type as C has it.
+/// Returns a type in C.
 fn in_c(of: &str) -> String {
     if let Some(of) = of.strip_prefix("*mut ") {
         return in_c(of) + " *";
@@ -95,7 +95,7 @@ fn in_c(of: &str) -> String {
     known.map_or_else(|| format!("struct {of}"), |(_, c)| (*c).to_owned())
 }
 
-/// Writes what the functions take and return.
+/// Writes assertions for the arguments and results of the functions.
 fn prototypes(c: &mut String) {
     for (name, arguments, returned) in PROTOTYPES.iter().chain(CM_PROTOTYPES) {
         let name = name.to_str().unwrap();
@@ -103,7 +103,7 @@ fn prototypes(c: &mut String) {
         let returned = returned.first().map_or("void".to_owned(), |of| in_c(of));
         let arguments = arguments.join(", ");
         let arguments = match name {
-            // The symbol fills the struct of the first version, with which ours begins.
+            // The symbol fills the struct of the first version, which is the beginning of ours.
             "ibv_query_port" => arguments.replace("ibv_port_attr", "_compat_ibv_port_attr"),
             _ => arguments,
         };
@@ -114,13 +114,13 @@ fn prototypes(c: &mut String) {
     }
 }
 
-/// Writes that what has this name has this type.
+/// Writes an assertion that `name` has the type `is`.
 fn same(c: &mut String, name: &str, is: &str) {
     let same = format!("__builtin_types_compatible_p(__typeof__({name}), {is})");
     writeln!(c, "_Static_assert({same}, \"{name}\");").unwrap();
 }
 
-/// Returns all claims, as a program.
+/// Returns a program with all assertions.
 fn program() -> String {
     let mut c = "#include <stddef.h>\n#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n"
         .to_owned();
@@ -134,7 +134,7 @@ fn program() -> String {
     c
 }
 
-/// Has a C compiler look at it. `Err` is what it says.
+/// Has a C compiler check the program. The error is the compiler's output.
 fn compile(c: &str) -> Result<(), String> {
     let mut cc = Command::new("cc")
         .args(["-fsyntax-only", "-xc", "-"])
@@ -155,7 +155,7 @@ fn compile(c: &str) -> Result<(), String> {
 fn types_and_values_are_those_of_the_headers() {
     let program = program();
     compile(&program).unwrap();
-    // The compiler looks at the claims.
+    // The compiler checks the assertions.
     for (claim, wrong) in [
         ("IBV_WC_RECV == 128", "IBV_WC_RECV == 129"),
         (

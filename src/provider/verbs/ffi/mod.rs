@@ -1,8 +1,8 @@
 //! The C side: the types and values of the ABIs of libibverbs and librdmacm that the provider uses,
-//! and the libraries' functions, found when the process runs.
+//! and the libraries' functions, which are found when the process runs.
 //!
-//! `abi` has the types, and `values` the constants: written down here, so that nothing is needed to
-//! build them. `headers` has a C compiler compare all of them with the headers of rdma-core.
+//! `abi` declares the types, and `values` the constants, so that a build needs no headers. In a
+//! test, `headers` has a C compiler compare both with the headers of rdma-core.
 
 mod abi;
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! The functions of libibverbs and librdmacm, found when the process runs.
+//! The functions of libibverbs and librdmacm, which are found when the process runs.
 //!
-//! A library is opened by `dlopen(3)`, so that a program starts where there is none. What works
-//! on queues at speed (`ibv_post_send`, `ibv_poll_cq`, ..) has no symbol: the header calls it
-//! through `ibv_context.ops`, and so does `ops`.
+//! `dlopen(3)` opens a library, so that a program also starts without it. The fast functions of
+//! queues (`ibv_post_send`, `ibv_poll_cq`, ..) have no symbol: the header calls them through
+//! `ibv_context.ops`, and so does `ops`.
 #![expect(unsafe_code, reason = "opens a library and calls what it finds there")]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -53,7 +53,7 @@ macro_rules! table {
             }
         }
 
-        /// Of each function its name, its arguments and what it returns, for `headers`.
+        /// The name, the arguments and the result of each function, for `headers`.
         #[cfg(test)]
         pub(super) const $prototypes: &[(&CStr, &[&str], &[&str])] =
             &[$(($symbol, &[$(stringify!($arg)),*], &[$(stringify!($ret))?]),)*
@@ -72,8 +72,8 @@ const CM: Names = Names {
 };
 
 table! {
-    /// The functions of libibverbs that the provider calls, as their man pages have them. One that
-    /// is `None` is not in the library: the device lacks what it is for.
+    /// The functions of libibverbs that the provider calls, with the signatures of their man pages.
+    /// A function that is `None` is not in the library, and the device lacks the feature.
     Table of VERBS as PROTOTYPES;
     get_device_list = c"ibv_get_device_list", (*mut c_int) -> *mut *mut ibv_device;
     free_device_list = c"ibv_free_device_list", (*mut *mut ibv_device);
@@ -81,8 +81,8 @@ table! {
     open_device = c"ibv_open_device", (*mut ibv_device) -> *mut ibv_context;
     close_device = c"ibv_close_device", (*mut ibv_context) -> c_int;
     query_device = c"ibv_query_device", (*mut ibv_context, *mut ibv_device_attr) -> c_int;
-    /// The symbol fills the struct as far as its first version went; the header's inline function
-    /// asks for more.
+    /// The symbol fills only the fields of the struct's first version. The header's inline function
+    /// requests more.
     query_port = c"ibv_query_port", (*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
     query_gid_ex = c"_ibv_query_gid_ex", (*mut ibv_context, u32, u32, *mut ibv_gid_entry, u32, usize) -> c_int;
     alloc_pd = c"ibv_alloc_pd", (*mut ibv_context) -> *mut ibv_pd;
@@ -103,18 +103,18 @@ table! {
     destroy_qp = c"ibv_destroy_qp", (*mut ibv_qp) -> c_int;
     get_async_event = c"ibv_get_async_event", (*mut ibv_context, *mut ibv_async_event) -> c_int;
     ack_async_event = c"ibv_ack_async_event", (*mut ibv_async_event);
-    // Of these any may be missing.
+    // Any of the following functions may be missing.
     ;
     create_srq = c"ibv_create_srq", (*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
     modify_srq = c"ibv_modify_srq", (*mut ibv_srq, *mut ibv_srq_attr, c_int) -> c_int;
     destroy_srq = c"ibv_destroy_srq", (*mut ibv_srq) -> c_int;
     ;
-    /// Finds the functions of librdmacm, or says why there are none.
+    /// Finds the functions of librdmacm, or returns why there are none.
     cm: fn() -> Result<&'static CmTable, String> = CmTable::system;
 }
 
 table! {
-    /// The functions of librdmacm that the provider calls, as their man pages have them.
+    /// The functions of librdmacm that the provider calls, with the signatures of their man pages.
     CmTable of CM as CM_PROTOTYPES;
     create_event_channel = c"rdma_create_event_channel", () -> *mut rdma_event_channel;
     create_id = c"rdma_create_id",
@@ -139,7 +139,7 @@ table! {
 }
 
 impl CmTable {
-    /// Returns the library of the system, which is opened once.
+    /// Returns the functions of the system's library, which is opened once.
     fn system() -> Result<&'static CmTable, String> {
         static TABLE: OnceLock<Result<CmTable, String>> = OnceLock::new();
         let load = || CmTable::load().map_err(|missing| missing.to_string());
@@ -147,7 +147,7 @@ impl CmTable {
     }
 }
 
-/// What works on queues, found through their context.
+/// The functions that work on queues, which are found through the context.
 pub(in super::super) mod ops {
     use super::*;
 
@@ -162,7 +162,8 @@ pub(in super::super) mod ops {
     }
 
     impl Ops {
-        /// `None` if the driver has not all of them; shared receive queues may be missing.
+        /// Returns `None` if the driver lacks one of the functions, except for that of shared
+        /// receive queues.
         pub(in super::super::super) fn of(ops: &ibv_context_ops) -> Option<Ops> {
             Some(Ops {
                 poll_cq: ops.poll_cq?,
@@ -175,7 +176,7 @@ pub(in super::super) mod ops {
 
         /// # Safety
         ///
-        /// As ibv_poll_cq(3): the queue is alive, and there is room for `max`.
+        /// As ibv_poll_cq(3): the queue is alive, and `to` has capacity for `max` completions.
         #[inline(always)]
         pub(in super::super::super) unsafe fn poll_cq(
             &self,
@@ -198,8 +199,8 @@ pub(in super::super) mod ops {
 
         /// # Safety
         ///
-        /// As ibv_post_send(3): the queue pair and the list are alive, and so is the memory that it
-        /// names until it completes.
+        /// As ibv_post_send(3): the queue pair and the list are alive, and the memory that the list
+        /// names is alive until the requests complete.
         #[inline(always)]
         pub(in super::super::super) unsafe fn post_send(
             &self,
@@ -225,7 +226,8 @@ pub(in super::super) mod ops {
             unsafe { (self.post_recv)(qp, first, bad) }
         }
 
-        /// Returns `EOPNOTSUPP`, and blames the first, if the driver does not have it.
+        /// Posts receives to a shared queue. If the driver does not have the function, returns
+        /// `EOPNOTSUPP`, with the first receive as the bad one.
         ///
         /// # Safety
         ///
@@ -246,14 +248,14 @@ pub(in super::super) mod ops {
     }
 }
 
-/// What a library is called, and what has it.
+/// The names of a library, and of the package that installs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Names {
     file: &'static CStr,
     install: &'static str,
 }
 
-/// Why a library cannot be used.
+/// The reason why a library cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum Missing {
     Library(Names, String),
@@ -278,14 +280,15 @@ impl fmt::Display for Missing {
     }
 }
 
-/// A library of the system. It is never closed: its threads and tables may outlive what opened it.
+/// A library of the system. It is never closed, since its threads and tables may outlive the code
+/// that opened it.
 struct Library(Names, *mut c_void);
 
 impl Library {
     fn open(names: Names) -> Result<Library, Missing> {
         let flags = libc::RTLD_NOW | libc::RTLD_LOCAL;
-        // SAFETY: a name that ends with 0; the library's constructors are those of the system's own
-        // rdma-core.
+        // SAFETY: the name ends with 0, and the library's constructors are those of the system's
+        // own rdma-core.
         let handle = unsafe { libc::dlopen(names.file.as_ptr(), flags) };
         if handle.is_null() {
             return Err(Missing::Library(names, dl_error()));
@@ -294,7 +297,7 @@ impl Library {
     }
 
     fn find(&self, symbol: &'static CStr) -> Result<*mut c_void, Missing> {
-        // SAFETY: a handle that is never closed, and a name that ends with 0.
+        // SAFETY: the handle is never closed, and the name ends with 0.
         let found = unsafe { libc::dlsym(self.1, symbol.as_ptr()) };
         if found.is_null() {
             return Err(Missing::Symbol(self.0, symbol));
@@ -304,12 +307,13 @@ impl Library {
 }
 
 fn dl_error() -> String {
-    // SAFETY: no arguments; the text is this thread's until its next call of the dl functions.
+    // SAFETY: there are no arguments. The text belongs to this thread until its next call of the dl
+    // functions.
     let text = unsafe { libc::dlerror() };
     if text.is_null() {
         return "unknown".to_owned();
     }
-    // SAFETY: not null: a text that ends with 0.
+    // SAFETY: the text is not null, and ends with 0.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_string_lossy().into_owned()
 }

@@ -1,22 +1,23 @@
-//! The constants of libibverbs's ABI, by the names of its headers.
+//! The constants of the ABIs of libibverbs and librdmacm, with the names of their headers.
 #![allow(missing_docs)]
 #![allow(non_camel_case_types, reason = "the names of C")]
 
 use std::ops::{BitOr, BitOrAssign};
 
-/// Enums of C: the type that a C compiler has for it, and its values.
+/// Declares enums of C, each with the type that a C compiler gives it, and its values.
 macro_rules! enums {
     ($($(#[$doc:meta])* $name:ident: $type:ty { $($value:ident = $is:literal,)* })*) => {
         $($(#[$doc])* pub type $name = $type;
         $(pub const $value: $name = $is;)*)*
 
-        /// All of them, for `headers`.
+        /// All values, for `headers`.
         #[cfg(test)]
         pub(super) const ENUMS: &[(&str, i64)] = &[$($((stringify!($value), $is),)*)*];
     };
 }
 
-/// Flags: a type for each enum of them, so that those of two are not mixed up.
+/// Declares flags. Each enum of flags has its own type, so that those of two enums are not mixed
+/// up.
 macro_rules! flags {
     ($($(#[$doc:meta])* $name:ident { $($value:ident = $is:expr,)* })*) => {
         $($(#[$doc])*
@@ -41,7 +42,7 @@ macro_rules! flags {
             }
         })*
 
-        /// All of them, for `headers`.
+        /// All flags, for `headers`.
         #[cfg(test)]
         pub(super) const FLAGS: &[(&str, i64)] = &[$($((stringify!($value), $is),)*)*];
     };
@@ -71,7 +72,7 @@ enums! {
         IBV_GID_TYPE_ROCE_V1 = 1,
         IBV_GID_TYPE_ROCE_V2 = 2,
     }
-    /// In `ibv_port_attr::link_layer`: C has no name for it.
+    /// The type of `ibv_port_attr::link_layer`, which has no name in C.
     ibv_link_layer: u8 {
         IBV_LINK_LAYER_UNSPECIFIED = 0,
         IBV_LINK_LAYER_INFINIBAND = 1,
@@ -183,7 +184,7 @@ flags! {
         IBV_ACCESS_REMOTE_READ = 1 << 2,
         IBV_ACCESS_REMOTE_ATOMIC = 1 << 3,
     }
-    /// What ibv_modify_qp(3) is told to set.
+    /// The attributes that ibv_modify_qp(3) shall set.
     ibv_qp_attr_mask {
         IBV_QP_STATE = 1 << 0,
         IBV_QP_CUR_STATE = 1 << 1,
@@ -210,7 +211,7 @@ flags! {
         IBV_SEND_SOLICITED = 1 << 2,
         IBV_SEND_INLINE = 1 << 3,
     }
-    /// What ibv_modify_srq(3) is told to set.
+    /// The attributes that ibv_modify_srq(3) shall set.
     ibv_srq_attr_mask {
         IBV_SRQ_LIMIT = 1 << 1,
     }

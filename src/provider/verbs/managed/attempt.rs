@@ -22,8 +22,8 @@ pub(super) struct Attempt {
     pub(super) qp: Arc<Qp>,
     /// This side accepts a request of the peer.
     pub(super) accepts: bool,
-    /// The queue pair has left the state INIT, or may have left it. On iWARP it has once the
-    /// manager uses it.
+    /// The queue pair has left the state INIT, or may have left it. On iWARP this is set once the
+    /// manager uses the queue pair.
     pub(super) half: bool,
     /// The peer, once the queue pair is connected.
     pub(super) ready: Option<(EndpointBlob, Path)>,

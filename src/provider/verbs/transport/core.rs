@@ -157,7 +157,8 @@ impl Core {
         std::mem::forget(Arc::clone(self));
     }
 
-    /// Keeps the memory of jobs, whose completions say that they have ended, or will say so.
+    /// Keeps the memory of jobs that have completed, or will complete, even if no thread reaps
+    /// their completions.
     pub(in super::super) fn keep_jobs(&self) {
         self.doubt.store(true, SeqCst);
     }

@@ -122,8 +122,7 @@ impl<W: Work> Sends<W> {
     }
 
     /// Posts one Job of one request, which is built on the stack, if no Job waits and the send
-    /// queue has a free entry. `request` fills the request and its list. Returns `None` if the Job
-    /// was not posted for another reason than a refusal.
+    /// queue has a free entry; otherwise returns `None`. `request` fills the request and its list.
     ///
     /// # Safety
     ///
@@ -160,7 +159,8 @@ impl<W: Work> Sends<W> {
     }
 
     /// Posts `count` Jobs of one request each, in one chain, from the slice of the caller, if no
-    /// Job waits and the send queue has entries for all of them.
+    /// Job waits and the send queue has entries for all of them. Otherwise, or if they do not fit
+    /// into one chain, returns `None`.
     ///
     /// # Safety
     ///

@@ -166,7 +166,7 @@ impl Copies {
     }
 
     /// Posts copies as long as the send queue has free entries. A copy that is refused among the
-    /// first `accepted` fails alone, and is removed from that count.
+    /// first `accepted` fails alone and is removed, which decreases `accepted`.
     ///
     /// # Safety
     ///
