@@ -1,4 +1,5 @@
-//! The right to reap: one thread at a time has it, nobody waits for it, and no look is lost.
+//! The right to reap. One thread at a time has it, no thread waits for it, and the holder makes up
+//! for each poll that was refused.
 //!
 //! ```text
 //!            enter            enter (refused: delegated)
@@ -7,15 +8,15 @@
 //!    |------ leave ----|  |------ leave: look once more -----|
 //! ```
 //!
-//! A refused `enter` is no look. It leaves a mark, and the holder of the gate looks once more after
-//! it has seen the mark. So that look comes after all that the refused thread did before (it armed,
-//! say). This is the half of the wait cycle that makes "arm, then look once more" true while
-//! another thread looks.
+//! A refused `enter` does not poll. It leaves a mark, and the holder of the gate polls once more
+//! after it has seen the mark. So that poll comes after all that the refused thread did before,
+//! such as arming. This is the half of the wait cycle that makes "arm, then poll once more" true
+//! while another thread polls.
 //!
-//! No code of the application's runs inside the gate: a waker that blocks on a job of the same
-//! WorkQ would wait for a look that only its own thread can take. Two types keep this rule.
-//! [`Deferred`] wraps what the holder finds: its drop does nothing, and only an [`GateLeft`] opens it.
-//! Only leaving the gate makes one ([`Inside::leave`], [`Inside::leave_now`]).
+//! No code of the application runs inside the gate: a waker that blocks on a job of the same WorkQ
+//! would wait for a poll that only its own thread can take. Two types keep this rule. [`Deferred`]
+//! wraps what the holder finds: its drop does nothing, and only a [`GateLeft`] opens it. Only
+//! leaving the gate makes one ([`Inside::leave`], [`Inside::leave_now`]).
 
 #![expect(
     unsafe_code,
@@ -35,23 +36,24 @@ const HELD_AGAIN: u8 = 2;
 
 pub(super) struct Gate {
     state: AtomicU8,
-    /// What is reaped into. It would cost more to make for each look than most looks do.
+    /// The array that completions are reaped into. Making one for each poll would cost more than
+    /// most polls do.
     completions: UnsafeCell<[Completion; BATCH]>,
 }
 
-// SAFETY: `completions` is reached by the one `Inside` that there is at a time, and the exchanges
-// of `state` order one after the other. What is in it is `Send`.
+// SAFETY: `completions` is reached only by the `Inside`, of which there is one at a time, and the
+// exchanges of `state` order one after the other. Its content is `Send`.
 unsafe impl Sync for Gate {}
 
-/// The right to reap. A panic gives it back; the looks that were refused by then are lost.
+/// The right to reap. A panic gives it back; polls that were refused until then are lost.
 #[must_use = "it is given back by leave"]
 pub(super) struct Inside<'a>(&'a Gate);
 
-/// Proof that the thread has left the gate: code of the application's may run.
+/// Proof that the thread has left the gate: code of the application may run.
 pub(super) struct GateLeft(());
 
-/// A value whose use or drop may run code of the application's, found inside the gate. If it is
-/// dropped unopened, its content is leaked.
+/// A value that was found inside the gate, and whose use or drop may run code of the application.
+/// If it is dropped unopened, its content is leaked.
 #[must_use = "what is not opened is leaked"]
 pub(super) struct Deferred<T>(ManuallyDrop<T>);
 
@@ -64,7 +66,8 @@ impl Gate {
         }
     }
 
-    /// `Some`: the caller reaps now, and must `leave`. `None`: the holder will look once more.
+    /// Enters the gate. If it returns `Some` the caller reaps now, and must `leave`. If it returns
+    /// `None` the holder will poll once more.
     #[inline]
     #[must_use]
     pub(super) fn enter(&self) -> Option<Inside<'_>> {
@@ -84,7 +87,8 @@ impl Gate {
         }
     }
 
-    /// `Some` as for `enter`. `None`: another thread is inside, and is not asked to look once more.
+    /// Enters the gate as `enter` does, but if another thread is inside, that thread is not asked
+    /// to poll once more.
     #[inline]
     #[must_use]
     pub(super) fn try_enter(&self) -> Option<Inside<'_>> {
@@ -97,8 +101,9 @@ impl Gate {
 }
 
 impl<'a> Inside<'a> {
-    /// Returns what is reaped into. Completions of earlier looks stand in it: a device that counts
-    /// more than it fills names jobs that have ended, which the tables ignore.
+    /// Returns the array that completions are reaped into. Completions of earlier polls are still
+    /// in it. If a device reports a higher number than it has filled, these name jobs that have
+    /// ended, which the tables ignore.
     #[inline(always)]
     pub(super) fn completions(&mut self) -> &mut [Completion; BATCH] {
         self.0.completions.with_mut(|completions| {
@@ -107,8 +112,8 @@ impl<'a> Inside<'a> {
         })
     }
 
-    /// `Err`: a thread was refused meanwhile. The gate is still the caller's, and it must look once
-    /// more.
+    /// Leaves the gate. Returns `Err` if a thread was refused meanwhile: then the caller still
+    /// holds the gate, and must poll once more.
     #[inline]
     pub(super) fn leave(self) -> Result<GateLeft, Inside<'a>> {
         let gate = &self.0.state;
@@ -119,14 +124,14 @@ impl<'a> Inside<'a> {
             forget(self);
             return Ok(GateLeft(()));
         }
-        // An exchange, so that it also acquires what came before the last refused look.
+        // An exchange, so that it also acquires what came before the last refused `enter`.
         gate.swap(HELD, Ordering::SeqCst);
         seq_cst_order();
         Err(self)
     }
 
-    /// Leaves the gate, and the looks that were refused with it: for who has another turn rung for,
-    /// or looks anew.
+    /// Leaves the gate, and drops the polls that were refused. The caller signals for another turn,
+    /// or polls anew.
     pub(super) fn leave_now(self) -> GateLeft {
         self.0.state.swap(IDLE, Ordering::SeqCst);
         seq_cst_order();
@@ -136,7 +141,7 @@ impl<'a> Inside<'a> {
 }
 
 impl Drop for Inside<'_> {
-    /// Unwinding: whoever is to look instead is the turn's to ask.
+    /// Unwinding: the turn, and not this, asks another thread to poll.
     fn drop(&mut self) {
         Inside(self.0).leave_now();
     }
@@ -148,7 +153,7 @@ impl<T> Deferred<T> {
         Deferred(ManuallyDrop::new(value))
     }
 
-    /// `with` only wraps it: it runs inside the gate.
+    /// Wraps the value in another one. `with` does no more than that: it runs inside the gate.
     #[inline(always)]
     pub(super) fn map<U>(self, with: fn(T) -> U) -> Deferred<U> {
         Deferred::new(with(ManuallyDrop::into_inner(self.0)))

@@ -1,9 +1,9 @@
-//! Loom models of the reactor, one file a subject, and what several are built with: Jobs in flight,
-//! and a WorkQ on a device in a few lines.
+//! Loom models of the reactor, one file a subject, and what several of them are built with: jobs in
+//! flight, and a WorkQ on a device in a few lines.
 //!
-//! Each model has twins that do one thing wrong and must fail. Where the wrong thing is inside one
-//! of our types, the twin is a toy of the few lines that matter, with a twin of its own that is
-//! right.
+//! Each model has twins that do one thing wrong and must fail. If the wrong thing is inside one of
+//! the crate's types, the twin is a toy of the few lines that matter, with a twin of its own that
+//! is right.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 #![expect(
     unsafe_code,
@@ -59,7 +59,7 @@ fn in_flight() -> (Arc<Slot>, u32) {
     (slot, generation)
 }
 
-/// Completes the Job of a Slot, and does what that leaves to be done.
+/// Completes the job of a slot, and does the work that this leaves to be done.
 fn complete(slot: &Slot, generation: u32, outcome: Outcome) -> Completed {
     let mut rest = Leftovers::new();
     let completed = slot.complete(generation, outcome, &mut rest);
@@ -69,7 +69,7 @@ fn complete(slot: &Slot, generation: u32, outcome: Outcome) -> Completed {
     completed
 }
 
-/// The same; true if the Slot became free.
+/// Completes the job of a slot as `complete` does. Returns true if the slot became free.
 fn end(slot: &Slot, generation: u32) -> bool {
     match complete(slot, generation, Ok(7)) {
         Completed::Notify(Notify::Op(target)) => match target.open(&GateLeft::of_a_test()) {
@@ -83,33 +83,33 @@ fn end(slot: &Slot, generation: u32) -> bool {
     false
 }
 
-/// A device with an event of its own, which must be read. What a ring leads to runs on the device's
-/// thread, if nobody has read the event by then: the driver is quick.
+/// A device with an event of its own, which must be cleared. The turn that a signal leads to runs
+/// on the device's thread, if the event was not cleared by then: the driver is quick.
 struct Fake {
-    /// By Slot, the Job's Token and one; 0 for none.
+    /// For each slot, the Token of its job plus one; 0 for none.
     submitted: Box<[AtomicU64]>,
     done: Box<[AtomicU64]>,
     armed: AtomicBool,
     event: AtomicBool,
     engine: Task,
     stopped: AtomicBool,
-    /// It sets the WorkQ busy-polling before it does a Job, and never rings.
+    /// It sets the WorkQ to busy-polling before it does a job, and never signals.
     deaf: bool,
-    /// How many more Jobs it refuses, for reasons of its own.
+    /// The number of jobs that it still refuses for reasons of its own.
     refusals: AtomicU64,
-    /// How many Jobs it has room for, and how many it has.
+    /// The maximum number of jobs that it takes at once, and the number that it has.
     room: u64,
     taken: AtomicU64,
     /// The event handle's timer expires.
     timed: bool,
     looks_in_reap: bool,
-    /// A shutdown of the WorkQ has ended. (No atomic of the model: it is looked at, and orders
+    /// A shutdown of the WorkQ has ended. (No atomic of the model: it is only checked, and orders
     /// nothing.)
     shut: std::sync::atomic::AtomicBool,
 }
 
-// SAFETY: the duties of `device::contract`, but for memory, which it does not touch: each Job
-// completes once.
+// SAFETY: it keeps the duties of `device::contract`, except for memory, which it does not touch:
+// each job completes once.
 unsafe impl Submit for Fake {
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         assert!(!self.shut.load(SeqCst), "a Job after the shutdown");
@@ -186,10 +186,10 @@ unsafe impl Queue for Fake {
 }
 
 impl Fake {
-    /// Does Jobs, and what its rings lead to, until it is stopped and has none.
+    /// Does jobs, and the turns that its signals lead to, until it is stopped and has no jobs.
     fn run(&self, workq: &WorkQ) {
         loop {
-            // Asked first: no Job comes after it was stopped.
+            // Asked first: no job comes after it was stopped.
             let stopped = self.stopped.load(SeqCst);
             let mut found = false;
             for (submitted, done) in self.submitted.iter().zip(&self.done) {
@@ -200,7 +200,7 @@ impl Fake {
                     self.finish(workq, done, token);
                 }
             }
-            // It hears the event handle as well.
+            // It also attends to the event handle.
             let signalled = workq.0.signalled.load(SeqCst);
             if self.timed && workq.0.timer.clock().ring() || signalled {
                 found = true;
@@ -314,7 +314,7 @@ impl Bed {
         self.run_beside((), threads);
     }
 
-    /// The same; `left` is dropped in the end.
+    /// Runs the threads as `run` does; `left` is dropped in the end.
     fn run_beside<T, const N: usize>(&self, left: T, threads: [JoinHandle<()>; N]) {
         let (workq, queue) = (self.workq.clone(), Arc::clone(&self.queue));
         let engine = spawn(move || queue.run(&workq));
@@ -336,7 +336,7 @@ impl Bed {
         })
     }
 
-    /// Spawns a thread that polls an Op once, and drops it.
+    /// Spawns a thread that polls an operation once, and drops it.
     fn spawn_dropped_op(&self) -> JoinHandle<()> {
         let attachment = Arc::clone(&self.attachment);
         spawn(move || {
@@ -383,7 +383,7 @@ impl Future for Op {
     }
 }
 
-/// The real WorkQ, on a runtime that registers its event handle.
+/// Runs the model on the real WorkQ, on a runtime that registers its event handle.
 fn on_a_workq(preemptions: usize, model: impl Fn(&Bed) + Send + Sync + 'static) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()

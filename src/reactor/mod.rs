@@ -1,6 +1,6 @@
-//! Jobs in flight: where they live, who finds out that they have completed, and who is notified.
+//! Jobs in flight: where they are kept, how their completions are collected, and what is notified.
 //!
-//! # The life of a Job that is not finished inline
+//! # The life of a job that is not finished inline
 //!
 //! ```text
 //!  Op (in a task)                     WorkQ                              device
@@ -14,34 +14,34 @@
 //!  polls, takes the result, frees the Slot ---> the next in line
 //! ```
 //!
-//! Three parties collect completions. In event mode it is the *fan-out waker*, which sits in an
-//! `AsyncFd` of each runtime and runs inside Tokio's driver; in busy mode, the poll of the
-//! operation itself; and a loop of the caller's own, which calls `WorkQ::progress`. The [`gate`]
-//! lets one of them reap at a time, and loses no look.
+//! A completion is collected in one of three ways. In event mode the *fan-out waker* does so, which
+//! sits in an `AsyncFd` of each runtime and runs inside Tokio's driver. In busy mode the poll of
+//! the operation itself does. And the caller's own loop does when it calls `WorkQ::progress`. The
+//! [`gate`] lets one thread reap at a time, and makes up for each poll that it refuses.
 //!
-//! The receives of an Rdma and the waits of a sync event have tables of their own, and are waited
-//! for in the same way. A wait can be recalled, and a receive cannot.
+//! The receives of an Rdma and the waits of a sync event have tables of their own. Operations wait
+//! for them in the same way as for jobs. A wait can be recalled, but a receive cannot.
 //!
-//! An operation that is dropped leaves an orphan, whose completion frees Slot and Leases. One that
-//! is forgotten leaves its Slot taken. The last handle of the WorkQ leaves its Slots to the device,
-//! which drops them after its last Job.
+//! An operation that is dropped leaves an orphan, whose completion frees its slot and Leases. An
+//! operation that is forgotten leaves its slot taken. When the last handle of the WorkQ is dropped,
+//! its slots are handed to the device, which drops them after its last job.
 //!
-//! # Rooms
+//! # Folders
 //!
-//! | room | what lives there | imports |
+//! | folder | what is in it | imports |
 //! |---|---|---|
 //! | [`loops`] | a WorkQ without a runtime: `block_on`, own loops | `workq` and below |
 //! | [`endpoint`] | an Rdma on a WorkQ: receives, state | `waiting` and below |
 //! | [`sync_event`] | a sync event on a WorkQ: waits | `waiting` and below |
-//! | [`jobs`] | the futures of jobs, and a run's place in line | `waiting` and below |
+//! | [`jobs`] | the futures of jobs, and how a run waits | `waiting` and below |
 //! | [`waiting`] | how an operation waits: for an end, in line, for a time | `workq` and below |
 //! | [`workq`] | the WorkQ, its devices, submission, the turn that reaps | `tables` and below |
-//! | [`tables`] | receives, waits, and what was posted: what has no Slot | `slots`, `events` |
-//! | [`slots`] | jobs in flight: Slots, Leases, whom to notify | none |
+//! | [`tables`] | receives, waits, and posted operations, which have no slot | `slots`, `events` |
+//! | [`slots`] | jobs in flight: slots, Leases, what to notify | none |
 //! | [`events`] | the event handle, its timer, runtimes | none |
 //!
 //! Beside them, and imported by all: [`gate`], [`mode`] (how to wait), [`spin`] (how long to poll),
-//! [`places`] (what there is a line for) and [`budget`] (of a task).
+//! [`places`] (tables that have a line of waiters) and [`budget`] (Tokio's budget of a task).
 
 // First, since the documentation shows the methods of a type in the order of modules.
 mod workq;

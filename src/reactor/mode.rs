@@ -1,7 +1,8 @@
-//! How an Op waits: a policy of the waiter, which can change while it waits.
+//! How an operation waits: a policy of the waiter, which can change while it waits.
 //!
-//! The mode is one word, read at each poll. The party that is about to sleep reads it once more
-//! afterwards: either it sees the new mode, or whoever set that sees it asleep, and wakes it.
+//! The mode is one word, read at each poll. An operation that is about to sleep reads it once more
+//! after it is marked as asleep. Either it sees the new mode, or the thread that set the mode sees
+//! that it sleeps, and wakes it.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
@@ -29,67 +30,67 @@ use crate::sync::seq_cst_order;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
-    /// The task sleeps, and the event handle wakes it: needs a Tokio runtime with I/O. (DOCA's
-    /// default is polling; a Tokio service must not burn a core unasked.)
+    /// The task sleeps, and the event handle wakes it. Needs a Tokio runtime with I/O. (DOCA's
+    /// default is polling; a Tokio service must not occupy a core unasked.)
     ///
-    /// An idle WorkQ makes no wake-ups, with two exceptions. While the device refuses jobs for
-    /// which the WorkQ has room, and operations wait to be submitted, the WorkQ asks the device
+    /// An idle WorkQ makes no wake-ups, with two exceptions. While the device refuses jobs although
+    /// the WorkQ has free slots, and operations wait to be submitted, the WorkQ asks the device
     /// again after 1 ms, then after twice as long each time, and at last every 100 ms. And a
-    /// [`SyncEvent::wait_gt`](crate::sync_event::SyncEvent::wait_gt) looks at the value at least
-    /// every 8.4 ms on a device that cannot wait, and while other waits have all places of its
-    /// event.
+    /// [`SyncEvent::wait_gt`](crate::sync_event::SyncEvent::wait_gt) reads the value at least every
+    /// 8.4 ms in two cases: on a device that cannot wait, and while other waits use all of the
+    /// event's capacity for waits.
     ///
     /// # Panics
     ///
     /// In a runtime without I/O an operation panics when it is polled and would wait, and so do
     /// `start`, `bind` and `accept`, as all of Tokio's types for sockets do: build the runtime with
-    /// [`enable_io`](tokio::runtime::Builder::enable_io). Nothing is begun by then; an operation
-    /// that was begun on another runtime continues as if it were dropped. The WorkQ can be used on.
-    /// Where an operation in flight is dropped in such a runtime, the panic is caught, and the next
-    /// operation that is polled hears of the end of the job: the panic hook may write a line, and
-    /// with `panic = "abort"` the process ends.
+    /// [`enable_io`](tokio::runtime::Builder::enable_io). The operation has not begun then; one
+    /// that began on another runtime continues as if it were dropped. The WorkQ remains usable. If
+    /// an operation in flight is dropped in such a runtime, the panic is caught, and the next
+    /// operation that is polled notices the end of the job. The panic hook may write a line then,
+    /// and with `panic = "abort"` the process ends.
     #[default]
     EventDriven,
     /// The task polls until the job has completed. Jobs make no system calls, and no runtime is
-    /// needed. For latency-critical threads.
+    /// needed. It is meant for latency-critical threads.
     BusyPoll,
-    /// The task polls for a bounded time, and then sleeps as in event mode: the latency of
-    /// busy-polling for short jobs, and almost no CPU time for long ones. Needs a Tokio runtime
-    /// with I/O.
+    /// The task polls for a bounded time, and then sleeps as in event mode. This gives the latency
+    /// of busy-polling for short jobs, and uses almost no CPU time for long ones. Needs a Tokio
+    /// runtime with I/O.
     ///
-    /// It is meant for up to 16 operations that wait at once. One of them polls for all, the last
-    /// that began to wait; the others sleep as in event mode. While more than 16 receives and waits
-    /// for sync events sleep, all operations do.
+    /// It is meant for up to 16 operations that wait at once. The one that began to wait last polls
+    /// for all; the others sleep as in event mode. While more than 16 receives and waits for sync
+    /// events sleep, all operations sleep.
     ///
-    /// If most polling is in vain, because jobs take longer than `spin` or because the device or
-    /// the peer needs this CPU, most operations sleep at once: one in 65 polls, and polling takes
-    /// at most 1 % of the time, until it helps again. Waits for the end of a connection and for
+    /// Most polls are in vain if jobs take longer than `spin`, or if the device or the peer needs
+    /// this CPU. Then most operations sleep at once, until polling helps again: one in 65 polls,
+    /// and polling takes at most 1 % of the time. Waits for the end of a connection and for
     /// [`shutdown`](crate::WorkQ::shutdown) always sleep.
     ///
     /// Polling is cooperative: after each poll the other tasks of the thread run.
     Hybrid {
         /// The time for which an operation polls before it sleeps, at most 1 s. If it is shorter
-        /// than a wake-up takes, 20 to 50 us, both sides sleep at each job. The clock is read now
-        /// and then only, so that it may be exceeded by a few polls.
+        /// than a wake-up takes, 20 to 50 us, both sides sleep at each job. The clock is read only
+        /// now and then, so that the time may be exceeded by a few polls.
         spin: Duration,
     },
 }
 
-/// The longest spin: who wants more wants [`Mode::BusyPoll`].
+/// The longest spin. [`Mode::BusyPoll`] polls for longer.
 const LONGEST: Duration = Duration::from_secs(1);
 
 const EVENT: u64 = 0;
 const BUSY: u64 = u64::MAX;
 
-/// A mode in a word: nanoseconds and one for Hybrid.
+/// A mode in one word. For Hybrid it is the nanoseconds plus one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Policy(u64);
 
 impl Policy {
-    /// Who waits sleeps at once.
+    /// Waiters sleep at once.
     pub(super) const EVENT: Policy = Policy(EVENT);
 
-    /// Checks a mode.
+    /// Returns the policy of a mode, or an error if its spin is too long.
     pub(super) fn of(mode: Mode, op: &'static str) -> Result<Policy> {
         match mode {
             Mode::EventDriven => Ok(Policy(EVENT)),
@@ -114,19 +115,19 @@ impl Policy {
         }
     }
 
-    /// Nobody sleeps: all look themselves.
+    /// Returns true if waiters never sleep, but poll by themselves.
     #[inline(always)]
     pub(super) fn is_busy(self) -> bool {
         self.0 == BUSY
     }
 
-    /// Who waits sleeps at once.
+    /// Returns true if waiters sleep at once.
     #[inline(always)]
     pub(super) fn is_event(self) -> bool {
         self.0 == EVENT
     }
 
-    /// Nanoseconds of polling before the sleep.
+    /// Returns the nanoseconds for which a waiter polls before it sleeps.
     pub(super) fn spin(self) -> u64 {
         self.0.saturating_sub(1)
     }
@@ -145,29 +146,31 @@ impl Current {
         Policy(self.0.load(Ordering::Relaxed))
     }
 
-    /// Returns true if it is another one by now. To be asked by who is about to sleep, after it can
-    /// be found. Pairs with `set`.
+    /// Returns true if the mode is still `policy`. A waiter that is about to sleep asks, after it
+    /// can be found. Pairs with `set`.
     #[inline(always)]
     pub(super) fn is_still(&self, policy: Policy) -> bool {
         seq_cst_order();
         self.0.load(Ordering::SeqCst) == policy.0
     }
 
-    /// Who sleeps must be woken afterwards.
+    /// Sets the mode. The caller wakes all sleeping waiters afterwards.
     pub(super) fn set(&self, policy: Policy) {
         self.0.store(policy.0, Ordering::SeqCst);
         seq_cst_order();
     }
 }
 
-/// Looks in one busy poll. Without `pause`: one costs as much as eighty loads.
+/// The number of polls of a queue in one busy poll. There is no `pause` between them: one costs as
+/// much as eighty loads.
 pub(super) const LOOKS: usize = if cfg!(tokio_doca_loom) { 1 } else { 32 };
-/// Busy polls that find nothing before the CPU is given up: about 30 us.
+/// The number of busy polls that find nothing before the CPU is given up: they take about 30 us.
 pub(super) const MISSES: u32 = 256;
-/// And how many of them are forgiven then.
+/// The number by which the count of misses is then reduced.
 const FORGIVEN: u32 = 64;
 
-/// Busy polls that found nothing, in a row, of all futures and loops that poll one WorkQ.
+/// The number of busy polls in a row that found nothing, of all futures and loops that poll one
+/// WorkQ.
 pub(super) struct Misses(AtomicU32);
 
 impl Misses {
@@ -175,13 +178,13 @@ impl Misses {
         Misses(AtomicU32::new(0))
     }
 
-    /// A poll has found something.
+    /// Resets the count after a poll that has found something.
     #[inline(always)]
     pub(super) fn reset(&self) {
         self.0.store(0, Relaxed);
     }
 
-    /// A poll has found nothing: after a budget the CPU is given up once.
+    /// Counts a poll that has found nothing. After `MISSES` polls it gives the CPU up once.
     pub(super) fn add(&self) {
         let misses = self.0.load(Relaxed) + 1;
         if misses < MISSES {

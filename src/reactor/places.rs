@@ -1,5 +1,5 @@
-//! Places of a table of its own, apart from the depth of the WorkQ, and what there is a line for.
-//! How an Op waits for one is in `in_line`.
+//! Tables that do not count against the depth of the WorkQ, and that have a line of waiters.
+//! `in_line` says how an operation waits for an entry.
 
 use std::task::Waker;
 
@@ -11,40 +11,40 @@ use crate::reactor::gate::Deferred;
 use crate::reactor::slots::{BATCH, Leftovers, Notify, Rest};
 use crate::sync::Waiters;
 
-/// What there is a line for.
+/// Something that operations take, and wait for in a line.
 pub(crate) trait Wanted {
     fn line(&self) -> &Waiters;
 
-    /// Returns how many those in line could take.
+    /// Returns the number of waiters that could take something now.
     fn available(&self) -> usize;
 }
 
-/// A table of places: receives, or waits.
+/// A table of receives or waits.
 pub(super) trait Places: Wanted + Send + Sync {
-    /// Returns the upper part of its Tokens.
+    /// Returns the number of the table: the upper part of its Tokens.
     fn number(&self) -> u32;
 
-    /// Returns how many places were taken, ever.
+    /// Returns the number of entries that were ever taken.
     fn posted(&self) -> u64;
 
-    /// The device says that what had these places has completed. Adds each end to `ends`.
+    /// Enters completions from the device, of entries of this table. Adds each end to `ends`.
     fn complete(&self, completions: &[Completion], ends: &mut Ends<'_>);
 
-    /// Makes all Ops that have a place, or wait for one, poll again.
+    /// Makes all operations that have an entry, or wait for one, poll again.
     fn wake_all(&self);
 }
 
-/// What a batch of ends leaves to be done, once no lock is held and the gate was left.
+/// The work that a batch of ends leaves to be done, once no lock is held and the gate was left.
 pub(super) struct Ends<'a> {
     pub(super) to_notify: &'a mut ArrayVec<Notify, BATCH>,
     pub(super) rest: &'a mut Leftovers,
-    /// A place is free.
+    /// An entry is free.
     pub(super) freed: bool,
 }
 
 impl Ends<'_> {
-    /// Adds what the end of one leaves; `None` if no such place is taken. It runs no code of the
-    /// application's.
+    /// Adds the work that the end of one entry leaves; `None` if no such entry is in use. It runs
+    /// no code of the application.
     #[inline(always)]
     pub(super) fn add(&mut self, completion: &Completion, ended: Option<Ended>) {
         let Some(Ended {
@@ -56,7 +56,8 @@ impl Ends<'_> {
             self.to_notify.push(Notify::Nobody(completion.token));
             return;
         };
-        // What has become free had nobody who waits: there is room to notify the line.
+        // An entry that was freed had no waiter, so `to_notify` has capacity for notifying the
+        // line.
         debug_assert!(!freed || waker.is_none());
         self.freed |= freed;
         if let Some(lease) = lease {
@@ -68,12 +69,12 @@ impl Ends<'_> {
     }
 }
 
-/// What is to be done once no lock is held.
+/// Work to be done once no lock is held.
 #[derive(Default)]
 pub(super) struct Ended {
     pub(super) waker: Option<Waker>,
-    /// Memory that goes back.
+    /// A Lease that is given back.
     pub(super) lease: Option<Writing>,
-    /// A place is free.
+    /// An entry is free.
     pub(super) freed: bool,
 }

@@ -1,36 +1,36 @@
-//! How long a future polls in Hybrid mode, and which one of a WorkQ does; and how long a thread
-//! that polls does so with nothing to do.
+//! How long a future polls in Hybrid mode, and which future of a WorkQ polls; and how long a thread
+//! that polls continues with nothing to do.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::mode::{LOOKS, Policy};
 
-/// The spin of one future: how long it has polled, by few readings of the clock. One reading costs
+/// The spin of one future: how long it has polled. It reads the clock rarely, since a reading costs
 /// as much as a poll.
 ///
-/// After each reading the turn of the next is reckoned from the time that the turns took so far, at
-/// most twice as many.
+/// After each reading, the turn of the next reading is computed from the time that the turns have
+/// taken so far. Its number is at most twice that of the present turn.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spin {
-    /// Nanoseconds on the WorkQ's clock at the first reading, or 0.
+    /// The nanoseconds on the WorkQ's clock at the first reading, or 0.
     since: u64,
     turns: u32,
     /// The turn of the next reading.
     next: u32,
-    /// The number of its last turn, among those of all futures.
+    /// The number of this future's last turn, among the turns of all futures.
     number: u32,
 }
 
-/// The turn of the second reading, and the most turns between two.
+/// The turn of the second reading, and the maximum number of turns between two readings.
 const FIRST: u32 = 4;
 const APART: u32 = 64;
 const OVER: u32 = u32::MAX;
 
 impl Spin {
     /// Begins one more turn, and returns false. Returns true, from then on, if the time has passed,
-    /// another future spins, many wait, or spins are in vain. `asleep` says how many receives and
-    /// waits sleep.
+    /// another future spins, many wait, or spins are in vain. `asleep` returns the number of
+    /// receives and waits that sleep.
     pub(super) fn is_over(
         &mut self,
         policy: Policy,
@@ -59,14 +59,14 @@ impl Spin {
         is_over
     }
 
-    /// Returns how many times to look in this turn: once in the first, in which others may begin as
-    /// well.
+    /// Returns the number of polls in this turn: one in the first turn, in which other futures may
+    /// begin to spin as well, and then `LOOKS`.
     pub(super) fn looks(&self) -> usize {
         if self.turns > 1 { LOOKS } else { 1 }
     }
 
-    /// What the future waits for has come. A spin of more than half of its time was hardly faster
-    /// than a sleep.
+    /// Notes that the future has found what it waits for. A spin of more than half of its time was
+    /// hardly faster than a sleep.
     pub(super) fn found(&self, policy: Policy, spins: &Spins, now: impl Fn() -> u64) {
         if self.turns <= 1 || self.next == OVER {
             return;
@@ -79,8 +79,8 @@ impl Spin {
         }
     }
 
-    /// Begins one whose time is counted once it has taken some turns: those that find something to
-    /// do soon read no clock.
+    /// Returns a spin whose time is counted only after some turns, so that a thread that soon finds
+    /// something to do reads no clock.
     pub(super) fn counted_late() -> Spin {
         Spin {
             next: APART,
@@ -88,7 +88,7 @@ impl Spin {
         }
     }
 
-    /// Returns whether its time of `spin` nanoseconds has passed, which it stays.
+    /// Returns true once the time of `spin` nanoseconds has passed, and from then on.
     pub(super) fn is_time_over(&mut self, spin: u64, now: impl FnOnce() -> u64) -> bool {
         if self.next == OVER || spin == 0 {
             return true;
@@ -116,29 +116,30 @@ impl Spin {
     }
 }
 
-/// What the futures of a WorkQ know of each other's spins.
+/// The state by which the futures of a WorkQ know of each other's spins.
 ///
 /// All of it is a hint. A future that does not spin sleeps by event, as in event mode, whatever the
 /// others do. So no wake-up depends on a future that spins, or that was dropped or forgotten.
 pub(super) struct Spins {
-    /// Turns of all futures that spin. The future that took the last turn continues; a future that
-    /// finds that another one took a turn after its own sleeps. So of many that wait the last to
-    /// begin spins, and there is nothing to give back when it ends.
+    /// The number of turns of all futures that spin. The future that took the last turn continues;
+    /// a future that finds that another one took a turn after its own sleeps. So of many futures
+    /// that wait the last to begin spins, and has nothing to give back when it ends.
     turns: AtomicU32,
-    /// Spins in vain, less those that were in time; at most `MOST`.
+    /// The number of spins in vain, less the number that were in time; at most `MOST`.
     in_vain: AtomicU32,
-    /// How many waits are not to spin, and until when none is; 0 if they may.
+    /// The number of waits that shall not spin, and the time until which none shall; 0 if they may.
     skip: AtomicU32,
     until: AtomicU64,
 }
 
-/// So many spins in vain, more than those in time, cost nothing.
+/// The number of spins in vain, beyond those in time, that have no consequence.
 const SPARE: u32 = 2;
-/// From here on a wait spins after 64 others, and after 128 times the spin.
+/// At this number a wait spins after 64 others, and after 128 times the spin.
 const MOST: u32 = SPARE + 7;
-/// While more of them wait, spins are in vain: one event completes many.
+/// If more than this number of futures wait, spins are in vain: one event completes many.
 const CROWD: usize = 16;
-/// The waits between two looks at the clock, for whether spins may begin again.
+/// The number of waits between two readings of the clock, to find out whether spins may begin
+/// again.
 const BETWEEN: u32 = 8;
 
 impl Spins {
@@ -151,7 +152,7 @@ impl Spins {
         }
     }
 
-    /// Returns whether a future that begins to wait is to spin.
+    /// Returns true if a future that begins to wait shall spin.
     fn may_begin(&self, now: impl Fn() -> u64) -> bool {
         let (skip, until) = (self.skip.load(Relaxed), self.until.load(Relaxed));
         if skip > 0 {
@@ -167,14 +168,14 @@ impl Spins {
         false
     }
 
-    /// Returns the number of one more turn.
+    /// Begins one more turn. Returns its number.
     fn turn(&self) -> u32 {
         let turn = self.turns.load(Relaxed).wrapping_add(1);
         self.turns.store(turn, Relaxed);
         turn
     }
 
-    /// Returns the turns of other futures after this one.
+    /// Returns the number of turns that other futures have taken since `turn`.
     fn turns_since(&self, turn: u32) -> u32 {
         self.turns.load(Relaxed).wrapping_sub(turn)
     }
@@ -186,8 +187,8 @@ impl Spins {
         }
     }
 
-    /// A spin has ended in a sleep, or was no faster than one. If most do, the next ones are
-    /// refused.
+    /// Counts a spin that has ended in a sleep, or was no faster than one. If most spins do, the
+    /// next ones are refused.
     fn was_in_vain(&self, policy: Policy, now: u64) {
         let in_vain = (self.in_vain.load(Relaxed) + 1).min(MOST);
         self.in_vain.store(in_vain, Relaxed);
@@ -207,7 +208,8 @@ mod tests {
     use std::cell::Cell;
     use std::time::Duration;
 
-    /// Returns how long it spins, and how often it looks at the clock, if each turn takes so long.
+    /// Returns how long a future spins, and how often it reads the clock, if each turn takes `turn`
+    /// nanoseconds.
     fn spun(spin: u64, turn: u64) -> (u64, u32) {
         let spin = Mode::Hybrid {
             spin: Duration::from_nanos(spin),
@@ -259,8 +261,8 @@ mod tests {
             spin.is_over(*policy, spins, || asleep, || time.get())
         }
 
-        /// Waits for something that takes this long, if no event notifies of it before. Returns
-        /// whether it spun.
+        /// Waits for something that takes `takes` nanoseconds, if no event notifies of it before.
+        /// Returns true if it spun.
         fn wait(&self, takes: u64) -> bool {
             let Model(time, spins, policy) = self;
             let (mut spin, since) = (Spin::default(), time.get());
@@ -323,7 +325,7 @@ mod tests {
         }
         assert!(model.is_over(&mut Spin::default(), CROWD + 1));
         assert!(!model.is_over(&mut Spin::default(), CROWD));
-        // Those that begin at once, and do not sleep yet, are many as well.
+        // Futures that begin at once, and do not sleep yet, are many as well.
         let mut spins = [Spin::default(); 64];
         for _ in 0..2 {
             for spin in &mut spins {

@@ -1,8 +1,8 @@
-//! A call that blocks, awaited: a thread makes it.
+//! A call that blocks, made by a thread, which a task awaits.
 //!
-//! There are 64 at most ([`THREADS`]), each of which ends when no call has waited for [`LINGER`]. A
-//! call that waits for a thread spends its own time limit on that; if none is left when a thread is
-//! free, it fails at once.
+//! There are at most 64 such threads ([`THREADS`]), each of which ends when no call has waited for
+//! [`LINGER`]. A call that waits for a thread spends its own time limit on that. If no time is left
+//! when a thread is free, the call fails at once.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -17,14 +17,15 @@ use tokio::sync::oneshot;
 use super::{EachProcess, lock};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Returns when so much time will have passed. What lies beyond the clock is a day.
+/// Returns the time at which `timeout` will have passed. If the clock cannot represent that,
+/// returns the time in a day.
 pub(crate) fn deadline(timeout: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(timeout)
         .unwrap_or(now + Duration::from_secs(86_400))
 }
 
-/// A call that blocks, and whoever awaits it.
+/// A call that blocks, and the receiver of its result.
 pub(crate) enum Blocking<T> {
     Idle,
     Begun(oneshot::Receiver<Result<T>>),
@@ -41,13 +42,13 @@ impl<T> Blocking<T> {
         !matches!(self, Blocking::Idle)
     }
 
-    /// Polls what was begun.
+    /// Polls the call that was begun.
     pub(crate) fn poll(&mut self, op: &'static str, cx: &mut Context<'_>) -> Poll<Result<T>> {
         let Blocking::Begun(result) = self else {
             let text = "it has ended, and its result was handed out";
             return Poll::Ready(Err(Error::new(ErrorKind::BadState, op, text)));
         };
-        // A result is not put off by a task's budget: without one the task may not be polled again.
+        // A result is not delayed by a task's budget: without one the task may not be polled again.
         let result = pin!(tokio::task::unconstrained(result));
         let result = ready!(result.poll(cx));
         *self = Blocking::Taken;
@@ -61,8 +62,8 @@ impl<T> Blocking<T> {
 }
 
 impl<T> Drop for Blocking<T> {
-    /// What is under way ends by itself. The task is not kept until then: another waker takes the
-    /// place of its waker.
+    /// A call in progress ends by itself. It does not keep the task until then: another waker
+    /// replaces the task's waker.
     fn drop(&mut self) {
         if let Blocking::Begun(result) = self
             && !result.is_terminated()
@@ -73,14 +74,15 @@ impl<T> Drop for Blocking<T> {
 }
 
 impl<T: Send + 'static> Blocking<T> {
-    /// Begins a call that is answered from elsewhere. One that is dropped unanswered has failed.
+    /// Begins a call that is answered from elsewhere. If its callback is dropped uncalled, the call
+    /// has failed.
     pub(crate) fn begin_answered(&mut self, call: impl FnOnce(Box<dyn FnOnce(Result<T>) + Send>)) {
         let (tell, told) = oneshot::channel();
         *self = Blocking::Begun(told);
         call(Box::new(move |result| _ = tell.send(result)));
     }
 
-    /// Begins the call, as soon as a thread is free for it. A time limit begins before that.
+    /// Begins the call as soon as a thread is free for it. A time limit begins before that.
     ///
     /// # Errors
     ///
@@ -93,7 +95,8 @@ impl<T: Send + 'static> Blocking<T> {
         let (tell, told) = oneshot::channel();
         let run = move || match catch_unwind(AssertUnwindSafe(call)) {
             Ok(result) => _ = tell.send(result),
-            // Wakes the task as well: not while the thread panics, since its waker may.
+            // Dropping it wakes the task as well: not while the thread panics, since its waker may
+            // panic too.
             Err(_) => drop(tell),
         };
         elsewhere(Box::new(run))
@@ -103,13 +106,13 @@ impl<T: Send + 'static> Blocking<T> {
     }
 }
 
-/// How long a thread waits for the next call: to start one costs twenty system calls, and whoever
-/// connects to one peer after the other waits for the network between two calls.
+/// How long a thread waits for the next call. To start a thread costs twenty system calls, and a
+/// task that connects to one peer after the other waits for the network between two calls.
 const LINGER: Duration = Duration::from_secs(1);
 
 type Run = Box<dyn FnOnce() + Send>;
 
-/// Threads that make calls: as many as are needed, and so many at most.
+/// Threads that make calls: as needed, but at most `most`.
 pub(crate) struct Threads {
     most: usize,
     queue: Mutex<Queue>,
@@ -120,19 +123,19 @@ pub(crate) struct Threads {
 /// The calls of this process that wait for a thread.
 struct Queue {
     threads: usize,
-    /// Of them, those that wait for a call.
+    /// The number of `threads` that wait for a call.
     idle: usize,
     waiting: VecDeque<Run>,
 }
 
-/// The threads of calls that may wait for a peer.
+/// The threads for calls that may wait for a peer.
 static THREADS: EachProcess<Threads> = EachProcess::new(|| Threads::new(64));
 
-/// Makes a call on a thread, or puts it in the queue if there are as many threads as there may be.
+/// Makes a call on a thread. If the maximum number of threads runs, the call waits in the queue.
 ///
 /// # Errors
 ///
-/// The system's, if no thread can be started and none runs.
+/// The error of the system if no thread can be started and none runs.
 pub(crate) fn elsewhere(run: Run) -> std::io::Result<()> {
     THREADS.get().run(run)
 }
@@ -151,12 +154,12 @@ impl Threads {
         }
     }
 
-    /// As [`elsewhere`].
+    /// Makes a call on a thread, as [`elsewhere`] does.
     pub(crate) fn run(&'static self, run: Run) -> std::io::Result<()> {
         let mut queue = lock(&self.queue);
         queue.waiting.push_back(run);
         if queue.waiting.len() <= queue.idle {
-            // So that the thread does not wait for the lock at once.
+            // The lock is released first, so that the woken thread need not wait for it.
             drop(queue);
             self.called.notify_one();
             return Ok(());
@@ -167,7 +170,7 @@ impl Threads {
         let thread = std::thread::Builder::new().name("doca-blocking".to_owned());
         match thread.spawn(|| self.make_calls()) {
             Ok(_) => queue.threads += 1,
-            // Those that run take it.
+            // The threads that run will make the call.
             Err(_) if queue.threads > 0 => {}
             Err(error) => {
                 let run = queue.waiting.pop_back();
@@ -179,7 +182,7 @@ impl Threads {
         Ok(())
     }
 
-    /// A thread: makes calls until none has come for a while.
+    /// The body of a thread: makes calls until none has come for a while.
     fn make_calls(&self) {
         let mut queue = lock(&self.queue);
         loop {
@@ -245,7 +248,7 @@ mod tests {
         go.send(()).unwrap();
     }
 
-    /// A panic beside another one would end the process.
+    /// A panic during another one would end the process.
     #[test]
     fn a_call_that_panics_wakes_a_waker_that_panics_too() {
         let mut call = Blocking::<()>::new();

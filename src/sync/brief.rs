@@ -1,9 +1,10 @@
-//! A mutex that is given back by a store.
+//! A mutex that is unlocked by a store.
 //!
-//! std's is given back by a locked instruction, which tells whether a thread sleeps. Here nobody
-//! sleeps until it is given back: a thread that finds it taken looks again, and after a while every
-//! 50 us, later every millisecond. So it is for what most often one thread takes, several times for
-//! each job, and holds for no call of a driver that may take long.
+//! std's mutex is unlocked by a locked instruction, which finds out whether a thread sleeps. Here
+//! no thread sleeps until it is woken: a thread that finds the mutex locked checks again and again,
+//! after a while every 50 us, and later every millisecond. So it is for data that most often one
+//! thread locks, several times for each job, and that is not locked during a call of a driver that
+//! may take long.
 #![expect(unsafe_code, reason = "the lock says who reaches the content")]
 
 use std::cell::UnsafeCell;
@@ -14,16 +15,16 @@ use std::sync::{LockResult, TryLockError, TryLockResult};
 use super::atomic::{AtomicBool, Ordering};
 use super::lock::Lock;
 
-/// The mutex. [`lock`](super::lock) takes it. A panic gives it back.
+/// The mutex. [`lock`](super::lock) locks it. A panic unlocks it.
 pub(crate) struct BriefMutex<T> {
     taken: AtomicBool,
     content: UnsafeCell<T>,
 }
 
-// SAFETY: one `BriefGuard` there is at a time, and Release and Acquire order one after the other.
+// SAFETY: there is one `BriefGuard` at a time, and Release and Acquire order one after the other.
 unsafe impl<T: Send> Sync for BriefMutex<T> {}
 
-/// Its content. A guard is shared between threads only if that is.
+/// A lock on the content. A guard may be shared between threads only if the content may.
 pub(crate) struct BriefGuard<'a, T>(&'a BriefMutex<T>, PhantomData<&'a mut T>);
 
 impl<T> BriefMutex<T> {
@@ -59,7 +60,7 @@ impl<T> BriefMutex<T> {
                 ..100 => std::hint::spin_loop(),
                 #[cfg(not(tokio_doca_loom))]
                 100..110 => std::thread::yield_now(),
-                // The party that has it may need this CPU, or waits for the kernel.
+                // The thread that has the lock may need this CPU, or waits for the kernel.
                 #[cfg(not(tokio_doca_loom))]
                 110..130 => std::thread::sleep(std::time::Duration::from_micros(50)),
                 #[cfg(not(tokio_doca_loom))]
@@ -104,7 +105,7 @@ impl<T> Deref for BriefGuard<'_, T> {
 impl<T> DerefMut for BriefGuard<'_, T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above, and it is borrowed alone.
+        // SAFETY: as above, and the guard is borrowed exclusively.
         unsafe { &mut *self.0.content.get() }
     }
 }

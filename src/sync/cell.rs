@@ -1,7 +1,7 @@
 //! `UnsafeCell` with loom's interface, so that a model sees every access.
 //!
-//! In debug builds each cell counts who is inside: two callers at once, one of them to write,
-//! panic. So a stress test finds a race that no model has.
+//! In debug builds each cell counts the callers inside it. Two callers at once, of which one
+//! writes, panic. So a stress test finds a race that no model has.
 
 #[cfg(tokio_doca_loom)]
 pub(crate) use loom::cell::UnsafeCell;
@@ -88,7 +88,7 @@ mod inside {
     }
 }
 
-/// Release builds count nobody.
+/// Release builds do not count.
 #[cfg(all(not(tokio_doca_loom), not(debug_assertions)))]
 mod inside {
     #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! The one way in which the crate takes a lock: a poisoned mutex is taken like any other.
+//! The only way in which the crate takes a lock: a poisoned mutex is taken like any other.
 
 use std::sync::{self, LockResult, TryLockResult};
 
@@ -57,8 +57,9 @@ pub(crate) fn try_lock<M: Lock>(mutex: &M) -> Option<M::Guard<'_>> {
     }
 }
 
-/// Locks a mutex even if a thread panicked while it held the lock. No user code runs under any of
-/// the crate's locks, and a panic of the crate's own leaves nothing half done.
+/// Locks a mutex even if a thread has panicked while it held the lock. No code of the application
+/// runs under any of the crate's locks, and a panic of the crate's own code leaves nothing half
+/// done.
 #[inline]
 pub(crate) fn lock<M: Lock>(mutex: &M) -> M::Guard<'_> {
     mutex

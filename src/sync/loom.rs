@@ -1,7 +1,7 @@
-//! Loom models of the queue of waiters, and what the models of other modules are built with.
+//! Loom models of the line of waiters, and what the models of other modules are built with.
 //!
 //! Run them with `RUSTFLAGS="--cfg tokio_doca_loom" cargo test --release --lib loom`. Each model
-//! has twins that do one thing wrong and must fail, so that it is known to look where it should.
+//! has twins that do one thing wrong and must fail, which shows that the model checks that thing.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 use std::future::Future;
@@ -17,7 +17,7 @@ use ::loom::thread::{self, JoinHandle};
 use super::atomic::{AtomicUsize, Ordering::SeqCst};
 use super::{Order, Turn, UnsafeCell, WaitNode, Waiters, seq_cst_order};
 
-/// Explores a model with at most so many preemptions in each run.
+/// Explores a model with at most `preemptions` preemptions in each run.
 pub(crate) fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -36,14 +36,14 @@ pub(crate) fn deep(preemptions: usize) -> usize {
     preemptions + usize::from(std::env::var_os("TOKIO_DOCA_LOOM_DEEP").is_some())
 }
 
-/// Returns a thread of a model, with a stack for whole calls of the crate: loom gives it 32 KiB.
+/// Spawns a thread of a model, with a stack for whole calls of the crate: loom gives it 32 KiB.
 pub(crate) fn spawn<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     let words = (256 << 10) / size_of::<usize>();
     let builder = thread::Builder::new().stack_size(words);
     builder.spawn(f).unwrap()
 }
 
-/// Expects that `model` fails with `message`. It runs in a process of its own: where a model fails,
+/// Expects that `model` fails with `message`. It runs in a process of its own: if a model fails,
 /// loom ends the threads amid their work, and the destructors that then run may end the process.
 pub(crate) fn mutant<M: FnOnce()>(message: &str, model: M) {
     const CHILD: &str = "TOKIO_DOCA_MUTANT";
@@ -74,8 +74,8 @@ pub(crate) fn mutant<M: FnOnce()>(message: &str, model: M) {
     );
 }
 
-/// A task of a model: one thread, which sleeps until its waker is woken. If it never is, loom
-/// reports a deadlock.
+/// A task of a model: one thread, which sleeps until its waker is woken. If the waker is never
+/// woken, loom reports a deadlock.
 pub(crate) struct Task(Arc<Alarm>);
 
 struct Alarm(Notify);
@@ -97,12 +97,12 @@ impl Task {
 
     pub(crate) fn sleep(&self) {
         self.0.0.wait();
-        // Who wakes itself shall let the others continue: loom is not fair by itself.
+        // A task that wakes itself shall let the others continue: loom is not fair by itself.
         thread::yield_now();
     }
 }
 
-/// Polls a future on the calling thread of the model, which sleeps in between.
+/// Polls a future on the calling thread of the model, which sleeps between polls.
 pub(crate) fn block_on<F: Future>(mut future: Pin<&mut F>) -> F::Output {
     let task = Task::new();
     let waker = task.waker();
@@ -114,7 +114,7 @@ pub(crate) fn block_on<F: Future>(mut future: Pin<&mut F>) -> F::Output {
     }
 }
 
-/// A cell that loom watches: two threads that reach it at once, one to write, fail the model.
+/// A cell that loom watches: if two threads reach it at once, and one writes, the model fails.
 pub(crate) struct TrackedCell(UnsafeCell<u32>);
 
 #[expect(unsafe_code, reason = "races are what loom shall find")]
@@ -136,7 +136,7 @@ impl TrackedCell {
     }
 }
 
-/// What the waiters of these models wait for.
+/// The permits that the waiters of these models wait for.
 struct Permits {
     left: AtomicUsize,
     waiters: Waiters,
@@ -182,7 +182,7 @@ impl Permits {
         unsafe { self.waiters.enqueue(node, waker) };
     }
 
-    /// Enqueue, then look, then sleep.
+    /// Enqueue, then check, then sleep.
     fn wait(&self) {
         let (node, task) = (pin!(WaitNode::new()), Task::new());
         loop {
@@ -243,7 +243,7 @@ fn mutant_that_asks_who_waits_before_it_gives_is_found() {
     });
 }
 
-/// One of two in line gives up, in its own way, while one permit is given.
+/// One of two waiters in line gives up by `give_up`, while one permit is given.
 fn one_gives_up(give_up: impl Fn(&Permits, Pin<&WaitNode>) + Clone + Send + Sync + 'static) {
     check(2, move || {
         let permits = Permits::new();
@@ -298,7 +298,7 @@ fn mutant_that_sleeps_on_after_it_was_overtaken_is_found() {
             let (node, task) = (pin!(WaitNode::new()), Task::new());
             permits.enqueue(node.as_ref(), &task.waker());
             while !permits.take() {
-                // Notified before, it is not told again unless it enqueues itself anew.
+                // It was notified before, and is not notified again unless it enqueues itself anew.
                 task.sleep();
             }
             permits.waiters.leave(node.as_ref());
@@ -309,7 +309,7 @@ fn mutant_that_sleeps_on_after_it_was_overtaken_is_found() {
 }
 
 impl Permits {
-    /// Notifies as many as there are permits, less those notified before.
+    /// Notifies as many waiters as there are permits, less those notified before.
     fn tell(&self) {
         seq_cst_order();
         if self.waiters.is_empty() {
@@ -326,12 +326,12 @@ impl Permits {
         unsafe { self.waiters.enqueue_in(order, node, waker) };
     }
 
-    /// Takes a permit as a member of an order; returns whether it was held before.
+    /// Takes a permit as a member of an order. Returns true if it was held before.
     fn wait_in(&self, order: Option<&Arc<Order>>, node: Pin<&WaitNode>, task: &Task) -> bool {
         self.wait_and_hold(order, node, task, WAKES_ITSELF)
     }
 
-    /// The same, with what it does when it is held.
+    /// Takes a permit as `wait_in` does, and calls `hold` when it is held.
     fn wait_and_hold(
         &self,
         order: Option<&Arc<Order>>,
@@ -363,12 +363,12 @@ impl Permits {
     }
 }
 
-/// What a held one does: it is polled once more.
+/// What a waiter does that is held: it is polled once more.
 const WAKES_ITSELF: fn(&Task) = |_| thread::yield_now();
 
-/// Two are in line, the second with `order`, and two permits are given. The first one does as
-/// `first` says, the second as `hold` says when it is held. The second one is served, and goes
-/// before the first only once it was held.
+/// Two waiters are in line, and two permits are given. The first one does as `first` says, the
+/// second one as `hold` says when it is held. The second one is served, and goes before the first
+/// one only once it was held.
 fn two_in_order(
     second_has_order: bool,
     hold: fn(&Task),
@@ -399,7 +399,7 @@ fn two_in_order(
         first(&permits, node.as_ref(), &task, &order);
         giver.join().unwrap();
         let held = second.join().unwrap();
-        // With a permit left the first one has taken none before.
+        // If a permit is left the first one has taken none before.
         assert!(taken.load(SeqCst) < 2 || held, "it was passed at once");
     });
 }
@@ -432,8 +432,8 @@ fn mutant_without_an_order_is_found() {
     });
 }
 
-/// Three are in line, the first two in an order, and two permits are given. Nobody polls the first.
-/// The second gives up, in its own way if it is held. The third is served.
+/// Three waiters are in line, the first two in an order, and two permits are given. The first one
+/// is not polled. The second one gives up by `give_up` if it is held. The third one is served.
 fn a_held_one_gives_up(give_up: fn(&Permits, Pin<&WaitNode>)) {
     check(2, move || {
         let (permits, order, task) = (Permits::new(), Order::new(), Task::new());
@@ -473,8 +473,8 @@ fn mutant_that_is_held_and_leaves_and_passes_nothing_on_is_found() {
     });
 }
 
-/// One is in line, in an order, and notified; there are two permits. A caller that does not wait
-/// tries until it may take one. It goes before the one in line only once it was refused.
+/// One waiter is in line, in an order, and notified; there are two permits. A caller that does not
+/// wait tries until it may take one. It goes before the waiter in line only once it was refused.
 fn one_tries(asks_the_order: bool) {
     check(2, move || {
         let (permits, order) = (Permits::new(), Order::new());
@@ -496,7 +496,7 @@ fn one_tries(asks_the_order: bool) {
                     thread::yield_now();
                 }
                 assert!(permits.take());
-                // With a permit left the one in line has taken none before.
+                // If a permit is left the waiter in line has taken none before.
                 refused || permits.left.load(SeqCst) == 0
             })
         };
@@ -527,7 +527,7 @@ pub(super) fn take_one(left: &mut u32) -> Poll<()> {
 
 type PollTurn = fn(&Waiters, &Arc<Order>, Pin<&WaitNode>, &Waker) -> Turn;
 
-/// The same by the line alone: one task waits, and another one is polled while the first takes.
+/// As above by the line alone: one task waits, and another one is polled while the first takes.
 fn two_turns(turn: PollTurn) {
     check(deep(2), move || {
         let line = Arc::new((Waiters::new(), Order::new(), super::Mutex::new(0)));
@@ -561,7 +561,7 @@ fn turns_at_once(
     node: Pin<&WaitNode>,
     waker: &Waker,
 ) -> Turn {
-    // SAFETY: the line lies in an Arc of the thread's, which is dropped after the node.
+    // SAFETY: the line lies in an Arc of the thread, which is dropped after the node.
     unsafe { waiters.enqueue_for_turn(order, node, waker) }
 }
 

@@ -1,4 +1,4 @@
-//! The one switch between std and loom, and the queue of waiters that both pools and WorkQs use.
+//! The one switch between std and loom, and the line of waiters that both pools and WorkQs use.
 //!
 //! Everything that a loom model checks takes its atomics, cells and locks from here. Loom is
 //! switched on by our own cfg, `tokio_doca_loom`: `cfg(loom)` would break Tokio's `net`.
@@ -35,9 +35,9 @@ pub(crate) use std::sync::{Mutex, MutexGuard, atomic};
 #[cfg(tokio_doca_loom)]
 pub(crate) use ::loom::sync::{Mutex, MutexGuard, atomic};
 
-/// Orders what stands before it against what stands after it, when both are SeqCst atomics.
+/// Orders the accesses before it against those after it, if both are SeqCst atomics.
 ///
-/// The language gives SeqCst accesses one total order, so that outside loom nothing is to do. Loom
+/// The language gives SeqCst accesses one total order, so that nothing is needed outside loom. Loom
 /// treats them as AcqRel and needs the fence.
 #[inline(always)]
 pub(crate) fn seq_cst_order() {
@@ -45,8 +45,8 @@ pub(crate) fn seq_cst_order() {
     ::loom::sync::atomic::fence(atomic::Ordering::SeqCst);
 }
 
-/// Returns a small number of the calling thread, to spread what threads would fight over. It may
-/// stand for several.
+/// Returns a small number of the calling thread, to spread threads over words that they would
+/// otherwise contend for. Several threads may have the same number.
 #[inline]
 pub(crate) fn thread_number() -> usize {
     use std::cell::Cell;

@@ -1,23 +1,24 @@
-//! Which waiters of a list take in the order in which they were enqueued.
+//! An order of some waiters of a list: they take in the order in which they were enqueued.
 //!
 //! Notified waiters are polled in whatever order their tasks run. Where that order must not show,
-//! the nodes are members of an [`Order`], a connection's for example. A member that was notified
+//! the nodes are members of an [`Order`], of a connection for example. A member that was notified
 //! takes only if no member in front of it may still be polled in time:
 //!
 //! - A member in front is Waiting: it has been polled, and found nothing to take. It goes first,
 //!   and the node waits again.
 //! - A member in front was notified, and has not been polled since: it is given time. The node is
 //!   *held*: it wakes itself, and is polled once more. It then *passes* each member that was
-//!   notified before the hold and has still not been polled. So a future that nobody polls delays
-//!   each of those behind it by one poll.
+//!   notified before the hold and has still not been polled. So a future that is not polled delays
+//!   each node behind it by one poll.
 //!
-//! Members that were passed stay members, in their places. Passing changes nothing in the list, so
-//! a node that may take, and then finds nothing, has done no harm.
+//! Members that were passed stay members and keep their positions. Passing changes nothing in the
+//! list, so a node that may take, and then finds nothing, has done no harm.
 //!
 //! An operation that is not in the list asks the order first ([`Order::is_empty`]). A call that
 //! cannot wait asks [`Waiters::lets_pass`], where a refusal does what a hold does for a node.
 //!
-//! The clock is the list's ticket: each enqueued node and each hold advance it. Nodes without an
+//! The clock is the list's ticket: each enqueued node and each hold advance it. It costs nothing
+//! for nodes without an order.
 //! order pay nothing for it.
 #![expect(
     unsafe_code,
@@ -36,11 +37,11 @@ use super::{UnsafeCell, lock, seq_cst_order};
 
 /// The nodes of one list that take in the order in which they were enqueued.
 pub(crate) struct Order {
-    /// The number of members; written under the lock of the list, read without it.
+    /// The number of members. It is written under the lock of the list, and read without it.
     len: AtomicUsize,
-    /// The address of the list that uses it, once one does.
+    /// The address of the list that uses the order, once one does.
     list: OnceLock<usize>,
-    /// Reached under the lock of that list.
+    /// Accessed under the lock of that list.
     front: UnsafeCell<Front>,
 }
 
@@ -58,18 +59,20 @@ unsafe impl Send for Order {}
 // SAFETY: as above; `front` is reached only under that lock.
 unsafe impl Sync for Order {}
 
-/// A reading of a list's clock. Its 56 bits fit beside the state of a node, and do not run out: one
-/// step a nanosecond takes two years. The highest byte comes first, so that later times are
+/// A reading of a list's clock. Its 56 bits fit beside the state of a node, and do not run out: at
+/// one step a nanosecond they last two years. The highest byte comes first, so that later times are
 /// greater.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Time([u8; 7]);
 
-/// How often waiters were passed that are not polled, and what is known of them.
+/// Counts how often waiters that are not polled were passed, and which of them were overtaken.
 #[derive(Default)]
 pub(super) struct Overtaking {
-    /// Polls that found what others had been notified of, since one of the list has left it.
+    /// The number of polls that found what others had been notified of, since a node last left the
+    /// list.
     pub(super) passed: u64,
-    /// Of the nodes that were notified until then, and were overtaken: those not polled since.
+    /// Of the nodes that were notified before `until`, and were overtaken, the number that were not
+    /// polled since.
     pub(super) stale: usize,
     until: Time,
 }
@@ -92,39 +95,40 @@ impl Order {
         })
     }
 
-    /// Returns whether no member is in line.
+    /// Returns true if no member is in line.
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
-        // Relaxed: what was enqueued before is known to whoever may rely on the order of both.
+        // Relaxed: a thread that may rely on the order of both knows what was enqueued before.
         self.len.load(Ordering::Relaxed) == 0
     }
 
-    /// Ties the order to the list that uses it first, and panics if another list does.
+    /// Ties the order to the list that uses it first. Panics if another list uses it.
     pub(super) fn bind(&self, list: &List) {
         let here = std::ptr::from_ref(list).addr();
         let used_by = *self.list.get_or_init(|| here);
         assert_eq!(used_by, here, "an order is used with one list");
     }
 
-    /// Reaches the front. Panics if the list is not the order's.
+    /// Accesses the front. Panics if the list is not the order's.
     fn front<R>(&self, list: &mut List, f: impl FnOnce(&mut Front) -> R) -> R {
         self.bind(list);
         self.front.with_mut(|front| {
             // SAFETY: the order has one list, which `bind` has checked, and `list` is the only
-            // reference to it meanwhile; `f` gets the only one to the front.
+            // reference to it meanwhile; `f` gets the only reference to the front.
             f(unsafe { &mut *front })
         })
     }
 }
 
 impl Waiters {
-    /// Returns how many wait in line.
+    /// Returns the number of waiters in line.
     pub(crate) fn waiting(&self) -> usize {
         let list = lock(&self.list);
         list.waiting + list.notified
     }
 
-    /// As [`Waiters::turn`], also for a node that may not be in line yet: it takes if nobody is.
+    /// Does as [`Waiters::turn`], also for a node that may not be in line yet: it takes if the line
+    /// is empty.
     pub(crate) fn turn_of(&self, node: Pin<&WaitNode>) -> Turn {
         match node.is_linked() {
             true => self.turn(node),
@@ -134,7 +138,7 @@ impl Waiters {
     }
 
     /// Returns what the owner of a node shall do when it is polled: it takes if it was notified,
-    /// and nobody is in front of it in its order.
+    /// and if its order has no member in front that goes first.
     pub(crate) fn turn(&self, node: Pin<&WaitNode>) -> Turn {
         let Some(this) = self.linked(node) else {
             return Turn::Wait;
@@ -163,7 +167,8 @@ impl Waiters {
         turn
     }
 
-    /// [`Waiters::enqueue`], as a member of `order`. Panics if that is used with another list.
+    /// Does as [`Waiters::enqueue`], with the node as a member of `order`. Panics if `order` is
+    /// used with another list.
     ///
     /// # Safety
     ///
@@ -178,8 +183,8 @@ impl Waiters {
         unsafe { self.enqueue_then(order, node, waker, |_, _, _| ()) };
     }
 
-    /// [`Waiters::enqueue_in`]. Calls `then` under the same lock, with the node and, if it was held,
-    /// since when.
+    /// Does as [`Waiters::enqueue_in`]. Calls `then` under the same lock, with the node and, if it
+    /// was held, the time since when.
     ///
     /// # Safety
     ///
@@ -203,7 +208,7 @@ impl Waiters {
         }
         let this = NonNull::from(node.get_ref());
         let mut list = lock(&self.list);
-        // Before anything is changed.
+        // Before anything is changed, since this may panic.
         order.inspect(|order| order.bind(&list));
         let (tail, next) = (list.tail, list.ticket);
         let (was, since, ticket, old) = List::links(this, |links| {
@@ -242,8 +247,8 @@ impl Waiters {
     }
 
     /// Returns what the owner of a node shall do when it is polled, and enqueues the node under the
-    /// same lock: unless it is held, it is Waiting afterwards, so that no notification is missed in
-    /// between. A node that was not in line yet counts as notified.
+    /// same lock. Unless the node is held, it is Waiting afterwards, so that no notification is
+    /// missed in between. A node that was not in line yet counts as notified.
     ///
     /// # Safety
     ///
@@ -269,10 +274,10 @@ impl Waiters {
         unsafe { self.enqueue_then(Some(order), node, waker, then) }
     }
 
-    /// The owner of a node was polled, and found what others had been notified of. Once that has
+    /// Counts a poll of a node's owner that found what others had been notified of. Once that has
     /// happened `limit` times for each node in the list, and none has left it meanwhile, the others
-    /// are not being polled: notifies the node and all members in front of it in its order, and
-    /// returns true. Those that were overtaken keep nobody waiting any more until they are polled.
+    /// are not being polled: this notifies the node and all members in front of it in its order,
+    /// and returns true. Waiters that were overtaken delay no others until they are polled.
     pub(crate) fn overtake(&self, node: Pin<&WaitNode>, limit: u32) -> bool {
         let Some(this) = self.linked(node) else {
             return false;
@@ -292,8 +297,8 @@ impl Waiters {
         let Some(order) = List::links(this, |links| links.order.clone()) else {
             return true;
         };
-        // Some at a time. A waker may enqueue its node again: those in front of this ticket are
-        // done.
+        // Notifies some at a time. A waker may enqueue its node again: the nodes in front of the
+        // ticket `done` were notified already.
         let mut done = 0;
         loop {
             let mut batch = WakeBatch::default();
@@ -316,17 +321,17 @@ impl Waiters {
         }
     }
 
-    /// Returns whether a caller that does not wait may take: if the list is empty, or all nodes in
-    /// it were notified and the caller may pass those of its order. `is_free` says whether there is
-    /// something to take; a refusal counts only then.
+    /// Returns true if a caller that does not wait may take: if the list is empty, or if all nodes
+    /// in it were notified and the caller may pass those of its order. `is_free` returns true if
+    /// there is something to take; a refusal counts only then.
     #[inline]
     pub(crate) fn lets_pass(&self, order: Option<&Order>, is_free: impl FnOnce() -> bool) -> bool {
         self.is_empty()
             || self.all_told() && is_free() && order.is_none_or(|order| self.may_pass(order))
     }
 
-    /// Returns whether a caller that does not wait may take before the members of `order`: if all
-    /// of them were notified, and have not been polled since a call was refused for their sake.
+    /// Returns true if a caller that does not wait may take before the members of `order`: if all
+    /// of them were notified, and have not been polled since a call was refused because of them.
     ///
     /// The caller asks only if there is something to take.
     pub(super) fn may_pass(&self, order: &Order) -> bool {
@@ -352,14 +357,14 @@ impl Time {
 }
 
 impl Overtaking {
-    /// A node was polled, or left, that was notified at `since`.
+    /// Notes that a node was polled, or left, that was notified at `since`.
     fn polled(&mut self, since: Time) {
         self.stale -= usize::from(since <= self.until);
     }
 }
 
 impl List {
-    /// A node is not Notified any more, which it was at `since`.
+    /// Counts a node that was notified at `since`, and no longer is.
     pub(super) fn forget_notified(&mut self, since: Time) {
         self.notified -= 1;
         self.overtaking.polled(since);
@@ -370,7 +375,7 @@ impl List {
         Time::at(self.ticket - 1)
     }
 
-    /// Returns what a member shall do, or a caller behind all members, that was held at `since`.
+    /// Returns what a member shall do that was held at `since`, or a caller behind all members.
     fn turn(
         &mut self,
         order: &Order,
@@ -419,7 +424,7 @@ impl List {
         order.len.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes a node that leaves the list out of its order, if it has one. `next` is the node behind
+    /// Removes a node that leaves the list from its order, if it has one. `next` is the node behind
     /// it in the list.
     pub(super) fn part(&mut self, node: NonNull<WaitNode>, next: Option<NonNull<WaitNode>>) {
         let Some(order) = List::links(node, |links| links.order.take()) else {

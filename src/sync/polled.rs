@@ -1,9 +1,9 @@
-//! State that several tasks await: they take what comes in the order in which they have begun to
-//! wait, but a future that nobody polls keeps nothing from the others.
+//! State that several tasks await. They take what comes in the order in which they began to wait,
+//! but a future that is not polled does not delay the others.
 //!
-//! The rule is that of all lines (ADR 0004): a task that was notified owns nothing. Nobody counts
-//! what there is, so each change notifies all in line. They are polled in order, and one that is
-//! not polled is passed.
+//! The rule is that of all lines (ADR 0004): a task that was notified owns nothing. The number of
+//! things to take is not counted, so each change notifies all tasks in line. They take in order,
+//! and a task that is not polled is passed.
 #![expect(unsafe_code, reason = "a task in line is a pinned node")]
 
 use std::future::poll_fn;
@@ -22,7 +22,7 @@ pub(crate) struct Polled<T> {
     tasks: Arc<Tasks>,
 }
 
-/// The tasks that wait. As a waker it notifies all of them.
+/// The tasks that wait. As a waker, this notifies all of them.
 struct Tasks {
     line: Waiters,
     order: Arc<Order>,
@@ -37,7 +37,7 @@ impl Wake for Tasks {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // An exchange, as in `notify_if_woken`: whichever is the later sees what the other one did.
+        // An exchange, as in `notify_if_woken`: the later one sees what the other thread did.
         self.woken.swap(true, SeqCst);
         if !self.polls.load(SeqCst) {
             self.notify_if_woken();
@@ -98,15 +98,15 @@ impl<T> Polled<T> {
     /// Polls the state once, under its lock, with the waker of all tasks that [`wait`](Self::wait).
     pub(crate) fn poll<R>(&self, poll: impl FnOnce(&mut T, &mut Context<'_>) -> R) -> R {
         let waker = Waker::from(Arc::clone(&self.tasks));
-        // Dropped in reverse, by a panic of the poll as well.
+        // Dropped in reverse order, by a panic of the poll as well.
         let _notifies = Notifies(&self.tasks);
         let mut state = lock(&self.state);
         let _polls = Polls::begin(&self.tasks);
         poll(&mut state, &mut Context::from_waker(&waker))
     }
 
-    /// Notifies all tasks that wait: the state has changed, or what else their polls read. The
-    /// caller has no locks.
+    /// Notifies all tasks that wait, after the state or something else that their polls read has
+    /// changed. The caller has no locks.
     pub(crate) fn notify(&self) {
         self.tasks.notify();
     }
@@ -120,7 +120,7 @@ impl<T> Polled<T> {
         loop {
             let turn = poll_fn(|cx| {
                 let Poll::Ready(budget) = poll_proceed(cx) else {
-                    // Nothing yields before it stands in line.
+                    // A task gets into line before it yields.
                     place.as_mut().join(cx);
                     return Poll::Pending;
                 };
@@ -136,14 +136,14 @@ impl<T> Polled<T> {
         }
     }
 
-    /// Returns whether a caller that does not wait may poll for what there is: if no task waits, or
-    /// those that do were notified and are not polled.
+    /// Returns true if a caller that does not wait may poll the state: if no task waits, or if the
+    /// tasks that wait were notified and are not polled.
     pub(crate) fn lets_pass(&self) -> bool {
         self.tasks.line.lets_pass(Some(&self.tasks.order), || true)
     }
 }
 
-/// A task's place in line.
+/// A task's node in line.
 #[pin_project(PinnedDrop)]
 struct Place {
     // Dropped before the line.
@@ -153,8 +153,8 @@ struct Place {
 }
 
 impl Place {
-    /// Gets into line, if it is not there: as one that was notified, since there may be something
-    /// that those in front were notified of, and do not take.
+    /// Enters the line, if the task is not in it. It enters as one that was notified, since there
+    /// may be something that the tasks in front were notified of, and do not take.
     fn join(self: Pin<&mut Self>, cx: &mut Context<'_>) {
         let this = self.project();
         let (tasks, node) = (&**this.tasks, this.node.as_ref());
@@ -167,7 +167,8 @@ impl Place {
         }
     }
 
-    /// Returns `None` if others, who may be polled yet, are first: the caller polls again soon.
+    /// Polls in turn. Returns `None` if tasks in front, which may be polled yet, go first: the
+    /// caller polls again soon.
     fn poll<R>(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -189,7 +190,7 @@ impl Place {
             Turn::Take => {
                 let came = ready!(poll());
                 tasks.line.leave(node);
-                // There may be more.
+                // There may be more to take.
                 tasks.notify();
                 Poll::Ready(Some(came))
             }
@@ -204,7 +205,7 @@ impl PinnedDrop for Place {
         let node = this.node.as_ref();
         if node.is_linked() {
             this.tasks.line.leave(node);
-            // Others may have waited for this one's turn.
+            // Others may have waited for this task's turn.
             this.tasks.notify();
         }
     }

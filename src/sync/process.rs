@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use nix::errno::Errno;
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous};
 
-/// The process that made something. A child of fork(2) has a copy of it, and what is behind it is
-/// its parent's, or not there.
+/// The process that made something. A child of fork(2) has a copy of it, but the resource behind it
+/// is the parent's, or does not exist in the child.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Process(u32);
 
@@ -27,8 +27,8 @@ impl Process {
     }
 }
 
-/// A value that each process has for itself. A child of fork(2) makes a new one: another thread may
-/// have held a lock of the one that it inherited, which is left as it is.
+/// A value that each process has for itself. A child of fork(2) makes a new value and leaves the
+/// inherited one as it is, since another thread may have held a lock of that one.
 pub(crate) struct EachProcess<T: 'static> {
     made: AtomicPtr<(Process, T)>,
     make: fn() -> T,
@@ -54,16 +54,16 @@ impl<T: Send + Sync> EachProcess<T> {
     #[cold]
     fn make_after(&self, before: *mut (Process, T)) -> &'static T {
         let new = Box::leak(Box::new((Process::current(), (self.make)())));
-        // Of threads that come here at once the first one's stays; the others' are left.
+        // If several threads come here at once the first one's value stays; the others are leaked.
         let _ = (self.made).compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire);
         self.get()
     }
 }
 
-/// Where the number of this process is. A child of fork(2) finds 0 there.
+/// The address of the number of this process. A child of fork(2) finds 0 there.
 static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
-/// Stands for a page that could not be had.
+/// Replaces a page that could not be mapped.
 static NONE: AtomicU32 = AtomicU32::new(0);
 
 /// Returns the number of this process, for which the kernel is asked once.
@@ -73,7 +73,7 @@ fn number() -> u32 {
     if ptr::eq(page, &NONE) {
         return std::process::id();
     }
-    // SAFETY: it points to a page that `new_page` has mapped, and that nobody unmaps.
+    // SAFETY: it points to a page that `new_page` has mapped, and that is never unmapped.
     let word = unsafe { &*page };
     match word.load(Ordering::Relaxed) {
         0 => {
@@ -96,8 +96,8 @@ fn new_page() -> *mut AtomicU32 {
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
     let page = unsafe { mmap_anonymous(None, len, protection, flags) };
     let page = page.and_then(|page| {
-        // An emulator of user mode (qemu-user) may say yes to everything, and do nothing. SAFETY:
-        // the page was mapped above, no other party has it yet, and there is no such advice.
+        // An emulator of user mode (qemu-user) may accept all advice, and do nothing.
+        // SAFETY: the page was mapped above, no other code has it yet, and there is no such advice.
         let believes_all = unsafe { libc::madvise(page.as_ptr(), len.get(), -1) } == 0;
         // SAFETY: as above.
         let wiped = unsafe { madvise(page, len.get(), MmapAdvise::MADV_WIPEONFORK) };
@@ -107,7 +107,7 @@ fn new_page() -> *mut AtomicU32 {
         }
     });
     let page = page.unwrap_or((&raw const NONE).cast_mut());
-    // Of threads that come here at once the first one's stays; the others' pages are left.
+    // If several threads come here at once the first one's page stays; the others are leaked.
     let stays = PAGE.compare_exchange(ptr::null_mut(), page, Ordering::AcqRel, Ordering::Acquire);
     stays.map_or_else(|stays| stays, |_| page)
 }
@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    /// It finds the parent's, whose lock is held at the fork, as by another thread.
+    /// The child finds the parent's value, whose lock is held at the fork, as by another thread.
     #[test]
     fn a_child_of_fork_has_a_value_of_its_own_that_nobody_has_locked() {
         static VALUE: EachProcess<Mutex<u32>> = EachProcess::new(|| Mutex::new(7));

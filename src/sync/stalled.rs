@@ -1,9 +1,8 @@
-//! Lines that no loop attends to: a moment after somebody in them was notified, a thread looks
-//! whether those took what there is. If they did not, nobody may poll them, and others are
-//! notified.
+//! Lines that no loop attends to. A moment after waiters in such a line were notified, a thread
+//! checks whether they took what there is. If they did not, they may never be polled, and others
+//! are notified.
 //!
-//! There is one thread for all lines of the process, which ends when no line has needed it for
-//! [`LINGER`].
+//! One thread serves all lines of the process. It ends when no line has needed it for [`LINGER`].
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, PoisonError, Weak};
@@ -14,13 +13,13 @@ use nix::sys::signal::SigSet;
 
 use super::{EachProcess, lock};
 
-/// How long those who were told have to be polled: some turns of a runtime.
+/// The time in which waiters that were notified are expected to be polled: some turns of a runtime.
 const PAUSE: Duration = Duration::from_millis(10);
 
 const LINGER: Duration = Duration::from_secs(1);
 
 pub(crate) trait Line: Send + Sync {
-    /// Tells some more, if there still is something to take.
+    /// Notifies some more waiters, if there still is something to take.
     fn pass_over(&self);
 }
 
@@ -30,10 +29,10 @@ struct Stalled {
     lines: Vec<Weak<dyn Line>>,
 }
 
-/// The lines, and what wakes the thread.
+/// The lines, and the condition that wakes the thread.
 static STALLED: EachProcess<(Mutex<Stalled>, Condvar)> = EachProcess::new(Default::default);
 
-/// Has [`Line::pass_over`] called soon, once. Returns false if there is no thread to do that.
+/// Has [`Line::pass_over`] called once, soon. Returns false if no thread can do that.
 pub(crate) fn pass_over_soon(line: Weak<dyn Line>) -> bool {
     // A model has no time.
     if cfg!(tokio_doca_loom) {
@@ -54,7 +53,7 @@ pub(crate) fn pass_over_soon(line: Weak<dyn Line>) -> bool {
 }
 
 fn attend() {
-    // Handlers of the application run on the application's threads.
+    // Signal handlers of the application run on the application's threads.
     let _ = SigSet::all().thread_block();
     let (shared, added) = STALLED.get();
     let mut lines = Vec::new();
@@ -71,7 +70,7 @@ fn attend() {
         thread::sleep(PAUSE);
         std::mem::swap(&mut lines, &mut lock(shared).lines);
         for line in lines.drain(..) {
-            // Its last handle may be this one, and what it ends may be the application's.
+            // This may be the line's last handle, and its drop may run code of the application.
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 line.upgrade().inspect(|line| line.pass_over());
             }));
@@ -94,7 +93,7 @@ mod tests {
         fn pass_over(&self) {}
     }
 
-    /// As if another thread had the lock at the fork.
+    /// The lock is held as if another thread had it at the fork.
     #[test]
     fn a_child_of_fork_waits_for_no_lock_of_its_parent() {
         let held = lock(&STALLED.get().0);

@@ -1,8 +1,8 @@
 //! A FIFO of waiters that allocates nothing: the node lies in the pinned future that waits.
 //!
 //! A woken waiter is *notified*, and owns nothing: it takes what it waits for when it is polled,
-//! and leaves. Until then it keeps its place. If it is dropped, its notification passes to the
-//! next.
+//! and leaves. Until then it keeps its position in the list. If it is dropped, its notification
+//! passes to the next waiter.
 //!
 //! ```text
 //!             enqueue            notify              leave (got it)
@@ -13,12 +13,13 @@
 //!      +------------------------- drop: the wake-up is passed on -------+
 //! ```
 //!
-//! The owner chooses how many are notified, since it alone knows how much there is to take
-//! ([`Waiters::notify`]). Wakers are cloned, dropped and woken outside the lock.
+//! The owner of the list chooses how many waiters are notified, since only it knows how much there
+//! is to take ([`Waiters::notify`]). Wakers are cloned, dropped and woken outside the lock.
 //!
-//! To notify `n` waiters takes `n` steps, wherever they stand: the list knows the first node that
-//! may be waiting, and each node's ticket says whether it is the first now. A sweep, which wakes
-//! everybody, keeps its place in the list while it wakes some outside the lock.
+//! To notify `n` waiters takes `n` steps, wherever they are in the list: the list knows the first
+//! node that may be waiting, and each node's ticket says whether it is the first now. A sweep,
+//! which wakes all waiters, keeps its position in the list while it wakes some of them outside the
+//! lock.
 //!
 //! Nodes of one [`Order`] also take in the order in which they were enqueued: see [`super::order`].
 #![expect(unsafe_code, reason = "the list links pinned nodes of futures")]
@@ -42,11 +43,11 @@ pub(super) enum State {
     Unlinked,
     Waiting,
     Notified,
-    /// Notified and polled, but behind another one of its order.
+    /// Notified and polled, but behind another node of its order.
     Held,
 }
 
-/// The place of one waiter. It is pinned to be linked, and unlinks itself when it is dropped.
+/// The node of one waiter. It is pinned to be linked, and unlinks itself when it is dropped.
 pub(crate) struct WaitNode {
     /// Written when the node is first linked.
     pub(super) links: UnsafeCell<MaybeUninit<Links>>,
@@ -58,9 +59,9 @@ pub(crate) struct WaitNode {
 #[derive(Default)]
 pub(super) struct Links {
     pub(super) state: State,
-    /// When it was notified, or held, last.
+    /// When the node was last notified or held.
     pub(super) since: Time,
-    /// Higher than those of all nodes in front of it.
+    /// Higher than the tickets of all nodes in front of it.
     pub(super) ticket: u64,
     pub(super) prev: Option<NonNull<WaitNode>>,
     pub(super) next: Option<NonNull<WaitNode>>,
@@ -69,14 +70,14 @@ pub(super) struct Links {
     pub(super) order: Option<Arc<Order>>,
 }
 
-/// With the pointer to its list a node is one cache line of each future that may wait.
+/// Together with the pointer to its list, a node is one cache line of each future that may wait.
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<Links>() <= 56);
 
 // SAFETY: `links` is reached only under the lock of the list that the node is linked into, or by
 // the one thread that owns the node while it is not linked; a Waker is Send and Sync.
 unsafe impl Send for WaitNode {}
-// SAFETY: `&WaitNode` gives access to nothing but through the lock of the list.
+// SAFETY: `&WaitNode` gives access only through the lock of the list.
 unsafe impl Sync for WaitNode {}
 
 impl WaitNode {
@@ -89,7 +90,7 @@ impl WaitNode {
         }
     }
 
-    /// Returns true if it may stand in a list (and so has a place to lose).
+    /// Returns true if the node may be in a list, which it then has to leave.
     #[inline(always)]
     pub(crate) fn is_linked(&self) -> bool {
         !self.list.load(Relaxed).is_null()
@@ -98,7 +99,8 @@ impl WaitNode {
 
 /// The list. It must not move while nodes are linked, so [`Waiters::enqueue`] is unsafe.
 pub(crate) struct Waiters {
-    /// Waiting and Notified together; written under the lock, read without it.
+    /// The number of nodes in the list, Waiting or Notified. It is written under the lock, and read
+    /// without it.
     pub(super) len: AtomicUsize,
     pub(super) list: Mutex<List>,
 }
@@ -110,12 +112,12 @@ pub(super) struct List {
     pub(super) notified: usize,
     /// The ticket of the next node: the list's clock.
     pub(super) ticket: u64,
-    /// No node in front of this one is Waiting; if there is none, no node is.
+    /// No node in front of this one is Waiting; if it is `None`, no node is.
     pub(super) first: Option<NonNull<WaitNode>>,
     /// Where a sweep continues, and the ticket at which it ends.
     sweep: Option<(NonNull<WaitNode>, u64)>,
     pub(super) overtaking: Overtaking,
-    /// Nodes that were looked at to notify some.
+    /// The number of nodes that were visited to notify some.
     #[cfg(test)]
     steps: usize,
 }
@@ -123,12 +125,12 @@ pub(super) struct List {
 // SAFETY: the pointers are to pinned nodes, Send and Sync, and are followed only under the lock.
 unsafe impl Send for List {}
 
-/// How many are in the list, for the owner to choose how many to wake.
+/// The numbers of nodes in the list, by which the owner chooses how many to wake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Notify {
-    /// Nobody told them anything.
+    /// The number of nodes that were not notified.
     pub(crate) waiting: usize,
-    /// Woken, not polled since, and not overtaken.
+    /// The number of nodes that were woken, not polled since, and not overtaken.
     pub(crate) notified: usize,
 }
 
@@ -152,28 +154,28 @@ impl Waiters {
         }
     }
 
-    /// Returns true if nobody is in the list. Pairs with the store in `enqueue`: who makes
-    /// something available with a SeqCst operation and then reads `true` here was seen by the
-    /// waiter that looks again.
+    /// Returns true if the list is empty. Pairs with the store in `enqueue`: a thread that makes
+    /// something available with a SeqCst operation, and then reads `true` here, made it available
+    /// before the waiter checks again.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         seq_cst_order();
         self.len.load(Ordering::SeqCst) == 0
     }
 
-    /// Puts the node at the end, or leaves it in its place with a fresh waker; it is Waiting
-    /// afterwards. The caller must look once more before it goes to sleep.
+    /// Puts the node at the end of the list, or leaves it at its position with a fresh waker; it is
+    /// Waiting afterwards. The caller must check once more before it goes to sleep.
     ///
     /// # Safety
     ///
-    /// The list neither moves nor goes before the node is dropped or has left it
+    /// The list is neither moved nor freed before the node is dropped or has left it
     /// ([`Waiters::leave`]). No other thread uses the node meanwhile.
     pub(crate) unsafe fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
         // SAFETY: as the caller promises; there is no order.
         unsafe { self.enqueue_in(None, node, waker) };
     }
 
-    /// The node, if it may stand in this list. Panics if it stands in another.
+    /// Returns the node if it may be in this list. Panics if it is in another.
     pub(super) fn linked(&self, node: Pin<&WaitNode>) -> Option<NonNull<WaitNode>> {
         if !node.is_linked() {
             return None;
@@ -183,7 +185,7 @@ impl Waiters {
         Some(NonNull::from(node.get_ref()))
     }
 
-    /// Takes the node out of the list. Unlike a drop of it, this passes no notification on.
+    /// Removes the node from the list. Unlike a drop of the node, this passes no notification on.
     pub(crate) fn leave(&self, node: Pin<&WaitNode>) {
         if self.linked(node).is_some() {
             self.unlink(node.get_ref());
@@ -199,26 +201,26 @@ impl Waiters {
         })
     }
 
-    /// Returns true if all in line were notified.
+    /// Returns true if all waiters in line were notified.
     pub(super) fn all_told(&self) -> bool {
         lock(&self.list).waiting == 0
     }
 
-    /// Notifies a node of its own: its owner wakes itself, and takes what there is when it is
+    /// Notifies the caller's own node: the owner wakes itself, and takes what there is when it is
     /// polled again.
     pub(crate) fn notify_self(&self, node: Pin<&WaitNode>) {
         if let Some(node) = self.linked(node) {
-            // Its waker stays, which is woken by nobody, and is dropped when the node leaves.
+            // Its waker stays and is not woken; it is dropped when the node leaves.
             lock(&self.list).notify_one(node, |_| ());
         }
     }
 
-    /// Wakes everybody, some at a time. A node that enqueues (again) meanwhile need not be woken,
-    /// and a node in whose place it stands is woken all the same.
+    /// Wakes all waiters, some at a time. A node that enqueues (again) meanwhile need not be woken;
+    /// all others are.
     pub(crate) fn wake_all(&self) {
         {
             let mut list = lock(&self.list);
-            // If another sweep is under way both continue from here.
+            // If another sweep is in progress both continue from here.
             list.sweep = list.head.map(|head| (head, list.ticket));
         }
         loop {
@@ -246,9 +248,9 @@ impl Waiters {
         batch
     }
 
-    /// Notifies as many as `choose` says at first, and wakes them, some at a time.
+    /// Notifies as many waiters as `choose` returns, and wakes them, some at a time.
     ///
-    /// Those that enqueue again meanwhile are not counted twice.
+    /// Waiters that enqueue again meanwhile are not counted twice.
     pub(crate) fn notify_and_wake(&self, choose: impl FnOnce(Notify) -> usize) {
         let mut left = 0;
         let mut batch = self.notify(|who| {
@@ -266,7 +268,7 @@ impl Waiters {
         }
     }
 
-    /// Notifies as many as `choose` says, from the front, and gives their wakers.
+    /// Notifies as many waiters as `choose` returns, from the front. Returns their wakers.
     fn notify(&self, choose: impl FnOnce(Notify) -> usize) -> WakeBatch {
         let mut batch = WakeBatch::default();
         let mut list = lock(&self.list);
@@ -282,7 +284,7 @@ impl Waiters {
         batch
     }
 
-    /// Removes the node from the list; says whether it had been notified.
+    /// Removes the node from the list. Returns true if it had been notified.
     fn unlink(&self, node: &WaitNode) -> bool {
         let this = NonNull::from(node);
         let mut list = lock(&self.list);
@@ -330,7 +332,8 @@ impl Waiters {
 }
 
 impl List {
-    /// Notifies a node that is Waiting; `wake` gets its waker. Returns whether it was Waiting.
+    /// Notifies a node if it is Waiting, and passes its waker to `wake`. Returns true if it was
+    /// Waiting.
     pub(super) fn notify_one(
         &mut self,
         node: NonNull<WaitNode>,
@@ -354,16 +357,16 @@ impl List {
         waiting
     }
 
-    /// Reaches the links of a node. Callers hold the list's lock.
+    /// Accesses the links of a node. The caller holds the list's lock.
     pub(super) fn links<R>(node: NonNull<WaitNode>, f: impl FnOnce(&mut Links) -> R) -> R {
-        // SAFETY: a linked node is pinned and unlinks itself, under this lock, before it goes; the
-        // caller passes such a node, or its own.
+        // SAFETY: a linked node is pinned and unlinks itself, under this lock, before it is
+        // dropped; the caller passes such a node, or its own.
         let node = unsafe { node.as_ref() };
         node.links.with_mut(|links| {
             // SAFETY: the lock is held, and no other reference to the links is alive: `f` gets the
             // only one.
             let links = unsafe { &mut *links };
-            // SAFETY: written by `enqueue`, without which no node comes here.
+            // SAFETY: written by `enqueue`, and a node comes here only after that.
             f(unsafe { links.assume_init_mut() })
         })
     }
@@ -384,7 +387,7 @@ impl WaitNode {
         // SAFETY: not null, so by `enqueue`'s contract a list that lives until the node leaves it.
         let list = unsafe { &*self.list.load(Relaxed) };
         if list.unlink(self) {
-            // What it had been told is the next one's.
+            // The notification of this node passes to the next one.
             list.notify_and_wake(|_| 1);
         }
     }
@@ -532,7 +535,7 @@ mod tests {
         assert_eq!(polls, Some(6), "they begin anew when one has left");
     }
 
-    /// As `in_line` uses it in busy mode, with room for two.
+    /// Two are available, and `in_line` uses the list in this way in busy mode.
     #[test]
     fn nodes_that_nobody_polls_are_overtaken_once() {
         const IDLE: usize = 15;

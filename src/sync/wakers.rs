@@ -1,5 +1,5 @@
 //! Wakers, which are code of the application: they are woken and dropped outside of locks, and
-//! their panics end here.
+//! their panics are contained here.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
@@ -8,7 +8,7 @@ use arrayvec::ArrayVec;
 
 use super::blocking::elsewhere;
 
-/// How many wakers are carried out of a lock at once.
+/// The maximum number of wakers that are carried out of a lock at once.
 pub(super) const BATCH: usize = 32;
 
 /// Wakers to be woken once no lock is held.
@@ -18,7 +18,7 @@ pub(super) struct WakeBatch {
 }
 
 impl WakeBatch {
-    /// Returns how many it wakes: fewer than were to be notified if they do not fit.
+    /// Returns the number of wakers. It is less than the number to be notified if those do not fit.
     pub(super) fn len(&self) -> usize {
         self.wakers.len()
     }
@@ -27,39 +27,40 @@ impl WakeBatch {
         self.wakers.is_full()
     }
 
-    /// There must be room for it.
+    /// Adds a waker. The batch must not be full.
     pub(super) fn put(&mut self, waker: Option<Waker>) {
         self.wakers.extend(waker);
     }
 
-    /// Wakes them all. A waker that panics stops nobody else: the panic ends here, with a log line.
+    /// Wakes them all. A waker that panics does not stop the others: the panic is contained and
+    /// logged.
     pub(super) fn wake(self) {
         self.wakers.into_iter().for_each(wake);
     }
 }
 
-/// Wakes. A panic of the application's waker ends here.
+/// Wakes a waker of the application, and contains its panic.
 pub(crate) fn wake(waker: Waker) {
     contain("a waker", || waker.wake());
 }
 
-/// Drops what may hold a waker of the application's. A panic of its drop ends here.
+/// Drops a value that may hold a waker of the application, and contains a panic of its drop.
 pub(crate) fn discard<T>(waker: T) {
     contain("the drop of a waker", || drop(waker));
 }
 
-/// Runs code of the application's, which `what` names. A panic ends here, with a log line, and so
-/// does a panic of what subscribes to the log.
+/// Runs code of the application, which `what` names. Contains its panic, which is logged, and a
+/// panic of a subscriber to the log.
 pub(crate) fn contain(what: &str, code: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(code)) {
-        // It is the application's as well, and may panic when it is dropped.
+        // The payload is the application's as well, and may panic when it is dropped.
         std::mem::forget(payload);
         log(|| tracing::error!("{what} panicked; the panic was contained"));
     }
 }
 
-/// Has a thread write to the log, for a caller that may hold a lock. Without a thread the caller
-/// writes.
+/// Has a thread write to the log, for a caller that may hold a lock. If no thread can be started,
+/// the caller writes.
 #[cold]
 pub(crate) fn log_later(write: impl FnOnce() + Clone + Send + 'static) {
     let again = write.clone();
@@ -68,7 +69,7 @@ pub(crate) fn log_later(write: impl FnOnce() + Clone + Send + 'static) {
     }
 }
 
-/// Writes to the log, without a lock. A panic of a subscriber ends here.
+/// Writes to the log, without a lock. Contains a panic of a subscriber.
 #[cold]
 pub(crate) fn log(write: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(write)) {

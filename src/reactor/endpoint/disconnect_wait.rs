@@ -1,9 +1,9 @@
-//! A stream of messages that has no receive posted: its pool is empty, or its messages are taken
-//! from the endpoint (ADR 0040).
+//! The wait of a stream of messages that has no receive posted, because its pool is empty, or
+//! because its messages are taken from the endpoint (ADR 0040).
 //!
-//! A receive that is posted ends with its connection. A stream without one hears of that end here,
-//! and that a message waits to be taken. It is in the list of those that watch the state: in the
-//! line for places it would hold up receives that have a buffer.
+//! A receive that is posted ends with its connection. A stream without one waits here for that end,
+//! or for a message to take. It is in the list of the watchers of the state: in the line for
+//! entries it would hold up receives that have a buffer.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -21,7 +21,7 @@ use crate::sync::atomic::{Ordering, fence};
 /// woken when a message waits to be taken.
 #[pin_project]
 pub(crate) struct DisconnectWait<P: AsRef<EndpointPort>> {
-    // Dropped before the context, which keeps its list.
+    // Dropped before the context, which keeps the node's list alive.
     #[pin]
     node: WaitNode,
     port: P,
@@ -43,7 +43,7 @@ impl<P: AsRef<EndpointPort>> DisconnectWait<P> {
         }
     }
 
-    /// Ends the wait: the stream has a receive posted, or has completed.
+    /// Ends the wait, since the stream has a receive posted or has completed.
     #[inline]
     pub(crate) fn stop(self: Pin<&mut Self>) {
         let this = self.project();
@@ -52,8 +52,8 @@ impl<P: AsRef<EndpointPort>> DisconnectWait<P> {
         }
     }
 
-    /// Waits until no message can come any more, and returns the error that a posted receive would
-    /// have ended with.
+    /// Waits until no message can come any more. Returns the error with which a posted receive
+    /// would have ended.
     pub(crate) fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<JobError> {
         let polled = self.as_mut().poll_end(cx);
         if polled.is_ready() {
@@ -82,7 +82,8 @@ impl<P: AsRef<EndpointPort>> DisconnectWait<P> {
                 return Poll::Ready(error);
             }
             port.enqueue_disconnect(this.node.as_ref(), cx.waker());
-            // Arm, then look. As in `poll_event`, an event that others armed for is for this, too.
+            // Arm, then poll. As in `poll_event`, an event that other operations armed for is for
+            // this one, too.
             fence(Ordering::SeqCst);
             if !shared.expected.load(Ordering::Relaxed) && shared.arm() {
                 shared.turn();

@@ -30,15 +30,15 @@ pub(crate) struct EndpointPort {
     watched: Arc<WatchState>,
 }
 
-/// Returns what is done when the state of the connection has changed, or a message waits to be
-/// taken.
+/// Returns the function that is called once the state of the connection has changed, or a message
+/// waits to be taken.
 fn on_change(watched: &Arc<WatchState>, table: &Arc<OnceLock<Weak<RecvTable>>>) -> Changed {
     let (watched, table) = (Arc::clone(watched), Arc::clone(table));
     Arc::new(move || {
         // The endpoint is a provider's, and may panic.
         contain("a device", || watched.update());
-        // Who has no receive posted looks for itself: it cannot be flushed, and a message may wait
-        // to be taken.
+        // A stream that has no receive posted polls by itself: it has none that could be flushed,
+        // and a message may wait to be taken.
         watched.waiting.wake_all();
         if let Some(receives) = table.get().and_then(Weak::upgrade) {
             receives.line.wake_all();
@@ -47,7 +47,7 @@ fn on_change(watched: &Arc<WatchState>, table: &Arc<OnceLock<Weak<RecvTable>>>) 
 }
 
 impl EndpointPort {
-    /// Opens one, for a context that was attached.
+    /// Opens an endpoint for a context that was attached.
     pub(crate) fn open(
         attachment: &mut Attachment,
         config: EndpointConfig,
@@ -55,8 +55,8 @@ impl EndpointPort {
         let watched = Arc::new(WatchState::new());
         let table: Arc<OnceLock<Weak<RecvTable>>> = Arc::default();
         let changed = on_change(&watched, &table);
-        // What the provider calls, maybe amid a look. The provider keeps nothing by it: what it
-        // drops there would be the last handle of the watch, which wakes too.
+        // The function that the provider calls, perhaps within a poll. It has no strong reference:
+        // if the provider dropped the last handle of the watch, that would wake wakers there.
         let said: Changed = {
             let shared = Arc::downgrade(&attachment.shared);
             let changed = Arc::downgrade(&changed);
@@ -108,7 +108,8 @@ impl EndpointPort {
         attachment.listen()?;
         let (rdma, device) = (port.watched.id, attachment.device().info().name());
         log(|| tracing::debug!(target: "tokio_doca::rdma", rdma, device, "opened"));
-        // It may have changed, or the WorkQ been shut down, before it was known.
+        // The state may have changed, or the WorkQ may have been shut down, before the endpoint was
+        // registered.
         closed();
         Ok(port)
     }
@@ -117,7 +118,7 @@ impl EndpointPort {
         self.endpoint.transport()
     }
 
-    /// Returns what the peer lets this side do.
+    /// Returns what the peer permits this side to do.
     pub(crate) fn peer_permissions(&self) -> Access {
         self.endpoint.peer_permissions()
     }
@@ -131,21 +132,21 @@ impl EndpointPort {
             return RdmaState::Reset;
         }
         let shared = &self.attachment.shared;
-        // Nobody else may look.
+        // No other thread may be polling.
         if shared.ready() {
             shared.turn();
         }
         self.watched.now()
     }
 
-    /// Watches the state. While the watch lives, the device rings for changes too, if Ops are rung
-    /// for and this is a runtime.
+    /// Watches the state. While the watch lives, the device signals changes too, if operations wait
+    /// by events and this thread has a runtime.
     pub(crate) fn watch(&self) -> RdmaWatch {
         RdmaWatch::new(&self.watched, &self.attachment.shared)
     }
 
-    /// Returns how often it was connected, and how often its state turned to Error, as far as was
-    /// noticed.
+    /// Returns how often the Rdma was connected, and how often its state turned to Error, as far as
+    /// was noticed.
     pub(crate) fn transitions(&self) -> (u64, u64) {
         self.watched.update();
         self.watched.transitions()
@@ -156,12 +157,12 @@ impl EndpointPort {
         self.watched.id
     }
 
-    /// The peer's stream has ended in order, for the log.
+    /// Notes for the log that the peer's stream has ended in order.
     pub(crate) fn set_ended(&self) {
         self.watched.set_ended();
     }
 
-    /// Has the log name the peer from now on.
+    /// Makes the log name the peer from now on.
     pub(crate) fn set_peer(&self, peer: String) {
         self.watched.set_peer(peer);
     }
@@ -170,15 +171,15 @@ impl EndpointPort {
         &self.endpoint
     }
 
-    /// Back to Init. Messages that nobody took are dropped.
+    /// Resets the endpoint to Init. Messages that no operation has taken are dropped.
     pub(crate) fn reset(&self) {
         let (rdma, peer) = (self.watched.id, self.watched.peer());
         log(|| tracing::debug!(target: "tokio_doca::rdma", rdma, peer, "reset"));
         let shared = &self.attachment.shared;
         let resetting = self.receives.reset();
         self.endpoint.reset();
-        // What was flushed is collected, so that the memory goes back; and messages that had come
-        // before, so that they are known as such.
+        // Collects the receives that were flushed, so that their memory is given back; and messages
+        // that had come before the reset, so that they are known as such.
         shared.turn();
         drop(resetting);
         shared.notify_line(&*self.receives, false);
@@ -193,12 +194,13 @@ impl EndpointPort {
         &self.attachment.queue
     }
 
-    /// Refuses everything once the WorkQ was shut down.
+    /// Returns `Shutdown` once the WorkQ was shut down.
     pub(in crate::reactor) fn check_open(&self) -> Result<(), JobError> {
         self.attachment.check_open()
     }
 
-    /// If the connection has failed, returns what a receive is refused with until the next reset.
+    /// If the connection has failed, returns the error with which receives are refused until the
+    /// next reset.
     pub(super) fn failure(&self) -> Option<JobError> {
         match self.endpoint.state() {
             EndpointState::Error(cause) => Some(JobError::flushed(cause)),
@@ -210,9 +212,10 @@ impl EndpointPort {
         &self.receives
     }
 
-    /// Posts a receive for each of the rooms, from the first on, for which there is a place, and
-    /// adds their receipts to an empty list. The other rooms stay. If the device refuses one, that
-    /// one and those behind it are not posted.
+    /// Posts a receive for each receive buffer of `rooms`, from the first on, for which there is a
+    /// free entry. Adds their receipts to `receipts`, which must be empty. The other buffers stay
+    /// in `rooms`. If the device refuses a receive, neither that one nor those behind it are
+    /// posted.
     #[inline]
     pub(in crate::reactor) fn post<const N: usize>(
         &self,
@@ -233,9 +236,9 @@ impl EndpointPort {
         if receives.is_empty() {
             return Ok(());
         }
-        // SAFETY: the places have the Leases of the memory, and keep them until the completion was
-        // reaped, or until the device drops the table (`retire`). A place is one receive, and there
-        // are as many as the endpoint was promised.
+        // SAFETY: the entries have the Leases of the memory, and keep them until the completion was
+        // reaped, or until the device drops the table (`retire`). An entry is one receive, and
+        // there are as many as the endpoint was promised.
         let submitted = unsafe { self.endpoint.post_recvs(&receives) };
         let accepted = submitted.accepted.min(receipts.len());
         if table.life() != life {
@@ -255,8 +258,8 @@ impl EndpointPort {
         Err(submitted.refused.unwrap_or(nonsense))
     }
 
-    /// Returns why nothing comes any more that belongs to this life of the endpoint, if it was
-    /// reset or the WorkQ was shut down.
+    /// Returns the reason why nothing more comes that belongs to this life of the endpoint, if it
+    /// was reset or the WorkQ was shut down.
     pub(crate) fn ended_since(&self, life: u32) -> Option<JobError> {
         if self.receives.life() != life {
             return Some(JobError::flushed(JobError::of(Reason::Reset)));
@@ -264,13 +267,13 @@ impl EndpointPort {
         self.check_open().err()
     }
 
-    /// Returns true if there is a message to take. If not, streams without a receive are woken by
-    /// the next.
+    /// Returns true if there is a message to take. If it returns false, the next message wakes
+    /// streams without a receive.
     pub(crate) fn has_message(&self) -> bool {
         self.endpoint.has_message()
     }
 
-    /// Sends a message of these pieces now, if the device can, and while no other job of the
+    /// Sends a message of these pieces now, if the device can, and if no other job of the
     /// connection waits in line.
     pub(crate) fn send_bytes(&self, pieces: &[&[u8]]) -> Option<Result<u64, JobError>> {
         let order = self.attachment.order.as_ref();
@@ -280,9 +283,9 @@ impl EndpointPort {
         self.endpoint.send_bytes(pieces)
     }
 
-    /// Takes the oldest message, if there is one.
+    /// Takes the oldest message into `room`, if there is a message.
     pub(crate) fn take_message(&self, room: RecvBuf) -> Result<Option<Received>, JobError> {
-        // SAFETY: the room has the Lease of the memory until this returns.
+        // SAFETY: `room` has the Lease of the memory until this returns.
         let taken = unsafe { self.endpoint.take_message(&room.segments, room.len) }?;
         let received =
             taken.map(|(arrival, len)| Received::new(len, arrival.opcode(), arrival.immediate()));
@@ -293,7 +296,7 @@ impl EndpointPort {
         Ok(received)
     }
 
-    /// waits in line for a place.
+    /// Puts a receive in line for an entry.
     pub(in crate::reactor) fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
         let (line, order) = (&self.receives.line, &self.receives.order);
         // SAFETY: the table is in an Arc, which the RecvFuture that has the node reaches through
@@ -302,14 +305,15 @@ impl EndpointPort {
         unsafe { line.enqueue_in(Some(order), node, waker) };
     }
 
-    /// Has a stream without a receive woken when the connection ends, or a message waits.
+    /// Puts a stream without a receive into the list that is woken when the connection ends, or
+    /// when a message waits.
     pub(super) fn enqueue_disconnect(&self, node: Pin<&WaitNode>, waker: &Waker) {
         // SAFETY: the list is in an Arc, which the DisconnectWait that has the node reaches through
         // its context until after the node is dropped (field order).
         unsafe { self.watched.waiting.enqueue(node, waker) };
     }
 
-    /// The stream waits no more.
+    /// Takes a stream out of that list.
     pub(super) fn leave_disconnect(&self, node: Pin<&WaitNode>) {
         self.watched.waiting.leave(node);
     }
@@ -320,13 +324,13 @@ impl Drop for EndpointPort {
         self.watched.end();
         self.attachment.shared.core.registry.forget(&*self.receives);
         let keep: KeepAlive = Arc::clone(&self.receives) as KeepAlive;
-        // SAFETY: no handle and no Op is left, so nobody posts; the table has the Leases of all
-        // receives that are posted.
+        // SAFETY: no handle and no operation is left, so that nothing posts; the table has the
+        // Leases of all receives that are posted.
         unsafe { self.endpoint.retire(keep) };
         let shared = &self.attachment.shared;
         if !shared.mode.load().is_busy() {
-            // Nobody may wait for anything, and a look lets go of what it had. Not here: wakers are
-            // user code.
+            // No operation may be waiting, so this signals: a poll then releases what the device
+            // had of the endpoint. Not here: wakers are code of the application.
             shared.events.ring();
         }
     }

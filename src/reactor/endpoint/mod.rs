@@ -1,8 +1,8 @@
-//! The endpoint of an Rdma on a WorkQ (`queue_pair`), and what is awaited there besides jobs:
+//! The endpoint of an Rdma on a WorkQ (`endpoint_port`), and what tasks await there besides jobs:
 //! receives (`recv`), the end of the connection while no receive is posted (`disconnect_wait`), and
-//! changes of its state (`watch`).
+//! changes of its state (`watch`). `recv_batch` posts several receives together.
 //!
-//! These files import `waiting` and the rooms below it. The table of receives is in `tables`.
+//! These files import `waiting` and the folders below it. The table of receives is in `tables`.
 
 mod disconnect_wait;
 mod endpoint_port;

@@ -1,4 +1,4 @@
-//! One receive on its way, inside an Op: from the first poll to its message.
+//! The future of one receive inside an operation: from the first poll to its message.
 //!
 //! ```text
 //!   Idle --> Posted (a place of its own, or an orphan's) --> Finished
@@ -36,17 +36,17 @@ use crate::reactor::workq::{HasAttachment, Shared};
 use crate::sync::atomic::fence;
 use crate::sync::{WaitNode, discard};
 
-/// What a receive is for: a context, and a destination.
+/// The context and the destination of a receive.
 pub(crate) trait Receiver: HasAttachment {
     fn port(&self) -> &EndpointPort;
 
-    /// Refuses what no message can be put into.
+    /// Refuses a destination that no message can be put into.
     fn check(&self) -> Result<(), JobError>;
 
     /// Leases the destination.
     fn begin(&self) -> Result<RecvBuf, JobError>;
 
-    /// Copies what landed in memory of another Op's to the destination.
+    /// Copies a message to the destination that landed in the memory of another operation.
     fn adopt(&self, landed: &RecvCompletion) -> Result<(), JobError>;
 
     /// Returns true if this is a Lease on the destination.
@@ -56,30 +56,30 @@ pub(crate) trait Receiver: HasAttachment {
 #[derive(Debug)]
 enum State {
     Idle,
-    /// In line for a place.
+    /// In line for an entry.
     Queued {
         spin: Spin,
-        /// The device rings for the end of the connection: the operations that have the places may
-        /// never be polled.
+        /// Has the device signal the end of the connection: the operations that have the entries
+        /// may never be polled.
         _watching: Watching,
     },
     Posted(Receipt, Spin),
-    /// It was not posted.
+    /// The receive was not posted.
     LaunchError(JobError),
     Finished,
 }
 
-/// Pinned in an Op.
+/// The receive of an operation, pinned in it.
 #[pin_project(PinnedDrop)]
 pub struct RecvFuture<R: Receiver> {
-    // Dropped before the context, which keeps its list.
+    // Dropped before the context, which keeps the node's list alive.
     #[pin]
     node: WaitNode,
     receiver: R,
     state: State,
 }
 
-/// A receive, as it is waited for.
+/// A posted receive, as an operation waits for it.
 pub(in crate::reactor) struct Posted<'a>(
     pub(in crate::reactor) &'a RecvTable,
     pub(in crate::reactor) Receipt,
@@ -112,7 +112,7 @@ impl<R: Receiver> RecvFuture<R> {
         &self.receiver
     }
 
-    /// Posts now, or says why not: nothing waits.
+    /// Posts the receive now, or returns why it cannot. It never waits.
     #[inline(always)]
     pub(crate) fn start(&mut self) -> Result<(), JobError> {
         ready_to_wait(&self.receiver)?;
@@ -120,8 +120,8 @@ impl<R: Receiver> RecvFuture<R> {
         Ok(())
     }
 
-    /// Posts now, for a loop of the caller's own, or says why not: nothing waits. The flight is
-    /// idle, and stays so.
+    /// Posts the receive now for the caller's own loop, or returns why it cannot. It never waits.
+    /// The future stays idle.
     pub(crate) fn post(&self, user_data: u64) -> Result<(), JobError> {
         let receiver = &self.receiver;
         receiver.attachment().check_open()?;
@@ -132,7 +132,7 @@ impl<R: Receiver> RecvFuture<R> {
         {
             None
         } else {
-            // Its message is for the next one, if this one has no room for it.
+            // If this destination is too small for the message, the next receive gets it.
             let room = receiver.begin();
             Some(room.inspect_err(|_| abandon(receiver.port(), receipt))?)
         };
@@ -148,8 +148,8 @@ impl<R: Receiver> RecvFuture<R> {
         Ok(())
     }
 
-    /// Posts it, or waits in line for a place. The receive is the caller's then, and this future
-    /// has completed.
+    /// Posts the receive, or waits in line for an entry. Once it is posted the caller has the
+    /// receive, and this future has completed.
     pub(crate) fn poll_place(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -163,8 +163,8 @@ impl<R: Receiver> RecvFuture<R> {
         })
     }
 
-    /// Begins it, if it has not begun: it is posted then, or refused. Answers under which policy,
-    /// if it was posted at once.
+    /// Begins the receive, if it has not begun: then it is posted or refused. Returns the policy
+    /// under which it was posted, if it was posted at once.
     fn poll_begin(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Policy>> {
         let this = self.project();
         let mut begun_under = None;
@@ -199,10 +199,12 @@ impl<R: Receiver> RecvFuture<R> {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Received, JobError>> {
         let fresh = matches!(self.state, State::Idle | State::Queued { .. });
-        // Posted first, or put in line, whatever the budget: others may not pass it meanwhile.
+        // Posted first, or put in line, whatever the budget: other receives may not pass it
+        // meanwhile.
         let begun_under = ready!(self.as_mut().poll_begin(cx));
         let this = self.project();
-        // Before it is looked at: what is dropped now hands its message on.
+        // Before the receive is checked: if the future is dropped now, its message goes to the next
+        // receive.
         let budget = if fresh {
             ready!(budget::proceed(cx));
             None
@@ -220,8 +222,8 @@ impl<R: Receiver> RecvFuture<R> {
             _ => panic!("an Op was polled after it had finished"),
         };
         let ended = ready!(poll_posted(this.receiver, receipt, begun_under, spin, cx));
-        // First: what follows may panic in a subscriber of the user's, and the place is this one's
-        // no more.
+        // First: what follows may panic in a subscriber of the application, and the entry no longer
+        // belongs to this future.
         *this.state = State::Finished;
         match budget {
             Some(budget) => budget.made_progress(),
@@ -232,7 +234,7 @@ impl<R: Receiver> RecvFuture<R> {
     }
 }
 
-/// Returns whether one can begin: somebody must hear of its end. Answers as the policy says.
+/// Checks that a receive can begin, and that this runtime will notice its end. Returns the policy.
 fn ready_to_wait(receiver: &impl Receiver) -> Result<Policy, JobError> {
     receiver.attachment().check_open()?;
     receiver.check()?;
@@ -244,7 +246,8 @@ fn ready_to_wait(receiver: &impl Receiver) -> Result<Policy, JobError> {
     Ok(policy)
 }
 
-/// Returns the oldest orphan, or a place of its own; `None` if there is neither.
+/// Adopts the oldest orphan, or posts a receive. Returns `None` if there is neither an orphan nor a
+/// free entry.
 #[inline(always)]
 fn post(receiver: &impl Receiver) -> Result<Option<Receipt>, JobError> {
     let port = receiver.port();
@@ -255,14 +258,14 @@ fn post(receiver: &impl Receiver) -> Result<Option<Receipt>, JobError> {
         let mut room = ArrayVec::from([receiver.begin()?]);
         let mut receipt = ArrayVec::<Receipt, 1>::new();
         port.post(&mut room, &mut receipt)?;
-        // Another one's memory was leased meanwhile, and may have become an orphan.
+        // The memory of another receive was leased meanwhile, and it may have become an orphan.
         if !receipt.is_empty() || port.receives().available() == 0 {
             return Ok(receipt.pop());
         }
     }
 }
 
-/// Posts without waiting in line, or says why not.
+/// Posts a receive without waiting in line, or returns why it cannot.
 #[inline(always)]
 fn post_now(receiver: &impl Receiver) -> Result<Receipt, JobError> {
     let receives = receiver.port().receives();
@@ -273,7 +276,7 @@ fn post_now(receiver: &impl Receiver) -> Result<Receipt, JobError> {
     receipt.ok_or_else(|| JobError::new(Reason::RecvQueueFull, receives.size() as u64, 0))
 }
 
-/// Waits in line for a place, and posts.
+/// Waits in line for an entry, and posts the receive.
 fn post_in_line(
     receiver: &impl Receiver,
     spin: &mut Spin,
@@ -302,8 +305,8 @@ fn post_in_line(
 }
 
 /// Waits for the end of a receive that is posted. `begun` is the policy under which it was posted,
-/// if that was in this very poll. An error says that nobody would hear of the end; the receive is
-/// still posted. The caller must call [`settle`] with what this answers.
+/// if it was posted in this very poll. An error says that no runtime or loop would notice the end;
+/// the receive is still posted. The caller must call [`settle`] with the result.
 pub(crate) fn poll_posted(
     receiver: &impl Receiver,
     receipt: Receipt,
@@ -312,16 +315,16 @@ pub(crate) fn poll_posted(
     cx: &mut Context<'_>,
 ) -> Poll<Result<(), JobError>> {
     let (attachment, receives) = (receiver.attachment(), receiver.port().receives());
-    // Another policy by now is for the next poll, as for Jobs.
+    // If the policy has changed, the next poll follows the new one, as for jobs.
     let policy = begun.unwrap_or_else(|| attachment.shared.policy());
     let posted = Posted(receives, receipt);
-    // An adopted receive may have completed already: it is no fresh one.
+    // An adopted receive may have completed already: it is not fresh.
     let fresh = begun.is_some() && !receipt.adopted;
     match attachment.poll_end(&posted, fresh, policy, spin, cx) {
         Poll::Ready(Waited::Over(())) => Poll::Ready(Ok(())),
         Poll::Ready(Waited::Lost(error)) => Poll::Ready(Err(error)),
         Poll::Pending => {
-            // After it can be found asleep: pairs with `Shutdown`.
+            // After the receive can be found asleep: pairs with `Shutdown`.
             fence(Ordering::SeqCst);
             match attachment.check_open() {
                 Ok(()) => Poll::Pending,
@@ -331,8 +334,8 @@ pub(crate) fn poll_posted(
     }
 }
 
-/// Brings the message of a receive to its destination, or leaves it to the next receive, as the
-/// wait for it has `ended`.
+/// Brings the message of a receive to its destination, or leaves it to the next receive. `ended` is
+/// the result of the wait for it.
 #[inline(always)]
 pub(crate) fn settle(
     receiver: &impl Receiver,
@@ -344,8 +347,8 @@ pub(crate) fn settle(
     receive(shared, receives, receipt, |landed| receiver.adopt(landed))
 }
 
-/// It has completed: the message comes to its destination. `adopt` copies it from where another one
-/// wanted it.
+/// Brings the message of a receive that has completed to its destination. `adopt` copies the
+/// message of an adopted receive, which lies in the memory of another operation.
 #[inline(always)]
 fn receive(
     shared: &Shared,
@@ -397,7 +400,7 @@ impl PostedRecv {
         let (receives, receipt) = (&*self.receives, self.receipt);
         if !receives.is_over(receipt) {
             receives.register(receipt, waker);
-            // After it can be found: pairs with the end of the Rdma, and with `Shutdown`.
+            // After the receive can be found: pairs with the end of the Rdma, and with `Shutdown`.
             fence(Ordering::SeqCst);
         }
         if !receives.is_over(receipt) {
@@ -422,7 +425,7 @@ impl PostedRecv {
     }
 }
 
-/// Nobody waits for a receive any more: what comes is for the next.
+/// Leaves a receive that its operation no longer waits for: the next receive gets its message.
 pub(crate) fn abandon(port: &EndpointPort, receipt: Receipt) {
     let receives = port.receives();
     give_up(port.shared(), receives, receives.abandon(receipt));
@@ -442,7 +445,7 @@ impl<R: Receiver> PinnedDrop for RecvFuture<R> {
         let this = self.project();
         match *this.state {
             State::Posted(receipt, _) => abandon(this.receiver.port(), receipt),
-            // A place in line is left by the node's own drop; a notification is passed on there.
+            // The node's own drop leaves the line, and passes a notification on.
             State::Idle | State::Queued { .. } | State::LaunchError(_) | State::Finished => {}
         }
     }

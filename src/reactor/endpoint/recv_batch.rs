@@ -1,4 +1,4 @@
-//! Receives that are posted together, and waited for without a future each.
+//! Receives that are posted together, and do not have a future each.
 
 use arrayvec::ArrayVec;
 
@@ -7,7 +7,7 @@ use super::recv::Receiver;
 use crate::error::JobError;
 use crate::reactor::tables::{Receipt, RecvBuf};
 
-/// The most jobs, or receives, that a device is given in one call.
+/// The maximum number of jobs, or receives, that a device is given in one call.
 pub(crate) const SUBMIT_BATCH: usize = 32;
 
 /// Destinations that are leased, and for which receives are to be posted.
@@ -18,14 +18,15 @@ impl RecvBatch {
         RecvBatch(ArrayVec::new())
     }
 
-    /// Leases one more destination, of [`SUBMIT_BATCH`] at most.
+    /// Leases one more destination. A batch has at most [`SUBMIT_BATCH`] of them.
     pub(crate) fn add(&mut self, receiver: &impl Receiver) -> Result<(), JobError> {
         self.0.push(receiver.begin()?);
         Ok(())
     }
 
-    /// Posts them in order, and adds their receipts to an empty list: fewer, if there are fewer
-    /// places, or the device refuses one. The rest of the batch is for the caller to drop.
+    /// Posts the receives in order, and adds their receipts to `receipts`, which must be empty. It
+    /// posts fewer if there are fewer free entries, or if the device refuses one. The caller drops
+    /// the rest of the batch.
     pub(crate) fn post(
         &mut self,
         port: &EndpointPort,
@@ -34,7 +35,7 @@ impl RecvBatch {
         port.check_open()?;
         let shared = port.shared();
         if !shared.policy().is_busy() {
-            // Somebody must hear of their end.
+            // This runtime must receive the events of their ends.
             shared.events.register(shared)?;
         }
         port.post(&mut self.0, receipts)

@@ -1,7 +1,7 @@
-//! The state of an Rdma, and who waits for it to change.
+//! The state of an Rdma, and the watchers that wait for it to change.
 //!
-//! A watcher gets the state by value, so that no lock of this module is held while user code runs:
-//! a watcher may reset or connect the Rdma from the state that it has just read.
+//! A watcher gets the state by value, so that no lock of this module is held while code of the
+//! application runs: a watcher may reset or connect the Rdma from the state that it has just read.
 #![expect(unsafe_code, reason = "pins nodes of the list of watchers")]
 
 use std::fmt;
@@ -50,7 +50,7 @@ use crate::sync::{Mutex, WaitNode, Waiters, lock, log};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "doca_rdma_state")]
 pub enum RdmaState {
-    /// Its WorkQ was shut down.
+    /// The WorkQ of the Rdma was shut down.
     #[doc(alias = "DOCA_RDMA_STATE_RESET")]
     Reset,
     /// The Rdma can be exported and connected, and takes receives.
@@ -67,9 +67,9 @@ pub enum RdmaState {
 
 /// The state of one Rdma, as its watchers know it.
 pub(in crate::reactor) struct WatchState {
-    /// Names the Rdma in the log: a number that no other one of this process has.
+    /// The number by which the log names the Rdma: no other one of this process has it.
     pub(super) id: u64,
-    /// The peer of the stream that it belongs to, for the log.
+    /// The peer of the stream that the Rdma belongs to, for the log.
     peer: OnceLock<String>,
     known: Mutex<Known>,
     /// Watchers that wait for the next change, and streams that have no receive posted, which wait
@@ -82,13 +82,13 @@ pub(in crate::reactor) struct WatchState {
 
 struct Known {
     state: RdmaState,
-    /// How often it was Connected, and how often Error.
+    /// How often the state was Connected, and how often Error.
     transitions: (u64, u64),
-    /// Counts the changes, so that a watcher can tell whether it has seen the last one.
+    /// The number of changes, by which a watcher can tell whether it has seen the last one.
     changes: u64,
     /// The Rdma was dropped: the state does not change any more.
     gone: bool,
-    /// The peer's stream has ended in order: that it leaves then is no fault.
+    /// The peer's stream has ended in order: that the peer then leaves is no fault.
     ended: bool,
 }
 
@@ -111,17 +111,17 @@ impl WatchState {
         }
     }
 
-    /// Names the endpoint whose state this is.
+    /// Stores the endpoint whose state this is.
     pub(super) fn set_endpoint(&self, endpoint: &Arc<dyn Endpoint>) {
         let _ = self.endpoint.set(Arc::downgrade(endpoint));
     }
 
-    /// Has the log name the peer from now on.
+    /// Makes the log name the peer from now on.
     pub(super) fn set_peer(&self, peer: String) {
         _ = self.peer.set(peer);
     }
 
-    /// The peer's stream has ended in order.
+    /// Notes that the peer's stream has ended in order.
     pub(super) fn set_ended(&self) {
         lock(&self.known).ended = true;
     }
@@ -130,7 +130,7 @@ impl WatchState {
         self.peer.get().map(display)
     }
 
-    /// The WorkQ was shut down: the state is Reset from now on.
+    /// Makes the state Reset from now on, since the WorkQ was shut down.
     pub(in crate::reactor) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
     }
@@ -150,13 +150,12 @@ impl WatchState {
         }
     }
 
-    /// Asks the endpoint.
+    /// Returns the state, for which it asks the endpoint.
     pub(in crate::reactor) fn now(&self) -> RdmaState {
         self.state_of(self.endpoint().as_deref())
     }
 
-    /// Asks the endpoint, and wakes those that wait for a change if the answer is another one than
-    /// before.
+    /// Asks the endpoint for its state. If the state has changed, wakes the watchers.
     pub(in crate::reactor) fn update(&self) {
         // Dropped after the lock: this may be the last handle.
         let endpoint = self.endpoint();
@@ -179,7 +178,7 @@ impl WatchState {
         self.log(state, ended);
     }
 
-    /// Writes the new state to the log. The caller has no locks. That a peer leaves is no fault.
+    /// Writes the new state to the log. The caller has no locks. It is no error if a peer leaves.
     fn log(&self, state: RdmaState, ended: bool) {
         let (rdma, peer) = (self.id, self.peer());
         let leaves = |cause: JobError| {
@@ -196,7 +195,7 @@ impl WatchState {
         });
     }
 
-    /// The Rdma was dropped.
+    /// Marks the Rdma as dropped, and wakes the watchers.
     pub(in crate::reactor) fn end(&self) {
         lock(&self.known).gone = true;
         self.waiting.wake_all();
@@ -204,7 +203,7 @@ impl WatchState {
         log(|| debug!(target: "tokio_doca::rdma", rdma, peer, "closed"));
     }
 
-    /// Returns how often it was connected, and how often its state turned to Error.
+    /// Returns how often the Rdma was connected, and how often its state turned to Error.
     pub(super) fn transitions(&self) -> (u64, u64) {
         lock(&self.known).transitions
     }
@@ -214,8 +213,8 @@ impl WatchState {
         (known.state, known.changes)
     }
 
-    /// Returns the state and the number of the last change if a watcher that has `seen` so many
-    /// changes has missed one.
+    /// Returns the state and the number of changes if that number is not `seen`, so that the
+    /// watcher has missed a change.
     pub(in crate::reactor) fn changed_since(&self, seen: u64) -> Poll<Option<(RdmaState, u64)>> {
         let known = lock(&self.known);
         match known.changes {
@@ -226,8 +225,8 @@ impl WatchState {
     }
 }
 
-/// Watches the state of an [`Rdma`](crate::Rdma): see [`Rdma::watch`](crate::Rdma::watch). Clones
-/// watch on their own, from the change that this one has seen last.
+/// Watches the state of an [`Rdma`](crate::Rdma): see [`Rdma::watch`](crate::Rdma::watch). A clone
+/// watches by itself, from the change on that the original has seen last.
 ///
 /// ```
 /// # use tokio_doca::{rdma::RdmaState, Rdma};
@@ -250,7 +249,7 @@ impl WatchState {
 pub struct RdmaWatch {
     watched: Arc<WatchState>,
     seen: u64,
-    /// While this lives, the device rings for changes.
+    /// While this lives, the device signals changes.
     _watching: Watching,
     shared: Weak<Shared>,
 }
@@ -274,8 +273,8 @@ impl RdmaWatch {
     }
 
     /// Waits for a change since this watch was made, or since the last call, and returns the state.
-    /// Changes that follow quickly on one another count as one. Returns `None` once the Rdma was
-    /// dropped and its last change was returned.
+    /// Changes in quick succession count as one. Returns `None` once the Rdma was dropped and its
+    /// last change was returned.
     ///
     /// # Cancel safety
     ///
@@ -309,11 +308,11 @@ impl RdmaWatch {
     }
 
     /// Waits until `right` accepts the state, which may be the present one, and returns that state.
-    /// Returns `None` if the Rdma was dropped before.
+    /// Returns `None` if the Rdma is dropped before that.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing but the changes that `right` has refused.
+    /// Dropping the future loses only the changes that `right` has refused.
     pub async fn wait_for(
         &mut self,
         mut right: impl FnMut(RdmaState) -> bool,

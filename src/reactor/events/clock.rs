@@ -1,4 +1,4 @@
-//! The clock of a WorkQ, and a timerfd that rings by it. `modelled.rs` stands for both under loom.
+//! The clock of a WorkQ, and a timerfd that signals by it. `modelled.rs` replaces both under loom.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ impl Clock {
         Clock(Instant::now())
     }
 
-    /// Returns the nanoseconds since it was made.
+    /// Returns the nanoseconds since the clock was made.
     #[inline]
     pub(in crate::reactor) fn now(&self) -> u64 {
         self.0.elapsed().as_nanos() as u64
@@ -28,8 +28,9 @@ impl Timerfd {
         TimerFd::new(ClockId::CLOCK_MONOTONIC, flags).map(Timerfd)
     }
 
-    /// Rings once, at `due` on the clock of the WorkQ, or at once if that has passed. Replaces the
-    /// time before; the kernel takes back a ring that nobody has heard yet.
+    /// Sets the timerfd to signal once, at `due` on the clock of the WorkQ, or at once if that has
+    /// passed. This replaces the time set before; the kernel takes back a signal that was not
+    /// received yet.
     pub(in crate::reactor) fn set(&self, clock: &Clock, due: u64) -> nix::Result<()> {
         let left = Duration::from_nanos(due.saturating_sub(clock.now()).max(1));
         let once = Expiration::OneShot(TimeSpec::from_duration(left));

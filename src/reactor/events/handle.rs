@@ -1,20 +1,23 @@
 //! The event handle on Tokio: one `AsyncFd` per runtime, with the fan-out waker in it.
 //!
-//! There is no driver task. Woken by Tokio's driver, the fan-out waker clears readiness, registers
-//! itself again, arms if anybody waits, and then reaps. Nothing reads the eventfd: Tokio's epoll is
-//! edge-triggered, each write is an edge.
+//! There is no driver task. When Tokio's driver wakes it, the fan-out waker clears readiness,
+//! registers itself again, arms if a future waits, and then reaps. The eventfd is never read:
+//! Tokio's epoll is edge-triggered, and each write is an edge.
 //!
-//! - It holds a `Weak`: waker, WorkQ and AsyncFd would keep each other for ever.
+//! - The waker holds a `Weak`: waker, WorkQ and AsyncFd would otherwise keep each other alive for
+//!   ever.
 //! - Readiness is polled under `unconstrained`: with a spent budget Tokio wakes the waker at once,
-//!   which would poll again, until the stack ends.
-//! - It is registered at the first Pending on a runtime, since an idle or blocked runtime must not
-//!   hold up another's Ops.
-//! - If the runtime goes, all who wait are woken, and register anew where they are polled next.
-//! - The clear loop is bounded: a hang-up cannot be cleared.
+//!   which would poll again, until the stack overflows.
+//! - The handle is registered at the first Pending on a runtime, since an idle or blocked runtime
+//!   must not delay operations on other runtimes.
+//! - If the runtime is shut down, all futures that wait are woken, and register anew where they are
+//!   polled next.
+//! - The loop that clears is bounded: a hang-up cannot be cleared.
 //!
-//! A loop of the caller's own gets an epoll descriptor that spans all sources, from the first time
-//! it asks on: it stays the same, whatever is attached later. Who reads the eventfd for it takes
-//! the edge from Tokio's epoll, and so does a turn itself ([`crate::reactor::loops::own_loop`]).
+//! The caller's own loop gets an epoll descriptor that spans all sources. It is made when the
+//! caller first asks for it, and stays the same, whatever is attached later. A loop that reads the
+//! eventfd takes the edge from Tokio's epoll, so it also takes a turn itself
+//! ([`crate::reactor::loops::own_loop`]).
 #![expect(unsafe_code, reason = "AsyncFd must be promised an open descriptor")]
 
 use std::future::{Future, poll_fn};
@@ -39,41 +42,41 @@ use crate::device::Signal;
 use crate::error::{Error, JobError, Reason, Result};
 use crate::sync::{Process, lock, log};
 
-/// How many runtimes can await one WorkQ.
+/// The maximum number of runtimes that can await one WorkQ.
 const RUNTIMES: usize = 4;
-/// How often readiness is cleared in one turn.
+/// The maximum number of times that readiness is cleared in one turn.
 const CLEARS: usize = 8;
-/// How many sources of events are looked at in one call: those of all devices, and the signal.
+/// The maximum number of event sources that one call reads: those of all devices, and the signal.
 const SOURCES: usize = 16;
 /// Inside the handle each event is reported once.
 const EDGES: EpollFlags = EpollFlags::EPOLLIN.union(EpollFlags::EPOLLET);
 
-/// Who has the event handle, and attends to its events.
+/// The owner of the event handle, which handles its events.
 pub(in crate::reactor) trait Driven: Send + Sync + 'static {
     fn events(&self) -> &Events;
 
-    /// Takes a descriptor beside the signal into the event handle. The caller takes a turn as soon
-    /// as it has no locks: code of the application's may run in it.
+    /// Adds a descriptor beside the signal to the event handle. The caller takes a turn as soon as
+    /// it has no locks: code of the application may run in it.
     ///
     /// # Errors
     ///
     /// `OperatingSystem` if the kernel refuses it.
     fn nest(&self, fd: BorrowedFd<'_>) -> Result<()>;
 
-    /// The event handle has turned readable.
+    /// Handles an event, after the event handle has turned readable.
     fn event_turn(&self);
 
-    /// Makes all that wait poll again: the runtime on which some of them waited is gone.
+    /// Makes all futures that wait poll again: the runtime of some of them was shut down.
     fn wake_all(&self);
 
-    /// Something that was posted for the caller's own loop is to be polled.
+    /// Notifies the caller's own loop that something it has posted is to be polled.
     fn fire(&self);
 }
 
-/// The event handle, and where it is registered.
+/// The event handle, and the runtimes that it is registered with.
 pub(in crate::reactor) struct Events {
     signal: Arc<Signal>,
-    /// In a model: the task that hears the event handle.
+    /// In a model: the task that waits for the event handle.
     #[cfg(tokio_doca_loom)]
     pub(in crate::reactor) driver: crate::sync::Mutex<Option<Waker>>,
     /// Spans the signal and the descriptors of queues that have their own.
@@ -89,13 +92,13 @@ struct EventHandleInner {
     sources: [Option<Arc<Source>>; RUNTIMES],
     /// Why runtimes could not be registered again, for the log.
     lost: ArrayVec<JobError, RUNTIMES>,
-    /// The runtime without I/O that a drop met last: it is not asked again.
+    /// The runtime without I/O that a drop has met last: it is not asked again.
     without_io: Option<runtime::Id>,
 }
 
 /// One runtime's registration.
 struct Source {
-    /// There until this is dropped.
+    /// Present until this is dropped.
     fd: Option<AsyncFd<OwnedFd>>,
     process: Process,
     runtime: Handle,
@@ -141,7 +144,7 @@ impl Events {
         }
     }
 
-    /// Time may pass as far as the timer is set: the driver of a model hears that.
+    /// In a model, notifies the driver that time may pass as far as the timer is set.
     #[inline(always)]
     pub(super) fn timer_is_set(&self) {
         #[cfg(tokio_doca_loom)]
@@ -152,23 +155,23 @@ impl Events {
         lock(&self.inner)
     }
 
-    /// Takes a descriptor into the event handle. Returns false if a runtime that was registered is
-    /// no more.
+    /// Adds a descriptor to the event handle. Returns false if a runtime that was registered no
+    /// longer is.
     pub(in crate::reactor) fn nest(&self, fd: BorrowedFd<'_>) -> Result<bool> {
         let mut inner = self.inner();
         let nest = self.span(&inner, None)?;
         nest.add(fd, EpollEvent::new(EDGES, 1))
             .map_err(|errno| Error::os(None, "epoll", errno.into()))?;
         inner.several = true;
-        // The handle is another one now. The party that waits, or has left an orphan, must hear of
-        // it where it was registered.
+        // The handle is another one now. A future that waits, or that has left an orphan, must be
+        // woken by it on the runtime where the old handle was registered.
         let old = std::mem::replace(&mut inner.sources, [const { None }; RUNTIMES]);
         let mut all = true;
         for source in old.iter().flatten() {
             let _runtime = source.runtime.enter();
             let (driven, runtime) = (source.driven.clone(), source.runtime.clone());
             if let Err(error) = inner.register(nest.0.as_fd(), driven, runtime) {
-                // One for each runtime is enough to say why.
+                // One error for each runtime is enough to say why.
                 let _ = inner.lost.try_push(error);
                 all = false;
             }
@@ -178,8 +181,8 @@ impl Events {
         Ok(all)
     }
 
-    /// Logs which runtimes were lost. A subscriber is code of the application's: the caller has no
-    /// lock.
+    /// Logs which runtimes were lost. The caller has no lock, since a subscriber is code of the
+    /// application.
     #[cold]
     pub(in crate::reactor) fn log_lost(&self) {
         let lost = std::mem::take(&mut self.inner().lost);
@@ -188,18 +191,19 @@ impl Events {
         }
     }
 
-    /// Registers the handle with the runtime that polls, if it is not yet.
+    /// Registers the handle with the runtime that polls, unless it is registered already.
     ///
     /// # Errors
     ///
-    /// `BadState` without a runtime, or beyond four runtimes. In `WorkQ::block_on` the thread
-    /// itself looks, and with a handle that the caller has, the caller's loop does.
+    /// `BadState` without a runtime, or beyond four runtimes. Without a runtime it succeeds in
+    /// `WorkQ::block_on`, where the thread itself polls, and while the event handle is lent to the
+    /// caller's own loop, which polls then.
     ///
     /// # Panics
     ///
     /// In a runtime without I/O, as all of Tokio's types for descriptors do: Tokio has no query for
-    /// it. Who begins calls this before it has a Slot or a place in a list; what was begun on
-    /// another runtime is left by its drop.
+    /// it. An operation that begins calls this before it has a slot or is in a list; an operation
+    /// that began on another runtime is left by its drop.
     #[inline]
     pub(in crate::reactor) fn register<T: Driven>(&self, driven: &Arc<T>) -> Result<(), JobError> {
         let Ok(handle) = Handle::try_current() else {
@@ -209,7 +213,7 @@ impl Events {
         if inner.has(&handle) {
             return Ok(());
         }
-        // A thread that looks by itself may have entered a runtime, for its timers.
+        // A thread that polls by itself may have entered a runtime, for its timers.
         if this_thread::is_in_own_loop(&**driven) || this_thread::is_in_block_on(&**driven) {
             return Ok(());
         }
@@ -226,8 +230,8 @@ impl Events {
         inner.register(fd, driven, handle)
     }
 
-    /// Registers as `register` does, for what may neither fail nor panic, such as a drop. Returns
-    /// whether somebody hears of events here.
+    /// Registers as `register` does, for callers that may neither fail nor panic, such as a drop.
+    /// Returns true if this thread's runtime or loop receives events.
     #[cold]
     pub(in crate::reactor) fn try_register<T: Driven>(&self, driven: &Arc<T>) -> bool {
         let Ok(runtime) = Handle::try_current() else {
@@ -247,7 +251,7 @@ impl Events {
         }
     }
 
-    /// There is no runtime here.
+    /// Returns an error unless a thread or loop polls for the WorkQ; there is no runtime here.
     #[cold]
     fn heard_elsewhere<T: Driven>(&self, driven: &T) -> Result<(), JobError> {
         let is_heard = self.lent.load(Ordering::Relaxed) || this_thread::is_in_block_on(driven);
@@ -257,15 +261,16 @@ impl Events {
         Err(JobError::of(Reason::NoRuntime))
     }
 
-    /// One descriptor for all there is and will be: the caller's loop listens from now on.
+    /// Returns one descriptor for all sources, present and future. The caller's loop waits for it
+    /// from now on.
     pub(in crate::reactor) fn lend(&self) -> Result<BorrowedFd<'_>> {
         let nest = self.span(&self.inner(), "WorkQ::event_handle")?;
         self.lent.store(true, Ordering::Relaxed);
         Ok(nest.0.as_fd())
     }
 
-    /// Returns the epoll descriptor over all sources. The caller holds the lock, so that there is
-    /// one.
+    /// Returns the epoll descriptor over all sources. The caller holds the lock, so that only one
+    /// is made.
     fn span(
         &self,
         _inner: &EventHandleInner,
@@ -282,33 +287,33 @@ impl Events {
         Ok(self.nest.get_or_init(|| nest))
     }
 
-    /// Sleeps until the event handle is readable, or `bell` rings. Returns whether the handle is.
+    /// Sleeps until the event handle is readable, or `bell` is signalled. Returns true if the
+    /// handle is.
     ///
     /// # Errors
     ///
-    /// `OperatingSystem` if there is no descriptor for it. Nothing was waited for, then.
+    /// `OperatingSystem` if the kernel has no descriptor. Then this has not waited.
     pub(in crate::reactor) fn wait(&self, bell: &Signal) -> Result<bool> {
         let nest = self.span(&self.inner(), "WorkQ::block_on")?;
         let mut fds = [nest.0.as_fd(), bell.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-        // A signal handler that ran meanwhile is a reason to look as well.
+        // A signal handler that ran meanwhile is a reason to poll as well.
         let interrupted = poll(&mut fds, PollTimeout::NONE).is_err();
         Ok(interrupted || fds[0].any().unwrap_or(true))
     }
 
-    /// Makes the handle of the caller's loop quiet: nothing that rang before is seen there any
-    /// more.
+    /// Makes the handle of the caller's loop quiet: it no longer shows earlier signals.
     pub(in crate::reactor) fn quiet(&self) {
         self.signal.quiet();
         let several = self.inner().several;
         if let Some(nest) = self.nest.get().filter(|_| several) {
-            // What was read is not reported any more; what cannot be read (a hang-up) is reported
-            // once.
+            // A source that was read is no longer reported; one that cannot be read (a hang-up) is
+            // reported once.
             let mut events = [EpollEvent::empty(); SOURCES];
             let _ = nest.wait(&mut events, EpollTimeout::ZERO);
         }
     }
 
-    /// The runtime of this source is gone.
+    /// Removes the registration of a runtime that was shut down.
     fn forget(&self, source: &Arc<Source>) {
         let mut inner = self.inner();
         let known = inner.sources.iter_mut().find(|known| {
@@ -346,8 +351,8 @@ impl EventHandleInner {
         let Some(free) = self.sources.iter_mut().find(|source| source.is_none()) else {
             return Err(JobError::new(Reason::TooManyRuntimes, RUNTIMES as u64, 0));
         };
-        // A descriptor of its own: epoll knows a registration by descriptor, and ours may stand in
-        // several.
+        // A descriptor of its own: epoll identifies a registration by its descriptor, and the
+        // handle may be registered several times.
         let fd = fd.try_clone_to_owned().map_err(errno)?;
         // SAFETY: an OwnedFd stays open and the same until the AsyncFd drops it.
         let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
@@ -368,8 +373,8 @@ impl EventHandleInner {
 }
 
 impl Drop for Source {
-    /// A child of fork(2) shares the runtime's epoll descriptor: what it removed there, its parent
-    /// would hear of no more.
+    /// A child of fork(2) shares the runtime's epoll descriptor: if it removed the registration,
+    /// its parent would no longer receive events.
     fn drop(&mut self) {
         if !self.process.is_current() {
             std::mem::forget(self.fd.take());
@@ -378,7 +383,7 @@ impl Drop for Source {
 }
 
 impl Source {
-    /// Clears readiness and puts the waker back. `Err`: the runtime is gone.
+    /// Clears readiness and puts the waker back. Fails if the runtime was shut down.
     fn rearm(&self, waker: &Waker) -> io::Result<()> {
         let mut cx = Context::from_waker(waker);
         let Some(fd) = &self.fd else { return Ok(()) };

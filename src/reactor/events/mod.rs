@@ -1,11 +1,11 @@
-//! The event handle of a WorkQ, and what rings in it.
+//! The event handle of a WorkQ, and what signals it.
 //!
-//! `handle` registers it with Tokio's runtimes and lends it to a loop of the caller's own. `timer`
-//! is the timerfd inside it. `this_thread` knows what the running thread does for a WorkQ, so that
-//! nothing is registered where the thread itself looks. `clock` has the time; `modelled` stands for
+//! `handle` registers it with Tokio's runtimes and lends it to the caller's own loop. `timer` is
+//! the timerfd inside it. `this_thread` knows what the running thread does for a WorkQ, so that no
+//! runtime is registered where the thread itself polls. `clock` has the time; `modelled` replaces
 //! it under loom.
 //!
-//! The WorkQ is known here as a [`Driven`] alone. These files import no other room of the reactor.
+//! These files know the WorkQ only as a [`Driven`]. They import no other folder of the reactor.
 
 #[cfg_attr(tokio_doca_loom, path = "modelled.rs")]
 mod clock;

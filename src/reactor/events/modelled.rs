@@ -1,5 +1,4 @@
-//! The clock of a WorkQ and its timerfd as loom sees them: time stands still, but for
-//! [`Clock::ring`].
+//! The clock of a WorkQ and its timerfd as loom sees them: time passes only in [`Clock::ring`].
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,16 +7,16 @@ use crate::device::Signal;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
-/// All its words are read and written by exchanges, so that no thread sees an old one. What a
-/// thread did before it set the timerfd is seen by the thread that hears the ring.
+/// All words are read and written by exchanges, so that no thread sees an old value. The thread
+/// that receives a signal of the timerfd sees what a thread did before it set the timerfd.
 pub(in crate::reactor) struct Clock {
     now: AtomicU64,
-    /// When the timerfd rings. It is no field of the timerfd, since a `OnceLock` has that: loom
-    /// does not see that a thread which finds it comes after the thread that made it.
+    /// When the timerfd signals. It is no field of the timerfd, since a `OnceLock` has that: loom
+    /// does not see that a thread which finds the timerfd comes after the thread that made it.
     due: AtomicU64,
 }
 
-/// The timerfd does not ring.
+/// The time of a timerfd that does not signal.
 const NEVER: u64 = u64::MAX;
 
 impl Clock {
@@ -32,8 +31,8 @@ impl Clock {
         self.now.fetch_add(0, Relaxed)
     }
 
-    /// Lets the time pass until the timerfd is due. Returns true if its ring is heard then: a
-    /// thread that sets it between the two takes the ring back.
+    /// Lets the time pass until the timerfd is due. Returns true if its signal is received then: a
+    /// thread that sets the timerfd between the two takes the signal back.
     #[cfg(test)]
     pub(in crate::reactor) fn ring(&self) -> bool {
         let due = self.due.fetch_add(0, Relaxed);
@@ -46,7 +45,7 @@ impl Clock {
     }
 }
 
-/// A descriptor for the event handle, which nothing rings.
+/// A descriptor for the event handle, which is never signalled.
 pub(super) struct Timerfd(Signal);
 
 impl Timerfd {
@@ -55,7 +54,7 @@ impl Timerfd {
         Signal::new().map(Timerfd).map_err(errno)
     }
 
-    /// Time may pass as far as `due` from now on. The caller tells the driver of the model.
+    /// Lets time pass as far as `due` from now on. The caller notifies the driver of the model.
     pub(in crate::reactor) fn set(&self, clock: &Clock, due: u64) -> nix::Result<()> {
         clock.due.swap(due, AcqRel);
         Ok(())

@@ -1,5 +1,5 @@
-//! What the code that runs on this thread does for a WorkQ: it polls for a loop of the caller's
-//! own, or it is in `WorkQ::block_on`. A WorkQ is named by its address.
+//! What the code on this thread does for a WorkQ: it polls for the caller's own loop, or it is in
+//! `WorkQ::block_on`. A WorkQ is named by its address.
 
 use std::cell::Cell;
 use std::ptr;
@@ -13,8 +13,8 @@ thread_local! {
     static IN_BLOCK_ON: WorkQ = const { Cell::new(ptr::null()) };
 }
 
-/// Until it is dropped, this thread does something for a WorkQ. A call inside it may do the same
-/// for another WorkQ.
+/// Marks that this thread does something for a WorkQ, until it is dropped. A call inside it may do
+/// the same for another WorkQ.
 pub(in crate::reactor) struct Doing {
     what: &'static LocalKey<WorkQ>,
     before: *const (),
@@ -33,8 +33,8 @@ impl Drop for Doing {
     }
 }
 
-/// From here on this thread polls for the loop of a WorkQ. What is polled then waits by event,
-/// whatever the mode: the loop hears of its end.
+/// Marks that this thread polls for the loop of a WorkQ from here on. The futures that it polls
+/// then wait by event in every mode: the loop notices their end.
 pub(in crate::reactor) fn enter_own_loop<T>(workq: &T) -> Doing {
     Doing::enter(&IN_OWN_LOOP, workq)
 }
@@ -45,17 +45,17 @@ pub(in crate::reactor) fn is_in_own_loop<T>(workq: &T) -> bool {
     ptr::eq(IN_OWN_LOOP.get(), ptr::from_ref(workq).cast())
 }
 
-/// From here on this thread looks for the jobs of a WorkQ all the time.
+/// Marks that this thread polls for the jobs of a WorkQ all the time from here on.
 pub(in crate::reactor) fn enter_block_on<T>(workq: &T) -> Doing {
     Doing::enter(&IN_BLOCK_ON, workq)
 }
 
-/// Returns whether this thread polls some WorkQ all the time.
+/// Returns true if this thread polls any WorkQ all the time.
 pub(crate) fn polls_here() -> bool {
     !IN_BLOCK_ON.get().is_null()
 }
 
-/// Returns true if this thread looks for the jobs of this WorkQ all the time.
+/// Returns true if this thread polls for the jobs of this WorkQ all the time.
 pub(super) fn is_in_block_on<T>(workq: &T) -> bool {
     ptr::eq(IN_BLOCK_ON.get(), ptr::from_ref(workq).cast())
 }

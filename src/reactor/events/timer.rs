@@ -1,11 +1,12 @@
-//! The timer of a WorkQ: a timerfd in its event handle, for those that look again by themselves
+//! The timer of a WorkQ: a timerfd in its event handle, for futures that poll again by themselves
 //! after a while. It needs no timers of a runtime, and no thread.
 //!
-//! The timerfd is set to the earliest deadline of all. The thread that attends to an event after it
-//! takes that deadline out and wakes all in line; those whose own time has not come set it anew.
+//! The timerfd is set to the earliest of all deadlines. The thread that handles an event after that
+//! deadline removes it and wakes all futures in line; those whose own time has not come set it
+//! anew.
 //!
-//! The alarm is the deadline of a full device (`full.rs`). No future sets that one anew, since it
-//! must ring although none is polled: the timer remembers it.
+//! The alarm is the deadline of a full device (`full.rs`). The timer remembers it, since no future
+//! sets it anew: it must signal even if no future is polled.
 
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
@@ -22,14 +23,15 @@ const NEVER: u64 = u64::MAX;
 
 pub(in crate::reactor) struct Timer {
     clock: Clock,
-    /// Made by the first that needs it: until then the event handle is one descriptor less deep.
+    /// Made by the first future that needs it: until then the event handle is one descriptor less
+    /// deep.
     fd: OnceLock<Timerfd>,
-    /// When it rings, in nanoseconds on the clock of the WorkQ. Written under the lock.
+    /// When it signals, in nanoseconds on the clock of the WorkQ. Written under the lock.
     due: AtomicU64,
-    /// When the alarm rings, or has rung.
+    /// When the alarm signals, or has signalled.
     pub(in crate::reactor) alarm: AtomicU64,
     set: Mutex<()>,
-    /// Those that sleep until then, or for longer.
+    /// The futures that sleep until `due`, or longer.
     pub(in crate::reactor) line: Waiters,
 }
 
@@ -56,12 +58,12 @@ impl Timer {
         self.clock.now()
     }
 
-    /// Has the event handle of `driven`, which has this timer, ring at this time, in nanoseconds on
-    /// the clock, or before. To be called after the caller can be found in line.
+    /// Has the event handle of `driven`, which has this timer, signalled at `due` or before. `due`
+    /// is in nanoseconds on the clock. The caller must be in line before.
     ///
     /// # Errors
     ///
-    /// `OperatingSystem` if there is no descriptor for the timer.
+    /// `OperatingSystem` if the kernel has no descriptor for the timer.
     pub(in crate::reactor) fn ring_at(
         &self,
         driven: &impl Driven,
@@ -72,23 +74,23 @@ impl Timer {
         self.ring_by(driven, fd, due)
     }
 
-    /// The caller has the lock.
+    /// Sets the timerfd if needed. The caller has the lock.
     fn ring_by(&self, driven: &impl Driven, fd: &Timerfd, due: u64) -> Result<(), JobError> {
         let known = self.due.load(Ordering::Relaxed);
         if due < known {
             return self.set(driven, fd, due);
         }
-        // It has rung, and nobody has attended to it yet: once more, so that no deadline rests on
-        // that.
+        // It has signalled, and no thread has handled that yet. Signal once more, so that no
+        // deadline relies on that event.
         if known <= self.now() {
             return self.set(driven, fd, known);
         }
         Ok(())
     }
 
-    /// The caller has the lock.
+    /// Sets the timerfd. The caller has the lock.
     fn set(&self, driven: &impl Driven, fd: &Timerfd, due: u64) -> Result<(), JobError> {
-        // First: it may ring before this thread continues, and `on_time` reads this without the
+        // First: it may signal before this thread continues, and `on_time` reads this without the
         // lock.
         let before = self.due.swap(due, Ordering::SeqCst);
         fd.set(&self.clock, due).map_err(|errno| {
@@ -108,7 +110,7 @@ impl Timer {
         }
     }
 
-    /// Makes the timer, and takes it into the event handle. `Err` has the error of the system.
+    /// Makes the timer, and adds it to the event handle. `Err` has the error of the system.
     #[cold]
     fn make(&self, driven: &impl Driven) -> Result<&Timerfd, Option<i32>> {
         let code = |error: Error| error.system()?.raw_os_error();
@@ -121,22 +123,22 @@ impl Timer {
         Ok(self.fd.get_or_init(|| fd))
     }
 
-    /// Sets the alarm, in place of the one before: one caller at a time. Returns false if the
-    /// kernel has no timer to give; then nobody hears it.
+    /// Sets the alarm, in place of the earlier one. Only one caller at a time may set it. Returns
+    /// false if the kernel has no timer; then no thread will receive the alarm.
     pub(in crate::reactor) fn set_alarm(&self, driven: &impl Driven, delay: Duration) -> bool {
-        // Before the kernel's timer starts, so that the time has passed when that one expires.
+        // Before the kernel's timer starts, so that the time has passed when that timer expires.
         let due = self.now() + delay.as_nanos() as u64;
         self.alarm.store(due, Ordering::SeqCst);
         self.ring_at(driven, due).is_ok()
     }
 
-    /// Returns how long it takes until the alarm is due.
+    /// Returns the time until the alarm is due.
     pub(in crate::reactor) fn alarm_left(&self) -> Duration {
         let due = self.alarm.load(Ordering::SeqCst);
         Duration::from_nanos(due.saturating_sub(self.now()))
     }
 
-    /// An event was attended to: if the timer may have rung, those in line look again.
+    /// Wakes the futures in line if the timer may have signalled, after an event was handled.
     #[inline]
     pub(in crate::reactor) fn on_time(&self, driven: &impl Driven) {
         if self.due.load(Ordering::SeqCst) != NEVER {

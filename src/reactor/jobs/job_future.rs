@@ -1,4 +1,4 @@
-//! One Job on its way, inside an Op: from the first poll to the result.
+//! The future of one job inside an operation: from the first poll to the result.
 //!
 //! ```text
 //!   Idle --> (finished inline) ----------------------------+
@@ -8,7 +8,7 @@
 //!                                             +-- dropped: the Slot is an orphan
 //! ```
 //!
-//! How it waits is in [`crate::reactor::waiting::wait`].
+//! [`crate::reactor::waiting::wait`] says how it waits.
 
 #![allow(unreachable_pub, reason = "named by what an operation is made of")]
 
@@ -37,10 +37,10 @@ enum State {
     Finished,
 }
 
-/// Pinned in an Op. `C` is how it reaches its context: borrowed, or owned.
+/// The job of an operation, pinned in it. `C` is how it reaches its context: borrowed, or owned.
 #[pin_project(PinnedDrop)]
 pub struct JobFuture<C: HasAttachment> {
-    // Dropped before the context, which keeps its list.
+    // Dropped before the context, which keeps the node's list alive.
     #[pin]
     node: WaitNode,
     context: C,
@@ -57,7 +57,7 @@ impl<C: HasAttachment> JobFuture<C> {
         }
     }
 
-    /// Returns true if nothing was begun.
+    /// Returns true if the job has not begun.
     #[inline(always)]
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.state, State::Idle)
@@ -68,20 +68,20 @@ impl<C: HasAttachment> JobFuture<C> {
         &self.context
     }
 
-    /// The flight has ended: its Job was refused, or finished inline.
+    /// Finishes the future: its job was refused, or has finished inline.
     #[inline(always)]
     pub(crate) fn finish(self: Pin<&mut Self>) {
         *self.project().state = State::Finished;
     }
 
-    /// The flight has ended, and its outcome is for the next poll: the budget is spent.
+    /// Keeps the outcome of a job that has ended for the next poll, since the budget is spent.
     #[cold]
     pub(crate) fn keep(self: Pin<&mut Self>, outcome: Outcome) -> Poll<Outcome> {
         *self.project().state = State::Ready(outcome);
         Poll::Pending
     }
 
-    /// Submits at once, or says why not: nothing waits.
+    /// Submits the job at once, or returns why it cannot. It never waits.
     pub(crate) fn try_start<J: AsJob>(
         &mut self,
         mut prepared: Prepared<J>,
@@ -97,18 +97,18 @@ impl<C: HasAttachment> JobFuture<C> {
         Ok(())
     }
 
-    /// `Attachment::try_start_all` has submitted its Job.
+    /// Notes that `Attachment::try_start_all` has submitted the job.
     pub(crate) fn set_in_flight(&mut self, token: Token) {
         self.state = State::InFlight(token, Spin::default());
     }
 
-    /// A flight that had completed before the future was made.
+    /// Keeps the outcome of a job that had completed before the future was made.
     pub(crate) fn set_ready(&mut self, outcome: Outcome) {
         self.state = State::Ready(outcome);
     }
 
-    /// Takes the first step of a Job that is not finished inline. `prepare` takes its Leases again
-    /// after waiting for a Slot.
+    /// Takes the first step of a job that is not finished inline. After waiting for a slot,
+    /// `prepare` takes the job's Leases again.
     #[inline(never)]
     pub(crate) fn start<J: AsJob>(
         self: Pin<&mut Self>,
@@ -131,7 +131,7 @@ impl<C: HasAttachment> JobFuture<C> {
         attachment.go_on(state, Some(policy), node, cx, &prepare)
     }
 
-    /// Continues with what was begun.
+    /// Continues a job that has begun.
     #[inline(never)]
     pub(crate) fn go_on<J: AsJob>(
         mut self: Pin<&mut Self>,
@@ -141,7 +141,8 @@ impl<C: HasAttachment> JobFuture<C> {
         let this = self.as_mut().project();
         match *this.state {
             State::Queued(..) | State::InFlight(..) => {
-                // What waits in line is submitted first: others may not pass it meanwhile.
+                // A job that waits in line is submitted before the budget is asked: other jobs may
+                // not pass it meanwhile.
                 let budget = match this.state {
                     State::Queued(..) => None,
                     _ => Some(ready!(tokio::task::coop::poll_proceed(cx))),
@@ -170,9 +171,9 @@ impl<C: HasAttachment> JobFuture<C> {
     }
 }
 
-/// A Slot that was taken, while the device may panic in an attempt to finish its job inline. If
-/// this is dropped, the Slot is free, and those in line are notified, and whoever waits for a
-/// shutdown.
+/// A slot that was taken for a job, which the device tries to finish inline meanwhile, and may
+/// panic. If this is dropped, the slot is freed, and a waiter in line and the futures that wait for
+/// a shutdown are notified.
 pub(crate) struct Reserved<'a> {
     shared: &'a Shared,
     slot: Option<ReservedSlot<'a>>,
@@ -196,13 +197,13 @@ impl Drop for Reserved<'_> {
 }
 
 impl Attachment {
-    /// Takes a free Slot without waiting. The caller may pass the operations in line if all of them
-    /// were notified and have not been polled. Those of its own connection or event it may pass
-    /// only when it asks again.
+    /// Takes a free slot without waiting. The caller may pass the operations in line if all of them
+    /// were notified and have not been polled. It may pass operations of its own connection or
+    /// event only when it asks again.
     ///
     /// # Errors
     ///
-    /// `Again` if no Slot is free, or those in line may not be passed.
+    /// `Again` if no slot is free, or if the caller may not pass the operations in line.
     fn try_take(&self) -> Result<ReservedSlot<'_>, JobError> {
         let shared = &self.shared;
         let (line, table) = (&shared.waiters, &shared.core.table);
@@ -215,9 +216,9 @@ impl Attachment {
         free.ok_or(JobError::new(Reason::QueueFull, slots, 0))
     }
 
-    /// Submits jobs that the device is given together, in order, without waiting: `N` at most. Adds
-    /// the Tokens of those that it has to an empty list. Returns why it has not the next one, whose
-    /// Leases go back when it is dropped.
+    /// Submits at most `N` jobs together, in order, without waiting. Adds the Tokens of the jobs
+    /// that the device has accepted to `tokens`, which must be empty. Returns why the next job was
+    /// not accepted; its Leases are given back when it is dropped.
     #[inline(always)]
     pub(crate) fn try_start_all<J: AsJob, const N: usize>(
         &self,
@@ -242,20 +243,21 @@ impl Attachment {
         refused.map(JobError::from).or(full)
     }
 
-    /// The same, for a job that the device may finish inline.
+    /// Takes a slot as `try_start_all` does, for a job that the device may finish inline.
     pub(crate) fn try_reserve(&self) -> Result<Reserved<'_>, JobError> {
         let slot = Some(self.try_take()?);
         let shared = &self.shared;
         Ok(Reserved { shared, slot })
     }
 
-    /// Gives a Slot back that was taken or done, to whoever is in line.
+    /// Frees a slot that was taken or whose job has completed, and notifies the next waiter in
+    /// line.
     pub(in crate::reactor) fn give_back(&self, index: u32) {
         self.shared.give_back(index);
     }
 
-    /// Takes the first step of a Job that was not finished inline: it is in flight at once, or in
-    /// line.
+    /// Takes the first step of a job that was not finished inline: submits it at once, or puts it
+    /// in line.
     #[inline(always)]
     fn begin<J: AsJob>(
         &self,
@@ -264,14 +266,14 @@ impl Attachment {
     ) -> Result<State, JobError> {
         let shared = &self.shared;
         if !policy.is_busy() {
-            // Before the Job is the device's: without a runtime nobody would hear of its end.
+            // Before the job is submitted: without a runtime no thread would learn that it ended.
             shared.events.register(shared)?;
         }
         if shared.waiters.is_empty()
             && let Some(slot) = shared.core.table.take()
         {
             match self.launch(slot, prepared, None) {
-                // waits in line, and asks once more from there.
+                // The job waits in line, and asks once more from there.
                 Err(LaunchError::Full(_)) => {}
                 Err(LaunchError::Error(error)) => return Err(error),
                 Ok(token) => return Ok(State::InFlight(token, Spin::default())),
@@ -281,8 +283,8 @@ impl Attachment {
         Ok(State::Queued(Spin::default()))
     }
 
-    /// Waits in line for a Slot. Once there is one, `prepare` takes the leases of the job, and says
-    /// who is notified of its end.
+    /// Waits in line for a slot. Once there is one, `prepare` returns the job with its Leases, and
+    /// the target that is notified of its end.
     pub(in crate::reactor) fn poll_queued<J: AsJob>(
         &self,
         node: Pin<&WaitNode>,
@@ -293,7 +295,7 @@ impl Attachment {
         let shared = &self.shared;
         let enqueue = |waker: &Waker| shared.enqueue(self.order.as_ref(), node, waker);
         let take = || {
-            // While the line pauses the device would refuse.
+            // While the line pauses the device would refuse the job.
             let may_ask = !shared.pause.is_on();
             let Some(slot) = may_ask.then(|| shared.core.table.take()).flatten() else {
                 return Ok(None);
@@ -311,9 +313,9 @@ impl Attachment {
         self.poll_in_line(&**shared, node, spin, cx, enqueue, take)
     }
 
-    /// Polls a Job that is in line or in flight. `begun` is the policy that it was begun under, if
-    /// that was in this very poll: another one by now is for the next poll, since this runtime may
-    /// not be registered.
+    /// Polls a job that is in line or in flight. `begun` is the policy under which the job began,
+    /// if it began in this very poll. If the policy has changed since, only the next poll follows
+    /// the new one, since this runtime may not be registered.
     fn go_on<J: AsJob>(
         &self,
         state: &mut State,
@@ -341,14 +343,14 @@ impl Attachment {
             unreachable!("a queued Job has just been launched")
         };
         let token = *token;
-        // Submitted in this very poll, and on this runtime.
+        // The job was submitted in this very poll, and on this runtime.
         let fresh = begun.is_some();
         let policy = begun.unwrap_or_else(|| self.shared.mode.load());
         let slot = self.shared.core.table.slot(token);
         let outcome = self.poll_end(&slot, fresh, policy, spin, cx);
         if let Poll::Ready(outcome) = outcome {
-            // An error of the runtime, and not of the Job, leaves the Job in flight: it is an
-            // orphan then.
+            // An error of the runtime, and not of the job, leaves the job in flight: it becomes an
+            // orphan.
             match outcome {
                 Waited::Over(outcome) => {
                     *state = State::Finished;
@@ -365,15 +367,16 @@ impl Attachment {
         Poll::Pending
     }
 
-    /// The Op is gone, its Job may not be.
+    /// Leaves a job whose operation is dropped; the job may still be in flight.
     pub(in crate::reactor) fn abandon(&self, token: Token) {
         let shared = &self.shared;
         if shared.core.table.slot(token).abandon() {
             self.give_back(token.index());
             return;
         }
-        // Somebody must hear of the orphan's end, or its memory stays leased: this runtime, if
-        // there is one (the one that polled may be gone), and else the next poll of any Op.
+        // A thread must learn of the orphan's end, or its memory stays leased. This runtime does,
+        // if there is one (the runtime that polled may be gone); otherwise the next poll of any
+        // operation does.
         let heard = shared.events.try_register(shared);
         shared.arm_for_orphans(heard);
     }
@@ -385,7 +388,7 @@ impl<C: HasAttachment> PinnedDrop for JobFuture<C> {
         let this = self.project();
         match *this.state {
             State::InFlight(token, _) => this.context.attachment().abandon(token),
-            // A place in line is left by the node's own drop; a notification is passed on there.
+            // The node's own drop leaves the line, and passes a notification on.
             State::Idle | State::Queued(..) | State::Ready(_) | State::Finished => {}
         }
     }

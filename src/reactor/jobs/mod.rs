@@ -1,8 +1,8 @@
-//! The futures of jobs: `flight` is one job inside an operation, from its first poll to its result,
-//! and `run` is the place of a graph's run, which has many jobs, on its WorkQ. `stream_slot` is a
-//! stream's place in the line for the Slots that streams may hold.
+//! The futures of jobs. `job_future` is one job inside an operation, from its first poll to its
+//! result. `run` is how a graph's run, which has many jobs, waits on its WorkQ. `stream_slot` is
+//! how a stream waits in line for the slots that streams may hold.
 //!
-//! These files import `waiting` and the rooms below it.
+//! These files import `waiting` and the folders below it.
 
 mod job_future;
 mod run;

@@ -1,9 +1,9 @@
-//! How a run of a graph waits: one place in line for all its nodes, and one look for all their
-//! ends.
+//! How a run of a graph waits: it has one waiter in line for all its nodes, and polls for the ends
+//! of all its jobs together.
 //!
-//! A run is one future with many Jobs. It submits them one by one; with no Slot free it waits in
-//! line like an Op, for whichever Job is next. Their Slots notify the run itself ([`Run`]), so that
-//! nothing is registered per Job.
+//! A run is one future with many jobs. It submits them one by one. If no slot is free it waits in
+//! line like an operation, for the job that is next. The slots notify the run itself ([`Run`]), so
+//! that no waker is registered per job.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,26 +22,27 @@ use crate::reactor::workq::{Attachment, LaunchError, Prepared, Shared, WorkQ};
 use crate::sync::WaitNode;
 use crate::sync::atomic::fence;
 
-/// What a run knows of the ends of its Jobs.
+/// The record of the ends of a run's jobs.
 pub(crate) trait Completions {
-    /// Returns true if the run was notified of some that it has not taken yet.
+    /// Returns true if the run was notified of ends that it has not taken yet.
     fn any(&self) -> bool;
 
-    /// The next end wakes this. [`Completions::any`] must be asked once more afterwards.
+    /// Registers the waker that the next end wakes. The caller must ask [`Completions::any`] once
+    /// more afterwards.
     fn register(&self, waker: &Waker);
 }
 
-/// A run's place on its WorkQ. Pinned in the run's future.
+/// A run's waiter on its WorkQ, pinned in the run's future.
 #[pin_project]
 pub(crate) struct RunWaiter {
     // The lists of both nodes lie in the WorkQ, whose handle is dropped after them.
     #[pin]
     node: WaitNode,
-    /// Among the runs that sleep: a change of mode wakes them.
+    /// In the list of the runs that sleep, through which a change of mode wakes them.
     #[pin]
     asleep: WaitNode,
     workq: WorkQ,
-    /// Of the place in line, and of the wait for ends.
+    /// The spins of the wait for a slot, and of the wait for ends.
     spins: [Spin; 2],
 }
 
@@ -55,10 +56,12 @@ impl RunWaiter {
         }
     }
 
-    /// Somebody must hear of the ends of Jobs: the runtime, or whoever polls busily. `heard` is
-    /// whether somebody does in this poll: the next may be on another runtime.
+    /// Makes sure that this thread's runtime receives the events of the ends of jobs, unless the
+    /// WorkQ is busy-polled. `heard` is true once that was done in this poll: the next poll may be
+    /// on another runtime.
     fn hear(heard: &mut bool, shared: &Arc<Shared>) -> Result<(), JobError> {
-        // Busily nobody needs to: but another mode may be set before this very poll comes to wait.
+        // In busy mode no runtime needs events. But another mode may be set before this very poll
+        // waits.
         if !*heard && !shared.policy().is_busy() {
             shared.events.register(shared)?;
             *heard = true;
@@ -66,8 +69,8 @@ impl RunWaiter {
         Ok(())
     }
 
-    /// Submits a Job of whose end the run is notified; false if it must wait for a Slot, and its
-    /// Leases have gone back.
+    /// Submits a job whose end notifies the run. Returns false if the job must wait for a slot; its
+    /// Leases were given back then.
     pub(crate) fn launch<J: AsJob>(
         at: &Attachment,
         heard: &mut bool,
@@ -76,7 +79,7 @@ impl RunWaiter {
         node: u32,
     ) -> Result<bool, JobError> {
         let shared = &at.shared;
-        // Before the Job is the device's: without a runtime nobody would hear of its end.
+        // Before the job is submitted: without a runtime no thread would learn that it ended.
         RunWaiter::hear(heard, shared)?;
         if !shared.waiters.is_empty() {
             return Ok(false);
@@ -92,8 +95,8 @@ impl RunWaiter {
         }
     }
 
-    /// As `launch`, for several jobs that the device is given together: `N` at most. Returns how
-    /// many it has; the Leases of the others go back when they are dropped.
+    /// Submits at most `N` jobs together, as `launch` does. Returns the number of jobs that the
+    /// device has accepted. The Leases of the others are given back when they are dropped.
     pub(crate) fn launch_all<J: AsJob, const N: usize>(
         at: &Attachment,
         batch: &mut [Prepared<J>],
@@ -112,14 +115,14 @@ impl RunWaiter {
             .map_while(|job| Some((shared.core.table.take()?, job, target())));
         let mut tokens = ArrayVec::<_, N>::new();
         let refused = match at.launch_all(batch, &mut tokens) {
-            // Those behind it wait in line, and ask once more from there.
+            // The nodes behind it wait in line, and ask once more from there.
             None | Some(LaunchError::Full(_)) => Ok(()),
             Some(LaunchError::Error(error)) => Err(error),
         };
         (tokens.len(), refused)
     }
 
-    /// Waits for a Slot and submits; `prepare` takes the Leases once there is one.
+    /// Waits for a slot and submits a job. `prepare` takes the job's Leases once there is a slot.
     pub(crate) fn poll_launch<J: AsJob>(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -142,32 +145,33 @@ impl RunWaiter {
         launched.map(|launched| launched.map(|_| ()))
     }
 
-    /// Returns whether the run waits in line for a Slot.
+    /// Returns true if the run waits in line for a slot.
     pub(crate) fn is_in_line(&self) -> bool {
         self.node.is_linked()
     }
 
-    /// Has the end of a job heard that was just submitted, though its run does not wait for it: by
-    /// an event, if there is a runtime, also where everybody who waits is busy. Without one the
-    /// next operation that waits hears of it.
+    /// Makes sure that the end of a job that was just submitted is noticed, although its run does
+    /// not wait for it. If there is a runtime, it arms for an event, even if all waiters poll
+    /// busily. Without a runtime, the next operation that waits notices the end.
     pub(crate) fn attend(at: &Attachment) {
         let shared = &at.shared;
         if shared.policy().is_busy() {
             shared.look(&at.queue, LOOKS);
         }
-        // It may have been submitted from the line, by a task of another runtime than before.
+        // The job may have been submitted from the line, by a task of another runtime than before.
         if shared.events.try_register(shared) {
             shared.arm_for_orphans(true);
         }
     }
 
-    /// Returns whether a run that waits here hears of the ends of its jobs.
+    /// Returns true if a run that waits here notices the ends of its jobs.
     pub(crate) fn hears(at: &Attachment) -> bool {
         let shared = &at.shared;
         shared.policy().is_busy() || shared.events.try_register(shared)
     }
 
-    /// The run wants no Slot any more: if it was notified, the next in line is instead.
+    /// Leaves the line, since the run wants no slot any more. If it was notified, the next waiter
+    /// in line is notified instead.
     pub(crate) fn leave(self: Pin<&mut Self>) {
         let this = self.project();
         let node = this.node.as_ref();
@@ -178,7 +182,7 @@ impl RunWaiter {
         }
     }
 
-    /// Waits until the run was notified of ends of its Jobs.
+    /// Waits until the run was notified of ends of its jobs.
     pub(crate) fn poll_ends(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -210,17 +214,17 @@ impl RunWaiter {
         Poll::Pending
     }
 
-    /// The run is gone, its Jobs may not be: somebody must hear of their ends, or their memory
-    /// stays leased.
+    /// Leaves the jobs of a run that is dropped. They may still be in flight, and a thread must
+    /// learn of their ends, or their memory stays leased.
     pub(crate) fn abandon(self: Pin<&mut Self>) {
         let shared = &self.project().workq.0;
-        // As for an Op that is dropped.
+        // As for an operation that is dropped.
         let heard = shared.events.try_register(shared);
         shared.arm_for_orphans(heard);
     }
 }
 
-/// Waits as [`Attachment::poll_event`] does, with all Jobs of the run for one.
+/// Waits as [`Attachment::poll_event`] does, for all jobs of the run together.
 fn poll_event(
     shared: &Arc<Shared>,
     asleep: Pin<&WaitNode>,
@@ -232,8 +236,8 @@ fn poll_event(
     if RunWaiter::hear(heard, shared).is_err() {
         return Poll::Ready(Err(JobError::of(Reason::CannotWake)));
     }
-    // Look first: what has completed need not ring. Not if an event will come: that looks for all
-    // at once.
+    // Poll first: a job that has completed need not signal. If an event will come, no poll is
+    // needed: its turn polls for all waiters at once.
     if !shared.expected.load(Ordering::Relaxed) && shared.ready() {
         shared.turn();
         if ends.any() {
@@ -242,7 +246,7 @@ fn poll_event(
     }
     ends.register(cx.waker());
     shared.enqueue_run(asleep, cx.waker());
-    // Arm, then look. Its Slots are seen asleep from the submission on, so that whoever turns for
+    // Arm, then poll. The run's slots count as asleep from the submission on, so that each turn for
     // an event arms again.
     fence(Ordering::SeqCst);
     if !shared.expected.load(Ordering::Relaxed) && shared.arm() {
@@ -257,7 +261,7 @@ fn poll_event(
     Poll::Pending
 }
 
-/// Looks for a while.
+/// Polls up to `LOOKS` times. Returns true if an end was found.
 fn look(shared: &Shared, ends: &impl Completions) -> bool {
     for _ in 0..LOOKS {
         if shared.ready() {

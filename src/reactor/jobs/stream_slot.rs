@@ -1,4 +1,4 @@
-//! A stream's place in line for one of the Slots that streams may hold.
+//! How a stream waits in line for one of the slots that streams may hold.
 
 use std::mem;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use crate::reactor::spin::Spin;
 use crate::reactor::workq::{Attachment, WorkQ};
 use crate::sync::WaitNode;
 
-/// A stream's place in line. Pinned in what the stream sends with.
+/// A stream's waiter in line, pinned in the state by which the stream sends.
 #[pin_project]
 pub(crate) struct StreamSlotWaiter {
     // The list lies in the WorkQ, whose handle is dropped after the node.
@@ -31,7 +31,7 @@ impl StreamSlotWaiter {
         }
     }
 
-    /// Waits until streams may take another Slot. It is not taken yet.
+    /// Waits until streams may take another slot. It does not take the slot.
     pub(crate) fn poll(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -50,12 +50,13 @@ impl StreamSlotWaiter {
         polled
     }
 
-    /// Returns whether it waits in line.
+    /// Returns true if the stream waits in line.
     pub(crate) fn is_in_line(&self) -> bool {
         self.node.is_linked()
     }
 
-    /// The stream wants no Slot any more: if it was notified, the next in line is instead.
+    /// Leaves the line, since the stream wants no slot any more. If it was notified, the next
+    /// waiter in line is notified instead.
     pub(crate) fn leave(self: Pin<&mut Self>) {
         let this = self.project();
         let node = this.node.as_ref();
@@ -68,8 +69,9 @@ impl StreamSlotWaiter {
 }
 
 impl Attachment {
-    /// Takes one of the Slots that streams may hold, for a job that is submitted next; `None` if
-    /// there is none, or if others wait in line for it.
+    /// Takes one of the slots that streams may hold, for a job that is submitted next. Returns
+    /// `None` if none is free, or if others wait in line and the caller does not come from the
+    /// line.
     pub(crate) fn take_stream_slot(&self, from_line: bool) -> Option<StreamSlot<'_>> {
         let slots = &self.shared.stream_slots;
         let taken = (from_line || slots.line.is_empty()) && slots.take();
@@ -77,12 +79,12 @@ impl Attachment {
     }
 }
 
-/// One of the Slots that streams may hold. It is given back if its job is not submitted, also by a
+/// One of the slots that streams may hold. It is given back if its job is not submitted, even by a
 /// panic.
 pub(crate) struct StreamSlot<'a>(&'a Attachment);
 
 impl StreamSlot<'_> {
-    /// The job was submitted: its end gives it back.
+    /// Leaves the slot to the job that was submitted: the end of the job gives it back.
     pub(crate) fn submitted(self) {
         mem::forget(self);
     }

@@ -1,11 +1,11 @@
-//! One arm for all who sleep: the lines of `poll_event`, `event_turn`, `arm` and `attach` in which
-//! `Shared::expected` is written and read, and ways to get them wrong. `super::workq` has the real
-//! ones.
+//! One arm for all operations that sleep: the lines of `poll_event`, `event_turn`, `arm` and
+//! `attach` in which `Shared::expected` is written and read, and ways to get them wrong.
+//! `super::workq` has the real ones.
 //!
-//! (Words that two threads write are exchanged: of plain stores the model knows no order.)
+//! (Words that two threads write are exchanged, since the model knows no order of plain stores.)
 //!
-//! Two Ops with a Job each. The device's event must be read (`clear`), and a driver of its own
-//! hears it.
+//! There are two operations with a job each. The device's event must be cleared (`clear`); a driver
+//! of its own attends to it.
 
 use std::sync::Arc;
 
@@ -22,42 +22,42 @@ use crate::sync::seq_cst_order;
 #[derive(Clone, Copy, PartialEq)]
 enum Wrong {
     Nothing,
-    /// `arm` says that an event is expected once all queues are armed.
+    /// `arm` sets `expected` only once all queues are armed.
     SaidAfterArming,
-    /// `event_turn` takes it back and swallows the event then.
+    /// `event_turn` resets `expected` and then clears the event.
     TakenBackBeforeClear,
     /// `poll_event` has no fence.
     NotFenced,
-    /// `event_turn` never takes it back.
+    /// `event_turn` never resets `expected`.
     NeverTakenBack,
-    /// `attach` leaves it as it is.
+    /// `attach` leaves `expected` as it is.
     AttachedInSilence,
 }
 
 struct Line {
     wrong: Wrong,
     expected: AtomicBool,
-    /// How many queues are attached.
+    /// The number of queues that are attached.
     queues: AtomicUsize,
     armed: [AtomicBool; 2],
     event: AtomicBool,
     driver: Task,
-    /// All are notified: the driver stops.
+    /// All operations are notified: the driver stops.
     stopped: AtomicBool,
     ops: [Op; 2],
 }
 
 struct Op {
-    /// Which queue has its Job.
+    /// The queue that has its job.
     queue: usize,
     done: AtomicBool,
-    /// It was reaped, and the Op was notified.
+    /// Its job was reaped, and the operation was notified.
     over: AtomicBool,
     asleep: AtomicBool,
     task: Task,
 }
 
-// SAFETY: a Task is a waker and a place to sleep, for one thread.
+// SAFETY: a Task is a waker and the sleep of one thread.
 unsafe impl Sync for Line {}
 
 impl Line {
@@ -89,7 +89,7 @@ impl Line {
         }
     }
 
-    /// As `Shared::arm`, and the queues'.
+    /// As `Shared::arm`, and as `arm` of the queues.
     fn arm(&self) -> bool {
         if self.wrong != Wrong::SaidAfterArming {
             self.expected.swap(true, AcqRel);
@@ -134,7 +134,7 @@ impl Line {
         }
     }
 
-    /// The device: a Job has completed.
+    /// Completes a job, as the device does.
     fn finish(&self, op: usize) {
         let op = &self.ops[op];
         op.done.swap(true, SeqCst);
@@ -146,7 +146,7 @@ impl Line {
         }
     }
 
-    /// Hears events, until it is stopped.
+    /// Attends to events, until it is stopped.
     fn drive(&self) {
         while !self.stopped.load(SeqCst) {
             if self.event.load(SeqCst) {
@@ -162,7 +162,8 @@ impl Line {
         if self.wrong == Wrong::TakenBackBeforeClear {
             self.expected.swap(false, AcqRel);
         }
-        // Read, and not written blindly: what was rung for is seen then.
+        // Read first, and not written blindly: then this thread sees what the thread that signalled
+        // did.
         if self.event.load(SeqCst) {
             self.event.swap(false, SeqCst);
         }
@@ -190,7 +191,7 @@ impl Line {
     }
 }
 
-/// Runs these beside the driver.
+/// Runs `beside` and `model` beside the driver.
 fn run<const N: usize>(line: &Arc<Line>, beside: [fn(&Line); N], model: fn(&Line)) {
     let driver = line.spawn(Line::drive);
     let beside = beside.map(|run| line.spawn(run));
@@ -202,7 +203,8 @@ fn run<const N: usize>(line: &Arc<Line>, beside: [fn(&Line); N], model: fn(&Line
     driver.join().unwrap();
 }
 
-/// One Op after the other, on one queue, while an event from before comes, with nothing behind it.
+/// One operation after the other sleeps on one queue, while an event from before comes that stands
+/// for no completion.
 fn both_are_told(wrong: Wrong, preemptions: usize) {
     check(preemptions, move || {
         let line = Line::new(wrong, [0, 0]);
@@ -218,7 +220,7 @@ fn both_are_told(wrong: Wrong, preemptions: usize) {
     });
 }
 
-/// An Op attaches a queue of its own, while somebody arms those that he knows.
+/// An operation attaches a queue of its own, while another thread arms the queues that it knows.
 fn who_attaches_is_told(wrong: Wrong, preemptions: usize) {
     check(preemptions, move || {
         let line = Line::new(wrong, [0, 1]);

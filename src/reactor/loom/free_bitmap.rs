@@ -1,4 +1,4 @@
-//! Free Slots: the words that they lie in, and the line of those that wait for one.
+//! The words of bits of the free slots, and the line of the operations that wait for a slot.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::sync::atomic::{
 use crate::sync::loom::{Task, TrackedCell, check, mutant, spawn};
 use crate::sync::{WaitNode, Waiters, seq_cst_order};
 
-/// All but `left` of `slots` are taken.
+/// Returns a bitmap of `slots` slots, of which all but `left` are taken.
 fn bitmap(slots: usize, left: &[u32]) -> FreeBitmap {
     let bitmap = FreeBitmap::new(slots);
     while bitmap.take_from(0).is_some() {}
@@ -23,7 +23,7 @@ fn bitmap(slots: usize, left: &[u32]) -> FreeBitmap {
 
 #[test]
 fn a_slot_is_taken_once_whichever_word_has_its_bit() {
-    // Two words: even Slots in one, odd ones in the other.
+    // There are two words: one has the even slots, and the other one the odd slots.
     check(3, || {
         let bitmap = Arc::new(bitmap(16, &[2, 5]));
         let cells: Arc<Vec<TrackedCell>> = Arc::new((0..16).map(|_| TrackedCell::new()).collect());
@@ -66,7 +66,7 @@ fn mutant_bitmap_that_loads_and_stores_is_found() {
     });
 }
 
-/// One waits for a Slot, one frees the only one.
+/// One operation waits for a slot, and one thread frees the only one.
 fn one_waits(
     wait: impl Fn(&FreeBitmap, &Waiters, Pin<&WaitNode>, &Task) + Clone + Send + Sync + 'static,
     free: impl Fn(&FreeBitmap, &Waiters) + Clone + Send + Sync + 'static,
@@ -87,7 +87,7 @@ fn one_waits(
     });
 }
 
-/// As `Attachment::give_back`, `Shared::after_free` and `tell`.
+/// As `Attachment::give_back`, `Shared::after_free` and `notify_line`.
 fn put_then_ask(bitmap: &FreeBitmap, waiters: &Waiters) {
     bitmap.put(0);
     if !waiters.is_empty() {
@@ -139,8 +139,8 @@ fn mutant_that_asks_who_waits_and_then_frees_is_found() {
     mutant("deadlock", || one_waits(enqueue_then_look, ask_then_put));
 }
 
-/// The pairing without its total order: "I free, then ask who waits" and "I wait, then look for a
-/// free one".
+/// The pairing without its total order: one thread frees a slot and then checks whether an
+/// operation waits; the other one starts to wait and then checks for a free slot.
 fn free_and_wait(order: fn()) {
     check(4, move || {
         let bitmap = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));

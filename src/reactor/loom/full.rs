@@ -1,8 +1,8 @@
-//! A device that refuses: those in line are woken, whatever becomes of the future that met the
-//! refusal.
+//! A device that refuses jobs. The waiters in line are woken, whatever becomes of the future that
+//! met the refusal.
 //!
-//! The device either has room for one job, and refuses others until that one is done, or it refuses
-//! for reasons of its own. In the first case no timer may be needed: in those models it never
+//! Either the device takes one job, and refuses others until that one has completed; or it refuses
+//! jobs for reasons of its own. In the first case no timer may be needed: in those models it never
 //! expires.
 
 use std::future::Future;
@@ -20,7 +20,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use crate::sync::loom::{Task, block_on, check, mutant, spawn};
 use crate::sync::seq_cst_order;
 
-/// Returns an Op that was polled once.
+/// Returns an operation that was polled once.
 fn polled_once(attachment: &Arc<Attachment>) -> Pin<Box<Op>> {
     let mut op = Box::pin(Op(JobFuture::new(Arc::clone(attachment))));
     let polled = op.as_mut().poll(&mut Context::from_waker(Waker::noop()));
@@ -29,7 +29,7 @@ fn polled_once(attachment: &Arc<Attachment>) -> Pin<Box<Op>> {
 }
 
 impl Bed {
-    /// Submits without waiting in line; `refused` gets what the device refuses.
+    /// Submits without waiting in line; `refused` gets the refusal of the device.
     fn spawn_try(&self, refused: fn(&Attachment, LaunchError<'_>)) -> JoinHandle<()> {
         let attachment = Arc::clone(&self.attachment);
         spawn(move || {
@@ -37,7 +37,7 @@ impl Bed {
                 return;
             };
             match attachment.launch(index.take(), &mut prepared(), None) {
-                // Nobody waits for it: its completion frees the Slot.
+                // No operation waits for it: its completion frees the slot.
                 Ok(token) => attachment.abandon(token),
                 Err(full) => refused(&attachment, full),
             }
@@ -45,8 +45,8 @@ impl Bed {
     }
 }
 
-/// A job is in flight on a device that has room for no other, while one Op waits in line, and
-/// somebody tries.
+/// A job is in flight on a device that takes no other, while one operation waits in line, and
+/// another thread tries to submit.
 fn one_tries(refused: fn(&Attachment, LaunchError<'_>)) {
     on_a_workq(1, move |_| {
         let bed = Bed::with(2, |queue| (queue.room, queue.timed) = (1, false));
@@ -61,7 +61,7 @@ fn an_op_in_line_is_woken_though_another_one_that_does_not_wait_was_refused() {
     one_tries(|_, refused| drop(refused));
 }
 
-/// The line pauses, and who has begun the pause does not stand in it.
+/// The line pauses, and the operation that has begun the pause is not in it.
 #[test]
 fn mutant_that_pauses_the_line_and_goes_away_is_found() {
     mutant("deadlock", || {
@@ -87,7 +87,7 @@ fn a_shutdown_ends_though_a_job_was_refused_meanwhile() {
 }
 
 /// The device refuses for reasons of its own, with nothing in flight. The future that met the
-/// refusal is not polled again, or dropped, while an Op waits in line behind it.
+/// refusal is dropped, or not polled again, while an operation waits in line behind it.
 fn one_is_refused(dropped: bool, timed: bool) {
     on_a_workq(1, move |_| {
         let bed = Bed::with(2, |queue| queue.timed = timed);
@@ -128,14 +128,14 @@ fn an_op_that_is_refused_again_and_again_is_woken_each_time() {
     });
 }
 
-/// The words of a pause, of the one who has been refused and of the one who collects, and ways to
-/// get them wrong.
+/// The words of a pause, for the thread that was refused and for the thread that collects, and ways
+/// to get them wrong.
 #[derive(Clone, Copy, PartialEq)]
 enum Wrong {
     Nothing,
-    /// The one who was refused pauses and sleeps, without a look at what was collected before.
+    /// The thread that was refused pauses and sleeps, without checking again what was collected.
     NoSecondLook,
-    /// The one who collects looks for a pause before it has counted.
+    /// The thread that collects checks for a pause before it has counted.
     LooksBeforeItCounts,
 }
 
@@ -146,7 +146,7 @@ struct Toy {
     refused: Task,
 }
 
-// SAFETY: a Task is a waker and a place to sleep, for one thread.
+// SAFETY: a Task is a waker and the sleep of one thread.
 unsafe impl Sync for Toy {}
 
 impl Toy {

@@ -1,4 +1,4 @@
-//! The gate, and the wait cycle of an Op around it: register, arm, look, sleep.
+//! The gate, and the wait cycle of an operation around it: register, arm, poll, sleep.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use crate::sync::loom::{Task, check, mutant, spawn};
 use crate::sync::{UnsafeCell, lock, seq_cst_order};
 
-/// A queue whose reaper must be alone, with one Job: it has completed when `device` has run.
+/// A queue whose reaper must be alone, with one job, which has completed once `device` has run.
 struct Bench {
     gate: Gate,
     done: AtomicBool,
     armed: AtomicBool,
-    /// Only who is in the gate reaches it.
+    /// Only the thread in the gate reaches it.
     reaped: UnsafeCell<u32>,
     slot: Slot,
     generation: u32,
 }
 
-// SAFETY: `reaped` is reached in the gate alone.
+// SAFETY: `reaped` is reached only in the gate.
 unsafe impl Sync for Bench {}
 
 impl Bench {
@@ -40,7 +40,7 @@ impl Bench {
     }
 
     fn reap(&self) {
-        // The cell is open during the look, so that a second reaper is caught in the act.
+        // The cell is open during the poll, so that a second reaper is caught.
         let over = self.reaped.with_mut(|reaped| {
             seq_cst_order();
             let over = self.done.load(SeqCst) && self.done.swap(false, SeqCst);
@@ -67,7 +67,7 @@ impl Bench {
         }
     }
 
-    /// As `Shared::look`: it does not look where another one does, and is not owed a look.
+    /// As `Shared::look`: it does not poll while another thread does, and asks for no further poll.
     fn look(&self) {
         let mut inside = self.gate.try_enter();
         while let Some(now) = inside {
@@ -81,7 +81,7 @@ impl Bench {
         seq_cst_order();
     }
 
-    /// Finishes the Job, rings if armed, and does what the ring leads to.
+    /// Finishes the job, signals if armed, and does the turn that the signal leads to.
     fn device(&self, turn: fn(&Bench)) {
         self.done.store(true, SeqCst);
         seq_cst_order();
@@ -91,12 +91,12 @@ impl Bench {
     }
 }
 
-/// An Op, the device, and somebody who looks at just the wrong moment.
+/// An operation, the device, and a thread that polls at just the wrong moment.
 fn wait_cycle(poll: fn(&Bench), turn: fn(&Bench)) {
     wait_cycle_beside(poll, turn, turn);
 }
 
-/// The same, where that one looks in its own way.
+/// As `wait_cycle`, but that thread polls by `look`.
 fn wait_cycle_beside(poll: fn(&Bench), turn: fn(&Bench), look: fn(&Bench)) {
     check(3, move || {
         let bench = Bench::new();
@@ -164,7 +164,7 @@ fn mutant_that_arms_and_sleeps_after_a_look_that_nobody_owes_it_is_found() {
     });
 }
 
-/// The real look of a busy operation beside one that sleeps, at a queue that looks in `reap` or
+/// A real busy operation polls beside an operation that sleeps, at a queue that polls in `reap` or
 /// before.
 fn an_op_sleeps_beside_a_look(in_reap: bool, look: fn(&Bed)) {
     on_a_workq(1, move |_| {
@@ -207,7 +207,7 @@ fn mutant_that_looks_and_then_arms_is_found() {
     });
 }
 
-/// A change of a state is said while another thread looks, maybe, and is notified once.
+/// A change of a state is reported, perhaps while another thread polls. It is notified once.
 fn says_a_change(say: fn(&WorkQ, Changed)) {
     on_a_workq(3, move |bed| {
         let looker = {
@@ -238,11 +238,11 @@ fn mutant_that_says_a_change_after_the_look_is_found() {
     });
 }
 
-/// A gate that takes a refused look for a look.
+/// Takes a turn of a gate that counts a refused poll as a poll.
 fn turn_without_mark(bench: &Bench) {
     if let Some(inside) = bench.gate.enter() {
         bench.reap();
-        // Left without a look at the mark.
+        // Left without checking the mark.
         inside.leave_now();
     }
 }

@@ -1,4 +1,4 @@
-//! A change of mode, and an Op that goes to sleep meanwhile.
+//! A change of mode, and an operation that goes to sleep meanwhile.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::in_flight;
 use crate::reactor::slots::Slot;
 use crate::sync::loom::{Task, check, mutant, spawn};
 
-/// An Op that goes to sleep, and somebody who sets another mode: it must poll again.
+/// An operation goes to sleep while another thread sets a mode: it must poll again.
 fn mode_is_set(
     sleep: impl Fn(&Current, &Slot, Policy, &Task) + Clone + Send + Sync + 'static,
     set: impl Fn(&Current, &Slot, Policy) + Clone + Send + Sync + 'static,

@@ -1,4 +1,5 @@
-//! A loop of the caller's own: the ring of Slots whose Jobs have ended, and the mark that it armed.
+//! The caller's own loop: the ring of slots whose jobs have ended, and the mark that the loop has
+//! armed.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::sync::seq_cst_order;
 #[test]
 fn what_ended_comes_out_of_the_ring_once_and_whole() {
     check(3, || {
-        // Two Slots, one of which is used twice: its place in the ring is another one then.
+        // There are two slots, one of which is used twice: it then has another entry of the ring.
         let both = Arc::new((Finished::new(2), [TrackedCell::new(), TrackedCell::new()]));
         let finisher = |slot: u32| {
             let both = Arc::clone(&both);
@@ -69,18 +70,18 @@ fn mutant_that_puts_a_slot_in_and_then_writes_it_is_found() {
     });
 }
 
-/// A loop of the caller's own with one Job, and somebody else who collects its completion: no
-/// device rings.
+/// The caller's own loop with one job, and another thread that collects its completion: no device
+/// signals.
 struct OwnLoop {
     slot: Slot,
     generation: u32,
     finished: Finished,
     armed: AtomicBool,
-    /// The event handle, and who sleeps on it.
+    /// The event handle, and the thread that sleeps on it.
     task: Task,
 }
 
-// SAFETY: a Task is a waker and a place to sleep, for one thread.
+// SAFETY: a Task is a waker and the sleep of one thread.
 unsafe impl Sync for OwnLoop {}
 
 impl OwnLoop {
@@ -91,13 +92,13 @@ impl OwnLoop {
         }
     }
 
-    /// As `Shared::mark`.
+    /// As `OwnLoop::mark`.
     fn mark(&self) {
         self.armed.store(true, SeqCst);
         seq_cst_order();
     }
 
-    /// As `Table::complete` and `TellBatch::tell`.
+    /// As `Table::complete` and `Shared::fire`.
     fn collect(&self) {
         let completed = complete(&self.slot, self.generation, Ok(7));
         assert!(matches!(completed, Completed::Deliver));

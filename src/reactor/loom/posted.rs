@@ -1,5 +1,5 @@
-//! What is posted and has no Slot: an entry that is woken is polled once more, also if it is woken
-//! while it is polled.
+//! Posted operations without a slot: an entry that is woken is polled once more, even if it is
+//! woken while it is polled.
 
 use std::any::Any;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use crate::sync::loom::{mutant, spawn};
 use crate::sync::{Mutex, lock};
 
-/// What an entry waits for.
+/// The event that an entry waits for.
 #[derive(Default)]
 struct Gong {
     struck: AtomicBool,
@@ -44,7 +44,7 @@ impl PostedRun for Listener {
     }
 }
 
-/// One thread strikes the gong, and two collect.
+/// One thread strikes the gong, and two threads collect.
 fn one_is_told(registers_first: bool) {
     on_a_workq(1, move |bed| {
         let gong = Arc::<Gong>::default();

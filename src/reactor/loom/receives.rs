@@ -1,4 +1,4 @@
-//! The real table of receives: who sleeps, who completes, who drops, who adopts.
+//! The real table of receives, with operations that sleep, complete, are dropped and adopt.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -38,7 +38,7 @@ fn numbered() -> Numbered {
     }
 }
 
-/// Fills a place, if there is one.
+/// Fills an entry, if one is free.
 fn fill(receives: &RecvTable) -> Option<Receipt> {
     let mut filled = None;
     receives.fill(&mut ArrayVec::from([room()]), |receipt, _| {
@@ -47,7 +47,7 @@ fn fill(receives: &RecvTable) -> Option<Receipt> {
     filled
 }
 
-/// Takes what came: how many bytes.
+/// Takes a message if it has come. Returns its length in bytes.
 fn take(receives: &RecvTable, receipt: Receipt) -> Option<usize> {
     receives.is_over(receipt).then(|| match receipt.adopted {
         true => receives.take_adopted(receipt).len(),
@@ -55,14 +55,14 @@ fn take(receives: &RecvTable, receipt: Receipt) -> Option<usize> {
     })
 }
 
-/// Returns a table of one place, in which a receive is posted.
+/// Returns a table of one entry, with a posted receive.
 fn posted() -> (Arc<RecvTable>, Receipt) {
     let receives = Arc::new(RecvTable::new(1, numbered()));
     let receipt = fill(&receives).expect("it is empty");
     (receives, receipt)
 }
 
-/// Does what the reaper does with its message. Returns true if the place became free.
+/// Completes a receive with a message, as the reaper does. Returns true if the entry became free.
 fn land(receives: &RecvTable, receipt: Receipt) -> bool {
     let token = receives.token(receipt);
     let completion = Completion::received(token, Arrival::Send, LEN);
@@ -97,7 +97,7 @@ fn tell(receives: &RecvTable, ended: Ended) -> bool {
     ended.freed
 }
 
-/// Look, register, look, sleep.
+/// Check, register, check, sleep.
 fn await_message(receives: &RecvTable, receipt: Receipt) -> usize {
     let task = Task::new();
     loop {
@@ -183,7 +183,7 @@ fn a_reset_and_a_completion_free_an_orphan_once() {
     });
 }
 
-/// waits in line for the only place, and adopts who is in it. `looks` once more when it is in line.
+/// Waits in line for the only entry, and adopts its receive. If `looks`, checks once more in line.
 fn await_place(receives: &RecvTable, looks: bool) -> Receipt {
     let task = Task::new();
     let node = pin!(WaitNode::new());
@@ -250,7 +250,8 @@ fn recv_on(bed: &Bed, receives: &RecvTable, receipt: Receipt) -> usize {
     block_on(pin!(message))
 }
 
-/// Posts on the device of the bed, as if it were a Job: its engine answers `LEN`.
+/// Posts a receive on the device of the bed, as if it were a job: its engine completes it with
+/// `LEN`.
 fn post_on(bed: &Bed, receives: &RecvTable) -> Receipt {
     let receipt = fill(receives).expect("there is room");
     let token = receives.token(receipt).as_raw();

@@ -1,4 +1,4 @@
-//! Runs of graphs: Jobs without an Op, whose ends one waker hears of.
+//! Runs of graphs: jobs without operations, whose ends wake one waker.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::sync::atomic::{
 use crate::sync::loom::{Task, TrackedCell, check, deep, mutant, spawn};
 use crate::sync::{Mutex, lock};
 
-/// What a run of a graph has for ends: a word and a waker, as `ops/graph/run/board.rs` has them.
+/// The record of the ends of a run: a word and a waker, as `ops/graph/run/board.rs` has them.
 #[derive(Default)]
 struct Ends {
     told: Mutex<(u32, Option<Waker>)>,
@@ -50,7 +50,7 @@ impl reactor::Completions for Ends {
 }
 
 impl Bed {
-    /// Spawns a run of one node: it is launched, or waits in line, and its end is awaited; or it is
+    /// Spawns a run of one node. It is launched, or waits in line, and its end is awaited; or it is
     /// dropped after one poll.
     fn spawn_run(&self, dropped: bool) -> JoinHandle<()> {
         let (attachment, workq) = (Arc::clone(&self.attachment), self.workq.clone());
@@ -97,7 +97,7 @@ impl Bed {
     }
 }
 
-/// A job is launched that no run waits for, beside an Op that is dropped, or a look.
+/// A job is launched that no run waits for, beside an operation that is dropped, or a poll.
 fn nobody_waits(attend: fn(&Attachment), beside: fn(&Bed) -> JoinHandle<()>) {
     on_a_workq(1, move |_| {
         let bed = Bed::on(2, false);
@@ -175,14 +175,14 @@ fn a_run_whose_job_is_refused_is_woken_meanwhile() {
     });
 }
 
-/// The cell of a Slot in which a run's target lies, with one thread that launches and is refused,
-/// and one that wakes.
+/// The cell of a slot that has a run's target, with one thread that launches and is refused, and
+/// one that wakes.
 struct Toy {
     running: AtomicBool,
     target: TrackedCell,
 }
 
-/// A wake-up looks at the Slots of runs (`true`), or goes by a list of its own.
+/// A wake-up reads the slots of runs (`true`), or uses a list of its own.
 fn toy_is_refused_and_woken(at_the_slot: bool) {
     check(3, move || {
         let toy = Arc::new(Toy {

@@ -1,4 +1,4 @@
-//! The real Slot: who registers, who completes, who drops.
+//! The real slot, with operations that register, complete and are dropped.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -9,7 +9,7 @@ use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use crate::sync::loom::{Task, check, mutant, spawn};
 use crate::sync::seq_cst_order;
 
-/// Look, register, look, sleep: what `JobFuture` does.
+/// Check, register, check, sleep: as `JobFuture` does.
 fn await_slot(slot: &Slot) -> Outcome {
     let task = Task::new();
     loop {
@@ -69,7 +69,7 @@ fn of_two_tasks_the_one_that_polled_last_is_told() {
             let slot = Arc::clone(&slot);
             spawn(move || end(&slot, generation))
         };
-        // The first task polls once and hands the Op over.
+        // The first task polls once and hands the operation over.
         if slot.take().is_none() {
             slot.register(Waker::noop());
         }
@@ -96,7 +96,7 @@ fn an_op_that_is_woken_early_is_notified_all_the_same() {
     });
 }
 
-/// What the wake-up is for: the Op must poll again, though its Job is not over.
+/// The purpose of the wake-up: the operation must poll again, though its job has not completed.
 #[test]
 fn an_op_that_waits_while_it_is_woken_polls_again() {
     check(4, || {

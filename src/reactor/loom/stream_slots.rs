@@ -1,4 +1,4 @@
-//! The Slots that streams may hold: a stream in line for one, and the end of another one's job.
+//! The slots that streams may hold: a stream in line for one, and the end of another stream's job.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use crate::reactor::tables::StreamSlots;
 use crate::sync::WaitNode;
 use crate::sync::loom::{Task, check, mutant, spawn};
 
-/// Of two Slots of a WorkQ streams have one.
+/// The WorkQ has two slots, of which streams may hold one.
 const DEPTH: u32 = 2;
 
-/// A stream has the only Slot, and gives it back. `streams` others want it, one job each.
+/// A stream has the only slot, and gives it back. `streams` others want it, for one job each.
 fn all_have_one(
     streams: usize,
     wait: impl Fn(&StreamSlots, Pin<&WaitNode>, &Task) + Copy + Send + Sync + 'static,
@@ -61,7 +61,7 @@ fn enqueue(slots: &StreamSlots, node: Pin<&WaitNode>, task: &Task) {
     unsafe { slots.line.enqueue(node, &task.waker()) };
 }
 
-/// As `StreamSlotWaiter::poll` and `Sends::poll_send`: it leaves the line once there is a Slot, and
+/// As `StreamSlotWaiter::poll` and `Sends::poll_send`: it leaves the line once a slot is free, and
 /// takes it then; if another stream was faster it waits in line again.
 fn enqueue_then_look(slots: &StreamSlots, node: Pin<&WaitNode>, task: &Task) {
     loop {
@@ -116,7 +116,7 @@ fn mutant_that_notifies_and_then_gives_the_slot_back_is_found() {
     });
 }
 
-/// The next stream in line is not notified by one that leaves with the notification and no Slot.
+/// A stream that leaves with the notification and without a slot does not notify the next in line.
 #[test]
 fn mutant_stream_that_takes_the_notification_along_is_found() {
     let one_gives_up = |is_passed_on: bool| {

@@ -1,5 +1,5 @@
-//! The real timer of a WorkQ, on a modelled clock: it wakes the naps that end, and rings for the
-//! alarm, although other threads set it meanwhile.
+//! The real timer of a WorkQ, on a modelled clock: it wakes the pauses that end, and signals for
+//! the alarm, although other threads set it meanwhile.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -16,7 +16,7 @@ use crate::sync::atomic::Ordering::SeqCst;
 use crate::sync::loom::{Task, block_on, mutant, spawn};
 use crate::sync::{WaitNode, Waiters};
 
-/// Sleeps until this time.
+/// Sleeps until the time `until`.
 fn nap(workq: &WorkQ, until: u64) {
     let mut nap = pin!(Backoff::until(workq.clone(), until));
     let slept = poll_fn(|cx| nap.as_mut().poll(cx));
@@ -31,7 +31,7 @@ impl Bed {
     }
 }
 
-/// Two sleep until different times, while the time passes.
+/// Two futures sleep until different times, while the time passes.
 fn two_nap(nap: fn(&WorkQ, u64), other: fn(&WorkQ, u64)) {
     on_a_workq(1, move |_| {
         let bed = Bed::new();
@@ -88,7 +88,7 @@ fn mutant_that_sleeps_until_its_time_and_sets_the_timer_once_is_found() {
     });
 }
 
-/// An alarm is set while the timer rings for one that naps until an earlier time.
+/// An alarm is set while the timer signals for a future that sleeps until an earlier time.
 fn alarm_is_set(set: fn(&Arc<Shared>)) {
     on_a_workq(1, move |_| {
         let bed = Bed::new();
@@ -96,7 +96,7 @@ fn alarm_is_set(set: fn(&Arc<Shared>)) {
             bed.spawn_on(|workq| nap(workq, 100)),
             bed.spawn_on(move |workq| set(&workq.0)),
         ]);
-        // The time has passed for as long as the timer was set.
+        // The time has passed as far as the timer was set.
         assert!(bed.workq.0.timer.alarm_left().is_zero(), "the alarm rings");
     });
 }

@@ -1,4 +1,4 @@
-//! A toy of the Slot, with ways to get it wrong, since the real one has none to switch on.
+//! A toy of the slot, with ways to get it wrong, since the real one has no such switches.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -10,7 +10,7 @@ use crate::sync::atomic::{
 };
 use crate::sync::loom::{Task, check, mutant, spawn};
 
-/// The lines of a Slot in which waker, completion and drop meet, and ways to get them wrong.
+/// The lines of a slot in which waker, completion and drop meet, and ways to get them wrong.
 struct Toy {
     phase: AtomicU64,
     target: UnsafeCell<Option<Waker>>,
@@ -20,13 +20,13 @@ struct Toy {
 #[derive(Clone, Copy, PartialEq)]
 enum Wrong {
     Nothing,
-    /// `register` says nothing if the reaper has taken the old waker.
+    /// `register` does not wake if the reaper has taken the old waker.
     SilentRegister,
     /// `register` writes the cell without claiming it.
     UnclaimedRegister,
-    /// `complete` says that it has completed and takes the waker then.
+    /// `complete` sets the phase to Done and takes the waker then.
     DoneTooEarly,
-    /// `abandon` looks and stores.
+    /// `abandon` loads and stores, without an exchange.
     LookAndStore,
     /// `complete` gives up the cell with Relaxed.
     RelaxedDone,
@@ -39,8 +39,8 @@ const DONE: u64 = 3;
 const ORPHAN: u64 = 4;
 const FREE: u64 = 5;
 
-// SAFETY: the cell is reached as the phase says; that it is not, in the wrong ones, is what loom
-// shall find.
+// SAFETY: the cell is reached as the phase says; loom shall find that the wrong variants break
+// this.
 unsafe impl Send for Toy {}
 // SAFETY: as above.
 unsafe impl Sync for Toy {}

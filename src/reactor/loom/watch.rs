@@ -8,7 +8,7 @@ use crate::reactor::endpoint::{RdmaState, RdmaWatch, WatchState};
 use crate::sync::WaitNode;
 use crate::sync::loom::{Task, block_on, mutant, spawn};
 
-/// Two watchers wait, while a thread closes what they watch, and another one asks as well.
+/// Two watchers wait, while a thread closes what they watch, and another thread asks as well.
 fn watchers(wait: fn(&WatchState, RdmaWatch)) {
     on_a_workq(2, move |bed: &Bed| {
         let watched = Arc::new(WatchState::new());

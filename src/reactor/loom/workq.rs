@@ -1,4 +1,4 @@
-//! The real wait cycle of a whole WorkQ: Ops, a shutdown, and a loop of the caller's own.
+//! The real wait cycle of a whole WorkQ: operations, a shutdown, and the caller's own loop.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ fn ops_and_jobs_of_the_callers_loop_share_a_workq() {
     on_a_workq(1, |bed| {
         let (attachment, workq) = (Arc::clone(&bed.attachment), bed.workq.clone());
         let own = spawn(move || {
-            // The Op may have the only Slot.
+            // The operation may have the only slot.
             let Ok(index) = attachment.try_reserve() else {
                 return;
             };

@@ -1,5 +1,5 @@
-//! Running a future on this thread, without a runtime: the thread spins for its jobs, and sleeps
-//! for receives and waits, at once or after a while.
+//! Runs a future on this thread, without a runtime: the thread spins for its jobs, and sleeps for
+//! receives and waits, at once or after a while.
 
 use std::future::Future;
 use std::io;
@@ -17,24 +17,24 @@ use crate::reactor::events::{Driven, this_thread};
 use crate::reactor::spin::Spin;
 use crate::reactor::workq::{Shared, WorkQ};
 
-/// Turns before the CPU is given up.
+/// The number of turns before the CPU is given up.
 const MISSES: u32 = 1024;
 
 struct Unpark {
     thread: Thread,
     woken: AtomicBool,
-    /// The thread sleeps on the event handle, or is about to, and on this.
+    /// Wakes the thread, which sleeps on the event handle and on this, or is about to.
     bell: OnceLock<Signal>,
     asleep: AtomicBool,
 }
 
 impl Unpark {
-    /// Sleeps until the event handle or a wake-up says something. False if it cannot.
+    /// Sleeps until the event handle or a wake-up signals. Returns false if it cannot sleep.
     #[cold]
     fn sleep(&self, shared: &Shared) -> bool {
         let Ok(bell) = self.bell() else { return false };
-        // Pairs with `wake`: either it sees that this thread sleeps, or this sees that it was
-        // woken.
+        // Pairs with `wake`: either that sees that this thread sleeps, or this thread sees that it
+        // was woken.
         self.asleep.store(true, Ordering::SeqCst);
         let slept = if self.woken.load(Ordering::SeqCst) {
             true
@@ -44,7 +44,7 @@ impl Unpark {
         } else {
             let signalled = shared.events.wait(bell);
             if let Ok(true) = signalled {
-                // As a loop of the caller's own: what was read may have been for others too.
+                // As in the caller's own loop: an event that was read may have been for others too.
                 shared.events.quiet();
                 shared.event_turn();
             }
@@ -90,9 +90,9 @@ impl WorkQ {
     /// [`Mode::BusyPoll`](crate::Mode) makes no system calls.
     ///
     /// While jobs are in flight, the thread spins, without a system call per job, and gives the CPU
-    /// up after a budget. While none are, it sleeps: until the future is woken, or until a receive
-    /// or a wait that sleeps has an event. What is polled inside waits by this thread alone: do not
-    /// block there on a runtime that awaits operations of this WorkQ.
+    /// up after a budget. While none are, it sleeps until the future is woken, or until a receive
+    /// or a wait that sleeps has an event. Only this thread polls for operations inside the future:
+    /// do not block there on a runtime that awaits operations of this WorkQ.
     ///
     /// ```
     /// use tokio_doca::{BufPool, Device, Dma, Mmap, Mode, WorkQ};
@@ -111,7 +111,8 @@ impl WorkQ {
         self.run(future, Duration::ZERO)
     }
 
-    /// This thread looks no more. If it is one of a runtime, that hears of what it leaves behind.
+    /// Hands over to this thread's runtime, if it has one: the thread polls no more, and the
+    /// runtime notices the ends of jobs, receives and waits that are left.
     fn hand_over(&self) {
         let shared = &self.0;
         let any_left = shared.core.table.any_in_flight() || shared.core.registry.any_asleep();
@@ -121,10 +122,10 @@ impl WorkQ {
         }
     }
 
-    /// Does as `block_on`, and looks for receives and waits for this long before it sleeps.
+    /// Does as `block_on`, but polls for receives and waits for the time `spin` before it sleeps.
     pub(super) fn run<F: Future>(&self, future: F, spin: Duration) -> F::Output {
-        // On a thread of a runtime, in a task whose budget is spent, what a budget puts off would
-        // be put off for ever: the runtime has no turn before this returns.
+        // This may run in a task of a runtime whose budget is spent. An operation that waits for a
+        // new budget would wait for ever: the runtime has no turn before this returns.
         let mut future = pin!(tokio::task::unconstrained(future));
         let doing = this_thread::enter_block_on(&*self.0);
         let unpark = Arc::new(Unpark {
@@ -139,7 +140,7 @@ impl WorkQ {
         let spin = u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX);
         let mut idle = Spin::counted_late();
         loop {
-            // Acquire: what was done before the wake is seen by the poll.
+            // Acquire: the poll sees what a thread did before it woke the future.
             if unpark.woken.swap(false, Ordering::Acquire) {
                 idle = Spin::counted_late();
                 if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
@@ -149,14 +150,14 @@ impl WorkQ {
                 }
             } else if !self.0.core.table.any_in_flight() && idle.is_time_over(spin, || self.0.now())
             {
-                // While it polls busily, all that it waits for here wakes it.
+                // In busy mode everything that the future waits for here wakes it.
                 if self.0.mode.load().is_busy() && !self.0.core.registry.any_asleep() {
                     // `unpark` before `park` makes `park` return at once.
                     thread::park();
                     continue;
                 }
-                // The event handle tells of receives and waits, of the end of a connection, of a
-                // turn that is rung for, and of the timer: of this future, or of others.
+                // The event handle signals for receives and waits, for the end of a connection, for
+                // a turn that is owed, and for the timer: of this future, or of others.
                 if unpark.sleep(&self.0) {
                     continue;
                 }

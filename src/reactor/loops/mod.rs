@@ -1,8 +1,8 @@
-//! Where a WorkQ is driven without a runtime: `WorkQ::block_on`, a thread that polls, and a loop
-//! of the caller's own, which arms, waits, clears and calls `WorkQ::progress`.
+//! How a WorkQ is driven without a runtime: by `WorkQ::block_on`, by a thread that polls, and by
+//! the caller's own loop, which arms, waits, clears and calls `WorkQ::progress`.
 //!
-//! These files import `workq` and the rooms below it, and nothing imports them. How a receive or a
-//! wait that was posted is polled is in `endpoint` and `sync_event`.
+//! These files import `workq` and the folders below it, and no file imports them. `endpoint` and
+//! `sync_event` poll a receive or a wait that was posted.
 
 mod block_on;
 mod own_loop;

@@ -1,9 +1,9 @@
-//! Jobs of a loop of the caller's own: select, poll or epoll over the event handle, without
+//! Jobs of the caller's own loop, which uses select, poll or epoll on the event handle, without
 //! futures.
 //!
-//! A Job that is posted has no Op. Its Slot keeps the Leases until the completion was collected, by
-//! whomever, and then the result, until [`WorkQ::progress`] hands it out. So Ops and such Jobs
-//! share a WorkQ, and each may collect for the other.
+//! A job that is posted has no operation. Its slot keeps the Leases until any thread has collected
+//! the completion, and then the result, until [`WorkQ::progress`] hands it out. So operations and
+//! such jobs share a WorkQ, and each may collect for the other.
 //!
 //! ```text
 //!   post --> Slot: posted --> collected by progress, clear, an Op's poll, the fan-out
@@ -12,10 +12,11 @@
 //!                             progress: word and result, Slot free
 //! ```
 //!
-//! `arm` asks the devices to ring *and* leaves a mark, since somebody else may collect the
-//! completion before it rang, or have collected it and not yet put into Finished. Mark, then look;
-//! put in, then look at the mark: one sees the other. Who is about to collect for the loop takes
-//! the mark away meanwhile, or it would ring for itself.
+//! `arm` asks the devices to signal *and* leaves a mark, since another thread may collect the
+//! completion before it is signalled, or may have collected it and not yet put it into Finished.
+//! The loop sets the mark and then checks Finished; the other thread puts the job into Finished and
+//! then checks the mark: one sees the other. A thread that is about to collect for the loop takes
+//! the mark away meanwhile, or it would signal for itself.
 
 use std::future::{Future, poll_fn};
 use std::os::fd::BorrowedFd;
@@ -34,17 +35,17 @@ use crate::reactor::tables::{End, PostedEntry, PostedRun};
 use crate::reactor::workq::{Attachment, Prepared, Shared, WorkQ};
 
 impl WorkQ {
-    /// Returns the descriptor that turns readable when an armed WorkQ has something to say: for a
-    /// select, poll or epoll loop of the caller's own, level- or edge-triggered. Only wait for it;
-    /// never read it.
+    /// Returns the descriptor that turns readable when an armed WorkQ has an event, for the
+    /// caller's own select, poll or epoll loop, level- or edge-triggered. Only wait for it; never
+    /// read it.
     ///
-    /// It is an epoll descriptor over all the devices that are or will be attached, made by the
-    /// first call, and the same one as long as the WorkQ lives. From that call on Ops need no
-    /// runtime in any mode: where there is none, the loop that calls [`clear`](WorkQ::clear) wakes
+    /// It is an epoll descriptor over all the devices that are or will be attached. The first call
+    /// makes it, and it stays the same while the WorkQ lives. From that call on operations need no
+    /// runtime in any mode: without a runtime, the loop that calls [`clear`](WorkQ::clear) wakes
     /// them.
     ///
     /// The cycle is: [`arm`](WorkQ::arm), wait, [`clear`](WorkQ::clear),
-    /// [`progress`](WorkQ::progress) until it answers 0, and again (Core guide 3.4.4). Jobs may be
+    /// [`progress`](WorkQ::progress) until it returns 0, and again (Core guide 3.4.4). Jobs may be
     /// submitted before or after `arm`.
     ///
     /// ```
@@ -73,7 +74,7 @@ impl WorkQ {
     ///
     /// # Errors
     ///
-    /// `OperatingSystem` if the first call finds no descriptor.
+    /// `OperatingSystem` if the kernel has no descriptor for the first call.
     #[doc(alias = "doca_workq_get_event_handle")]
     #[doc(alias = "doca_pe_get_notification_handle")]
     #[doc(alias = "doca_event_handle_t")]
@@ -82,15 +83,15 @@ impl WorkQ {
         self.0.events.lend()
     }
 
-    /// Asks for one event: the handle turns readable at the next end of a Job, or at once if a
-    /// completion waits for [`progress`](WorkQ::progress). Once it has, arm again. In any mode.
+    /// Requests one event, in any mode: the handle turns readable once the next job ends, or at
+    /// once if a completion waits for [`progress`](WorkQ::progress). After the event, arm again.
     #[doc(alias = "doca_workq_event_handle_arm")]
     #[doc(alias = "doca_pe_request_notification")]
     pub fn arm(&self) {
         let shared = &self.0;
         shared.own_loop.mark();
         if shared.arm() {
-            // Whether that was for the caller is known only when it was collected.
+            // Whether that completion was for the caller is known only once it was collected.
             shared.turn();
         }
         if !shared.none_finished() {
@@ -99,15 +100,15 @@ impl WorkQ {
     }
 
     /// Acknowledges an event: the handle is quiet until the next one, also in a level-triggered
-    /// loop. Wakes Ops whose Jobs have completed. Call [`progress`](WorkQ::progress) afterwards,
-    /// and before the next wait.
+    /// loop. Wakes operations whose jobs have completed. Call [`progress`](WorkQ::progress)
+    /// afterwards, and before the next wait.
     #[doc(alias = "doca_workq_event_handle_clear")]
     #[doc(alias = "doca_pe_clear_notification")]
     pub fn clear(&self) {
         let shared = &self.0;
         shared.events.quiet();
-        // What was read may have been for Tokio's epoll as well: a turn makes up for it, and arms
-        // for the Ops.
+        // An event that was read may have been for Tokio's epoll as well: a turn makes up for it,
+        // and arms for the operations.
         let armed = shared.own_loop.unmark();
         shared.event_turn();
         if armed && shared.none_finished() {
@@ -118,8 +119,8 @@ impl WorkQ {
         }
     }
 
-    /// Collects what has completed, and hands out what was posted for a loop of the caller's own:
-    /// the word, and how it ended.
+    /// Collects completions, and hands out what was posted for the caller's own loop and has
+    /// completed: its word, and how it ended. Returns the number that was handed out.
     pub(crate) fn collect(&self, mut handle: impl FnMut(u64, End)) -> usize {
         let shared = &self.0;
         let mut handed = 0;
@@ -144,7 +145,7 @@ impl WorkQ {
             // A loop that does not sleep may share its CPU with an engine.
             shared.misses.add();
         } else {
-            // What was handed out has rung, or was there when the loop armed.
+            // Anything handed out had signalled, or was there when the loop armed.
             shared.own_loop.mark();
             if !shared.none_finished() {
                 shared.fire();
@@ -153,7 +154,7 @@ impl WorkQ {
         handed
     }
 
-    /// Posts a run: the next `collect` begins it.
+    /// Posts a run, which the next `collect` begins.
     pub(crate) fn post_run(&self, user_data: u64, run: Pin<Box<dyn PostedRun>>) {
         let entries = self.0.own_loop.entries_or_new();
         entries.add(&self.0, user_data, PostedEntry::Run(run));
@@ -168,15 +169,15 @@ impl Shared {
     }
 }
 
-/// Polls what was posted and has no Slot.
+/// Polls an entry that was posted and has no slot.
 fn poll(entry: &mut PostedEntry, shared: &Arc<Shared>, cx: &mut Context<'_>) -> Poll<End> {
     match entry {
         PostedEntry::Recv(recv) => recv.poll(shared, cx.waker()).map(End::Received),
         PostedEntry::Wait(wait) => wait.poll(shared, cx.waker()).map(End::Waited),
         PostedEntry::Run(run) => {
             let _doing = this_thread::enter_own_loop(&**shared);
-            // The loop may be a task's. Where that one's budget is spent, it is the loop that
-            // continues.
+            // The loop may run in a task. A spent budget of that task does not stop the run: the
+            // loop polls it again anyway.
             let run = pin!(unconstrained(poll_fn(|cx| run.as_mut().poll(cx))));
             run.poll(cx).map(End::Run)
         }
@@ -184,11 +185,11 @@ fn poll(entry: &mut PostedEntry, shared: &Arc<Shared>, cx: &mut Context<'_>) -> 
 }
 
 impl Attachment {
-    /// Submits a Job whose end `progress` tells. The Slot is free again if that fails.
+    /// Submits a job whose end `progress` hands out. If that fails the slot is free again.
     ///
     /// # Errors
     ///
-    /// `Again` if the device is full, `Shutdown`, or what the device says.
+    /// `Again` if the device is full, `Shutdown` after a shutdown, or the error of the device.
     pub(crate) fn post<J: AsJob>(
         &self,
         slot: Reserved<'_>,
@@ -205,7 +206,8 @@ impl Attachment {
         .map_err(JobError::from)
     }
 
-    /// The device did the Job inline: `progress` tells of it all the same.
+    /// Stores the outcome of a job that the device has finished inline: `progress` hands it out all
+    /// the same.
     pub(crate) fn settle(
         &self,
         slot: Reserved<'_>,
@@ -216,7 +218,7 @@ impl Attachment {
         let (shared, slot) = (&self.shared, slot.take());
         assert!(slot.is_of(&shared.core.table));
         slot.settle(user_data, meaning, outcome);
-        // A shutdown may have seen the Slot when it was taken.
+        // A shutdown may have seen the slot when it was taken.
         shared.if_drained();
         shared.fire();
     }

@@ -16,8 +16,8 @@ use crate::reactor::workq::WorkQ;
 
 const SPAWN: &str = "PollThread::spawn";
 
-/// A thread to be, for the part of a service whose latency matters: it polls one [`WorkQ`] and runs
-/// the tasks that use it. [`WorkQ::poll_thread`] makes it.
+/// Builds a thread for the part of a service whose latency matters: it polls one [`WorkQ`] and runs
+/// the tasks that use it. [`WorkQ::poll_thread`] makes the builder.
 ///
 /// ```
 /// # use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
@@ -47,9 +47,9 @@ impl WorkQ {
     /// Prepares a thread that polls this WorkQ and runs tasks, so that a job that completes or a
     /// message that comes resumes its task without a wake-up by the kernel.
     ///
-    /// One thread serves one WorkQ and all its connections. It looks at the device once a turn,
-    /// however many tasks wait. Leave the WorkQ in [`Mode::EventDriven`](crate::Mode), which the
-    /// tasks wait by: in busy mode each task that waits would poll too.
+    /// One thread serves one WorkQ and all its connections. It polls the device once a turn,
+    /// however many tasks wait. Leave the WorkQ in [`Mode::EventDriven`](crate::Mode), by which the
+    /// tasks wait: in busy mode each task that waits would poll too.
     ///
     /// ```
     /// use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
@@ -91,7 +91,7 @@ impl PollThread {
         self
     }
 
-    /// Sets for how long the thread polls with nothing to do before it sleeps until an event.
+    /// Sets the time for which the thread polls with nothing to do before it sleeps until an event.
     /// Defaults to 1 ms; `Duration::MAX` polls for ever. While it polls in vain it offers its CPU
     /// to other threads about every 30 us.
     pub fn spin(mut self, spin: Duration) -> PollThread {
@@ -99,15 +99,16 @@ impl PollThread {
         self
     }
 
-    /// Starts the thread. It calls `begin`, and runs the future that it returns to the end, with
-    /// the tasks that this and others of its tasks begin by [`tokio::task::spawn_local`]. Tasks
-    /// that are left at the end are dropped.
+    /// Starts the thread. It calls `begin`, and runs the future that `begin` returns to its end. It
+    /// also runs the tasks that this future and its tasks begin by [`tokio::task::spawn_local`].
+    /// Tasks that are left when the future ends are dropped.
     ///
-    /// Operations of this WorkQ wait by the thread. All else that sleeps, such as timers and
-    /// sockets, waits by a runtime that other threads drive: the one that `spawn` is called on, if
-    /// it has worker threads. Such a task is resumed by a wake-up of the thread. Elsewhere enter a
-    /// runtime in `begin` ([`Handle::enter`](tokio::runtime::Handle::enter)): without one Tokio's
-    /// timers panic, and with a runtime of one thread that nobody drives they never end.
+    /// The thread polls for operations of this WorkQ. All else that sleeps, such as timers and
+    /// sockets, waits by a runtime that other threads drive: the runtime on which `spawn` is
+    /// called, if it has worker threads. Such a task is resumed by a wake-up of the thread.
+    /// Otherwise enter a runtime in `begin` ([`Handle::enter`](tokio::runtime::Handle::enter)).
+    /// Without a runtime Tokio's timers panic; with a runtime of one thread that no thread drives
+    /// they never end.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -132,8 +133,8 @@ impl PollThread {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the thread cannot run on that CPU, `OperatingSystem` if the system starts
-    /// no thread.
+    /// `InvalidValue` if the thread cannot run on that CPU; `OperatingSystem` if the system cannot
+    /// start a thread.
     pub fn spawn<F>(
         self,
         begin: impl FnOnce() -> F + Send + 'static,
@@ -143,7 +144,7 @@ impl PollThread {
         F::Output: Send + 'static,
     {
         if self.cpu.is_some() {
-            // Tried by a thread that ends: the other one cannot return an error.
+            // Tried first by a thread that ends: the other one cannot return an error.
             let pinned = start({
                 let this = self.clone();
                 move || this.pin()
@@ -156,7 +157,7 @@ impl PollThread {
         let runtime = Handle::try_current().ok().filter(workers);
         start(move || {
             let _entered = runtime.as_ref().map(Handle::enter);
-            // The CPU was there a moment ago. If it is taken away the system moves the thread.
+            // The CPU existed a moment ago. If it is taken away the system moves the thread.
             let _ = self.pin();
             let tasks = LocalSet::new();
             // A task like the others, which has a budget as they do.

@@ -1,16 +1,16 @@
-//! Jobs of the caller's own loop that have completed, in the order in which they ended.
+//! The jobs of the caller's own loop that have completed, in the order in which they ended.
 //!
-//! Their Slots keep the results; here stand the numbers of the Slots, in a ring that has a place
-//! for each of them. It is never full, since a Slot stands in it once at most. The party that ends
-//! a Job puts it in, from any thread; whoever makes progress takes it out, once. A place says by
-//! its stamp for which round it was written: a number that was claimed and is not yet written holds
-//! up those behind it, for a few instructions, and its writer looks afterwards whether somebody
+//! Their slots keep the results. This ring has the numbers of the slots, and an entry for each slot
+//! of the table. It is never full, since a slot is in it at most once. The thread that ends a job
+//! pushes its slot; any thread may. The thread that makes progress pops it, once. The stamp of an
+//! entry says for which round it was written. A number that was claimed and not yet written holds
+//! up the numbers behind it, for a few instructions; its writer checks afterwards whether a thread
 //! waits.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::seq_cst_order;
 
-/// Bits of a Slot's number; the rest is the stamp.
+/// The bits of a slot's number; the rest is the stamp.
 const INDEX_BITS: u32 = 20;
 const INDEX: u64 = (1 << INDEX_BITS) - 1;
 
@@ -18,15 +18,15 @@ const INDEX: u64 = (1 << INDEX_BITS) - 1;
 struct CacheLine(AtomicU64);
 
 pub(in crate::reactor) struct Finished {
-    /// Places taken out, ever.
+    /// The number of entries that were ever popped.
     head: CacheLine,
-    /// Places claimed, ever.
+    /// The number of entries that were ever claimed.
     tail: CacheLine,
     cells: Box<[AtomicU64]>,
 }
 
-/// What a cell has above its number when this place was written: never that of another round, nor
-/// of none.
+/// Returns the stamp that a cell has above its number once this entry was written. It differs from
+/// the stamps of all other rounds, and from that of an empty cell.
 fn stamp(place: u64) -> u64 {
     place.wrapping_add(1) << INDEX_BITS
 }
@@ -44,26 +44,27 @@ impl Finished {
         &self.cells[(place % self.cells.len() as u64) as usize]
     }
 
-    /// Puts a Slot in. It is done, and the caller does not touch it any more (Release, paired with
-    /// `pop`'s Acquire).
+    /// Pushes a slot that is done. The caller does not touch the slot any more (Release, paired
+    /// with `pop`'s Acquire).
     pub(in crate::reactor) fn push(&self, slot: u32) {
-        // Release and Acquire, with those who claimed before: whoever wrote this cell for the last
-        // round did so before a Slot of that round was free again and came here. Relaxed, the two
-        // writes have no order.
+        // Release and Acquire, paired with earlier claims: the thread that wrote this cell for the
+        // last round did so before a slot of that round was free again and was pushed here. With
+        // Relaxed the two writes would have no order.
         let place = self.tail.0.fetch_add(1, Ordering::AcqRel);
         let word = stamp(place) | u64::from(slot);
-        // SeqCst: whoever arms is seen afterwards, or sees it.
+        // SeqCst: a thread that arms is seen afterwards, or sees this entry.
         self.cell(place).store(word, Ordering::SeqCst);
         seq_cst_order();
     }
 
-    /// Takes the oldest out: its Slot is the caller's.
+    /// Pops the oldest entry: its slot is the caller's.
     pub(in crate::reactor) fn pop(&self) -> Option<u32> {
         loop {
             let (place, slot) = self.first()?;
             let next = place.wrapping_add(1);
             let head = &self.head.0;
-            // If it fails somebody else has it. The place is not written anew before it was taken.
+            // If it fails another thread has popped the entry. An entry is not written anew before
+            // it was popped.
             if head
                 .compare_exchange(place, next, Ordering::SeqCst, Ordering::Relaxed)
                 .is_ok()
@@ -73,7 +74,7 @@ impl Finished {
         }
     }
 
-    /// Returns true if there is none. Pairs with `push`.
+    /// Returns true if there is no entry. Pairs with `push`.
     pub(in crate::reactor) fn is_empty(&self) -> bool {
         seq_cst_order();
         self.first().is_none()
@@ -86,7 +87,8 @@ impl Finished {
             if word & !INDEX == stamp(place) {
                 return Some((place, (word & INDEX) as u32));
             }
-            // Written for a later round, since somebody took this one, or not written yet.
+            // Either written for a later round, since another thread popped this entry, or not
+            // written yet.
             let now = self.head.0.load(Ordering::SeqCst);
             if now == place {
                 return None;

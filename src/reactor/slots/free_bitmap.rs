@@ -1,37 +1,37 @@
-//! Which Slots are free: words of bits, a thread's own first.
+//! Says which slots are free: words of bits, of which a thread uses its own first.
 //!
-//! Each word is on a cache line of its own. A thread takes Slots from the word of its number, and
-//! continues to the others when that one is empty: there is no free Slot only after all words were
-//! read. A Slot goes back to the word that it is a bit of. There is no lock, no refill, and nothing
-//! thread-local but the number.
+//! Each word is on a cache line of its own. A thread takes slots from the word of its number, and
+//! continues to the others when that word is empty. So it finds no free slot only after it has read
+//! all words. A slot goes back to the word that has its bit. There is no lock and no refill, and
+//! only a thread's number is thread-local.
 
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{seq_cst_order, thread_number};
 
-/// Threads that have a word of their own, if there are Slots enough.
+/// The maximum number of threads that have a word of their own, if there are enough slots.
 const SPREAD: usize = 16;
-/// Slots that a word should have at least.
+/// The minimum number of slots that a word should have.
 const SHARE: usize = 8;
 
 #[repr(align(128))]
 struct Word {
     free: AtomicU64,
-    /// Its bits with nothing taken.
+    /// The bits of the word when no slot is taken.
     all: u64,
 }
 
 pub(in crate::reactor) struct FreeBitmap {
     words: Box<[Word]>,
-    /// One less than the words, whose number is a power of two, and which power.
+    /// The number of words, which is a power of two, less one; and the exponent of that power.
     mask: usize,
     shift: u32,
     slots: usize,
-    /// The word in which the last search beyond a thread's own word has found a Slot: words before
-    /// it are likely to be empty yet.
+    /// The word in which the last search beyond a thread's own word has found a slot. The words
+    /// before it are likely to be still empty.
     hint: AtomicUsize,
 }
 
-/// Returns the bits of a word with nothing taken: Slot i is bit i / count of word i % count.
+/// Returns the bits of a word when no slot is taken: slot i is bit i / count of word i % count.
 fn full(slots: usize, count: usize, at: usize) -> u64 {
     match (slots + count - 1 - at) / count {
         64 => u64::MAX,
@@ -43,7 +43,7 @@ impl FreeBitmap {
     /// Returns a bitmap in which all of `slots` are free.
     pub(in crate::reactor) fn new(slots: usize) -> FreeBitmap {
         let count = (slots / SHARE).clamp(1, SPREAD).max(slots.div_ceil(64));
-        // Then a word and a bit are cheap to tell from a number.
+        // With a power of two, the word and the bit of a number are cheap to compute.
         let count = count.next_power_of_two();
         let words = (0..count)
             .map(|at| full(slots, count, at))
@@ -61,7 +61,7 @@ impl FreeBitmap {
         }
     }
 
-    /// Takes a free Slot. Pairs with `put`, so that the taker sees the Slot as it was left.
+    /// Takes a free slot. Pairs with `put`, so that the taker sees the slot as it was left.
     #[inline]
     pub(in crate::reactor) fn take(&self) -> Option<u32> {
         self.take_from(thread_number())
@@ -90,7 +90,7 @@ impl FreeBitmap {
         None
     }
 
-    /// Reads all other words before it finds none.
+    /// Takes a slot from another word. It reads all other words before it returns `None`.
     #[cold]
     fn take_of_others(&self, own: usize) -> Option<u32> {
         if self.mask == 0 {
@@ -107,8 +107,8 @@ impl FreeBitmap {
         None
     }
 
-    /// Gives a Slot back. SeqCst: whoever is in line is seen by the giver afterwards, or sees the
-    /// Slot.
+    /// Frees a slot. SeqCst: either this thread sees a waiter in line afterwards, or the waiter
+    /// sees the slot.
     #[inline]
     pub(in crate::reactor) fn put(&self, slot: u32) {
         let (at, bit) = (slot as usize & self.mask, slot >> self.shift);
@@ -117,7 +117,7 @@ impl FreeBitmap {
         seq_cst_order();
     }
 
-    /// Returns how many are free: exact if nothing changes meanwhile.
+    /// Returns the number of free slots. It is exact if nothing changes meanwhile.
     pub(in crate::reactor) fn free(&self) -> usize {
         seq_cst_order();
         self.words
@@ -126,8 +126,8 @@ impl FreeBitmap {
             .sum()
     }
 
-    /// Returns true if two Slots or more of this thread's word are taken. Each busy poll looks, so
-    /// that it is one word: who polls on another thread looks there.
+    /// Returns true if at least two slots of this thread's word are taken. Each busy poll asks, so
+    /// it reads one word only: a thread that polls elsewhere reads its own word.
     #[inline]
     pub(in crate::reactor) fn several_taken(&self) -> bool {
         self.several_of(thread_number())
@@ -139,8 +139,8 @@ impl FreeBitmap {
         taken & taken.wrapping_sub(1) != 0
     }
 
-    /// Returns the Slots that are taken: exact if nothing changes meanwhile. Those of one's word
-    /// come first, and those of the words before it last.
+    /// Returns the slots that are taken. They are exact if nothing changes meanwhile. The slots of
+    /// the word that has `slot` come first, and those of the words before it last.
     pub(in crate::reactor) fn taken_from(&self, slot: usize) -> impl Iterator<Item = usize> {
         let count = self.words.len();
         self.words_from(slot & self.mask)
@@ -155,12 +155,12 @@ impl FreeBitmap {
             })
     }
 
-    /// Returns the places of all words, in turn from this one on.
+    /// Returns the indices of all words, in turn from `first` on.
     fn words_from(&self, first: usize) -> impl Iterator<Item = usize> + use<> {
         (first..self.words.len()).chain(0..first)
     }
 
-    /// Returns how many there are.
+    /// Returns the number of slots.
     pub(in crate::reactor) fn slots(&self) -> usize {
         self.slots
     }

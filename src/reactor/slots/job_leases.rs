@@ -1,16 +1,16 @@
-//! What a Job in flight keeps: its Leases.
+//! The Leases that a job in flight keeps.
 
 use super::target::{Leftovers, Outcome, Rest};
 use crate::error::{JobError, Reason};
 use crate::mem::{Grow, Leases, Reading, Writing};
 use crate::reactor::gate::Deferred;
 
-/// What a job in flight keeps.
+/// The Leases of a job in flight, and how to give them back.
 pub(crate) struct JobLeases {
     leases: Leases,
-    /// How many bytes were written, by the job's answer.
+    /// Computes the number of bytes that were written from the job's result.
     written: fn(u64) -> usize,
-    /// Which queue of the WorkQ has the Job.
+    /// The number of the WorkQ's queue that has the job.
     pub(in crate::reactor) queue: u8,
 }
 
@@ -28,8 +28,9 @@ impl JobLeases {
         }
     }
 
-    /// Reaper: the Job has completed. Appends what was written, and gives the Leases back, unless
-    /// the device still uses the memory. What comes after a last count is left for later.
+    /// For the reaper, once the job has completed: appends the bytes that were written, and gives
+    /// the Leases back, unless the device still uses the memory. The work that follows the last
+    /// count of some memory is added to `rest`, for later.
     #[inline(always)]
     pub(super) fn release(self, result: &Outcome, rest: &mut Leftovers) {
         match (&self.leases.write, result) {
@@ -48,12 +49,12 @@ impl JobLeases {
         if let Some(last) = read.and_then(Reading::end) {
             rest.push(Deferred::new(Rest::Last(last)));
         }
-        // Nothing of the application's hangs on it.
+        // Dropping it runs no code of the application.
         drop(session);
     }
 }
 
-/// Returns true if the device may use a Job's memory although it has completed.
+/// Returns true if the device may use the memory of a job although the job has completed.
 pub(in crate::reactor) fn keeps_memory(error: &JobError) -> bool {
     error.reason() == Reason::MemoryKept
 }

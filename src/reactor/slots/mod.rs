@@ -1,10 +1,11 @@
-//! The Slots of a WorkQ: one for each job in flight that was not finished inline.
+//! The slots of a WorkQ: one for each job in flight that was not finished inline.
 //!
-//! `table` has them all, `free_bitmap` says which are free, and `slot` is the life of one, whose
-//! `phases` others can count. A Slot keeps the Leases of its job (`held`) and whom to notify of its
-//! end (`target`). `finished` lists the Slots whose ends wait for a loop of the caller's own.
+//! `table` has all slots, and `free_bitmap` says which are free. `slot` is the life of one slot,
+//! and `phases` names its phases, which other files count. A slot keeps the Leases of its job
+//! (`held`) and the target that is notified of the job's end (`target`). `finished` lists the slots
+//! whose jobs have completed and wait for the caller's own loop.
 //!
-//! These files import no other room of the reactor.
+//! These files import no other folder of the reactor.
 
 mod finished;
 mod free_bitmap;

@@ -1,4 +1,4 @@
-//! The phases of a Slot, and sets of them.
+//! The phases of a slot, and sets of them.
 //!
 //! ```text
 //!         fill            register             stored
@@ -32,7 +32,7 @@ pub(super) const POSTED: u64 = 8;
 pub(super) const RUNNING: u64 = 9;
 pub(super) const PHASE: u64 = u32::MAX as u64;
 
-/// Phases that Slots are in: one bit each.
+/// A set of phases, one bit each.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::reactor) struct Phases(u32);
 
@@ -41,12 +41,12 @@ const fn bit(phase: u64) -> u32 {
 }
 
 impl Phases {
-    /// Returns the phase of a Slot in this state.
+    /// Returns the phase of a slot in this state.
     pub(in crate::reactor) fn of(state: u64) -> Phases {
         Phases(1 << (state & PHASE))
     }
 
-    /// Any of these phases.
+    /// Returns the set of these phases.
     pub(in crate::reactor) const fn any<const N: usize>(phases: [u64; N]) -> Phases {
         let (mut all, mut at) = (0, 0);
         while at < N {
@@ -61,23 +61,23 @@ impl Phases {
         self.0 & !others.0 == 0
     }
 
-    /// A device may have a Job.
+    /// Returns true if a device may have a job.
     pub(in crate::reactor) fn any_in_flight(self) -> bool {
         self.0 & !(bit(FREE) | bit(DONE)) != 0
     }
 
-    /// A result waits to be fetched.
+    /// Returns true if a result waits to be fetched.
     pub(super) fn is_done(self) -> bool {
         self.0 & bit(DONE) != 0
     }
 
-    /// A device may have a Job of an Op, dropped or not.
+    /// Returns true if a device may have a job of an operation, dropped or not, or of a run.
     pub(in crate::reactor) fn any_op(self) -> bool {
         self.0 & !(bit(FREE) | bit(DONE) | bit(POSTED)) != 0
     }
 
-    /// A device may have a Job whose Op sleeps, or was dropped, or which is a run's: nobody looks
-    /// for it unasked.
+    /// Returns true if a device may have a job whose operation sleeps or was dropped, or that is a
+    /// run's: no future polls for its completion by itself.
     pub(in crate::reactor) fn any_asleep(self) -> bool {
         self.0 & (bit(WAITING) | bit(ORPHAN) | bit(RUNNING)) != 0
     }

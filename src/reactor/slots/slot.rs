@@ -1,23 +1,24 @@
-//! A Job's place in the WorkQ: it owns the Leases, the waker and the result.
+//! A job's entry in the WorkQ: it owns the Leases, the waker and the result.
 //!
-//! One word holds the generation (upper half) and the phase. Three parties meet here, and the phase
-//! says who owns the cells: the Op (one thread at a time, by `&mut`), the reaper (one at a time, by
-//! the gate), and the free list.
+//! One word holds the generation (upper half) and the phase. Three parties use a slot, and the
+//! phase says which of them owns the cells: the operation (one thread at a time, by `&mut`), the
+//! reaper (one thread at a time, by the gate), and the free list.
 //!
-//! [`Phases`] draws how a Slot goes from phase to phase.
+//! [`Phases`] draws how a slot changes from phase to phase.
 //!
-//! - `held` and `result`: the Op's until Pending, the reaper's until Done, then the Op's.
-//! - `target`: the Op's in Registering and before Pending, the reaper's in Completing. In Posted it
-//!   stays as it is, and goes with `result` to whoever takes the Slot out of
+//! - `held` and `result`: the operation's until Pending, the reaper's until Done, then the
+//!   operation's.
+//! - `target`: the operation's in Registering and before Pending, the reaper's in Completing. In
+//!   Posted it does not change, and goes with `result` to the thread that takes the slot out of
 //!   [`Finished`](super::finished::Finished). In Running it is the submitter's until the device has
-//!   accepted the Job, and then the completion's: no other party reads it, so that a run that
-//!   sleeps is woken through a list of its own (`Shared::runs`).
+//!   accepted the job, and then the completion's. No other code reads it, so a run that sleeps is
+//!   woken through a list of its own (`Shared::runs`).
 //! - Each completion is taken once: a stale Token has another generation or phase, and changes
 //!   nothing.
 //!
 //! Orderings: every change of owner is a Release store or exchange, paired with the Acquire of the
-//! next owner's. In debug builds each access checks that the Slot is in a phase in which the cell
-//! is the caller's.
+//! next owner. In debug builds each access checks that the slot is in a phase in which the cell is
+//! the caller's.
 #![expect(unsafe_code, reason = "the phase says who owns the cells")]
 
 use std::task::Waker;
@@ -34,15 +35,15 @@ use crate::sync::{UnsafeCell, discard};
 
 /// What the reaper has to do after a completion.
 pub(in crate::reactor) enum Completed {
-    /// Nothing: the Op finds out itself, or the Token named no Job in flight.
+    /// Nothing: the operation notices the completion itself.
     Nothing,
-    /// The Token named no Job in flight.
+    /// The Token named no job in flight.
     Stale,
-    /// Notify the Op.
+    /// Notify the operation.
     Notify(Notify),
-    /// Put it where the caller's own loop finds it.
+    /// Put the slot where the caller's own loop finds it.
     Deliver,
-    /// Free the Slot, and notify the run if there is one.
+    /// Free the slot, and notify the run if there is one.
     Free(Option<Notify>),
 }
 
@@ -54,7 +55,7 @@ pub(in crate::reactor) struct Slot {
     result: UnsafeCell<Outcome>,
 }
 
-// SAFETY: the cells are reached by one party at a time, as the phase says; their contents are Send.
+// SAFETY: one party at a time reaches the cells, as the phase says; their contents are Send.
 unsafe impl Send for Slot {}
 // SAFETY: as above.
 unsafe impl Sync for Slot {}
@@ -63,7 +64,7 @@ fn generation(state: u64) -> u32 {
     (state >> 32) as u32
 }
 
-/// Writes a cell; the old content is given back, to be dropped where no cell is open.
+/// Writes a cell. Returns the old content, for the caller to drop where no cell is open.
 ///
 /// # Safety
 ///
@@ -75,11 +76,12 @@ unsafe fn replace<T>(cell: &UnsafeCell<T>, value: T) -> T {
     })
 }
 
-/// Writes a cell that holds `None`: there is nothing to give back.
+/// Writes a cell that holds `None`, so that there is nothing to return.
 ///
 /// # Safety
 ///
-/// The caller owns the cell, as the phase says. What it held but `None` would be leaked.
+/// The caller owns the cell, as the phase says. If the cell did not hold `None`, its content would
+/// be leaked.
 unsafe fn put<T>(cell: &UnsafeCell<Option<T>>, value: Option<T>) {
     cell.with_mut(|cell| {
         // SAFETY: as the caller promises.
@@ -87,20 +89,21 @@ unsafe fn put<T>(cell: &UnsafeCell<Option<T>>, value: Option<T>) {
     });
 }
 
-/// A Slot that nobody has filled.
+/// A slot that was not filled.
 const EMPTY: Phases = Phases::any([FREE]);
-/// A Slot whose Job the device has not accepted yet.
+/// A slot whose job the device has not accepted yet.
 const SUBMITTING: Phases = Phases::any([PENDING, POSTED, RUNNING]);
-/// A Slot whose Job has completed.
+/// A slot whose job has completed.
 const OVER: Phases = Phases::any([DONE]);
-/// The Op writes its waker. The reaper may complete the Job meanwhile, and leaves the cell alone.
+/// The operation writes its waker. The reaper may complete the job meanwhile, and leaves the cell
+/// alone.
 const REGISTERS: Phases = Phases::any([REGISTERING, DONE]);
-/// The reaper takes the waker, to wake all that sleep. The Op may be dropped meanwhile.
+/// The reaper takes the waker, to wake all that sleep. The operation may be dropped meanwhile.
 const TAKES_WAKER: Phases = Phases::any([REGISTERING, ORPHAN]);
-/// The reaper takes the waker at the end. The Op may be dropped meanwhile.
+/// The reaper takes the waker at the end of the job. The operation may be dropped meanwhile.
 const COMPLETES: Phases = Phases::any([COMPLETING, COMPLETING_ORPHAN]);
 
-/// Drops what may hold a waker of the user's. Most often there is nothing.
+/// Drops a target, which may hold a waker of the application. Most often there is none.
 #[inline]
 fn drop_target(target: Option<Target>) {
     if target.is_some() {
@@ -108,7 +111,7 @@ fn drop_target(target: Option<Target>) {
     }
 }
 
-/// Leaves a target that nobody notifies to be dropped later. Most often there is none.
+/// Leaves a target that will not be notified to be dropped later. Most often there is none.
 #[inline]
 fn leave(target: Option<Deferred<Target>>, rest: &mut Leftovers) {
     if let Some(target) = target {
@@ -126,7 +129,8 @@ impl Slot {
         }
     }
 
-    /// Debug builds: the Slot is in one of the phases in which the caller owns a cell.
+    /// In debug builds, asserts that the slot is in one of the phases in which the caller owns a
+    /// cell.
     #[inline(always)]
     #[track_caller]
     fn owned_in(&self, phases: Phases) {
@@ -139,16 +143,16 @@ impl Slot {
         }
     }
 
-    /// Makes a Slot that was taken from the free list pending, and says its generation.
+    /// Makes a slot that was taken from the free list pending. Returns its generation.
     ///
     /// # Safety
     ///
-    /// The caller took the Slot from the free list, and has not filled, settled or given it back.
+    /// The caller took the slot from the free list, and has not filled, settled or freed it.
     #[inline(always)]
     pub(in crate::reactor) unsafe fn fill(&self, held: JobLeases, target: Option<Target>) -> u32 {
         let state = self.state.load(Ordering::Relaxed);
         self.owned_in(EMPTY);
-        // SAFETY: Free and out of the free list: the caller's, and its cells are empty.
+        // SAFETY: Free and out of the free list: the cells are the caller's, and empty.
         unsafe { put(&self.held, Some(held)) };
         let phase = match &target {
             Some(Target::Caller(..)) => POSTED,
@@ -163,7 +167,7 @@ impl Slot {
         generation(state)
     }
 
-    /// Makes a Slot that was taken from the free list done at once: the device did the Job inline.
+    /// Makes a slot that was taken from the free list done: the device has finished the job inline.
     ///
     /// # Safety
     ///
@@ -176,25 +180,26 @@ impl Slot {
     ) {
         let state = self.state.load(Ordering::Relaxed);
         self.owned_in(EMPTY);
-        // SAFETY: Free and out of the free list: the caller's.
+        // SAFETY: Free and out of the free list: the cells are the caller's.
         let _ = unsafe { replace(&self.result, outcome) };
         // SAFETY: as above, and the cell is empty.
         unsafe { put(&self.target, Some(Target::Caller(user_data, meaning))) };
         self.state.store(state | DONE, Ordering::Release);
     }
 
-    /// Caller's own loop: word and result of a Job that has completed. The Slot is free then, but
-    /// for the free list.
+    /// Takes the word and result of a job that has completed, for the caller's own loop. The slot
+    /// is free afterwards, but not yet in the free list.
     ///
     /// # Safety
     ///
-    /// The caller took the Slot's number out of `Finished`, and calls this once for it.
+    /// The caller took the slot's number out of `Finished`, and calls this once for it.
     pub(super) unsafe fn take_posted(&self) -> Option<(u64, ResultKind, Outcome)> {
         if self.state.load(Ordering::Acquire) & PHASE != DONE {
             return None;
         }
         self.owned_in(OVER);
-        // SAFETY: Done, and its only number in `Finished` is the caller's: so are the cells.
+        // SAFETY: Done, and the caller has its only number in `Finished`: so the cells are the
+        // caller's.
         let result = unsafe { replace(&self.result, Ok(0)) };
         // SAFETY: as above.
         let target = unsafe { replace(&self.target, None) };
@@ -205,16 +210,17 @@ impl Slot {
         }
     }
 
-    /// The device refused the Job: the Slot is free again, but for the free list; the Leases are
-    /// the caller's.
+    /// Takes back a job that the device has refused. Returns its Leases. The slot is free
+    /// afterwards, but not yet in the free list.
     ///
     /// # Safety
     ///
-    /// The caller has just filled the Slot, no device has its Job, and nobody else knows the Token.
+    /// The caller has just filled the slot, no device has its job, and no other code knows the
+    /// Token.
     pub(in crate::reactor) unsafe fn undo(&self) -> JobLeases {
         self.owned_in(SUBMITTING);
-        // SAFETY: no device has accepted the Job, so that no completion can come; no Op has stored
-        // a waker, and no other party reads a `target`: the caller owns the cells.
+        // SAFETY: no device has accepted the job, so that no completion can come; no operation has
+        // stored a waker, and no other code reads a `target`: the caller owns the cells.
         let held = unsafe { replace(&self.held, None) };
         // SAFETY: as above.
         let target = unsafe { replace(&self.target, None) };
@@ -229,23 +235,26 @@ impl Slot {
             .store(u64::from(next) << 32 | FREE, Ordering::Release);
     }
 
-    /// Op: the result, if the Job has completed. The Slot is free then, but for the free list.
+    /// Takes the result if the job has completed, for the operation. The slot is free afterwards,
+    /// but not yet in the free list.
     #[inline(always)]
     pub(in crate::reactor) fn take(&self) -> Option<Outcome> {
         if self.state.load(Ordering::Acquire) & PHASE != DONE {
             return None;
         }
         self.owned_in(OVER);
-        // SAFETY: Done: the cells are the Op's.
+        // SAFETY: Done: the cells are the operation's.
         let result = unsafe { replace(&self.result, Ok(0)) };
-        // SAFETY: as above. (The Op that registered while the reaper completed left its waker.)
+        // SAFETY: as above. (If the operation registered while the reaper completed the job, its
+        // waker is still in the cell.)
         let target = unsafe { replace(&self.target, None) };
         self.free();
         drop_target(target);
         Some(result)
     }
 
-    /// Op: stores the waker to be woken at the end. `take` must be asked once more afterwards.
+    /// Stores the waker that is woken at the end, for the operation. It must call `take` once more
+    /// afterwards.
     pub(in crate::reactor) fn register(&self, waker: &Waker) {
         let state = self.state.load(Ordering::Acquire);
         let registering = state & !PHASE | REGISTERING;
@@ -256,14 +265,14 @@ impl Slot {
                 .is_ok();
         if !mine {
             if self.state.load(Ordering::Acquire) & PHASE != DONE {
-                // The reaper took the old waker a moment ago, and that may be another one.
+                // The reaper took the old waker a moment ago, which may be another one than this.
                 waker.wake_by_ref();
             }
             return;
         }
         self.owned_in(REGISTERS);
         let known = self.target.with(|target| {
-            // SAFETY: Registering: the cell is the Op's.
+            // SAFETY: Registering: the cell is the operation's.
             matches!(unsafe { &*target }, Some(Target::Waker(known)) if known.will_wake(waker))
         });
         let old = match known {
@@ -271,29 +280,29 @@ impl Slot {
             // SAFETY: as above. The clone is made before the cell is written.
             false => unsafe { replace(&self.target, Some(Target::Waker(waker.clone()))) },
         };
-        // If this fails the reaper has made it Done meanwhile, and `take` says so.
+        // If this fails the reaper has made the slot Done meanwhile, and `take` returns the result.
         let waiting = state & !PHASE | WAITING;
-        // SeqCst: whoever set another mode sees it asleep, or is seen by it afterwards
-        // (`take_waker`, `Current`).
+        // SeqCst: a thread that has set another mode sees the slot asleep, or this operation sees
+        // the new mode afterwards (`take_waker`, `Current`).
         let _ =
             self.state
                 .compare_exchange(registering, waiting, Ordering::SeqCst, Ordering::Relaxed);
         drop_target(old);
     }
 
-    /// Op: it is dropped. True if the Slot is free, but for the free list; else the reaper will see
-    /// to it.
+    /// Leaves the job of an operation that is dropped. Returns true if the slot is free, but not
+    /// yet in the free list; otherwise the reaper will free it.
     pub(in crate::reactor) fn abandon(&self) -> bool {
         let mut state = self.state.load(Ordering::Acquire);
         loop {
             let phase = match state & PHASE {
-                // Registering: a waker that panicked when it was cloned, or `take_waker`.
+                // Registering: a waker panicked when it was cloned, or `take_waker` is at work.
                 PENDING | WAITING | REGISTERING => ORPHAN,
                 COMPLETING => COMPLETING_ORPHAN,
                 DONE => return self.take().is_some(),
                 _ => return false,
             };
-            // Release: the waker that this Op stored is the reaper's to drop.
+            // Release: the waker that this operation stored becomes the reaper's to drop.
             match self.state.compare_exchange(
                 state,
                 state & !PHASE | phase,
@@ -306,7 +315,7 @@ impl Slot {
         }
     }
 
-    /// Reaper: the device says that the Job has completed.
+    /// Enters the completion of the job, for the reaper.
     #[inline(always)]
     pub(in crate::reactor) fn complete(
         &self,
@@ -319,7 +328,7 @@ impl Slot {
             return Completed::Stale;
         }
         self.owned_in(IN_FLIGHT);
-        // SAFETY: the Job was in flight, and its completion comes once: `held` and `result` are the
+        // SAFETY: the job was in flight, and its completion comes once: `held` and `result` are the
         // reaper's.
         let held = unsafe { replace(&self.held, None) };
         if let Some(held) = held {
@@ -330,14 +339,15 @@ impl Slot {
         loop {
             let phase = match state & PHASE {
                 WAITING => COMPLETING,
-                // No waker is stored, or the Op is about to look again.
+                // No waker is stored, or the operation is about to check again.
                 PENDING | REGISTERING => DONE,
                 POSTED => {
-                    // Release, to whoever takes it out. There is no Op that could have changed it.
+                    // Release, for the thread that takes it out. No operation could have changed
+                    // the state.
                     self.state.store(state & !PHASE | DONE, Ordering::Release);
                     return Completed::Deliver;
                 }
-                // As above: nobody but the reaper.
+                // As above: only the reaper changes the state.
                 RUNNING => return self.end_run(outcome),
                 _ => return self.end_orphan(rest),
             };
@@ -354,7 +364,7 @@ impl Slot {
         }
     }
 
-    /// Reaper: takes the target. It may be code of the application's, so it is for later.
+    /// Takes the target, for the reaper. It may be code of the application, so it is opened later.
     ///
     /// # Safety
     ///
@@ -365,7 +375,8 @@ impl Slot {
         Deferred::new(unsafe { replace(&self.target, None) }).transpose()
     }
 
-    /// Reaper: Completing; the target is its own.
+    /// Takes the target of a slot in Completing, whose target is the reaper's, and makes the slot
+    /// Done.
     #[inline(always)]
     fn notify_op(&self, generation: u64, rest: &mut Leftovers) -> Completed {
         self.owned_in(COMPLETES);
@@ -389,7 +400,7 @@ impl Slot {
 
     fn end_run(&self, outcome: Outcome) -> Completed {
         self.owned_in(Phases::any([RUNNING]));
-        // SAFETY: Running, and its completion comes once: nobody but the reaper is left.
+        // SAFETY: Running, and its completion comes once: only the reaper is left.
         let target = unsafe { self.take_target() };
         self.free();
         Completed::Free(target.map(|target| Notify::Run(target, outcome)))
@@ -397,34 +408,34 @@ impl Slot {
 
     fn end_orphan(&self, rest: &mut Leftovers) -> Completed {
         self.owned_in(Phases::any([ORPHAN]));
-        // SAFETY: Orphan: nobody but the reaper is left.
+        // SAFETY: Orphan: only the reaper is left.
         let target = unsafe { self.take_target() };
         self.free();
         leave(target, rest);
         Completed::Free(None)
     }
 
-    /// Returns which queue has the Job, if one may have it.
+    /// Returns the number of the queue that may have the job, if one may.
     ///
     /// # Safety
     ///
-    /// Nobody else reaches the Slot during the call.
+    /// No other code reaches the slot during the call.
     pub(in crate::reactor) unsafe fn in_flight(&self) -> Option<u8> {
         in_flight(self.state.load(Ordering::Acquire)).then(|| {
             self.held.with(|held| {
-                // SAFETY: no other party can reach the Slot, as the caller made sure.
+                // SAFETY: no other code can reach the slot, as the caller made sure.
                 unsafe { &*held }.as_ref().map_or(0, |held| held.queue)
             })
         })
     }
 
-    /// Returns the phase that it is in, as one bit of [`Phases`].
+    /// Returns the slot's phase, as one bit of [`Phases`].
     pub(in crate::reactor) fn phase(&self) -> Phases {
         Phases::of(self.state.load(Ordering::Acquire))
     }
 
-    /// Reaper: the waker of an Op that waits, taken out so that the Op polls again: the world
-    /// changed under it.
+    /// Takes the waker of an operation that waits, for the reaper, so that the operation polls
+    /// again, since a mode or a runtime has changed.
     pub(in crate::reactor) fn take_waker(&self) -> Option<Waker> {
         // SeqCst: pairs with `register`.
         let state = self.state.load(Ordering::SeqCst);
@@ -434,10 +445,10 @@ impl Slot {
             .compare_exchange(waiting, registering, Ordering::Acquire, Ordering::Relaxed)
             .ok()?;
         self.owned_in(TAKES_WAKER);
-        // SAFETY: Registering keeps the Op away (`register` gives up, `abandon` leaves the cells),
-        // and the gate keeps other reapers away.
+        // SAFETY: Registering keeps the operation away (`register` gives up, `abandon` leaves the
+        // cells), and the gate keeps other reapers away.
         let target = unsafe { replace(&self.target, None) };
-        // If it fails the Op was dropped meanwhile.
+        // If it fails the operation was dropped meanwhile.
         let _ =
             self.state
                 .compare_exchange(registering, pending, Ordering::Release, Ordering::Relaxed);
@@ -455,14 +466,14 @@ mod alone {
     use super::super::target::Target;
     use super::Slot;
 
-    /// For tests that have a Slot to themselves.
+    /// Functions for tests that have a slot to themselves.
     impl Slot {
         pub(in crate::reactor) fn fill_alone(
             &self,
             held: JobLeases,
             target: Option<Target>,
         ) -> u32 {
-            // SAFETY: the test fills it while it is free, and there is no free list.
+            // SAFETY: the test fills the slot while it is free, and there is no free list.
             unsafe { self.fill(held, target) }
         }
 
@@ -494,7 +505,7 @@ mod tests {
         JobLeases::new(Leases::of(None, None), 0, |len| len as usize)
     }
 
-    /// Completes it, and drops what is left.
+    /// Completes the slot's job, and drops the leftovers.
     fn complete(slot: &Slot, generation: u32, outcome: Outcome) -> Completed {
         let mut rest = Leftovers::new();
         let completed = slot.complete(generation, outcome, &mut rest);

@@ -1,4 +1,4 @@
-//! The Slots of a WorkQ, and which of them are free.
+//! The slots of a WorkQ, and which of them are free.
 #![expect(unsafe_code, reason = "says whose a Slot is")]
 
 use std::mem::ManuallyDrop;
@@ -14,14 +14,14 @@ use super::target::{Leftovers, Notify, Outcome, ResultKind, Target};
 use crate::device::{Completion, Token};
 use crate::reactor::gate::Deferred;
 
-/// Outlives the WorkQ for as long as a device may complete one of its Jobs.
+/// The slots. The table outlives the WorkQ while a device may complete one of its jobs.
 pub(in crate::reactor) struct Table {
     slots: Box<[Slot]>,
     free: FreeBitmap,
     finished: Finished,
-    /// Completions that named no Job in flight.
+    /// The number of completions that named no job in flight.
     stale: AtomicU64,
-    /// The Slot that `any` has found last.
+    /// The slot that `any` has found last.
     found: AtomicUsize,
 }
 
@@ -37,7 +37,7 @@ impl Table {
         }
     }
 
-    /// Takes a free Slot.
+    /// Takes a free slot.
     #[inline]
     pub(in crate::reactor) fn take(&self) -> Option<ReservedSlot<'_>> {
         let index = self.free.take()?;
@@ -57,25 +57,25 @@ impl Table {
         &self.slots[token.index() as usize]
     }
 
-    /// Frees a Slot whose Job no device has.
+    /// Frees a slot whose job no device has.
     ///
     /// # Safety
     ///
-    /// The caller has just filled the Slot of this Token, whose Job no device has, and has told
-    /// nobody the Token.
+    /// The caller has just filled the slot of this Token, no device has its job, and no other code
+    /// has the Token.
     pub(in crate::reactor) unsafe fn undo(&self, token: Token) {
         // SAFETY: as the caller promises.
         drop(unsafe { self.slot(token).undo() });
         self.free.put(token.index());
     }
 
-    /// Jobs of the caller's own loop that have completed.
+    /// Returns the jobs of the caller's own loop that have completed.
     pub(in crate::reactor) fn finished(&self) -> &Finished {
         &self.finished
     }
 
-    /// Takes the oldest of them: its word, and how it ended. The Slot is free, but for the free
-    /// list.
+    /// Takes the oldest of the finished jobs: its word and its outcome. The slot is free
+    /// afterwards, but not yet in the free list.
     pub(in crate::reactor) fn take_finished(&self) -> Option<(u32, u64, ResultKind, Outcome)> {
         loop {
             let index = self.finished.pop()?;
@@ -89,7 +89,7 @@ impl Table {
         }
     }
 
-    /// Reaper: a completion. Returns whom to notify.
+    /// Enters a completion, for the reaper. Returns what to notify.
     #[inline(always)]
     pub(in crate::reactor) fn complete(
         &self,
@@ -97,8 +97,8 @@ impl Table {
         rest: &mut Leftovers,
     ) -> Option<Notify> {
         let token = completion.token;
-        // What a device says is checked: a Token of ours names a Slot, and its generation says
-        // which use of it.
+        // The completion from a device is checked: a Token of this table names a slot, and its
+        // generation says which use of it.
         let slot = (token.table() == 0)
             .then(|| self.slots.get(token.index() as usize))
             .flatten();
@@ -129,19 +129,20 @@ impl Table {
         self.free.taken_from(0).map(|slot| &self.slots[slot])
     }
 
-    /// Returns true if a device may still have a Job, or is about to have one: a Slot that was
-    /// taken and is not filled yet counts, until it is filled, settled or free again.
+    /// Returns true if a device may still have a job, or is about to have one. A slot that was
+    /// taken and is not filled yet counts, until it is filled, settled or freed.
     pub(in crate::reactor) fn any_in_flight(&self) -> bool {
         self.taken().any(|slot| !slot.phase().is_done())
     }
 
-    /// Completions that named no Job in flight.
+    /// Returns the number of completions that named no job in flight.
     pub(in crate::reactor) fn stale(&self) -> u64 {
         self.stale.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a Slot is in such a phase. It ends at the first, which is near the last one
-    /// where jobs end in the order in which they took their Slots.
+    /// Returns true if a slot is in a phase for which `is` returns true. The search ends at the
+    /// first such slot. That is near the one that was found last if jobs end in the order in which
+    /// they took their slots.
     pub(in crate::reactor) fn any(&self, is: impl Fn(Phases) -> bool) -> bool {
         let mut taken = self.free.taken_from(self.found.load(Ordering::Relaxed));
         let found = taken.find(|&slot| is(self.slots[slot].phase()));
@@ -151,7 +152,8 @@ impl Table {
         found.is_some()
     }
 
-    /// Slots that a device may have a Job of, and Slots with a result that nobody fetched.
+    /// Returns the number of slots whose job a device may have, and of those whose result was not
+    /// fetched.
     pub(in crate::reactor) fn count(&self) -> (u64, u64) {
         let (mut in_flight, mut unfetched) = (0, 0);
         for slot in self.taken() {
@@ -163,26 +165,27 @@ impl Table {
         (in_flight, unfetched)
     }
 
-    /// Returns how many Jobs a queue may still have.
+    /// Returns the number of jobs that a queue may still have.
     ///
     /// # Safety
     ///
-    /// Nobody else reaches the table during the call.
+    /// No other code reaches the table during the call.
     pub(in crate::reactor) unsafe fn outstanding(&self, queue: u8) -> usize {
         // SAFETY: as the caller promises.
         let in_flight = |slot: &&Slot| unsafe { slot.in_flight() } == Some(queue);
         self.slots.iter().filter(in_flight).count()
     }
 
-    /// Reaper: the wakers of the Ops that sleep, to be woken once the gate was left.
+    /// Returns the wakers of the operations that sleep, for the reaper, to be woken once it has
+    /// left the gate.
     pub(in crate::reactor) fn sleepers(&self) -> Vec<Deferred<Waker>> {
         let sleepers = self.taken().filter_map(Slot::take_waker);
         sleepers.map(Deferred::new).collect()
     }
 }
 
-/// A Slot that was taken from the free list: only its holder fills it, and at most once. It goes
-/// back to the free list when it is dropped.
+/// A slot that was taken from the free list. Only its holder fills it, at most once. If it is
+/// dropped, the slot goes back to the free list.
 #[must_use]
 pub(crate) struct ReservedSlot<'a> {
     table: &'a Table,
@@ -191,13 +194,13 @@ pub(crate) struct ReservedSlot<'a> {
 }
 
 impl ReservedSlot<'_> {
-    /// Returns true if it is a Slot of this table.
+    /// Returns true if the slot is one of this table.
     #[inline(always)]
     pub(in crate::reactor) fn is_of(&self, table: &Table) -> bool {
         std::ptr::eq(self.table, table)
     }
 
-    /// Fills the Slot. The device may see it from here on.
+    /// Fills the slot. The device may see it from here on.
     #[inline(always)]
     pub(in crate::reactor) fn fill(self, held: JobLeases, target: Option<Target>) -> Token {
         let ReservedSlot { slot, index, .. } = *ManuallyDrop::new(self);
@@ -206,7 +209,8 @@ impl ReservedSlot<'_> {
         Token::new(0, index, generation)
     }
 
-    /// A Job of the caller's own loop has completed before it was the device's.
+    /// Stores the outcome of a job of the caller's own loop that has completed without being
+    /// submitted.
     pub(in crate::reactor) fn settle(self, user_data: u64, meaning: ResultKind, outcome: Outcome) {
         let ReservedSlot { table, slot, index } = *ManuallyDrop::new(self);
         // SAFETY: as in `fill`.

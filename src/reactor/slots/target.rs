@@ -1,5 +1,5 @@
-//! Who is notified that a Job has completed: an Op's waker, a run of a graph, or the caller's own
-//! loop.
+//! The target that is notified once a job has completed: an operation's waker, a run of a graph, or
+//! the caller's own loop.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -12,35 +12,35 @@ use crate::mem::{Last, Writing};
 use crate::reactor::gate::Deferred;
 use crate::reactor::places::Places;
 
-/// How a Job ended.
+/// The outcome of a job.
 pub(crate) type Outcome = Result<u64, JobError>;
 
-/// What is notified of completions, in place of a waker: a run of a graph, or the sends of a
+/// A target that is notified of completions without a waker: a run of a graph, or the sends of a
 /// stream.
 pub(crate) trait Run: Send + Sync {
-    /// The Job of this node has completed.
+    /// Called once the job of `node` has completed.
     fn completed(&self, node: u32, outcome: Outcome);
 
-    /// Returns true if it is a stream, whose Slots are of those that streams may hold.
+    /// Returns true if it is a stream, whose slots count as slots of streams.
     fn is_stream(&self) -> bool {
         false
     }
 }
 
-/// Who is notified that a Job has completed.
+/// The target that is notified once a job has completed.
 pub(in crate::reactor) enum Target {
     Waker(Waker),
-    /// A graph's run needs no waker per node, and no Op: its Slots are freed by the reaper.
+    /// A graph's run needs no waker per node, and has no operation: the reaper frees its slots.
     Run(Arc<dyn Run>, u32),
-    /// The caller's own loop, which is given this word back, and what the result means. That waits
-    /// in the Slot.
+    /// The caller's own loop, which is handed this word and the meaning of the result. Both wait in
+    /// the slot.
     Caller(u64, ResultKind),
 }
 
 /// The meaning of the number with which a job of the caller's own loop ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultKind {
-    /// Bytes that were moved.
+    /// The number of bytes that were moved.
     Bytes,
     /// A value.
     Value,
@@ -48,35 +48,35 @@ pub enum ResultKind {
     Nothing,
 }
 
-/// Whom to notify, once the gate was left.
+/// What to notify, once the gate was left.
 pub(in crate::reactor) enum Notify {
-    /// The Op whose Job has ended.
+    /// The operation whose job has ended.
     Op(Deferred<Target>),
-    /// The run whose Job has ended so.
+    /// The run whose job has ended, and the outcome.
     Run(Deferred<Target>, Outcome),
-    /// An Op that has a place.
+    /// The operation of a receive or wait.
     Waker(Deferred<Waker>),
     /// The caller's own loop, if it armed.
     Caller,
-    /// Those in line for a place of this table.
+    /// The waiters in line for an entry of this table.
     Line(Deferred<Arc<dyn Places>>),
-    /// The completion names no Job, no receive and no wait. It is logged.
+    /// Nothing: the completion names no job, receive or wait, and is logged.
     Nobody(Token),
 }
 
-/// How many completions are reaped at once.
+/// The maximum number of completions that are reaped at once.
 pub(in crate::reactor) const BATCH: usize = 32;
 
-/// What else a completion leaves to be done once the gate was left.
+/// Other work that a completion leaves to be done once the gate was left.
 #[expect(dead_code, reason = "what is in it is there to be dropped")]
 pub(in crate::reactor) enum Rest {
-    /// Of the memory of a Job, a last count.
+    /// A last count of a job's memory.
     Last(Last),
-    /// The memory of a receive that has failed, or that nobody waits for.
+    /// The memory of a receive that has failed, or whose operation was dropped.
     Lease(Writing),
-    /// Of an Op that was dropped, its waker.
+    /// The target of an operation that was dropped.
     Unnotified(Target),
 }
 
-/// Of a batch: of each Job two Leases, and a target.
+/// The leftovers of a batch: two Leases and a target for each job.
 pub(in crate::reactor) type Leftovers = ArrayVec<Deferred<Rest>, { 3 * BATCH }>;

@@ -21,7 +21,8 @@ pub(crate) struct EventPortHandle {
 }
 
 impl EventPortHandle {
-    /// Puts an event on the queue of a context that was attached, with so many waits at once.
+    /// Opens an event on the queue of a context that was attached, for at most `waits` waits at
+    /// once.
     pub(crate) fn open(
         attachment: &mut Attachment,
         event: Arc<dyn EventCounter>,
@@ -47,13 +48,14 @@ impl EventPortHandle {
         &self.event
     }
 
-    /// How a wait ends, if that is known at once.
+    /// Returns the outcome of a wait, if it is known at once, or `Pending`. Returns `None` if the
+    /// device cannot be asked in this way.
     #[inline(always)]
     pub(in crate::reactor) fn look(&self, wait: &EventWait) -> Option<std::task::Poll<Outcome>> {
         self.port.try_wait(wait)
     }
 
-    /// How a wait ends if the counter itself is asked, which every device can be.
+    /// Returns the outcome of a wait by asking the counter itself, which works on every device.
     pub(super) fn peek(&self, wait: &EventWait, highest: u64) -> Result<Option<u64>, JobError> {
         let beyond = EventWait {
             threshold: highest,
@@ -61,7 +63,7 @@ impl EventPortHandle {
         };
         let value = match self.event.look(wait)? {
             Some(value) => Some(value),
-            // A mask may hide that.
+            // A mask may hide that the value is too high.
             None => self.event.look(&beyond)?,
         };
         match value {
@@ -78,7 +80,7 @@ impl EventPortHandle {
         &self.port
     }
 
-    /// Begins a wait; `None` if there is no place for it.
+    /// Begins a wait. Returns `None` if the table has no free entry.
     pub(in crate::reactor) fn post(&self, wait: EventWait) -> Result<Option<Ticket>, JobError> {
         let Some(ticket) = self.waits.fill() else {
             return Ok(None);
@@ -93,19 +95,19 @@ impl EventPortHandle {
         }
     }
 
-    /// Ends a wait before its time.
+    /// Cancels a wait.
     pub(super) fn cancel(&self, ticket: Ticket) {
         self.port.cancel(self.waits.token(ticket));
         self.waits.leave(ticket);
         self.free_on();
     }
 
-    /// A place is free.
+    /// Notifies the next waiter in line, after an entry was freed.
     pub(super) fn free_on(&self) {
         self.attachment.shared.notify_line(&*self.waits, false);
     }
 
-    /// Waits in line no more. If it was notified, the next one is instead.
+    /// Leaves the line. If this waiter was notified, the next one is notified instead.
     pub(in crate::reactor) fn leave(&self, node: Pin<&WaitNode>) {
         if node.is_linked() {
             self.waits.line().leave(node);
@@ -113,7 +115,7 @@ impl EventPortHandle {
         }
     }
 
-    /// waits in line for a place.
+    /// Puts a wait in line for an entry.
     pub(in crate::reactor) fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
         // SAFETY: the table is in an Arc, which the EventWaitFuture that has the node reaches
         // through its context, borrowed or owned, until after the node is dropped (field order, and
@@ -128,7 +130,8 @@ impl Drop for EventPortHandle {
         self.port.retire();
         let shared = &self.attachment.shared;
         if !shared.mode.load().is_busy() {
-            // A look lets go of what the device had of it. Not here: wakers are user code.
+            // A poll releases what the device had of the event. Not here: wakers are code of the
+            // application.
             shared.events.ring();
         }
     }

@@ -1,6 +1,6 @@
-//! A sync event on a WorkQ (`port`), and the future of one wait for it (`wait_future`).
+//! A sync event on a WorkQ (`event_port`), and the future of one wait for it (`wait_future`).
 //!
-//! These files import `waiting` and the rooms below it. The table of waits is in `tables`.
+//! These files import `waiting` and the folders below it. The table of waits is in `tables`.
 
 mod event_port;
 mod wait_future;

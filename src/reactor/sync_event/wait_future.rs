@@ -1,4 +1,4 @@
-//! One wait on its way, inside an Op: from the first poll to a value.
+//! The future of one wait inside an operation: from the first poll to a value.
 //!
 //! ```text
 //!   Idle --> Looking (no place, the poll itself looks) --> Waiting (a place, asleep) --> Finished
@@ -6,11 +6,11 @@
 //!                +--> Queued (in line for a place) -----------+   +-- dropped: cancelled
 //! ```
 //!
-//! While the mode spins, a wait is nothing but loads. A place it takes when it is about to sleep,
+//! While the mode spins, a wait only loads the value. It takes an entry when it is about to sleep,
 //! or if the device cannot be asked without one.
 //!
-//! The waits that have the places may never end, or never be polled again. So a wait in line does
-//! not rest on them: each of its polls looks at the counter, and it naps between two looks, as on a
+//! The waits that have the entries may never end, or never be polled again. So a wait in line does
+//! not rely on them: each of its polls reads the counter, and it pauses between two polls, as on a
 //! device without waits.
 
 #![allow(
@@ -39,7 +39,7 @@ use crate::reactor::workq::{HasAttachment, Shared};
 use crate::sync::WaitNode;
 use crate::sync::atomic::{Ordering, fence};
 
-/// What a wait is for: a context, and a threshold.
+/// The context and the threshold of a wait.
 pub(crate) trait Waiter: HasAttachment {
     fn port(&self) -> &EventPortHandle;
 
@@ -58,25 +58,25 @@ enum State {
     Looking(Spin),
     Queued(Spin),
     Waiting(Ticket, Spin),
-    /// Over, when the budget was spent.
+    /// The wait has ended, but the budget was spent.
     Ready(Outcome),
     Finished,
 }
 
-/// Pinned in an Op.
+/// The wait of an operation, pinned in it.
 #[pin_project(PinnedDrop)]
 pub struct EventWaitFuture<W: Waiter> {
-    // Dropped before the context, which keeps its list.
+    // Dropped before the context, which keeps the node's list alive.
     #[pin]
     node: WaitNode,
-    /// Once it waits in line.
+    /// The pauses between polls, once it waits in line.
     #[pin]
     nap: Option<Backoff>,
     waiter: W,
     state: State,
 }
 
-/// A wait, as it is waited for.
+/// A wait that has begun, as an operation waits for it.
 pub(in crate::reactor) struct Begun<'a>(pub(super) &'a WaitTable, pub(in crate::reactor) Ticket);
 
 impl Awaited for Begun<'_> {
@@ -106,7 +106,7 @@ impl<W: Waiter> EventWaitFuture<W> {
         &self.waiter
     }
 
-    /// Begins now, with a place, or says why not: nothing waits.
+    /// Begins now, with an entry, or returns why it cannot. It never waits.
     pub(crate) fn start(&mut self) -> Result<(), JobError> {
         let policy = ready_to_wait(&self.waiter)?;
         let shared = &self.waiter.attachment().shared;
@@ -117,8 +117,8 @@ impl<W: Waiter> EventWaitFuture<W> {
         Ok(())
     }
 
-    /// Begins now, for a loop of the caller's own, or says why not: nothing waits. The flight is
-    /// idle, and stays so.
+    /// Begins now for the caller's own loop, or returns why it cannot. It never waits. The future
+    /// stays idle.
     pub(crate) fn post(&self, user_data: u64) -> Result<(), JobError> {
         let waiter = &self.waiter;
         waiter.attachment().check_open()?;
@@ -145,7 +145,8 @@ impl<W: Waiter> EventWaitFuture<W> {
             *this.state = State::Finished;
             return Poll::Ready(outcome);
         }
-        // What is not begun yet is begun first: others may not pass it meanwhile.
+        // A wait that has not begun begins before the budget is asked: others may not pass it
+        // meanwhile.
         let budget = match this.state {
             State::Idle | State::Queued(_) => None,
             _ => Some(ready!(tokio::task::coop::poll_proceed(cx))),
@@ -184,7 +185,8 @@ impl PostedWait {
         let mut outcome = waits.take(ticket);
         if outcome.is_none() {
             waits.register(ticket, waker);
-            // After it can be found: pairs with the end of the SyncEvent, and with `Shutdown`.
+            // After the wait can be found: pairs with the end of the SyncEvent, and with
+            // `Shutdown`.
             fence(Ordering::SeqCst);
             outcome = waits.take(ticket);
         }
@@ -205,8 +207,8 @@ impl PostedWait {
     }
 }
 
-/// It had completed within the poll that began it. If the budget is spent, the outcome is kept for
-/// the next one.
+/// Finishes a wait that has ended within the poll that began it. If the budget is spent, the
+/// outcome is kept for the next poll.
 fn finish(state: &mut State, outcome: Outcome, cx: &mut Context<'_>) -> Poll<Outcome> {
     let polled = budget::finished(cx, 0).map(|()| outcome);
     *state = match polled {
@@ -216,7 +218,7 @@ fn finish(state: &mut State, outcome: Outcome, cx: &mut Context<'_>) -> Poll<Out
     polled
 }
 
-/// Begins without waiting in line, or says why not.
+/// Begins without waiting in line, or returns why it cannot.
 fn begin_now(waiter: &impl Waiter) -> Result<Ticket, JobError> {
     let port = waiter.port();
     let waits = port.waits();
@@ -227,7 +229,7 @@ fn begin_now(waiter: &impl Waiter) -> Result<Ticket, JobError> {
     ticket.ok_or_else(|| JobError::new(Reason::WaitsFull, waits.size() as u64, 0))
 }
 
-/// Returns whether one can begin, and under which policy.
+/// Checks that a wait can begin. Returns the policy.
 #[inline]
 fn ready_to_wait(waiter: &impl Waiter) -> Result<Policy, JobError> {
     waiter.attachment().check_open()?;
@@ -265,7 +267,7 @@ fn go_on(
         panic!("an Op was polled after it had finished")
     };
     let ticket = *ticket;
-    // Another policy by now is for the next poll, as for Jobs.
+    // If the policy has changed, the next poll follows the new one, as for jobs.
     let policy = begun.unwrap_or_else(|| waiter.attachment().shared.policy());
     let begun_now = Begun(port.waits(), ticket);
     match waiter
@@ -281,7 +283,7 @@ fn go_on(
             Poll::Ready(Err(error))
         }
         Poll::Pending => {
-            // After it can be found asleep: pairs with `Shutdown`.
+            // After the wait can be found asleep: pairs with `Shutdown`.
             fence(Ordering::SeqCst);
             if let Err(error) = waiter.attachment().check_open() {
                 port.cancel(ticket);
@@ -292,8 +294,8 @@ fn go_on(
     }
 }
 
-/// Looks, as long as the policy says, and takes a place then, or waits in line for one. `Err` is
-/// how the wait ends without one.
+/// Polls while the policy says so, and then takes an entry or waits in line for one. `Err` has the
+/// outcome of a wait that ends without an entry.
 #[inline]
 fn look_and_begin(
     waiter: &impl Waiter,
@@ -312,7 +314,7 @@ fn look_and_begin(
         waiter.attachment().check_open()?;
         let finish = !shared.spins(policy, spin);
         if !policy.is_busy() && (begun.is_some() || finish) {
-            // Before anything is slept for; it may be another runtime than the last time.
+            // Before it sleeps; the runtime may be another one than the last time.
             shared.events.register(shared)?;
         }
         if found.is_some() && !finish {
@@ -342,7 +344,7 @@ fn look_and_begin(
     }
 }
 
-/// Waits in line for a place. `Err` is how the wait ends without one.
+/// Waits in line for an entry. `Err` has the outcome of a wait that ends without an entry.
 #[cold]
 fn poll_queued(
     waiter: &impl Waiter,
@@ -377,7 +379,8 @@ fn poll_queued(
     }
 }
 
-/// Looks, for a while if the policy has it spin; `None` if the device cannot be asked so.
+/// Polls the device, several times if the policy has the wait spin. Returns `None` if the device
+/// cannot be asked in this way.
 #[inline]
 fn look(waiter: &impl Waiter, policy: Policy) -> Option<Poll<Outcome>> {
     let (port, wait) = (waiter.port(), waiter.wait());
@@ -393,7 +396,7 @@ fn look(waiter: &impl Waiter, policy: Policy) -> Option<Poll<Outcome>> {
 impl<W: Waiter> PinnedDrop for EventWaitFuture<W> {
     fn drop(self: Pin<&mut Self>) {
         let this = self.project();
-        // A place in line is left by the node's own drop; a notification is passed on there.
+        // The node's own drop leaves the line, and passes a notification on.
         if let State::Waiting(ticket, _) = *this.state {
             this.waiter.port().cancel(ticket);
         }

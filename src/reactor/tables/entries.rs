@@ -1,7 +1,7 @@
-//! Numbered entries of which those are polled that were woken, and no others.
+//! Numbered entries, of which only those that were woken are polled.
 //!
-//! Each has a waker, which puts its number into the list of those that are ready, and rings for a
-//! loop of the caller's own that has armed.
+//! Each entry has a waker, which adds the entry's number to the list of ready entries, and signals
+//! the caller's own loop if that has armed.
 //!
 //! ```text
 //!   add --> ready --- poll --> polled --> over: handed out
@@ -37,19 +37,19 @@ struct EntrySlot<E> {
 enum State<E> {
     Free,
     Waiting(E),
-    /// A thread polls it.
+    /// A thread polls the entry.
     Polled,
-    /// As `Polled`, and it was woken meanwhile.
+    /// As `Polled`, and the entry was woken meanwhile.
     PolledAgain,
 }
 
 #[derive(Default)]
 struct Ready(Mutex<VecDeque<u32>>);
 
-/// The waker of an entry. One is made for each place, and used again.
+/// The waker of an entry. One is made for each index, and used again for later entries.
 struct EntryWaker {
     index: u32,
-    /// Its number is in the list.
+    /// The entry's number is in the list.
     queued: AtomicBool,
     ready: Arc<Ready>,
     driven: Weak<dyn Driven>,
@@ -65,7 +65,7 @@ impl Wake for EntryWaker {
             return;
         }
         lock(&self.ready.0).push_back(self.index);
-        // After it can be found: pairs with `arm`.
+        // After the number is in the list: pairs with `arm`.
         if let Some(driven) = self.driven.upgrade() {
             driven.fire();
         }
@@ -83,13 +83,12 @@ impl<E> Entries<E> {
         }
     }
 
-    /// Returns true if no entry is to be polled.
+    /// Returns true if no entry waits to be polled.
     pub(in crate::reactor) fn none_ready(&self) -> bool {
         lock(&self.ready.0).is_empty()
     }
 
-    /// Puts an entry in, and has it polled by the next `poll`. `driven` is the WorkQ whose loop
-    /// polls.
+    /// Adds an entry, which the next `poll` polls. `driven` is the WorkQ whose loop polls.
     pub(in crate::reactor) fn add<T: Driven>(&self, driven: &Arc<T>, user_data: u64, entry: E) {
         let mut places = lock(&self.places);
         let index = places.free.pop().unwrap_or_else(|| {
@@ -114,7 +113,8 @@ impl<E> Entries<E> {
         bell.wake();
     }
 
-    /// Polls what is ready, at most once each, and hands out what has completed. Returns how many.
+    /// Polls the ready entries, at most once each, and hands out those that have completed. Returns
+    /// their number.
     pub(in crate::reactor) fn poll<T>(
         &self,
         mut poll: impl FnMut(&mut E, &mut Context<'_>) -> Poll<T>,
@@ -128,8 +128,8 @@ impl<E> Entries<E> {
             let Some((mut entry, waker)) = self.take(index) else {
                 continue;
             };
-            // If the poll panics, in a provider or in a drop of the application's, the place is
-            // free.
+            // If the poll panics, in a provider or in a drop of the application, the entry is
+            // freed.
             let place = Polled(self, index);
             match poll(&mut entry, &mut Context::from_waker(&waker)) {
                 Poll::Pending => {
@@ -152,12 +152,12 @@ impl<E> Entries<E> {
         lock(&self.ready.0).pop_front()
     }
 
-    /// Takes the entry out to be polled.
+    /// Takes the entry out of the table to poll it.
     fn take(&self, index: u32) -> Option<(E, Waker)> {
         let mut places = lock(&self.places);
         let place = &mut places.places[index as usize];
-        // From here on a wake-up counts again. A swap: what was done before a wake-up that was
-        // folded into an earlier one is seen by the poll.
+        // From here on a wake-up counts again. A swap: the poll must see what a thread did before a
+        // wake-up that was merged into an earlier one.
         place.bell.queued.swap(false, Ordering::SeqCst);
         match std::mem::replace(&mut place.state, State::Polled) {
             State::Waiting(entry) => Some((entry, Waker::from(Arc::clone(&place.bell)))),
@@ -165,7 +165,7 @@ impl<E> Entries<E> {
                 place.state = State::PolledAgain;
                 None
             }
-            // It was woken for an entry that has ended.
+            // A waker was called for an entry that has ended.
             State::Free => {
                 place.state = State::Free;
                 None
@@ -183,7 +183,7 @@ impl<E> Entries<E> {
         bell.into_iter().for_each(EntryWaker::wake);
     }
 
-    /// The place is free. Returns the word.
+    /// Frees the entry. Returns its word.
     fn end(&self, index: u32) -> u64 {
         let mut places = lock(&self.places);
         let place = &mut places.places[index as usize];
@@ -194,7 +194,7 @@ impl<E> Entries<E> {
     }
 }
 
-/// The place of an entry that is polled.
+/// An entry that is polled; dropping this frees it.
 struct Polled<'a, E>(&'a Entries<E>, u32);
 
 impl<E> Drop for Polled<'_, E> {

@@ -1,14 +1,15 @@
-//! What waits without a Slot, since it may never end: receives, waits for sync events, and what was
-//! posted for a loop of the caller's own.
+//! The tables of operations that wait without a slot, since they may never end: receives, waits for
+//! sync events, and what was posted for the caller's own loop.
 //!
-//! `receives` and `waits` are tables of places, which `registry` numbers: the upper part of a Token
-//! is the number of its table. `orphans` orders the receives whose operation was dropped,
-//! `received` is what a receive brings. `entries` is a container that polls what was woken, and
-//! `posted` what stands in it.
+//! `receives` and `waits` are tables, which `registry` numbers: the upper part of a Token is the
+//! number of its table. `orphans` orders the receives whose operation was dropped; `received`
+//! describes a received message. `entries` is a container that polls the entries that were woken,
+//! and `posted` has the entries in it.
 //!
-//! `stream_slots` counts the Slots that streams have of those of the WorkQ.
+//! `stream_slots` counts the slots of the WorkQ that streams hold.
 //!
-//! Of the rooms of the reactor these files import `slots` (for how a job ends) and `events`.
+//! These files import `slots` (for the outcome of a job) and `events`, and no other folder of the
+//! reactor.
 
 mod entries;
 mod orphans;

@@ -1,24 +1,24 @@
 //! The receives without an operation, in the order in which they were posted.
 //!
-//! They are a binary heap whose entries know their places, so that a drop, an adoption and a flush
-//! cost the logarithm of how many there are, in whatever order operations are dropped. All memory
-//! is taken when the table is made.
+//! They are in a binary heap, and each knows its position there. So a drop, an adoption and a flush
+//! take logarithmic time, in whatever order operations are dropped. All memory is allocated when
+//! the table is made.
 
-/// No position in the heap.
+/// The position of an entry that is not in the heap.
 const NOWHERE: u32 = u32::MAX;
 
 pub(super) struct Orphans {
-    /// Each entry is older than the two behind it, at twice its position plus one and plus two.
+    /// Each element is older than the two behind it, at twice its position plus one and plus two.
     heap: Vec<OrphanEntry>,
-    /// Where in the heap each place of the table is.
+    /// The position in the heap of each entry of the table.
     at: Box<[u32]>,
 }
 
 #[derive(Clone, Copy)]
 struct OrphanEntry {
-    /// Counts the receives that were posted before.
+    /// The number of receives that were posted before.
     posted: u64,
-    /// The place in the table.
+    /// The entry's index in the table.
     place: u32,
 }
 
@@ -30,19 +30,19 @@ impl Orphans {
         }
     }
 
-    /// Returns the place of the orphan that was posted first.
+    /// Returns the index of the orphan that was posted first.
     pub(super) fn oldest(&self) -> Option<u32> {
         self.heap.first().map(|oldest| oldest.place)
     }
 
-    /// Adds a place, which is not here yet.
+    /// Adds an entry, which must not be in the heap.
     pub(super) fn insert(&mut self, place: u32, posted: u64) {
         debug_assert_eq!(self.at[place as usize], NOWHERE);
         self.heap.push(OrphanEntry { posted, place });
         self.rise(self.heap.len() - 1);
     }
 
-    /// Removes a place. A place that is not here stays away.
+    /// Removes an entry. Does nothing if the entry is not in the heap.
     pub(super) fn remove(&mut self, place: u32) {
         let at = std::mem::replace(&mut self.at[place as usize], NOWHERE) as usize;
         if at >= self.heap.len() {
@@ -55,7 +55,7 @@ impl Orphans {
         }
     }
 
-    /// Moves an entry forward until the one before it is older, and returns where it is then.
+    /// Moves an element forward until the one before it is older. Returns its new position.
     fn rise(&mut self, mut at: usize) -> usize {
         let entry = self.heap[at];
         while at > 0 && entry.posted < self.heap[(at - 1) / 2].posted {
@@ -67,7 +67,7 @@ impl Orphans {
         at
     }
 
-    /// Moves an entry back until both behind it are younger.
+    /// Moves an element back until both behind it are younger.
     fn sink(&mut self, mut at: usize) {
         let entry = self.heap[at];
         loop {
@@ -83,7 +83,7 @@ impl Orphans {
         self.at[entry.place as usize] = at as u32;
     }
 
-    /// Copies the entry at `from` to `to`.
+    /// Copies the element at `from` to `to`.
     fn put(&mut self, from: usize, to: usize) {
         self.heap[to] = self.heap[from];
         self.at[self.heap[to].place as usize] = to as u32;

@@ -1,13 +1,13 @@
-//! What is posted to a loop of the caller's own and takes no Slot: receives, waits, and runs of
-//! graphs.
+//! The operations that are posted to the caller's own loop and take no slot: receives, waits, and
+//! runs of graphs.
 //!
-//! A job that is posted lies in its Slot until `WorkQ::collect` hands it out (`own_loop.rs`). A
-//! receive and a wait have places in tables of their own, and a run has none. Each of them is an
-//! *entry* ([`Entries`]), which `collect` polls: its file says how.
+//! A job that is posted stays in its slot until `WorkQ::collect` hands it out (`own_loop.rs`). A
+//! receive and a wait have entries in tables of their own; a run has none. Each of them is an
+//! *entry* of [`Entries`] too, which `collect` polls: `entries.rs` says how.
 //!
-//! The entry of a receive or a wait keeps its table, and not its context. So the context can go
-//! while something is posted, and its connection ends; the entry has completed then, with an error.
-//! A run has its instance, and that has the WorkQ, which is kept until the run is handed out.
+//! The entry of a receive or a wait keeps its table, but not its context. So the context can be
+//! dropped while something is posted, which ends its connection; the entry then completes with an
+//! error. A run keeps its instance and with it the WorkQ, until the run is handed out.
 
 use std::any::Any;
 use std::pin::Pin;
@@ -25,48 +25,47 @@ use crate::reactor::slots::{Outcome, ResultKind};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::seq_cst_order;
 
-/// A run of a graph that was posted. The reactor does not know what it answers.
+/// A run of a graph that was posted. The reactor does not know the type of its result.
 pub(crate) trait PostedRun: Send {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Box<dyn Any + Send>>;
 }
 
-/// How something ended that was posted.
+/// How an operation that was posted ended.
 pub(crate) enum End {
-    /// A job: the meaning of the number that it ends with.
+    /// A job, with the meaning of the number in its outcome.
     Job(ResultKind, Outcome),
     Received(Result<Received, JobError>),
     Waited(Outcome),
     Run(Box<dyn Any + Send>),
 }
 
-/// What is polled until it has completed.
+/// An entry that is polled until it has completed.
 pub(in crate::reactor) enum PostedEntry {
     Recv(PostedRecv),
     Wait(PostedWait),
     Run(Pin<Box<dyn PostedRun>>),
 }
 
-/// A receive that was posted for a loop of the caller's own.
+/// A receive that was posted for the caller's own loop.
 pub(in crate::reactor) struct PostedRecv {
     pub(in crate::reactor) receives: Arc<RecvTable>,
     pub(in crate::reactor) receipt: Receipt,
-    /// Where its message shall go, if it was taken over from another one, and has another
-    /// destination.
+    /// The memory for the message, if the receive was adopted and is to be delivered elsewhere.
     pub(in crate::reactor) to: Option<RecvBuf>,
 }
 
-/// A wait that was posted for a loop of the caller's own.
+/// A wait that was posted for the caller's own loop.
 pub(in crate::reactor) struct PostedWait {
     pub(in crate::reactor) waits: Arc<WaitTable>,
     pub(in crate::reactor) port: Arc<dyn EventPort>,
     pub(in crate::reactor) ticket: Ticket,
 }
 
-/// What a loop of the caller's own has armed, and posted without a Slot.
+/// What the caller's own loop has armed, and posted without a slot.
 pub(in crate::reactor) struct OwnLoop {
-    /// It wants an event at the next end of what it has posted.
+    /// The loop wants an event for the next end of what it has posted.
     armed: AtomicBool,
-    /// Made when the first is posted.
+    /// Made when the first entry is posted.
     entries: OnceLock<Entries<PostedEntry>>,
 }
 
@@ -78,30 +77,31 @@ impl OwnLoop {
         }
     }
 
-    /// The loop wants an event. Look afterwards whether there is something.
+    /// Notes that the loop wants an event. The caller must check afterwards whether something has
+    /// completed.
     pub(in crate::reactor) fn mark(&self) {
         self.armed.store(true, Ordering::SeqCst);
         seq_cst_order();
     }
 
-    /// The loop is about to look itself. Returns whether it wanted an event.
+    /// Notes that the loop is about to poll by itself. Returns true if it wanted an event.
     pub(in crate::reactor) fn unmark(&self) -> bool {
         self.armed.swap(false, Ordering::SeqCst)
     }
 
-    /// Something has completed: makes the event handle readable if the loop has armed.
+    /// Makes the event handle readable if the loop has armed, once something has completed.
     pub(in crate::reactor) fn fire(&self, events: &Events) {
         if self.armed.load(Ordering::SeqCst) && self.armed.swap(false, Ordering::SeqCst) {
             events.ring();
         }
     }
 
-    /// Returns what was posted, if anything ever was.
+    /// Returns the entries, if anything was ever posted.
     pub(in crate::reactor) fn entries(&self) -> Option<&Entries<PostedEntry>> {
         self.entries.get()
     }
 
-    /// Returns where something is posted.
+    /// Returns the entries, which are made if there are none yet.
     pub(in crate::reactor) fn entries_or_new(&self) -> &Entries<PostedEntry> {
         self.entries.get_or_init(Entries::new)
     }

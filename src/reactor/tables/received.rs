@@ -1,4 +1,4 @@
-//! What a receive brings, and the memory that it lands in.
+//! The description of a received message, and the memory of a receive.
 #![expect(unsafe_code, reason = "a message is copied between leased memory")]
 
 use crate::device::{Completion, RecvOpcode, Segments};
@@ -43,7 +43,7 @@ pub struct Received {
 }
 
 impl Received {
-    /// Makes one, for tests of code that awaits receives.
+    /// Returns a description, for tests of code that awaits receives.
     pub const fn new(len: usize, opcode: RecvOpcode, immediate: Option<u32>) -> Received {
         Received {
             len,
@@ -52,7 +52,7 @@ impl Received {
         }
     }
 
-    /// Returns how many bytes lie in the memory of the receive.
+    /// Returns the number of bytes that lie in the memory of the receive.
     pub(crate) fn landed(&self) -> usize {
         match self.opcode {
             RecvOpcode::WriteImm => 0,
@@ -61,13 +61,13 @@ impl Received {
     }
 }
 
-/// Memory of a receive, and the Lease on it.
+/// The memory of a receive, and the Lease on it.
 pub(crate) struct RecvBuf {
-    /// `None` if there is no destination.
+    /// `None` if the receive has no destination.
     pub(in crate::reactor) lease: Option<Writing>,
     /// The memory of the Lease.
     pub(in crate::reactor) segments: Segments,
-    /// In bytes.
+    /// The length of the memory, in bytes.
     pub(in crate::reactor) len: usize,
 }
 
@@ -82,32 +82,32 @@ impl RecvBuf {
         }
     }
 
-    /// Returns the Lease, if there is a destination.
+    /// Returns the Lease, if the receive has a destination.
     pub(crate) fn lease(&self) -> Option<&Writing> {
         self.lease.as_ref()
     }
 }
 
-/// How a receive ended, and its memory.
+/// The outcome of a receive, and its memory.
 pub(crate) struct RecvCompletion {
     pub(crate) outcome: Result<Received, JobError>,
     pub(crate) room: RecvBuf,
 }
 
 impl RecvCompletion {
-    /// Returns how many bytes of a message lie in its memory.
+    /// Returns the number of bytes of a message that lie in the memory.
     pub(crate) fn len(&self) -> usize {
         self.outcome.map_or(0, |received| received.landed())
     }
 
-    /// The message is appended to the memory that it lies in.
+    /// Appends the message to the data of the memory that it lies in.
     pub(crate) fn grow(&self) {
         if let Some(lease) = &self.room.lease {
             lease.grow(self.len());
         }
     }
 
-    /// The message is appended to other memory, if that has room for it.
+    /// Copies the message to other memory, if it fits, and appends it there.
     pub(crate) fn hand_over(&self, to: &RecvBuf) -> Result<(), JobError> {
         let len = self.len();
         if len == 0 {
@@ -128,7 +128,7 @@ impl RecvCompletion {
     }
 }
 
-/// No memory.
+/// Returns an empty receive buffer.
 pub(super) fn nowhere() -> RecvBuf {
     RecvBuf {
         lease: None,
@@ -137,7 +137,7 @@ pub(super) fn nowhere() -> RecvBuf {
     }
 }
 
-/// What a device says is checked.
+/// Checks a completion from a device. Returns the description of the message.
 pub(in crate::reactor) fn received(
     completion: &Completion,
     room: usize,

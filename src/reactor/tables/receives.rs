@@ -1,8 +1,8 @@
-//! The receives of one Rdma: a table of their own, apart from the depth of the WorkQ.
+//! The receives of one Rdma. Their table does not count against the depth of the WorkQ.
 //!
-//! A receive cannot be recalled, so an Op that is dropped leaves an *orphan*: it stays posted, and
-//! its memory leased. The next Op that begins *adopts* the oldest orphan and posts nothing; its
-//! message is copied to where the adopter wants it.
+//! A receive cannot be recalled. So an operation that is dropped leaves an *orphan*, which stays
+//! posted and keeps its memory leased. The next operation that begins *adopts* the oldest orphan
+//! instead of posting a receive; the message is copied to the memory of the adopter.
 //!
 //! ```text
 //!          fill              complete            take, free
@@ -13,8 +13,8 @@
 //!              orphan: Posted -------> orphan: Done
 //! ```
 //!
-//! All of it is under one lock, in which no code of the user's runs: wakers are cloned, woken and
-//! dropped, and Leases given back, outside.
+//! One lock guards the table. No code of the application runs under it: wakers are cloned, woken
+//! and dropped, and Leases given back, outside of it.
 
 mod counts;
 mod lives;
@@ -36,19 +36,19 @@ use crate::reactor::slots::keeps_memory;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use crate::sync::{BriefMutex, Order, Waiters, discard, lock, wake};
 
-/// Which place an Op has, and which use of it.
+/// The entry of an operation, and the generation of its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Receipt {
     pub(in crate::reactor) index: u32,
     generation: u32,
-    /// It was posted by an Op that was dropped, for memory of its own.
+    /// An operation that was dropped has posted the receive, for its own memory.
     pub(in crate::reactor) adopted: bool,
 }
 
 impl Receipt {
-    /// Returns true if its receive was posted before the other one.
+    /// Returns true if this receive was posted before the other one.
     pub(crate) fn is_older_than(self, other: Receipt) -> bool {
-        // They wrap.
+        // The generations wrap.
         (self.generation.wrapping_sub(other.generation) as i32) < 0
     }
 }
@@ -62,13 +62,14 @@ enum Phase {
 
 struct RecvSlot {
     phase: Phase,
-    /// Counts the receives that were posted before it. The lower half is its generation.
+    /// The number of receives that were posted before it. The lower half is its generation.
     posted: u64,
-    /// In which life of the endpoint it was posted; `OVER` if it has a message of a life before.
+    /// The life of the endpoint in which the receive was posted; `OVER` if its message is of an
+    /// earlier life.
     life: u32,
-    /// An Op has it. Without one it stands among the orphans.
+    /// An operation has the receive. Without one it is an orphan.
     owned: bool,
-    /// The Op that has it has adopted it: the memory is another one's.
+    /// The operation that has the receive has adopted it: the memory is the earlier operation's.
     adopted: bool,
     room: RecvBuf,
     outcome: Result<Received, JobError>,
@@ -85,29 +86,31 @@ struct Places {
     places: Box<[RecvSlot]>,
     free: Vec<u32>,
     orphans: Orphans,
-    /// Receives posted, ever. The lower half is the generation of the next.
+    /// The number of receives that were ever posted. The lower half is the generation of the next.
     posted: u64,
-    /// How many threads reset the endpoint just now. A message that comes meanwhile is of the life
-    /// before, whenever its receive was posted.
+    /// The number of threads that reset the endpoint just now. A message that comes meanwhile
+    /// belongs to the previous life, whenever its receive was posted.
     resetting: u32,
 }
 
 /// The receives of one Rdma.
 pub(crate) struct RecvTable {
     number: u32,
-    /// What `posted` was when it was new: those of tables before, of the same number.
+    /// The value of `posted` when the table was made: it counts the receives of earlier tables of
+    /// the same number.
     first: u64,
-    /// Ops of all tables of the WorkQ that sleep.
+    /// The number of operations that sleep, of all tables of the WorkQ.
     asleep: Arc<AtomicUsize>,
-    /// Which receives have completed: for the Op, to look without the lock.
+    /// `completed[i]` is set once receive `i` has completed, so that its operation can check
+    /// without the lock.
     completed: Box<[AtomicBool]>,
     orphans: AtomicUsize,
     free: AtomicUsize,
-    /// The life of the endpoint. Written under the lock of the table.
+    /// The life of the endpoint. Written under the lock of `table`.
     life: AtomicU32,
-    /// Who waits for a place.
+    /// The operations that wait for an entry.
     pub(crate) line: Waiters,
-    /// Of all in that line.
+    /// The order of all waiters in that line.
     pub(in crate::reactor) order: Arc<Order>,
     table: BriefMutex<Places>,
 }
@@ -154,13 +157,13 @@ impl RecvTable {
         self.completed.len()
     }
 
-    /// Returns whether a receive that does not wait may take a place.
+    /// Returns true if a receive that does not wait may take an entry.
     pub(crate) fn lets_pass(&self) -> bool {
         let is_free = || self.available() > 0;
         self.line.lets_pass(Some(&self.order), is_free)
     }
 
-    /// Returns the name that a device knows a receive by.
+    /// Returns the Token by which a device knows a receive.
     pub(in crate::reactor) fn token(&self, receipt: Receipt) -> Token {
         Token::new(self.number, receipt.index, receipt.generation)
     }
@@ -177,7 +180,7 @@ impl RecvTable {
         self.completed[receipt.index as usize].load(Ordering::Acquire)
     }
 
-    /// The oldest orphan is the caller's now.
+    /// Adopts the oldest orphan for the caller.
     pub(crate) fn adopt(&self) -> Option<Receipt> {
         if !self.any_orphan() {
             return None;
@@ -194,7 +197,8 @@ impl RecvTable {
         })
     }
 
-    /// Returns true if the memory of a receive is that of a Lease. `is_for` runs under the lock.
+    /// Returns true if the receive has a Lease for which `is_for` returns true. `is_for` runs under
+    /// the lock.
     pub(in crate::reactor) fn is_leased(
         &self,
         receipt: Receipt,
@@ -205,8 +209,8 @@ impl RecvTable {
         lease.is_some_and(is_for)
     }
 
-    /// Fills as many free places as there are with the first of the rooms, and calls `each` with
-    /// them, under the lock. The device may see the receives from here on.
+    /// Fills free entries with the first of `rooms`, until either runs out, and calls `each` for
+    /// each of them under the lock. The device may see the receives from here on.
     #[inline]
     pub(in crate::reactor) fn fill<const N: usize>(
         &self,
@@ -219,9 +223,10 @@ impl RecvTable {
         if count == 0 {
             return;
         }
-        // Written under the lock alone, and nobody waits for there to be fewer: no exchange.
+        // Written only under the lock, and no thread waits for the number to fall: no exchange is
+        // needed.
         self.free.store(table.free.len() - count, Ordering::Release);
-        // Popped from behind: most often it is one, and a drain costs more than posting it.
+        // Popped from the back: most often there is one, and a drain costs more than posting it.
         rooms.reverse();
         let taken = std::iter::from_fn(|| rooms.pop().zip(table.free.pop()));
         for (room, index) in taken.take(count) {
@@ -231,7 +236,7 @@ impl RecvTable {
             (place.phase, place.owned) = (Phase::Posted, true);
             (place.posted, place.life) = (table.posted, self.life());
             table.posted += 1;
-            // A free place has nothing, and to drop that would be a call.
+            // The memory of a free entry is empty, and dropping it would be a call.
             std::mem::forget(std::mem::replace(&mut place.room, room));
             let receipt = Receipt {
                 index,
@@ -243,13 +248,13 @@ impl RecvTable {
         rooms.reverse();
     }
 
-    /// The device refused it: the place is free again, and the memory the caller's.
+    /// Frees the entry of a receive that the device has refused. Returns its memory.
     pub(in crate::reactor) fn undo(&self, receipt: Receipt) -> RecvBuf {
         let mut table = lock(&self.table);
         self.free(&mut table, receipt.index)
     }
 
-    /// Makes a place free. The party that is in line is to be notified.
+    /// Frees an entry. Returns its memory. The caller notifies the next waiter in line.
     fn free(&self, table: &mut Places, index: u32) -> RecvBuf {
         let place = &mut table.places[index as usize];
         debug_assert!(place.waker.is_none());
@@ -260,8 +265,8 @@ impl RecvTable {
         room
     }
 
-    /// Op: how the receive that has completed ended, and the Lease on its memory. The place is
-    /// free.
+    /// Returns the outcome of a receive that has completed and the Lease on its memory, for the
+    /// operation, and frees the entry.
     #[inline]
     pub(in crate::reactor) fn finish(
         &self,
@@ -278,8 +283,8 @@ impl RecvTable {
         ended
     }
 
-    /// Op: how the adopted receive that has completed ended, and its memory, which is the caller's
-    /// until `settle` or `put_back`.
+    /// Returns the outcome of an adopted receive that has completed and its memory, for the
+    /// operation. The memory is the caller's until `settle` or `put_back`.
     pub(in crate::reactor) fn take_adopted(&self, receipt: Receipt) -> RecvCompletion {
         let mut table = lock(&self.table);
         let place = &mut table.places[receipt.index as usize];
@@ -290,19 +295,21 @@ impl RecvTable {
         }
     }
 
-    /// Op: an adopted receive was seen to.
+    /// Frees the entry of an adopted receive whose message was copied.
     pub(in crate::reactor) fn settle(&self, receipt: Receipt) {
         self.free(&mut lock(&self.table), receipt.index);
     }
 
-    /// Op: the message could not be had, and stays for the next.
+    /// Puts back the memory of an adopted receive whose message could not be copied, so that the
+    /// message stays for the next operation.
     pub(in crate::reactor) fn put_back(&self, receipt: Receipt, room: RecvBuf) -> Ended {
         let mut table = lock(&self.table);
         table.places[receipt.index as usize].room = room;
         self.leave(&mut table, receipt.index)
     }
 
-    /// Op: stores the waker to be woken at the end. `is_over` must be asked once more afterwards.
+    /// Stores the waker that is woken at the end, for the operation. It must ask `is_over` once
+    /// more afterwards.
     pub(in crate::reactor) fn register(&self, receipt: Receipt, waker: &Waker) {
         let waker = waker.clone();
         let mut table = lock(&self.table);
@@ -319,13 +326,14 @@ impl RecvTable {
         discard(old);
     }
 
-    /// Op: it is dropped.
+    /// Leaves the receive of an operation that is dropped.
     pub(in crate::reactor) fn abandon(&self, receipt: Receipt) -> Ended {
         let mut table = lock(&self.table);
         self.leave(&mut table, receipt.index)
     }
 
-    /// A place has no Op any more: an orphan, or free if there is nothing to wait for.
+    /// Takes the entry from its operation. It becomes an orphan, or is freed if there is no message
+    /// to wait for.
     fn leave(&self, table: &mut Places, index: u32) -> Ended {
         let life = self.life();
         let place = &mut table.places[index as usize];
@@ -341,7 +349,7 @@ impl RecvTable {
         }
         table.orphans.insert(index, posted);
         self.orphans.fetch_add(1, Ordering::SeqCst);
-        // The party that is in line can adopt it.
+        // The next waiter in line can adopt it.
         Ended {
             waker,
             lease: None,
@@ -349,7 +357,7 @@ impl RecvTable {
         }
     }
 
-    /// Its Op sleeps no more.
+    /// Takes the waker of an entry, whose operation then no longer counts as asleep.
     fn wakened(&self, place: &mut RecvSlot) -> Option<Waker> {
         let waker = place.waker.take();
         if waker.is_some() {
@@ -358,7 +366,7 @@ impl RecvTable {
         waker
     }
 
-    /// Reaper: a receive has completed.
+    /// Enters the completion of a receive, for the reaper.
     fn complete_one(&self, table: &mut Places, completion: &Completion) -> Option<Ended> {
         let (index, generation) = (completion.token.index(), completion.token.generation());
         let (life, resetting) = (self.life(), table.resetting > 0);
@@ -373,7 +381,7 @@ impl RecvTable {
         place.outcome = received(completion, place.room.len);
         let failed = place.outcome.is_err();
         if place.outcome.is_err_and(|error| keeps_memory(&error)) {
-            // The device may write it at any time.
+            // The device may write to the memory at any time.
             std::mem::forget(place.room.lease.take());
         }
         if !place.owned && (failed || place.life != life) {
@@ -398,7 +406,7 @@ impl RecvTable {
         })
     }
 
-    /// A place is no orphan any more.
+    /// Removes an entry from the orphans.
     fn unorphan(&self, table: &mut Places, index: u32) {
         table.orphans.remove(index);
         self.orphans.fetch_sub(1, Ordering::SeqCst);
@@ -410,7 +418,7 @@ impl Wanted for RecvTable {
         &self.line
     }
 
-    /// Free ones, and orphans.
+    /// Returns the number of free entries and of orphans.
     fn available(&self) -> usize {
         self.free.load(Ordering::SeqCst) + self.orphans.load(Ordering::SeqCst)
     }

@@ -1,5 +1,5 @@
-//! The tables of a WorkQ beside that of its Slots, receives and waits: the upper part of a Token
-//! says which.
+//! The tables of a WorkQ for receives and waits, beside the table of its slots. The upper part of a
+//! Token is the number of its table.
 
 use std::sync::Arc;
 
@@ -13,21 +13,22 @@ use crate::reactor::slots::{BATCH, Leftovers, Notify};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{BriefMutex, lock};
 
-/// The most tables: 0 represents the Slots, and the last number for no Token at all.
+/// The maximum number of tables. Number 0 is the table of the slots, and the number after the last
+/// is in no Token.
 pub(crate) const TABLES: usize = 4094;
 
-/// Called when the state of an Rdma has changed.
+/// A function that is called once the state of an Rdma has changed.
 pub(in crate::reactor) type Changed = Arc<dyn Fn() + Send + Sync>;
 
 pub(in crate::reactor) struct Registry {
     entries: BriefMutex<Vec<TableEntry>>,
-    /// Ops that sleep, of all tables.
+    /// The number of operations of all tables that sleep.
     asleep: Arc<AtomicUsize>,
-    /// How many watch the state of an Rdma.
+    /// The number of watchers of the state of an Rdma.
     watched: Arc<AtomicUsize>,
 }
 
-/// While this lives, the device is to ring for changes of the state of an Rdma.
+/// While this lives, the device shall signal changes of the state of an Rdma.
 #[derive(Debug)]
 pub(in crate::reactor) struct Watching(Arc<AtomicUsize>);
 
@@ -50,16 +51,16 @@ impl Drop for Watching {
     }
 }
 
-/// What has a number.
+/// A number, and the table that has it.
 #[derive(Default)]
 struct TableEntry {
     of: Option<(Arc<dyn Places>, Option<Changed>)>,
-    /// Places that were taken under this number by those before.
+    /// The number of receives or waits that earlier tables of this number have posted.
     posted: u64,
 }
 
-/// What a new table is made with: its number, how many Tokens that had, so that none is used twice,
-/// and who sleeps.
+/// The identity of a new table: its number, the number of Tokens that were already issued under it
+/// (so that none is used twice), and the WorkQ's count of operations that sleep.
 pub(in crate::reactor) struct Numbered {
     pub(in crate::reactor) number: u32,
     pub(in crate::reactor) posted: u64,
@@ -75,17 +76,18 @@ impl Registry {
         }
     }
 
-    /// Has the device ring for changes of the state of an Rdma.
+    /// Has the device signal changes of the state of an Rdma while the result lives.
     pub(in crate::reactor) fn watch(&self) -> Watching {
         Watching::new(&self.watched)
     }
 
-    /// Returns true if the device is to ring for changes of the state of an Rdma.
+    /// Returns true if the device shall signal changes of the state of an Rdma.
     pub(in crate::reactor) fn any_watched(&self) -> bool {
         self.watched.load(Ordering::SeqCst) > 0
     }
 
-    /// Returns a new table, of an Rdma, which hears of changes, or of a sync event.
+    /// Adds a table for an Rdma or for a sync event. An Rdma passes `changed`, which is called once
+    /// its state may have changed.
     pub(in crate::reactor) fn add<T: Places + 'static>(
         &self,
         changed: Option<Changed>,
@@ -111,7 +113,7 @@ impl Registry {
         Ok(table)
     }
 
-    /// Returns true if the context of a table is still there.
+    /// Returns true if the context of a table still exists.
     pub(in crate::reactor) fn has(&self, table: &impl Places) -> bool {
         let index = table.number() as usize - 1;
         let of = &lock(&self.entries)[index].of;
@@ -120,7 +122,7 @@ impl Registry {
         of.as_ref().is_some_and(is_it)
     }
 
-    /// Its context is gone.
+    /// Removes the table of a context that is dropped.
     pub(in crate::reactor) fn forget(&self, table: &impl Places) {
         let index = table.number() as usize - 1;
         let mut entries = lock(&self.entries);
@@ -129,23 +131,24 @@ impl Registry {
         drop(entries);
         drop(of);
         if self.any_asleep() {
-            // An Op that was forgotten sleeps for ever, and nobody shall arm for it.
+            // An operation that was forgotten sleeps for ever, and no thread shall arm for it.
             table.wake_all();
         }
     }
 
-    /// Returns true if an Op sleeps that has a place.
+    /// Returns true if an operation of a table sleeps.
     pub(in crate::reactor) fn any_asleep(&self) -> bool {
         self.asleep.load(Ordering::SeqCst) > 0
     }
 
-    /// Returns how many of them sleep, for a guess.
+    /// Returns the approximate number of operations of tables that sleep.
     pub(in crate::reactor) fn asleep(&self) -> usize {
         self.asleep.load(Ordering::Relaxed)
     }
 
-    /// Reaper: what had these places, all of one table, has completed. The context may have gone
-    /// while the device's queue had them. Adds as many to notify as there are completions, at most.
+    /// Enters completions of entries of one table, for the reaper. The context may have been
+    /// dropped while the device's queue had them. Adds to `to_notify` at most as many as there are
+    /// completions.
     #[inline]
     pub(in crate::reactor) fn complete(
         &self,
@@ -174,7 +177,7 @@ impl Registry {
         }
     }
 
-    /// Calls `f` for every table, with no lock held.
+    /// Calls `f` for every table, without holding a lock.
     pub(in crate::reactor) fn each(&self, f: impl Fn(&dyn Places, Option<&Changed>)) {
         for index in 0.. {
             let entries = lock(&self.entries);
@@ -189,7 +192,7 @@ impl Registry {
         }
     }
 
-    /// Makes all Ops that have a place, or wait for one, poll again.
+    /// Makes all operations that have an entry, or wait for one, poll again.
     pub(in crate::reactor) fn wake_all(&self) {
         self.each(|table, changed| {
             table.wake_all();

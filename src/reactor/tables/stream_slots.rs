@@ -1,5 +1,5 @@
-//! The Slots that streams may hold: half of those of a WorkQ, so that peers that take nothing
-//! leave Slots for all other jobs. Streams share these in the order in which they come.
+//! The slots that streams may hold: half of the WorkQ's slots, so that peers that receive nothing
+//! leave slots for all other jobs. Streams share this half in the order in which they come.
 
 use crate::reactor::places::Wanted;
 use crate::sync::Waiters;
@@ -20,7 +20,8 @@ impl StreamSlots {
         }
     }
 
-    /// Takes one, if there is one. It is given back once its job has completed.
+    /// Takes a slot of the streams' share. Returns false if none is left. The caller gives it back
+    /// once its job has completed.
     pub(in crate::reactor) fn take(&self) -> bool {
         let more = |taken| (taken < self.most).then_some(taken + 1);
         let taken = self
@@ -29,7 +30,7 @@ impl StreamSlots {
         taken.is_ok()
     }
 
-    /// The caller notifies those in line.
+    /// Gives a slot back. The caller notifies the waiters in line.
     pub(in crate::reactor) fn give_back(&self) {
         self.taken.fetch_sub(1, Ordering::SeqCst);
     }

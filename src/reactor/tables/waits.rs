@@ -1,4 +1,4 @@
-//! The waits of one sync event: a table of their own, apart from the depth of the WorkQ.
+//! The waits of one sync event. Their table does not count against the depth of the WorkQ.
 //!
 //! ```text
 //!          fill             complete          take
@@ -7,9 +7,9 @@
 //!                  +---- Op dropped ----+---------> Free
 //! ```
 //!
-//! Unlike a receive a wait can be recalled: an Op that is dropped frees its place, and what its
-//! device says of it later names an old generation. All of it is under one lock, in which no code
-//! of the user's runs.
+//! Unlike a receive, a wait can be recalled: an operation that is dropped frees its entry, and a
+//! later completion of the device names an old generation. One lock guards the table; no code of
+//! the application runs under it.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -21,7 +21,7 @@ use crate::reactor::slots::Outcome;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, Waiters, discard, lock, wake};
 
-/// Which place an Op has, and which use of it.
+/// The entry of an operation, and the generation of its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::reactor) struct Ticket {
     index: u32,
@@ -44,16 +44,17 @@ struct WaitSlot {
 struct Table {
     places: Box<[WaitSlot]>,
     free: Vec<u32>,
-    /// Waits begun, ever. The lower half is the generation of the next.
+    /// The number of waits that were ever begun. The lower half is the generation of the next.
     posted: u64,
 }
 
 /// The waits of one sync event.
 pub(in crate::reactor) struct WaitTable {
     number: u32,
-    /// Ops of all tables of the WorkQ that sleep.
+    /// The number of operations that sleep, of all tables of the WorkQ.
     asleep: Arc<AtomicUsize>,
-    /// Which have completed: for the Op, to look without the lock.
+    /// `completed[i]` is set once wait `i` has completed, so that its operation can check without
+    /// the lock.
     completed: Box<[AtomicBool]>,
     free: AtomicUsize,
     line: Waiters,
@@ -90,12 +91,12 @@ impl WaitTable {
         self.completed.len()
     }
 
-    /// Returns the name that a device knows a wait by.
+    /// Returns the Token by which a device knows a wait.
     pub(in crate::reactor) fn token(&self, ticket: Ticket) -> Token {
         Token::new(self.number, ticket.index, ticket.generation)
     }
 
-    /// Takes a free place. The device may see the wait from here on.
+    /// Takes a free entry. The device may see the wait from here on.
     pub(in crate::reactor) fn fill(&self) -> Option<Ticket> {
         let mut table = lock(&self.table);
         let index = table.free.pop()?;
@@ -109,8 +110,8 @@ impl WaitTable {
         Some(Ticket { index, generation })
     }
 
-    /// Op: how the wait ended, if it has. The place is free then, and whoever is in line is to be
-    /// notified.
+    /// Takes the outcome of the wait if it has completed, for the operation. The entry is free
+    /// then, and the caller notifies the next waiter in line.
     #[inline]
     pub(in crate::reactor) fn take(&self, ticket: Ticket) -> Option<Outcome> {
         if !self.completed[ticket.index as usize].load(Ordering::Acquire) {
@@ -124,7 +125,8 @@ impl WaitTable {
         Some(outcome)
     }
 
-    /// Op: stores the waker to be woken at the end. `take` must be asked once more afterwards.
+    /// Stores the waker that is woken at the end, for the operation. It must call `take` once more
+    /// afterwards.
     pub(in crate::reactor) fn register(&self, ticket: Ticket, waker: &Waker) {
         let waker = waker.clone();
         let mut table = lock(&self.table);
@@ -143,7 +145,8 @@ impl WaitTable {
         discard(old);
     }
 
-    /// Op: it waits no more. The place is free, and whoever is in line is to be notified.
+    /// Frees the entry of an operation that stops waiting. The caller notifies the next waiter in
+    /// line.
     pub(in crate::reactor) fn leave(&self, ticket: Ticket) {
         let mut table = lock(&self.table);
         let waker = self.wakened(&mut table.places[ticket.index as usize]);
@@ -158,7 +161,7 @@ impl WaitTable {
         self.free.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Its Op sleeps no more.
+    /// Takes the waker of an entry, whose operation then no longer counts as asleep.
     fn wakened(&self, place: &mut WaitSlot) -> Option<Waker> {
         let waker = place.waker.take();
         if waker.is_some() {

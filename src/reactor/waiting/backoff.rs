@@ -1,5 +1,5 @@
-//! The pause of a future between two looks, by the timer of its WorkQ. It ends at a multiple of its
-//! length, so that many naps share their ends.
+//! The pause of a future between two polls, by the timer of its WorkQ. It ends at a multiple of its
+//! length, so that many pauses share their ends.
 #![expect(unsafe_code, reason = "stands in a line, and pins its nodes")]
 
 use std::pin::Pin;
@@ -13,20 +13,20 @@ use crate::reactor::spin::Spin;
 use crate::reactor::workq::{Shared, WorkQ};
 use crate::sync::WaitNode;
 
-/// The first pause of a nap, and the longest, in nanoseconds: 131 us and 8.4 ms.
+/// The first pause and the longest one, in nanoseconds: 131 us and 8.4 ms.
 const FIRST: u64 = 1 << 17;
 const LONGEST: u64 = 1 << 23;
 
-/// The pauses of a future between looks, each twice as long as the one before.
+/// The pauses of a future between polls, each twice as long as the one before.
 #[pin_project]
 pub struct Backoff {
-    // Dropped before the handle that keeps its list.
+    // Dropped before the handle, which keeps the node's list alive.
     #[pin]
     node: WaitNode,
     workq: WorkQ,
-    /// When it ends, while it continues.
+    /// When the current pause ends; `None` if there is no pause.
     until: Option<u64>,
-    /// How long the last one was.
+    /// The length of the last pause.
     pause: u64,
     spin: Spin,
 }
@@ -42,7 +42,7 @@ impl Backoff {
         }
     }
 
-    /// One that has begun, and ends after this time; at once while the mode is busy-polling.
+    /// Returns a pause that has begun and ends after `time`; in busy mode it ends at once.
     pub(crate) fn after(workq: WorkQ, time: Duration) -> Backoff {
         let until = workq.0.now() + time.as_nanos() as u64;
         Backoff {
@@ -51,7 +51,7 @@ impl Backoff {
         }
     }
 
-    /// One that has begun, and ends then.
+    /// Returns a pause that has begun and ends at `until`.
     #[cfg(all(test, tokio_doca_loom))]
     pub(in crate::reactor) fn until(workq: WorkQ, until: u64) -> Backoff {
         Backoff {
@@ -60,8 +60,8 @@ impl Backoff {
         }
     }
 
-    /// A look found nothing: sleeps on, or begins another pause if that has passed. While the mode
-    /// spins the task is woken at once.
+    /// Continues after a poll that found nothing: sleeps on, or begins another pause if the last
+    /// one has ended. While the mode spins the task is woken at once.
     ///
     /// # Errors
     ///
@@ -77,12 +77,13 @@ impl Backoff {
         Ok(())
     }
 
-    /// The next look is to come after a while. Not while the mode spins.
+    /// Begins a pause before the next poll, unless the mode spins.
     fn begin(self: Pin<&mut Self>) {
         let this = self.project();
         let shared = &this.workq.0;
         let policy = shared.policy();
-        // The spin is its own: what it waits for no queue tells, so that others gain nothing by it.
+        // The future has a spin of its own: no queue reports what it waits for, so other futures
+        // gain nothing by its polls.
         let mut is_over = || this.spin.is_time_over(policy.spin(), || shared.now());
         if policy.is_busy() || !(policy.is_event() || is_over()) {
             return;
@@ -91,11 +92,12 @@ impl Backoff {
         *this.until = Some((shared.now() / *this.pause + 1) * *this.pause);
     }
 
-    /// Sleeps until it has completed; at once if none was begun.
+    /// Sleeps until the pause has ended. Returns at once if none was begun.
     ///
     /// # Errors
     ///
-    /// `BadState` where nobody would hear of its end; what the system says if there is no timer.
+    /// `BadState` if no runtime or loop would notice its end; the error of the system if it has no
+    /// timer.
     pub(crate) fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         let this = self.project();
         let (shared, node) = (&this.workq.0, this.node.as_ref());
@@ -113,7 +115,7 @@ impl Backoff {
         enqueue(shared, node, cx.waker());
         shared.timer.ring_at(&**shared, until)?;
         shared.turn_if_asked();
-        // Once more: the timer may be new, and this runtime may not have heard of it.
+        // Once more: the timer may be new, and this runtime may not be registered with it yet.
         shared.events.register(shared)?;
         if !shared.is_still(policy) {
             cx.waker().wake_by_ref();
@@ -122,9 +124,9 @@ impl Backoff {
     }
 }
 
-/// waits in line for the timer.
+/// Puts a future in line for the timer.
 fn enqueue(shared: &Shared, node: Pin<&WaitNode>, waker: &Waker) {
     // SAFETY: Shared is in an Arc, of which the `Backoff` that has the node owns a count: its node
-    // is dropped first, by the order of its fields, and stands in this line alone.
+    // is dropped first, by the order of its fields, and is in this line alone.
     unsafe { shared.timer.line.enqueue(node, waker) };
 }

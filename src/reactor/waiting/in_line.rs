@@ -1,18 +1,20 @@
-//! Standing in line: for a Slot of the WorkQ, or for a place of a table of its own.
+//! How an operation waits in line: for a slot of the WorkQ, or for an entry of another table.
 //!
-//! Both lines keep ADR 0004. A waiter that was notified owns nothing: it takes what it waits for
-//! when it is polled. A waiter that is not polled stops nobody:
+//! Both lines keep ADR 0004. A waiter that was notified owns nothing: it takes its slot or entry
+//! when it is polled. A waiter that is not polled does not stop the others:
 //!
-//! - As many are notified as there is room for, less those that were notified before and have taken
-//!   nothing (`notify.rs`). - If there is room and others are left, a *turn* is rung for
-//!   (`Shared::signalled`). That turn does not count those that were notified before. So each turn
-//!   notifies some more, until all are notified.
-//! - In busy mode nobody hears a ring. There a waiter that is polled, and finds room that others
-//!   were notified of, overtakes them after a number of such polls ([`Waiters::overtake`]).
+//! - A turn notifies as many waiters as there are free slots or entries, less those that were
+//!   notified before and have taken nothing (`notify.rs`).
+//! - If some are free and other waiters are left, a *turn* is signalled for (`Shared::signalled`).
+//!   That turn does not count the waiters that were notified before. So each turn notifies some
+//!   more, until all are notified.
+//! - In busy mode no thread receives a signal. There a waiter that is polled, and finds free slots
+//!   or entries that others were notified of, overtakes them after a number of such polls
+//!   ([`Waiters::overtake`]).
 //!
 //! Messages and other jobs of one connection or sync event, and the receives of one connection, are
-//! members of an [`Order`](crate::sync::Order): they take what they wait for in the order in which
-//! they came into the line.
+//! members of an [`Order`](crate::sync::Order): they take their slots or entries in the order in
+//! which they came into the line.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -26,8 +28,8 @@ use crate::sync::atomic::{Ordering, fence};
 use crate::sync::{Turn, WaitNode};
 
 impl Attachment {
-    /// Waits in line and takes what `wanted` has. `enqueue` stands in that line; `take` takes, and
-    /// returns `None` if there is nothing.
+    /// Waits in line and takes one of `wanted`. `enqueue` puts the operation in that line. `take`
+    /// takes a slot or entry, and returns `None` if none is free.
     pub(in crate::reactor) fn poll_in_line<'a, T>(
         &self,
         wanted: &impl Wanted,
@@ -60,7 +62,7 @@ impl Attachment {
             };
             let refused = match taken {
                 Ok(None) => None,
-                // The WorkQ has room, and the device has not: the place in line is kept.
+                // The WorkQ has a slot, but the device is full: the operation stays in line.
                 Err(LaunchError::Full(full)) => Some(full),
                 Ok(Some(taken)) => {
                     shared.spun(policy, spin);
@@ -69,7 +71,7 @@ impl Attachment {
                 Err(LaunchError::Error(error)) => return end(Err(error)),
             };
             enqueue(cx.waker());
-            // Look once more.
+            // Check once more.
             if refused.is_some_and(|full| full.stay()) {
                 line.notify_self(node);
                 continue;
@@ -81,7 +83,7 @@ impl Attachment {
                     continue;
                 }
             }
-            // After it can be found in line: pairs with `Shutdown`.
+            // After the operation can be found in line: pairs with `Shutdown`.
             fence(Ordering::SeqCst);
             if !self.is_closed() {
                 break;
@@ -93,11 +95,11 @@ impl Attachment {
         Poll::Pending
     }
 
-    /// Waits as the policy says until the waiter is notified, or there may be something to take.
+    /// Waits by the policy until the waiter is notified, or there may be something to take.
     ///
     /// # Errors
     ///
-    /// What `register` fails with: nobody would wake this.
+    /// The error of `register` if that fails: nothing would wake this operation.
     fn sleep_in_line(
         &self,
         policy: Policy,

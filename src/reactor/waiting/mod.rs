@@ -1,7 +1,7 @@
-//! How an operation waits, whatever it is: for the end that it awaits (`wait`), in line for a Slot
-//! or a place (`in_line`), and for a time (`backoff`).
+//! How any operation waits: for its end (`wait`), in line for a slot or an entry (`in_line`), and
+//! for a time (`backoff`).
 //!
-//! These files import `workq` and the rooms below it.
+//! These files import `workq` and the folders below it.
 
 mod backoff;
 mod in_line;

@@ -1,13 +1,13 @@
-//! How an Op waits: for an event, or busily. How it waits in line for a Slot is in
-//! [`super::in_line`].
+//! How an operation waits: for an event, or busily. [`super::in_line`] says how it waits in line
+//! for a slot.
 //!
 //! In event mode a poll that finds nothing stores the waker, makes sure that this runtime is
-//! registered, arms, which looks once more, and only then sleeps. In busy mode it looks a few dozen
-//! times, wakes itself, and gives the CPU up after a budget: a spinning engine may share it. In
-//! Hybrid mode the last of those that wait does that for a bounded time, and then sleeps as the
-//! others do (`spin.rs`).
+//! registered, arms, which polls once more, and only then sleeps. In busy mode an operation polls
+//! the queue a few dozen times and wakes itself. After a budget it gives the CPU up, which an
+//! engine that spins may share. In Hybrid mode the operation that began to wait last does that for
+//! a bounded time, and then sleeps as the others do (`spin.rs`).
 //!
-//! The mode may change meanwhile: who is about to sleep asks whether it did.
+//! The mode may change meanwhile: an operation that is about to sleep checks whether it did.
 
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
@@ -19,18 +19,18 @@ use crate::reactor::spin::Spin;
 use crate::reactor::workq::Attachment;
 use crate::sync::atomic::fence;
 
-/// Looks that a queue is asked for at once: whether another thread has collected the end is asked
-/// after as many.
+/// The maximum number of polls that a queue is asked for at once. After each of these batches the
+/// operation checks whether another thread has collected its completion.
 const AT_ONCE: usize = 16;
 
-/// What an Op waits for: the end of a Job, or of a receive.
+/// The end that an operation waits for: of a job, a receive or a wait.
 pub(in crate::reactor) trait Awaited {
     type End;
 
-    /// How it ended, if it has.
+    /// Takes the outcome if there is one.
     fn take(&self) -> Option<Self::End>;
 
-    /// Stores the waker to be woken at the end. `take` must be asked once more afterwards.
+    /// Stores the waker that is woken at the end. The caller must call `take` once more afterwards.
     fn register(&self, waker: &Waker);
 }
 
@@ -79,13 +79,13 @@ impl Attachment {
             if let Some(outcome) = end.take() {
                 return Poll::Ready(Waited::Over(outcome));
             }
-            // It may be another runtime than the last time.
+            // The runtime may be another one than the last time.
             if shared.events.register(&self.shared).is_err() {
                 return Poll::Ready(Waited::Lost(JobError::of(Reason::CannotWake)));
             }
         }
-        // Look first: what has completed need not ring. Not if an event will come: that looks for
-        // all at once.
+        // Poll first: a job that has completed need not signal. If an event will come, no poll is
+        // needed: its turn polls for all waiters at once.
         if !shared.expected.load(Ordering::Relaxed) && self.queue.ready() {
             shared.turn();
             if let Some(outcome) = end.take() {
@@ -93,15 +93,15 @@ impl Attachment {
             }
         }
         end.register(cx.waker());
-        // Arm, then look. Who armed before has this one's event rung for too. Pairs with
-        // `event_turn`: either that sees that this Op sleeps, or this sees that no event is
-        // expected.
+        // Arm, then poll. If another operation has armed before, its event is for this one too.
+        // Pairs with `event_turn`: either that sees that this operation sleeps, or this thread sees
+        // that no event is expected.
         fence(Ordering::SeqCst);
         if !shared.expected.load(Ordering::Relaxed) && shared.arm() {
             shared.turn();
         }
-        // Also without a look of one's own: somebody else may have reaped it before the waker was
-        // there.
+        // Checked even if this thread did not poll: another thread may have reaped the completion
+        // before the waker was stored.
         match end.take() {
             Some(outcome) => Poll::Ready(Waited::Over(outcome)),
             None => {
@@ -127,7 +127,7 @@ impl Attachment {
         Poll::Pending
     }
 
-    /// Busily while it spins, and then by event.
+    /// Waits busily while it spins, and then by event.
     fn poll_hybrid<A: Awaited>(
         &self,
         end: &A,
@@ -137,7 +137,7 @@ impl Attachment {
         cx: &mut Context<'_>,
     ) -> Poll<Waited<A::End>> {
         let shared = &self.shared;
-        // First: whoever does not spin does not look either if an event will come.
+        // First: an operation that does not spin does not poll either if an event will come.
         if !shared.spins(policy, spin) {
             return self.poll_event(end, fresh, policy, cx);
         }
@@ -150,12 +150,12 @@ impl Attachment {
         Poll::Pending
     }
 
-    /// Looks for a while, `looks` times at most.
+    /// Polls up to `looks` times.
     #[inline(always)]
     fn look<A: Awaited>(&self, end: &A, fresh: bool, looks: usize) -> Option<A::End> {
         let shared = &*self.shared;
-        // With others in flight there is something better to do: their polls look as well, and find
-        // more at once.
+        // With other jobs in flight it polls less: their operations poll as well, and each poll
+        // finds more.
         let several = shared.core.table.free().several_taken();
         if fresh && several {
             return None;
@@ -173,7 +173,8 @@ impl Attachment {
                 if outcome.is_some() {
                     shared.misses.reset();
                 }
-                // The turn may have been long, or woken others: they have theirs now.
+                // The turn may have been long, or have woken other operations: they are polled
+                // next.
                 return outcome;
             }
         }
@@ -184,6 +185,6 @@ impl Attachment {
 /// How waiting ended.
 pub(in crate::reactor) enum Waited<E> {
     Over(E),
-    /// The Job continues, but nobody would hear of its end.
+    /// The job continues, but no runtime or loop would notice its end.
     Lost(JobError),
 }

@@ -1,4 +1,5 @@
-//! A context comes onto a WorkQ: its device gets a queue there, whose events the WorkQ hears.
+//! Attaches a context to a WorkQ: opens a queue of its device there, and adds the queue's events to
+//! those of the WorkQ.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,11 +17,11 @@ impl WorkQ {
         self.0.core.queues.find(device).is_some()
     }
 
-    /// Returns the place of a device's contexts on this WorkQ. The context names the call in an
-    /// error.
+    /// Attaches a context of `device`. Returns its attachment. An error names no call; the context
+    /// adds it.
     pub(crate) fn attach(&self, device: &Device, event_driven: bool) -> Result<Attachment> {
         let shared = &self.0;
-        // Until it is attached: no mode is set after the check.
+        // Held until the context is attached, so that no mode is set after the check.
         let attaching = shared.attaching();
         check_events(device, event_driven, shared.mode.load(), None)?;
         self.check_can_have(device)?;
@@ -29,8 +30,8 @@ impl WorkQ {
             Some(known) => known,
             None => {
                 let added = queues.add(|| open(shared, device, self.depth()))?;
-                // The new queue was not armed with the others. Release: who arms next sees it,
-                // since all changes of the word are exchanges.
+                // The new queue was not armed with the others. Release: the thread that arms next
+                // sees the queue, since all changes of `expected` are exchanges.
                 shared.expected.swap(false, Ordering::AcqRel);
                 added
             }
@@ -49,8 +50,8 @@ impl WorkQ {
         })
     }
 
-    /// Refuses a device for which this is too deep, or whose completion vectors are fewer, and any
-    /// once it was shut down.
+    /// Refuses a device whose maximum depth is less than the WorkQ's or that does not have the
+    /// WorkQ's completion vector, and any device once the WorkQ was shut down.
     fn check_can_have(&self, device: &Device) -> Result<()> {
         let max_depth = device.info().caps().max_depth;
         if self.depth() > max_depth {
@@ -74,7 +75,7 @@ impl WorkQ {
     }
 }
 
-/// Opens the device's queue. The caller has the lock.
+/// Opens the device's queue. The caller holds the lock that `attaching` takes.
 fn open(shared: &Shared, device: &Device, depth: u32) -> Result<Attached> {
     let mut config = QueueConfig::new(depth, Arc::clone(shared.events.signal()));
     config.completion_vector = shared.completion_vector;
@@ -93,8 +94,8 @@ fn open(shared: &Shared, device: &Device, depth: u32) -> Result<Attached> {
 }
 
 impl Attachment {
-    /// An endpoint, or a port of a sync event, was opened: its queue may have a descriptor of its
-    /// own by now.
+    /// Nests the queue's descriptor in the event handle if it has one by now. The caller has opened
+    /// an endpoint or a port of a sync event, for which a queue may open a descriptor.
     pub(in crate::reactor) fn listen(&self) -> Result<()> {
         let shared = &self.shared;
         let attaching = shared.attaching();

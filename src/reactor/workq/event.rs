@@ -1,4 +1,4 @@
-//! An event of the WorkQ's: what it leads to, and how the next one is asked for.
+//! What an event of the WorkQ leads to, and how the next one is requested.
 
 use std::mem::forget;
 use std::os::fd::BorrowedFd;
@@ -17,11 +17,12 @@ impl Driven for Shared {
         &self.events
     }
 
-    /// The runtimes are registered anew, with a handle that spans the descriptor too, and an event
-    /// may be swallowed meanwhile: one is rung for, whose turn arms for those that sleep.
+    /// Adds a descriptor to the event handle. The runtimes are registered anew, with a handle that
+    /// spans the descriptor too, and an event may be swallowed meanwhile. So this signals an event,
+    /// whose turn arms for the futures that sleep.
     fn nest(&self, fd: BorrowedFd<'_>) -> Result<()> {
         if !self.events.nest(fd)? {
-            // Those that slept on a runtime that does not hear any more register anew.
+            // A future that slept on a runtime that is no longer registered registers anew.
             self.requests.fetch_or(WAKE_ALL, Ordering::SeqCst);
         }
         self.expected.swap(false, Ordering::AcqRel);
@@ -29,25 +30,26 @@ impl Driven for Shared {
         Ok(())
     }
 
-    /// Woken by an event: looks, and arms if anybody waits, which looks once more. (Look-then-arm
-    /// loses wake-ups.)
+    /// Handles an event: polls, and arms if a future waits. Arming polls once more; polling and
+    /// then only arming would lose wake-ups.
     #[inline]
     fn event_turn(&self) {
         self.counts.woken();
         let unheard = SignalOnDrop(self);
-        // A ring that comes of this very turn is for the next one: those that this one notifies are
-        // polled first.
+        // A signal that this very turn sends is left to the next one: the futures that this turn
+        // notifies are polled first.
         let signalled = self.is_signalled();
         self.queues().for_each(|queue| queue.clear());
-        // What was expected may have been cleared just now: after that, or who armed meanwhile
-        // would expect it still. Pairs with `poll_event`.
+        // The event that was expected may have been cleared just now. This must come after
+        // clearing: otherwise a thread that armed meanwhile would still expect that event. Pairs
+        // with `poll_event`.
         self.expected.swap(false, Ordering::AcqRel);
         fence(Ordering::SeqCst);
         self.turn();
         if self.is_waited_for() && self.arm() {
             self.turn();
         }
-        // First: an alarm that is taken out as due must be seen as due by the pause.
+        // First: the pause must see as due an alarm that is taken out as due.
         self.timer.on_time(self);
         self.resume_if_due();
         if signalled {
@@ -68,11 +70,11 @@ impl Driven for Shared {
 }
 
 impl Shared {
-    /// Returns true if somebody waits for the next event.
+    /// Returns true if a future waits for the next event.
     ///
-    /// Ops that look themselves do not, so that in busy mode nothing but orphans does, and an Op
-    /// that slept when the mode was set and has yet to be polled. The caller's own loop arms for
-    /// itself.
+    /// Operations that poll by themselves do not wait for it. So in busy mode only orphans do, and
+    /// an operation that slept when the mode was set and has yet to be polled. The caller's own
+    /// loop arms for itself.
     fn is_waited_for(&self) -> bool {
         let policy = self.mode.load();
         let table = &self.core.table;
@@ -89,18 +91,18 @@ impl Shared {
         if self.core.registry.any_watched() {
             return true;
         }
-        // As a shutdown counts: a Slot that is taken may be filled.
+        // Counted as a shutdown counts: a slot that is taken may be filled.
         if !self.drained.is_empty() && table.any_in_flight() {
             return true;
         }
-        // The party that is in line sleeps too, and any Job's end may be what it waits for.
+        // A waiter in line sleeps too, and the end of any job may be what it waits for.
         let lines = [&self.waiters, &self.stream_slots.line, &self.drained];
         lines.iter().any(|line| !line.is_empty()) && table.any(Phases::any_in_flight)
     }
 
-    /// Has the next event tell of the ends of jobs that no operation waits for. `heard` says that
-    /// this runtime hears of events: an event that is expected already is enough then. Events of
-    /// before are read, since nobody may have waited for them.
+    /// Arms, so that the next event reports the ends of jobs that no operation waits for. `heard`
+    /// says that this runtime receives events: then an event that is expected already is enough.
+    /// Earlier events are cleared first, since no future may have waited for them.
     pub(in crate::reactor) fn arm_for_orphans(&self, heard: bool) {
         // As in `poll_event`.
         fence(Ordering::SeqCst);
@@ -113,14 +115,14 @@ impl Shared {
         }
     }
 
-    /// Asks every queue to ring. True if completions wait already. Nobody looks again: what comes
-    /// later rings.
+    /// Asks every queue to signal its next completion. Returns true if completions wait already. If
+    /// it returns false the caller need not poll again: the next completion signals.
     pub(in crate::reactor) fn arm(&self) -> bool {
         self.counts.armed();
-        // Others rely on an event once one is expected, also if a provider panics before it is
-        // armed.
+        // Other threads rely on an event once one is expected, even if a provider panics before it
+        // is armed.
         let unheard = SignalOnDrop(self);
-        // First: an event that this brings about must not come before it. A queue that was attached
+        // First: an event that this causes must not come before it. A queue that was attached
         // before is seen (`attach`).
         self.expected.swap(true, Ordering::AcqRel);
         let queues = self.queues();

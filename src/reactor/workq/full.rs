@@ -1,15 +1,17 @@
-//! A device that refuses a job for which the WorkQ has a Slot: who asks it again, and when.
+//! A device that refuses a job for which the WorkQ has a slot: which waiter asks it again, and
+//! when.
 //!
 //! A refusal is a value, [`Full`], that its holder cannot lose. Either the holder waits in line for
-//! a Slot and says so ([`Full::stay`]): the line *pauses* then. Or the value is dropped, and the
-//! next in line is notified and asks for itself.
+//! a slot and calls [`Full::stay`]: then the line *pauses*. Or the holder drops the value, and the
+//! next waiter in line is notified and asks the device.
 //!
-//! While the line pauses nobody in it is notified of free Slots, since the device would refuse each
-//! of them in turn. The pause ends with the next completion that is collected, or when its time has
-//! passed: 1 ms, twice as long each time that nothing has completed since the last pause, and at
-//! most 100 ms. The time is kept by a timerfd in the event handle (`timer.rs`); it is set before
-//! anybody can see the pause. So a line that pauses is always woken, whatever becomes of the future
-//! that met the refusal: it may be dropped, forgotten, or never polled again.
+//! While the line pauses no waiter in it is notified of free slots, since the device would refuse
+//! each of them in turn. The pause ends with the next completion that is collected, or when its
+//! time has passed. It lasts 1 ms at first, twice as long each time that nothing has completed
+//! since the last pause, and at most 100 ms. A timerfd in the event handle (`timer.rs`) keeps the
+//! time; it is set before any thread can see the pause. So a line that pauses is always woken,
+//! whatever becomes of the future that met the refusal: it may be dropped, forgotten, or never
+//! polled again.
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -31,7 +33,7 @@ impl From<JobError> for LaunchError<'_> {
 }
 
 impl From<LaunchError<'_>> for JobError {
-    /// For a caller that does not wait in line: the next in line is notified.
+    /// Used for a caller that does not wait in line: dropping the refusal notifies the next waiter.
     fn from(refused: LaunchError<'_>) -> JobError {
         match refused {
             LaunchError::Full(full) => full.error,
@@ -40,12 +42,12 @@ impl From<LaunchError<'_>> for JobError {
     }
 }
 
-/// The device is full. If this is dropped, the next in line asks the device for itself.
+/// The refusal of a device that is full. If it is dropped, the next waiter in line asks the device.
 #[must_use = "somebody must ask the device again"]
 pub(in crate::reactor) struct Full<'a> {
     shared: &'a Arc<Shared>,
     error: JobError,
-    /// How many completions had been collected before the device was asked.
+    /// The number of completions that had been collected before the device was asked.
     completed: u64,
 }
 
@@ -62,14 +64,14 @@ impl<'a> Full<'a> {
         }
     }
 
-    /// The holder waits in line, and will be notified when the pause ends. Returns true if it shall
-    /// ask again at once, because a job has completed meanwhile.
+    /// Begins a pause for the holder, which waits in line and is notified when the pause ends.
+    /// Returns true if a job has completed meanwhile, so that the holder must ask again at once.
     pub(in crate::reactor) fn stay(self) -> bool {
         let this = ManuallyDrop::new(self);
         let shared = this.shared;
         shared.begin_pause(this.completed);
-        // A turn goes through the gate: either it comes after the one that has collected a
-        // completion, and sees the count; or that one sees the pause.
+        // A turn goes through the gate. Either it comes after the turn that has collected a
+        // completion, and this thread sees the count; or that turn sees the pause.
         shared.turn();
         let moved = shared.counts.collected() != this.completed;
         if moved {

@@ -1,4 +1,4 @@
-//! The queue that Jobs go into and Completions come out of.
+//! The queue that jobs go into and completions come out of.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,11 +10,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::events::Driven;
 use crate::reactor::mode::{Mode, Policy};
 
-/// The queue that Jobs go into and Completions come out of (Core guide 3.4.3).
+/// The queue that jobs go into and completions come out of (Core guide 3.4.3).
 ///
-/// Clones are the same queue. It can be used from any task on any thread; awaiting on a full queue
-/// waits its turn, in order. The last handle to go never waits for Jobs in flight: the device keeps
-/// what they need, and frees it after its last Job. [`WorkQ::shutdown`] waits.
+/// Clones are handles of the same queue. It can be used from any task on any thread. If the queue
+/// is full, an operation that is awaited waits its turn, in order. Dropping the last handle never
+/// waits for jobs in flight: the device keeps what they need, and frees it after its last job.
+/// [`WorkQ::shutdown`] waits.
 ///
 /// ```
 /// # use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ, sha::{Algorithm, Sha}};
@@ -41,7 +42,7 @@ use crate::reactor::mode::{Mode, Policy};
 pub struct WorkQ(pub(in crate::reactor) Arc<Shared>);
 
 impl WorkQ {
-    /// Begins a WorkQ.
+    /// Returns a builder of a WorkQ.
     #[doc(alias = "doca_workq_create")]
     #[doc(alias = "doca_pe_create")]
     pub fn builder() -> WorkQBuilder {
@@ -58,23 +59,24 @@ impl WorkQ {
         self.0.core.table.free().slots() as u32
     }
 
-    /// Returns how its operations wait.
+    /// Returns how the WorkQ's operations wait.
     #[doc(alias = "doca_workq_get_event_driven_enable")]
     pub fn mode(&self) -> Mode {
         self.0.mode.load().mode()
     }
 
-    /// Changes how its Ops wait, at once, from any thread: all who wait are woken, and continue as
-    /// the new mode says. Jobs in flight and the order of those in line are untouched.
+    /// Changes how operations wait. It can be called from any thread, and acts at once: all futures
+    /// that wait are woken, and continue in the new mode. Jobs in flight and the order of waiters
+    /// in line are not changed.
     ///
-    /// From busy-polling to another mode, Ops must be polled on a Tokio runtime from then on (or in
-    /// [`WorkQ::block_on`]): one that is polled elsewhere ends with `BadState`, as ever in event
-    /// mode.
+    /// After a change from busy-polling to another mode, operations must be polled on a Tokio
+    /// runtime (or in [`WorkQ::block_on`]). An operation that is polled elsewhere ends with
+    /// `BadState`, as always in event mode.
     ///
     /// # Errors
     ///
-    /// `NotSupported` if a device that is attached cannot ring an event handle, and the mode needs
-    /// it; `InvalidValue` for a spin beyond 1 s. The mode is what it was, then.
+    /// `NotSupported` if the mode needs events and an attached device cannot signal an event
+    /// handle; `InvalidValue` for a spin beyond 1 s. On an error the mode does not change.
     #[doc(alias = "doca_workq_set_event_driven_enable")]
     pub fn set_mode(&self, mode: Mode) -> Result<()> {
         const OP: &str = "WorkQ::set_mode";
@@ -96,7 +98,7 @@ impl WorkQ {
         self.0.in_use()
     }
 
-    /// Returns whether it was shut down.
+    /// Returns true if the WorkQ was shut down.
     pub(crate) fn is_closed(&self) -> bool {
         self.0.closed.load(Ordering::Acquire)
     }
@@ -165,14 +167,14 @@ impl WorkQBuilder {
     /// Sets the completion vector of an adapter that signals the WorkQ. Defaults to 0, which each
     /// device has.
     ///
-    /// A completion vector is an interrupt of the adapter's, which a CPU handles: /proc/interrupts
-    /// shows which. Several WorkQs with the same one share its CPU. Give each a number of its own,
-    /// up to the device's
-    /// [`completion_vectors`](crate::device::Caps::completion_vectors), to spread their interrupts
-    /// over CPUs, and run the tasks of a WorkQ near its CPU. A WorkQ that polls has no interrupts.
+    /// A completion vector is an interrupt of the adapter, which one CPU handles: /proc/interrupts
+    /// shows which CPU. WorkQs with the same vector share its CPU. To spread the interrupts over
+    /// CPUs, give each WorkQ another number, up to the device's
+    /// [`completion_vectors`](crate::device::Caps::completion_vectors), and run the tasks of a
+    /// WorkQ near its CPU. A WorkQ that polls has no interrupts.
     ///
-    /// A context of a device with fewer vectors is refused when it is attached, with
-    /// `InvalidValue`. The software device has one.
+    /// A context of a device with fewer vectors is refused with `InvalidValue` when it is attached.
+    /// The software device has one vector.
     ///
     /// ```
     /// # use tokio_doca::{Device, WorkQ};
@@ -189,12 +191,12 @@ impl WorkQBuilder {
         self
     }
 
-    /// Builds it. All memory for Jobs is taken here.
+    /// Builds the WorkQ, and allocates all memory for its jobs.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for a depth or a spin out of bounds, `OperatingSystem` if there is no
-    /// descriptor for the event handle.
+    /// `InvalidValue` if the depth or the spin is out of bounds; `OperatingSystem` if the kernel
+    /// has no descriptor for the event handle.
     pub fn build(self) -> Result<WorkQ> {
         if self.depth == 0 || self.depth > Token::MAX_SLOTS {
             let text = format!(

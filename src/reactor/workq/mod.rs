@@ -1,10 +1,11 @@
-//! The WorkQ itself: what its handles share, the devices on it, and the turn that reaps.
+//! The WorkQ itself: the state that its handles share, its devices, and the turn that reaps.
 //!
 //! `handle` has the public type and its builder, and `shared` the state behind it. `attach` puts a
 //! context's device on a WorkQ, whose queues are in `queues`; `submit` has all calls that hand
-//! memory to a device or take it back. `turn` collects completions, `event` is about what rings,
-//! and `notify` decides who in line is notified then. `full` and `pause` are about a device that
-//! refuses jobs. `shutdown`, `stats` and `counts` are what their names say.
+//! memory to a device or take it back. `turn` collects completions, `event` handles and requests
+//! events, and `notify` decides which waiters in line are then notified. `full` and `pause` are
+//! about a device that refuses jobs. `shutdown` waits for the last job; `counts` and `stats` have
+//! the statistics.
 //!
 //! These files import `tables`, `slots` and `events`, and one another downwards: all of them import
 //! `shared`, which imports `counts`, `pause` and `queues`.

@@ -1,6 +1,6 @@
-//! Whom a completion notifies, and which of those in line are notified, for Slots or for places of
-//! other tables, and the turn that is rung for if some are left. `in_line.rs` says how a waiter
-//! waits in line.
+//! Notifies the operation that a completion is for, and decides which waiters in line are notified,
+//! for slots or for entries of other tables. If some waiters are left, signals for another turn.
+//! `in_line.rs` says how a waiter waits in line.
 
 use super::shared::Shared;
 use crate::device::{Completion, Token};
@@ -12,7 +12,7 @@ use crate::reactor::slots::{Leftovers, Notify, Target};
 use crate::sync::atomic::Ordering;
 use crate::sync::{Waiters, discard, log, wake};
 
-/// The Slots.
+/// Operations wait for slots in the line `waiters`.
 impl Wanted for Shared {
     fn line(&self) -> &Waiters {
         &self.waiters
@@ -27,8 +27,9 @@ impl Wanted for Shared {
 }
 
 impl Shared {
-    /// Notifies as many in line as there is room for. With `overtake` those that were notified
-    /// before, and have taken nothing, do not count. If some are left, rings once for another turn.
+    /// Notifies as many waiters in line as there are free slots or entries. With `overtake`,
+    /// waiters that were notified before and have taken nothing do not count. If some are left,
+    /// signals once for another turn.
     #[inline(always)]
     pub(in crate::reactor) fn notify_line(&self, wanted: &(impl Wanted + ?Sized), overtake: bool) {
         if !wanted.line().is_empty() {
@@ -47,7 +48,7 @@ impl Shared {
             left = who.waiting - now;
             now
         });
-        // What is posted waits by event in every mode.
+        // A job that was posted waits by event in every mode.
         let heard = !self.mode.load().is_busy() || self.own_loop.entries().is_some();
         let stuck = room > 0 && left > 0 && heard;
         if stuck && !self.signalled.swap(true, Ordering::SeqCst) {
@@ -55,20 +56,20 @@ impl Shared {
         }
     }
 
-    /// A stream has no Slot any more: another one may take one.
+    /// Gives back a slot of the streams' share, and notifies a stream in line for one.
     pub(in crate::reactor) fn give_stream_slot_back(&self) {
         self.stream_slots.give_back();
         self.notify_line(&self.stream_slots, false);
     }
 
-    /// Returns true if `notify_line` has rung for a turn that nobody has done.
+    /// Returns true if `notify_line` has signalled for a turn that no thread has taken.
     #[inline]
     pub(super) fn is_signalled(&self) -> bool {
         self.signalled.load(Ordering::SeqCst)
     }
 
-    /// Does the turn that `notify_line` rang for, if it has. After the look, so that a ring is not
-    /// lost with a look in which a provider panics.
+    /// Takes the turn that `notify_line` signalled for, if it has. The caller has polled before, so
+    /// that a panic of a provider in the poll does not lose the signal.
     #[inline]
     pub(in crate::reactor) fn answer_ring(&self) {
         if self.is_signalled() && self.signalled.swap(false, Ordering::SeqCst) {
@@ -84,8 +85,8 @@ impl Shared {
         self.core.registry.each(overtake);
     }
 
-    /// Begins a pause of the line, if there is none. `completed` is how many completions had been
-    /// collected before the device was asked.
+    /// Begins a pause of the line, if there is none. `completed` is the number of completions that
+    /// had been collected before the device was asked.
     pub(in crate::reactor) fn begin_pause(&self, completed: u64) {
         let set_alarm = |delay| self.timer.set_alarm(self, delay);
         if self.pause.begin(completed, set_alarm) {
@@ -93,8 +94,8 @@ impl Shared {
         }
     }
 
-    /// Ends the pause, and notifies those in line. With `overtake` those that were notified before,
-    /// and have taken nothing, do not count.
+    /// Ends the pause, and notifies waiters in line. With `overtake`, waiters that were notified
+    /// before and have taken nothing do not count.
     pub(super) fn resume(&self, overtake: bool) {
         if self.pause.end() {
             self.notify_line(self, overtake);
@@ -110,17 +111,17 @@ impl Shared {
     }
 }
 
-/// Returns true if a device's queue of the WorkQ does not work any more.
+/// Returns true if the error says that a device's queue no longer works.
 pub(super) fn is_broken(error: JobError) -> bool {
     matches!(error.reason(), Reason::QueueFailed | Reason::QueueBroken)
 }
 
-/// What a turn is asked, beside its own bits: a device says that its queue is broken.
+/// A request to a turn, beside its own bits: a device has reported that its queue is broken.
 pub(super) const BROKEN: u8 = 4;
 
 impl Shared {
-    /// Reaper: a job has ended. Returns whom to notify, and adds what else is to be done outside of
-    /// the gate.
+    /// Enters the completion of a job, for the reaper. Returns what to notify, and adds to `rest`
+    /// what else must be done outside of the gate.
     #[inline(always)]
     pub(super) fn complete_job(
         &self,
@@ -137,7 +138,7 @@ impl Shared {
         self.core.table.complete(completion, rest)
     }
 
-    /// Writes to the log that a queue broke, once. The caller is neither in the gate nor has a
+    /// Writes to the log that a queue broke, once. The caller is outside of the gate and has no
     /// lock.
     #[cold]
     pub(super) fn log_broken(&self) {
@@ -150,7 +151,7 @@ impl Shared {
     }
 }
 
-/// Notifies whoever a completion was for.
+/// Notifies the target of a completion.
 pub(super) fn notify(shared: &Shared, whom: Notify, outside: &GateLeft) {
     match whom {
         Notify::Op(target) => {
@@ -164,7 +165,7 @@ pub(super) fn notify(shared: &Shared, whom: Notify, outside: &GateLeft) {
                     shared.give_stream_slot_back();
                 }
                 run.completed(node, outcome);
-                // The last handle may drop a waker of the application's.
+                // The last handle may drop a waker of the application.
                 discard(run);
             }
         }
@@ -189,7 +190,7 @@ fn log_ignored(token: Token) {
             token,
             "a completion of a job that is not in flight was ignored"
         ),
-        // A context that has gone may have left it behind.
+        // A context that was dropped may have left it behind.
         _ => tracing::debug!(
             target: "tokio_doca::workq",
             token,

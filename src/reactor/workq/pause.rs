@@ -1,4 +1,5 @@
-//! Whether the line for Slots pauses, and for how long: a device was full (`full.rs`).
+//! Says whether the line for slots pauses, and for how long. It pauses once a device was full
+//! (`full.rs`).
 
 use std::time::Duration;
 
@@ -10,17 +11,17 @@ const FIRST: Duration = Duration::from_millis(1);
 /// The longest pause.
 const LONGEST: Duration = Duration::from_millis(100);
 
-/// Whether the line for Slots pauses.
+/// The state of the pause of the line for slots.
 pub(in crate::reactor) struct Pause {
     on: AtomicBool,
-    /// The timer could not be had: all in line poll until the time has passed.
+    /// The timer could not be set: all waiters in line poll until the time has passed.
     unheard: AtomicBool,
     pace: Mutex<Pace>,
 }
 
 struct Pace {
     next: Duration,
-    /// How many completions had been collected before the device was asked the last time.
+    /// The number of completions that had been collected before the device was last asked.
     completed: u64,
 }
 
@@ -42,14 +43,15 @@ impl Pause {
         self.on.load(Ordering::SeqCst)
     }
 
-    /// Nobody hears the end of the pause: a future that waits for it wakes itself.
+    /// Returns true if the line pauses and no event will signal the end of the pause. A future that
+    /// waits for it wakes itself then.
     pub(in crate::reactor) fn is_unheard(&self) -> bool {
         self.is_on() && self.unheard.load(Ordering::SeqCst)
     }
 
-    /// Begins a pause, if there is none. `set_alarm` has the event handle ring when it ends; it
-    /// returns false if nobody will hear that. Returns whether all in line shall be woken, since
-    /// they must look themselves.
+    /// Begins a pause, if there is none. `set_alarm` has the event handle signalled when the pause
+    /// ends; it returns false if no thread will receive that signal. Returns true if all waiters in
+    /// line shall be woken, since they must poll by themselves.
     pub(in crate::reactor) fn begin(
         &self,
         completed: u64,
@@ -71,7 +73,7 @@ impl Pause {
         !heard
     }
 
-    /// Ends the pause. Returns false if somebody else has.
+    /// Ends the pause. Returns false if another thread has ended it.
     pub(in crate::reactor) fn end(&self) -> bool {
         self.on.swap(false, Ordering::SeqCst)
     }

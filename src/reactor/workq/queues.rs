@@ -7,17 +7,18 @@ use crate::device::{Device, Queue};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::mode::Policy;
 
-/// The most devices whose contexts can be attached to one WorkQ.
+/// The maximum number of devices whose contexts can be attached to one WorkQ.
 const DEVICES: usize = 8;
 
-/// In the order in which their first contexts were attached.
+/// The queues, in the order in which the first contexts of their devices were attached.
 pub(super) struct Queues([OnceLock<Attached>; DEVICES]);
 
 pub(super) struct Attached {
     pub(super) device: Device,
-    /// A context was attached that cannot ring, so that its Jobs must be polled for.
+    /// A context was attached whose device cannot signal its completions, so that its jobs must be
+    /// polled for.
     pub(super) polled: AtomicBool,
-    /// Its own descriptor is part of the event handle.
+    /// The queue's own descriptor is part of the event handle.
     pub(super) nested: AtomicBool,
     pub(super) queue: Arc<dyn Queue>,
 }
@@ -32,18 +33,19 @@ impl Queues {
         self.0.iter().map_while(OnceLock::get)
     }
 
-    /// Returns the device's number and queue, if it has one.
+    /// Returns the device's number and queue, if its contexts are attached.
     pub(super) fn find(&self, device: &Device) -> Option<(u8, &Attached)> {
         let mut all = self.iter().enumerate();
         let found = all.find(|(_, attached)| attached.device == *device);
         found.map(|(index, attached)| (index as u8, attached))
     }
 
-    /// Adds a device with the queue that `open` opens. Returns its number. One caller at a time.
+    /// Adds a device with the queue that `open` opens. Returns the device's number. Only one caller
+    /// at a time may add.
     ///
     /// # Errors
     ///
-    /// `Full` if 8 devices are attached; what `open` fails with.
+    /// `Full` if 8 devices are attached; the error of `open` if that fails.
     pub(super) fn add(&self, open: impl FnOnce() -> Result<Attached>) -> Result<(u8, &Attached)> {
         let index = self.iter().count();
         let Some(place) = self.0.get(index) else {
@@ -56,7 +58,7 @@ impl Queues {
         Ok((index as u8, place.get_or_init(|| opened)))
     }
 
-    /// Refuses a policy under which somebody sleeps, if a device's context cannot ring.
+    /// Refuses a policy under which futures sleep, if the device of a context cannot signal.
     pub(super) fn check_events(&self, policy: Policy, op: &'static str) -> Result<()> {
         let mut all = self.iter();
         all.try_for_each(|attached| {
@@ -66,7 +68,7 @@ impl Queues {
     }
 }
 
-/// Refuses a device that cannot ring where somebody shall sleep.
+/// Refuses a device that cannot signal, if `policy` has futures sleep.
 pub(super) fn check_events(
     device: &Device,
     event_driven: bool,

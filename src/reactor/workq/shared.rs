@@ -1,6 +1,7 @@
-//! What handles, contexts and operations share of a WorkQ, and a context's place on it.
+//! The state of a WorkQ that handles, contexts and operations share, and a context's attachment to
+//! it.
 //!
-//! All that submits, waits or looks imports this file, and it imports none of that.
+//! All files that submit, wait or poll import this file, and it imports none of them.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
@@ -20,81 +21,82 @@ use crate::reactor::tables::{Changed, OwnLoop, Registry, StreamSlots};
 use crate::sync::atomic::{AtomicBool, AtomicU8};
 use crate::sync::{Mutex, Order, Waiters, lock};
 
-/// What handles, contexts and Ops share.
+/// The state that handles, contexts and operations share.
 pub(in crate::reactor) struct Shared {
     pub(in crate::reactor) mode: Current,
     pub(in crate::reactor) closed: AtomicBool,
     pub(in crate::reactor) core: Arc<Core>,
     pub(in crate::reactor) events: Events,
     pub(in crate::reactor) gate: Gate,
-    /// The time, and rings for idle waits that look again after a while, and for a device that was
-    /// full.
+    /// Keeps the time. It signals for idle waits that poll again after a while, and for a device
+    /// that was full.
     pub(in crate::reactor) timer: Timer,
-    /// Who waits for a free Slot.
+    /// The operations that wait for a free slot.
     pub(in crate::reactor) waiters: Waiters,
     pub(in crate::reactor) stream_slots: StreamSlots,
-    /// Whether those in line shall ask the device, which was full.
+    /// Says whether the waiters in line shall ask the device, which was full.
     pub(in crate::reactor) pause: Pause,
-    /// All queues were armed, and no event was seen since: one will come with the next completion,
-    /// or is on its way, or whoever armed is about to look. Who sleeps meanwhile need not arm.
+    /// All queues were armed, and no event was seen since: an event will come with the next
+    /// completion, or is on its way, or the thread that armed is about to poll. A future that goes
+    /// to sleep meanwhile need not arm.
     pub(in crate::reactor) expected: AtomicBool,
-    /// A turn was rung for that notifies more of those in line, for Slots or for places of other
-    /// tables.
+    /// A turn was signalled for that notifies more waiters in line, for slots or for entries of
+    /// other tables.
     pub(in crate::reactor) signalled: AtomicBool,
-    /// The futures that wait for the end of the last Job.
+    /// The futures that wait for the end of the last job.
     pub(super) drained: Waiters,
-    /// The runs of graphs that sleep. A run has no waker in its Slots, so that `wake_all` reaches
-    /// it here.
+    /// The runs of graphs that sleep. A run has no waker in its slots, so `wake_all` reaches it
+    /// here.
     pub(super) runs: Waiters,
-    /// What the next turn shall see to besides: `turn.rs` has the bits.
+    /// What else the next turn shall do: `turn.rs` has the bits.
     pub(in crate::reactor) requests: AtomicU8,
     /// The watches whose state has changed, to be notified by the next turn.
     pub(in crate::reactor) changes: Mutex<Vec<Changed>>,
-    /// The busy mode's budget.
+    /// The budget of the busy mode.
     pub(in crate::reactor) misses: Misses,
-    /// The Hybrid mode's spins.
+    /// The spins of the Hybrid mode.
     spins: Spins,
-    /// Which interrupt of an adapter signals its queue there.
+    /// The interrupt of an adapter that signals its queue.
     pub(super) completion_vector: u32,
-    /// What a loop of the caller's own has armed and posted.
+    /// What the caller's own loop has armed and posted.
     pub(in crate::reactor) own_loop: OwnLoop,
     pub(super) counts: Counts,
-    /// The log says that a device's queue is broken.
+    /// The log already says that a device's queue is broken.
     pub(super) broken: std::sync::atomic::AtomicBool,
     attaching: std::sync::Mutex<()>,
 }
 
-/// What a device needs until its last Job: the Slots, and the queues of all devices.
+/// The state that a device needs until its last job: the slots, and the queues of all devices.
 pub(in crate::reactor) struct Core {
     pub(in crate::reactor) table: Table,
-    /// The receives of its Rdmas, and the waits of its sync events.
+    /// The receives of the WorkQ's Rdmas, and the waits of its sync events.
     pub(in crate::reactor) registry: Registry,
     pub(super) queues: Queues,
 }
 
-/// A context's place on a WorkQ.
+/// A context's attachment to a WorkQ.
 #[derive(Clone)]
 pub struct Attachment {
     pub(in crate::reactor) shared: Arc<Shared>,
     pub(in crate::reactor) queue: Arc<dyn Queue>,
     pub(in crate::reactor) device: Device,
     pub(in crate::reactor) index: u8,
-    /// What the context's jobs are submitted to: the queue, or what an Rdma or a SyncEvent has on
-    /// it.
+    /// Where the context submits its jobs: to the queue, or to the part of an Rdma or a SyncEvent
+    /// on it.
     pub(in crate::reactor) to: Arc<dyn Submit>,
-    /// What [`Submit::finishes_inline`] has said of it.
+    /// What [`Submit::finishes_inline`] of `to` returned.
     pub(in crate::reactor) finishes_inline: bool,
-    /// The order of jobs in line, of an Rdma or a SyncEvent.
+    /// The order of the jobs in line, for an Rdma or a SyncEvent.
     pub(in crate::reactor) order: Option<Arc<Order>>,
 }
 
-/// An operation that has a place on a WorkQ by its context.
+/// An operation that is attached to a WorkQ by its context.
 pub trait HasAttachment {
     fn attachment(&self) -> &Attachment;
 }
 
 impl Attachment {
-    /// Has its jobs submitted to a part of the queue.
+    /// Submits the context's jobs to a part of the queue from now on.
     pub(in crate::reactor) fn submit_to(&mut self, to: Arc<dyn Submit>) {
         self.finishes_inline = to.finishes_inline();
         self.to = to;
@@ -104,18 +106,18 @@ impl Attachment {
         &self.device
     }
 
-    /// Returns its device as the holder of memory for a use.
+    /// Returns the context's device as the holder of memory for a use.
     pub(crate) fn holder(&self, purpose: RegistrationUse) -> Holder {
         Holder::new(self.device.id(), purpose)
     }
 
-    /// Returns true if the WorkQ was shut down. SeqCst: as `submit` needs it.
+    /// Returns true if the WorkQ was shut down. SeqCst, since `submit` needs it.
     #[inline(always)]
     pub(in crate::reactor) fn is_closed(&self) -> bool {
         self.shared.closed.load(Ordering::SeqCst)
     }
 
-    /// Refused once the WorkQ was shut down.
+    /// Returns `Shutdown` once the WorkQ was shut down.
     #[inline(always)]
     pub(crate) fn check_open(&self) -> Result<(), JobError> {
         if self.is_closed() {
@@ -163,30 +165,29 @@ impl Shared {
         })
     }
 
-    /// One context is attached at a time, and no mode is set meanwhile.
+    /// Locks the attaching of contexts: one is attached at a time, and no mode is set meanwhile.
     pub(super) fn attaching(&self) -> MutexGuard<'_, ()> {
         lock(&self.attaching)
     }
 
-    /// Nanoseconds since it was built.
+    /// Returns the nanoseconds since the WorkQ was built.
     pub(in crate::reactor) fn now(&self) -> u64 {
         self.timer.now()
     }
 
-    /// Returns true if a future looks itself, and is polled again at once, rather than that it
-    /// sleeps.
+    /// Returns true if a future polls by itself, and is polled again at once, instead of sleeping.
     pub(in crate::reactor) fn spins(&self, policy: Policy, spin: &mut Spin) -> bool {
         let asleep = || self.core.registry.asleep();
         let is_over = |spin: &mut Spin| spin.is_over(policy, &self.spins, asleep, || self.now());
         policy.is_busy() || !(policy.is_event() || is_over(spin))
     }
 
-    /// A future that may have spun has what it waited for.
+    /// Notes that a future that may have spun has found what it waited for.
     pub(in crate::reactor) fn spun(&self, policy: Policy, spin: &Spin) {
         spin.found(policy, &self.spins, || self.now());
     }
 
-    /// Slots that are taken.
+    /// Returns the number of slots that are taken.
     pub(in crate::reactor) fn in_use(&self) -> usize {
         let free = self.core.table.free();
         free.slots() - free.free()
@@ -201,7 +202,7 @@ impl Shared {
         self.core.queues.iter().map(|attached| &attached.device)
     }
 
-    /// How what is polled here waits.
+    /// Returns how a future that is polled on this thread waits.
     #[inline]
     pub(in crate::reactor) fn policy(&self) -> Policy {
         match this_thread::is_in_own_loop(self) {
@@ -210,8 +211,8 @@ impl Shared {
         }
     }
 
-    /// Returns true if it waits so still. To be asked by who is about to sleep, after it can be
-    /// found.
+    /// Returns true if a future still waits by `policy`. A future asks before it sleeps, once it is
+    /// where a change of mode finds it.
     pub(in crate::reactor) fn is_still(&self, policy: Policy) -> bool {
         this_thread::is_in_own_loop(self) || self.mode.is_still(policy)
     }

@@ -1,4 +1,4 @@
-//! Waiting until nothing is in flight.
+//! The shutdown of a WorkQ, which waits until nothing is in flight.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -29,7 +29,7 @@ use crate::sync::{WaitNode, log};
 #[pin_project]
 #[must_use = "futures do nothing unless polled"]
 pub struct Shutdown {
-    // Dropped before the handle that keeps its list.
+    // Dropped before the handle, which keeps its list alive.
     #[pin]
     node: WaitNode,
     workq: WorkQ,
@@ -37,14 +37,14 @@ pub struct Shutdown {
 }
 
 impl WorkQ {
-    /// Refuses new Jobs from now on, and waits until nothing is in flight. Ops that wait for a Slot
-    /// end with `Shutdown`; those in flight are finished, and their results can be fetched.
+    /// Refuses new jobs from now on, and waits until nothing is in flight. Operations that wait for
+    /// a slot end with `Shutdown`; those in flight are finished, and their results can be fetched.
     /// Receives and waits that were posted end with `Shutdown` too: [`progress`](WorkQ::progress)
     /// hands them out.
     ///
     /// # Cancel safety
     ///
-    /// The WorkQ stays shut down if the future is dropped; calling it again continues waiting.
+    /// The WorkQ stays shut down if the future is dropped. A later call continues to wait.
     #[doc(alias = "doca_workq_destroy")]
     #[doc(alias = "doca_pe_destroy")]
     pub fn shutdown(&self) -> Shutdown {
@@ -66,12 +66,12 @@ impl Future for Shutdown {
             let in_flight = shared.core.table.count().0;
             log(|| tracing::debug!(target: "tokio_doca::workq", in_flight, "shutdown"));
             shared.closed.store(true, Ordering::SeqCst);
-            // Pairs with the exchange by which a Slot is taken before `submit` looks.
+            // Pairs with the exchange by which a slot is taken before `submit` checks `closed`.
             fence(Ordering::SeqCst);
-            // Who is in line for a Slot will not get one.
+            // A waiter in line for a slot will not get one.
             shared.waiters.wake_all();
             shared.stream_slots.line.wake_all();
-            // Nor will who waits for a message be given one: its receive stays posted.
+            // A future that waits for a message will not get one either: its receive stays posted.
             shared.core.registry.wake_all();
         }
         let table = &shared.core.table;
@@ -89,8 +89,8 @@ impl Future for Shutdown {
             shared.misses.add();
             cx.waker().wake_by_ref();
         } else {
-            // Hybrid waits for short Jobs only, and this may take long. Registered once more: the
-            // handle may have become another one before this could be found in line.
+            // Hybrid mode polls for short jobs only, and this may take long. Registered once more:
+            // the handle may have been replaced before this future could be found in line.
             shared.events.register(shared)?;
             shared.arm();
             shared.turn();
@@ -98,7 +98,7 @@ impl Future for Shutdown {
                 cx.waker().wake_by_ref();
             }
         }
-        // Arm, then look: the turn may have been the one that ended it.
+        // Arm, then check: the turn may have collected the last job.
         if table.any_in_flight() {
             Poll::Pending
         } else {

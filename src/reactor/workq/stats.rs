@@ -1,5 +1,5 @@
-//! What a WorkQ has done so far: what is counted (`counts.rs`), what its devices and Slots say, and
-//! what follows from those.
+//! The statistics of a WorkQ: its counts (`counts.rs`), the counts of its devices and slots, and
+//! the numbers that follow from these.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use crate::device::Device;
 
 /// Counts of a WorkQ since it was built, as [`WorkQ::stats`] returns them.
 ///
-/// The numbers are exact while nothing happens; taken amid work they may differ by the Jobs that
-/// began or ended meanwhile.
+/// The numbers are exact while the WorkQ is idle. If they are taken amid work, they may differ by
+/// the jobs that began or ended meanwhile.
 ///
 /// ```
 /// # use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ, workq::Stats};
@@ -32,9 +32,11 @@ use crate::device::Device;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Jobs that devices accepted, those finished inline included: `completed` and `in_flight`.
+    /// The number of jobs that devices accepted, including those that finished inline: `completed`
+    /// plus `in_flight`.
     pub submitted: u64,
-    /// Jobs, receives and waits that have completed, failed or not, collected from the device.
+    /// The number of jobs, receives and waits that have completed, failed or not, and were
+    /// collected from the device.
     pub completed: u64,
     /// The number of `completed` jobs that the device finished inline, within the submission.
     pub inline: u64,
@@ -47,12 +49,12 @@ pub struct Stats {
     /// failed or the connection had ended. A regular end flushes the receives that are still
     /// posted.
     pub flushed: u64,
-    /// Jobs that devices have: they have completed, but for being collected, or not.
+    /// The number of jobs that devices have. Some may have completed, and are not collected yet.
     pub in_flight: u64,
     /// The number of results that were not fetched: their operation was not polled since, or was
     /// forgotten, or they wait for the caller's own loop.
     pub unfetched: u64,
-    /// Operations that wait in line for a Slot.
+    /// The number of operations that wait in line for a slot.
     pub waiting: u64,
     /// The number of times that devices were asked for completions.
     pub polls: u64,
@@ -60,10 +62,10 @@ pub struct Stats {
     pub empty_polls: u64,
     /// The number of times that devices were asked to signal the next completion.
     pub arms: u64,
-    /// Events that were attended to: by a runtime's driver, or by [`WorkQ::clear`].
+    /// The number of events that a runtime's driver or [`WorkQ::clear`] has attended to.
     pub wake_ups: u64,
-    /// The time for which the engines of its devices have worked, for all WorkQs, counted when they
-    /// pause. Always 0 on adapters.
+    /// The time for which the engines of the WorkQ's devices have worked, for all WorkQs, counted
+    /// when they pause. Always 0 on adapters.
     pub engine_time: Duration,
 }
 
@@ -71,7 +73,7 @@ impl WorkQ {
     /// Returns what the WorkQ has done so far. Counting is always on, and costs jobs that finish
     /// inline nothing.
     ///
-    /// A provider that does not count what it finishes inline is not counted for that.
+    /// The statistics lack inline jobs of a provider that does not count them.
     pub fn stats(&self) -> Stats {
         let shared = &*self.0;
         let (counts, table) = (&shared.counts, &shared.core.table);

@@ -1,4 +1,4 @@
-//! The calls to the device: the one place where memory is handed over.
+//! The calls to the device: only this file hands memory to a device.
 #![expect(
     unsafe_code,
     reason = "the Queue must be promised valid, leased memory, and pinned lists"
@@ -22,7 +22,7 @@ use crate::sync::{Order, WaitNode};
 /// A job and its Leases, ready to be submitted.
 pub(crate) struct Prepared<J> {
     job: J,
-    /// `None` once they were handed over, or given back.
+    /// `None` once the Leases were handed over or given back.
     leases: Option<Leases>,
 }
 
@@ -39,19 +39,19 @@ impl<J> Prepared<J> {
         Prepared { job, leases }
     }
 
-    /// Gives the Leases back: the job waits.
+    /// Gives the Leases back, since the job waits.
     #[cold]
     pub(in crate::reactor) fn give_back(&mut self) {
         drop(self.leases.take());
     }
 
-    /// Takes the Leases, for a Slot.
+    /// Takes the Leases, for a slot.
     #[inline(always)]
     fn hand_over(&mut self) -> Leases {
         self.leases.take().expect("a job is submitted once")
     }
 
-    /// Returns what a model submits: its device reaches no memory.
+    /// Returns a job that a model submits: its device reaches no memory.
     #[cfg(all(test, tokio_doca_loom))]
     pub(in crate::reactor) fn modelled(job: J) -> Prepared<J> {
         Prepared::of(job, Leases::of(None, None))
@@ -59,8 +59,8 @@ impl<J> Prepared<J> {
 }
 
 impl Attachment {
-    /// Finishes a job now, if the device can. Of a context whose jobs have an order it does so
-    /// only while none of them waits in line.
+    /// Finishes a job now, if the device can. An `ordered` job finishes inline only while no job of
+    /// its context waits in line.
     #[inline(always)]
     pub(crate) fn finish_inline<L, J: AsJob>(
         &self,
@@ -75,7 +75,7 @@ impl Attachment {
         unsafe { self.to.try_inline(begun.job().as_job()) }
     }
 
-    /// Returns true if no job of an ordered context can be finished inline.
+    /// Returns true if no job of this ordered context may finish inline now.
     #[inline(always)]
     fn must_submit(&self) -> bool {
         !self.finishes_inline || self.order.as_ref().is_some_and(|order| !order.is_empty())
@@ -100,8 +100,8 @@ impl Attachment {
         outcomes
     }
 
-    /// Submits a job by a Slot that was taken, from where it lies. If the device refuses it, the
-    /// Slot is free again and the Leases have gone back.
+    /// Submits a job by a slot that was taken, without moving the job. If the device refuses the
+    /// job, the slot is freed and the Leases are given back.
     #[inline(always)]
     pub(in crate::reactor) fn launch<J: AsJob>(
         &self,
@@ -114,9 +114,9 @@ impl Attachment {
         unsafe { self.submit(slot, prepared.job.as_job(), held, target) }
     }
 
-    /// As `launch`, for jobs that the device is given together, in order: `N` at most. Adds the
-    /// Tokens of those that it has taken to an empty list. Returns why it has not taken the next
-    /// one.
+    /// Submits at most `N` jobs together, in order, as `launch` does. Adds the Tokens of the jobs
+    /// that the device has accepted to `tokens`, which must be empty. Returns why the device has
+    /// not accepted the next one.
     #[inline(always)]
     pub(in crate::reactor) fn launch_all<'a, 'j, J: AsJob + 'j, const N: usize>(
         &'a self,
@@ -145,13 +145,13 @@ impl Attachment {
         let error = refused.unwrap_or(JobError::device(ErrorKind::Unexpected, 0));
         let mut why = None;
         for &(token, _) in rest {
-            // SAFETY: filled above, and the device refused the Job: it never saw it (duty 3).
+            // SAFETY: filled above, and the device refused the job: it never saw it (duty 3).
             why.get_or_insert(unsafe { self.undo(token, error, completed) });
         }
         why
     }
 
-    /// Makes a taken Slot pending and gives its job to the device.
+    /// Makes a taken slot pending and submits its job to the device.
     ///
     /// # Safety
     ///
@@ -165,32 +165,33 @@ impl Attachment {
         target: Option<Target>,
     ) -> Result<Token, LaunchError<'_>> {
         assert!(slot.is_of(&self.shared.core.table));
-        // Before the device is asked: a later completion may have made room.
+        // Read before the device is asked: a later completion may have freed capacity.
         let completed = self.shared.counts.collected();
-        // Pending before the device can see the Job: its completion may come before `submit`
+        // Pending before the device can see the job: the completion may come before `submit`
         // returns.
         let token = slot.fill(held, target);
-        // The Slot was taken by a SeqCst exchange. Pairs with `Shutdown`: either it sees that the
-        // Slot is taken, and waits, or this sees that the WorkQ is closed.
+        // The slot was taken by a SeqCst exchange. Pairs with `Shutdown`: either that sees that the
+        // slot is taken, and waits, or this thread sees that the WorkQ is closed.
         if let Err(error) = self.check_open() {
             // SAFETY: filled above, and given to no device.
             return Err(unsafe { self.undo(token, error, completed) });
         }
-        // SAFETY: the Slot holds the Leases of the job's memory, as the caller promises, and keeps
+        // SAFETY: the slot holds the Leases of the job's memory, as the caller promises, and keeps
         // them until its completion is reaped, or until the device drops the table (`retire`). A
-        // Slot is one job, and there are as many as the queue's depth. The completion comes out of
-        // this context's queue.
+        // slot is one job, and there are as many slots as the queue's depth. The completion comes
+        // out of this context's queue.
         let submitted = unsafe { self.to.submit(&[(token, job)]) };
         if submitted.accepted > 0 {
             return Ok(token);
         }
         let refused = submitted.refused;
         let error = refused.unwrap_or(JobError::device(ErrorKind::Unexpected, 0));
-        // SAFETY: filled above, and the device refused the Job: it never saw it (duty 3).
+        // SAFETY: filled above, and the device refused the job: it never saw it (duty 3).
         Err(unsafe { self.undo(token, error, completed) })
     }
 
-    /// Frees a Slot that was filled, and whose Job no device has seen. Returns why.
+    /// Frees a slot that was filled and whose job no device has seen. Returns why the job was
+    /// refused.
     ///
     /// # Safety
     ///
@@ -216,17 +217,17 @@ impl Attachment {
 }
 
 impl Shared {
-    /// Reaps. The caller is in the gate.
+    /// Reaps completions of `queue`. The caller is in the gate.
     #[inline(always)]
     pub(super) fn reap_from(queue: &Arc<dyn Queue>, out: &mut [Completion], looks: usize) -> usize {
-        // SAFETY: the gate lets in one at a time, and its exchanges order one after the other; no
-        // other party has the queue.
+        // SAFETY: the gate lets in one thread at a time, and its exchanges order one after the
+        // other; no other code reaps the queue.
         let reaped = unsafe { queue.reap_within(out, looks) };
-        // What a provider answers is checked: it cannot have filled more than there is.
+        // The number from a provider is checked: it cannot have filled more than `out` holds.
         reaped.min(out.len())
     }
 
-    /// waits in line for a Slot.
+    /// Puts an operation in line for a slot.
     pub(in crate::reactor) fn enqueue(
         &self,
         order: Option<&Arc<Order>>,
@@ -240,41 +241,41 @@ impl Shared {
         unsafe { self.waiters.enqueue_in(order, node, waker) };
     }
 
-    /// waits in line for one of the Slots that streams may hold.
+    /// Puts a stream in line for one of the slots that streams may hold.
     pub(in crate::reactor) fn enqueue_stream(&self, node: Pin<&WaitNode>, waker: &Waker) {
         // SAFETY: a `StreamSlotWaiter` has the node, and owns a handle of the WorkQ that it is used
-        // with, which is dropped after the node. The node stands in no other line.
+        // with, which is dropped after the node. The node is in no other line.
         unsafe { self.stream_slots.line.enqueue(node, waker) };
     }
 
-    /// Puts a run that goes to sleep where `wake_all` finds it.
+    /// Puts a run that goes to sleep into the list where `wake_all` finds it.
     pub(in crate::reactor) fn enqueue_run(&self, node: Pin<&WaitNode>, waker: &Waker) {
         // SAFETY: a `Line` has the node, and owns a handle of the WorkQ that it is used with, which
         // is dropped after the node.
         unsafe { self.runs.enqueue(node, waker) };
     }
 
-    /// waits in line for the end of the last Job.
+    /// Puts a future in line for the end of the last job.
     pub(super) fn enqueue_drained(&self, node: Pin<&WaitNode>, waker: &Waker) {
         // SAFETY: as above: `Shutdown` owns a handle, and its node is dropped first.
         unsafe { self.drained.enqueue(node, waker) };
     }
 }
 
-/// Leaves the Slots to the devices.
+/// Hands the slots to the devices, which keep them until their last job.
 impl Drop for Shared {
     fn drop(&mut self) {
         for (number, queue) in self.queues().enumerate() {
-            // SAFETY: no handle, context or Op is left, and the devices only keep the table.
+            // SAFETY: no handle, context or operation is left, and the devices only keep the table.
             let outstanding = unsafe { self.core.table.outstanding(number as u8) };
             let keep: KeepAlive = Arc::clone(&self.core) as KeepAlive;
-            // SAFETY: no other party reaches queue or table, so that the count is exact; `keep` is
-            // the table, whose Slots hold the Leases of those Jobs.
+            // SAFETY: no other code reaches queue or table, so that the count is exact; `keep` is
+            // the table, whose slots hold the Leases of those jobs.
             unsafe { queue.retire(keep, outstanding) };
         }
     }
 }
 
-/// What is moved by more than this is moved by a call.
+/// A value larger than this is moved by a call.
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<Prepared<CopyJob>>() <= 128);

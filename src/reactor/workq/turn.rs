@@ -1,8 +1,8 @@
-//! One look at the devices: it notifies those whose jobs have completed, and those in line for a
-//! Slot.
+//! The turn: it polls the devices, and notifies the operations whose jobs have completed and the
+//! waiters in line for a slot.
 //!
-//! A [`Turn`] reaps inside the gate, and does outside of it all that may run code of the
-//! application's.
+//! A [`Turn`] reaps inside the gate. Outside of the gate it does all that may run code of the
+//! application.
 
 use std::mem::forget;
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use crate::reactor::slots::{BATCH, Leftovers, Notify};
 use crate::reactor::tables::Changed;
 use crate::sync::{discard, lock, wake};
 
-/// Batches in one turn, after which the rest is left to the next.
+/// The maximum number of batches in one turn, which leaves the rest to the next turn.
 const BATCHES: usize = 16;
 
 impl Shared {
-    /// Returns true if a look would find something.
+    /// Returns true if a poll would find something.
     #[inline]
     pub(in crate::reactor) fn ready(&self) -> bool {
         self.queues().any(|queue| queue.ready())
     }
 
-    /// Takes a turn if something was asked of the next one. The caller has no locks.
+    /// Takes a turn if a thread has requested something of the next one. The caller has no locks.
     #[inline]
     pub(in crate::reactor) fn turn_if_asked(&self) {
         if self.requests.load(Ordering::SeqCst) != 0 {
@@ -37,19 +37,19 @@ impl Shared {
         }
     }
 
-    /// Has those notified that watch the state of an Rdma or wait for its messages, by the thread
-    /// that holds the gate if there is one. A provider may say so amid a look, and a watcher's
-    /// waker is code of the application's.
+    /// Notifies a watcher of the state of an Rdma or a future that waits for its messages. If
+    /// another thread holds the gate, that thread does it. A provider may call this within a poll,
+    /// and a watcher's waker is code of the application.
     pub(in crate::reactor) fn changed(&self, changed: Changed) {
         lock(&self.changes).push(changed);
         self.requests.fetch_or(CHANGE, Ordering::SeqCst);
-        // Without a look: the provider may hold what its queue waits for.
+        // Without a poll: the provider may hold a lock that its queue waits for.
         if let Some(inside) = self.gate.enter() {
             Turn::new(self, inside).notify_watchers();
         }
     }
 
-    /// Tells of changes. One by one, so that the list keeps its memory.
+    /// Notifies of changes, one by one, so that the list keeps its memory.
     #[cold]
     fn tell_changes(&self) {
         let next = || lock(&self.changes).pop();
@@ -59,9 +59,9 @@ impl Shared {
         }
     }
 
-    /// If somebody is to be notified of changes of the state, the device shall ring for them.
+    /// Arms the devices if a watcher is to be notified of a change of state.
     pub(in crate::reactor) fn hear_of_changes(self: &Arc<Self>) {
-        // Where there is no runtime nobody waits; who has one registers it, and arms.
+        // Without a runtime no watcher waits. A watcher with a runtime registers it, and arms.
         if self.core.registry.any_watched()
             && !self.mode.load().is_busy()
             && self.events.try_register(self)
@@ -71,15 +71,15 @@ impl Shared {
         }
     }
 
-    /// Looks: reaps what has finished, and notifies of it. If another thread does so already, that
-    /// one looks once more.
+    /// Takes a turn: polls, reaps completions and notifies of them. If another thread is doing so
+    /// already, that thread polls once more.
     pub(in crate::reactor) fn turn(&self) {
         if let Some(inside) = self.gate.enter() {
             self.turn_inside(inside, 0);
         }
     }
 
-    /// A turn of a thread that is in the gate, and may have reaped a batch of one queue.
+    /// Takes a turn of a thread that is in the gate and may have reaped a batch of one queue.
     #[inline(never)]
     fn turn_inside(&self, inside: Inside<'_>, reaped: usize) {
         let mut turn = Turn::new(self, inside);
@@ -88,14 +88,14 @@ impl Shared {
             _ => turn.begin(reaped),
         };
         turn.go_on(from);
-        // What it had is notified and dropped.
+        // All that the turn held was notified and dropped.
         forget(turn);
     }
 
-    /// Looks at one queue, up to `looks` times, and takes a turn if it finds something. Returns
-    /// whether it did. If another thread is in the gate, a queue that looks in `reap` is left to
-    /// later looks of the caller's. What a peek has found, and may keep, the other thread is asked
-    /// to reap.
+    /// Polls one queue, up to `looks` times, and takes a turn if that finds something. Returns true
+    /// if it did. If another thread is in the gate, there are two cases: a queue that polls in
+    /// `reap` is left to later polls of the caller; what a peek has found, and may keep, the other
+    /// thread is asked to reap.
     #[inline(always)]
     pub(in crate::reactor) fn look(&self, queue: &Arc<dyn Queue>, looks: usize) -> bool {
         let looks_in_reap = queue.looks_in_reap();
@@ -124,21 +124,22 @@ impl Shared {
         reaped > 0
     }
 
-    /// Gives a Slot back that was taken or done, to whoever is in line.
+    /// Frees a slot that was taken or whose job has completed, and notifies the next waiter in
+    /// line.
     #[inline]
     pub(in crate::reactor) fn give_back(&self, index: u32) {
         self.core.table.free().put(index);
         self.after_free();
     }
 
-    /// A Slot became free, or the last Job ended.
+    /// Notifies the waiters after a slot became free or the last job ended.
     #[inline]
     pub(in crate::reactor) fn after_free(&self) {
         self.notify_line(self, false);
         self.if_drained();
     }
 
-    /// Wakes those that wait for the end of the last Job, if nothing is in flight.
+    /// Wakes the futures that wait for the end of the last job, if nothing is in flight.
     #[inline]
     pub(in crate::reactor) fn if_drained(&self) {
         if !self.drained.is_empty() && !self.core.table.any_in_flight() {
@@ -147,8 +148,9 @@ impl Shared {
     }
 }
 
-/// An event that is being attended to. If a provider panics meanwhile, its drop has another thread,
-/// or the next turn of this one, attend to it: whoever sleeps rests on that.
+/// An event that is being handled. If a provider panics meanwhile, the drop signals, so that
+/// another thread, or the next turn of this one, handles the event: futures that sleep rely on
+/// that.
 pub(super) struct SignalOnDrop<'a>(pub(super) &'a Shared);
 
 impl Drop for SignalOnDrop<'_> {
@@ -157,24 +159,24 @@ impl Drop for SignalOnDrop<'_> {
     }
 }
 
-/// All that wait shall poll again.
+/// All waiters shall poll again.
 pub(super) const WAKE_ALL: u8 = 1;
 /// The state of an Rdma has changed.
 const CHANGE: u8 = 2;
 
-/// The right to reap, and what a batch of completions leaves to be done without it: all that may
-/// run code of the application's.
+/// The right to reap, and the work that a batch of completions leaves to be done outside of the
+/// gate: all that may run code of the application.
 struct Turn<'a> {
     shared: &'a Shared,
     inside: Option<Inside<'a>>,
-    /// What has a place may notify its Op, or the line; not both.
+    /// A completion may notify its operation or the line, not both.
     to_notify: ArrayVec<Notify, BATCH>,
     rest: Leftovers,
-    /// The wakers of those that sleep, if all are woken. Their Slots can be reached inside the gate
-    /// only.
+    /// The wakers of the operations that sleep, if all are woken. Their slots can be reached only
+    /// inside the gate.
     sleepers: Option<Vec<Deferred<Waker>>>,
     requests: u8,
-    /// Something had completed: a Slot is free, or the device has room.
+    /// A completion was collected: a slot is free, or the device has capacity.
     reaped: bool,
     /// The array of completions was full: there may be more.
     more: bool,
@@ -195,7 +197,8 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// What was asked of the next turn. Sleepers can be reached inside the gate only.
+    /// Takes the requests to this turn, and the sleepers, which can be reached only inside the
+    /// gate.
     #[inline(always)]
     fn take_asked(&mut self) {
         let shared = self.shared;
@@ -208,8 +211,8 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Does what was asked, and reaps nothing. If another thread relies on a look of this one, it
-    /// rings for a turn.
+    /// Does what was requested, and reaps nothing. If another thread relies on a poll of this one,
+    /// it signals for a turn.
     fn notify_watchers(mut self) {
         self.take_asked();
         let Some(inside) = self.inside.take() else {
@@ -223,8 +226,8 @@ impl<'a> Turn<'a> {
         self.notify(&outside);
     }
 
-    /// Notifies of the batch that was reaped, and reaps more, from the queue with this number on,
-    /// as long as there may be more and it does not get too long.
+    /// Notifies of the batch that was reaped, and reaps more while there may be more, for at most
+    /// `BATCHES` batches. `from` is the number of the queue to begin with.
     #[inline(always)]
     fn go_on(&mut self, mut from: usize) {
         for _ in 1..BATCHES {
@@ -238,7 +241,7 @@ impl<'a> Turn<'a> {
             from = self.reap(from);
         }
         if self.leave_and_notify() {
-            // The rest must not be stranded: another turn is rung for.
+            // The rest must not be stranded: another turn is signalled for.
             self.shared.events.ring();
         }
     }
@@ -248,20 +251,21 @@ impl<'a> Turn<'a> {
     fn begin(&mut self, reaped: usize) -> usize {
         self.take_asked();
         self.collect(0, reaped);
-        // No queue keeps a turn from the others.
+        // More if there are other queues: no queue keeps a turn from them.
         self.more = reaped >= BATCH || self.shared.queues().nth(1).is_some();
         0
     }
 
-    /// Reaps one batch, from the queue with this number on. Returns the number to continue with.
+    /// Reaps one batch, beginning with the queue of number `from`. Returns the number to continue
+    /// with.
     #[inline(always)]
     fn reap(&mut self, from: usize) -> usize {
         self.take_asked();
         let shared = self.shared;
         let mut taken = 0;
         self.reaped = false;
-        // Those before have been looked at by the last batch, which one of them filled, and are
-        // looked at by the next one.
+        // The queues before `from` were polled for the last batch, which one of them filled; the
+        // next batch polls them again.
         self.more = from > 0;
         for (number, queue) in shared.queues().enumerate().skip(from) {
             let Some(inside) = &mut self.inside else {
@@ -272,7 +276,7 @@ impl<'a> Turn<'a> {
             taken += reaped;
             if taken == BATCH {
                 self.more = true;
-                // A queue that fills each batch keeps none from the others.
+                // A queue that fills each batch does not keep the others waiting.
                 let behind = number + 1;
                 return if shared.queues().nth(behind).is_some() {
                     behind
@@ -284,7 +288,8 @@ impl<'a> Turn<'a> {
         0
     }
 
-    /// Enters what was reaped, and what is to be done for it outside of the gate.
+    /// Enters the completions that were reaped, and collects the work that they leave for outside
+    /// of the gate.
     #[inline(always)]
     fn collect(&mut self, from: usize, reaped: usize) {
         let Turn {
@@ -320,7 +325,8 @@ impl<'a> Turn<'a> {
         self.reaped |= reaped > 0;
     }
 
-    /// Leaves the gate, and then does what is left. True if there may be more to reap.
+    /// Leaves the gate, and then does the work that is left. Returns true if there may be more to
+    /// reap.
     #[inline(always)]
     fn leave_and_notify(&mut self) -> bool {
         let Some(mut inside) = self.inside.take() else {
@@ -336,7 +342,7 @@ impl<'a> Turn<'a> {
         self.more
     }
 
-    /// Does what is left. Others may be in the gate by now.
+    /// Does the work that is left. Another thread may be in the gate by now.
     #[inline(always)]
     fn notify(&mut self, outside: &GateLeft) {
         let shared = self.shared;
@@ -345,7 +351,7 @@ impl<'a> Turn<'a> {
             drops.for_each(|rest| discard(rest.open(outside)));
         }
         if !self.to_notify.is_empty() {
-            // Drained where they lie: moving them would cost more than notifying.
+            // Drained in place: moving them would cost more than notifying.
             for whom in self.to_notify.drain(..) {
                 notify(shared, whom, outside);
             }
@@ -357,7 +363,7 @@ impl<'a> Turn<'a> {
         if self.reaped || !shared.drained.is_empty() {
             shared.after_free();
         }
-        // Last: nobody waits for a subscriber to the log.
+        // Last: no waiter is delayed by a subscriber to the log.
         if self.requests != 0 {
             self.do_asked(outside);
         }
@@ -374,7 +380,7 @@ impl<'a> Turn<'a> {
             shared.drained.wake_all();
             shared.runs.wake_all();
             shared.timer.line.wake_all();
-            // Last of them: it may write a change of a state to the log.
+            // Last of these: it may write a change of a state to the log.
             shared.core.registry.wake_all();
         }
         if self.requests & CHANGE != 0 {
@@ -389,7 +395,8 @@ impl<'a> Turn<'a> {
         self.requests = 0;
     }
 
-    /// Leaves the gate with looks owed, and has another turn rung for.
+    /// Leaves the gate although another thread relies on a poll of this one, and signals for
+    /// another turn.
     #[cold]
     fn give_up(&mut self) {
         if let Some(inside) = self.inside.take() {
@@ -401,8 +408,8 @@ impl<'a> Turn<'a> {
 }
 
 impl Drop for Turn<'_> {
-    /// A provider may panic in a look, or what has subscribed to its log. Those whose completions
-    /// were reaped by then are notified, and another thread looks for the rest.
+    /// A provider may panic in a poll, or a subscriber to its log may. The operations whose
+    /// completions were reaped by then are notified, and another thread polls for the rest.
     #[inline]
     fn drop(&mut self) {
         if self.inside.is_some() {

@@ -1,20 +1,20 @@
-//! The lives of an endpoint. Each reset begins another one, and drops the messages of the life
-//! before that no operation has taken.
+//! The lives of an endpoint. Each reset begins a new life, and drops the messages of earlier lives
+//! that no operation has taken.
 //!
 //! A receive belongs to the life in which the device takes it. While another thread resets the
 //! endpoint, the thread that posts does not know which life that is. So a message that is collected
-//! before the reset ends belongs to the life before, whenever its receive was posted.
+//! before the reset has finished belongs to the previous life, whenever its receive was posted.
 
 use super::{Phase, Receipt, RecvTable};
 use crate::error::{JobError, Reason};
 use crate::sync::atomic::Ordering;
 use crate::sync::lock;
 
-/// A life that has ended, whichever it was.
+/// Stands for any life that has ended.
 pub(super) const OVER: u32 = 0;
 pub(super) const FIRST: u32 = 1;
 
-/// The endpoint is being reset.
+/// A reset of the endpoint in progress. Dropping this finishes it.
 pub(in crate::reactor) struct Resetting<'a>(&'a RecvTable);
 
 impl Drop for Resetting<'_> {
@@ -30,9 +30,10 @@ impl RecvTable {
         self.life.load(Ordering::SeqCst)
     }
 
-    /// Op: the device has taken the receive, and the endpoint was reset meanwhile. The device may
-    /// have been reset before it took the receive, which belongs to the new life then. If it was
-    /// reset afterwards, it has flushed the receive, or a message had come before.
+    /// Updates the life of a receive that the device has taken, if the endpoint was reset
+    /// meanwhile; for the operation. The device may have been reset before it took the receive:
+    /// then the receive belongs to the new life. If it was reset afterwards, it has flushed the
+    /// receive, or a message had come before.
     #[cold]
     pub(in crate::reactor) fn posted_anew(&self, receipt: Receipt) {
         let mut table = lock(&self.table);
@@ -43,12 +44,12 @@ impl RecvTable {
         }
     }
 
-    /// The endpoint begins a new life: messages that no operation has taken are dropped, and so are
-    /// those that come until the result is dropped. To be called before the endpoint is reset.
+    /// Begins a new life of the endpoint. Drops the messages that no operation has taken, and those
+    /// that come until the result is dropped. The caller resets the endpoint afterwards.
     pub(in crate::reactor) fn reset(&self) -> Resetting<'_> {
         let mut table = lock(&self.table);
         table.resetting += 1;
-        // It passes `OVER` by when it wraps.
+        // When it wraps it skips `OVER`.
         let next = self.life().checked_add(1).unwrap_or(FIRST);
         self.life.store(next, Ordering::SeqCst);
         for place in &mut table.places {
@@ -61,11 +62,11 @@ impl RecvTable {
         Resetting(self)
     }
 
-    /// Drops the messages of the lives before.
+    /// Drops the messages of earlier lives.
     ///
-    /// A message in the memory of a dropped receive is lost also if another operation has adopted
-    /// that receive, and was not polled since: it would keep the memory for as long as it is not
-    /// polled. That operation ends with the reset.
+    /// A message in the memory of a dropped receive is lost even if another operation has adopted
+    /// that receive and was not polled since: such an operation would keep the memory until it is
+    /// polled. It ends with the reset.
     fn forget_messages(&self) {
         let mut from = 0;
         loop {
