@@ -160,12 +160,12 @@ impl ChannelBuilder {
     }
 
     /// Offers a service at a TCP address of this machine; with port 0 at a free one
-    /// ([`Service::local_addr`]). Any device can do so. The party that reaches the address reaches
+    /// ([`Service::local_addr`]). Any device can do so. A client that reaches the address reaches
     /// the service.
     ///
     /// # Errors
     ///
-    /// `AlreadyExist` if somebody listens there; `InvalidValue` and `BadState` as
+    /// `AlreadyExist` if a service listens there; `InvalidValue` and `BadState` as
     /// [`listen`](ChannelBuilder::listen); what the system says of the address.
     pub async fn listen_tcp(
         self,

@@ -129,8 +129,8 @@ impl Connection {
         self.max_message
     }
 
-    /// Nothing is sent any more, and who waits is notified. What has come can still be received,
-    /// unless this side ended it.
+    /// Ends sending, and notifies the tasks that wait. What has come can still be received, unless
+    /// this side ended it.
     fn end(&self, why: Ended) {
         if self.ended.set(why).is_ok() {
             self.hang_up(why);
@@ -307,7 +307,7 @@ impl Connection {
         let all = self.outbox.poll(|outbox, _| outbox.pushed());
         loop {
             let mut written = pin!(self.written.notified());
-            // Before the look, so that what is written after it is noticed.
+            // Before the outbox is polled, so that what is written afterwards is noticed.
             written.as_mut().enable();
             if self.outbox.poll(|outbox, _| outbox.written()) >= all {
                 return Ok(());

@@ -1,5 +1,5 @@
-//! The first frame of each side: who is asked for, whether that is granted, and how long messages
-//! may be.
+//! The first frame of each side: the service that the client asks for, whether it is admitted, and
+//! how long messages may be.
 //!
 //! ```text
 //! client:  "TDCH" version:u8 max_message:u16 name...        service:  "TDCH" version:u8 status:u8 max_message:u16
@@ -14,7 +14,7 @@ const VERSION: u8 = 1;
 /// The longest name of a service. A socket's name has room for it (unix(7)) beside the user's
 /// number and the longest domain.
 pub(super) const NAME_MAX: usize = 32;
-/// The longest greeting.
+/// The maximum length of a greeting, in bytes.
 pub(super) const LEN_MAX: usize = MAGIC.len() + 3 + NAME_MAX;
 
 /// What a client says.
@@ -95,7 +95,7 @@ impl Answer {
         (max_message > 0 || answer != Answer::Welcome).then_some((answer, max_message))
     }
 
-    /// Returns what it means for the client.
+    /// Returns the client's error for this answer.
     pub(super) fn refusal(self) -> Option<(ErrorKind, &'static str)> {
         match self {
             Answer::Welcome => None,

@@ -15,30 +15,31 @@ use crate::process;
 
 /// Where a service listens.
 pub(crate) enum Listener {
-    /// For processes of this user.
+    /// For clients of this user.
     Unix(ClosedElsewhere<UnixListener>),
-    /// For those of any user.
+    /// For clients of any user.
     Path(ClosedElsewhere<UnixListener>),
-    /// And the address of what it accepts, unless it listens at all addresses.
+    /// The second field is the address of the sockets that it accepts, unless it listens at all
+    /// addresses.
     Tcp(TcpListener, Option<SocketAddr>),
 }
 
 impl Listener {
-    /// At the name; no other party has it.
+    /// Listens at the name, which no other service has.
     pub(super) fn unix(op: &'static str, name: &str) -> Result<Listener> {
         let address = UnixAddr::new_abstract(name.as_bytes());
         let listener = listen(address).map_err(|error| taken(op, name, error));
         listener.map(Listener::Unix)
     }
 
-    /// At a path in the file system, where there is nothing yet.
+    /// Listens at a path in the file system, where there is nothing yet.
     pub(crate) fn path(op: &'static str, path: &Path) -> Result<Listener> {
         let listener = listen(UnixAddr::new(path));
         let listener = listener.map_err(|error| taken(op, path.display(), error));
         listener.map(Listener::Path)
     }
 
-    /// At the address.
+    /// Listens at the address.
     pub(crate) async fn tcp(op: &'static str, addr: SocketAddr) -> Result<Listener> {
         let listener = TcpListener::bind(addr).await;
         listener
@@ -46,7 +47,7 @@ impl Listener {
             .map_err(|error| taken(op, addr, error))
     }
 
-    /// One that listens already.
+    /// Takes a socket that listens already.
     pub(crate) fn from_std(socket: std::net::TcpListener) -> io::Result<Listener> {
         socket.set_nonblocking(true)?;
         TcpListener::from_std(socket).map(Listener::of_tcp)
@@ -59,7 +60,7 @@ impl Listener {
         Listener::Tcp(listener, local.filter(|it| !it.ip().is_unspecified()))
     }
 
-    /// Returns the next that comes; `None` for one that is not let in, or has gone again.
+    /// Returns the next connection; `None` for one that is not admitted, or has gone again.
     pub(crate) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Socket>>> {
         let accepted = match self {
             Listener::Unix(listener) | Listener::Path(listener) => {

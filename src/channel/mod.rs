@@ -8,9 +8,10 @@
 //! ```
 //!
 //! On devices with representors the two sides meet at an abstract Unix socket whose name is made of
-//! the function's vuid, the user and the service: who has another function finds nobody. Both sides
-//! ask the kernel for the other's user, and turn strangers away. Devices without representors meet
-//! by TCP ([`ChannelBuilder::listen_tcp`]), where an address is all that protects a service.
+//! the function's vuid, the user and the service: a client with another function finds no service.
+//! Both sides ask the kernel for the other's user, and turn strangers away. Devices without
+//! representors meet by TCP ([`ChannelBuilder::listen_tcp`]), where an address is all that protects
+//! a service.
 //!
 //! A message is a frame: its length in four bytes, big-endian, and so many bytes. `send` writes it
 //! to the socket, and what the socket does not take waits in a queue of fixed size, which a task
@@ -21,9 +22,9 @@
 //! # What a peer may do
 //!
 //! Everything that it sends is hostile. A frame longer than was agreed, or a greeting that is none,
-//! ends its connection. Who connects and says nothing is one of 64 that may; the next one takes the
-//! place of the oldest. Who is stopped or does not read keeps its own connection from continuing,
-//! and nothing else.
+//! ends its connection. At most 64 clients may be connected and silent; the next one takes the slot
+//! of the oldest. A client that is stopped or does not read keeps only its own connection from
+//! continuing, and nothing else.
 
 // The files:
 // The builder, the service and the channel are what a user holds, and import each other. They

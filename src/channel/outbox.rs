@@ -30,7 +30,7 @@ impl Outbox {
         }
     }
 
-    /// Takes a message in, behind all others. False: it is too long, which was looked at before.
+    /// Appends a message. Returns false if it is too long, which the caller has checked before.
     pub(super) fn push(&mut self, message: &[u8]) -> bool {
         let before = self.bytes.len();
         let encoded = self.codec.encode(message, &mut self.bytes).is_ok();

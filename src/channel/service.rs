@@ -1,4 +1,4 @@
-//! A service: who comes, who is greeted, and who is there.
+//! A service: the clients that come, those that are greeted, and those that are connected.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -23,7 +23,8 @@ use crate::error::{Error, Result};
 use crate::sync::{Polled, lock, log};
 
 const ACCEPT: &str = "Service::accept";
-/// How many may have connected and not greeted: the next takes the place of the oldest.
+/// The maximum number of clients that have connected and not greeted. The next one takes the slot
+/// of the oldest.
 const SILENT: usize = 64;
 /// How many come in one turn.
 const TURN: usize = 64;
@@ -78,7 +79,7 @@ pub struct Service {
 /// Whom to greet, and how.
 struct Arrivals {
     listener: PatientListener,
-    /// Those who have not said what they want, the oldest first.
+    /// The clients that have not sent their greeting; the oldest comes first.
     greetings: VecDeque<Greeting>,
     config: ChannelBuilder,
     name: Arc<str>,

@@ -33,8 +33,7 @@ thread_local! {
     static CHECKED: Cell<Option<runtime::Id>> = const { Cell::new(None) };
 }
 
-/// A connected socket. What it does is asked for by `&self`, so that both directions continue at
-/// once.
+/// A connected socket. Its calls take `&self`, so that both directions continue at once.
 pub(crate) struct Socket {
     pub(super) stream: Stream,
     peer: Peer,
@@ -149,7 +148,7 @@ impl Socket {
         self.write_all(outbox.bytes()).await
     }
 
-    /// Writes all of it.
+    /// Writes all of these bytes.
     pub(crate) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             self.writable().await?;
@@ -178,7 +177,7 @@ impl Socket {
         }
     }
 
-    /// Ends both directions: who waits here or there is woken.
+    /// Ends both directions, which wakes the tasks that wait on either side.
     pub(crate) fn hang_up(&self) {
         either!(self, stream => process::hang_up(stream.as_fd()));
     }
@@ -193,8 +192,8 @@ impl Socket {
         self.peer.clone()
     }
 
-    /// Returns true if the other end of a Unix socket is a process of this user: who connected, or
-    /// who listened.
+    /// Returns true if the other end of a Unix socket is a process of this user: the one that
+    /// connected, or the one that listened.
     pub(super) fn is_of_this_user(&self) -> bool {
         self.peer.user_id().is_some_and(process::is_own_user)
     }
@@ -287,7 +286,8 @@ fn nobody_listens(op: &'static str, addr: impl std::fmt::Display, error: io::Err
     Error::new(ErrorKind::ConnectionAborted, op, text).with_source(error)
 }
 
-/// Waits for a place in the line, on another thread, since no event tells a runtime of one.
+/// Waits until the service's backlog takes the connection, on another thread, since no event
+/// notifies a runtime of that.
 async fn stand_in_line(op: &'static str, address: UnixAddr) -> Result<nix::Result<Guarded>> {
     let mut call = Blocking::new();
     let deadline = deadline(PATIENCE);

@@ -110,9 +110,8 @@ pub unsafe trait Adapter: Send + Sync {
         Err(Error::new(kind, None, text))
     }
 
-    /// Returns a name that a function and its representor have in common, and nobody else: where
-    /// their Channels meet on this machine. Of the device itself, or of one of its representors. At
-    /// most 48 bytes.
+    /// Returns a name that only a function and its representor have in common: where their Channels
+    /// meet on this machine. Of the device itself, or of one of its representors. At most 48 bytes.
     ///
     /// # Errors
     ///
@@ -131,7 +130,7 @@ pub unsafe trait Adapter: Send + Sync {
     /// # Errors
     ///
     /// `NotSupported` without such a manager; `InvalidValue` for an address that is not this
-    /// device's; `InUse` if somebody listens there.
+    /// device's; `InUse` if a listener has the address.
     fn listen_at(
         &self,
         _addr: SocketAddr,
@@ -142,8 +141,8 @@ pub unsafe trait Adapter: Send + Sync {
     }
 
     /// Checks whether an endpoint of this device may connect to the one whose blob this is, as far
-    /// as the blob says it. Contacts nobody, and does not block. A stream asks it that may continue
-    /// without RDMA.
+    /// as the blob says it. It contacts no one, and does not block. A stream asks it that may
+    /// continue without RDMA.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The DPU's proxies of the functions behind one of its devices: what there is, and an open one.
+//! The DPU's proxies of the functions behind one of its devices: their inventory, and an open one.
 
 use std::fmt;
 

@@ -122,8 +122,8 @@ reasons! {
     ReadOnly, NotPermitted,
         "the Mmap is LOCAL_READ_ONLY"
         => "build it with Access::LOCAL_READ_WRITE";
-    /// A peer, or who else has the memfd, may write this memory at any time, so that no slice of it
-    /// can be lent.
+    /// A peer, or another process that has the memfd, may write this memory at any time, so that no
+    /// slice of it can be lent.
     PeerWritable, NotPermitted,
         "a peer, or another holder of the memfd, may write this Mmap at any time, so no slice \
          of it is lent"

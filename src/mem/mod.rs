@@ -1,4 +1,4 @@
-//! Registered memory, buffers in it, and leases that say who may touch which bytes now.
+//! Registered memory, buffers in it, and leases, which decide what may touch which bytes now.
 //!
 //! - [`Mmap`] is a memory range that devices hold. [`MmapBuilder`] allocates it, or takes yours.
 //! - [`BufPool`] has buffers of one size; [`BufInventory`] cuts buffers of any range;

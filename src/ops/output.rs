@@ -97,7 +97,7 @@ impl WorkQ {
     /// the others are still there.
     ///
     /// Futures on the same WorkQ whose jobs have completed are woken. It never waits, in any mode,
-    /// and makes no system call while it finds something and nobody else waits: a loop that calls
+    /// and makes no system call while it finds something and no other task waits: a loop that calls
     /// nothing else polls busily. After 256 polls in a row that find nothing, those of futures on
     /// the same WorkQ among them, it gives the CPU up once (`sched_yield(2)`), and again after each
     /// 64 more, since an engine may share that CPU. A loop that has called [`arm`](WorkQ::arm) is

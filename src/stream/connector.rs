@@ -24,7 +24,7 @@ use crate::sync::log;
 
 mod cm;
 
-/// How long large packets are waited for.
+/// How long a connector waits for large packets to pass.
 const TEST: Duration = Duration::from_secs(1);
 
 const NEW: &str = "RdmaConnector::new";
@@ -56,7 +56,8 @@ const NEW: &str = "RdmaConnector::new";
 pub struct RdmaConnector(Arc<Net>);
 
 impl RdmaConnector {
-    /// Makes a connector with the default [`StreamOptions`], for streams on this device and WorkQ.
+    /// Returns a connector with the default [`StreamOptions`], for streams on this device and
+    /// WorkQ.
     ///
     /// # Errors
     ///
@@ -80,9 +81,9 @@ impl RdmaConnector {
         Ok(stream)
     }
 
-    /// Connects to the listener at this address, and tells it `data`, of at most 16 KiB: a version,
-    /// credentials, or what [`Mmap::export_rdma`](crate::Mmap::export_rdma) returns. Also returns
-    /// what the listener answers.
+    /// Connects to the listener at this address, and sends it `data`, of at most 16 KiB: a version,
+    /// credentials, or the blob of [`Mmap::export_rdma`](crate::Mmap::export_rdma). Returns the
+    /// stream, and the data with which the listener accepted.
     ///
     /// # Errors
     ///
@@ -141,7 +142,7 @@ impl RdmaConnector {
             if let Some(connected) = connected {
                 return Ok(connected);
             }
-            // The half that rdma_cm has left.
+            // The other half of the time, which rdma_cm has left.
             limit /= 2;
         }
         let greet = async {
@@ -168,7 +169,8 @@ impl RdmaConnector {
         in_time(CONNECT, options.timeout, connect).await
     }
 
-    /// One side of a connection and its blob, or why there is no RDMA here if it may do without.
+    /// Returns this side of a connection and its blob, or, if the stream may do without RDMA, the
+    /// reason why there is none here.
     async fn begin(&self, exchange: &Exchange) -> Result<Result<(Side, Vec<u8>)>> {
         match with_blob(self.0.side(CONNECT, Some(exchange)).await) {
             Err(error) if exchange.may_tcp && self.0.is_of_rdma(&error) => Ok(Err(error)),
@@ -178,7 +180,7 @@ impl RdmaConnector {
         }
     }
 
-    /// Connects to who has answered, in as many tries as both sides agree to.
+    /// Connects to the listener that has answered, in as many attempts as both sides agree to.
     async fn dial(
         &self,
         side: Result<Side>,
@@ -234,8 +236,8 @@ impl RdmaConnector {
         Ok((stream, theirs))
     }
 
-    /// Connects by RDMA, and tells the listener so. If the path carries no large packets, or
-    /// nothing at all, another hello may ask for what does.
+    /// Connects by RDMA, and tells the listener the result. If the path carries no large packets,
+    /// or none at all, the caller may send another hello, which asks for a transport that works.
     async fn reach(
         &self,
         side: &mut Side,
@@ -245,7 +247,8 @@ impl RdmaConnector {
         begun: Instant,
     ) -> Result<Reached> {
         let timeout = self.0.options.timeout;
-        // So that it ends before the exchange does, and says where; or leaves time for TCP.
+        // A share of the time, so that the attempt ends before the exchange does and names the
+        // path, or leaves time for TCP.
         let share = match state.both_may() {
             true => timeout / 2,
             false => timeout * 15 / 16,
@@ -277,7 +280,7 @@ impl RdmaConnector {
 }
 
 impl Exchange {
-    /// Says what became of a connection, and returns it.
+    /// Tells the listener the result of a connection, and returns it.
     async fn say_dialled<T>(&self, state: &mut Connecting, dialled: Result<T>) -> Result<T> {
         let said = match state.dialled(dialled.is_ok()) {
             Some(message) => self.say(message).await,
@@ -287,26 +290,26 @@ impl Exchange {
     }
 }
 
-/// Adds what the other side connects with.
+/// Adds the blob with which the other side connects.
 fn with_blob(side: Result<Side>) -> Result<(Side, Vec<u8>)> {
     let side = side?;
     let blob = side.blob(CONNECT)?;
     Ok((side, blob))
 }
 
-/// What a connector knows of a listener's RDMA.
+/// The result of connecting to a listener by RDMA.
 enum Reached {
     Connected,
-    /// It asks for smaller packets, or to continue without, for this reason.
+    /// Large packets do not pass, so that the connector asks for smaller ones.
     SmallPackets,
     Tcp(Error),
 }
 
-/// Has the first frames pass, within this time if there is a network. Returns what became of them.
+/// Sends and receives the first frames, within this time if there is a network. Returns the result.
 ///
 /// # Errors
 ///
-/// The listener gives up meanwhile, or speaks out of turn.
+/// The listener gives up meanwhile, or sends a message that is not due.
 async fn pass(
     side: &mut Side,
     exchange: &mut Exchange,
@@ -328,7 +331,7 @@ async fn pass(
     Err(exchange.over(over))
 }
 
-/// Has the first frames pass over a network, within this time.
+/// Sends and receives the first frames over a network, within this time.
 async fn pass_within(side: &mut Side, path: Path, limit: Duration) -> Result<()> {
     let passed = tokio::time::timeout(limit, side.pass(CONNECT)).await;
     passed.unwrap_or_else(|_| {
@@ -339,7 +342,7 @@ async fn pass_within(side: &mut Side, path: Path, limit: Duration) -> Result<()>
 }
 
 impl StreamOptions {
-    /// Makes a connector of streams on this device and WorkQ.
+    /// Returns a connector for streams on this device and WorkQ.
     ///
     /// # Errors
     ///
@@ -350,7 +353,7 @@ impl StreamOptions {
     }
 }
 
-/// Refuses what does not fit into the exchange.
+/// Refuses data that does not fit into the exchange.
 pub(super) fn check_data(op: &'static str, data: &[u8], most: usize) -> Result<()> {
     match data.len() {
         len if len > most => {
@@ -364,10 +367,10 @@ pub(super) fn check_data(op: &'static str, data: &[u8], most: usize) -> Result<(
     }
 }
 
-/// How long an exchange takes before the log says so.
+/// How long an exchange may take before the log says that it waits.
 const LATE: Duration = Duration::from_secs(1);
 
-/// Ends after the time limit.
+/// Ends the call after the time limit.
 pub(super) async fn in_time<T>(
     op: &'static str,
     limit: Duration,

@@ -1,9 +1,10 @@
 //! Both directions of a stream: frames that came, frames on their way, and credits.
 //!
-//! Reader and writer may be different tasks, and either may take a frame or see the end of a send
-//! that the other one waits for. So each of these events wakes the other one ([`Wakers`]). They
-//! register one waker, which wakes both: a registration of one is the other's as well. So it ends
-//! only by that wake, never because one of them had what it waited for.
+//! The reader and the writer of a stream may be different tasks, and each of them may take a frame,
+//! or notice the end of a send, for which the other one waits. So each of these events wakes the
+//! other task ([`Wakers`]). Both register one waker, which wakes both, so that a registration by
+//! one of them serves the other one too. Such a registration is removed only when the waker is
+//! woken, never because one of the two tasks has what it waited for.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -29,21 +30,23 @@ pub use stats::StreamStats;
 use stats::Wait;
 pub use view::StreamRdma;
 
-/// What a stream has of the memory and the limits of its side.
+/// The memory and the limits that a stream has of its side.
 pub(super) struct Parts<'a> {
     pub(super) receives: &'a BufPool,
     pub(super) sends: &'a BufPool,
-    /// Two small Bufs, for a frame of credits and for the end.
+    /// Two small Bufs: one for frames of credits, and one for the frame that ends the stream.
     pub(super) control: [Buf; 2],
-    /// Frames with data that the peer may send before they are read, and that may be on their way.
+    /// The number of frames with data that the peer may send before the application reads them, and
+    /// the number of such frames of this side that may be in flight.
     pub(super) recv_window: usize,
     pub(super) send_window: usize,
 }
 
-/// A frame with data that was taken, shortened by what was read.
+/// A frame with data that the stream has received, without the bytes that the application has read.
 pub(super) enum Unread {
     Lent(BufData<'static>, Buf),
-    /// It came in the last Buf of a pool that streams share, which has gone home.
+    /// A copy of a frame that came in the last free Buf of a pool that streams share. The Buf has
+    /// gone back to the pool.
     Copied(Bytes),
 }
 
@@ -70,41 +73,43 @@ pub(super) struct Core {
     sends: Sends,
     pool: BufPool,
     bufs: Pin<Box<BufWait>>,
-    /// The pool that streams share for what they receive.
+    /// The pool of receive memory, if streams share one.
     shared: Option<Pin<Box<BufWait>>>,
     credits: Buf,
     last: Buf,
-    /// The frame that was begun: writes have filled it, and it was not sent.
+    /// The frame that writes are filling. It was not sent yet.
     begun: Option<Buf>,
-    /// It could not be sent, and never will be.
+    /// Data that the stream had accepted could not be sent, and never will be.
     lost: bool,
-    /// A frame of credits is to be sent.
+    /// This side must send a frame of credits.
     owes: bool,
-    /// Frames that were taken, and that the reader does not have.
+    /// Frames that the stream has received and the reader has not taken.
     inbox: VecDeque<Unread>,
-    /// The reader has one.
+    /// The reader has a frame.
     lends: bool,
     wakers: Arc<Wakers>,
-    /// Receives that are posted, or hold a frame that was not read.
+    /// The number of receives that are posted, or that hold a frame which was not read.
     receives: usize,
     send_window: usize,
-    /// Each write is a frame of its own.
+    /// Each write becomes a frame of its own.
     eager: bool,
-    /// Why no frame comes any more, and why none is sent.
+    /// Why the stream receives no more frames, and why it sends no more.
     recv_error: Option<JobError>,
     send_error: Option<JobError>,
-    /// How many frames were accepted with the last one that has data, and with the end.
+    /// The number of frames that the device had accepted when it accepted the last one with data,
+    /// and when it accepted the end.
     data_end: u32,
     end: u32,
-    /// The end of the stream was submitted, or nobody waits for it.
+    /// The end of the stream was submitted, or is not needed any more.
     closed: bool,
-    /// What is counted as it happens, and what the next frame has waited for last.
+    /// The counts so far, and what the next frame has waited for last.
     counted: StreamStats,
     waits: Option<Wait>,
 }
 
 impl Core {
-    /// Posts the receives: a peer may send as soon as it is connected, and has credits.
+    /// Creates the Core and posts its receives, since a peer that is connected and has credits may
+    /// send at once.
     pub(super) fn new(rdma: Rdma, parts: Parts<'_>, wakers: &Arc<Wakers>) -> Core {
         let [credits, last] = parts.control;
         let receives = parts.recv_window + RESERVED;
@@ -150,23 +155,23 @@ impl Core {
         &self.rdma
     }
 
-    /// Returns what the application may have of it.
+    /// Returns the part of the connection that the application may use.
     pub(super) fn view(&self) -> StreamRdma {
         StreamRdma(self.rdma.clone())
     }
 
-    /// Keeps room for what was not read, and posts all other receives now. Returns how many.
+    /// Posts all receives except those whose frames were not read. Returns how many are posted.
     fn lend(&mut self, cx: &mut Context<'_>) -> usize {
         self.recv.lend(self.receives - self.unread(), cx)
     }
 
-    /// Returns how many frames with data were taken, and not read to their end.
+    /// Returns how many frames with data were received, and not read to their end.
     fn unread(&self) -> usize {
         self.inbox.len() + usize::from(self.lends)
     }
 
-    /// The same if the peer is to be told that it may send another frame of credits. Returns
-    /// whether there is no room for that yet.
+    /// Posts the receives if the peer waits for the permission to send another frame of credits.
+    /// Returns true if the receives do not suffice for that yet.
     fn shall_lend(&mut self, cx: &mut Context<'_>) -> bool {
         self.flow.shall_lend(self.recv.lent()) && {
             let lent = self.lend(cx);
@@ -184,7 +189,8 @@ impl Core {
         if kind == Kind::Data {
             data.advance(HEAD);
             self.counted.bytes_received += data.len() as u64;
-            // The last one stays for others, however long this frame is not read.
+            // The last Buf stays free for other streams, however long the application leaves this
+            // frame unread.
             let is_last = self.shared.as_ref().is_some_and(|pool| pool.is_empty());
             self.inbox.push_back(match is_last {
                 true => Unread::Copied(Bytes::copy_from_slice(&data)),
@@ -200,7 +206,7 @@ impl Core {
         if !had_credits && self.flow.may_send() {
             self.wakers.wake_writer();
         }
-        // Frames that are not read have their room.
+        // A frame that was not read keeps its receive.
         self.recv.keep(self.receives - self.unread());
         Ok(())
     }
@@ -222,7 +228,8 @@ impl Core {
             self.recv_error = Some(error);
             if error.reason() == Reason::PeerNonsense {
                 self.fail(error);
-                // It fails if the WorkQ was shut down, and then there is no connection any more.
+                // The reset fails if the WorkQ was shut down, and then the connection has ended as
+                // well.
                 _ = self.rdma.reset();
             }
             self.wakers.wake_reader();
@@ -231,14 +238,14 @@ impl Core {
         Poll::Ready(taken)
     }
 
-    /// Why nothing can be sent any more, if so.
+    /// Returns the error with which sending has ended, if it has.
     fn check(&self) -> Result<(), JobError> {
         self.send_error
             .or_else(|| self.sends.error())
             .map_or(Ok(()), Err)
     }
 
-    /// Ends what is sent, unless the error is one of where the stream was polled.
+    /// Ends sending, unless the error only says that the stream cannot wait where it was polled.
     fn fail(&mut self, error: JobError) -> JobError {
         if error.cannot_wait() {
             return self.cannot_wait(error);
@@ -249,15 +256,15 @@ impl Core {
         error
     }
 
-    /// The stream stays as it was. What its other tasks wait for may have lost its place in line:
-    /// they ask anew.
+    /// Leaves the stream as it was. The other tasks of the stream may have lost their turn in a
+    /// line, so this wakes them, and they enqueue again.
     #[cold]
     fn cannot_wait(&self, error: JobError) -> JobError {
         self.wakers.wake_by_ref();
         error
     }
 
-    /// Gives the peer credits, if it is time.
+    /// Sends the peer credits if a frame of credits is due.
     fn grant(&mut self, cx: &mut Context<'_>) {
         // The last frame of credits may not be sent yet.
         if !self.owes {
@@ -273,7 +280,7 @@ impl Core {
         _ = self.poll_owed(cx);
     }
 
-    /// Takes the next frame. While it waits for one, it gives the peer credits.
+    /// Takes the next frame, and sends the peer credits while none has come.
     fn poll_next_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         let taken = self.poll_frame(cx);
         if taken.is_pending() {
@@ -282,8 +289,8 @@ impl Core {
         taken
     }
 
-    /// Waits until there is a frame to read, or the end of the stream. `front`: what the reader
-    /// has.
+    /// Waits until there is a frame to read, or the end of the stream. `front` is the frame that
+    /// the reader has.
     pub(super) fn poll_fill(
         &mut self,
         front: &mut Option<Unread>,
@@ -301,18 +308,18 @@ impl Core {
         Poll::Ready(Ok(()))
     }
 
-    /// The reader has given its frame back, whose Buf is home then, and is lent again. `lends`: it
-    /// has given up its place in line alone.
+    /// Is called when the reader has given its frame back, whose Buf is then free and is posted
+    /// again. With `lends` the reader has only given up its turn in a line, and keeps a frame.
     pub(super) fn popped(&mut self, lends: bool, cx: &mut Context<'_>) {
         self.lends = lends;
         self.leave_bufs();
         self.recv.keep(self.receives - self.unread());
-        // The application may not read again for long.
+        // It may take long until the application reads again.
         self.grant(cx);
     }
 
-    /// Takes out what is left of the frame that the reader has, as the data of its Buf. One that
-    /// was copied waits for another Buf.
+    /// Takes what is left of the reader's frame, as the data of its Buf. If the frame was copied,
+    /// this waits for another Buf.
     pub(super) fn poll_take_buf(
         &mut self,
         front: &mut Option<Unread>,
@@ -340,14 +347,14 @@ impl Core {
         Poll::Ready(Ok(copied))
     }
 
-    /// Gives up the turn of a `poll_take_buf`.
+    /// Gives up the turn in the line for a Buf that `poll_take_buf` has.
     fn leave_bufs(&mut self) {
         if let Some(pool) = &mut self.shared {
             pool.as_mut().stop();
         }
     }
 
-    /// Shuts a stream down that nobody reads any more.
+    /// Shuts down a stream that the application does not read any more.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         self.leave_bufs();
         loop {

@@ -1,4 +1,4 @@
-//! How a server ends in order: it accepts nobody any more, tells its streams, and waits until they
+//! How a server ends in order: it accepts no more peers, notifies its streams, and waits until they
 //! have ended.
 //!
 //! Each accepted stream has a [`Guest`] until its end was sent, also while it lingers.
@@ -16,15 +16,15 @@ pub use stats::ListenerStats;
 
 /// The streams of a listener.
 pub(super) struct Guests {
-    /// Whether it drains.
+    /// True once the listener drains.
     drains: watch::Sender<bool>,
-    /// Its receivers are those that count.
+    /// Each stream holds a receiver, so that the number of receivers is the number of streams.
     present: watch::Sender<()>,
-    /// All but `open`.
+    /// All statistics but `open`.
     stats: Mutex<ListenerStats>,
 }
 
-/// One of them.
+/// One stream of a listener.
 pub(super) struct Guest {
     drains: watch::Receiver<bool>,
     _present: watch::Receiver<()>,
@@ -39,19 +39,20 @@ impl Guests {
         }
     }
 
-    /// Counts one more; `None` if the listener drains.
+    /// Adds a stream; `None` if the listener drains.
     pub(super) fn admit(&self) -> Option<Guest> {
         let guest = Guest {
             drains: self.drains.subscribe(),
             _present: self.present.subscribe(),
         };
-        // After it counts: `drain` has set this before it counts.
+        // The stream is counted before this is read, and `drain` sets the flag before it counts the
+        // streams.
         let drains = *guest.drains.borrow();
         (!drains).then_some(guest)
     }
 
-    /// Admits nobody any more, tells all, and waits until they have gone, but for `limit` at most.
-    /// Returns how many are left.
+    /// Admits no more streams, notifies those that are open, and waits until they have ended, for
+    /// `limit` at most. Returns how many are still open.
     pub(super) async fn drain(&self, limit: Duration) -> usize {
         self.drains.send_replace(true);
         match tokio::time::timeout(limit, self.present.closed()).await {
@@ -60,7 +61,7 @@ impl Guests {
         }
     }
 
-    /// Counts what has become of a peer.
+    /// Updates the statistics.
     pub(super) fn count(&self, count: impl FnOnce(&mut ListenerStats)) {
         count(&mut lock(&self.stats));
     }
@@ -74,7 +75,7 @@ impl Guests {
 }
 
 impl Guest {
-    /// Waits until the listener drains. It counts for nobody.
+    /// Waits until the listener drains. The future does not count as a stream.
     pub(super) fn told(&self) -> impl Future<Output = ()> + Send + Sync + use<> {
         let mut drains = self.drains.clone();
         async move {

@@ -1,5 +1,5 @@
-//! The exchange of two sides as plain state: what each of them makes of what it hears, and may say
-//! then. It has no socket, clock or lock: `connector` and `incoming` drive it.
+//! The exchange of two sides as a state machine: how each side takes a message, and which message
+//! it may send next. It has no socket, clock or lock: `connector` and `incoming` drive it.
 //!
 //! ```text
 //! connects          a welcome comes                 it has dialled: it says ready
@@ -15,7 +15,8 @@
 //!                                 +------ another hello --------+
 //! ```
 //!
-//! A refusal, bytes that are no message, and a message that is not due lead to `Over` from each.
+//! A refusal, bytes that are no message, and a message that is not due lead from each state to
+//! `Over`.
 
 use std::fmt;
 use std::mem::replace;
@@ -25,10 +26,10 @@ use super::wire::{CANNOT_CONNECT, Message, Offer, Wrong};
 /// Why an exchange has ended without a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Over<'a> {
-    /// The peer says why.
+    /// The peer has refused, for this reason.
     Refused(&'a str),
     Wrong(Wrong),
-    /// A message, and not the one that is due.
+    /// The peer has sent a message that is not due.
     Unexpected,
     /// The exchange had completed before.
     Already,
@@ -62,11 +63,11 @@ enum Ask {
     Tcp,
 }
 
-/// The side that connects. Its hello is said.
+/// The side that connects. It has sent its hello.
 #[derive(Debug)]
 pub(super) struct Connecting {
-    /// What its hellos say, and whether both sides may continue over the connection of the
-    /// exchange.
+    /// Whether this side's hellos say that the stream may continue over the connection of the
+    /// exchange, and whether both sides say so.
     may_tcp: bool,
     both_may: bool,
     step: Dial,
@@ -81,7 +82,7 @@ enum Dial {
 }
 
 impl Connecting {
-    /// With a first hello that has an address of RDMA, or none.
+    /// Returns the state after the first hello, which has an address of RDMA or none.
     pub(super) fn new(may_tcp: bool, has_rdma: bool) -> Connecting {
         let ask = if has_rdma { Ask::Rdma } else { Ask::Tcp };
         Connecting {
@@ -91,8 +92,8 @@ impl Connecting {
         }
     }
 
-    /// Hears the answer to its hello, and returns whom to dial; nobody if the stream continues over
-    /// the connection of the exchange.
+    /// Takes the answer to the hello. Returns the address to dial, which is empty if the stream
+    /// continues over the connection of the exchange.
     pub(super) fn hear<'a>(&mut self, bytes: &'a [u8]) -> Result<Offer<'a>, Over<'a>> {
         match (replace(&mut self.step, Dial::Over), parse(bytes)?) {
             (Dial::Asks(ask), Message::Welcome(offer)) => {
@@ -110,7 +111,7 @@ impl Connecting {
         }
     }
 
-    /// It has dialled. Returns what it says of that.
+    /// Is called after dialling. Returns the message that tells the peer the result.
     pub(super) fn dialled(&mut self, connected: bool) -> Option<Message<'static>> {
         match (replace(&mut self.step, Dial::Over), connected) {
             (Dial::Dials(_), true) => Some(Message::Ready),
@@ -119,8 +120,8 @@ impl Connecting {
         }
     }
 
-    /// The path carries no packets of this size. Returns whether it may ask for smaller ones, by
-    /// another hello: once.
+    /// Is called if the path carries no packets of this size. Returns true if this side may ask for
+    /// smaller ones by another hello, which it may once.
     pub(super) fn asks_again(&mut self) -> bool {
         let may = self.step == Dial::Dials(Ask::Rdma);
         if may {
@@ -129,14 +130,14 @@ impl Connecting {
         may
     }
 
-    /// Returns whether both sides may continue over the connection of the exchange.
+    /// Returns true if both sides may continue over the connection of the exchange.
     pub(super) fn both_may(&self) -> bool {
         self.both_may
     }
 
-    /// The RDMA of both sides does not connect, or there is none for small packets, which it was
-    /// about to ask for. Returns whether it may ask to continue over the connection of the
-    /// exchange, by another hello: once, and if both may.
+    /// Is called if the sides cannot connect by RDMA, also not with small packets. Returns true if
+    /// this side may ask by another hello to continue over the connection of the exchange, which it
+    /// may once, and only if both sides allow it.
     pub(super) fn falls_back(&mut self) -> bool {
         let tried = [
             Dial::Dials(Ask::Rdma),
@@ -162,14 +163,15 @@ pub(super) struct Listening {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Listen {
     Hears,
-    /// The peer has said what it wants: the application decides, or has decided before. `again`: it
-    /// has said hello a second time, and its first connection is nothing any more.
+    /// The peer has sent a hello, and the application decides. With `again` it was the peer's
+    /// second hello, which gives up the connection of the first one.
     Decides {
         asked: Asked,
         again: bool,
     },
-    /// It is welcome. A stream needs its word and itself, which either may be first; over the
-    /// connection of the exchange its word alone.
+    /// This side has sent a welcome. The stream begins once the peer has said that it is ready, and
+    /// its first frame has come, in either order. Over the connection of the exchange only the
+    /// first is needed.
     Waits {
         tcp: bool,
         ready: bool,
@@ -179,7 +181,8 @@ enum Listen {
     Over,
 }
 
-/// What a hello says: whether it has an address of RDMA, and whether both sides may do without.
+/// What a hello says: whether it has no address of RDMA, and whether both sides allow a stream
+/// without RDMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Asked {
     tcp: bool,
@@ -202,7 +205,7 @@ impl Listening {
         self.step = Listen::Decides { asked, again };
     }
 
-    /// Hears a hello, and returns it.
+    /// Takes a hello, and returns it.
     pub(super) fn asked<'a>(&mut self, bytes: &'a [u8]) -> Result<Offer<'a>, Over<'a>> {
         match (replace(&mut self.step, Listen::Over), parse(bytes)?) {
             (Listen::Hears, Message::Hello(offer)) => {
@@ -214,8 +217,8 @@ impl Listening {
         }
     }
 
-    /// Says that the peer is welcome, with this offer: over RDMA if both have an address, else over
-    /// the connection of the exchange if both may.
+    /// Returns the welcome with this offer: over RDMA if both sides have an address, otherwise over
+    /// the connection of the exchange if both sides allow that.
     pub(super) fn welcome<'a>(&mut self, offer: Offer<'a>) -> Option<Message<'a>> {
         let Listen::Decides { asked, again } = self.step else {
             self.step = Listen::Over;
@@ -235,8 +238,8 @@ impl Listening {
         Some(Message::Welcome(offer))
     }
 
-    /// Hears whether the peer is connected. Returns its other offer if it is not, and asks for
-    /// smaller packets, or for the connection of the exchange.
+    /// Takes the message that says whether the peer is connected. If the peer asks instead for
+    /// smaller packets, or for the connection of the exchange, this returns its second hello.
     pub(super) fn hear<'a>(&mut self, bytes: &'a [u8]) -> Result<Option<Offer<'a>>, Over<'a>> {
         let before = replace(&mut self.step, Listen::Over);
         match (before, parse(bytes)?) {
@@ -276,19 +279,19 @@ impl Listening {
         }
     }
 
-    /// The peer has come: its first frame is here.
+    /// Is called when the peer's first frame has come.
     pub(super) fn came(&mut self) {
         if let Listen::Waits { came, .. } = &mut self.step {
             *came = true;
         }
     }
 
-    /// Returns whether the peer waits for an answer.
+    /// Returns true if the peer waits for an answer.
     pub(super) fn is_asked(&self) -> bool {
         !matches!(self.step, Listen::Hears | Listen::Over)
     }
 
-    /// Returns true if there is a stream.
+    /// Returns true if the stream has begun.
     pub(super) fn is_done(&self) -> bool {
         matches!(
             self.step,
@@ -300,8 +303,8 @@ impl Listening {
         )
     }
 
-    /// Refuses the peer, for this reason. A peer is notified once that it is, and not where it may
-    /// take it for a frame.
+    /// Returns the refusal with this reason. The peer gets one refusal, and none at a time when it
+    /// might take it for a frame.
     pub(super) fn refuse<'a>(&mut self, reason: &'a str) -> Option<Message<'a>> {
         match replace(&mut self.step, Listen::Over) {
             Listen::Hears | Listen::Over | Listen::Waits { tcp: true, .. } => None,

@@ -1,56 +1,59 @@
 //! Frames and credits: what each side may send, as plain numbers.
 //!
 //! A frame begins with [`HEAD`] bytes: its kind, an acknowledgement, and credits (docs/wire.md). A
-//! frame of data takes a credit. A frame of credits alone takes none, but there are at most
-//! [`UNACKNOWLEDGED`] of them that the peer has not acknowledged; nor does the end of the data, of
-//! which there is one. So a side that lends room for `n` frames gives `n - RESERVED` credits, and
-//! no frame meets an empty receive queue.
+//! frame of data takes a credit. A frame of credits takes none, but at most [`UNACKNOWLEDGED`] of
+//! them may be unacknowledged by the peer. The frame that ends the data takes none either, and
+//! there is one of it. So a side that posts `n` receives gives `n - RESERVED` credits, and no frame
+//! meets an empty receive queue.
 //!
-//! A write that cannot be sent as a frame of its own begins a frame, and further writes fill it
-//! until it is sent (ADR 0046).
+//! A write that cannot be sent at once as a frame of its own begins a frame, and further writes
+//! fill that frame until it is sent (ADR 0046).
 
 use crate::error::{JobError, Reason};
 
-/// Bytes of a frame before its payload.
+/// The number of bytes of a frame before its payload.
 pub(super) const HEAD: usize = 4;
 
-/// The most frames of credits that the peer has not acknowledged. With one alone a reader that has
-/// woken a writer could not tell it of what it reads until the writer runs.
+/// The maximum number of frames of credits that the peer has not acknowledged. With one frame, a
+/// reader that has woken a writer could not give it further credits until the writer runs.
 const UNACKNOWLEDGED: u8 = 2;
 
-/// Room that is lent and not given as credits: for frames of credits, and for the end.
+/// The number of posted receives that are not given as credits: they are for frames of credits, and
+/// for the end.
 pub(super) const RESERVED: usize = UNACKNOWLEDGED as usize + 1;
 
-/// The most credits that a side may have. A peer that gives more breaks the protocol.
+/// The maximum number of credits that a side may have. A peer that gives more breaks the protocol.
 const MOST: u32 = 1 << 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A part of the stream, of at least one byte.
+    /// At least one byte of the stream.
     Data,
     /// The end of the stream.
     End,
-    /// Credits alone, at least one.
+    /// At least one credit, and no data.
     Credits,
 }
 
 /// One side's account of both directions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
-    /// The most bytes of data that a frame of this side has.
+    /// The maximum number of bytes of data in a frame of this side.
     payload: usize,
-    /// Bytes in the frame that was begun. It is the next one with data that is sent.
+    /// The number of bytes in the frame that was begun. It is the next frame with data that this
+    /// side sends.
     begun: usize,
-    /// Frames with data that this side may send now.
+    /// The number of frames with data that this side may send now.
     credits: u32,
-    /// Frames with data that the peer may send in all, and how many of them were taken.
+    /// The number of frames with data that the peer was allowed to send so far, and the number of
+    /// them that came.
     granted: u64,
     taken: u64,
-    /// The most frames with data that the peer may send before the application reads.
+    /// The maximum number of frames with data that the peer may send before the application reads.
     window: usize,
-    /// Frames of credits that the peer has not acknowledged.
+    /// The number of frames of credits that the peer has not acknowledged.
     unacknowledged: u8,
-    /// Frames of credits that this side has taken, and not acknowledged.
+    /// The number of the peer's frames of credits that this side has not acknowledged.
     owes: u8,
     ended: bool,
 }
@@ -60,8 +63,9 @@ fn nonsense() -> JobError {
 }
 
 impl Flow {
-    /// `frame` and `window`: the length of this side's longest frame, and the most frames with data
-    /// that the peer may send before the application reads.
+    /// Returns an account without credits. `frame` is the length of this side's longest frame, and
+    /// `window` the maximum number of frames with data that the peer may send before the
+    /// application reads.
     pub(super) fn new(frame: usize, window: usize) -> Flow {
         Flow {
             payload: frame - HEAD,
@@ -76,25 +80,25 @@ impl Flow {
         }
     }
 
-    /// Returns whether a frame with data may be sent now.
+    /// Returns true if this side may send a frame with data now.
     pub(super) fn may_send(&self) -> bool {
         self.credits > 0
     }
 
-    /// Frames are no longer than what the peer takes.
+    /// Limits this side's frames to the length that the peer takes.
     pub(super) fn limit(&mut self, frame: usize) {
         self.payload = self.payload.min(frame - HEAD);
     }
 
-    /// Returns the most bytes of data that a frame has.
+    /// Returns the maximum number of bytes of data in a frame.
     pub(super) fn payload(&self) -> usize {
         self.payload
     }
 
-    /// Takes what fits of a write of `len` bytes into the frame that was begun, or begins one with
-    /// a write that is small. Returns how many bytes it has taken; 0 if the write must wait.
+    /// Accounts for a write of `len` bytes into the frame that was begun, or for a small write that
+    /// begins a frame. Returns how many bytes fit; 0 if the write must wait.
     pub(super) fn fill(&mut self, len: usize) -> usize {
-        // What nearly fills a frame is sent from where it lies.
+        // A write that fills more than half of a frame is sent from where its bytes are.
         if self.begun == 0 && len > self.payload / 2 {
             return 0;
         }
@@ -103,7 +107,7 @@ impl Flow {
         taken
     }
 
-    /// Returns how many frames with data may be sent now, and how many of the peer's were taken.
+    /// Returns how many frames with data this side may send now.
     pub(super) fn credits(&self) -> u32 {
         self.credits
     }
@@ -112,21 +116,21 @@ impl Flow {
         self.taken
     }
 
-    /// Returns whether the peer waits for an acknowledgement that must not be given yet, because
-    /// there is room for `lent` frames alone.
+    /// Returns true if the peer waits for an acknowledgement, and `lent` posted receives do not
+    /// allow one.
     pub(super) fn shall_lend(&self, lent: usize) -> bool {
         self.owes > 0 && self.acknowledgeable(lent) == 0
     }
 
-    /// Returns how many frames of credits may be acknowledged now: for each of them the peer may
-    /// send another one, beside all data that was granted and the end.
+    /// Returns how many frames of credits may be acknowledged while `lent` receives are posted. For
+    /// each of them the peer may send another one, beside all data that was granted and the end.
     fn acknowledgeable(&self, lent: usize) -> u8 {
         let taken_up = self.granted + RESERVED as u64 - u64::from(self.owes);
         let room = (self.taken + lent as u64).saturating_sub(taken_up);
         self.owes.min(room.try_into().unwrap_or(u8::MAX))
     }
 
-    /// Returns whether the peer's stream has ended.
+    /// Returns true if the peer has ended its direction of the stream.
     pub(super) fn is_ended(&self) -> bool {
         self.ended
     }
@@ -135,7 +139,7 @@ impl Flow {
     ///
     /// # Errors
     ///
-    /// `PeerNonsense` for more than a side may have.
+    /// `PeerNonsense` if this side would have more credits than a side may have.
     pub(super) fn add(&mut self, credits: u16) -> Result<(), JobError> {
         self.credits += u32::from(credits);
         match self.credits <= MOST {
@@ -144,7 +148,7 @@ impl Flow {
         }
     }
 
-    /// Takes a frame of the peer's.
+    /// Accounts for a frame of the peer, and returns its kind.
     ///
     /// # Errors
     ///
@@ -156,7 +160,7 @@ impl Flow {
         let kind = match (kind, payload.is_empty()) {
             (0, false) => Kind::Data,
             (1, true) => Kind::End,
-            // The first one over a network is as long as a packet.
+            // The first frame of credits over a network is as long as a packet.
             (2, _) if credits > 0 && self.owes < UNACKNOWLEDGED => Kind::Credits,
             _ => return Err(nonsense()),
         };
@@ -172,7 +176,7 @@ impl Flow {
         Ok(kind)
     }
 
-    /// Gives the peer all credits that there is room for, if there is room for `lent` frames.
+    /// Grants the peer all credits that `lent` posted receives allow, and returns how many.
     pub(super) fn grant(&mut self, lent: usize) -> u16 {
         let credits = self.grantable(lent).try_into().unwrap_or(u16::MAX);
         self.granted += u64::from(credits);
@@ -184,8 +188,8 @@ impl Flow {
         all.saturating_sub(self.granted)
     }
 
-    /// Returns whether a frame of credits is to be sent now, if there is room for `lent` frames: if
-    /// the peer has no credit left, or would get half of a window at once.
+    /// Returns true if a frame of credits is due while `lent` receives are posted: if the peer has
+    /// no credit left, or would get at least half of a window at once.
     pub(super) fn shall_grant(&self, lent: usize) -> bool {
         let credits = self.grantable(lent);
         credits > 0
@@ -194,9 +198,9 @@ impl Flow {
             && (self.granted == self.taken || 2 * credits >= self.window as u64)
     }
 
-    /// Returns the head of the next frame, and accounts for it. For data there is a credit; a frame
-    /// that was begun is the next one. It acknowledges the peer's frames of credits once there is
-    /// room for others.
+    /// Returns the head of the next frame, and accounts for that frame. For data the caller has
+    /// checked that there is a credit; if a frame was begun, it is that one. The head acknowledges
+    /// the peer's frames of credits as far as `lent` posted receives allow others.
     pub(super) fn head(&mut self, kind: Kind, lent: usize) -> [u8; HEAD] {
         let [high, low] = self.grant(lent).to_be_bytes();
         let acknowledges = self.acknowledgeable(lent);

@@ -1,4 +1,4 @@
-//! A peer that asks a listener for a stream: what it wants, and whether it gets one.
+//! A peer that asks a listener for a stream, and the answer that the application gives it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(super) use meeting::hear;
 const GRANT: &str = "Incoming::accept";
 const REFUSE: &str = "Incoming::refuse";
 
-/// How the peer has asked.
+/// The way by which the peer has asked.
 enum Way {
     Exchange(Meeting),
     Cm(Asked),
@@ -82,10 +82,10 @@ impl Incoming {
         }
     }
 
-    /// Returns how the bytes of its stream would travel, as far as it is known now: not by RDMA if
-    /// the peer has none, or has a device of another kind. Then it is refused by
-    /// [`accept`](Incoming::accept) if either side demands RDMA. RDMA may fail yet: the stream's
-    /// [`transport`](RdmaStream::transport) says what became of it.
+    /// Returns the transport that the stream would have, as far as it is known now. It is not RDMA
+    /// if the peer has none, or has a device of another kind; then [`accept`](Incoming::accept)
+    /// refuses the peer if either side demands RDMA. The sides may still fail to connect by RDMA:
+    /// the stream's [`transport`](RdmaStream::transport) says which transport it has.
     pub fn transport(&self) -> StreamTransport {
         match &self.way {
             Way::Exchange(meeting) => meeting.transport(),
@@ -93,7 +93,7 @@ impl Incoming {
         }
     }
 
-    /// Connects to the peer, and tells it `data`, of at most 16 KiB, or 164 bytes by rdma_cm.
+    /// Connects to the peer, and sends it `data`, of at most 16 KiB, or 164 bytes by rdma_cm.
     ///
     /// # Errors
     ///
@@ -141,7 +141,7 @@ impl Incoming {
                 let (path, transport) = (stream.path(), stream.transport());
                 debug!(target: "tokio_doca::stream", %peer, ?transport, path, "accepted");
             }
-            // At debug: strangers decide how often they come.
+            // At debug, since strangers decide how often they come.
             Err(error) if error.kind() == ErrorKind::TimedOut => {
                 debug!(target: "tokio_doca::stream", %peer, %error, "timed out");
             }
@@ -164,8 +164,8 @@ impl Incoming {
         }
     }
 
-    /// Refuses the peer: its connect fails with this reason, of which it gets 512 bytes, or 146
-    /// by rdma_cm.
+    /// Refuses the peer: its connect fails with this reason, of which it gets the first 512 bytes,
+    /// or 146 by rdma_cm.
     ///
     /// # Errors
     ///
@@ -195,7 +195,7 @@ impl Incoming {
 }
 
 impl Way {
-    /// Tells a peer that cannot be accepted, if it waits.
+    /// Sends the reason to a peer that cannot be accepted, if the peer waits for an answer.
     fn say_refusal(&mut self, reason: &str) {
         let meeting = match self {
             Way::Exchange(meeting) => meeting,
@@ -205,13 +205,13 @@ impl Way {
             }
         };
         if let Some(refusal) = meeting.state.refuse(reason) {
-            // A short message: the socket takes it at once, or the peer does not read.
+            // The message is short: if the socket does not take it at once, the peer does not read.
             let refuse = meeting.exchange.say(refusal);
             _ = futures::FutureExt::now_or_never(refuse);
         }
     }
 
-    /// Returns true if the peer was neither accepted nor told why not.
+    /// Returns true if the peer was neither accepted nor refused.
     fn waits(&self) -> bool {
         match self {
             Way::Exchange(meeting) => meeting.state.is_asked() && !meeting.state.is_done(),
@@ -220,19 +220,20 @@ impl Way {
     }
 }
 
-/// Returns what is sent to a peer that cannot be accepted. A stranger learns nothing of this host.
+/// Returns the text that is sent to a peer that cannot be accepted. From it a stranger learns
+/// nothing about this host.
 fn refusal(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Full | ErrorKind::NoMemory => BUSY,
         ErrorKind::Shutdown => DRAINS,
-        // A blob of another kind is one of these.
+        // A blob of another kind of device has one of these kinds.
         ErrorKind::NotSupported | ErrorKind::InvalidValue => NO_RDMA,
         _ => CANNOT_CONNECT,
     }
 }
 
-/// The peer has closed its endpoint or its socket before it was connected. What is wrong on this
-/// side is said as it is.
+/// Rewrites the error of a peer that has closed its endpoint or its socket before it was connected.
+/// Errors of this side stay as they are.
 fn gave_up(error: Error) -> Error {
     let is_the_peers = matches!(
         error.kind(),
@@ -249,7 +250,7 @@ fn gave_up(error: Error) -> Error {
 }
 
 impl Drop for Incoming {
-    /// Counts a peer that was neither accepted nor told why not.
+    /// Counts a peer that was neither accepted nor refused.
     fn drop(&mut self) {
         if self.way.waits() {
             self.net.guests.count(|stats| stats.refused += 1);
@@ -257,7 +258,7 @@ impl Drop for Incoming {
             log(|| debug!(target: "tokio_doca::stream", %peer, "refused"));
         }
         if let Way::Cm(asked) = &mut self.way {
-            // In words that no other program says.
+            // The empty text is in this library's form, which no other program sends.
             asked.refuse("");
         }
     }

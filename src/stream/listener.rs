@@ -1,4 +1,5 @@
-//! The side that listens: peers that have connected to its socket, and what they want.
+//! The side that listens: it takes the peers that connect to its socket, and reads what they ask
+//! for.
 
 use std::fmt;
 use std::future::Future;
@@ -55,18 +56,18 @@ const ACCEPT: &str = "RdmaListener::accept";
 /// # }
 /// ```
 ///
-/// Peers are heard while somebody awaits [`accept`](RdmaListener::accept), and wait until then.
-/// Several tasks may await it: one that is polled gets the next peer. The streams that it has
-/// accepted outlive a listener. The path of a Unix socket stays when the listener is dropped:
-/// remove it before you bind it again.
+/// The listener serves its peers while a task awaits [`accept`](RdmaListener::accept); until then
+/// they wait. Several tasks may await it: one of those that are polled gets the next peer. Streams
+/// that were accepted outlive their listener. The path of a Unix socket stays when the listener is
+/// dropped: remove it before you bind it again.
 pub struct RdmaListener {
     net: Arc<Net>,
     addr: StreamAddr,
     tcp: Option<SocketAddr>,
     cm: Option<CmListener>,
-    /// True if `accept` looks for peers of rdma_cm first: if the last peer came to the socket.
+    /// True if `accept` takes a peer of rdma_cm first, because the last peer came to the socket.
     cm_first: AtomicBool,
-    /// The log says that there will be no more of them.
+    /// The log has the event which says that no more peers will come by rdma_cm.
     cm_over: Once,
     arrivals: Polled<Arrivals>,
 }
@@ -95,8 +96,8 @@ impl RdmaListener {
         StreamOptions::new().bind(device, workq, addr).await
     }
 
-    /// Listens on a TCP socket that listens already, with the default [`StreamOptions`]: one that a
-    /// service manager has opened, or a process before this one.
+    /// Listens on a TCP socket that listens already, with the default [`StreamOptions`]. A service
+    /// manager may have opened it, or the process that ran before this one.
     ///
     /// ```
     /// # use tokio_doca::{Device, WorkQ, stream::RdmaListener};
@@ -125,7 +126,7 @@ impl RdmaListener {
         StreamOptions::new().from_std(device, workq, socket)
     }
 
-    /// Returns where it listens, with the port that the system has chosen.
+    /// Returns the address at which it listens, with the port that the system has chosen.
     pub fn local_addr(&self) -> &StreamAddr {
         &self.addr
     }
@@ -135,17 +136,18 @@ impl RdmaListener {
         self.tcp
     }
 
-    /// Returns what has become of its peers so far. Always on.
+    /// Returns the counts of its peers so far. They are always kept.
     pub fn stats(&self) -> ListenerStats {
         self.net.guests.stats()
     }
 
-    /// Waits for the next peer that asks for a stream. Nothing is granted yet: see
-    /// [`Incoming::accept`] and [`Incoming::refuse`], which a task of each peer calls, so that one
-    /// that is slow holds up no other.
+    /// Waits for the next peer that asks for a stream. The stream begins with [`Incoming::accept`];
+    /// [`Incoming::refuse`] refuses the peer. Call them in a task for each peer, so that a slow
+    /// peer delays no other.
     ///
-    /// What goes wrong with one peer is no error of this call. While this process has no descriptor
-    /// or memory for a peer, it waits, tries again every 100 ms, and tells `tracing`.
+    /// A failure of one peer is no error of this call. While this process has no descriptor or
+    /// memory for a peer, the call waits, tries again every 100 ms, and writes an event to
+    /// `tracing`.
     ///
     /// # Errors
     ///
@@ -166,7 +168,7 @@ impl RdmaListener {
         };
         let by_cm = pin!(self.accept_by_cm(cm, &runtime));
         let by_socket = pin!(self.arrivals.wait(|| self.poll_socket(&runtime)));
-        // Peers of one kind do not hold up those of the other one.
+        // The peers of the socket and those of rdma_cm take turns.
         let cm_first = self.cm_first.load(SeqCst);
         let each: [Pin<&mut (dyn Future<Output = _> + Send)>; 2] = match cm_first {
             true => [by_cm, by_socket],
@@ -179,7 +181,7 @@ impl RdmaListener {
         came.factor_first().0
     }
 
-    /// Polls for a peer that comes to the socket.
+    /// Polls for a peer that has connected to the socket and sent its hello.
     fn poll_socket(&self, runtime: &Handle) -> Poll<Result<Incoming>> {
         let (came, unlogged, lost) = self.arrivals.poll(|arrivals, cx| {
             let came = arrivals.poll(cx, &self.net, runtime);
@@ -200,7 +202,7 @@ impl RdmaListener {
         came
     }
 
-    /// Counts a peer that has not become an `Incoming`.
+    /// Counts and logs a peer that has not become an `Incoming`.
     fn lost(&self, peer: &Peer, error: &Error) {
         self.net.guests.count(|stats| match error.kind() {
             ErrorKind::TimedOut => stats.timed_out += 1,
@@ -214,9 +216,9 @@ impl RdmaListener {
         });
     }
 
-    /// Ends the server in order: accepts nobody any more, has the
-    /// [`draining`](super::RdmaStream::draining) of its streams end, and waits until all streams that it
-    /// has accepted are closed, but for `limit` at most. Returns how many are left then.
+    /// Ends the server in order: accepts no more peers, completes the
+    /// [`draining`](super::RdmaStream::draining) of its streams, and waits until all streams that
+    /// it has accepted are closed, for `limit` at most. Returns how many are still open.
     ///
     /// A stream is closed once it was dropped and its end was sent, or its
     /// [`linger`](super::StreamOptions::linger) has completed. Streams that are left stay usable:
@@ -264,8 +266,8 @@ impl RdmaListener {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the listener, and waits for no stream. The streams are notified in
-    /// the first poll.
+    /// Dropping the future drops the listener, and waits for no stream. The first poll notifies the
+    /// streams.
     pub async fn drain(self, limit: Duration) -> usize {
         let RdmaListener {
             net,
@@ -274,7 +276,7 @@ impl RdmaListener {
             addr,
             ..
         } = self;
-        // What listens, and the peers that have said nothing.
+        // This drops the sockets that listen, and the peers that have sent nothing.
         drop((arrivals, cm));
         let left = net.guests.drain(limit).await;
         log(|| debug!(target: "tokio_doca::stream", %addr, left, "drained"));

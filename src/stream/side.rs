@@ -1,6 +1,6 @@
-//! One side of a connection that is to be made: the connector dials and introduces itself, the
-//! listener contacts nobody and waits for that (ADR 0043). And what the sides of one listener or
-//! connector have in common: their memory, and how they meet.
+//! One side of a connection in the making: the connector dials and introduces itself, and the
+//! listener contacts no peer but waits for that (ADR 0043). Here is also what the sides of one
+//! listener or connector share: their memory, and the exchange.
 
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
@@ -29,26 +29,27 @@ pub(super) use memory::Place;
 use net::is_of_rdma;
 pub(super) use net::{Net, fell_back, no_rdma};
 
-/// The call of a connector.
+/// The name of the connector's call in errors.
 pub(super) const CONNECT: &str = "RdmaConnector::connect";
 
-/// One side of a connection that is to be made.
+/// One side of a connection in the making.
 pub(super) struct Side {
     pub(super) core: Box<Core>,
     pub(super) wakers: Arc<Wakers>,
-    /// Of its memory: for what it receives, and for what it sends.
+    /// The pools of its memory: one to receive, and one to send.
     pools: (BufPool, BufPool),
 }
 
 impl Side {
-    /// Returns what the other side connects with. A listener asks once it listens: its address is
-    /// one of the connector's subnet.
+    /// Returns the blob with which the other side connects. A listener calls this once it listens
+    /// for the connector, since its address is then one in the connector's subnet.
     pub(super) fn blob(&self, op: &'static str) -> Result<Vec<u8>> {
         let blob = self.core.rdma().export();
         blob.map_err(|error| error.with_call(op))
     }
 
-    /// Returns the credits of a listener's offer. Over a network its first frame gives them.
+    /// Returns the credits of a listener's offer. Over a network, the listener's first frame
+    /// carries them instead.
     pub(super) fn first_credits(&mut self) -> u16 {
         match self.path() {
             Some(_) => 0,
@@ -56,7 +57,7 @@ impl Side {
         }
     }
 
-    /// Gives the connection up, and returns what another one begins with.
+    /// Gives up the connection, and returns the memory with which another one begins.
     pub(super) fn into_place(self) -> Place {
         let (receives, sends) = self.pools;
         Place {
@@ -66,7 +67,7 @@ impl Side {
         }
     }
 
-    /// How it reaches the other side; `None` without a network.
+    /// Returns the path to the other side; `None` without a network.
     pub(super) fn path(&self) -> Option<Path> {
         self.core.rdma().path()
     }
@@ -83,17 +84,17 @@ impl Side {
         self.begin(op, offer.frame, offer.credits)
     }
 
-    /// Takes the connector as the peer, and contacts nobody.
+    /// Accepts the connector as the peer, and contacts no one itself.
     pub(super) async fn listen(&mut self, op: &'static str, offer: Offer<'_>) -> Result<()> {
         let listen = self.core.rdma().listen(offer.blob);
         listen.await.map_err(|error| not_met(op, error))?;
-        // Its first frame gives credits, and nothing that comes before it.
+        // The connector's first frame gives the credits; its offer gives none.
         self.begin(op, offer.frame, 0)
     }
 
-    /// Has the first frames pass: the connector's, which proves to the listener that it has come (a
-    /// stranger can say on the socket that it is connected), and over a network the listener's
-    /// after it. They are as long as a packet, so that all others pass as well.
+    /// Sends and receives the first frames: the connector's proves to the listener that the peer
+    /// has come, since a stranger could say so on the socket. Over a network the listener's frame
+    /// follows. Both are as long as a packet, so that all later frames pass as well.
     pub(super) async fn pass(&mut self, op: &'static str) -> Result<()> {
         let (path, dials, core) = (self.path(), op == CONNECT, &mut self.core);
         let passed = match path {
@@ -123,24 +124,23 @@ impl Side {
         })
     }
 
-    /// Returns the error of a side whose first frame waits for memory that other streams have: that
-    /// is no word on the path.
+    /// Returns the error of a side whose first frame waits for memory that other streams have. It
+    /// says nothing about the path.
     pub(super) fn held_up(&self, op: &'static str) -> Option<Error> {
         let waits = self.path().is_some() && self.core.is_held_up(op == CONNECT);
         let text = "the frames of other streams have all memory or slots of the WorkQ: try again";
         waits.then(|| Error::new(ErrorKind::Full, op, text))
     }
 
-    /// Begins, with the longest frame that the other side takes, and the first credits that it
-    /// gives.
+    /// Begins with the length of the longest frame that the other side takes, and with the first
+    /// credits that it gives.
     pub(super) fn begin(&mut self, op: &'static str, frame: u32, credits: u16) -> Result<()> {
         let begun = self.core.begin(frame as usize, credits);
         begun.map_err(|error| Error::from(error.of_stream()).with_call(op))
     }
 }
 
-/// Returns why a side does not meet the other one, in the words of a stream, whose user has no
-/// blob.
+/// Rewrites an error of connecting in the words of a stream, whose user has no blob.
 fn not_met(op: &'static str, error: Error) -> Error {
     use ErrorKind::{ConnectionAborted, ConnectionReset, InvalidValue};
     let text = match error.kind() {
@@ -156,7 +156,7 @@ fn not_met(op: &'static str, error: Error) -> Error {
     Error::new(error.kind(), op, text)
 }
 
-/// Returns what nothing passes on a path means.
+/// Returns the error for a path that carries no frames.
 pub(super) fn not_passed(op: &'static str, kind: ErrorKind, why: &str, path: Path) -> Error {
     let text = format!(
         "{why}; the path is {path}, and StreamOptions::transport, or without rdma_cm gid_index, \
@@ -165,7 +165,7 @@ pub(super) fn not_passed(op: &'static str, kind: ErrorKind, why: &str, path: Pat
     Error::new(kind, op, text)
 }
 
-/// Returns true if it is ready, and well.
+/// Returns true if the poll is ready without an error.
 fn ready_ok(polled: Poll<Result<(), JobError>>) -> Result<bool, JobError> {
     match polled {
         Poll::Ready(outcome) => outcome.map(|()| true),
@@ -181,18 +181,18 @@ fn ready_ok(polled: Poll<Result<(), JobError>>) -> Result<bool, JobError> {
 ///
 /// # Panics
 ///
-/// As Tokio does, if it has no I/O or no time: before anything is begun.
+/// As Tokio does, if the runtime has no I/O or no time. Nothing was begun then.
 pub(super) fn runtime(op: &'static str) -> Result<Handle> {
     let runtime = channel::runtime(op)?;
     drop(tokio::time::sleep(Duration::ZERO));
     Ok(runtime)
 }
 
-/// Does something with the addresses of a host, until it is done with one of them.
+/// Calls a function with each address of a host, until it succeeds with one.
 ///
 /// # Errors
 ///
-/// `NotFound` if the name has no address; what it was not done with the last one for.
+/// `NotFound` if the name has no address; otherwise the error of the last address.
 pub(super) async fn each_address<T>(
     op: &'static str,
     name: &str,
@@ -209,8 +209,8 @@ pub(super) async fn each_address<T>(
     done.unwrap_or_else(|| Err(none(&"the resolver knows none")))
 }
 
-/// The same with these addresses. Each has its share of the time, so that one that is silent leaves
-/// some to the others.
+/// Calls a function with each of these addresses. Each gets a share of the time, so that a silent
+/// address leaves time for the others.
 async fn first_of<T>(
     op: &'static str,
     addrs: &[SocketAddr],
@@ -232,20 +232,20 @@ async fn first_of<T>(
     last
 }
 
-/// Who has met whom, and the runtime of their stream.
+/// The peer of a stream, this side's address, and the runtime of the stream.
 pub(super) struct Met {
     pub(super) peer: Peer,
     pub(super) local: Option<SocketAddr>,
     pub(super) runtime: Handle,
 }
 
-/// The socket on which an exchange continues, and what was read of it.
+/// The socket of an exchange, and the bytes that were read from it.
 pub(super) struct Exchange {
     pub(super) op: &'static str,
     pub(super) socket: Arc<Socket>,
     inbox: Inbox,
     pub(super) runtime: Handle,
-    /// This side may continue over the socket.
+    /// True if the stream may continue over the socket.
     pub(super) may_tcp: bool,
 }
 
@@ -268,7 +268,7 @@ impl Exchange {
         }
     }
 
-    /// Returns the address of this side at which the two have met.
+    /// Returns this side's address on the socket.
     fn local_ip(&self) -> Option<IpAddr> {
         let local = self.socket.local_addr();
         local.map(|addr| addr.ip().to_canonical())
@@ -292,7 +292,7 @@ impl Exchange {
         self.error(ErrorKind::ConnectionAborted, text)
     }
 
-    /// Returns what was read of the socket, and not heard.
+    /// Returns the bytes that were read from the socket and are no message of the exchange.
     pub(super) fn take_inbox(&mut self) -> Inbox {
         std::mem::replace(&mut self.inbox, Inbox::new(LEN_MAX, 1))
     }
@@ -312,7 +312,7 @@ impl Exchange {
     pub(super) fn over(&self, over: Over<'_>) -> Error {
         let kind = match over {
             Over::Wrong(Wrong::Version(_)) => ErrorKind::UnsupportedVersion,
-            // A stranger's words choose nothing for a listener.
+            // A stranger's words do not decide the kind of a listener's error.
             _ if self.op != CONNECT => ErrorKind::ConnectionAborted,
             Over::Refused(reason) => refused(reason),
             _ => ErrorKind::ConnectionAborted,
@@ -321,14 +321,14 @@ impl Exchange {
     }
 }
 
-/// Returns the kind of a connector's error of what its listener says.
+/// Returns the kind of a connector's error for the reason that its listener has sent.
 pub(super) fn refused(reason: &str) -> ErrorKind {
     match reason {
         BUSY => ErrorKind::Full,
         DRAINS => ErrorKind::Shutdown,
         NO_RDMA => ErrorKind::NotSupported,
         CANNOT_CONNECT => ErrorKind::ConnectionAborted,
-        // By the application.
+        // The application's own reason.
         _ => ErrorKind::NotPermitted,
     }
 }

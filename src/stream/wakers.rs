@@ -1,4 +1,5 @@
-//! The tasks of a stream: one that reads, one that writes, and its own two (`stream/rest.rs`).
+//! The wakers of a stream's tasks: the one that reads, the one that writes, and the stream's own
+//! two (`stream/rest.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,18 +9,19 @@ use futures::task::AtomicWaker;
 
 use crate::sync::{Mutex, lock, wake};
 
-/// Who waits. As a waker it wakes all: what a stream waits for may be for each of them.
+/// The tasks that wait. As a waker it wakes all of them, since each event of a stream may concern
+/// each task.
 #[derive(Default)]
 pub(super) struct Wakers {
     pub(super) reader: AtomicWaker,
     pub(super) writer: AtomicWaker,
-    /// The stream's own tasks have something to do.
+    /// The stream's own tasks have something to send.
     pub(super) has_rest: AtomicBool,
     tasks: Mutex<[OwnTask; 2]>,
 }
 
-/// What a task of the stream itself registers with. A task whose place another one has taken may
-/// still be polled: it keeps its own.
+/// The registration of one of the stream's own tasks. A task that was replaced by another one may
+/// still be polled, so it keeps a registration of its own.
 pub(super) type OwnTask = Arc<AtomicWaker>;
 
 impl Wakers {
@@ -47,7 +49,7 @@ impl Wakers {
         wakers.into_iter().flatten().for_each(wake);
     }
 
-    /// Returns what another task registers with, which has this place from now on.
+    /// Returns the registration for a new task, which replaces the task with this number.
     pub(super) fn next_task(&self, place: usize) -> OwnTask {
         let task = OwnTask::default();
         let last = std::mem::replace(&mut lock(&self.tasks)[place], Arc::clone(&task));
@@ -64,7 +66,7 @@ impl Wake for Wakers {
     fn wake_by_ref(self: &Arc<Self>) {
         self.wake_reader();
         self.wake_writer();
-        // The party that sets it looks after that for what this wakes for.
+        // The task that sets the flag checks afterwards for the events that this wakes for.
         if self.has_rest.load(Ordering::Relaxed) {
             self.wake_tasks(None);
         }

@@ -1,4 +1,4 @@
-//! What two sides say to each other before they are connected (docs/wire.md). Each message is a
+//! The messages of the exchange, before two sides are connected (docs/wire.md). Each message is a
 //! frame of a [`Channel`](crate::channel)'s codec: a length of four bytes, and these bytes.
 
 use std::fmt;
@@ -8,54 +8,57 @@ const MAGIC: [u8; 4] = *b"TDST";
 /// The version of the exchange and of the frames of a stream.
 pub(super) const VERSION: u8 = 2;
 
-/// The most bytes that the application may add.
+/// The maximum number of bytes of the application's data.
 pub(super) const DATA_MAX: usize = 16 << 10;
 
-/// The longest reason of a refusal.
+/// The maximum length of the reason of a refusal, in bytes.
 const REASON_MAX: usize = 512;
 
-/// The least that a side may take as its longest frame: each frame with data costs both sides.
+/// The minimum length of a side's longest frame, since each frame with data costs both sides.
 pub(super) const FRAME_MIN: u32 = 64;
 
-/// What a side tells a peer with which it cannot connect. Its own error has the reason.
+/// The refusal of a peer with which a side cannot connect. The side's own error has the reason.
 pub(super) const CANNOT_CONNECT: &str = "cannot connect";
 
-/// What a listener tells a peer for which it has no memory, and one that comes too late.
+/// The refusals of a peer for which a listener has no memory, and of one that comes when the
+/// listener drains.
 pub(super) const BUSY: &str = "all streams are in use";
 pub(super) const DRAINS: &str = "the listener drains";
 
-/// What a side tells a peer if one of them demands RDMA, and they have none in common.
+/// The refusal if one side demands RDMA, and the two have none in common.
 pub(super) const NO_RDMA: &str = "there is no RDMA between both sides, and one of them demands it";
 
-/// Of the flags of an offer: this side may continue over the connection of the exchange.
+/// The flag of an offer which says that the stream may continue over the connection of the
+/// exchange.
 pub(super) const MAY_TCP: u16 = 1;
 
-/// The longest message: an offer with all bytes of the application's.
+/// The maximum length of a message, in bytes: an offer with the longest data.
 pub(super) const LEN_MAX: usize = 16 + 1024 + DATA_MAX;
 
-/// What each side says first by rdma_cm, after the greeting of two Rdmas.
+/// The first bytes of each side's private data by rdma_cm, after the greeting of two Rdmas.
 const CM_HEAD: [u8; 2] = [b'S', VERSION];
 
-/// The longest reason by rdma_cm.
+/// The maximum length of a reason by rdma_cm, in bytes.
 const CM_REASON_MAX: usize = 146;
 
-/// The most bytes of the application's by rdma_cm: of a connector, and of a listener.
+/// The maximum number of bytes of the application's data by rdma_cm: of a connector, and of a
+/// listener.
 pub(super) const CM_HELLO_MAX: usize = 24;
 pub(super) const CM_WELCOME_MAX: usize = 164;
 
-/// What a side offers to connect with.
+/// A side's offer to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Offer<'a> {
-    /// The longest frame that it takes, with its head.
+    /// The length of the longest frame that the side takes, with the head.
     pub(super) frame: u32,
-    /// Frames with data that it takes at first. The connector's are in its first frame.
+    /// The first credits. Those of a connector are in its first frame instead.
     pub(super) credits: u16,
-    /// [`MAY_TCP`]; the others are reserved: 0, and not looked at.
+    /// [`MAY_TCP`]. The other bits are reserved: a side sends 0, and ignores them.
     pub(super) flags: u16,
-    /// What the other side's `Rdma` connects with. Nothing if the stream is to continue over the
-    /// connection of the exchange.
+    /// The blob with which the other side's `Rdma` connects. It is empty if the stream is to
+    /// continue over the connection of the exchange.
     pub(super) blob: &'a [u8],
-    /// Bytes of the application's.
+    /// The application's data.
     pub(super) data: &'a [u8],
 }
 
@@ -66,11 +69,11 @@ pub(super) enum Message<'a> {
     Welcome(Offer<'a>),
     /// The connector is connected.
     Ready,
-    /// The side that says it does not connect; the reason is for people.
+    /// The side does not connect. The reason is for people.
     Refusal(&'a str),
 }
 
-/// Why bytes are no message.
+/// The reason why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wrong {
     /// The peer's version.
@@ -91,7 +94,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// Returns as many characters of a reason as have `most` bytes.
+/// Returns the first characters of a reason that have at most `most` bytes.
 fn cut(reason: &str, most: usize) -> &str {
     let mut ends = (0..=reason.len().min(most)).rev();
     let end = ends.find(|&end| reason.is_char_boundary(end));
@@ -140,8 +143,7 @@ impl Message<'_> {
 }
 
 impl Offer<'_> {
-    /// Returns whether the stream is to continue over the connection of the exchange, and whether
-    /// it may.
+    /// Returns true if the stream is to continue over the connection of the exchange.
     pub(super) fn is_tcp(&self) -> bool {
         self.blob.is_empty()
     }
@@ -168,13 +170,13 @@ impl Offer<'_> {
     }
 }
 
-/// Returns what rdma_cm carries of a side: the longest frame that it takes, and the application's
-/// bytes.
+/// Returns the private data of a side for rdma_cm: the length of the longest frame that it takes,
+/// and the application's data.
 pub(super) fn cm_offer(frame: usize, data: &[u8]) -> Vec<u8> {
     [&CM_HEAD, &(frame as u32).to_be_bytes()[..], data].concat()
 }
 
-/// Returns the frame and the application's bytes of the other side.
+/// Returns the frame length and the application's data of the other side.
 pub(super) fn parse_cm_offer(bytes: &[u8]) -> Result<(u32, &[u8]), Wrong> {
     let (frame, data) = cm_rest(bytes)?.split_first_chunk().ok_or(Wrong::Nonsense)?;
     let frame = u32::from_be_bytes(*frame);
@@ -184,7 +186,7 @@ pub(super) fn parse_cm_offer(bytes: &[u8]) -> Result<(u32, &[u8]), Wrong> {
     }
 }
 
-/// Returns what rdma_cm carries of a listener that refuses, with as much of the reason as fits.
+/// Returns the private data of a listener that refuses, with as much of the reason as fits.
 pub(super) fn cm_refusal(reason: &str) -> Vec<u8> {
     [&CM_HEAD, cut(reason, CM_REASON_MAX).as_bytes()].concat()
 }
@@ -193,7 +195,7 @@ pub(super) fn parse_cm_refusal(bytes: &[u8]) -> Result<&str, Wrong> {
     std::str::from_utf8(cm_rest(bytes)?).map_err(|_| Wrong::Nonsense)
 }
 
-/// Returns what is behind the magic and the version.
+/// Returns the bytes behind the magic and the version.
 fn cm_rest(bytes: &[u8]) -> Result<&[u8], Wrong> {
     match bytes {
         [magic, VERSION, rest @ ..] if *magic == CM_HEAD[0] => Ok(rest),

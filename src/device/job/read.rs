@@ -15,7 +15,7 @@ pub(super) const BOUNCE: usize = 4096;
 ///
 /// # Safety
 ///
-/// The memory is valid, and leased for reading. Unless it is `shared`, nobody writes it.
+/// The memory is valid, and leased for reading. Unless it is `shared`, it is not written meanwhile.
 pub(super) unsafe fn read(
     src: &Segments,
     shared: bool,

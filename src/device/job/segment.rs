@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 
 /// A piece of registered memory.
 ///
-/// The party that is lent a Segment reads and writes its bytes, so safe code cannot make one, but
+/// A device that is lent a Segment reads and writes its bytes, so safe code cannot make one, but
 /// for a part of another ([`Segment::part`]):
 ///
 /// ```compile_fail,E0451

@@ -1,4 +1,4 @@
-//! Who may do what with an Mmap: the seven flags of DOCA and their rules.
+//! The access that an Mmap grants: the seven flags of DOCA, and their rules.
 
 use crate::error::{Error, ErrorKind, Result};
 

@@ -208,7 +208,7 @@ pub unsafe trait Endpoint: Submit {
     /// then, or Error if there is no way back but a reset.
     fn connect(&self, blob: &[u8], deadline: Instant) -> Result<()>;
 
-    /// Takes the Endpoint that was exported so as its peer, and contacts nobody: a stranger may
+    /// Takes the Endpoint that was exported so as its peer, and contacts no one: a stranger may
     /// have made the blob. The peer [`dial`](Endpoint::dial)s. It does not wait for that; it may
     /// block as long as its own device does. The state turns to Connected once the peer has come,
     /// and [`EndpointConfig::changed`] is called then; a device that cannot see that, such as an
@@ -258,8 +258,8 @@ pub unsafe trait Endpoint: Submit {
 
     /// Posts receives, up to `recv_queue_size` of them, in order, until one is refused. They are
     /// taken in the states Init and Connected, and refused with [`JobError::flushed`] in the state
-    /// Error. Those that are refused were never the device's, and are not tried again, whatever
-    /// the reason is. With [`EndpointConfig::pooled_room`] nobody calls it.
+    /// Error. Those that are refused were never the device's, and are not tried again, whatever the
+    /// reason is. With [`EndpointConfig::pooled_room`] the crate does not call it.
     ///
     /// # Safety
     ///
@@ -313,6 +313,6 @@ pub unsafe trait Endpoint: Submit {
     ///
     /// # Safety
     ///
-    /// `keep` keeps the memory of all receives that are posted, and nobody posts any more.
+    /// `keep` keeps the memory of all receives that are posted, and no thread posts any more.
     unsafe fn retire(&self, keep: KeepAlive);
 }

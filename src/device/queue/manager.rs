@@ -21,8 +21,8 @@ pub struct CmOptions {
     pub deadline: Instant,
 }
 
-/// Is called once, on any thread, with what the peer's application said. It wakes whoever waits,
-/// and does nothing else.
+/// Is called once, on any thread, with what the peer's application said. It wakes the task that
+/// waits, and does nothing else.
 pub type CmAnswer = Box<dyn FnOnce(Result<Vec<u8>>) + Send>;
 
 /// Is called with each request, on any thread, and with an error once there will be none. As a
@@ -36,7 +36,7 @@ pub trait CmListening: Send + Sync {
     fn local_addr(&self) -> SocketAddr;
 }
 
-/// A connection that a peer has asked for, and that nobody has accepted or refused. Dropping it
+/// A connection that a peer has asked for, and that was neither accepted nor refused. Dropping it
 /// refuses.
 pub trait CmOffer: Any + Send + Sync {
     /// Returns the peer's address.
@@ -49,7 +49,7 @@ pub trait CmOffer: Any + Send + Sync {
     /// Returns true if the peer is a program without this library.
     fn is_foreign(&self) -> bool;
 
-    /// Refuses, and tells the peer's application why. It does not wait.
+    /// Refuses the peer, and sends its application the reason. It does not wait.
     ///
     /// # Errors
     ///

@@ -93,10 +93,10 @@ pub unsafe trait Queue: Submit {
     /// Returns whether `reap` would find something. A queue that cannot tell returns `true`.
     ///
     /// Operations in busy mode call it up to 32 times in each poll, so an answer of `false` should
-    /// cost little more than reading the words that the device writes: about 50
-    /// instructions, and no system call. It waits for no lock that is held for long. It may keep
-    /// what it finds for the next `reap` or `arm`, one of which whoever is told `true` calls. It is
-    /// a hint: while another thread calls the queue it may return either.
+    /// cost little more than reading the words that the device writes: about 50 instructions, and
+    /// no system call. It waits for no lock that is held for long. It may keep what it finds for
+    /// the next `reap` or `arm`, one of which a caller that gets `true` calls. It is a hint: while
+    /// another thread calls the queue it may return either.
     fn ready(&self) -> bool {
         true
     }
@@ -165,7 +165,7 @@ pub unsafe trait Queue: Submit {
     ///
     /// # Safety
     ///
-    /// `outstanding` is exact, `keep` keeps the memory of those Jobs, and nobody submits or reaps
-    /// any more.
+    /// `outstanding` is exact, `keep` keeps the memory of those Jobs, and no thread submits or
+    /// reaps any more.
     unsafe fn retire(&self, keep: KeepAlive, outstanding: usize);
 }

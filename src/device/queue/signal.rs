@@ -31,7 +31,7 @@ impl Signal {
 }
 
 impl Signal {
-    /// Makes the event handle quiet, until somebody rings again: one system call.
+    /// Makes the event handle unreadable until the next signal: one system call.
     pub(crate) fn quiet(&self) {
         // Nothing rang, then.
         let _ = self.0.read();

@@ -67,8 +67,8 @@ pub struct Transport {
     /// `ack_timeout` times 1 more than `retry_count`, for which adapters may take four times as
     /// long. After a job or a message the first question may be up to 1 s later. Lower it where a
     /// second counts, and raise it for thousands of idle connections. Peers that are not of this
-    /// library are not asked. Over iWARP, whose transport gives nobody up, a probe has twice the
-    /// time of the tries.
+    /// library are not asked. Over iWARP, whose transport never gives a peer up, a probe has twice
+    /// the time of the tries.
     pub probe_interval: Option<Duration>,
     /// The maximum number of bytes of a send or write that travel inside the request, so that the
     /// adapter need not fetch them. Defaults to 128. It is halved until the adapter takes it.

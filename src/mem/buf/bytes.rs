@@ -95,8 +95,8 @@ impl Buf {
     /// Returns the data as [`Bytes`], without a copy.
     ///
     /// The `Bytes` is a reader of the Buf like a guard: until the last clone or slice of it has
-    /// gone, whoever wants to write the Buf by another handle is refused (`InUse`), and its element
-    /// does not go home.
+    /// gone, a write to the Buf by another handle is refused (`InUse`), and its element does not go
+    /// home.
     ///
     /// ```
     /// # use tokio_doca::{BufPool, Device, Mmap};

@@ -1,4 +1,5 @@
-//! The descriptor behind every Buf: where its bytes are, its rooms, and who holds it.
+//! The descriptor behind every Buf: where its bytes are, its headroom, data and tailroom, and the
+//! count of its holders.
 //!
 //! ```text
 //! head          data           data + data_len        head + len
@@ -7,7 +8,7 @@
 //!
 //! Invariants: `data + data_len <= len`. The rooms are written under the write Lease only, and read
 //! under a Lease where unsafe code relies on them; a getter without a Lease may see a mixture, each
-//! part of it valid. `head`, `len` and `mmap` are written only while nobody holds the element.
+//! part of it valid. `head`, `len` and `mmap` are written only while the element has no holder.
 //!
 //! Four kinds of holder share one word: [`Handle`] (a Buf), `ReadLease`, `WriteLease`, and the free
 //! list.
@@ -118,7 +119,7 @@ impl Element {
         self.word.is_free()
     }
 
-    /// Returns true if nobody has had it yet.
+    /// Returns true if the element was never taken.
     pub(super) fn is_fresh(&self) -> bool {
         self.word.is_fresh()
     }
@@ -223,7 +224,7 @@ impl Element {
         unsafe { self.mmap().ranges().write(self.node(), &self.word) }
     }
 
-    /// Brings home what nobody holds any more.
+    /// Brings home an element that has no holder any more.
     ///
     /// # Safety
     ///
@@ -328,7 +329,7 @@ impl Handle {
         Ok(())
     }
 
-    /// Makes all bytes data: of an element that no other party has yet.
+    /// Makes all bytes data. The caller has the only handle.
     pub(in crate::mem) fn fill(&self) {
         self.0.data_len.store(self.0.len(), Relaxed);
     }

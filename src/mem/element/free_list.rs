@@ -30,7 +30,7 @@ pub(in crate::mem) const MAX: usize = CLOSED as usize;
 pub(in crate::mem) struct FreeList {
     head: AtomicU64,
     next: Box<[AtomicU32]>,
-    /// How many are home for good, after `close`.
+    /// The number of elements that are home for good, after `close`.
     home: AtomicU32,
 }
 
@@ -42,7 +42,7 @@ pub(in crate::mem) enum Pushed {
     Home,
     /// The list is closed and this was the last: the caller owns the end.
     Last,
-    /// Somebody waits, and the caller said that it cannot wake: nothing was done.
+    /// A task waits, and the caller has said that it cannot wake one: nothing was done.
     Waited,
 }
 

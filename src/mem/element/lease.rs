@@ -1,10 +1,10 @@
 //! Leases on one element: the right to touch its bytes, and a reference to it.
 //!
 //! A [`ReadLease`] reaches the data, a [`WriteLease`] all bytes behind the headroom, and the rooms.
-//! They are counts in the element's word, given back when they are dropped; whoever gives the last
-//! count back brings the element home, and whoever gives the last Lease back notifies the futures
-//! that wait for that. Both may run code of the application's, so a caller that must not runs it
-//! later ([`AfterLease`]).
+//! They are counts in the element's word, given back when they are dropped; the thread that gives
+//! back the last count brings the element home, and the one that gives back the last Lease notifies
+//! the futures that wait for that. Both may run code of the application's, so a caller that must
+//! not runs it later ([`AfterLease`]).
 #![allow(
     unreachable_pub,
     reason = "Leases are named by the sealed traits of operand"
@@ -121,7 +121,7 @@ impl<const WRITES: bool> Lease<WRITES> {
 
     #[inline(never)]
     fn end_ranged(&self) -> Left {
-        // Once the Lease is given back somebody else may bring the element home, and the Mmap with
+        // Once the Lease is given back another thread may bring the element home, and the Mmap with
         // it: not before its lock is open again.
         let mmap = self.keep_mmap();
         let mut ranges = mmap.ranges();

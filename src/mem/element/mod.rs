@@ -1,6 +1,7 @@
-//! The descriptor behind every Buf: where its bytes are, who holds it, and the slab it returns to.
+//! The descriptor behind every Buf: where its bytes are, the count of its holders, and the slab to
+//! which it returns.
 //!
-//! A handle and a Lease are counts of an element. The party that gives the last count back brings
+//! A handle and a Lease are counts of an element. The thread that gives the last count back brings
 //! the element home to its slab. Of the other rooms of `mem` it imports `mmap` and `ranges`.
 
 mod element;

@@ -1,8 +1,8 @@
-//! Futures that wait until nobody has a Lease on an element.
+//! Futures that wait until no Lease on an element is left.
 //!
-//! They stand in one list of the process, by the address of the element, since whoever gives the
-//! last Lease back does not reach the element afterwards. It looks into the list only if the
-//! element's word says that somebody waits, so that other Leases pay nothing.
+//! They are in one list of the process, by the address of the element, since the thread that gives
+//! back the last Lease cannot reach the element afterwards. That thread reads the list only if the
+//! element's word says that a future waits, so that other Leases pay nothing.
 //!
 //! A future enters the list before it sets that bit, under the list's lock. So either it sees that
 //! no Lease is out, or the caller that gives the last one back sees the bit, and finds the future
@@ -16,7 +16,7 @@ use super::element::Handle;
 use crate::mem::ranges::LeaseWord;
 use crate::sync::{EachProcess, Mutex, Process, discard, lock, wake};
 
-/// Those that wait.
+/// The futures that wait, by the address of their element.
 pub(in crate::mem) struct Watches(Mutex<List>);
 
 struct List {
@@ -28,7 +28,7 @@ struct List {
 
 static WATCHES: EachProcess<Watches> = EachProcess::new(Watches::new);
 
-/// Nobody has a Lease on the element at this address any more: wakes those that wait for that.
+/// Wakes the futures that wait for the element at this address, on which no Lease is left.
 #[cold]
 pub(super) fn released(element: usize) {
     WATCHES.get().released(element);

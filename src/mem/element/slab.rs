@@ -24,7 +24,7 @@ use crate::sync::{Line, Order, Process, Turn, WaitNode, Waiters, log, pass_over_
 pub(in crate::mem) struct Slab {
     elements: Box<[Element]>,
     free: FreeList,
-    /// Who waits for an element, and takes one in order.
+    /// The tasks that wait for an element, and take one in order.
     waiters: Waiters,
     order: Arc<Order>,
     /// The process in which others will be told if those who were told take nothing, or 0. A child
@@ -100,12 +100,12 @@ impl Slab {
         Some(&self.elements[self.free.pop()? as usize])
     }
 
-    /// Brings an element home that nobody holds any more, and tells who waits.
+    /// Brings an element home that has no holder any more, and notifies the tasks that wait.
     ///
     /// # Safety
     ///
-    /// `slab` is what `build` gave to the element `index`, which was taken and which nobody holds
-    /// any more.
+    /// `slab` is what `build` gave to the element `index`, which was taken and has no holder any
+    /// more.
     #[inline]
     pub(super) unsafe fn bring_home(slab: NonNull<Slab>, index: u32) {
         // SAFETY: until the element is home, the elements' count of the slab stands.
@@ -132,7 +132,7 @@ impl Slab {
         this.wake_next(1);
     }
 
-    /// Wakes who may take what is free. `freed` elements were just brought home.
+    /// Wakes the tasks that may take what is free. `freed` elements were just brought home.
     pub(super) fn wake_next(&self, mut freed: usize) {
         loop {
             let any_free = !self.free.is_empty();

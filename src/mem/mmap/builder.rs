@@ -61,7 +61,8 @@ impl MmapBuilder {
         self
     }
 
-    /// Sets who may do what. Defaults to `LOCAL_READ_WRITE`.
+    /// Sets the access that the Mmap grants to this process, its devices and peers. Defaults to
+    /// `LOCAL_READ_WRITE`.
     #[doc(alias = "doca_mmap_set_permissions")]
     pub fn access(mut self, access: Access) -> MmapBuilder {
         self.access = access;
@@ -114,13 +115,13 @@ impl MmapBuilder {
     /// Registers a range of the application's memfd. The range is populated, and can be exported
     /// like memory that `alloc` makes.
     ///
-    /// The memfd is sealed with `F_SEAL_SHRINK` (memfd_create(2), fcntl(2)): nobody can shorten it
-    /// from now on, since a page that was cut off would end this process by SIGBUS. It may still
-    /// grow. Whoever else has it, or a mapping of it, may write it at any time, and so may a peer;
-    /// so its Bufs lend no slices, and are reached by [`Buf::copy_out`](crate::Buf::copy_out),
-    /// [`Buf::copy_in`](crate::Buf::copy_in), atomics and jobs. A memfd that is sealed with
-    /// `F_SEAL_WRITE` cannot change any more: an Mmap of it is `LOCAL_READ_ONLY`, and does lend
-    /// slices.
+    /// The memfd is sealed with `F_SEAL_SHRINK` (memfd_create(2), fcntl(2)): no process can shorten
+    /// it from now on, since a page that was cut off would end this process by SIGBUS. It may still
+    /// grow. Every other process that has it, or a mapping of it, may write it at any time, and so
+    /// may a peer; so its Bufs lend no slices, and are reached by
+    /// [`Buf::copy_out`](crate::Buf::copy_out), [`Buf::copy_in`](crate::Buf::copy_in), atomics and
+    /// jobs. A memfd that is sealed with `F_SEAL_WRITE` cannot change any more: an Mmap of it is
+    /// `LOCAL_READ_ONLY`, and does lend slices.
     ///
     /// Of a memfd of huge pages its other holders can punch out pages that may not be had again,
     /// which is a SIGBUS as well: share such a one only with whom you trust.

@@ -44,7 +44,7 @@ pub(in crate::mem) struct Registrations {
     pub(super) device: Device,
 }
 
-/// Checks who shall hold it.
+/// Checks the devices that are to hold the memory.
 pub(super) fn check(op: &'static str, devices: &[Device]) -> Result<()> {
     let refuse = |kind, text: String| Err(Error::new(kind, op, text));
     if devices.is_empty() {
@@ -90,7 +90,7 @@ pub(in crate::mem) fn register(
     Ok(held)
 }
 
-/// A Holder, and its key; 0 is nobody.
+/// A Holder, and its key; 0 means that there is none.
 pub(in crate::mem) struct KeyEntry(AtomicU64, AtomicU64);
 
 impl KeyEntry {

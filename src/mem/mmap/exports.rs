@@ -18,10 +18,10 @@ impl Mmap {
     /// [`RemoteMmap::from_export`](crate::mem::RemoteMmap::from_export) takes there. It is at most
     /// 1,024 bytes, and goes there by whatever way the application has.
     ///
-    /// Who has the blob has the memory, within the permissions `DPU_READ_ONLY` or `DPU_READ_WRITE`:
-    /// it is a secret. An Mmap may be exported to both audiences and by several of its devices, at
-    /// any time, with jobs running; the same export again is the same blob. Its exports die with
-    /// it, and when it is stopped: what importers begin later fails
+    /// A process that has the blob reaches the memory, within the permissions `DPU_READ_ONLY` or
+    /// `DPU_READ_WRITE`: it is a secret. An Mmap may be exported to both audiences and by several
+    /// of its devices, at any time, with jobs running; the same export again is the same blob. Its
+    /// exports die with it, and when it is stopped: what importers begin later fails
     /// ([`Reason::ExportRevoked`](crate::error::Reason::ExportRevoked)).
     ///
     /// A memfd is sealed when it is exported (fcntl(2)): `F_SEAL_SHRINK`, `F_SEAL_GROW` and

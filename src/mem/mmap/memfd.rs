@@ -2,7 +2,7 @@
 //!
 //! All of it is populated (a page fault costs as much as copying 20 to 40 pages) and not inherited
 //! by a child of `fork`. A memfd of the application's is sealed against shrinking: a page that was
-//! cut off is a SIGBUS for whoever touches it.
+//! cut off is a SIGBUS for the thread that touches it.
 #![expect(unsafe_code, reason = "maps memory")]
 
 use std::num::NonZeroUsize;
@@ -54,7 +54,7 @@ fn create(flags: MFdFlags) -> nix::Result<OwnedFd> {
     let file = memfd_create(c"tokio-doca", flags)?;
     // Opened once more, as the kernel does not count the first descriptor as a writer: on what has
     // a writer no peer gets a lease (fcntl(2)), which those who open it for other importers would
-    // have to wait for. Without /proc nobody opens it.
+    // have to wait for. Without /proc no process opens it.
     let path = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
     let counted = open(&*path, OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty());
     Ok(counted.unwrap_or(file))

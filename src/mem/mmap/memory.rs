@@ -1,4 +1,5 @@
-//! The bytes behind an Mmap: where they are, who else may write them, and what gives them back.
+//! The bytes behind an Mmap: where they are, whether another process may write them, and how they
+//! are given back.
 //!
 //! A [`Memory`] is dropped after the devices let go of it and when no Buf and no Lease is left.
 //! What it then does is one thing of two: it unmaps a memfd, or it hands memory of the
@@ -21,7 +22,7 @@ pub(super) type Free = Box<dyn FnOnce(NonNull<u8>, usize) + Send>;
 pub(super) struct Memory {
     base: NonNull<u8>,
     len: usize,
-    /// True if others may write it at any time: who else holds the memfd.
+    /// True if another process may write it at any time, because it may hold the memfd.
     foreign: bool,
     backing: Storage,
 }
@@ -100,7 +101,7 @@ impl Memory {
         }
     }
 
-    /// Leaks the memory, because somebody may still reach it.
+    /// Leaks the memory, because a device or a process may still reach it.
     pub(super) fn leak(&mut self) {
         std::mem::forget(std::mem::replace(&mut self.backing, Storage::Lent(None)));
     }

@@ -221,7 +221,7 @@ impl MmapInner {
         unsafe { Region::new(addr, len, self.access) }
     }
 
-    /// Returns what is exported to this audience.
+    /// Returns the request to export this memory to an audience.
     pub(super) fn offer(self: &Arc<Self>, audience: Audience) -> ExportRequest {
         let owner: Weak<dyn Any + Send + Sync> = Arc::<MmapInner>::downgrade(self) as _;
         let leak_flag = self.leak_flag.clone();
@@ -234,7 +234,7 @@ impl MmapInner {
         self.access
     }
 
-    /// Returns true if somebody else may write the memory at any time.
+    /// Returns true if another process may write the memory at any time.
     pub(in crate::mem) fn is_shared(&self) -> bool {
         self.access.peer_writable() || self.memory.is_foreign()
     }

@@ -40,7 +40,7 @@ pub(super) fn lend<O: AsMut<[u8]> + Send + 'static>(owner: O) -> Memory {
 ///
 /// # Safety
 ///
-/// Nobody writes them through the result.
+/// The caller does not write them through the result.
 pub(super) unsafe fn lend_bytes(bytes: Bytes) -> Memory {
     let at = NonNull::from(&bytes[..]);
     let free = Box::new(move |_, _| drop(bytes));

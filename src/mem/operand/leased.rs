@@ -1,8 +1,8 @@
 //! A job, and the leases of the memory that it names: what may be submitted.
 //!
 //! Invariant: while `leases` are held, and wherever they are moved, a device may do `job`. Only
-//! [`Leased::new`] puts the two together, so that whoever hands memory to a device needs no word of
-//! its caller.
+//! [`Leased::new`] puts the two together, so that a caller that hands memory to a device needs no
+//! word of its caller.
 #![expect(unsafe_code, reason = "promises that leases are those of a job")]
 
 use std::sync::Arc;
@@ -72,7 +72,7 @@ impl<L: OfJob, J: AsJob> Leased<L, J> {
     }
 }
 
-/// The sides of a job, and who is to do it.
+/// The sides of a job, and the context that is to do it.
 pub(crate) struct Sides<'a, S, D> {
     src: &'a S,
     dst: &'a D,
@@ -106,14 +106,14 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         fits: Option<u64>,
         check: impl Fn(Extent, Extent) -> Result<(), JobError>,
     ) -> Result<BothSides<S::Lease, D::Lease>, JobError> {
-        // One piece within the limits, whatever becomes of its rooms, needs no look at them.
+        // One piece within the limits needs no check of its headroom, data and tailroom.
         let fits = fits.is_some_and(|fits| self.src.most() as u64 <= fits);
         if self.src.is_single() && self.dst.is_single() && fits {
             return self.take_unchecked(rule);
         }
         check(self.src.data(), self.dst.room())?;
         let taken = self.take_unchecked(rule)?;
-        // Once more: without the leases somebody may have changed them meanwhile.
+        // Once more, since without the leases another thread may have changed them meanwhile.
         check(Extent::of(&taken.src), Extent::of(&taken.dst))?;
         Ok(taken)
     }
@@ -142,7 +142,7 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         })
     }
 
-    /// A job that is made of both sides.
+    /// Returns the job that is made of both sides.
     #[inline(always)]
     pub(crate) fn lend<J: OnLent>(
         self,

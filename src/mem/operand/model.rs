@@ -28,7 +28,7 @@ pub enum Place {
     Remote,
 }
 
-/// The traits behind the public ones, which nobody else implements.
+/// The traits behind the public ones, which only this crate implements.
 pub mod sealed {
     use super::*;
 

@@ -77,8 +77,8 @@ impl BufPool {
     /// Returns an empty Buf; waits its turn while all are in use.
     ///
     /// It waits for ever if its own task holds all of them. The log says at trace that it `waits
-    /// for a Buf`, [`stats`](Self::stats) counts who waits, and [`try_alloc`](Self::try_alloc)
-    /// fails instead.
+    /// for a Buf`, [`stats`](Self::stats) counts the tasks that wait, and
+    /// [`try_alloc`](Self::try_alloc) fails instead.
     ///
     /// # Cancel safety
     ///
@@ -135,8 +135,9 @@ pub struct PoolStats {
 }
 
 impl BufPool {
-    /// Returns how much of it is in use. Always on; it looks at each element, and `alloc` pays
-    /// nothing for it. Taken while others allocate, the numbers may be off by their Bufs.
+    /// Returns how much of it is in use. The counts are always kept; this call visits each element,
+    /// and `alloc` pays nothing for it. Taken while others allocate, the numbers may be off by
+    /// their Bufs.
     pub fn stats(&self) -> PoolStats {
         let (free, high_water, waiting) = self.0.slab.counts();
         PoolStats {

@@ -54,7 +54,7 @@ impl RangeNode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::mem) enum Stage {
     Started,
-    /// Somebody stops or starts it just now.
+    /// A thread stops or starts it just now.
     Changing,
     Stopped,
 }

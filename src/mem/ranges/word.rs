@@ -9,9 +9,9 @@
 //! left. The caller that took the last one away brings it home. Before its first handle all bits
 //! are set.
 //!
-//! `watched` counts nothing. It asks whoever gives the last Lease back to notify the futures that
-//! wait for that (`element/released.rs`). It lies in the lower half, so that one comparison of that
-//! half tells whether anything is to be done besides: it is positive if not.
+//! `watched` counts nothing. It asks the thread that gives back the last Lease to notify the
+//! futures that wait for that (`element/released.rs`). It lies in the lower half, so that one
+//! comparison of that half tells whether anything is to be done besides: it is positive if not.
 //!
 //! Orderings: a Lease is given back with Release, and taken with Acquire, so that what one holder
 //! did to the bytes happens before what the next one does. A handle is given up with Release, and
@@ -33,7 +33,7 @@ pub(in crate::mem) const MAX_READERS: u64 = READERS >> 32;
 /// Why a Lease was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::mem) enum LeaseRefusal {
-    /// Somebody holds a Lease that excludes it.
+    /// A Lease that excludes it exists.
     Held,
     /// As many as can be counted are out.
     Limit,
@@ -68,7 +68,7 @@ impl LeaseWord {
         LeaseWord(AtomicU64::new(FRESH))
     }
 
-    /// The first handle, of an element that came out of a free list and is nobody's yet.
+    /// The first handle of an element that came out of a free list.
     #[inline(always)]
     pub(in crate::mem) fn begin(&self) {
         self.0.store(1, Ordering::Relaxed);
@@ -176,7 +176,7 @@ impl LeaseWord {
         self.0.fetch_or(WATCHED, Ordering::AcqRel) & LEASES != 0
     }
 
-    /// Nobody waits any more. The caller has a handle.
+    /// No future waits any more. The caller has a handle.
     pub(in crate::mem) fn unwatch(&self) {
         self.0.fetch_and(!WATCHED, Ordering::Relaxed);
     }
@@ -196,7 +196,7 @@ impl LeaseWord {
         self.give_back_watched(before, what)
     }
 
-    /// All handles have gone, or somebody waits.
+    /// All handles have gone, or a future waits.
     #[cold]
     #[inline(never)]
     fn give_back_watched(&self, before: u64, what: u64) -> Left {

@@ -68,7 +68,7 @@ impl RemoteBuf {
         &self.mmap
     }
 
-    /// Returns a part of it.
+    /// Returns a part of this range.
     ///
     /// # Errors
     ///

@@ -176,8 +176,8 @@ impl RemoteMmap {
     ///
     /// # Safety
     ///
-    /// No Lease is taken. The party that hands a part of it to a device keeps this import until the
-    /// device is done, and no other party may use these bytes meanwhile.
+    /// No Lease is taken. A caller that hands a part of it to a device keeps this import until the
+    /// device is done, and nothing else uses these bytes meanwhile.
     #[doc(hidden)]
     pub unsafe fn whole(&self) -> Segment {
         self.0.whole
@@ -227,7 +227,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Memory of another party, at an address of the device's.
+    /// Memory of another process, at an address of the device.
     fn imported(device: &Device, addr: usize, len: usize) -> Result<RemoteMmap> {
         let addr = NonNull::new(std::ptr::without_provenance_mut(addr)).expect("no null address");
         let access = Access::DPU_READ_WRITE;

@@ -98,7 +98,7 @@ impl Kind for RdmaCaps {
 
 impl Rdma {
     /// Returns what the peer's [`connect`](Rdma::connect) needs, at most 1,024 bytes: the same
-    /// until the next [`reset`](Rdma::reset). The party that has it can connect: it is a secret.
+    /// until the next [`reset`](Rdma::reset). Any process that has it can connect: it is a secret.
     ///
     /// # Errors
     ///
@@ -184,11 +184,11 @@ impl Rdma {
 
     /// Returns to Init from any state. The connection ends, and the peer's state turns to Error.
     /// Jobs in flight and receives end with [`Reason::Flushed`](crate::error::Reason::Flushed), for
-    /// [`Reason::Reset`](crate::error::Reason::Reset); messages that nobody took are dropped, and
-    /// so is one that lies in the memory of a dropped receive which another one took over, and was
-    /// not polled since. Messages that come before it returns count as old ones. What was exported
-    /// is worth nothing any more: export and connect anew. It does not wait; memory of jobs in
-    /// flight goes back as they are collected.
+    /// [`Reason::Reset`](crate::error::Reason::Reset); messages that were not taken are dropped,
+    /// and so is one that lies in the memory of a dropped receive which another one took over, and
+    /// was not polled since. Messages that come before it returns count as old ones. What was
+    /// exported is worth nothing any more: export and connect anew. It does not wait; memory of
+    /// jobs in flight goes back as they are collected.
     ///
     /// An adapter that does not let go of them leaves the state at Error, and they end with
     /// [`Reason::MemoryKept`](crate::error::Reason::MemoryKept): build another Rdma.

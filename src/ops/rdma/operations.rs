@@ -207,7 +207,7 @@ impl Rdma {
     /// error, however much the next has.
     ///
     /// A future that is forgotten (`mem::forget`) keeps its place and its memory, and the message
-    /// that meets it is lost: nobody can tell it from a future that will be polled later. If it had
+    /// that meets it is lost: it cannot be told from a future that will be polled later. If it had
     /// taken over a dropped receive, a reset gives the memory of that one back.
     #[doc(alias = "doca_rdma_job_recv")]
     #[doc(alias = "ibv_post_recv")]

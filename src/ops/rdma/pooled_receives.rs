@@ -2,7 +2,7 @@
 //!
 //! An endpoint with a pool posts no receives. It lends its peer credits for a few messages, which
 //! need no Buf: the provider keeps them until a stream takes them, one by one. So an idle
-//! connection has no Buf, and a connection whose messages nobody takes stops its own peer alone
+//! connection has no Buf, and a connection whose messages are not taken stops only its own peer
 //! (ADR 0040).
 
 use std::pin::Pin;

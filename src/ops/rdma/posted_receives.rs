@@ -82,9 +82,8 @@ impl PostedReceives {
         self.posted.len()
     }
 
-    /// Returns true if receives are to be posted before the first is looked at: if many are
-    /// missing, if the task may be about to sleep, or if a dropped receive may be older than the
-    /// first.
+    /// Returns true if receives are to be posted before the first is polled: if many are missing,
+    /// if the task may be about to sleep, or if a dropped receive may be older than the first.
     fn shall_post(&self) -> bool {
         let missing = self.receives.saturating_sub(self.posted.len());
         let Some((first, _)) = self.posted.front() else {
@@ -101,7 +100,7 @@ impl PostedReceives {
     fn post(&mut self, cx: &mut Context<'_>) -> bool {
         while self.refused.is_none() && self.posted.len() < self.receives {
             let receives = self.rdma.port().receives();
-            // Those in line come first, unless nobody polls them.
+            // The tasks in line come first, if they are polled.
             let places = match receives.lets_pass() {
                 true => receives.available(),
                 false => 0,

@@ -62,7 +62,7 @@ impl<C: AsRef<Rdma>, D: MaybeDestination> Receiver for RecvRequest<C, D> {
     #[inline(always)]
     fn begin(&self) -> Result<RecvBuf, JobError> {
         let begun = mem::receive(&self.dst, self.attachment().holder(RegistrationUse::Rdma))?;
-        // Once more: without the Lease somebody may have changed it meanwhile.
+        // Once more, since without the Lease another thread may have changed it meanwhile.
         self.check_extent(Extent::of(begun.job()))?;
         Ok(RecvBuf::new(begun))
     }

@@ -22,7 +22,7 @@ const CREDITS: u32 = 16;
 ///
 /// On an adapter the receives of all connections of a WorkQ are one shared receive queue, with as
 /// many places as they have credits. A peer may have more messages waiting than its credits while
-/// others leave theirs. If none is left, and nobody takes its messages for a quarter of the
+/// others leave theirs. If none is left, and its messages are not taken for a quarter of the
 /// connection's `rnr_timeout`, its connection fails with
 /// [`Reason::CreditsExceeded`](crate::error::Reason::CreditsExceeded).
 ///

@@ -48,7 +48,7 @@ impl<C: AsRef<Rdma>, S, D, A> HasAttachment for RdmaRequest<C, S, D, A> {
     }
 }
 
-/// Refuses what not every device has.
+/// Refuses a kind of operation that the device does not have.
 #[inline(always)]
 fn check_kind(rdma: &Rdma, verb: Verb) -> Result<(), JobError> {
     let kind = match verb {

@@ -3,7 +3,7 @@
 //!
 //! Invariant: a send that was accepted is the device's. It stands in no line, and the thread that
 //! reaps frees its Slot and counts it as ended. So whatever a stream has accepted continues, and
-//! holds up nobody, although the tasks of the stream do something else.
+//! delays no other task, although the tasks of the stream do something else.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -24,7 +24,7 @@ use crate::sync::wake;
 
 /// The sends of one stream.
 pub(crate) struct Sends {
-    /// For one of the Slots that streams may hold, and then for a free one.
+    /// Waits for one of the Slots that streams may hold, and then for a free one.
     share: Pin<Box<StreamSlotWaiter>>,
     line: Pin<Box<RunWaiter>>,
     ends: Arc<Ends>,
@@ -40,7 +40,7 @@ pub(crate) struct Sends {
 pub(super) struct Ends {
     /// Since they were taken last.
     ended: AtomicU32,
-    /// In all, modulo 2^32.
+    /// The number of sends that have succeeded, modulo 2^32.
     succeeded: AtomicU32,
     /// Why the first one failed that did.
     error: OnceLock<JobError>,
@@ -192,7 +192,8 @@ impl Sends {
         }
         let run: Arc<dyn Run> = self.ends.clone();
         let (rdma, at) = (&self.rdma, self.rdma.attachment());
-        // Nobody has one without a job for longer than this call: it may not be polled for long.
+        // The stream keeps no Slot without a job after this call, since it may not be polled for
+        // long.
         let (slot, late) = (Cell::new(None), Cell::new(false));
         let prepare = || {
             let Some(taken) = slot.take().or_else(|| at.take_stream_slot(true)) else {
@@ -222,7 +223,7 @@ impl Sends {
         Poll::Ready(Ok(()))
     }
 
-    /// One was submitted: its end must be heard of, whoever polls.
+    /// A send was submitted: its end must notify the stream, whichever task polls.
     fn launched(&mut self) {
         self.in_flight += 1;
         self.accepted = self.accepted.wrapping_add(1);
@@ -235,7 +236,7 @@ impl Sends {
         line.poll_ends(cx, &mut false, &*self.ends)
     }
 
-    /// Returns whether this hears of the ends of sends where it is polled.
+    /// Returns true if the ends of sends notify the task that polls now.
     pub(crate) fn hears(&self) -> bool {
         RunWaiter::hears(self.rdma.attachment())
     }

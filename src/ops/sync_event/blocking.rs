@@ -7,7 +7,8 @@ use super::context::export;
 use crate::device::{Device, EventCounter, EventJob, EventWait};
 use crate::error::{JobError, Result};
 
-/// Looks between two that give the CPU up, of a wait that spins: the other side may need it.
+/// The number of polls that a spinning wait makes before it yields the CPU, which the other side
+/// may need.
 const LOOKS: u32 = 1 << 14;
 
 /// A sync event whose calls block their thread:
@@ -92,7 +93,8 @@ impl BlockingSyncEvent {
                     return Ok(value);
                 }
             }
-            // Where there are more that spin than CPUs nobody would come to set it.
+            // If more threads spin than there are CPUs, the thread that sets the event would not
+            // run.
             std::thread::yield_now();
         }
     }

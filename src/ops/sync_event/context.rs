@@ -47,7 +47,7 @@ const BLOB: usize = 1024;
 /// A wait has completed once the counter is *greater* than its threshold, and may miss values that
 /// it had for a short time. Waits have places of their own ([`SyncEventBuilder::waits`]), and do
 /// not count against the depth of the WorkQ. Many waits of one event cost nothing while it changes:
-/// a set wakes those that it ends, and no other; those with a mask are looked at one by one.
+/// a set wakes those that it ends, and no other; those with a mask are checked one by one.
 ///
 /// # How it ends
 ///
@@ -61,7 +61,7 @@ const BLOB: usize = 1024;
 ///
 /// # Trust
 ///
-/// The party that has imported the event once can write the counter for as long as the event
+/// A process that has imported the event once can write the counter for as long as the event
 /// exists, also after another importer has come, and can keep that importer from being woken. A
 /// former importer cannot end the event for its successor. To shut a former importer out, stop the
 /// event and export another one.
@@ -102,7 +102,7 @@ impl Kind for SyncEventCaps {
     }
 }
 
-/// How many waits an event has if its builder was not told.
+/// How many waits an event has by default.
 pub(super) const WAITS: u32 = 64;
 
 impl SyncEvent {

@@ -120,7 +120,7 @@ impl<C: AsRef<SyncEvent>> Kind for WaitRequest<C> {
                 let looked = ready!(Get::poll(get.as_mut(), cx)).and_then(|value| {
                     match wait.is_met(value) {
                         true => Ok(Some(value)),
-                        // Whether there is anybody to wait for no get tells.
+                        // A get does not say whether a peer is there that could set the event.
                         false => event.as_ref().port().event().look(wait),
                     }
                 });

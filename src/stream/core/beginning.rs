@@ -10,13 +10,13 @@ use crate::mem::{Buf, BufDataMut};
 use crate::stream::flow::{HEAD, Kind};
 
 impl Core {
-    /// Returns whether there is memory for what the peer sends.
+    /// Returns true if enough receives are posted to give the peer credits.
     pub(in crate::stream) fn has_receives(&self) -> bool {
         self.flow.shall_grant(self.recv.lent())
     }
 
-    /// Sends this side's first frame, which gives the peer its first credits. Nothing may be sent
-    /// before it: waits until the device has it.
+    /// Sends this side's first frame, which gives the peer its first credits, and waits until the
+    /// device has accepted it. No other frame may be sent before it.
     pub(in crate::stream) fn poll_introduce(
         &mut self,
         cx: &mut Context<'_>,
@@ -26,7 +26,8 @@ impl Core {
         Poll::Ready(self.check())
     }
 
-    /// Waits for the peer's. A peer that sends another one first breaks the protocol.
+    /// Waits for the peer's first frame. A peer that sends another kind of frame first breaks the
+    /// protocol.
     pub(in crate::stream) fn poll_introduction(
         &mut self,
         cx: &mut Context<'_>,
@@ -39,17 +40,17 @@ impl Core {
         }
     }
 
-    /// Gives up the connection, and returns what another one begins with.
+    /// Gives up the connection, and returns the two Bufs with which another one begins.
     pub(in crate::stream) fn into_control(self) -> [Buf; 2] {
         [self.credits, self.last]
     }
 
-    /// Returns whether this side's first frame over a network waits for memory or a Slot alone.
+    /// Returns true if this side's first frame over a network waits only for memory or for a Slot.
     pub(in crate::stream) fn is_held_up(&self, dials: bool) -> bool {
         self.sends.accepted() == 0 && (dials || self.flow.may_send())
     }
 
-    /// Waits until there is memory for what the peer sends.
+    /// Waits until enough receives are posted to give the peer credits.
     pub(in crate::stream) fn poll_receives(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.lend(cx);
         match self.has_receives() {
@@ -58,20 +59,20 @@ impl Core {
         }
     }
 
-    /// Returns the first credits of the peer.
+    /// Returns the first credits that the peer gets.
     pub(in crate::stream) fn first_credits(&mut self) -> u16 {
         let lent = self.recv.lent();
         self.flow.grant(lent)
     }
 
-    /// Begins, with what the peer has said.
+    /// Begins with the frame length and the credits that the peer has sent.
     pub(in crate::stream) fn begin(&mut self, frame: usize, credits: u16) -> Result<(), JobError> {
         self.flow.limit(frame);
         self.flow.add(credits)
     }
 
-    /// The connection is there. One-sided operations and what is written arrive in order: so writes
-    /// do not share a frame if the peer allows such operations.
+    /// Is called when the sides are connected. If the peer allows one-sided operations, writes do
+    /// not share a frame, since operations and writes must arrive in order.
     pub(in crate::stream) fn connected(&mut self) {
         self.eager = !self.rdma().peer_permissions().is_empty();
     }
@@ -84,12 +85,12 @@ impl Core {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), JobError>> {
         if self.sends.accepted() == 0 {
-            // The peer's first frame has given its receive back.
+            // The receive of the peer's first frame was given back.
             ready!(self.poll_receives(cx));
             let len = (len - HEAD).min(self.flow.payload());
             let fill = |data: &mut BufDataMut<'_>| data.put_bytes(0, len);
             while let Err(error) = ready!(self.poll_filled(Kind::Credits, cx, fill)) {
-                // It had a Slot: for a Buf first, this time.
+                // The frame got a Slot before a Buf. This time it waits for the Buf first.
                 if error.reason() != Reason::PoolEmpty {
                     return Poll::Ready(Err(error));
                 }

@@ -1,8 +1,8 @@
-//! What a stream has accepted or owes, and could not send at once: a frame that writes fill, and a
-//! frame of credits.
+//! What a stream could not send at once: the frame that writes are filling, and the frame of
+//! credits that it owes the peer.
 //!
-//! Neither waits for another call of the application's, which may not come for long: whoever hears
-//! of what it waits for sends it (`stream/rest.rs`).
+//! Neither of them waits for another call of the application, which may not come for long: the
+//! stream's own tasks send them (`stream/rest.rs`).
 
 use std::io::IoSlice;
 use std::task::{Context, Poll, ready};
@@ -12,26 +12,27 @@ use crate::error::JobError;
 use crate::stream::flow::{HEAD, Kind};
 
 impl Core {
-    /// Returns whether something is to be sent.
+    /// Returns true if one of the two is to be sent.
     pub(in crate::stream) fn has_rest(&self) -> bool {
         self.owes || self.begun.is_some()
     }
 
-    /// Sends it, or as much of it as can be sent now.
+    /// Sends what can be sent now.
     pub(in crate::stream) fn poll_rest(&mut self, cx: &mut Context<'_>) {
         _ = self.poll_owed(cx);
         _ = self.poll_begun(cx);
     }
 
-    /// Nothing is sent any more: what was begun is lost, and gives back its Buf and its place in
-    /// line, which may be that of a write.
+    /// Is called when sending has ended. The frame that was begun is lost, and gives back its Buf
+    /// and its turn in the line, which may be that of a write.
     pub(super) fn lose_rest(&mut self) {
         self.owes = false;
         self.lost |= self.begun.take().is_some();
         self.leave_line();
     }
 
-    /// Gives up a place in line that nothing needs any more, unless a write does, which asks anew.
+    /// Gives up a turn in the line that is not needed any more. A write that needs it enqueues
+    /// again.
     fn leave_line(&mut self) {
         if self.sends.is_in_line() {
             self.sends.leave();
@@ -39,7 +40,7 @@ impl Core {
         }
     }
 
-    /// Returns whether this hears of what it waits for where it is polled.
+    /// Returns true if sends can wait on the thread that polls them now.
     pub(in crate::stream) fn hears(&self) -> bool {
         self.sends.hears()
     }
@@ -48,14 +49,15 @@ impl Core {
     ///
     /// # Errors
     ///
-    /// It cannot wait here. Other errors end what is sent.
+    /// The error that says that the stream cannot wait here. Other errors end sending.
     pub(super) fn poll_owed(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         while self.owes {
             if let Err(error) = self.check() {
                 self.fail(error);
                 break;
             }
-            // The peer may know of the last one before this side knows of its end.
+            // The peer may have received the last frame of credits before this side knows that its
+            // send has ended.
             if self.credits.reset_data_len().is_err() {
                 if self.sends.in_flight() == 0 {
                     cx.waker().wake_by_ref();
@@ -71,7 +73,7 @@ impl Core {
             }
             let lent = self.lend(cx);
             let mut flow = self.flow;
-            // Another frame may have taken the credits with it.
+            // Another frame may have carried the credits.
             if !flow.shall_grant(lent) {
                 self.owes = false;
                 self.leave_line();
@@ -87,7 +89,7 @@ impl Core {
             match ready!(self.sends.poll_send(cx, frame)) {
                 Ok(()) => self.flow = flow,
                 Err(error) if error.cannot_wait() => return Poll::Ready(Err(self.fail(error))),
-                // It shows in the next write, and does not keep back what came.
+                // The next write returns the error. The reader still gets the frames that came.
                 Err(error) => _ = self.fail(error),
             }
             self.owes = false;
@@ -95,7 +97,7 @@ impl Core {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends the frame that was begun, if there is one. If that fails it is lost.
+    /// Sends the frame that was begun, if there is one. If that fails, the frame is lost.
     pub(super) fn poll_begun(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         let Some(begun) = &self.begun else {
             return Poll::Ready(Ok(()));
@@ -119,8 +121,9 @@ impl Core {
         Poll::Ready(Ok(()))
     }
 
-    /// Copies what fits of a write into the frame that was begun, or begins one if it waits for
-    /// credits or for the window. Returns how many bytes it has taken; 0 if the write must wait.
+    /// Copies the part of a write that fits into the frame that was begun. If there is none, and
+    /// the write waits for credits or for the window, this begins a frame. Returns how many bytes
+    /// were copied; 0 if the write must wait.
     pub(super) fn fill(
         &mut self,
         slices: &[IoSlice<'_>],
@@ -143,7 +146,8 @@ impl Core {
         Ok(taken)
     }
 
-    /// Takes a Buf for a frame that waits for credits or for the window, if nobody waits for one.
+    /// Takes a Buf for a frame that waits for credits or for the window, if a Buf is free and no
+    /// task is in line for one.
     fn begin_frame(&mut self, cx: &mut Context<'_>) -> bool {
         let waits = !self.flow.may_send() || self.sends.in_flight() >= self.send_window;
         if self.eager || !waits {
@@ -153,7 +157,7 @@ impl Core {
             self.bufs.as_mut().stop();
             return false;
         };
-        // The head is written over once it is known.
+        // `poll_begun` writes the head once it is known.
         let begins = buf
             .set_data(0, 0)
             .and_then(|()| buf.extend_from_slice(&[0; HEAD]));
@@ -161,7 +165,7 @@ impl Core {
         self.begun.is_some()
     }
 
-    /// Does the same for a frame that was begun already, and looks at nothing else.
+    /// Does what [`fill`](Core::fill) does if a frame was begun already, and nothing else.
     pub(in crate::stream) fn try_fill(
         &mut self,
         slices: &[IoSlice<'_>],

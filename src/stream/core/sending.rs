@@ -1,7 +1,8 @@
 //! What a stream sends: frames with data, and its end.
 //!
-//! What is accepted is the device's when the call returns, or in the frame that was begun
-//! ([`super::rest`]). Who waits for a Slot keeps no other Buf meanwhile, and the other way round.
+//! When a call has accepted bytes, either the device has them, or they are in the frame that was
+//! begun ([`super::rest`]). A frame that waits for a Slot holds no Buf meanwhile, and a frame that
+//! waits for a Buf holds no Slot.
 
 use std::cell::Cell;
 use std::io::IoSlice;
@@ -16,11 +17,11 @@ use crate::mem::{Buf, BufDataMut};
 use crate::reactor::{RdmaState, budget};
 use crate::stream::flow::{HEAD, Kind};
 
-/// The most pieces of a frame, its head among them, that are sent without a Buf.
+/// The maximum number of pieces, with the head, of a frame that is sent without a Buf.
 const PIECES: usize = 16;
 
 impl Core {
-    /// Waits for a credit, and for room to acknowledge the peer's.
+    /// Waits for a credit, and for receives that allow an acknowledgement of the peer's credits.
     fn poll_credit(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         while !self.flow.may_send() || self.shall_lend(cx) {
             ready!(self.poll_next_frame(cx))?;
@@ -28,7 +29,8 @@ impl Core {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends a frame of what it takes of these bytes. `None` if the stream was closed.
+    /// Sends a frame of the first of these bytes. Returns how many it has taken; `None` if the
+    /// stream was closed.
     pub(in crate::stream) fn poll_write(
         &mut self,
         slices: &[IoSlice<'_>],
@@ -60,13 +62,14 @@ impl Core {
         }
     }
 
-    /// Returns the most bytes of a message.
+    /// Returns the maximum number of bytes of a message.
     pub(in crate::stream) fn max_message_size(&self) -> usize {
         self.flow.payload()
     }
 
-    /// Sends a frame of the data of a Buf, of a length that fits and with room for a head before
-    /// it. `None` if the stream was closed. If it was refused or is pending the Buf is as it was.
+    /// Sends the data of a Buf as a frame. The data fits into a frame, and has headroom for the
+    /// head. Returns `None` if the stream was closed. If the send was refused or is pending, the
+    /// Buf is as it was.
     pub(in crate::stream) fn poll_send_buf(
         &mut self,
         buf: &Buf,
@@ -77,7 +80,8 @@ impl Core {
         }
         self.check()?;
         ready!(self.poll_begun(cx))?;
-        // Another handle may have changed it since the caller looked: that breaks the stream alone.
+        // Another handle may have changed the Buf since the caller checked it. That can break only
+        // this stream.
         let (from, len) = (buf.headroom().saturating_sub(HEAD), buf.data_len());
         let sent = self.poll_room(cx, |core, cx| {
             let sent = core.poll_frame_of(Kind::Data, cx, |head| {
@@ -96,8 +100,8 @@ impl Core {
         Poll::Ready(Ok(Some(())))
     }
 
-    /// Waits for a credit, and for room in the window, and then for what `poll` waits for, which
-    /// sends a frame.
+    /// Waits for a credit and for capacity in the window, and then calls `poll`, which sends a
+    /// frame, until it is ready.
     pub(super) fn poll_room(
         &mut self,
         cx: &mut Context<'_>,
@@ -112,13 +116,15 @@ impl Core {
         loop {
             if self.sends.in_flight() < self.send_window {
                 match poll(self, cx) {
-                    // It had a Slot, and stands in no line now: for a Buf first, this time.
+                    // The frame got a Slot before a Buf, and is in no line now. This time it waits
+                    // for the Buf first.
                     Poll::Ready(Err(error)) if error.reason() == Reason::PoolEmpty => continue,
                     Poll::Ready(sent) => return Poll::Ready(sent),
                     Poll::Pending => {}
                 }
             }
-            // What it waits for may be in the hands of others, whose tasks do not look.
+            // Sends of this stream may hold the Slot or the Buf, and their ends are found here
+            // alone.
             let ended = self.sends.poll_end(cx);
             if ended.is_pending() {
                 self.count_wait();
@@ -128,7 +134,7 @@ impl Core {
         }
     }
 
-    /// Sends a frame. `frame` makes it once it can be sent.
+    /// Sends a frame, which `frame` makes once it can be sent.
     pub(super) fn poll_frame_of(
         &mut self,
         kind: Kind,
@@ -142,7 +148,7 @@ impl Core {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends a frame of what it takes of these bytes. `PoolEmpty` if it waits for a Buf.
+    /// Sends a frame of the first of these bytes. Returns `PoolEmpty` if it must wait for a Buf.
     fn poll_slices(
         &mut self,
         slices: &[IoSlice<'_>],
@@ -162,7 +168,8 @@ impl Core {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends a frame in a Buf, which `fill` fills behind the head. `PoolEmpty` if it waits for one.
+    /// Sends a frame in a Buf, which `fill` fills behind the head. Returns `PoolEmpty` if it must
+    /// wait for a Buf.
     pub(super) fn poll_filled(
         &mut self,
         kind: Kind,
@@ -187,7 +194,8 @@ impl Core {
         })
     }
 
-    /// The same without a Buf, if the device can and there are not many.
+    /// Sends a frame of the first of these bytes without a Buf, if the device can do that, and the
+    /// pieces are few.
     fn try_send_slices(&mut self, slices: &[IoSlice<'_>]) -> Result<bool, JobError> {
         let mut flow = self.flow;
         let head = flow.head(Kind::Data, self.recv.lent());
@@ -209,7 +217,7 @@ impl Core {
         Ok(sent)
     }
 
-    /// Gives up the turns of a write that was dropped.
+    /// Gives up the turns in lines of a write that was dropped.
     fn leave(&mut self) {
         self.bufs.as_mut().stop();
         if !self.owes {
@@ -217,9 +225,9 @@ impl Core {
         }
     }
 
-    /// Waits until the frame that was begun has left, and says whether all is well: what was
-    /// written is the device's, or the peer's. While something is on its way nobody knows what an
-    /// error means.
+    /// Waits until the frame that was begun was sent. Returns an error if data that a write
+    /// accepted was lost. While sends are in flight, an error is not returned yet, since it is not
+    /// known what the peer will have got.
     pub(in crate::stream) fn poll_flush(
         &mut self,
         cx: &mut Context<'_>,
@@ -232,8 +240,9 @@ impl Core {
         })
     }
 
-    /// What an error means for those who end. Without a connection it is all that counts whether
-    /// something that was accepted is lost: TCP reports no error then either.
+    /// Returns what an error means for a flush or a shutdown. Once the connection has ended, all
+    /// that counts is whether accepted data was lost: without a loss the result is `Ok`, as with
+    /// TCP.
     fn after(&self, error: JobError) -> Result<(), JobError> {
         let is_over = error.is_disconnect() || self.rdma.state() != RdmaState::Connected;
         let is_lost = self.lost || self.begun.is_some();
@@ -244,8 +253,8 @@ impl Core {
         }
     }
 
-    /// Sends the end of the stream, and waits until the peer has all of it. If the peer is gone it
-    /// waits until it is known what of the data has arrived.
+    /// Sends the end of the stream, and waits until the peer has the whole stream. If the peer has
+    /// gone, this waits until it is known which data has arrived.
     pub(in crate::stream) fn poll_shutdown(
         &mut self,
         cx: &mut Context<'_>,
@@ -282,11 +291,11 @@ impl Core {
             }
             (self.flow, self.closed, self.end) = (flow, true, self.sends.accepted());
         }
-        // Frames of credits may be on their way behind it.
+        // Frames of credits may be in flight behind the end.
         self.poll_delivered(self.end, cx)
     }
 
-    /// Waits until the peer has the first so many frames.
+    /// Waits until the peer has the first `first` frames.
     pub(super) fn poll_delivered(
         &mut self,
         first: u32,

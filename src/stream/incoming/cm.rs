@@ -18,17 +18,17 @@ use crate::stream::wire::{cm_refusal, parse_cm_offer};
 pub(super) struct Asked {
     /// `None` once it is being accepted, or was refused.
     request: Option<CmRequest>,
-    /// The peer is connected, or knows that it will not be.
+    /// True once the peer is connected, or was refused.
     answered: bool,
-    /// The longest frame that the peer takes, and what it tells the application.
+    /// The length of the longest frame that the peer takes, and its data for the application.
     frame: u32,
     data: Vec<u8>,
     runtime: Handle,
-    /// The path over which its frames are waited for.
+    /// The path over which the peer's frames must come.
     pub(super) path: Option<Path>,
 }
 
-/// Takes a request, unless its peer is no connector of streams: it is refused then.
+/// Takes a request. A peer that is no connector of streams is refused.
 pub(in crate::stream) fn asked(
     request: CmRequest,
     net: &Arc<Net>,
@@ -57,12 +57,12 @@ pub(in crate::stream) fn asked(
 }
 
 fn reject(request: CmRequest, reason: &str) {
-    // The peer is refused all the same if the adapter has gone.
+    // If the adapter has gone, that ends the request as well.
     _ = request.reject(&cm_refusal(reason));
 }
 
 impl Asked {
-    /// Returns what the peer tells the application.
+    /// Returns the peer's data for the application.
     pub(super) fn data(&self) -> &[u8] {
         &self.data
     }
@@ -86,13 +86,14 @@ impl Asked {
         data: &[u8],
     ) -> Result<RdmaStream> {
         let begun = Instant::now();
-        // Its receives are posted now: the peer sends as soon as it is accepted.
+        // The receives are posted before the accept, since the peer sends as soon as it is
+        // accepted.
         let mut side = net.side(GRANT, None).await?;
         let Some(request) = self.request.take() else {
             unreachable!("it was not answered before");
         };
         let peer = request.peer_addr();
-        // So that it ends before the call does, and says why.
+        // A little less time than the call has, so that this ends before it and gives the reason.
         let left = net.options.timeout.saturating_sub(begun.elapsed()) * 15 / 16;
         let accept = request.accept(side.core.rdma()).timeout(left);
         let accepted = accept.private_data(&net.cm_offer(data)).await;

@@ -1,4 +1,4 @@
-//! A peer that has said hello on the socket of a listener.
+//! A peer that has sent its hello on the socket of a listener.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::stream::side::{Exchange, Net, Place, Side, fell_back};
 use crate::stream::stream::{Link, RdmaStream, StreamTransport};
 use crate::stream::wire::{Message, Offer, Wrong};
 
-/// Hears what a peer wants. Fails if it says nothing that can be answered: the caller has the log
-/// say so, once it has no locks.
+/// Reads the hello of a peer. Fails if there is nothing to answer: the caller logs that once it
+/// holds no lock.
 pub(in crate::stream) async fn hear(
     socket: Socket,
     net: Arc<Net>,
@@ -33,7 +33,7 @@ pub(in crate::stream) async fn hear(
             Err(over) => over,
         };
         if let Over::Wrong(wrong @ Wrong::Version(_)) = over {
-            // A peer of another version reads the version of this answer.
+            // A peer of another version reads the version in this answer.
             exchange.say(Message::Refusal(&wrong.to_string())).await?;
         }
         Err(exchange.over(over))
@@ -68,12 +68,12 @@ pub(super) struct Meeting {
     /// The peer's hello, which was parsed before.
     hello: Bytes,
     net: Arc<Net>,
-    /// The path over which its frames are waited for.
+    /// The path over which the peer's frames must come.
     pub(super) path: Option<Path>,
 }
 
 impl Meeting {
-    /// Returns what the peer tells the application.
+    /// Returns the peer's data for the application.
     pub(super) fn data(&self) -> &[u8] {
         hello_of(&self.hello).data
     }
@@ -87,10 +87,10 @@ impl Meeting {
     }
 
     pub(super) async fn grant(&mut self, guest: Guest, data: &[u8]) -> Result<RdmaStream> {
-        // Another thread may have heard the peer than the one that accepts it.
+        // The thread that accepts the peer may be another one than the thread that read the hello.
         self.exchange.may_tcp &= self.net.may_tcp();
         let (mut hello, mut before, mut failure) = (self.hello.clone(), None, None);
-        // The path may carry no large packets, or nothing: then the peer asks for something else.
+        // If the path carries no large packets, or none at all, the peer sends another hello.
         let (link, wakers) = loop {
             match self.prepare(before.take(), &hello).await? {
                 Prepared::Rdma(mut side, blob) => match self.meet(&mut side, &blob, data).await? {
@@ -119,8 +119,9 @@ impl Meeting {
         Ok(RdmaStream::new(link, wakers, met, linger, Some(guest)))
     }
 
-    /// Listens for the peer, in place of what was not met before; not if there is no RDMA, and both
-    /// may do without.
+    /// Prepares a connection for the peer, in place of the one of a hello before. If there is no
+    /// RDMA, and both sides allow a stream without it, this prepares the connection of the
+    /// exchange.
     async fn prepare(&self, mut before: Option<Side>, hello: &[u8]) -> Result<Prepared> {
         let (net, exchange, theirs) = (&self.net, &self.exchange, hello_of(hello));
         let may = exchange.may_tcp && theirs.may_tcp();
@@ -155,8 +156,8 @@ impl Meeting {
         Ok(Prepared::Tcp(place, Some(error)))
     }
 
-    /// Welcomes the peer, and waits until it has come. If it asks again, returns its other hello
-    /// and what has failed on this side.
+    /// Sends the welcome, and waits until the peer has come. If the peer sends another hello, this
+    /// returns it, with the error of this side.
     async fn meet(
         &mut self,
         side: &mut Side,
@@ -164,7 +165,7 @@ impl Meeting {
         data: &[u8],
     ) -> Result<Option<(Bytes, Option<Error>)>> {
         self.welcome(blob, side.first_credits(), data).await?;
-        // What the peer says decides. Its frames pass meanwhile, or do not.
+        // The peer's message decides, whether its frames pass meanwhile or not.
         let exchange = &mut self.exchange;
         self.path = side.path();
         let mut passes = pin!(side.pass(GRANT));
@@ -187,8 +188,8 @@ impl Meeting {
         self.check_done().map(|()| None)
     }
 
-    /// Welcomes the peer on the connection of the exchange, and waits until it says that it is
-    /// there.
+    /// Sends the welcome for a stream over the connection of the exchange, and waits until the peer
+    /// says that it is ready.
     async fn fall_back(&mut self, place: Option<Place>, hello: &[u8], data: &[u8]) -> Result<Link> {
         let place = match place {
             Some(place) => place,
@@ -222,23 +223,23 @@ impl Meeting {
     }
 }
 
-/// How a peer is met.
+/// The connection that was prepared for a peer.
 enum Prepared {
-    /// With what it connects with.
+    /// A side that listens, and the blob with which the peer connects.
     Rdma(Side, Vec<u8>),
-    /// On the connection of the exchange, with the memory of what was tried, and why if it is this
-    /// side that has no RDMA.
+    /// The connection of the exchange, with the memory of the attempt before, and the reason if
+    /// this side has no RDMA.
     Tcp(Option<Place>, Option<Error>),
 }
 
-/// Takes the connector as the peer, and returns what it connects with: this side knows its own
-/// address then.
+/// Accepts the connector as the peer, and returns the blob with which it connects. Only then this
+/// side knows its own address.
 async fn listen(side: &mut Side, theirs: Offer<'_>) -> Result<Vec<u8>> {
     side.listen(GRANT, theirs).await.map_err(gave_up)?;
     side.blob(GRANT)
 }
 
-/// Returns what a hello says, which was parsed before.
+/// Parses a hello again that was parsed before.
 fn hello_of(hello: &[u8]) -> Offer<'_> {
     match Message::parse(hello) {
         Ok(Message::Hello(offer)) => offer,

@@ -1,4 +1,4 @@
-//! Peers that have connected to the socket of a listener, until they have said what they want.
+//! Peers that have connected to the socket of a listener, until they have sent their hello.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -17,21 +17,21 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::stream::incoming::{Incoming, hear};
 use crate::stream::side::Net;
 
-/// How long a peer may be silent while others wait for its place.
+/// How long a peer may be silent while others wait for its slot.
 const SILENCE: Duration = Duration::from_millis(100);
 
-/// How many peers come in one turn.
+/// The maximum number of peers that are taken in one poll.
 const TURN: usize = 64;
 
 pub(super) struct Arrivals {
-    /// `None` if peers come by rdma_cm alone.
+    /// `None` if peers come only by rdma_cm.
     listener: Option<PatientListener>,
-    /// Peers that have not become an `Incoming`, and why, which neither the log nor the statistics
-    /// say yet.
+    /// Peers that have not become an `Incoming`, and the reasons. They are not in the log and the
+    /// statistics yet.
     pub(super) lost: Vec<(Peer, Error)>,
-    /// Peers that have not said what they want, the oldest first, and since when.
+    /// Peers that have not sent their hello, with the time when they came; the oldest comes first.
     pub(super) silent: VecDeque<(Instant, Peer, Greeting)>,
-    /// When the oldest of them may lose its place.
+    /// Ends when the oldest of them may lose its slot.
     patience: Pin<Box<Sleep>>,
 }
 
@@ -48,7 +48,7 @@ impl Arrivals {
         }
     }
 
-    /// Takes why peers wait, if the log does not say it yet.
+    /// Takes the error because of which peers wait, if it is not in the log yet.
     pub(super) fn unlogged(&mut self) -> Option<io::Error> {
         self.listener.as_mut()?.unlogged.take()
     }
@@ -82,7 +82,7 @@ impl Arrivals {
                     let greeting = (Instant::now(), peer, Box::pin(greeting) as Greeting);
                     self.silent.push_back(greeting);
                 }
-                // A silent peer has a descriptor that another one needs.
+                // A silent peer has the descriptor that another peer needs.
                 Poll::Ready(Err(error)) if is_full(&error) => {
                     self.drop_oldest("another peer needed its descriptor");
                 }
@@ -92,12 +92,12 @@ impl Arrivals {
                 }
             }
         }
-        // Other tasks of this thread first.
+        // The other tasks of this thread run first.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    /// Polls all that are silent, and returns one that has spoken.
+    /// Polls all silent peers, and returns one that has sent its hello.
     fn greeted(&mut self, cx: &mut Context<'_>) -> Option<Incoming> {
         let mut at = 0;
         while let Some((_, _, greeting)) = self.silent.get_mut(at) {
@@ -115,7 +115,7 @@ impl Arrivals {
         None
     }
 
-    /// Another peer needs what the oldest one has.
+    /// Drops the oldest silent peer, since another peer needs its slot or its descriptor.
     fn drop_oldest(&mut self, why: &str) {
         if let Some((since, peer, _)) = self.silent.pop_front() {
             let text = format!("it was silent for {:?}, and {why}", since.elapsed());
@@ -124,7 +124,8 @@ impl Arrivals {
         }
     }
 
-    /// Waits until the oldest has been silent for long: then the next peer may have its place.
+    /// Returns true once the oldest peer has been silent for [`SILENCE`], so that the next peer may
+    /// have its slot. Otherwise it registers the task for that time.
     fn is_silent(&mut self, cx: &mut Context<'_>) -> bool {
         let Some((since, ..)) = self.silent.front() else {
             return true;

@@ -1,5 +1,6 @@
-//! The memory of the streams of one listener or connector. It comes in parts, with the connections:
-//! a part is the memory of some streams, and a thread that may block allocates and registers it.
+//! The memory of the streams of one listener or connector. It is allocated in parts as connections
+//! come: a part is the memory of some streams, and a thread that may block allocates and registers
+//! it.
 
 use std::cmp::Reverse;
 use std::future::poll_fn;
@@ -14,13 +15,13 @@ use crate::stream::flow::RESERVED;
 use crate::stream::options::StreamOptions;
 use crate::sync::{Blocking, Mutex, Polled, lock};
 
-/// The most bytes of a part that is for several streams.
+/// The maximum number of bytes of a part for several streams.
 const PART: usize = 8 << 20;
 
-/// Each Buf begins with a cache line.
+/// The alignment of each Buf: a cache line.
 const ALIGN: usize = 64;
 
-/// Bytes of a Buf for control frames.
+/// The number of bytes of a Buf for control frames.
 const CONTROL: usize = 64;
 
 pub(super) struct Memory {
@@ -28,11 +29,11 @@ pub(super) struct Memory {
     /// `None` if no device reaches it.
     device: Option<Device>,
     parts: Arc<Mutex<Vec<Part>>>,
-    /// A part is being added.
+    /// True while a part is being added.
     growing: Arc<Polled<bool>>,
 }
 
-/// Adds a part; nobody else does until this is dropped.
+/// The right to add a part, which one task has at a time.
 struct Growing(Arc<Polled<bool>>);
 
 impl Growing {
@@ -58,7 +59,7 @@ impl Drop for Growing {
 
 /// The memory of some streams.
 struct Part {
-    /// The device reaches it.
+    /// True if the device reaches the part.
     registered: bool,
     receives: BufPool,
     sends: BufPool,
@@ -69,7 +70,7 @@ struct Part {
 pub(in crate::stream) struct Place {
     pub(in crate::stream) receives: BufPool,
     pub(super) sends: BufPool,
-    /// Two small Bufs, for a frame of credits and for the end.
+    /// Two small Bufs: one for frames of credits, and one for the frame that ends the stream.
     pub(super) control: [Buf; 2],
 }
 
@@ -83,8 +84,8 @@ impl Memory {
         }
     }
 
-    /// Takes the memory of a stream, which the device shall reach if there is RDMA. If all parts
-    /// are in use, something that a stream which has ended gives back may be missing yet.
+    /// Takes the memory of a stream, which the device reaches if there is RDMA. If all parts are in
+    /// use, a stream that has ended may not have given back all of its memory yet.
     pub(super) async fn take(&self, op: &'static str, rdma: bool) -> Result<Place> {
         let (_, receives, _) = self.options.bufs_of_a_stream();
         if let Some(place) = take_whole(&lock(&*self.parts), receives, rdma) {
@@ -93,7 +94,7 @@ impl Memory {
         let growing = Growing::begin(&self.growing).await;
         {
             let parts = lock(&*self.parts);
-            // Who grew before may have left some.
+            // The task that added a part before may have left some memory.
             if let Some(place) = take_whole(&parts, receives, rdma) {
                 return Ok(place);
             }
@@ -113,8 +114,8 @@ impl Memory {
         Error::new(ErrorKind::Full, op, text)
     }
 
-    /// Adds a part, and takes the memory of a stream of it. If this is dropped meanwhile the part
-    /// comes all the same.
+    /// Adds a part, and takes the memory of a stream from it. If the future is dropped meanwhile,
+    /// the part is added all the same.
     async fn grow(&self, op: &'static str, rdma: bool, growing: Growing) -> Result<Place> {
         let (options, device) = (self.options, self.device.clone());
         let parts = Arc::clone(&self.parts);
@@ -159,8 +160,8 @@ impl Memory {
 }
 
 impl StreamOptions {
-    /// Returns how long a Buf of a frame is with what aligns the next one, and how many of them a
-    /// stream has of its own: to receive and to send.
+    /// Returns the length of a frame's Buf, with the bytes that align the next one, and how many
+    /// Bufs a stream has of its own: to receive, and to send.
     fn bufs_of_a_stream(&self) -> (usize, usize, usize) {
         let receives = match self.recv_bufs {
             Some(_) => 0,
@@ -181,20 +182,21 @@ fn streams(parts: &[Part]) -> usize {
     parts.iter().map(|part| part.control.elements() / 2).sum()
 }
 
-/// Takes the memory of a stream of a part that has so many Bufs to receive.
+/// Takes the memory of a stream from a part that has `receives` free Bufs to receive.
 fn take_whole(parts: &[Part], receives: usize, rdma: bool) -> Option<Place> {
     parts
         .iter()
         .filter(|part| part.registered >= rdma)
         .find_map(|part| {
-            // Cheap where a part has none: counting Bufs looks at each of them.
+            // This comes first, since it is cheap if the part has no memory left, and counting Bufs
+            // visits each of them.
             let place = part.take()?;
             let whole = receives == 0 || part.receives.stats().free >= receives;
             whole.then_some(place)
         })
 }
 
-/// The same of the part that has most of them.
+/// Takes the memory of a stream from the part that has most free Bufs to receive.
 fn take_any(parts: &[Part], rdma: bool) -> Option<Place> {
     let mut all: Vec<_> = parts
         .iter()
@@ -249,7 +251,7 @@ fn alloc(device: Option<&Device>, len: usize) -> Result<Mmap> {
     let Some(device) = device else {
         return Mmap::builder().alloc_for_copies(len);
     };
-    // An adapter locks memory once for each use.
+    // An adapter would lock the memory once for each use.
     let memory = Mmap::builder().only_for(RegistrationUse::Rdma);
     memory.device(device).alloc(len)
 }

@@ -1,4 +1,4 @@
-//! What is below a stream: RDMA, or the connection on which its sides have met.
+//! The transport below a stream: RDMA, or the connection of the exchange.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -58,7 +58,7 @@ fn io_error(error: JobError) -> io::Error {
     error.of_stream().into()
 }
 
-/// Calls the method of whichever it is.
+/// Calls the method of the transport that the stream has.
 macro_rules! either {
     ($link:expr, $core:ident => $call:expr) => {
         match $link {
@@ -69,7 +69,7 @@ macro_rules! either {
 }
 
 impl Link {
-    /// Begins over a connection.
+    /// Returns a stream over RDMA whose sides are connected.
     pub(in crate::stream) fn over_rdma(
         core: Box<Core>,
         wakers: &Arc<Wakers>,
@@ -78,8 +78,8 @@ impl Link {
         Link::Rdma(Box::new(RdmaLink::new(core, wakers, runtime.clone())))
     }
 
-    /// Continues over the connection of an exchange that has ended, with frames that both sides
-    /// take.
+    /// Returns a stream that continues over the connection of an exchange that has ended, with the
+    /// frame length that both sides take.
     pub(in crate::stream) fn over_tcp(exchange: &mut Exchange, place: Place, frame: usize) -> Link {
         let (socket, runtime) = (Arc::clone(&exchange.socket), exchange.runtime.clone());
         let inbox = exchange.take_inbox();
@@ -93,7 +93,7 @@ impl Link {
         }
     }
 
-    /// Returns what the application may have of the connection below.
+    /// Returns the part of the RDMA connection that the application may use.
     pub(super) fn view(&self) -> Option<&StreamRdma> {
         match self {
             Link::Rdma(link) => Some(link.view()),
@@ -105,7 +105,7 @@ impl Link {
         either!(self, core => core.stats())
     }
 
-    /// Returns the most bytes of a message.
+    /// Returns the maximum number of bytes of a message.
     pub(in crate::stream) fn max_message_size(&self) -> usize {
         either!(self, core => core.max_message_size())
     }
@@ -127,17 +127,18 @@ impl Link {
         either!(self, core => core.consume(len, cx));
     }
 
-    /// Takes out what is left of the frame that is read; `None` at the end.
+    /// Takes what is left of the frame that the application reads; `None` at the end of the stream.
     pub(super) fn poll_take_buf(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Buf>>> {
         either!(self, core => core.poll_take_buf(cx)).map_err(io_error)
     }
 
-    /// Gives up the turn of a `poll_take_buf` that was dropped.
+    /// Gives up the turn in a line of a `poll_take_buf` that was dropped.
     pub(super) fn leave_bufs(&mut self, cx: &mut Context<'_>) {
         either!(self, core => core.leave_bufs(cx));
     }
 
-    /// Sends a frame of what it takes of these bytes. `None` if the stream was closed.
+    /// Sends a frame of the first of these bytes. Returns how many it has taken; `None` if the
+    /// stream was closed.
     #[inline]
     pub(super) fn poll_write(
         &mut self,
@@ -147,7 +148,7 @@ impl Link {
         either!(self, core => core.poll_write(slices, cx)).map_err(io_error)
     }
 
-    /// Sends a frame of the data of a Buf. `None` if the stream was closed.
+    /// Sends the data of a Buf as a frame. Returns `None` if the stream was closed.
     pub(super) fn poll_send_buf(
         &mut self,
         buf: &Buf,
@@ -156,17 +157,17 @@ impl Link {
         either!(self, core => core.poll_send_buf(buf, cx)).map_err(io_error)
     }
 
-    /// Waits until what was written has left.
+    /// Waits until the device or the kernel has everything that was written.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         either!(self, core => core.poll_flush(cx)).map_err(io_error)
     }
 
-    /// Sends the end of the stream, and waits until the peer has all of it.
+    /// Sends the end of the stream, and waits until the peer has the whole stream.
     pub(super) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         either!(self, core => core.poll_shutdown(cx)).map_err(io_error)
     }
 
-    /// Shuts a stream down that nobody reads any more.
+    /// Shuts down a stream that the application does not read any more.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         either!(self, core => core.poll_close(cx)).map_err(io_error)
     }
@@ -174,7 +175,7 @@ impl Link {
     /// Ends the connection without an end of the data.
     pub(super) fn reset(&self) {
         match self {
-            // Others may have the view of the connection yet.
+            // The application may still have a view of the connection.
             Link::Rdma(link) => _ = link.view().0.reset(),
             Link::Tcp(core) => core.reset(),
         }

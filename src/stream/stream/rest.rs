@@ -1,17 +1,18 @@
-//! A stream over RDMA, and the tasks that continue with what it has accepted or owes.
+//! A stream over RDMA, and the tasks that send what it has accepted or owes.
 //!
-//! One of them is on the runtime of the stream. Another one is on the runtime on which the stream
-//! is polled, if that is not the same: each of the two runtimes may have ended, or may be driven by
-//! nobody.
+//! One of these tasks runs on the runtime of the stream. If the stream is polled on another
+//! runtime, a second task runs there, since each of the two runtimes may have ended, or may not be
+//! driven.
 //!
-//! The application and these tasks use the [`Core`] in turn. While there is nothing to continue
-//! with the stream has it, and no other party may look. Else it lies in [`Shared`], and whoever
-//! uses it takes it out: no code of the application's runs under a lock. A party that finds that
-//! another one has it is woken once it is back.
+//! The application and these tasks use the [`Core`] in turn. While there is nothing to send, the
+//! stream holds the Core, and the tasks do not poll it. Otherwise the Core is in [`Shared`], and
+//! the one that uses it takes it out, so that no code of the application runs under a lock. A task
+//! that finds that the Core was taken out is woken once it is back.
 //!
-//! Invariant: when the Core lies there with something to send, it has looked for what that waits
-//! for, with the waker of all tasks of the stream, after `has_rest` was set. So an event wakes the
-//! tasks, which are registered or about to be polled. Where it could not wait it has woken them.
+//! Invariant: when the Core is in `Shared` with something to send, it was polled after `has_rest`
+//! was set, with the waker of all tasks of the stream. So the event for which it waits wakes the
+//! tasks, which are registered or about to be polled. If the Core could not wait where it was
+//! polled, it has woken them.
 
 use std::future::Future;
 use std::io::IoSlice;
@@ -30,23 +31,23 @@ use crate::stream::core::{Core, StreamRdma, StreamStats, Unread};
 use crate::stream::wakers::{OwnTask, Wakers};
 use crate::sync::{Mutex, lock};
 
-/// The places of a stream's tasks.
+/// The numbers of a stream's tasks.
 const OWN: usize = 0;
 const GUEST: usize = 1;
 
 pub(in crate::stream) struct RdmaLink {
-    /// `None` while it lies in `shared`, or the task has it.
+    /// `None` while the Core is in `shared`, or a task has it.
     core: Option<Box<Core>>,
-    /// The frame that is read.
+    /// The frame that the application reads.
     front: Option<Unread>,
     shared: Arc<Shared>,
-    /// The task on the runtime of the stream. It ends with that.
+    /// The task on the runtime of the stream. It ends with that runtime.
     own: Option<JoinHandle<()>>,
     /// The task on the runtime on which the stream was polled last, if that is another one.
     guest: Option<Task>,
     /// The runtime on which the stream was made.
     runtime: Handle,
-    /// Nobody uses it any more but to end it.
+    /// The stream is only polled to be ended.
     ends: bool,
     view: StreamRdma,
     max_message_size: usize,
@@ -60,13 +61,13 @@ struct Shared {
 #[derive(Default)]
 struct State {
     core: Option<Box<Core>>,
-    /// The application has not found it, or a task has not.
+    /// The application has found the Core taken out, or a task has.
     missed: bool,
     tasks_missed: bool,
-    /// The reader has given its frame back, or its place in line, and has not found it. Whether it
-    /// has a frame.
+    /// Set if the reader has given its frame back, or its turn in a line, while the Core was taken
+    /// out: true if it has a frame still.
     popped: Option<bool>,
-    /// What it had counted when the task took it.
+    /// What the Core had counted when a task took it out.
     stats: StreamStats,
     /// The stream is gone.
     over: bool,
@@ -97,7 +98,7 @@ impl RdmaLink {
         }
     }
 
-    /// Returns what the application may have of the connection.
+    /// Returns the part of the connection that the application may use.
     pub(super) fn view(&self) -> &StreamRdma {
         &self.view
     }
@@ -112,13 +113,13 @@ impl RdmaLink {
         }
     }
 
-    /// Returns the most bytes of a message.
+    /// Returns the maximum number of bytes of a message.
     pub(super) fn max_message_size(&self) -> usize {
         self.max_message_size
     }
 
-    /// Does something with the Core, and has the task continue with what is left. Waits while the
-    /// task has it.
+    /// Does something with the Core, and has the tasks send what is left. Waits while a task has
+    /// the Core.
     #[inline]
     fn poll_with<T>(
         &mut self,
@@ -136,7 +137,7 @@ impl RdmaLink {
         polled
     }
 
-    /// Takes the Core back; false if the task has it, for which `note` is left then.
+    /// Takes the Core back. Returns false if a task has it; then `note` tells that task what to do.
     #[cold]
     fn take_back(&mut self, note: impl FnOnce(&mut State)) -> bool {
         let mut state = lock(&self.shared.state);
@@ -154,7 +155,7 @@ impl RdmaLink {
         self.core = Some(core);
     }
 
-    /// Puts the Core where the task finds it, unless it can send all now.
+    /// Puts the Core where the tasks find it, unless it can send everything now.
     #[cold]
     fn hand_over(&mut self, cx: &mut Context<'_>) {
         let Some(mut core) = self.core.take() else {
@@ -175,7 +176,8 @@ impl RdmaLink {
         }
     }
 
-    /// Sees to it that tasks continue: one on the runtime of the stream, and one here.
+    /// Spawns the tasks that are missing: one on the runtime of the stream, and one on the runtime
+    /// that polls here.
     fn attend(&mut self) {
         let here = self.elsewhere();
         if self.own.is_none() {
@@ -200,7 +202,7 @@ impl RdmaLink {
         })
     }
 
-    /// Returns the runtime that polls here, if it is not that of the stream.
+    /// Returns the runtime that polls here, if it is not the runtime of the stream.
     fn elsewhere(&self) -> Option<Handle> {
         let here = Handle::try_current().ok();
         here.filter(|here| here.id() != self.runtime.id())
@@ -242,7 +244,7 @@ impl RdmaLink {
         }
     }
 
-    /// The reader has given its frame back, or its place in line.
+    /// Is called when the reader has given its frame back, or its turn in a line.
     fn popped(&mut self, cx: &mut Context<'_>) {
         let lends = self.front.is_some();
         if self.core.is_none() && !self.take_back(|state| state.popped = Some(lends)) {
@@ -254,7 +256,7 @@ impl RdmaLink {
         });
     }
 
-    /// Takes out what is left of the frame that is read; `None` at the end.
+    /// Takes what is left of the frame that the application reads; `None` at the end of the stream.
     pub(super) fn poll_take_buf(
         &mut self,
         cx: &mut Context<'_>,
@@ -262,13 +264,13 @@ impl RdmaLink {
         self.poll_with(cx, Core::poll_take_buf)
     }
 
-    /// Gives up the turn of a `poll_take_buf` that was dropped.
+    /// Gives up the turn in a line of a `poll_take_buf` that was dropped.
     pub(super) fn leave_bufs(&mut self, cx: &mut Context<'_>) {
         self.popped(cx);
     }
 
-    /// Sends a frame of what it takes of these bytes, or puts them into one that is filled. `None`
-    /// if the stream was closed.
+    /// Sends a frame of the first of these bytes, or copies them into the frame that was begun.
+    /// Returns how many it has taken; `None` if the stream was closed.
     #[inline]
     pub(super) fn poll_write(
         &mut self,
@@ -283,8 +285,8 @@ impl RdmaLink {
         self.poll_with(cx, |core, _, cx| core.poll_write(slices, cx))
     }
 
-    /// Puts what fits of these bytes into a frame that is filled. `None` if there is none, or none
-    /// that somebody sends.
+    /// Copies what fits of these bytes into the frame that was begun. Returns `None` if there is no
+    /// such frame, or if no task would send it.
     fn poll_try_fill(&self, slices: &[IoSlice<'_>], cx: &mut Context<'_>) -> Poll<Option<usize>> {
         if !self.is_attended() {
             return Poll::Ready(None);
@@ -298,7 +300,7 @@ impl RdmaLink {
         Poll::Ready(taken)
     }
 
-    /// Sends a frame of the data of a Buf. `None` if the stream was closed.
+    /// Sends the data of a Buf as a frame. Returns `None` if the stream was closed.
     pub(super) fn poll_send_buf(
         &mut self,
         buf: &Buf,
@@ -307,18 +309,18 @@ impl RdmaLink {
         self.poll_with(cx, |core, _, cx| core.poll_send_buf(buf, cx))
     }
 
-    /// Waits until what was written has left.
+    /// Waits until the device has everything that was written.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         self.poll_with(cx, |core, _, cx| core.poll_flush(cx))
     }
 
-    /// Sends the end of the stream, and waits until the peer has all of it.
+    /// Sends the end of the stream, and waits until the peer has the whole stream.
     pub(super) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         self.poll_with(cx, |core, _, cx| core.poll_shutdown(cx))
     }
 
-    /// Shuts a stream down that nobody reads any more. The party that polls this continues with the
-    /// rest.
+    /// Shuts down a stream that the application does not read any more. The caller also sends what
+    /// is left to send.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         self.ends = true;
         self.front = None;
@@ -338,7 +340,7 @@ impl Drop for RdmaLink {
     }
 }
 
-/// What the tasks of a stream do.
+/// One of the stream's own tasks.
 struct GoesOn {
     shared: Arc<Shared>,
     task: OwnTask,
@@ -354,7 +356,7 @@ impl Future for GoesOn {
 }
 
 impl Shared {
-    /// Sends what there is to send, as far as that is possible.
+    /// Sends what can be sent now.
     fn poll(&self, task: &OwnTask) -> Poll<()> {
         let mut state = lock(&self.state);
         if state.over {
@@ -366,11 +368,13 @@ impl Shared {
         };
         state.stats = core.stats();
         drop(state);
-        // What the reader has given back may be owed, and then wait for the same as the rest.
+        // What the reader has given back may make the stream owe credits, which then wait as the
+        // rest does.
         self.wakers.has_rest.store(true, Ordering::Relaxed);
         let waker = self.wakers.waker();
         let cx = &mut Context::from_waker(&waker);
-        // If it cannot wait here, another task does: what that waits for stays as it is.
+        // If the Core cannot wait here, the other task waits, and its registrations stay as they
+        // are.
         let hears = core.hears();
         loop {
             if hears {
@@ -398,7 +402,7 @@ impl Shared {
                 self.wakers.wake_writer();
             }
             if tasks_missed {
-                // Not this one as well, or the two would wake each other for ever.
+                // This task is not woken, or the two would wake each other for ever.
                 self.wakers.wake_tasks(Some(task));
             }
             return Poll::Pending;

@@ -61,7 +61,7 @@ impl Receive {
         Poll::Ready(outcome.map(|received| received.len as u64))
     }
 
-    /// The receive stays posted, for the next one.
+    /// Leaves the receive posted, for the next run.
     pub(crate) fn stop(self: Pin<&mut Self>) {
         self.project().recv.set(None);
     }

@@ -1,5 +1,5 @@
 //! The nodes of a SyncEvent. What changes and reads the counter are Jobs; a wait is polled, as a
-//! receive is, and ends with the first failure: nobody may ever set it.
+//! receive is, and ends with the first failure, since the event may never be set.
 
 #![allow(unreachable_pub, reason = "named by the body of a node")]
 
@@ -158,7 +158,7 @@ impl GraphBuilder {
     ///
     /// # Cancel safety
     ///
-    /// Nobody may ever set the event. So when another node fails it is not waited for: it is
+    /// The event may never be set. So when another node fails the wait does not go on: it is
     /// [`Stopped`](crate::graph::NodeState::Stopped).
     #[doc(alias = "doca_graph_ctx_node_create")]
     pub fn sync_event_wait_gt(&mut self, event: &SyncEvent) -> Node<EventWaitNode> {

@@ -116,7 +116,7 @@ pub(crate) trait Step: Any + Send + Sync {
 pub struct Seat<A: Action> {
     context: A::Context,
     request: Option<A::Request>,
-    /// Between `begin` and `launch`.
+    /// The prepared job, between `begin` and `launch`.
     prepared: Option<Prepared<<A::Request as Request>::Job>>,
 }
 

@@ -179,7 +179,7 @@ impl GraphBuilder {
     ///
     /// # Errors
     ///
-    /// `NotPermitted` for a cycle, which is told in order, and for nodes of another graph;
+    /// `NotPermitted` for a cycle, which the text gives in order, and for nodes of another graph;
     /// `BadState` without a context node, here or in a sub-graph; `InvalidValue` beyond 32 levels
     /// of graphs or 16,777,216 nodes.
     #[doc(alias = "doca_graph_start")]
@@ -256,7 +256,7 @@ fn cycle(plan: &Plan) -> Option<Vec<u32>> {
             }
         }
     }
-    // The party that is left waits for one that is left: going back from one to the next comes
+    // Each node that is left waits for one that is left: going back from one to the next comes
     // round.
     let stuck = |node: u32| open[node as usize] > 0;
     let count = plan.nodes.len() as u32;

@@ -53,7 +53,7 @@ impl Board {
     pub(super) fn take(&self, ends: &mut Vec<End>) {
         let mut state = lock(&self.state);
         mem::swap(&mut state.ends, ends);
-        // The party that polls needs no wake-up.
+        // The task that polls needs no wake-up.
         state.asleep = false;
         self.any.store(false, Ordering::Release);
     }

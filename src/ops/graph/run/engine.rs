@@ -37,7 +37,7 @@ struct Poller<'p, 'c, 'w> {
     cx: &'c mut Context<'w>,
     /// A node waits in line: one place is for all.
     in_line: bool,
-    /// Somebody hears of what is submitted in this poll.
+    /// What is submitted in this poll will notify the task.
     heard: bool,
 }
 
@@ -103,7 +103,7 @@ impl Level {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => {
-                    // They continue, but nobody would hear of it.
+                    // They continue, but their ends would notify no task.
                     let lost = self.lose(error);
                     line.as_mut().abandon();
                     return Poll::Ready(Err(lost));
@@ -163,7 +163,7 @@ impl Level {
         }
     }
 
-    /// Nobody would hear of the ends of what is in flight.
+    /// The ends of what is in flight would notify no task.
     #[cold]
     fn lose(&mut self, error: JobError) -> RunError {
         let Level { graph, progress } = self;

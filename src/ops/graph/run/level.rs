@@ -59,7 +59,7 @@ impl Level {
         !self.progress.blocked.is_empty() || self.awaited(false).any(|(sub, _)| sub.is_blocked())
     }
 
-    /// Nobody waits any more.
+    /// No task waits any more.
     pub(super) fn forget_wakers(&self) {
         self.progress.board.forget_waker();
         for &index in &self.graph.0.subs {

@@ -33,7 +33,7 @@ pub(super) enum Phase {
 #[derive(Clone, Copy)]
 struct NodeRun {
     state: NodeState,
-    /// Predecessors that are not over.
+    /// The number of predecessors that have not ended.
     open: u32,
     /// Where its successors are in the plan: close to the rest.
     successors: (u32, u32),

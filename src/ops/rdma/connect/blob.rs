@@ -23,7 +23,8 @@ const OP: &str = "Rdma::connect";
 pub(in super::super) enum How {
     Connect,
     Dial,
-    /// To a stranger, who decides how often it comes: what it may cause is logged at debug.
+    /// This side listens for a stranger, which decides how often it comes: what it may cause is
+    /// logged at debug.
     Listen,
 }
 

@@ -26,10 +26,10 @@ const BACKLOG: usize = 128;
 
 impl Rdma {
     /// Connects to a [`CmListener`] at this address, or to another program's, by rdma_cm: the
-    /// kernel finds the adapter, the route and the addresses on it, and both sides hear at once
-    /// when the other one ends. Needs an adapter, and the library librdmacm. The address must be
-    /// reached by the Rdma's own device; [`source`](crate::rdma::Transport::source) says from which
-    /// address of this host. Packets are as large as the route carries:
+    /// kernel finds the adapter, the route and the addresses on it, and both sides are notified at
+    /// once when the other one ends. Needs an adapter, and the library librdmacm. The address must
+    /// be reached by the Rdma's own device; [`source`](crate::rdma::Transport::source) says from
+    /// which address of this host. Packets are as large as the route carries:
     /// [`RdmaBuilder::mtu`](super::super::RdmaBuilder::mtu) and `gid_index` do not count.
     ///
     /// Nothing begins before the first poll; the time limit is that of the builder if
@@ -404,8 +404,8 @@ impl CmRequest {
         CmAccept(Call::new(rdma, ACCEPT, How::Accept(self.0), peer))
     }
 
-    /// Refuses, and tells the peer's application why: up to 148 bytes. It does not wait. A peer
-    /// that has given up meanwhile is told nothing.
+    /// Refuses the peer, and sends its application the reason, of up to 148 bytes. It does not
+    /// wait. A peer that has given up meanwhile gets nothing.
     ///
     /// # Errors
     ///

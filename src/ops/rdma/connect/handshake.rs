@@ -83,7 +83,7 @@ impl Rdma {
     }
 
     /// Connects as the server in a [`handshake`](Rdma::handshake), which the client calls. The
-    /// client may be hostile: this side contacts nobody, and is connected once the client has come
+    /// client may be hostile: this side contacts no one, and is connected once the client has come
     /// with the key of the blob that it was given. A client that says nothing, or that has no blob
     /// for this side, is not given one.
     ///
@@ -110,7 +110,7 @@ impl Rdma {
     /// blob, and over an adapter for the blob of a program without this library; `NotSupported` for
     /// the blob of another host's software device; `ConnectionAborted` if the client could not
     /// connect, says that it is connected and has not come, or accepts as well. The context is in
-    /// the state Init then. A client whose blob did not come is told nothing, and one whose blob is
+    /// the state Init then. A client whose blob did not come is sent nothing, and one whose blob is
     /// refused is given none: drop the stream.
     ///
     /// # Cancel safety
@@ -123,7 +123,8 @@ impl Rdma {
         let (mut reader, mut writer) = tokio::io::split(stream);
         let blob = self.export().map_err(|error| error.with_call(ACCEPT))?;
         let announce = announce(ACCEPT, &mut writer, &blob, LISTENS);
-        // First: a peer that accepts as well hears of it before this side gives up.
+        // This comes first, so that a peer that accepts as well is notified before this side gives
+        // up.
         let ((), (theirs, _)) = try_join(announce, self.get(ACCEPT, &mut reader)).await?;
         let accept = async {
             let listening = self.listen(&theirs).await;
@@ -230,7 +231,7 @@ async fn say(
     writer.flush().await.map_err(io(op))
 }
 
-/// Hears whether the peer is connected.
+/// Reads whether the peer is connected.
 async fn hear(op: &'static str, reader: &mut (impl AsyncRead + Unpin)) -> Result<Result<()>> {
     match reader.read_u8().await.map_err(io(op))? {
         1 => Ok(Ok(())),
