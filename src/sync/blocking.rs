@@ -100,7 +100,7 @@ impl<T: Send + 'static> Blocking<T> {
             Err(_) => drop(tell),
         };
         elsewhere(Box::new(run))
-            .map_err(|error| Error::os(op, "a thread could not be started", error))?;
+            .map_err(|(error, _)| Error::os(op, "a thread could not be started", error))?;
         *self = Blocking::Begun(told);
         Ok(())
     }
@@ -110,7 +110,7 @@ impl<T: Send + 'static> Blocking<T> {
 /// task that connects to one peer after the other waits for the network between two calls.
 const LINGER: Duration = Duration::from_secs(1);
 
-type Run = Box<dyn FnOnce() + Send>;
+pub(crate) type Run = Box<dyn FnOnce() + Send>;
 
 /// Threads that make calls: as needed, but at most `most`.
 pub(crate) struct Threads {
@@ -135,8 +135,8 @@ static THREADS: EachProcess<Threads> = EachProcess::new(|| Threads::new(64));
 ///
 /// # Errors
 ///
-/// The error of the system if no thread can be started and none runs.
-pub(crate) fn elsewhere(run: Run) -> std::io::Result<()> {
+/// The error of the system, with the call, if no thread can be started and none runs.
+pub(crate) fn elsewhere(run: Run) -> Result<(), (std::io::Error, Run)> {
     THREADS.get().run(run)
 }
 
@@ -155,7 +155,7 @@ impl Threads {
     }
 
     /// Makes a call on a thread, as [`elsewhere`] does.
-    pub(crate) fn run(&'static self, run: Run) -> std::io::Result<()> {
+    pub(crate) fn run(&'static self, run: Run) -> Result<(), (std::io::Error, Run)> {
         let mut queue = lock(&self.queue);
         queue.waiting.push_back(run);
         if queue.waiting.len() <= queue.idle {
@@ -173,10 +173,8 @@ impl Threads {
             // The threads that run will make the call.
             Err(_) if queue.threads > 0 => {}
             Err(error) => {
-                let run = queue.waiting.pop_back();
-                drop(queue);
-                drop(run);
-                return Err(error);
+                let run = queue.waiting.pop_back().expect("it was pushed above");
+                return Err((error, run));
             }
         }
         Ok(())

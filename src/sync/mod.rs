@@ -18,7 +18,7 @@ mod wakers;
 
 pub(crate) use blocking::{Blocking, deadline};
 #[cfg(feature = "verbs")]
-pub(crate) use blocking::{Threads, elsewhere};
+pub(crate) use blocking::{Run, Threads, elsewhere};
 pub(crate) use brief::{BriefGuard, BriefMutex};
 pub(crate) use cell::UnsafeCell;
 pub(crate) use lock::{lock, try_lock};

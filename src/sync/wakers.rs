@@ -62,10 +62,9 @@ pub(crate) fn contain(what: &str, code: impl FnOnce()) {
 /// Has a thread write to the log, for a caller that may hold a lock. If no thread can be started,
 /// the caller writes.
 #[cold]
-pub(crate) fn log_later(write: impl FnOnce() + Clone + Send + 'static) {
-    let again = write.clone();
-    if elsewhere(Box::new(|| log(write))).is_err() {
-        log(again);
+pub(crate) fn log_later(write: impl FnOnce() + Send + 'static) {
+    if let Err((_, write)) = elsewhere(Box::new(|| log(write))) {
+        write();
     }
 }
 

@@ -148,8 +148,7 @@ impl<R: Receiver> RecvFuture<R> {
         Ok(())
     }
 
-    /// Posts the receive, or waits in line for an entry. Once it is posted the caller has the
-    /// receive, and this future has completed.
+    /// Posts the receive, or waits in line for an entry. Then the caller has the receive.
     pub(crate) fn poll_place(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -222,8 +221,7 @@ impl<R: Receiver> RecvFuture<R> {
             _ => panic!("an Op was polled after it had finished"),
         };
         let ended = ready!(poll_posted(this.receiver, receipt, begun_under, spin, cx));
-        // First: what follows may panic in a subscriber of the application, and the entry no longer
-        // belongs to this future.
+        // First, since the entry no longer belongs to this future if a subscriber panics below.
         *this.state = State::Finished;
         match budget {
             Some(budget) => budget.made_progress(),
@@ -304,9 +302,9 @@ fn post_in_line(
     polled
 }
 
-/// Waits for the end of a receive that is posted. `begun` is the policy under which it was posted,
-/// if it was posted in this very poll. An error says that no runtime or loop would notice the end;
-/// the receive is still posted. The caller must call [`settle`] with the result.
+/// Waits for the end of a posted receive. `begun` is its policy if it was posted in this poll. An
+/// error says that no runtime or loop would notice the end. The caller passes the result to
+/// [`settle`].
 pub(crate) fn poll_posted(
     receiver: &impl Receiver,
     receipt: Receipt,

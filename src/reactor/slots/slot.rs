@@ -1,10 +1,8 @@
 //! A job's entry in the WorkQ: it owns the Leases, the waker and the result.
 //!
-//! One word holds the generation (upper half) and the phase. Three parties use a slot, and the
-//! phase says which of them owns the cells: the operation (one thread at a time, by `&mut`), the
-//! reaper (one thread at a time, by the gate), and the free list.
-//!
-//! [`Phases`] draws how a slot changes from phase to phase.
+//! One word holds the generation (upper half) and the phase ([`Phases`] draws their changes). The
+//! phase says which of three parties owns the cells: the operation (one thread at a time, by
+//! `&mut`), the reaper (one thread at a time, by the gate), or the free list.
 //!
 //! - `held` and `result`: the operation's until Pending, the reaper's until Done, then the
 //!   operation's.
@@ -80,8 +78,7 @@ unsafe fn replace<T>(cell: &UnsafeCell<T>, value: T) -> T {
 ///
 /// # Safety
 ///
-/// The caller owns the cell, as the phase says. If the cell did not hold `None`, its content would
-/// be leaked.
+/// The caller owns the cell, as the phase says. Other content than `None` would be leaked.
 unsafe fn put<T>(cell: &UnsafeCell<Option<T>>, value: Option<T>) {
     cell.with_mut(|cell| {
         // SAFETY: as the caller promises.
@@ -95,8 +92,7 @@ const EMPTY: Phases = Phases::any([FREE]);
 const SUBMITTING: Phases = Phases::any([PENDING, POSTED, RUNNING]);
 /// A slot whose job has completed.
 const OVER: Phases = Phases::any([DONE]);
-/// The operation writes its waker. The reaper may complete the job meanwhile, and leaves the cell
-/// alone.
+/// The operation writes its waker. A reaper that completes the job leaves the cell alone.
 const REGISTERS: Phases = Phases::any([REGISTERING, DONE]);
 /// The reaper takes the waker, to wake all that sleep. The operation may be dropped meanwhile.
 const TAKES_WAKER: Phases = Phases::any([REGISTERING, ORPHAN]);
@@ -129,8 +125,7 @@ impl Slot {
         }
     }
 
-    /// In debug builds, asserts that the slot is in one of the phases in which the caller owns a
-    /// cell.
+    /// In debug builds, asserts that the phase is one in which the caller owns a cell.
     #[inline(always)]
     #[track_caller]
     fn owned_in(&self, phases: Phases) {
@@ -187,8 +182,8 @@ impl Slot {
         self.state.store(state | DONE, Ordering::Release);
     }
 
-    /// Takes the word and result of a job that has completed, for the caller's own loop. The slot
-    /// is free afterwards, but not yet in the free list.
+    /// Takes the word and result of a completed job, for the caller's own loop. The slot is free
+    /// then, but not in the free list.
     ///
     /// # Safety
     ///
@@ -198,8 +193,7 @@ impl Slot {
             return None;
         }
         self.owned_in(OVER);
-        // SAFETY: Done, and the caller has its only number in `Finished`: so the cells are the
-        // caller's.
+        // SAFETY: Done, and the caller has its only number in `Finished`, and so the cells.
         let result = unsafe { replace(&self.result, Ok(0)) };
         // SAFETY: as above.
         let target = unsafe { replace(&self.target, None) };
@@ -210,13 +204,11 @@ impl Slot {
         }
     }
 
-    /// Takes back a job that the device has refused. Returns its Leases. The slot is free
-    /// afterwards, but not yet in the free list.
+    /// Takes back a refused job, and returns its Leases. The slot is free then, but not listed.
     ///
     /// # Safety
     ///
-    /// The caller has just filled the slot, no device has its job, and no other code knows the
-    /// Token.
+    /// The caller has just filled the slot; no device has its job, and no other code its Token.
     pub(in crate::reactor) unsafe fn undo(&self) -> JobLeases {
         self.owned_in(SUBMITTING);
         // SAFETY: no device has accepted the job, so that no completion can come; no operation has
@@ -235,8 +227,7 @@ impl Slot {
             .store(u64::from(next) << 32 | FREE, Ordering::Release);
     }
 
-    /// Takes the result if the job has completed, for the operation. The slot is free afterwards,
-    /// but not yet in the free list.
+    /// Takes the result of a completed job, for the operation. The slot is free then, not listed.
     #[inline(always)]
     pub(in crate::reactor) fn take(&self) -> Option<Outcome> {
         if self.state.load(Ordering::Acquire) & PHASE != DONE {
@@ -253,8 +244,7 @@ impl Slot {
         Some(result)
     }
 
-    /// Stores the waker that is woken at the end, for the operation. It must call `take` once more
-    /// afterwards.
+    /// Stores the waker for the end, for the operation, which calls `take` once more afterwards.
     pub(in crate::reactor) fn register(&self, waker: &Waker) {
         let state = self.state.load(Ordering::Acquire);
         let registering = state & !PHASE | REGISTERING;
@@ -375,8 +365,7 @@ impl Slot {
         Deferred::new(unsafe { replace(&self.target, None) }).transpose()
     }
 
-    /// Takes the target of a slot in Completing, whose target is the reaper's, and makes the slot
-    /// Done.
+    /// Takes the target of a slot in Completing, for the reaper, and makes the slot Done.
     #[inline(always)]
     fn notify_op(&self, generation: u64, rest: &mut Leftovers) -> Completed {
         self.owned_in(COMPLETES);

@@ -165,7 +165,7 @@ impl Core {
         self.begun.is_some()
     }
 
-    /// Does what [`fill`](Core::fill) does if a frame was begun already, and nothing else.
+    /// Does what `fill` does if a frame was begun already, and nothing else.
     pub(in crate::stream) fn try_fill(
         &mut self,
         slices: &[IoSlice<'_>],

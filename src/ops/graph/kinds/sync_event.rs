@@ -158,7 +158,7 @@ impl GraphBuilder {
     ///
     /// # Cancel safety
     ///
-    /// The event may never be set. So when another node fails the wait does not go on: it is
+    /// The event may never be set. So when another node fails the wait does not continue: it is
     /// [`Stopped`](crate::graph::NodeState::Stopped).
     #[doc(alias = "doca_graph_ctx_node_create")]
     pub fn sync_event_wait_gt(&mut self, event: &SyncEvent) -> Node<EventWaitNode> {

@@ -59,7 +59,7 @@ static WAITING: EachProcess<Threads> = EachProcess::new(|| Threads::new(64));
 
 /// Runs a function that waits for a peer, while the kernel makes a connection over iWARP.
 pub(in super::super) fn wait_for_peer(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    WAITING.get().run(Box::new(run))
+    WAITING.get().run(Box::new(run)).map_err(|(error, _)| error)
 }
 
 thread_local! {
@@ -69,10 +69,14 @@ thread_local! {
 
 /// Runs a function that may block, but waits for no peer.
 pub(in super::super) fn step(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    THREADS.get().run(Box::new(|| {
+    let step = || {
         STEPS.set(true);
         run();
-    }))
+    };
+    THREADS
+        .get()
+        .run(Box::new(step))
+        .map_err(|(error, _)| error)
 }
 
 /// As `step`, for a function that takes no lock. A thread that does steps runs it at once.

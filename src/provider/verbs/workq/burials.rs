@@ -8,7 +8,7 @@ use super::super::transport::Qp;
 use super::copies::Copies;
 use super::shared::{Poll, Shared};
 use crate::error::Result;
-use crate::sync::{elsewhere, lock, log};
+use crate::sync::{BriefGuard, elsewhere, lock, log};
 
 #[derive(Default)]
 pub(super) struct Burials {
@@ -58,6 +58,12 @@ impl Drop for UnderWay {
 }
 
 impl Poll {
+    /// Notifies the application of a change of this connection, once the lock was given back.
+    #[cold]
+    pub(super) fn tell_later(&mut self, conn: Arc<RcConnection>) {
+        self.after.push(Box::new(move || conn.tell()));
+    }
+
     /// Returns true if a queue pair of this number is dying.
     pub(super) fn is_dying(&self, number: u32) -> bool {
         let owner = self.owners.binary_search_by_key(&number, |(num, _)| *num);
@@ -84,6 +90,17 @@ impl Shared {
             // this one.
             conn.fail(&mut conn.inner(), why);
         }
+    }
+
+    /// Unlocks `poll`, and then does what it has for that time.
+    #[inline(always)]
+    pub(in super::super) fn tell(mut poll: BriefGuard<'_, Poll>) {
+        if poll.after.is_empty() {
+            return;
+        }
+        let after = std::mem::take(&mut poll.after);
+        drop(poll);
+        after.into_iter().for_each(|run| run());
     }
 
     /// Ends a connection for good. The caller then notifies the application of changes.
@@ -137,48 +154,28 @@ impl Shared {
     }
 
     /// Has a thread end a connection that has begun to end, since the reaper has other tasks. If
-    /// there is no queue pair to wait for, or no thread can be started, ends the connection itself.
-    pub(super) fn bury_elsewhere(
-        &self,
-        poll: &mut Poll,
-        conn: &Arc<RcConnection>,
-        mut dying: Dying,
-    ) {
-        if dying.is_some()
-            && let Some(this) = self.me.upgrade()
-        {
-            conn.inner().left = Some(dying);
-            let of_thread = Arc::clone(conn);
-            let run = move || {
-                // The guard is dropped last, after this thread has released its handle of the
-                // queue: once a queue has ended, no thread holds the device.
-                let _under_way = this.burials.begin();
-                let (this, conn) = (this, of_thread);
-                let left = conn.inner().left.take();
-                // Without a value, another thread, which waits for the end, has taken it.
-                let Some(dying) = left else { return };
-                let quiesced = dying.quiesce();
-                this.bury(&mut lock(&this.poll), &conn, quiesced);
-                this.let_go(&conn);
-                // The reaper notifies the application of the change. A thread that holds a queue
-                // must not.
-                this.core.request_reap();
-            };
-            if elsewhere(Box::new(run)).is_ok() {
-                return;
-            }
-            let Some(left) = conn.inner().left.take() else {
-                return;
-            };
-            dying = left;
+    /// there is no queue pair to wait for, ends the connection itself.
+    pub(super) fn bury_elsewhere(&self, poll: &mut Poll, conn: &Arc<RcConnection>, dying: Dying) {
+        if !dying.is_some() {
+            self.bury(poll, conn, dying.quiesce());
+            // `poll` was locked throughout, so that no other thread has seen the connection dying.
+            conn.inner().dying = false;
+            return;
         }
-        self.bury(poll, conn, dying.quiesce());
-        // `poll` was locked throughout, so that no other thread has seen the connection dying.
-        conn.inner().dying = false;
+        conn.inner().left = Some(dying);
+        let conn = Arc::clone(conn);
+        self.do_elsewhere(poll, move |this| {
+            let left = conn.inner().left.take();
+            // Without a value, another thread, which waits for the end, has taken it.
+            let Some(dying) = left else { return };
+            let quiesced = dying.quiesce();
+            this.bury(&mut lock(&this.poll), &conn, quiesced);
+            this.let_go(&conn);
+        });
     }
 
     /// Has a thread take the broken queue pair of the copies from the adapter and make another one,
-    /// since the reaper has other tasks. If no thread can be started, does it itself.
+    /// since the reaper has other tasks.
     pub(super) fn renew_broken_copies(&self, poll: &mut Poll) {
         let Some(copies) = &self.copies else { return };
         let mut guard = lock(copies);
@@ -187,28 +184,32 @@ impl Shared {
         }
         poll.dying_copies = guard.qp.as_ref().map(|qp| qp.num());
         drop(guard);
-        if let Some(this) = self.me.upgrade() {
-            let run = move || {
-                // The guard is dropped last, as above.
-                let _under_way = this.burials.begin();
-                let this = this;
-                // If the queue was retired, `end` does it. `end` sets `retired` first, and then
-                // checks whether a thread has begun.
-                if let Some(copies) = &this.copies
-                    && !this.retired.load(Ordering::SeqCst)
-                {
-                    this.renew(copies);
-                    this.core.request_reap();
-                }
-            };
-            if elsewhere(Box::new(run)).is_ok() {
-                return;
+        self.do_elsewhere(poll, |this| {
+            // If the queue was retired, `end` does it. `end` sets `retired` first, and then checks
+            // whether a thread has begun.
+            if let Some(copies) = &this.copies
+                && !this.retired.load(Ordering::SeqCst)
+            {
+                this.renew(copies);
             }
-        }
-        let qp = lock(copies).qp.take();
-        if self.end_copies(poll, copies, qp.is_none_or(Qp::quiesce)) {
-            let made = Copies::connect(&self.core, self.depth);
-            lock(copies).begin_anew(made);
+        });
+    }
+
+    /// Has a thread do something, after which the reaper notifies the application of what has
+    /// changed. If no thread can be started, the caller does it once it has unlocked `poll`.
+    fn do_elsewhere(&self, poll: &mut Poll, run: impl FnOnce(&Shared) + Send + 'static) {
+        let this = self.me.upgrade().expect("its caller has the queue");
+        let run = move || {
+            // The guard is dropped last, after this thread has released its handle of the queue:
+            // once a queue has ended, no thread holds the device.
+            let _under_way = this.burials.begin();
+            let this = this;
+            run(&this);
+            // A thread that holds a queue must not notify the application itself.
+            this.core.request_reap();
+        };
+        if let Err((_, run)) = elsewhere(Box::new(run)) {
+            poll.after.push(run);
         }
     }
 
@@ -216,7 +217,11 @@ impl Shared {
     fn renew(&self, copies: &Mutex<Copies>) {
         let qp = lock(copies).qp.take();
         let quiesced = qp.is_none_or(Qp::quiesce);
-        let goes_on = self.end_copies(&mut lock(&self.poll), copies, quiesced);
+        let mut poll = lock(&self.poll);
+        self.drain(&mut poll);
+        poll.dying_copies = None;
+        let goes_on = lock(copies).finish_end(quiesced, self.gone());
+        drop(poll);
         self.burials.tell();
         if goes_on {
             let made = Copies::connect(&self.core, self.depth);
@@ -226,14 +231,6 @@ impl Shared {
             self.burials.wait_while(dies);
             lock(copies).begin_anew(made);
         }
-    }
-
-    /// Ends the queue pair of the copies, which is gone, or is in doubt. Returns true if the copies
-    /// need another one.
-    fn end_copies(&self, poll: &mut Poll, copies: &Mutex<Copies>, quiesced: bool) -> bool {
-        self.drain(poll);
-        poll.dying_copies = None;
-        lock(copies).finish_end(quiesced, self.gone())
     }
 
     /// Ends all connections of a queue that is polled no more, and waits until threads have

@@ -23,7 +23,7 @@ use super::computed::Computed;
 use super::copies::Copies;
 use crate::device::{Armed, Completion, CopyJob, EndpointState, QueueConfig, Submitted, Token};
 use crate::error::{ErrorKind, JobError, Reason, Result as SetUp};
-use crate::sync::{BriefGuard, BriefMutex, lock, try_lock};
+use crate::sync::{BriefMutex, Run, lock, try_lock};
 
 /// The most completions of one poll.
 const BATCH: usize = 16;
@@ -57,8 +57,8 @@ pub(in super::super) struct Poll {
     /// The index in `owners` of the last completion's connection, which most often has the next one
     /// too.
     last: usize,
-    /// The connections whose applications shall be notified, outside of the lock.
-    tell: Vec<Arc<RcConnection>>,
+    /// What is done once the lock was given back: the applications of connections are notified.
+    pub(super) after: Vec<Run>,
 }
 
 impl Poll {
@@ -169,7 +169,7 @@ impl Shared {
             Some(owner) => {
                 if poll.owners[owner].1.completed(&poll.wcs[at], give) {
                     let conn = Arc::clone(&poll.owners[owner].1);
-                    poll.tell.push(conn);
+                    poll.tell_later(conn);
                 }
             }
             None => self.copied(&poll.wcs[at], give),
@@ -245,14 +245,14 @@ impl Shared {
                 let conn = Arc::clone(&poll.owners[at].1);
                 let news = conn.fail(&mut conn.inner(), cause);
                 if news {
-                    poll.tell.push(conn);
+                    poll.tell_later(conn);
                 }
             }
         }
         for conn in self.failed.take() {
             let mut inner = conn.inner();
             if conn.check_failures(&mut inner) {
-                poll.tell.push(Arc::clone(&conn));
+                poll.tell_later(Arc::clone(&conn));
             }
             let failed = matches!(inner.state, EndpointState::Error(_));
             let dying = failed.then(|| conn.begin_end(&mut inner)).flatten();
@@ -283,19 +283,6 @@ impl Shared {
                 true => JobError::of(Reason::DeviceGone),
                 false => JobError::queue_broken(),
             })
-    }
-
-    /// Notifies the applications of the connections whose state has changed, outside of all locks.
-    #[inline(always)]
-    pub(in super::super) fn tell(mut poll: BriefGuard<'_, Poll>) {
-        if poll.tell.is_empty() {
-            return;
-        }
-        let tell = std::mem::take(&mut poll.tell);
-        drop(poll);
-        for conn in tell {
-            conn.tell();
-        }
     }
 
     /// Polls up to `looks` times, until there is something to do.
