@@ -29,7 +29,13 @@ const WHY: &[(&[&str], &str)] = &[
         "The 22 ns of B1 and what the bare copy does with its cache",
     ),
     (
-        &["B7.busy", "B7.event", "B8.mpsc.event", "B8.mpsc.busy"],
+        &[
+            "B7.busy",
+            "B7.event",
+            "B8.mpsc.event",
+            "B8.mpsc.busy",
+            "B8.uring.busy",
+        ],
         "A job through the engine's rings would have to take less than half as long",
     ),
     (
@@ -57,10 +63,27 @@ const WHY: &[(&[&str], &str)] = &[
         &["N1.one", "N1.one.cpu", "R9.one"],
         "Both sides sleep and wake as TCP's do",
     ),
+    (
+        &["N1.one.hybrid", "N1.one.hybrid.cpu"],
+        "It sleeps about as often as event mode; c871153 made 2.9x on the same machine, and what lost that is not found yet",
+    ),
     (&["N1.4K"], "Each byte is copied twice, as by TCP"),
     (
-        &["N2.cpu"],
-        "One connection with 32 echoes under way misses it, and no other",
+        &["N8.flight"],
+        "Slots, Leases and Bufs of 32,768 jobs are larger than the caches near a CPU",
+    ),
+    (
+        &["N10"],
+        "A round trip takes more system calls than a Unix socket's, whose wake-up takes 14 us here, and 44 us on the machine before",
+    ),
+    (
+        &["R3"],
+        "A wake-up passes two epoll descriptors, and the socket's takes 20 to 24 us here",
+    ),
+    (&["S1.socket"], "The Unix socket takes 18 us here"),
+    (
+        &["N2", "N2.cpu"],
+        "16 connections with 32 echoes under way miss it, and no others",
     ),
     (&["N2.busy"], "TCP sends 32 echoes with one system call"),
     (

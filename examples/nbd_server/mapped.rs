@@ -7,6 +7,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::num::NonZeroUsize;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::thread::sleep;
@@ -76,9 +77,13 @@ pub(crate) fn open(
     let (file, created) = open_or_create(options.read(true).write(write), path, write)?;
     let file = lock(file)
         .map_err(|errno| format!("{}: another process has it: {errno}", path.display()))?;
+    if file.metadata()?.nlink() == 0 {
+        return Err(format!("{}: another process has removed it", path.display()).into());
+    }
     let mapped = map(device, path, &file, size, write);
     if mapped.is_err() && created {
-        std::fs::remove_file(path)?; // under its lock
+        // Under its lock. If this fails, the error that is returned says more.
+        let _ = std::fs::remove_file(path);
     }
     Ok((mapped?, file))
 }

@@ -57,7 +57,8 @@ impl Listener {
         // What it accepts inherits this.
         let _ = setsockopt(&listener, TcpNoDelay, &true);
         let local = listener.local_addr().ok();
-        Listener::Tcp(listener, local.filter(|it| !it.ip().is_unspecified()))
+        let local = local.filter(|it| !it.ip().to_canonical().is_unspecified());
+        Listener::Tcp(listener, local)
     }
 
     /// Returns the next connection; `None` for one that is not admitted, or has gone again.

@@ -63,8 +63,8 @@ pub enum Mode {
     /// events sleep, all operations sleep.
     ///
     /// Most polls are in vain if jobs take longer than `spin`, or if the device or the peer needs
-    /// this CPU. Then most operations sleep at once, until polling helps again: one in 65 polls,
-    /// and polling takes at most 1 % of the time. Waits for the end of a connection and for
+    /// this CPU. Then most operations sleep at once, until polling helps again: only one in 65
+    /// polls, which takes at most 1 % of the time. Waits for the end of a connection and for
     /// [`shutdown`](crate::WorkQ::shutdown) always sleep.
     ///
     /// Polling is cooperative: after each poll the other tasks of the thread run.

@@ -82,7 +82,8 @@ enum Dial {
 }
 
 impl Connecting {
-    /// Returns the state after the first hello, which has an address of RDMA or none.
+    /// Returns the state of a connector that has sent its first hello. `has_rdma` is true if the
+    /// hello has an address of RDMA.
     pub(super) fn new(may_tcp: bool, has_rdma: bool) -> Connecting {
         let ask = if has_rdma { Ask::Rdma } else { Ask::Tcp };
         Connecting {
@@ -163,8 +164,8 @@ pub(super) struct Listening {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Listen {
     Hears,
-    /// The peer has sent a hello, and the application decides. With `again` it was the peer's
-    /// second hello, which gives up the connection of the first one.
+    /// The peer has sent a hello, and the application decides. With `again` it is the peer's second
+    /// hello, which gives up the connection of the first one; the application has decided already.
     Decides {
         asked: Asked,
         again: bool,

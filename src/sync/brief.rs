@@ -2,9 +2,8 @@
 //!
 //! std's mutex is unlocked by a locked instruction, which finds out whether a thread sleeps. Here
 //! no thread sleeps until it is woken: a thread that finds the mutex locked checks again and again,
-//! after a while every 50 us, and later every millisecond. So it is for data that most often one
-//! thread locks, several times for each job, and that is not locked during a call of a driver that
-//! may take long.
+//! after a while every 50 us. So it is for data that most often one thread locks, several times for
+//! each job, and that is not locked during a call of a driver that may take long.
 #![expect(unsafe_code, reason = "the lock says who reaches the content")]
 
 use std::cell::UnsafeCell;
@@ -62,9 +61,7 @@ impl<T> BriefMutex<T> {
                 100..110 => std::thread::yield_now(),
                 // The thread that has the lock may need this CPU, or waits for the kernel.
                 #[cfg(not(tokio_doca_loom))]
-                110..130 => std::thread::sleep(std::time::Duration::from_micros(50)),
-                #[cfg(not(tokio_doca_loom))]
-                _ => std::thread::sleep(std::time::Duration::from_millis(1)),
+                _ => std::thread::sleep(std::time::Duration::from_micros(50)),
             }
             if !self.taken.load(Ordering::Relaxed)
                 && let Some(guard) = self.take()

@@ -19,7 +19,6 @@
 //!
 //! The clock is the list's ticket: each enqueued node and each hold advance it. It costs nothing
 //! for nodes without an order.
-//! order pay nothing for it.
 #![expect(
     unsafe_code,
     reason = "an order links pinned nodes, under the lock of their list"

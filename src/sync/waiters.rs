@@ -535,7 +535,7 @@ mod tests {
         assert_eq!(polls, Some(6), "they begin anew when one has left");
     }
 
-    /// Two are available, and `in_line` uses the list in this way in busy mode.
+    /// Uses the list as `in_line` does in busy mode, with two free slots.
     #[test]
     fn nodes_that_nobody_polls_are_overtaken_once() {
         const IDLE: usize = 15;

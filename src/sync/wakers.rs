@@ -6,7 +6,8 @@ use std::task::Waker;
 
 use arrayvec::ArrayVec;
 
-use super::blocking::elsewhere;
+use super::blocking::Threads;
+use super::process::EachProcess;
 
 /// The maximum number of wakers that are carried out of a lock at once.
 pub(super) const BATCH: usize = 32;
@@ -63,7 +64,9 @@ pub(crate) fn contain(what: &str, code: impl FnOnce()) {
 /// the caller writes.
 #[cold]
 pub(crate) fn log_later(write: impl FnOnce() + Send + 'static) {
-    if let Err((_, write)) = elsewhere(Box::new(|| log(write))) {
+    // No call that waits delays it.
+    static THREAD: EachProcess<Threads> = EachProcess::new(|| Threads::new(1));
+    if let Err((_, write)) = THREAD.get().run(Box::new(|| log(write))) {
         write();
     }
 }

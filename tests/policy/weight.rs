@@ -18,7 +18,7 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "channel",
-        1524,
+        1525,
         "46: sockets that listen already; 46: a stream goes on over its socket; 47: whether a runtime has I/O is asked once; 47: a socket's addresses are kept; 42: a listener waits for a descriptor, as that of streams did; 43: why a connection has ended has a file of its own, and a flush waits beside sends; 47: a listener has a file of its own, and says once what all it accepts is",
     ),
     (

@@ -40,7 +40,7 @@ pub(super) fn lend<O: AsMut<[u8]> + Send + 'static>(owner: O) -> Memory {
 ///
 /// # Safety
 ///
-/// The caller does not write them through the result.
+/// No code writes them through the result.
 pub(super) unsafe fn lend_bytes(bytes: Bytes) -> Memory {
     let at = NonNull::from(&bytes[..]);
     let free = Box::new(move |_, _| drop(bytes));

@@ -176,7 +176,7 @@ impl LeaseWord {
         self.0.fetch_or(WATCHED, Ordering::AcqRel) & LEASES != 0
     }
 
-    /// No future waits any more. The caller has a handle.
+    /// Withdraws the request of `watch`, since no future waits any more. The caller has a handle.
     pub(in crate::mem) fn unwatch(&self) {
         self.0.fetch_and(!WATCHED, Ordering::Relaxed);
     }

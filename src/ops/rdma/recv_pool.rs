@@ -15,13 +15,13 @@ const CREDITS: u32 = 16;
 ///
 /// **Credits.** Each connection lends its peer the same number of credits, whatever the others do.
 /// A message of the peer takes a credit. It waits outside of the pool until the stream takes it,
-/// which lends the credit anew. So the peer of a stream that is not polled stops after so many
-/// messages, or 512 KiB on the software device: its next send waits, and fails after its
-/// [`rnr_timeout`](super::RdmaBuilder::rnr_timeout) with
+/// which lends the credit anew. So the peer of a stream that is not polled stops after as many
+/// messages as it has credits, or 512 KiB on the software device: its next send waits, and fails
+/// after its [`rnr_timeout`](super::RdmaBuilder::rnr_timeout) with
 /// [`Reason::NoReceive`](crate::error::Reason::NoReceive). The peers of other connections continue.
 ///
-/// On an adapter the receives of all connections of a WorkQ are one shared receive queue, with as
-/// many places as they have credits. A peer may have more messages waiting than its credits while
+/// On an adapter the receives of all connections of a WorkQ are one shared receive queue, whose
+/// size is the sum of their credits. A peer may have more messages waiting than its credits while
 /// others leave theirs. If none is left, and its messages are not taken for a quarter of the
 /// connection's `rnr_timeout`, its connection fails with
 /// [`Reason::CreditsExceeded`](crate::error::Reason::CreditsExceeded).

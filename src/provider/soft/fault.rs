@@ -130,7 +130,8 @@ impl Stuck {
     }
 }
 
-/// A party that a Hold stops, or jobs that take all slots, and that is to look again.
+/// Something that a Hold, or jobs that take all slots, has stopped, and that must continue
+/// afterwards.
 pub(super) trait Held: Send + Sync {
     fn go_on(&self);
 }

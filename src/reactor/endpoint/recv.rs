@@ -398,7 +398,7 @@ impl PostedRecv {
         let (receives, receipt) = (&*self.receives, self.receipt);
         if !receives.is_over(receipt) {
             receives.register(receipt, waker);
-            // After the receive can be found: pairs with the end of the Rdma, and with `Shutdown`.
+            // Pairs with the end of the Rdma and `Shutdown`, which find the waker that is stored.
             fence(Ordering::SeqCst);
         }
         if !receives.is_over(receipt) {

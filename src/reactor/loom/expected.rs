@@ -57,7 +57,7 @@ struct Op {
     task: Task,
 }
 
-// SAFETY: a Task is a waker and the sleep of one thread.
+// SAFETY: a Task is a waker and the state by which one thread sleeps.
 unsafe impl Sync for Line {}
 
 impl Line {
@@ -203,8 +203,8 @@ fn run<const N: usize>(line: &Arc<Line>, beside: [fn(&Line); N], model: fn(&Line
     driver.join().unwrap();
 }
 
-/// One operation after the other sleeps on one queue, while an event from before comes that stands
-/// for no completion.
+/// One operation after the other sleeps on one queue, while an earlier event comes that reports no
+/// completion.
 fn both_are_told(wrong: Wrong, preemptions: usize) {
     check(preemptions, move || {
         let line = Line::new(wrong, [0, 0]);

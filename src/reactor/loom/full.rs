@@ -146,7 +146,7 @@ struct Toy {
     refused: Task,
 }
 
-// SAFETY: a Task is a waker and the sleep of one thread.
+// SAFETY: a Task is a waker and the state by which one thread sleeps.
 unsafe impl Sync for Toy {}
 
 impl Toy {

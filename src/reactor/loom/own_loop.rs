@@ -81,7 +81,7 @@ struct OwnLoop {
     task: Task,
 }
 
-// SAFETY: a Task is a waker and the sleep of one thread.
+// SAFETY: a Task is a waker and the state by which one thread sleeps.
 unsafe impl Sync for OwnLoop {}
 
 impl OwnLoop {

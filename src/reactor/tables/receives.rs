@@ -332,8 +332,8 @@ impl RecvTable {
         self.leave(&mut table, receipt.index)
     }
 
-    /// Takes the entry from its operation. It becomes an orphan, or is freed if there is no message
-    /// to wait for.
+    /// Takes the entry from its operation. It becomes an orphan, or is freed if it has failed, or
+    /// is of a life before.
     fn leave(&self, table: &mut Places, index: u32) -> Ended {
         let life = self.life();
         let place = &mut table.places[index as usize];

@@ -84,8 +84,8 @@ impl Attachment {
                 return Poll::Ready(Waited::Lost(JobError::of(Reason::CannotWake)));
             }
         }
-        // Poll first: a job that has completed need not signal. If an event will come, no poll is
-        // needed: its turn polls for all waiters at once.
+        // Poll first: if the job has completed already, no event is needed. If another operation
+        // has armed, no poll is needed: the turn of that event polls for all waiters at once.
         if !shared.expected.load(Ordering::Relaxed) && self.queue.ready() {
             shared.turn();
             if let Some(outcome) = end.take() {

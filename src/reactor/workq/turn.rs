@@ -93,8 +93,8 @@ impl Shared {
     }
 
     /// Polls one queue, up to `looks` times, and takes a turn if that finds something. Returns true
-    /// if it did. If another thread is in the gate, there are two cases: a queue that polls in
-    /// `reap` is left to later polls of the caller; what a peek has found, and may keep, the other
+    /// if it did. If another thread is in the gate, a queue that polls in `reap` is left to later
+    /// polls of the caller. Another queue has found something, and may keep it, so that the other
     /// thread is asked to reap.
     #[inline(always)]
     pub(in crate::reactor) fn look(&self, queue: &Arc<dyn Queue>, looks: usize) -> bool {
@@ -169,7 +169,8 @@ const CHANGE: u8 = 2;
 struct Turn<'a> {
     shared: &'a Shared,
     inside: Option<Inside<'a>>,
-    /// A completion may notify its operation or the line, not both.
+    /// What to notify for this batch. A completion notifies its operation or the line, not both, so
+    /// that `BATCH` entries suffice.
     to_notify: ArrayVec<Notify, BATCH>,
     rest: Leftovers,
     /// The wakers of the operations that sleep, if all are woken. Their slots can be reached only

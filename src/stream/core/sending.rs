@@ -217,7 +217,8 @@ impl Core {
         Ok(sent)
     }
 
-    /// Gives up the turns in lines of a write that was dropped.
+    /// Gives up the turns that a dropped write had, in the line for a Buf and in the line for
+    /// sends.
     fn leave(&mut self) {
         self.bufs.as_mut().stop();
         if !self.owes {

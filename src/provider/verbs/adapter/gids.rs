@@ -260,7 +260,7 @@ mod tests {
         Case { what: "only a ULA beside fe80 (uccl 803)",
             table: "v1/fe80::1 v2/fe80::1 v1/fd93::5 v2/fd93::5",
             interfaces: "", source: None, peer: None, index: 3 },
-        // These are other networks.
+        // These are made up: hosts with several networks, NAT and loopback.
         Case { what: "a management network beside the fabric: the connector",
             table: "v1/10.1.0.1 v2/10.1.0.1", interfaces: "192.168.0.1/24 10.1.0.1/16",
             source: Some("192.168.0.1"), peer: None, index: 1 },

@@ -36,7 +36,7 @@ impl RcConnection {
     }
 
     /// Fails the connection because its queue pair has failed, if the queue pair still has this id.
-    /// If another thread holds the lock, the next reap does it.
+    /// If another thread holds the lock, or the connection is pooled, the next reap does it.
     pub(in super::super) fn fail_queue_pair(self: &Arc<Self>, id: u64, cause: JobError) {
         if self.id() != id {
             return;

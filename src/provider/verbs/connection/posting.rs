@@ -68,8 +68,8 @@ impl RcConnection {
             _ => false,
         };
         if self.core.answers_are_kept() && jobs.iter().any(is_atomic) {
-            // A queue pair that could not be destroyed may still write an answer to the word of
-            // such a Job.
+            // A queue pair that could not be destroyed may still write its answer to the word that
+            // a new atomic operation would get.
             return Submitted::none(JobError::queue_broken());
         }
         let before = inner.sends.len();

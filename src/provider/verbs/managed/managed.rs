@@ -42,7 +42,7 @@ enum State {
     Connecting(Box<Attempt>),
     Connected {
         /// The id is dropped once the connection has ended, which notifies the peer.
-        _id: Arc<CmId>,
+        id: Arc<CmId>,
         conn: Weak<RcConnection>,
         /// The id of the connection's queue pair.
         qp: u64,
@@ -101,16 +101,20 @@ impl Managed {
             // The peer has given up, or the adapter is being removed. The kernel waits until the id
             // was destroyed.
             State::Offered(_) if event.is_end() => (State::Over, None),
-            State::Connected { conn, qp, .. } if event.is_end() => {
+            State::Connected { id, conn, qp } if event.is_end() => {
                 let cause = match event.what {
                     What::DeviceRemoved => Reason::DeviceGone,
                     _ => Reason::PeerClosed,
                 };
                 let conn = conn.upgrade().filter(|_| event.what != What::Ended);
-                let fail = |conn: Arc<RcConnection>| -> Tell {
-                    Box::new(move || conn.fail_queue_pair(qp, JobError::of(cause)))
+                let fail = move || {
+                    if let Some(conn) = conn {
+                        conn.fail_queue_pair(qp, JobError::of(cause));
+                    }
+                    // Afterwards: to destroy it may take long, and over iWARP flushes Jobs.
+                    drop(id);
                 };
-                (State::Over, conn.map(fail))
+                (State::Over, Some(Box::new(fail)))
             }
             other => {
                 let (what, text) = (event.what, "an event of rdma_cm");
@@ -147,7 +151,7 @@ impl Managed {
         } = *attempt;
         id.clear_deadline();
         let state = State::Connected {
-            _id: id,
+            id,
             conn: Arc::downgrade(&conn),
             qp,
         };

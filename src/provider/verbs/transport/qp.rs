@@ -23,7 +23,7 @@ pub(in super::super) struct Qp {
     sends: u32,
     max_inline: u32,
     pub(super) destroyed: AtomicBool,
-    /// Set by `set_asks`.
+    /// True while the kernel connects the queue pair over iWARP (`set_asks`).
     pub(super) asks: AtomicBool,
 }
 

@@ -131,7 +131,8 @@ impl Srq {
     }
 
     /// Adds a connection that lends its peer `credits`. When this returns, there is memory for
-    /// these credits, or for a whole chunk if that is more, within the sum of all credits.
+    /// `credits` receives, or for a chunk if that is more, but never for more than all credits
+    /// together.
     pub(in super::super) fn join(&self, credits: u32) -> Result<()> {
         let mut state = lock(&self.state);
         state.connections += 1;
@@ -276,8 +277,8 @@ impl Srq {
         Some(number)
     }
 
-    /// Returns true if few receives are left, provided that each queue pair that went took one, and
-    /// more could be posted if there were memory.
+    /// Returns true if few receives are left, and more could be posted if there were memory. Each
+    /// queue pair that is gone counts as one lost receive.
     fn is_low(&self, state: &Receives) -> bool {
         let with_adapter = state.posted.len() + state.overtaken.len();
         let few = state.left() < self.limit() as usize;

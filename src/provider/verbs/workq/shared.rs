@@ -44,7 +44,7 @@ pub(in super::super) struct Shared {
     pub(super) me: Weak<Shared>,
 }
 
-/// The state of the thread that polls.
+/// The state that belongs to the holder of the `poll` lock.
 #[derive(Default)]
 pub(in super::super) struct Poll {
     wcs: [Wc; BATCH],
@@ -57,7 +57,8 @@ pub(in super::super) struct Poll {
     /// The index in `owners` of the last completion's connection, which most often has the next one
     /// too.
     last: usize,
-    /// What is done once the lock was given back: the applications of connections are notified.
+    /// What is done once the lock was given back: notifications of the application, and work for
+    /// which no thread could be started.
     pub(super) after: Vec<Run>,
 }
 
@@ -285,7 +286,8 @@ impl Shared {
             })
     }
 
-    /// Polls up to `looks` times, until there is something to do.
+    /// Moves completions to `out`, and returns their number. Polls up to `looks` times, until there
+    /// is something to do.
     pub(super) fn reap(&self, poll: &mut Poll, out: &mut [Completion], looks: usize) -> usize {
         let mut attention = self.core.take_attention();
         if !attention && poll.kept.is_empty() && !self.computed.pending() {
