@@ -56,7 +56,9 @@ async fn client(incoming: Incoming, store: &Mirror, idle: Duration) -> Result<()
     let mut verb = [0];
     loop {
         let read = tokio::select! {
-            read = timeout(idle, stream.read(&mut verb)) => read.map_err(|_| "no request in time")??,
+            read = timeout(idle, stream.read(&mut verb)) => {
+                read.map_err(|_| "no request in time")??
+            }
             () = &mut draining => 0,
         };
         if read == 0 {

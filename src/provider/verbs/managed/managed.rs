@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use super::super::adapter::greeting::{self, Greeting};
 use super::super::cm::{Cm, CmEvent, CmId, Handler, What, step};
@@ -64,6 +64,23 @@ impl State {
 
 /// Notifies the application of the result of a connection. It is called without a lock.
 pub(super) type Tell = Box<dyn FnOnce()>;
+
+/// Sets the state, and then notifies the application without its lock.
+fn leave(mut state: MutexGuard<'_, State>, next: State, tell: Option<Tell>) {
+    *state = next;
+    drop(state);
+    if let Some(tell) = tell {
+        tell();
+    }
+}
+
+/// Leaves the state with an attempt, or with the end of one that has failed to begin.
+fn leave_begun(state: MutexGuard<'_, State>, begun: Result<Attempt, Tell>) {
+    match begun {
+        Ok(attempt) => leave(state, State::Connecting(Box::new(attempt)), None),
+        Err(tell) => leave(state, State::Over, Some(tell)),
+    }
+}
 
 impl Managed {
     fn new(state: State) -> Arc<Managed> {
@@ -124,11 +141,7 @@ impl Managed {
                 (other, Some(Box::new(write)))
             }
         };
-        *state = next;
-        drop(state);
-        if let Some(tell) = tell {
-            tell();
-        }
+        leave(state, next, tell);
     }
 
     fn go_on(self: &Arc<Self>, mut attempt: Box<Attempt>, event: CmEvent) -> (State, Option<Tell>) {
@@ -195,7 +208,7 @@ impl RcConnection {
         let managed = Managed::new(State::Over);
         // The lock makes events wait until the attempt has begun, since the time limit or a reset
         // may come at any time.
-        let mut state = lock(&managed.state);
+        let state = lock(&managed.state);
         let begun = self.begin_managed(&managed, (options, answer), greeting::CONNECT, None);
         let begun = begun.and_then(|attempt| {
             let transport = &attempt.conn.config.transport;
@@ -203,15 +216,11 @@ impl RcConnection {
             let source = transport.source.or_else(of_gid);
             let limit = left(&attempt.options);
             match attempt.id.resolve_addr(source, addr, limit) {
-                Ok(()) => {
-                    *state = State::Connecting(Box::new(attempt));
-                    Ok(())
-                }
+                Ok(()) => Ok(attempt),
                 Err(error) => Err(attempt.fail(unreachable(error))),
             }
         });
-        drop(state);
-        begun.unwrap_or_else(|tell| tell());
+        leave_begun(state, begun);
     }
 
     /// Accepts a peer's request. As for `connect_to`.
@@ -236,21 +245,14 @@ impl RcConnection {
         let mut state = lock(&managed.state);
         let offered = match state.take_offer() {
             Ok(id) => Some(id),
-            Err(error) => {
-                drop(state);
-                return answer(Err(error));
-            }
+            Err(error) => return leave_begun(state, Err(Box::new(|| answer(Err(error))))),
         };
         let begun = self.begin_managed(&managed, (options, answer), greeting::ACCEPT, offered);
         let begun = begun.and_then(|mut attempt| match attempt.accept(greeting, reads) {
-            Ok(()) => {
-                *state = State::Connecting(Box::new(attempt));
-                Ok(())
-            }
+            Ok(()) => Ok(attempt),
             Err(error) => Err(attempt.fail(error)),
         });
-        drop(state);
-        begun.unwrap_or_else(|tell| tell());
+        leave_begun(state, begun);
     }
 
     /// Claims the queue pair, and makes `managed` the handler of its id's events and of the time

@@ -150,7 +150,7 @@ impl Core {
         if let Err(error) = self.cq.promise(requests) {
             let (error, text) = (
                 error.to_string(),
-                "a queue pair that stays may overrun the queue",
+                "a queue pair that stays may overrun the completion queue",
             );
             log_later(move || tracing::error!(target: "tokio_doca::verbs", error, "{text}"));
         }
