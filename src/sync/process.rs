@@ -3,7 +3,7 @@
 
 use std::num::NonZeroUsize;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use nix::errno::Errno;
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous};
@@ -11,7 +11,7 @@ use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous};
 /// The process that made something. A child of fork(2) has a copy of it, but the resource behind it
 /// is the parent's, or does not exist in the child.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Process(u32);
+pub(crate) struct Process(u64);
 
 impl Process {
     pub(crate) fn current() -> Process {
@@ -19,7 +19,15 @@ impl Process {
     }
 
     pub(crate) fn id(self) -> u32 {
-        self.0
+        self.0 as u32
+    }
+
+    /// Returns a number that no ancestor of the process has, whose state it inherits. It is not 0.
+    pub(crate) fn distinct(self) -> u32 {
+        match (self.0 >> 32) as u32 {
+            0 => self.id(),
+            generation => generation,
+        }
     }
 
     pub(crate) fn is_current(self) -> bool {
@@ -61,33 +69,41 @@ impl<T: Send + Sync> EachProcess<T> {
 }
 
 /// The address of the number of this process. A child of fork(2) finds 0 there.
-static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 
 /// Replaces a page that could not be mapped.
-static NONE: AtomicU32 = AtomicU32::new(0);
+static NONE: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the number of this process, for which the kernel is asked once.
-fn number() -> u32 {
+/// The number of processes, of this one and its ancestors, that have asked for their number.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// Returns the number of this process, for which the kernel is asked once: the process ID, and in
+/// the upper half the generation. In a new PID namespace a child may have the ID of its parent;
+/// the generation of a child differs from those of all its ancestors, whose state it inherits.
+/// Without the page only the process ID is known.
+fn number() -> u64 {
     let page = PAGE.load(Ordering::Acquire);
     let page = if page.is_null() { new_page() } else { page };
     if ptr::eq(page, &NONE) {
-        return std::process::id();
+        return std::process::id().into();
     }
     // SAFETY: it points to a page that `new_page` has mapped, and that is never unmapped.
     let word = unsafe { &*page };
     match word.load(Ordering::Relaxed) {
         0 => {
-            let id = std::process::id();
-            word.store(id, Ordering::Relaxed);
-            id
+            let generation = GENERATION.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+            let new = u64::from(generation) << 32 | u64::from(std::process::id());
+            // If several threads come here at once the first one's number stays.
+            let stays = word.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed);
+            stays.map_or_else(|stays| stays, |_| new)
         }
-        id => id,
+        number => number,
     }
 }
 
 /// Maps a page that is empty in a child (madvise(2): MADV_WIPEONFORK).
 #[cold]
-fn new_page() -> *mut AtomicU32 {
+fn new_page() -> *mut AtomicU64 {
     let len = NonZeroUsize::new(4096).expect("it is more than 0");
     let (protection, flags) = (
         ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
@@ -139,6 +155,24 @@ mod tests {
         assert_eq!(ended, WaitStatus::Exited(Pid::from_raw(pid), 7));
         drop(held);
         assert_eq!(*VALUE.get().lock().unwrap(), 8);
+    }
+
+    /// As a child in a new PID namespace, which may have the ID of its parent there.
+    #[test]
+    fn a_child_is_told_apart_without_its_process_id() {
+        let generation = || Process::current().0 >> 32;
+        let parent = generation();
+        // SAFETY: the child only asks the kernel, and exits.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let child = generation();
+            let differs = child > parent && child == generation();
+            // SAFETY: ends the child alone.
+            unsafe { libc::_exit(if differs { 7 } else { 8 }) };
+        }
+        let ended = waitpid(Pid::from_raw(pid), None).unwrap();
+        assert_eq!(ended, WaitStatus::Exited(Pid::from_raw(pid), 7));
+        assert_eq!(generation(), parent);
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub(super) fn released(element: usize) {
 impl Watches {
     pub(in crate::mem) fn new() -> Watches {
         // No number is that of a future which a child of fork(2) inherits.
-        let last = u64::from(Process::current().id()) << 32;
+        let last = u64::from(Process::current().distinct()) << 32;
         let wakers = BTreeMap::new();
         Watches(Mutex::new(List { wakers, last }))
     }

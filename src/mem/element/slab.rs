@@ -167,7 +167,7 @@ impl Slab {
         if left == 0 || self.free.is_empty() {
             return;
         }
-        let here = Process::current().id();
+        let here = Process::current().distinct();
         if self.notified_in.swap(here, Ordering::SeqCst) != here {
             let this: Weak<dyn Line> = self.this.clone();
             if !pass_over_soon(this) {

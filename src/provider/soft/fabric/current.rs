@@ -20,12 +20,10 @@ static CURRENT: Mutex<Weak<Fabric>> = Mutex::new(Weak::new());
 pub(super) fn fabric() -> Result<Arc<Fabric>> {
     let process = Process::current();
     let owner = OWNER.load(Relaxed);
-    if owner != 0 && owner >> 32 != u64::from(process.id()) {
-        let text = format!(
-            "this process is a fork of process {}, whose exports and imports are not inherited: fork before the first \
-             export or import, or start a program anew (execve(2)) and export and import there",
-            owner >> 32
-        );
+    if owner != 0 && owner >> 32 != u64::from(process.distinct()) {
+        let text = "this process is a fork of one whose exports and imports are not inherited: fork \
+                    before the first export or import, or start a program anew (execve(2)) and \
+                    export and import there";
         return Err(Error::new(ErrorKind::BadState, None, text));
     }
     let mut current = lock(&CURRENT);

@@ -68,7 +68,7 @@ impl Fabric {
     pub(super) fn new(shared: Arc<Shared>) -> Fabric {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Relaxed) & u64::from(u32::MAX);
-        let owner = u64::from(shared.process.id()) << 32 | number;
+        let owner = u64::from(shared.process.distinct()) << 32 | number;
         OWNER.store(owner, Relaxed);
         Fabric { shared, owner }
     }

@@ -4,7 +4,6 @@
 //! and a process that has an rkey and a connection reaches the memory.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use zerocopy::little_endian::{U16, U32, U64};
@@ -13,6 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use crate::device::{Access, Audience, Mtu};
 use crate::error::{Error, ErrorKind, Result};
 use crate::provider::envelope::{self, Envelope};
+use crate::sync::EachProcess;
 
 /// The origin of an export: a process, and a number that the process gave. Both are 0 for a peer
 /// that does not use this library.
@@ -57,10 +57,11 @@ impl BlobOrigin {
 
 /// Returns a number that no other process is likely to have. A child of `fork` has another one.
 fn process() -> u64 {
-    static RANDOM: OnceLock<RandomState> = OnceLock::new();
-    let mut hasher = RANDOM.get_or_init(RandomState::new).build_hasher();
-    hasher.write_u32(std::process::id());
-    hasher.finish() | 1
+    static RANDOM: EachProcess<u64> = EachProcess::new(|| {
+        let random = getrandom::u64();
+        random.unwrap_or_else(|_| RandomState::new().build_hasher().finish()) | 1
+    });
+    *RANDOM.get()
 }
 
 /// Returns a random number of 24 bits, for the first packet.
