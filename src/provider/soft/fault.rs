@@ -121,6 +121,12 @@ impl Stuck {
     pub(super) const BEHIND: u64 = 1 << 32 | Stuck::NEVER;
     pub(super) const NEVER: u64 = 1;
 
+    /// Returns what the queues of the WorkQ with this signal share.
+    fn find(list: &[Weak<Stuck>], signal: &Arc<Signal>) -> Option<Arc<Stuck>> {
+        let mut known = list.iter().filter_map(Weak::upgrade);
+        known.find(|it| Arc::ptr_eq(&it.of.1, signal))
+    }
+
     /// Returns true if such jobs have all slots, and one of them waits for others, which cannot
     /// come.
     #[inline]
@@ -231,8 +237,7 @@ impl Faults {
     pub(super) fn stuck(&self, of: &QueueConfig) -> Arc<Stuck> {
         let mut list = lock(&self.0.stuck);
         list.retain(|known| known.strong_count() > 0);
-        let mut known = list.iter().filter_map(Weak::upgrade);
-        if let Some(known) = known.find(|it| Arc::ptr_eq(&it.of.1, &of.signal)) {
+        if let Some(known) = Stuck::find(&list, &of.signal) {
             return known;
         }
         let of = (of.depth, Arc::clone(&of.signal));
@@ -240,6 +245,15 @@ impl Faults {
         let new = Arc::new(Stuck { of, jobs });
         list.push(Arc::downgrade(&new));
         new
+    }
+
+    /// Counts a job of an endpoint or a sync event that is lost, on the WorkQ with this signal.
+    #[cold]
+    pub(super) fn add_lost(&self, signal: &Arc<Signal>) {
+        let known = Stuck::find(&lock(&self.0.stuck), signal);
+        if let Some(stuck) = known {
+            self.add_stuck(&stuck, Stuck::NEVER);
+        }
     }
 
     /// Counts a job that does not complete by itself. The last one that the WorkQ has a slot for

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 
+use support::events::between;
+use support::rdma::{Setup, Side, connect};
 use support::*;
 use tokio_doca::soft::{Fault, Soft};
 use tokio_doca::{
@@ -270,6 +272,43 @@ fn of_jobs_behind_others_that_have_all_slots_the_first_is_done() {
     for mode in modes() {
         for defer in [false, true] {
             run(story(Bench::new(Config::new(defer, mode).depth(4))));
+        }
+    }
+}
+
+/// The same, if a sync event or an Rdma has lost the other job.
+#[test]
+fn of_jobs_behind_others_the_first_is_done_where_other_contexts_lost_theirs() {
+    let story = async |bench: Bench, of_event: bool| {
+        let copy_is_done = async {
+            bench.soft.faults().push(Fault::Behind(9));
+            let (src, dst) = (bench.filled(b"abc"), bench.empty());
+            let copy = in_time("behind others", bench.dma.copy(&src, &dst)).await;
+            assert_eq!(copy, Ok(3), "{:?}", bench.config);
+        };
+        bench.soft.faults().push(Fault::Lost);
+        if of_event {
+            let event = between(&bench.device).attach(&bench.workq).unwrap();
+            let mut lost = Box::pin(event.get());
+            poll_pending(lost.as_mut());
+            copy_is_done.await;
+        } else {
+            let setup = Setup::new(bench.config.defer, bench.config.mode);
+            let side = |workq| Side::on(&bench.device, workq, setup);
+            let other = WorkQ::builder().mode(setup.mode).build().unwrap();
+            let (here, there) = (side(&bench.workq), side(&other));
+            connect(&here.rdma, &there.rdma);
+            let mut lost = Box::pin(here.rdma.send(here.filled(b"lost")));
+            poll_pending(lost.as_mut());
+            copy_is_done.await;
+        }
+    };
+    for mode in modes() {
+        for defer in [false, true] {
+            for of_event in [false, true] {
+                let config = Config::new(defer, mode).depth(2);
+                run(story(Bench::new(config), of_event));
+            }
         }
     }
 }

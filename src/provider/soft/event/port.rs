@@ -101,7 +101,10 @@ impl Port {
             && let Some((token, job, fault)) = inner.jobs.pop_front()
         {
             let result = match fault {
-                Fault::Lost => continue,
+                Fault::Lost => {
+                    self.ports.add_lost();
+                    continue;
+                }
                 _ => fault.error().map_or_else(|| self.event.operate(&job), Err),
             };
             self.ports.count();

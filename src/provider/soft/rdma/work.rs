@@ -229,6 +229,7 @@ impl Shared {
             }
             if send.fault == Fault::Lost {
                 inner.sends.pop_front();
+                self.ports.add_lost();
                 continue;
             }
             let before = inner.copied;
