@@ -65,7 +65,7 @@ const WHY: &[(&[&str], &str)] = &[
     ),
     (
         &["N1.one.hybrid", "N1.one.hybrid.cpu"],
-        "It sleeps about as often as event mode; c871153 made 2.9x on the same machine, and what lost that is not found yet",
+        "Each side works on half a burst at a time: c871153, which took no lists, made 2.9x on the same machine",
     ),
     (&["N1.4K"], "Each byte is copied twice, as by TCP"),
     (

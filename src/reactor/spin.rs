@@ -65,14 +65,13 @@ impl Spin {
         if self.turns > 1 { LOOKS } else { 1 }
     }
 
-    /// Notes that the future has found what it waits for. A spin of more than half of its time was
-    /// hardly faster than a sleep.
+    /// Notes that the future has found what it waits for.
     pub(super) fn found(&self, policy: Policy, spins: &Spins, now: impl Fn() -> u64) {
         if self.turns <= 1 || self.next == OVER {
             return;
         }
         let now = now();
-        if now.saturating_sub(self.since) < policy.spin() / 2 {
+        if now.saturating_sub(self.since) < policy.spin() {
             spins.was_in_time();
         } else {
             spins.was_in_vain(policy, now);
@@ -180,11 +179,12 @@ impl Spins {
         self.turns.load(Relaxed).wrapping_sub(turn)
     }
 
+    /// Counts a spin that was in time: the next ones may begin at once. Two sides that wait for
+    /// each other both sleep after a few late answers, and the answer of one that sleeps is late.
+    /// If they began to spin again step by step, they would hardly ever meet.
     fn was_in_time(&self) {
-        let in_vain = self.in_vain.load(Relaxed);
-        if in_vain > 0 {
-            self.in_vain.store(in_vain - 1, Relaxed);
-        }
+        let in_vain = self.in_vain.load(Relaxed).min(SPARE + 1);
+        self.in_vain.store(in_vain.saturating_sub(1), Relaxed);
     }
 
     /// Counts a spin that has ended in a sleep, or was no faster than one. If most spins do, the
@@ -292,6 +292,27 @@ mod tests {
         assert!((0..1_000).all(|_| model.wait(5_000)));
         // One in two is long, and each spins.
         assert!((0..1_000).all(|at| model.wait([5_000, 100_000][at % 2])));
+    }
+
+    /// The answer of a side that sleeps takes as long as its wake-up, and comes within the spin.
+    #[test]
+    fn two_sides_that_sleep_spin_again_together() {
+        let sides = [Model::new(), Model::new()];
+        for side in &sides {
+            (0..100).for_each(|_| _ = side.wait(100_000));
+        }
+        let mut asleep = [true; 2];
+        let mut round = || {
+            for at in [0, 1] {
+                let takes = if asleep[1 - at] { 20_000 } else { 5_000 };
+                let now = sides[1 - at].0.get();
+                sides[at].0.set(sides[at].0.get().max(now));
+                asleep[at] = !sides[at].wait(takes);
+            }
+            asleep
+        };
+        (0..2_000).for_each(|_| _ = round());
+        assert!((0..100).all(|_| round() == [false; 2]));
     }
 
     /// Many short waits whose peer has no CPU while they spin.

@@ -22,6 +22,8 @@ pub(in crate::reactor) type Changed = Arc<dyn Fn() + Send + Sync>;
 
 pub(in crate::reactor) struct Registry {
     entries: BriefMutex<Vec<TableEntry>>,
+    /// The number of entries that have a table.
+    tables: AtomicUsize,
     /// The number of operations of all tables that sleep.
     asleep: Arc<AtomicUsize>,
     /// The number of watchers of the state of an Rdma.
@@ -71,6 +73,7 @@ impl Registry {
     pub(in crate::reactor) fn new() -> Registry {
         Registry {
             entries: BriefMutex::new(Vec::new()),
+            tables: AtomicUsize::new(0),
             asleep: Arc::default(),
             watched: Arc::default(),
         }
@@ -110,7 +113,13 @@ impl Registry {
             asleep: Arc::clone(&self.asleep),
         }));
         entry.of = Some((Arc::clone(&table) as _, changed));
+        self.tables.fetch_add(1, Ordering::Relaxed);
         Ok(table)
+    }
+
+    /// Returns the number of tables that the WorkQ has now.
+    pub(in crate::reactor) fn tables(&self) -> usize {
+        self.tables.load(Ordering::Relaxed)
     }
 
     /// Returns true if the context of a table still exists.
@@ -128,6 +137,7 @@ impl Registry {
         let mut entries = lock(&self.entries);
         entries[index].posted = table.posted();
         let of = entries[index].of.take();
+        self.tables.fetch_sub(1, Ordering::Relaxed);
         drop(entries);
         drop(of);
         if self.any_asleep() {

@@ -114,6 +114,35 @@ fn a_burst_is_sent_by_its_flush_and_not_before() {
     });
 }
 
+/// The peer begins with the first half of a burst while the second is fed, if it has nobody else
+/// to serve.
+#[test]
+fn a_burst_leaves_by_halves_where_it_is_alone_and_inline() {
+    if needs_soft("nothing is sent inline") {
+        return;
+    }
+    for mode in [Mode::EventDriven, Mode::BusyPoll] {
+        for (others, fed_before) in [(0, 16), (1, 32)] {
+            let (device, setup) = (under_test(false), Setup::new(false, mode));
+            let (here, there) = pair(&device, setup, 64);
+            let others: Vec<_> = (0..others)
+                .map(|_| Side::on(&device, &here.workq, setup))
+                .collect();
+            run(async {
+                let mut posted = Box::pin(there.rdma.recv(there.empty()).start().unwrap());
+                let (mut sink, src) = (here.rdma.send_sink(64), here.filled(b"one of many"));
+                for fed in 0..=fed_before {
+                    assert!(poll(posted.as_mut()).is_pending(), "{fed} were fed");
+                    sink.feed(src.clone()).await.unwrap();
+                }
+                let came = in_time("the first", posted).await.unwrap();
+                assert_eq!(came.len, src.data_len());
+            });
+            drop(others);
+        }
+    }
+}
+
 /// A fed message is leased: nobody changes it before it is sent.
 #[test]
 fn a_fed_message_is_leased() {
