@@ -65,7 +65,8 @@ impl Spin {
         if self.turns > 1 { LOOKS } else { 1 }
     }
 
-    /// Notes that the future has found what it waits for.
+    /// Notes that the future has found what it waits for. Also late in its time that is in time: of
+    /// two sides that both sleep each answers later by a wake-up, and they shall meet again.
     pub(super) fn found(&self, policy: Policy, spins: &Spins, now: impl Fn() -> u64) {
         if self.turns <= 1 || self.next == OVER {
             return;
@@ -179,11 +180,8 @@ impl Spins {
         self.turns.load(Relaxed).wrapping_sub(turn)
     }
 
-    /// Counts a spin that was in time: the next ones may begin at once. Two sides that wait for
-    /// each other both sleep after a few late answers, and the answer of one that sleeps is late.
-    /// If they began to spin again step by step, they would hardly ever meet.
     fn was_in_time(&self) {
-        let in_vain = self.in_vain.load(Relaxed).min(SPARE + 1);
+        let in_vain = self.in_vain.load(Relaxed);
         self.in_vain.store(in_vain.saturating_sub(1), Relaxed);
     }
 

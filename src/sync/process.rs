@@ -1,7 +1,7 @@
 //! Which process this is: a child of fork(2) has a copy of everything that its parent made.
 #![expect(unsafe_code, reason = "what a child gets empty or anew")]
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -24,10 +24,8 @@ impl Process {
 
     /// Returns a number that no ancestor of the process has, whose state it inherits. It is not 0.
     pub(crate) fn distinct(self) -> u32 {
-        match (self.0 >> 32) as u32 {
-            0 => self.id(),
-            generation => generation,
-        }
+        let generation = NonZeroU32::new((self.0 >> 32) as u32);
+        generation.map_or(self.id(), NonZeroU32::get)
     }
 
     pub(crate) fn is_current(self) -> bool {

@@ -240,8 +240,7 @@ impl Faults {
         if let Some(known) = Stuck::find(&list, &of.signal) {
             return known;
         }
-        let of = (of.depth, Arc::clone(&of.signal));
-        let jobs = AtomicU64::new(0);
+        let (of, jobs) = ((of.depth, Arc::clone(&of.signal)), AtomicU64::new(0));
         let new = Arc::new(Stuck { of, jobs });
         list.push(Arc::downgrade(&new));
         new
@@ -250,8 +249,7 @@ impl Faults {
     /// Counts a job of an endpoint or a sync event that is lost, on the WorkQ with this signal.
     #[cold]
     pub(super) fn add_lost(&self, signal: &Arc<Signal>) {
-        let known = Stuck::find(&lock(&self.0.stuck), signal);
-        if let Some(stuck) = known {
+        if let Some(stuck) = Stuck::find(&lock(&self.0.stuck), signal) {
             self.add_stuck(&stuck, Stuck::NEVER);
         }
     }

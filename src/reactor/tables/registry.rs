@@ -23,7 +23,7 @@ pub(in crate::reactor) type Changed = Arc<dyn Fn() + Send + Sync>;
 pub(in crate::reactor) struct Registry {
     entries: BriefMutex<Vec<TableEntry>>,
     /// The number of entries that have a table.
-    tables: AtomicUsize,
+    pub(in crate::reactor) tables: AtomicUsize,
     /// The number of operations of all tables that sleep.
     asleep: Arc<AtomicUsize>,
     /// The number of watchers of the state of an Rdma.
@@ -115,11 +115,6 @@ impl Registry {
         entry.of = Some((Arc::clone(&table) as _, changed));
         self.tables.fetch_add(1, Ordering::Relaxed);
         Ok(table)
-    }
-
-    /// Returns the number of tables that the WorkQ has now.
-    pub(in crate::reactor) fn tables(&self) -> usize {
-        self.tables.load(Ordering::Relaxed)
     }
 
     /// Returns true if the context of a table still exists.

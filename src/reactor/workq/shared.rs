@@ -105,7 +105,7 @@ impl Attachment {
     /// Returns true if the device may finish jobs inside the call, and no other Rdma or sync event
     /// uses the WorkQ.
     pub(crate) fn is_alone_and_inline(&self) -> bool {
-        self.finishes_inline && self.shared.core.registry.tables() == 1
+        self.finishes_inline && self.shared.core.registry.tables.load(Ordering::Relaxed) == 1
     }
 
     pub(crate) fn device(&self) -> &Device {

@@ -102,7 +102,7 @@ impl Port {
         {
             let result = match fault {
                 Fault::Lost => {
-                    self.ports.add_lost();
+                    self.ports.faults().add_lost(&self.ports.signal);
                     continue;
                 }
                 _ => fault.error().map_or_else(|| self.event.operate(&job), Err),

@@ -140,11 +140,6 @@ impl Ports {
         &self.device.faults
     }
 
-    /// Counts a job that is lost.
-    pub(in super::super) fn add_lost(&self) {
-        self.device.faults.add_lost(&self.signal);
-    }
-
     /// Counts a job that the reaper has finished.
     pub(in super::super) fn count(&self) {
         self.device.own_jobs.fetch_add(1, Ordering::Relaxed);

@@ -7,7 +7,7 @@ use super::super::fault::Fault;
 use super::connection::Connection;
 use super::messages::{Got, INLINE, Watch};
 use super::remote::Step;
-use super::state::{EndpointInner, Shared};
+use super::state::{EndpointInner, Send, Shared};
 use crate::device::{Completion, EndpointState};
 use crate::error::{JobError, Reason};
 use crate::sync::deadline;
@@ -216,20 +216,19 @@ impl Shared {
         let has_left = connection.presence().is_err();
         let (mut published, mut told, first) = (false, 0_u64, look.filled);
         let result = loop {
-            let Some(send) = inner.sends.front().copied() else {
+            let Some(Send { token, job, fault }) = inner.sends.front().copied() else {
                 break Ok(());
             };
             if look.filled == out.len() || left == 0 {
                 look.more = true;
                 break Ok(());
             }
-            let (token, job) = (send.token, send.job);
-            if let Some(error) = send.fault.error() {
+            if let Some(error) = fault.error() {
                 break Err(error);
             }
-            if send.fault == Fault::Lost {
+            if fault == Fault::Lost {
                 inner.sends.pop_front();
-                self.ports.add_lost();
+                self.faults.add_lost(&self.ports.signal);
                 continue;
             }
             let before = inner.copied;
