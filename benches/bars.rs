@@ -50,6 +50,8 @@ mod inline;
 mod join;
 #[path = "bars/large.rs"]
 mod large;
+#[path = "bars/locked.rs"]
+mod locked;
 #[path = "bars/many.rs"]
 mod many;
 #[path = "bars/measure.rs"]
@@ -159,7 +161,12 @@ const BARS: &[(&str, Bar)] = &[
     #[cfg(feature = "verbs")]
     ("V7", verbs::v7),
     #[cfg(feature = "verbs")]
+    ("V8", verbs::v8),
+    ("V10", rdma::v10),
+    #[cfg(feature = "verbs")]
     ("V11", verbs::v11),
+    #[cfg(feature = "verbs")]
+    ("V12", verbs::v12),
 ];
 
 fn main() -> ExitCode {

@@ -18,7 +18,7 @@ use super::report::Report;
 use super::rig::{Rig, fill, on_task};
 #[cfg(feature = "verbs")]
 use super::verbs;
-use super::{graph, scenario};
+use super::{graph, locked, scenario};
 
 const LEN: usize = 64;
 const FILLING: usize = 64;
@@ -416,7 +416,8 @@ const LINES: [(&str, &str, Goal); 12] = [
 ];
 
 /// Prints what is the same on any machine, as TOML. B13 is an operation that is dropped in flight,
-/// R2 a round trip between two contexts of one process.
+/// R2 a round trip between two contexts of one process. V8 and V10 are the locked instructions of a
+/// write and of a message.
 pub(crate) fn steady() -> Result<(), String> {
     let mut counts = Counts::new();
     allocations(&mut counts);
@@ -432,13 +433,25 @@ pub(crate) fn steady() -> Result<(), String> {
     let b13 = scenario::instructions("dropped")?;
     let [_, g1] = graph::instructions()?;
     let r2 = scenario::instructions("rdma-round-trips")?;
-    for (name, count) in [("B1", b1), ("B4", b4), ("B13", b13), ("G1", g1), ("R2", r2)] {
+    let v10 = locked::instructions("rdma-round-trips")? / 2.0;
+    for (name, count) in [
+        ("B1", b1),
+        ("B4", b4),
+        ("B13", b13),
+        ("G1", g1),
+        ("R2", r2),
+        ("V10", v10),
+    ] {
         let _ = writeln!(text, "{name} = {count:.1}");
     }
     #[cfg(feature = "verbs")]
     {
         let [c, write] = verbs::instructions()?;
-        let _ = writeln!(text, "V2 = {:.1}", write - c);
+        let v8 = locked::instructions("verbs-write")?;
+        let [v11, v12] = ["verbs-batch", "verbs-asleep"].map(scenario::instructions);
+        for (name, count) in [("V2", write - c), ("V8", v8), ("V11", v11?), ("V12", v12?)] {
+            let _ = writeln!(text, "{name} = {count:.1}");
+        }
     }
     text.push_str("\n[counts]\n");
     for (name, count) in counts {

@@ -127,6 +127,18 @@ const WHY: &[(&[&str], &str)] = &[
         "Each write of a batch has a future of its own, and its Leases, its Slot and its poll",
     ),
     (
+        &["V8"],
+        "The Slot and the Lease are taken and given back, the endpoint is locked twice; the rest are the gate, the phase and the locks of the poll",
+    ),
+    (
+        &["V10"],
+        "The table of receives is locked thrice, the registry and the gate once each, beside the Leases",
+    ),
+    (
+        &["V12"],
+        "A sleep takes a poll, an arm and a poll again, and the event a turn of its own",
+    ),
+    (
         &["V2", "V7", "V7#2"],
         "Leases, a Slot, a turn and a poll of the queue stand beside the bare loop",
     ),

@@ -25,7 +25,7 @@ use super::report::Goal::{AtLeast, AtMost, Exactly};
 use super::report::Report;
 use super::rig::on_task;
 use super::share::Shared;
-use super::{share, sys};
+use super::{locked, share, sys};
 
 /// What the peers may do here.
 const ALL: Access = Access::RDMA_READ
@@ -410,6 +410,15 @@ pub(crate) fn r2(report: &mut Report) {
     report.line("R2", messages / bare, AtMost(3.5), "x", &what);
     let what = format!("faster than a Unix socket ({:.1} us){noise}", socket / 1e3);
     report.line("R2.socket", socket / messages, AtLeast(100.0), "x", &what);
+}
+
+/// V10: the locked instructions of a message.
+pub(crate) fn v10(report: &mut Report) {
+    let what = "locked instructions of a message of 64 B, sent and received, busy-poll";
+    match locked::instructions("rdma-round-trips") {
+        Ok(trip) => report.line("V10", trip / 2.0, AtMost(15.0), "", what),
+        Err(error) => report.skip("V10", &error),
+    }
 }
 
 /// The same, both sides asleep.

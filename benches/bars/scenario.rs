@@ -8,7 +8,7 @@ use tokio_doca::Mode;
 use tokio_doca::soft::Soft;
 
 use super::rig::{Rig, bare, fill, on_task};
-use super::{cancel, counts, crowd, echo, event, graph, raw, rdma, share, two};
+use super::{cancel, counts, crowd, echo, event, graph, locked, raw, rdma, share, two};
 
 /// Bytes of the smallest job.
 const SMALL: usize = 64;
@@ -16,11 +16,12 @@ const SMALL: usize = 64;
 const FILLING: u64 = 64;
 
 /// The numbers of jobs whose difference is taken.
-const FEW: u64 = 64 * FILLING;
-const MANY: u64 = 6 * FEW;
+pub(crate) const FEW: u64 = 64 * FILLING;
+pub(crate) const MANY: u64 = 6 * FEW;
 
 /// Does `jobs` of them.
 pub(crate) fn run(scenario: &str, jobs: u64) {
+    locked::callgrind_finds_this();
     match scenario {
         "raw" => raw_post(jobs),
         "busy-inline" => busy_inline(jobs, false),

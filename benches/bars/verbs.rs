@@ -1,5 +1,5 @@
-//! V2, V7 and V11: writes and sends through the crate over the provider of adapters, and a loop in
-//! C's way, on the same functions.
+//! V2, V7, V8, V11 and V12: writes and sends through the crate over the provider of adapters, and a
+//! loop in C's way, on the same functions.
 //!
 //! These do next to nothing: `post_send` copies the bytes and puts a completion into a ring,
 //! `poll_cq` takes it. The remote memory is another process's, which is this program once more, so
@@ -11,8 +11,10 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::hint::black_box;
 use std::process::Command;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use support::counting;
+use tokio::runtime::Builder;
 use tokio_doca::device::contract::Provider;
 use tokio_doca::verbs::Verbs;
 use tokio_doca::verbs::ffi::*;
@@ -24,7 +26,7 @@ use tokio_doca::{
 
 use super::report::Goal::{AtMost, Exactly};
 use super::report::Report;
-use super::scenario;
+use super::{locked, scenario};
 
 const LEN: usize = 64;
 /// Of which the adapter here copies the first bytes alone.
@@ -44,9 +46,22 @@ struct Ring {
     entries: [Wc; PLACES],
     taken: usize,
     put: usize,
+    /// Of a late adapter: how many entries the events have announced, and whether one is asked for.
+    announced: usize,
+    is_armed: bool,
     /// Where all writes go.
     target: [u8; LEN],
 }
+
+/// Where the events of a late adapter come from, and its completion queue.
+#[repr(C)]
+struct Channel {
+    head: ibv_comp_channel,
+    rung: UnsafeCell<*mut ibv_cq>,
+}
+
+/// The adapter completes a request once its event was read, as one that takes its time does.
+static IS_LATE: AtomicBool = AtomicBool::new(false);
 
 fn made<T>(object: T) -> *mut T {
     // They live as long as the process.
@@ -89,12 +104,17 @@ extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     context.ops.req_notify_cq = Some(req_notify_cq);
     context.ops.post_send = Some(post_send);
     context.ops.post_recv = Some(post_recv);
+    if IS_LATE.load(Relaxed) {
+        context.ops.poll_cq = Some(late_poll_cq);
+        context.ops.req_notify_cq = Some(late_req_notify_cq);
+        context.ops.post_send = Some(late_post_send);
+    }
     made(context)
 }
 
 fn eventfd() -> c_int {
     // SAFETY: no memory is passed.
-    unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }
+    unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }
 }
 
 extern "C" fn close_device(_: *mut ibv_context) -> c_int {
@@ -174,10 +194,12 @@ extern "C" fn dereg_mr(_: *mut ibv_mr) -> c_int {
 }
 
 extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
-    made(ibv_comp_channel {
+    let head = ibv_comp_channel {
         context,
         fd: eventfd(),
-    })
+    };
+    let rung = UnsafeCell::new(ptr::null_mut());
+    made(Channel { head, rung }).cast()
 }
 
 extern "C" fn destroy_comp_channel(_: *mut ibv_comp_channel) -> c_int {
@@ -202,6 +224,8 @@ extern "C" fn create_cq(
         entries: [Wc::default(); PLACES],
         taken: 0,
         put: 0,
+        announced: 0,
+        is_armed: false,
         target: [0; LEN],
     });
     made(Cq { head, ring }).cast()
@@ -215,12 +239,78 @@ extern "C" fn destroy_cq(_: *mut ibv_cq) -> c_int {
     0
 }
 
-extern "C" fn get_cq_event(
-    _: *mut ibv_comp_channel,
-    _: *mut *mut ibv_cq,
-    _: *mut *mut c_void,
+unsafe extern "C" fn get_cq_event(
+    channel: *mut ibv_comp_channel,
+    to: *mut *mut ibv_cq,
+    context: *mut *mut c_void,
 ) -> c_int {
-    -1
+    // SAFETY: one of `create_comp_channel`.
+    let channel = unsafe { &*channel.cast::<Channel>() };
+    let mut rings = 0_u64;
+    // SAFETY: eight bytes, as an eventfd has.
+    let read = unsafe { libc::read(channel.head.fd, (&raw mut rings).cast(), 8) };
+    if read != 8 {
+        return -1;
+    }
+    // SAFETY: one thread posts, polls and reads events.
+    let cq = unsafe { *channel.rung.get() };
+    let ring = ring(cq);
+    ring.announced = ring.put;
+    fill(to, cq);
+    // SAFETY: it rang.
+    fill(context, unsafe { (*cq).cq_context })
+}
+
+/// The ring of a completion queue, for one use at a time.
+fn ring<'a>(cq: *mut ibv_cq) -> &'a mut Ring {
+    // SAFETY: one of `create_cq`, which lives as long as the process.
+    let cq = unsafe { &*cq.cast::<Cq>() };
+    // SAFETY: one thread posts and polls, and keeps no reference to it.
+    unsafe { &mut *cq.ring.get() }
+}
+
+/// Announces what was put, if an event is asked for.
+fn announce(cq: *mut ibv_cq) {
+    let ring = ring(cq);
+    if !ring.is_armed || ring.announced == ring.put {
+        return;
+    }
+    ring.is_armed = false;
+    // SAFETY: a completion queue of `create_cq`.
+    let channel = unsafe { (*cq).channel };
+    // SAFETY: it has the channel that it was made with.
+    let channel = unsafe { &*channel.cast::<Channel>() };
+    // SAFETY: one thread posts, polls and reads events.
+    unsafe { *channel.rung.get() = cq };
+    // SAFETY: eight bytes, as an eventfd takes.
+    unsafe { libc::write(channel.head.fd, (&raw const ONE).cast(), 8) };
+}
+
+static ONE: u64 = 1;
+
+unsafe extern "C" fn late_post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: as for `post_send`.
+    let posted = unsafe { post_send(qp, wr, bad) };
+    // SAFETY: a queue pair of `create_qp`.
+    announce(unsafe { (*qp).send_cq });
+    posted
+}
+
+extern "C" fn late_req_notify_cq(cq: *mut ibv_cq, _: c_int) -> c_int {
+    ring(cq).is_armed = true;
+    announce(cq);
+    0
+}
+
+unsafe extern "C" fn late_poll_cq(cq: *mut ibv_cq, max: c_int, to: *mut Wc) -> c_int {
+    let ring = ring(cq);
+    let max = max.min((ring.announced - ring.taken) as c_int);
+    // SAFETY: as for `poll_cq`.
+    unsafe { poll_cq(cq, max, to) }
 }
 
 extern "C" fn ack_cq_events(_: *mut ibv_cq, _: c_uint) {}
@@ -408,15 +498,12 @@ struct Rig {
 
 impl Rig {
     /// With a source of so many bytes.
-    fn open(len: usize) -> Rig {
+    fn open(len: usize, mode: Mode) -> Rig {
         // SAFETY: they do what this bar needs of them, on one thread.
         let verbs = unsafe { Verbs::over(TABLE) };
         let infos = verbs.devices().expect("a list");
         let device = verbs.open(&infos[0]).expect("a device");
-        let workq = WorkQ::builder()
-            .mode(Mode::BusyPoll)
-            .build()
-            .expect("a WorkQ");
+        let workq = WorkQ::builder().mode(mode).build().expect("a WorkQ");
         let rdma = || Rdma::builder(&device).attach(&workq).expect("a context");
         let rdmas = [rdma(), rdma()];
         let blobs = rdmas.each_ref().map(|rdma| rdma.export().expect("a blob"));
@@ -494,25 +581,43 @@ pub(crate) fn run(name: &str, jobs: u64) {
     match name {
         "verbs-c" => c_loop(jobs),
         "verbs-send" => {
-            let rig = Rig::open(LEN);
+            let rig = Rig::open(LEN, Mode::BusyPoll);
             rig.send(jobs);
             std::mem::forget(rig);
         }
         "verbs-batch" => {
-            let rig = Rig::open(LEN);
+            let rig = Rig::open(LEN, Mode::BusyPoll);
             let remote = rig.remote();
             rig.write_batches(&remote, jobs);
             std::mem::forget((rig, remote));
         }
         "verbs-write" | "verbs-long" => {
-            let rig = Rig::open(if name == "verbs-long" { LONG } else { LEN });
+            let rig = Rig::open(
+                if name == "verbs-long" { LONG } else { LEN },
+                Mode::BusyPoll,
+            );
             let remote = rig.remote();
             rig.write(&remote, jobs);
             // Their end would be a race with the end of the process.
             std::mem::forget((rig, remote));
         }
+        "verbs-asleep" => {
+            IS_LATE.store(true, Relaxed);
+            let rig = Rig::open(LEN, Mode::EventDriven);
+            let remote = rig.remote();
+            let runtime = Builder::new_current_thread().enable_io().build();
+            runtime.expect("a runtime").block_on(async {
+                for _ in 0..jobs {
+                    rig.rdmas[0]
+                        .write(&rig.src, &remote)
+                        .await
+                        .expect("a write");
+                }
+            });
+            std::mem::forget((rig, remote));
+        }
         "verbs-export" => {
-            let rig = Rig::open(LEN);
+            let rig = Rig::open(LEN, Mode::BusyPoll);
             let access = Access::LOCAL_READ_WRITE | Access::RDMA_WRITE;
             let mmap = Mmap::builder().device(&rig.device).access(access);
             let mmap = mmap.alloc(LONG).expect("memory");
@@ -536,6 +641,32 @@ pub(crate) fn v11(report: &mut Report) {
     match scenario::instructions("verbs-batch") {
         Ok(each) => report.line("V11", each.round(), AtMost(900.0), "", what),
         Err(error) => report.skip("V11", &error),
+    }
+}
+
+/// V8: the locked instructions of an awaited write of 64 bytes.
+pub(crate) fn v8(report: &mut Report) {
+    let what = "locked instructions of a 64-byte write, busy-poll";
+    match locked::instructions("verbs-write") {
+        Ok(each) => report.line("V8", each, AtMost(9.0), "", what),
+        Err(error) => report.skip("V8", &error),
+    }
+}
+
+/// V12: an awaited write of 64 bytes by event, whose task sleeps until the event comes.
+pub(crate) fn v12(report: &mut Report) {
+    let what = "instructions of a 64-byte write by event, asleep at its completion";
+    match scenario::instructions("verbs-asleep") {
+        Ok(each) => report.line("V12", each.round(), AtMost(2900.0), "", what),
+        Err(error) => report.skip("V12", &error),
+    }
+    // The adapter's own announcement is one.
+    match scenario::system_calls("verbs-asleep", 1_000, 11_000) {
+        Ok(each) => {
+            let what = "system calls of such a write";
+            report.line("V12.calls", each - 1.0, AtMost(2.0), "", what);
+        }
+        Err(error) => report.skip("V12.calls", &error),
     }
 }
 
@@ -567,7 +698,7 @@ pub(crate) fn v2(report: &mut Report) {
         }
         Err(error) => report.skip("V2", &error),
     }
-    let rig = Rig::open(LEN);
+    let rig = Rig::open(LEN, Mode::BusyPoll);
     let remote = rig.remote();
     rig.write(&remote, 64);
     let allocations = |jobs| {

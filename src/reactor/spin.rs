@@ -65,8 +65,9 @@ impl Spin {
         if self.turns > 1 { LOOKS } else { 1 }
     }
 
-    /// Notes that the future has found what it waits for. Also late in its time that is in time: of
-    /// two sides that both sleep each answers later by a wake-up, and they shall meet again.
+    /// Notes that the future has found what it waits for. A find counts as in time however late in
+    /// the spin it comes: if both sides of a connection sleep, each answers late by a wake-up, and
+    /// such finds are what lets both spin again.
     pub(super) fn found(&self, policy: Policy, spins: &Spins, now: impl Fn() -> u64) {
         if self.turns <= 1 || self.next == OVER {
             return;
