@@ -27,17 +27,17 @@
 //! 4. What `try_inline` answered has completed, and nothing is kept of the Job; it answers what a
 //!    submission would. What it did not answer was not begun. So for each job of
 //!    `try_inline_all`, which finishes them in order.
-//! 5. After `arm`, the next completion rings, exactly once. Completions that wait already do not
-//!    ring: `arm` says [`Armed::Ready`] if there may be some, and has armed as well. Nothing rings
-//!    that was not armed.
+//! 5. After `arm`, the device signals the next completion, exactly once. It does not signal
+//!    completions that wait already: `arm` returns [`Armed::Ready`] if there may be some, and has
+//!    armed as well. Without `arm` the device signals nothing.
 //! 6. `retire` keeps what it is given until nothing of the queue is in flight, and then drops it,
 //!    outside of any lock of the provider's: the queue itself may go with it. It never waits. What
 //!    cannot be quiesced is never dropped.
 //! 7. No call blocks, none panics, and what the device or a peer says is checked before it is used.
 //!
 //! What the device says of itself ([`Caps`]) is kept too: a WorkQ as deep as `max_depth`, on any of
-//! its `completion_vectors`, a list as long as `max_list_len`, and as many bytes as `max_buf_size`
-//! are taken. What is beyond them the crate refuses, and does not ask the device.
+//! its `completion_vectors`, a list as long as `max_list_len`, and `max_buf_size` bytes are taken.
+//! The crate refuses what exceeds these limits, and does not ask the device.
 //!
 //! The crate promises in turn: memory named by an accepted Job stays valid and leased until its
 //! completion was reaped, or until what `retire` was given is dropped; so do the registrations and
@@ -114,9 +114,9 @@
 //! 3. **[`Queue`]** and [`Submit`]: `submit`, `reap` and `retire`. `ready` may say `true` always,
 //!    and `arm` [`Armed::Ready`]; set `event_driven` to `false` in the capabilities. Now a WorkQ in
 //!    `Mode::BusyPoll` works, and the checks of duties 1, 2, 3 and 6 can pass.
-//! 4. **Events**: ring the [`Signal`] of [`QueueConfig`] once per `arm`, or answer a descriptor
-//!    from `event_fd` and read it in `clear`. Publish the completion first, look whether somebody
-//!    armed then; `arm` the other way round. Set `event_driven`: duty 5.
+//! 4. **Events**: signal the [`Signal`] of [`QueueConfig`] once per `arm`, or return a descriptor
+//!    from `event_fd` and read it in `clear`. Publish the completion first, then check whether the
+//!    queue is armed; `arm` does the two the other way round. Set `event_driven`: duty 5.
 //! 5. **`try_inline`**, if the device does small copies faster than a hand-over takes: duty 4.
 //!
 //! 6. **Endpoints**, for an `Rdma`. First exports of memory: `export` and `import` of the
@@ -125,9 +125,10 @@
 //!    [`Caps::rdma`] with `event_driven` set to `false`, and one-sided operations in `submit`: they
 //!    need nothing of the peer's queue. Then `post_recvs` and messages; then what fails
 //!    ([`Endpoint`], duties 2 and 3), with atomics and immediates left out of the capabilities if
-//!    there are none. Completions may come by `reap` alone, and who has nothing inline leaves
-//!    `try_inline` as it is: both sides' queues are looked at. Last the events. After each step
-//!    some of the checks of its `rdma` can pass, in the order in which it runs them.
+//!    there are none. Completions may come by `reap` alone, and a provider that completes nothing
+//!    inline leaves `try_inline` as it is: the queues of both sides are polled. Last the events.
+//!    After each step some of the checks of its `rdma` can pass, in the order in which it runs
+//!    them.
 //!
 //! 7. **Representors**, for a device of a DPU: `representors` of the [`Adapter`], and
 //!    [`Caps::representors`]; `channel_domain`, where the two sides of the card can find each other
@@ -142,7 +143,7 @@
 //! copies.
 //!
 //! Hashing needs an entry in [`Caps::sha`], and a queue that takes [`Job::Sha`]. [`Hasher`] does
-//! such a job on the CPU, in as many parts as the provider likes: on whatever thread is the device.
+//! such a job on the CPU, in any number of parts, on the thread that acts as the device.
 //!
 //! CRCs need an entry in [`Caps::crc`], and a queue that takes [`Job::Crc`]; [`CrcJob::work`] does
 //! such a job on the CPU.
@@ -152,7 +153,8 @@
 //!
 //! Sync events need an entry in [`Caps::sync_event`], [`Adapter::open_event`], and
 //! [`Queue::open_event_port`], whose [`EventPort`] takes Jobs and waits; a device that cannot wait
-//! says so there, and is asked for the value instead. Who has none writes nothing.
+//! says so there, and is asked for the value instead. A provider without sync events implements
+//! none of this.
 //!
 //! The suite runs from the author's own tests, by `cargo add --dev tokio-doca-contract`: the first
 //! page of that crate shows it.

@@ -1,10 +1,12 @@
 //! Devices, what they say of themselves, and what may be done to memory by them.
 //!
-//! A user opens a [`Device`], and reads its [`DevInfo`]: names, place, and [`Caps`] with the limits
-//! of each kind of operation. A provider of other devices implements the traits of [`contract`].
+//! A user opens a [`Device`], and reads its [`DevInfo`]: its names, its PCI address, and [`Caps`]
+//! with the limits of each kind of operation. A provider of other devices implements the traits of
+//! [`contract`].
 
-// `info` and `memory` import no other room. `job` stands on both, `queue` on `job` and `memory`,
-// `provider` on `info`, `memory` and `queue`, and `representor` on `info` and `provider`.
+// `info` and `memory` import no other module. `job` imports both, `queue` imports `job` and
+// `memory`, `provider` imports `info`, `memory` and `queue`, and `representor` imports `info` and
+// `provider`.
 pub mod contract;
 mod info;
 mod job;

@@ -56,7 +56,7 @@ pub trait Provider: Send + Sync {
     }
 }
 
-/// Tells whether a device can still be used.
+/// Says whether a device can still be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Liveness {
@@ -124,8 +124,8 @@ pub unsafe trait Adapter: Send + Sync {
         Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 
-    /// Listens at an address for connections by the network's connection manager, with so many
-    /// requests that wait. By default it is not supported.
+    /// Listens at an address for connections by the network's connection manager. At most
+    /// `_backlog` requests wait to be read. By default this is not supported.
     ///
     /// # Errors
     ///
@@ -172,7 +172,7 @@ pub unsafe trait Adapter: Send + Sync {
         Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 
-    /// Tells whether the device can still be used.
+    /// Returns whether the device can still be used.
     fn liveness(&self) -> Liveness {
         Liveness::Alive
     }
@@ -248,7 +248,7 @@ impl Device {
         self.adapter.info()
     }
 
-    /// Tells whether the device can still be used.
+    /// Returns whether the device can still be used.
     pub fn liveness(&self) -> Liveness {
         self.adapter.liveness()
     }

@@ -1,5 +1,5 @@
-//! Loom models of memory: the Lease word, the free list, and a whole pool with those who wait for
-//! its elements.
+//! Loom models of memory: the Lease word, the free list, and a whole pool with the tasks that wait
+//! for its elements.
 //!
 //! Each model has twins that do one thing wrong and must fail.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
@@ -76,11 +76,11 @@ enum Wrong {
     Nothing,
     /// A Lease is given back with Relaxed.
     RelaxedReturn,
-    /// Who makes the word 0 does not acquire.
+    /// The thread that makes the word 0 does not acquire.
     RelaxedLast,
-    /// The write Lease is taken by look and add.
+    /// A Lease is taken by a check and an add.
     LookAndAdd,
-    /// Whether something is left is looked up afterwards.
+    /// The word is read after the decrement to find whether a count is left.
     LookForLast,
 }
 
@@ -382,7 +382,8 @@ fn mutant_without_a_tag_is_found() {
     });
 }
 
-/// Two bring the last ones back while a third closes the list: how many are told that it ends.
+/// Two threads bring the last indices back while a third one closes the list. Exactly one of them
+/// learns that the list ends.
 fn ends(close: fn(&FreeList) -> bool) {
     check(3, move || {
         let list = Arc::new(FreeList::new(2));
@@ -417,7 +418,7 @@ fn mutant_whose_close_ends_what_others_brought_home_is_found() {
 
 type Line = (FreeList, Waiters);
 
-/// One waits for the only index, another brings it back as `Slab::bring_home` does.
+/// One thread waits for the only index, another one brings it back as `Slab::bring_home` does.
 fn one_waits(wait: fn(&Line, &Task)) {
     check(3, move || {
         let line = Arc::new((FreeList::new(1), Waiters::new()));
@@ -436,7 +437,8 @@ fn one_waits(wait: fn(&Line, &Task)) {
     });
 }
 
-/// As `Slab::poll_take`: enqueue, `mark`, then look; or in another order.
+/// Waits as `Slab::poll_take` does: enqueues, marks the list, then tries to take; or in another
+/// order, or without the mark.
 fn wait(line: &Line, task: &Task, mark_first: bool, mark: bool) {
     let node = pin!(WaitNode::new());
     loop {
@@ -562,7 +564,8 @@ fn a_pool_and_its_last_buf_that_go_at_once_leave_nothing_behind() {
     });
 }
 
-/// What of an Mmap stopping and starting changes, and what somebody registers instead.
+/// The parts of an Mmap that stopping and starting change, and the registrations that replace the
+/// first ones.
 struct Holding {
     ranges: Mutex<Ranges>,
     keys: Keys,
@@ -571,7 +574,7 @@ struct Holding {
 
 impl Holding {
     fn new() -> Holding {
-        // SAFETY: nobody reaches it.
+        // SAFETY: no code reaches the memory.
         let region = unsafe { Region::new(NonNull::dangling(), 1, Access::LOCAL_READ_WRITE) };
         let held = |key| register(vec![device(key)], &region, Some(RegistrationUse::Dma)).unwrap();
         let keys = Keys::new();
@@ -662,7 +665,8 @@ impl Parts for Session {
     }
 }
 
-/// One that looks whether it is leased, and one that gives the Lease back relaxed.
+/// A session that checks and sets its Lease in two steps, or one that gives the Lease back with
+/// Relaxed.
 struct Careless {
     looks: bool,
     leased: AtomicBool,

@@ -21,7 +21,7 @@
 //! a lease. So nothing dangles when a Buf, a guard or a future is dropped or forgotten, in whatever
 //! order.
 
-// | room | what it holds | imports |
+// | module | what it holds | imports |
 // |---|---|---|
 // | `operand` | what a job reads and writes, and how it is lent to a device | all others |
 // | `chain` | lists of Bufs and of imported memory | `remote` and below |

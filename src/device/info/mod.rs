@@ -1,4 +1,4 @@
-//! What can be opened, and what it can do: plain data. It imports no other room of `device`.
+//! What can be opened, and what it can do: plain data. It imports no other module of `device`.
 //!
 //! Each kind of context has a file with its capabilities. `caps` puts them together, and says which
 //! kinds of jobs a device does.

@@ -4,8 +4,9 @@ use super::algorithm::Algorithm;
 
 /// The hashes that a device computes, and their limits.
 ///
-/// What follows from the algorithm alone, it says itself: [`Algorithm::digest_len`], the least room
-/// of a destination, and [`Algorithm::block_len`], the multiple that the parts of a session have.
+/// [`Algorithm`] itself says what follows from the algorithm alone: [`Algorithm::digest_len`] is
+/// the least tailroom of a destination, and each part of a session but the last is a multiple of
+/// [`Algorithm::block_len`].
 ///
 /// ```
 /// use tokio_doca::{Device, sha::Algorithm};

@@ -44,18 +44,18 @@ impl Token {
         self.0
     }
 
-    /// Returns the Slot's place in its table; less than the depth of the queue.
+    /// Returns the Slot's index in its table; less than the depth of the queue.
     pub const fn index(self) -> u32 {
         self.0 as u32 & (Token::MAX_SLOTS - 1)
     }
 
-    /// Returns which table: 0 for Jobs that finish by themselves, others for receives and waits of
-    /// a context.
+    /// Returns the number of the table: 0 for Jobs that finish by themselves, others for receives
+    /// and waits of a context.
     pub const fn table(self) -> u32 {
         self.0 as u32 >> INDEX_BITS
     }
 
-    /// Returns which use of the Slot.
+    /// Returns the generation: the number of this use of the Slot.
     pub const fn generation(self) -> u32 {
         (self.0 >> 32) as u32
     }
@@ -122,7 +122,7 @@ pub enum Arrival {
 }
 
 impl Arrival {
-    /// Returns what the receiver is told that the peer did.
+    /// Returns what the peer did, as the receiver learns it.
     pub(crate) const fn opcode(self) -> RecvOpcode {
         match self {
             Arrival::Send => RecvOpcode::Send,

@@ -6,8 +6,8 @@ use super::lent::{Lent, OnLent};
 use super::segment::Segments;
 use crate::error::JobError;
 
-/// Copies `len` bytes from `src` to `dst`; each side has at least as many. `len` may be 0, and then
-/// a side may have no pieces. Either side may have pieces of imported memory
+/// Copies `len` bytes from `src` to `dst`; each side has at least `len` bytes. If `len` is 0, a
+/// side may have no pieces. Either side may have pieces of imported memory
 /// ([`Segment::key`](crate::device::Segment::key)).
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "doca_dma_job_memcpy")]

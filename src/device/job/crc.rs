@@ -86,7 +86,8 @@ pub struct CrcJob {
     /// The bytes whose CRC is computed. Where there is no data it may be [`Segments::none`], or an
     /// empty piece.
     pub src: Segments,
-    /// Where it is copied to, with room for all of it; [`Segments::none`] if it is not copied.
+    /// The destination of the copy, with capacity for all of the source; [`Segments::none`] if the
+    /// source is not copied.
     pub dst: Segments,
     /// What the CRC begins with, and what it must be.
     pub options: CrcOptions,
@@ -95,8 +96,8 @@ pub struct CrcJob {
 }
 
 impl CrcJob {
-    /// Returns a CRC of memory that no other party writes. `dst` is [`Segments::none`] if it is not
-    /// copied.
+    /// Returns a CRC of memory that no other party writes. `dst` is [`Segments::none`] if the
+    /// source is not copied.
     pub fn new(src: Segments, dst: Segments, options: CrcOptions) -> CrcJob {
         CrcJob {
             src,
@@ -170,8 +171,8 @@ impl CrcJob {
     }
 }
 
-/// Writes bytes at a position, and continues behind them. What the list has no room for is left
-/// out.
+/// Writes bytes at a position, and moves the position behind them. Bytes beyond the capacity of the
+/// list are left out.
 ///
 /// # Safety
 ///
@@ -179,8 +180,8 @@ impl CrcJob {
 unsafe fn write(to: &mut Cursor<'_>, mut bytes: &[u8]) {
     while let (Some(room), false) = (to.rest(), bytes.is_empty()) {
         let (part, rest) = bytes.split_at(bytes.len().min(room.len()));
-        // SAFETY: `part` is no longer than the room, which is valid, as the caller promises, and
-        // others may read or write it meanwhile.
+        // SAFETY: `part` is no longer than the piece `room`, which is valid, as the caller
+        // promises, and others may read or write it meanwhile.
         unsafe { volatile_copy(part.as_ptr(), room.addr().as_ptr(), part.len()) };
         to.advance(part.len());
         bytes = rest;

@@ -18,8 +18,8 @@ use crate::device::memory::volatile_copy;
 
 /// The state of a hash in the middle of a message.
 ///
-/// It uses the CPU's SHA instructions where there are some (looked up when it runs), and portable
-/// code elsewhere.
+/// It uses the CPU's SHA instructions if the CPU has them (checked when it runs), and portable code
+/// elsewhere.
 #[derive(Clone, Default)]
 pub struct Hasher(State);
 

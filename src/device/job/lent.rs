@@ -20,7 +20,7 @@ pub(crate) struct Lent {
     pub(crate) session: Option<SessionRef>,
 }
 
-/// A job that is made of what it is lent.
+/// A job that is made of the memory that is lent to it.
 ///
 /// # Safety
 ///
@@ -28,21 +28,21 @@ pub(crate) struct Lent {
 ///
 /// - The job names no memory but that of its [`Lent`]. It reads `src` and writes `dst`, and reaches
 ///   no byte outside of either. If it [fills](OnLent::fills), it writes at most `len` bytes;
-///   otherwise it never writes more than there is room for.
+///   otherwise it writes at most the capacity of `dst`.
 /// - It reads bytes that are `shared` as memory that others write.
 /// - If it takes [imports](OnLent::IMPORTS), only a device that checks their keys reaches them.
 ///
-/// `mem` promises that the two sides are disjoint; that `dst` has room for `len` bytes if the job
-/// fills; and that no piece of a list is imported unless the job takes imports.
+/// `mem` promises that the two sides are disjoint; that `dst` has a capacity of at least `len`
+/// bytes if the job fills; and that no piece of a list is imported unless the job takes imports.
 pub(crate) unsafe trait OnLent: Sized {
     /// What the caller wants to be done.
     type Order: Copy;
 
-    /// Whether a list may have pieces of imported memory. The device asks of each such piece
+    /// True if a list may have pieces of imported memory. The device checks of each such piece
     /// whether it is still exported.
     const IMPORTS: bool = false;
 
-    /// Returns whether all of the source goes to the destination: a source that does not fit is
+    /// Returns true if all of the source goes to the destination: a source that does not fit is
     /// refused.
     fn fills(order: Self::Order) -> bool;
 

@@ -2,7 +2,7 @@
 //!
 //! Each kind of job has a file, and `job` lists the kinds. A kind says in `lent` how it is made of
 //! memory, in `effect` what it leaves behind, and in `cpu`, if the CPU can do it, how; `hasher`
-//! hashes what `read` reads. Of the other rooms of `device` this one imports `info` and `memory`.
+//! hashes what `read` reads. Of the other modules of `device` this one imports `info` and `memory`.
 
 mod accel;
 mod completion;

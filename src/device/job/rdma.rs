@@ -12,7 +12,7 @@ pub enum Verb {
     /// Writes the local data to the start of the remote range. With an immediate it also ends a
     /// receive of the peer.
     Write(Option<u32>),
-    /// Reads the remote range into the local room.
+    /// Reads the remote range into the local memory.
     Read,
     /// The first 8 bytes of the remote range become `swap` if they are `compare`. The answer is
     /// what they were.
@@ -39,7 +39,8 @@ pub struct RdmaJob {
     pub local: Segments,
     /// Memory of the peer; `None` for messages, and where nothing is moved.
     pub remote: Option<Segment>,
-    /// How many bytes are moved: `local` and `remote` have at least as many. 8 for atomics.
+    /// The number of bytes that are moved; 8 for atomics. `local` and `remote` have at least that
+    /// length.
     pub len: usize,
 }
 

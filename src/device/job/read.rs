@@ -33,7 +33,7 @@ pub(super) unsafe fn read(
         } else {
             // SAFETY:
             // - as above, and the bytes are initialized: an Mmap's are from the start;
-            // - nobody writes them, as the caller promises.
+            // - no party writes them, as the caller promises.
             let bytes = unsafe { NonNull::slice_from_raw_parts(addr, here).as_ref() };
             bytes.chunks(most).for_each(&mut each);
         }

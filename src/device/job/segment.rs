@@ -116,7 +116,7 @@ impl Segments {
     /// # Safety
     ///
     /// The list must stay where it is, unchanged, for as long as the result is used: until the
-    /// completion of every Job that it stands in.
+    /// completion of every Job that names it.
     pub unsafe fn list(list: &[Segment]) -> Segments {
         Segments(Repr::Many(NonNull::from(list).cast(), list.len()))
     }

@@ -36,7 +36,7 @@ pub struct ShaJob {
     /// The bytes that are hashed. Where there is no data it may be [`Segments::none`], or an empty
     /// piece.
     pub src: Segments,
-    /// Where the digest goes: as many bytes as it has.
+    /// The memory for the digest, of exactly the digest's length.
     pub dst: Option<Segment>,
     /// What was hashed before.
     pub session: Option<SessionRef>,
@@ -70,8 +70,8 @@ impl ShaJob {
     }
 }
 
-// SAFETY: it names the source as it was lent, of the destination the first piece with room, as long
-// as a digest, and the session.
+// SAFETY: the job names the source as it was lent, the session, and, of the destination, the first
+// piece that is not empty, cut to the length of a digest.
 unsafe impl OnLent for ShaJob {
     type Order = Algorithm;
 
@@ -79,7 +79,7 @@ unsafe impl OnLent for ShaJob {
         false
     }
 
-    /// The caller has checked that there is room for a digest where there is any.
+    /// The caller has checked that a destination that is not empty has the capacity for a digest.
     fn on(algorithm: Algorithm, lent: Lent) -> Result<ShaJob, JobError> {
         let room = lent.dst.as_slice().iter().find(|room| room.len() > 0);
         Ok(ShaJob {

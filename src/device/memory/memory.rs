@@ -42,8 +42,8 @@ impl Region {
     ///
     /// # Safety
     ///
-    /// Until the last [`Registration`] and the last [`Exported`] made of the Region or of a copy
-    /// have gone, and no longer than that does anybody use the Region:
+    /// No code uses the Region after the last [`Registration`] and the last [`Exported`] made of
+    /// the Region or of a copy have gone. Until then:
     ///
     /// - `len` bytes from `addr` on are readable, and writable if `access` contains
     ///   `LOCAL_READ_WRITE`;

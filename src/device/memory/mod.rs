@@ -1,5 +1,5 @@
 //! Memory as a device has it: its permissions, its registration, its exports, and the one routine
-//! that copies what others may write. It imports no other room of `device`.
+//! that copies what others may write. It imports no other module of `device`.
 
 mod access;
 mod memory;

@@ -29,7 +29,7 @@ use crate::error::JobError;
 pub enum Audience {
     /// Peers of an Rdma (`doca_mmap_export_rdma`).
     Rdma,
-    /// The DPU, or a process that stands for it (`doca_mmap_export_dpu`).
+    /// The DPU, or a process that acts as one (`doca_mmap_export_dpu`).
     Dpu,
 }
 
@@ -107,13 +107,13 @@ pub struct ExportRequest {
     leak_flag: LeakFlag,
 }
 
-/// Whether peers may reach exported memory after its exports were taken back.
+/// Says whether peers may reach exported memory after its exports were taken back.
 #[derive(Clone, Debug, Default)]
 pub struct LeakFlag(Arc<AtomicBool>);
 
 impl LeakFlag {
-    /// The device could not take an export back: its memory is kept for ever, and not given to
-    /// anybody else. To be called before the [`Exported`] is gone.
+    /// Records that the device could not take an export back: the crate keeps the memory for ever,
+    /// and gives it to no other user. The provider calls this before the [`Exported`] is gone.
     pub fn set(&self) {
         self.0.store(true, SeqCst);
     }
@@ -170,7 +170,7 @@ impl ExportRequest {
         &self.owner
     }
 
-    /// Returns what to tell if the export cannot be taken back.
+    /// Returns the flag that the provider sets if it cannot take the export back.
     pub fn leak_flag(&self) -> &LeakFlag {
         &self.leak_flag
     }

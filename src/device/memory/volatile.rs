@@ -13,8 +13,8 @@
 ///
 /// # Safety
 ///
-/// Both ranges are valid and do not overlap; nobody of this process accesses them in a conflicting
-/// way, but by atomics or by this routine.
+/// Both ranges are valid and do not overlap; no code of this process accesses them in a conflicting
+/// way, except by atomics or by this routine.
 #[inline(always)]
 pub(crate) unsafe fn volatile_copy(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: as the caller promises.

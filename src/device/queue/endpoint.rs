@@ -140,7 +140,7 @@ pub struct Receive {
     pub token: Token,
     /// The memory of the message. It is empty if the receive is for messages without bytes.
     pub dst: Segments,
-    /// The most bytes that a message may have. `dst` has at least as many.
+    /// The maximum length of a message, in bytes. `dst` has at least that capacity.
     pub room: usize,
 }
 
@@ -162,8 +162,8 @@ pub struct Receive {
 ///    in the order in which they were sent. A peer that has left turns the state to Error once its
 ///    messages were taken; a reset drops them. Of several endpoints of a queue a peer may have more
 ///    messages waiting than it was lent, if others have their credits or get them in the end.
-/// 5. What a blob says is not believed before its maker has proved it: `listen` contacts nobody,
-///    and `dial` no process but the blob's own.
+/// 5. The device does not believe a blob before the blob's maker has proved it: `listen` contacts
+///    no process, and `dial` only the blob's own.
 ///
 /// # Safety
 ///
@@ -216,7 +216,7 @@ pub unsafe trait Endpoint: Submit {
     ///
     /// # Errors
     ///
-    /// As [`connect`](Endpoint::connect), but for what only the peer can tell.
+    /// As [`connect`](Endpoint::connect), without the errors that only the peer can report.
     fn listen(&self, blob: &[u8]) -> Result<()>;
 
     /// Connects to an Endpoint that [`listen`](Endpoint::listen)s for this one. It may block, until
@@ -237,7 +237,7 @@ pub unsafe trait Endpoint: Submit {
     /// # Errors
     ///
     /// Given to `answer`: `BadState` unless in the state Init; `InvalidValue` for more private data
-    /// than there is room for; `NotSupported` if the address cannot be reached by this device;
+    /// than a request can carry; `NotSupported` if the address cannot be reached by this device;
     /// `ConnectionAborted` if the peer refuses; `TimedOut`. The state is as after
     /// [`connect`](Endpoint::connect).
     fn connect_to(&self, _addr: SocketAddr, _options: CmOptions, answer: CmAnswer) {

@@ -16,7 +16,7 @@ use crate::error::{JobError, Result};
 pub enum Processor {
     /// The CPU of this side.
     Cpu,
-    /// The CPU of the DPU, or a process that stands for it.
+    /// The CPU of the DPU, or a process that acts as one.
     Dpu,
     /// The DPU's data path accelerator.
     Dpa,
@@ -177,19 +177,19 @@ pub trait EventCounter: Send + Sync {
 ///   [`SyncEventCaps::max_wait`](crate::device::SyncEventCaps::max_wait) fails with
 ///   [`JobError::event_too_high`], whether it begins there or has waited before.
 pub trait EventPort: Submit {
-    /// Returns how the wait ends, or that it continues, if the device can tell at once. It never
+    /// Returns how the wait ends, or that it continues, if the device knows this at once. It never
     /// begins the wait.
     fn try_wait(&self, _wait: &EventWait) -> Option<Poll<Result<u64, JobError>>> {
         None
     }
 
     /// Takes a wait. The crate calls it on devices that have waits, with thresholds and masks
-    /// within their limits. There are at most as many waits at once as the port was opened for, and
-    /// no two of them have the same index of a Token.
+    /// within their limits. The port never has more waits at once than it was opened for, and no
+    /// two of them have the same index of a Token.
     ///
     /// # Errors
     ///
-    /// Why it was not taken.
+    /// The reason why the wait was not taken.
     fn wait(&self, token: Token, wait: EventWait) -> Result<(), JobError>;
 
     /// Cancels a wait. Its Completion may be on its way already; after this call the device adds

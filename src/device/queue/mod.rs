@@ -1,7 +1,7 @@
 //! Where jobs go in and completions come out: the queue, and the endpoints and sync events on it;
 //! and how endpoints come to be connected by addresses.
 //!
-//! Of the other rooms of `device` it imports `job` and `memory`.
+//! Of the other modules of `device` it imports `job` and `memory`.
 
 mod endpoint;
 mod event;

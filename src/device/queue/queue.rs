@@ -24,7 +24,7 @@ pub struct QueueConfig {
     /// Which completion vector of the device signals the queue: less than
     /// [`Caps::completion_vectors`](crate::device::Caps::completion_vectors), or 0.
     pub completion_vector: u32,
-    /// The signal that the queue rings, unless it has an event descriptor of its own.
+    /// The event handle that the queue signals, unless it has an event descriptor of its own.
     pub signal: Arc<Signal>,
 }
 
@@ -43,10 +43,10 @@ impl QueueConfig {
 /// What `arm` found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Armed {
-    /// The next completion will ring.
+    /// The next completion will be signaled.
     Armed,
-    /// The queue is armed, but completions may wait already that did not ring: the caller reaps
-    /// them.
+    /// The queue is armed, but completions that were not signaled may wait already: the caller
+    /// reaps them.
     Ready,
 }
 
@@ -72,8 +72,8 @@ pub unsafe trait Queue: Submit {
         Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 
-    /// Puts a sync event of this device on the queue: its Jobs and at most so many waits at once,
-    /// less than 2^20, end here.
+    /// Opens a port for a sync event of this device. The event's Jobs, and at most `_waits` waits
+    /// at once, less than 2^20, complete on this queue.
     ///
     /// The crate calls it on devices that have [`SyncEventCaps`](crate::device::SyncEventCaps),
     /// within their limits, and once for each event.
@@ -90,7 +90,7 @@ pub unsafe trait Queue: Submit {
         Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 
-    /// Returns whether `reap` would find something. A queue that cannot tell returns `true`.
+    /// Returns true if `reap` would find a completion. A queue that does not know returns `true`.
     ///
     /// Operations in busy mode call it up to 32 times in each poll, so an answer of `false` should
     /// cost little more than reading the words that the device writes: about 50 instructions, and
@@ -112,7 +112,8 @@ pub unsafe trait Queue: Submit {
         (0..looks).any(|_| self.ready())
     }
 
-    /// Fills `out` from the front with what has finished, oldest first, and says how many.
+    /// Fills `out` from the front with the Completions of finished Jobs, oldest first, and returns
+    /// their number.
     ///
     /// # Safety
     ///
@@ -121,8 +122,8 @@ pub unsafe trait Queue: Submit {
     #[doc(alias = "ibv_poll_cq")]
     unsafe fn reap(&self, out: &mut [Completion]) -> usize;
 
-    /// Does what [`reap`](Queue::reap) does, and may look up to `looks` times until it finds
-    /// something. The default looks once.
+    /// Does what [`reap`](Queue::reap) does, and may poll up to `looks` times until it finds a
+    /// completion. The default polls once.
     ///
     /// # Safety
     ///
@@ -132,9 +133,9 @@ pub unsafe trait Queue: Submit {
         unsafe { self.reap(out) }
     }
 
-    /// Asks for one ring at the next completion. Returns `Ready` if `reap` would find something,
-    /// also what `ready` has kept, unless that has rung. The caller sleeps on `Armed` without
-    /// another look.
+    /// Requests one signal at the next completion. Returns `Ready` if `reap` would find a
+    /// completion, including one that `ready` has kept, unless that was signaled. On `Armed` the
+    /// caller sleeps without another poll.
     #[doc(alias = "doca_workq_event_handle_arm")]
     #[doc(alias = "ibv_req_notify_cq")]
     fn arm(&self) -> Armed;
@@ -146,15 +147,16 @@ pub unsafe trait Queue: Submit {
         0
     }
 
-    /// The queue's own event descriptor, if it does not ring the [`Signal`] alone. Asked for when
-    /// the queue was opened, and after an Endpoint or a port of a sync event was.
+    /// Returns the queue's own event descriptor, if it does not signal by the [`Signal`] alone. The
+    /// crate asks for it once the queue is open, and again after an Endpoint or a port of a sync
+    /// event was opened.
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Reads what its own event descriptor has to say, until there is nothing more (a completion
-    /// channel must be read and acknowledged). Called at every event, before `arm`; several threads
-    /// may do so at once.
+    /// Reads the queue's own event descriptor until it has nothing more (a completion channel must
+    /// be read and acknowledged). The crate calls this at every event, before `arm`; several
+    /// threads may do so at once.
     #[doc(alias = "doca_workq_event_handle_clear")]
     #[doc(alias = "ibv_get_cq_event")]
     fn clear(&self) {}

@@ -1,12 +1,12 @@
-//! The doorbell of a WorkQ: an eventfd that never leaves the process.
+//! The signal of a WorkQ: an eventfd that never leaves the process.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-/// Rings the event handle of a WorkQ. A provider rings it for a completion after `arm`, once per
-/// `arm`.
+/// Signals the event handle of a WorkQ. A provider signals it for a completion after `arm`, once
+/// per `arm`.
 #[derive(Debug)]
 pub struct Signal(EventFd);
 
@@ -24,8 +24,8 @@ impl Signal {
 
     /// Makes the event handle readable: one system call.
     pub fn ring(&self) {
-        // The counter is full after 2^64 rings that nobody read. It is readable then, which is all
-        // that counts.
+        // The counter is full after almost 2^64 signals without a read. The handle is readable
+        // then, which is all that counts.
         let _ = self.0.write(1);
     }
 }
@@ -33,7 +33,7 @@ impl Signal {
 impl Signal {
     /// Makes the event handle unreadable until the next signal: one system call.
     pub(crate) fn quiet(&self) {
-        // Nothing rang, then.
+        // The read fails if there was no signal.
         let _ = self.0.read();
     }
 }

@@ -71,7 +71,7 @@ pub unsafe trait Submit: Send + Sync {
         finished
     }
 
-    /// Takes jobs, in order, until one is refused. Rings no event by itself.
+    /// Takes jobs, in order, until one is refused. It signals no event by itself.
     ///
     /// # Safety
     ///

@@ -1,4 +1,4 @@
-//! A piece of an Mmap with three rooms, and a window on its data.
+//! A piece of an Mmap with headroom, data and tailroom, and a window on its data.
 #![expect(unsafe_code, reason = "copies into and out of leased memory")]
 
 use std::fmt;
@@ -18,8 +18,8 @@ use crate::mem::mmap::MmapInner;
 /// ```
 ///
 /// A source's data is read; what a job writes is appended to the tailroom of its destination, and
-/// the data grows. The headroom is never touched. Clones are the same Buf, and share its rooms; the
-/// last to go, handle or Lease, returns it to where it came from.
+/// the data grows. The headroom is never touched. Clones are the same Buf, and share its headroom,
+/// data and tailroom. The last handle or Lease to go returns the Buf to where it came from.
 ///
 /// ```
 /// # use tokio_doca::{Buf, BufPool, Device, Mmap};
@@ -231,9 +231,9 @@ impl Buf {
     ///
     /// # Safety
     ///
-    /// While the guard lives nobody writes the data: no peer, nobody else who has the memfd, and no
-    /// atomic of this process ([`Buf::store`] and the like). Jobs and other guards of this process
-    /// are kept away by the Lease.
+    /// While the guard lives no other party writes the data: no peer, no other holder of the memfd,
+    /// and no atomic of this process ([`Buf::store`] and the like). Jobs and other guards of this
+    /// process are kept away by the Lease.
     ///
     /// # Errors
     ///
@@ -247,8 +247,9 @@ impl Buf {
     ///
     /// # Safety
     ///
-    /// While the guard lives nobody reads or writes the data or the tailroom: no peer, nobody else
-    /// who has the memfd. Jobs, guards and atomics of this process are kept away by the Lease.
+    /// While the guard lives no other party reads or writes the data or the tailroom: no peer, no
+    /// other holder of the memfd. Jobs, guards and atomics of this process are kept away by the
+    /// Lease.
     ///
     /// # Errors
     ///
@@ -285,8 +286,8 @@ fn check_data(from: usize, len: usize, data_len: usize) -> Result<(), JobError> 
 ///
 /// # Safety
 ///
-/// Both ranges are valid and do not overlap; nobody of this process accesses them in a conflicting
-/// way, but by atomics where they are shared.
+/// Both ranges are valid and do not overlap; no code of this process accesses them in a conflicting
+/// way, except by atomics where they are shared.
 unsafe fn copy_bytes(element: &Element, from: *const u8, to: *mut u8, len: usize) {
     if element.is_shared() {
         // SAFETY: as the caller promises.
@@ -309,8 +310,8 @@ impl fmt::Debug for Buf {
 
 /// A window on the data of a Buf: a source of jobs, alone or in a chain.
 ///
-/// It names bytes by their place in the data, and keeps its Buf; where the data was shortened
-/// meanwhile a job on it is refused.
+/// It names bytes by their offsets in the data, and keeps its Buf. If the data was shortened
+/// meanwhile, a job on the window is refused.
 ///
 /// ```
 /// # use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};

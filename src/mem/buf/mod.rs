@@ -1,7 +1,7 @@
 //! Bufs and parts of them: how an application reaches their bytes.
 //!
-//! `guard` lends slices, `bytes` hands them on, `atomics` serves memory that others may write.
-//! Of the other rooms of `mem` it imports `element`, `mmap` and `ranges`.
+//! `guard` lends slices, `bytes` hands them on, `atomics` serves memory that others may write. Of
+//! the other modules of `mem` it imports `element`, `mmap` and `ranges`.
 
 // First, since the documentation shows the methods of a type in the order of modules.
 mod buf;

@@ -75,7 +75,7 @@ pub(super) struct State {
     pub(super) writes: Vec<Option<WriteLease>>,
     /// The futures to notify of leases that were given back, once the chain is unlocked.
     pub(super) after: Vec<AfterLease>,
-    /// Room for `with_spans`.
+    /// The memory in which `with_spans` sorts the spans of the pieces.
     spans: Vec<Span>,
     /// The number of pieces that are imported.
     imported: usize,
@@ -91,8 +91,8 @@ pub(super) enum Users {
 }
 
 impl BufChain {
-    /// Makes an empty chain with room for `pieces`. Memory for more than 4,096 of them is taken as
-    /// they come.
+    /// Makes an empty chain with a capacity of `pieces` pieces. Memory for those beyond 4,096 is
+    /// allocated as they are pushed.
     pub fn with_capacity(pieces: usize) -> BufChain {
         let at_once = pieces.min(AT_ONCE);
         let state = State {
@@ -316,7 +316,7 @@ impl State {
         Ok(())
     }
 
-    /// Leases the pieces for writing, and lists their room.
+    /// Leases the pieces for writing, and lists their bytes that a job may write.
     fn scatter(&mut self, holder: Holder) -> Result<(), JobError> {
         self.start();
         for (at, piece) in self.pieces.iter().enumerate() {

@@ -116,7 +116,8 @@ impl ChainWrite {
         self.0.as_ref().is_some_and(|of| Arc::ptr_eq(of, &chain.0))
     }
 
-    /// Appends `by` bytes, filling one piece after the other. Imported memory has no rooms.
+    /// Appends `by` bytes, filling one piece after the other. A piece of imported memory has no
+    /// data that grows.
     pub(in crate::mem) fn grow(&self, mut by: usize) {
         let Some(chain) = &self.0 else { return };
         let state = lock(&chain.state);

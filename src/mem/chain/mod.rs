@@ -1,7 +1,7 @@
 //! Lists of Bufs and ranges of imported memory, which a job gathers from or scatters to.
 //!
 //! `chain` is the list, `piece` what it consists of, `lease` what a job keeps of it. Of the other
-//! rooms of `mem` it imports `remote` and those that `remote` imports.
+//! modules of `mem` it imports `remote` and those that `remote` imports.
 
 mod chain;
 mod lease;

@@ -140,7 +140,8 @@ impl ChainPiece {
         }
     }
 
-    /// Takes the lease for writing, if there is one. Returns the room as the device sees it.
+    /// Takes the lease for writing, if there is one. Returns the bytes that a job may write, as the
+    /// device sees them.
     ///
     /// # Errors
     ///

@@ -6,9 +6,10 @@
 //! | headroom     | data         | tailroom             |
 //! ```
 //!
-//! Invariants: `data + data_len <= len`. The rooms are written under the write Lease only, and read
-//! under a Lease where unsafe code relies on them; a getter without a Lease may see a mixture, each
-//! part of it valid. `head`, `len` and `mmap` are written only while the element has no holder.
+//! Invariants: `data + data_len <= len`. `data` and `data_len` are written under the write Lease
+//! only, and read under a Lease where unsafe code relies on them. A getter without a Lease may see
+//! values of different writes, each of them valid. `head`, `len` and `mmap` are written only while
+//! the element has no holder.
 //!
 //! Four kinds of holder share one word: [`Handle`] (a Buf), `ReadLease`, `WriteLease`, and the free
 //! list.
@@ -53,8 +54,8 @@ pub struct Element {
     node: RangeNode,
 }
 
-// SAFETY: `slab` is reached only by who brings the element home, and a Slab is Send and Sync; the
-// other fields are.
+// SAFETY: `slab` is reached only by the thread that brings the element home, and a Slab is Send and
+// Sync; the other fields are.
 unsafe impl Send for Element {}
 // SAFETY: as above.
 unsafe impl Sync for Element {}
@@ -125,8 +126,8 @@ impl Element {
     }
 
     pub(super) fn mmap(&self) -> &MmapInner {
-        // SAFETY: whoever has the element holds it, and it (or its slab) holds a count of the Mmap
-        // since `place`.
+        // SAFETY: the caller holds the element or brings it home, and the element (or its slab)
+        // holds a count of the Mmap since `place`.
         unsafe { &*self.mmap.load(Relaxed) }
     }
 
@@ -144,7 +145,7 @@ impl Element {
         NonNull::from(&self.node)
     }
 
-    /// Returns the memory that it stands for. Not to be reached without a Lease.
+    /// Returns the address of the element's first byte. No code reaches the bytes without a Lease.
     #[inline(always)]
     pub(in crate::mem) fn head(&self) -> NonNull<u8> {
         // SAFETY: `place` wrote the address of a mapping before the element was handed out.
@@ -214,7 +215,8 @@ impl Element {
 
     #[inline(never)]
     fn read_ranged(&self) -> Result<(), LeaseRefusal> {
-        // SAFETY: the element was entered when it was taken, and is until nobody holds it.
+        // SAFETY: the element was entered when it was taken, and stays entered until its last
+        // holder has gone.
         unsafe { self.mmap().ranges().read(self.node(), &self.word) }
     }
 
@@ -230,21 +232,21 @@ impl Element {
     ///
     /// The word is 0, and the caller made it 0.
     unsafe fn bring_home_ranged(element: NonNull<Element>) {
-        // SAFETY: nobody holds it, so that it is still out, and in its slab.
+        // SAFETY: the element has no holder, and is not home yet, so that it lies in its slab.
         let this = unsafe { element.as_ref() };
         let (mmap, slab, index) = (this.mmap.load(Relaxed), this.slab, this.index);
         // SAFETY: it was entered when it was taken.
         unsafe { this.mmap().ranges().forget(this.node()) };
-        // SAFETY: nobody holds it, as the caller says; `slab` and `index` are what it was made
-        // with.
+        // SAFETY: the element has no holder, as the caller says; `slab` and `index` are those that
+        // it was made with.
         unsafe { Slab::bring_home(slab, index) };
-        // SAFETY: `Handle::ranged` made this count. The element may be somebody else's by now, the
-        // count is not.
+        // SAFETY: `Handle::ranged` made this count. Another caller may have taken the element by
+        // now, but not the count.
         unsafe { Arc::decrement_strong_count(mmap) };
     }
 }
 
-/// One count of an element. It keeps the element, and all that the element stands on.
+/// One count of an element. It keeps the element, and all that the element depends on.
 pub struct Count(NonNull<Element>);
 
 // SAFETY: an Element is Send and Sync, and its count is atomic.
@@ -257,7 +259,7 @@ impl Deref for Count {
 
     #[inline(always)]
     fn deref(&self) -> &Element {
-        // SAFETY: this count keeps the element, which lies in its slab until nobody holds it.
+        // SAFETY: this count keeps the element, which lies in its slab until it has no holder.
         unsafe { self.0.as_ref() }
     }
 }
@@ -281,8 +283,8 @@ impl Count {
             // SAFETY: `last` says that this caller made the word 0.
             unsafe { Element::bring_home_ranged(self.0) };
         } else {
-            // SAFETY: `last` says that nobody holds it; `slab` and `index` are what it was made
-            // with.
+            // SAFETY: `last` says that the element has no holder; `slab` and `index` are those that
+            // it was made with.
             unsafe { Slab::bring_home(self.slab, self.index) };
         }
     }
@@ -311,7 +313,7 @@ impl Handle {
         // SAFETY: the element was just taken: it is in no list, and stays in its slab.
         let added = unsafe { mmap.0.ranges().add(element.node(), range.clone()) };
         if let Err(busy) = added {
-            // SAFETY: it was just taken, and nobody else knows it.
+            // SAFETY: the element was just taken, and no other code knows it.
             unsafe { Slab::bring_home(element.slab, element.index) };
             return Err(busy);
         }

@@ -1,4 +1,4 @@
-//! A lock-free list of free indices that knows whether anybody waits for one, and that can be
+//! A lock-free list of free indices that knows whether a task waits for one, and that can be
 //! closed.
 //!
 //! A stack: a head word with a tag against reuse, and a `next` per index.
@@ -12,10 +12,11 @@
 //!   taken and brought back meanwhile fails. It would have to sleep between two instructions for
 //!   exactly 2^39 operations to err.
 //! - `waited` lies in the head word, so that a push either sees it or came before it was set, and
-//!   then who set it finds the list not empty. A push that does not see it touches nothing
-//!   afterwards: the list may be gone.
+//!   then the task that set it finds the list not empty. A push that does not see it touches
+//!   nothing afterwards: the list may be gone.
 //! - The indices outlive their pool's handle, so the list has an end of its own: `close` takes all
-//!   that are home, later ones are only counted, and whoever brings the last one home is notified.
+//!   indices that are home, and later ones are only counted. The call that counts the last one says
+//!   so to its caller.
 
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -125,7 +126,7 @@ impl FreeList {
         }
     }
 
-    /// Says whether anybody waits from now on.
+    /// Sets whether a task waits from now on.
     pub(in crate::mem) fn set_waited(&self, waited: bool) {
         let set = |head: u64| {
             let open = (head & INDEX) as u32 != CLOSED;
@@ -157,14 +158,14 @@ impl FreeList {
     }
 
     fn count(&self, home: u32) -> bool {
-        // Read before: once this caller's part is counted, somebody else may be notified, and end
-        // the list.
+        // The length is read first: once this caller's part is counted, another thread may count
+        // the last index, and end the list.
         let all = self.next.len() as u32;
         if home == 0 {
-            // Who adds nothing reaches nothing: of an empty list that is the end all the same.
+            // A caller that counts nothing does not end the list, unless the list has no indices.
             return all == 0;
         }
-        // AcqRel: the last one sees what all before it did to their elements.
+        // AcqRel: the last caller sees what all callers before it did to their elements.
         self.home.fetch_add(home, Ordering::AcqRel) + home == all
     }
 }

@@ -1,10 +1,10 @@
 //! Leases on one element: the right to touch its bytes, and a reference to it.
 //!
-//! A [`ReadLease`] reaches the data, a [`WriteLease`] all bytes behind the headroom, and the rooms.
-//! They are counts in the element's word, given back when they are dropped; the thread that gives
-//! back the last count brings the element home, and the one that gives back the last Lease notifies
-//! the futures that wait for that. Both may run code of the application's, so a caller that must
-//! not runs it later ([`AfterLease`]).
+//! A [`ReadLease`] reaches the data, a [`WriteLease`] all bytes behind the headroom, and the bounds
+//! of the data. Leases are counts in the element's word, given back when they are dropped; the
+//! thread that gives back the last count brings the element home, and the one that gives back the
+//! last Lease notifies the futures that wait for that. Both may run code of the application, so a
+//! caller that must not run such code then runs it later ([`AfterLease`]).
 #![allow(
     unreachable_pub,
     reason = "Leases are named by the sealed traits of operand"
@@ -74,7 +74,8 @@ impl Handle {
         self.exclusive()
     }
 
-    /// Returns the write Lease, for the rooms alone: memory that may not be written has rooms too.
+    /// Returns the write Lease, for the bounds of the data alone: memory that may not be written
+    /// has them too.
     #[inline(always)]
     pub(in crate::mem) fn exclusive(&self) -> Result<WriteLease, JobError> {
         let element = self.0.again();
@@ -85,13 +86,14 @@ impl Handle {
     }
 }
 
-/// The right to touch an element: to read its data, or to write its bytes and its rooms.
+/// The right to touch an element: to read its data, or to write its bytes and the bounds of its
+/// data.
 pub struct Lease<const WRITES: bool>(Count);
 
 /// The right to read the data of an element.
 pub type ReadLease = Lease<false>;
 
-/// The right to write the bytes and the rooms of an element.
+/// The right to write the bytes of an element, and the bounds of its data.
 pub type WriteLease = Lease<true>;
 
 impl<const WRITES: bool> Lease<WRITES> {
@@ -99,11 +101,11 @@ impl<const WRITES: bool> Lease<WRITES> {
     #[inline(always)]
     pub(in crate::mem) fn data_start(&self) -> NonNull<u8> {
         // SAFETY: the data lies in the element, and only a write Lease, which is alone, changes its
-        // rooms.
+        // bounds.
         unsafe { self.byte(self.data()) }
     }
 
-    /// Gives it back, and leaves what is to be done afterwards to the caller.
+    /// Gives the Lease back, and leaves what is to be done afterwards to the caller.
     #[inline(always)]
     pub(in crate::mem) fn end(self) -> Option<AfterLease> {
         let lease = ManuallyDrop::new(self);
@@ -194,7 +196,7 @@ impl WriteLease {
         let key = self.key(holder)?;
         let (data_end, end) = self.data_end();
         // SAFETY: the tailroom is what is left of the element behind the data. The key is the
-        // device's for this memory, and this Lease keeps everybody else away.
+        // device's for this memory, and this Lease keeps all other holders away.
         Ok(unsafe { Segment::new(end, self.len() - data_end, key) })
     }
 
@@ -202,7 +204,7 @@ impl WriteLease {
     #[inline(always)]
     pub(in crate::mem) fn data_end(&self) -> (usize, NonNull<u8>) {
         let end = self.data() + self.data_len();
-        // SAFETY: the data lies in the element, and only this Lease changes its rooms.
+        // SAFETY: the data lies in the element, and only this Lease changes its bounds.
         (end, unsafe { self.byte(end) })
     }
 

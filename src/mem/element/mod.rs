@@ -2,7 +2,7 @@
 //! which it returns.
 //!
 //! A handle and a Lease are counts of an element. The thread that gives the last count back brings
-//! the element home to its slab. Of the other rooms of `mem` it imports `mmap` and `ranges`.
+//! the element home to its slab. Of the other modules of `mem` it imports `mmap` and `ranges`.
 
 mod element;
 mod free_list;

@@ -7,7 +7,7 @@
 //! A future enters the list before it sets that bit, under the list's lock. So either it sees that
 //! no Lease is out, or the caller that gives the last one back sees the bit, and finds the future
 //! in the list. An address may belong to another element by then: a future that is woken in vain
-//! looks, and waits on.
+//! checks its element, and waits on.
 
 use std::collections::BTreeMap;
 use std::task::{Poll, Waker};

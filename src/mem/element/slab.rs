@@ -27,14 +27,14 @@ pub(in crate::mem) struct Slab {
     /// The tasks that wait for an element, and take one in order.
     waiters: Waiters,
     order: Arc<Order>,
-    /// The process in which others will be told if those who were told take nothing, or 0. A child
-    /// of fork(2) has no thread of its parent's.
+    /// The process in which further tasks will be notified if those notified before take nothing,
+    /// or 0. A child of fork(2) has none of its parent's threads.
     notified_in: AtomicU32,
     this: Weak<Slab>,
     base: Base,
 }
 
-/// What the elements of a slab stand on, and the slab keeps.
+/// What the elements of a slab depend on, and the slab keeps.
 pub(in crate::mem) enum Base {
     /// The Mmap and the range that a pool claimed of it.
     Claim(Mmap, Range<usize>),
@@ -108,7 +108,7 @@ impl Slab {
     /// more.
     #[inline]
     pub(super) unsafe fn bring_home(slab: NonNull<Slab>, index: u32) {
-        // SAFETY: until the element is home, the elements' count of the slab stands.
+        // SAFETY: until the element is home, the elements hold their count of the slab.
         let pushed = unsafe { slab.as_ref() }.free.push(index, false);
         match pushed {
             Pushed::Home => {}
@@ -147,16 +147,16 @@ impl Slab {
             if self.waiters.is_empty() {
                 return;
             }
-            // Somebody came between the two. What was brought home before the mark is set again
-            // woke nobody.
+            // A task has enqueued between the two checks. An element that was brought home before
+            // the mark is set again has woken no task.
             self.free.set_waited(true);
             freed = 0;
         }
     }
 
-    /// Tells as many in line of what is free as `choose` says for those who were told before. Who
-    /// is told owns nothing, and may be a future that nobody polls: if something is free and others
-    /// are left, some of them are told soon (ADR 0004).
+    /// Notifies tasks in the line: `choose` gets the number of those notified before, and returns
+    /// how many more to notify. A notified task owns nothing, and its future may never be polled:
+    /// if an element is free and other tasks are left, some of them are notified soon (ADR 0004).
     fn tell(&self, choose: impl FnOnce(usize) -> usize) {
         let mut left = 0;
         self.waiters.notify_and_wake(|who| {
@@ -197,7 +197,7 @@ impl Slab {
         loop {
             let turn = self.waiters.turn_of(node);
             if turn == Turn::Hold {
-                // One that was told before it may be polled in time.
+                // A task that was notified before this one may be polled in time.
                 waker.wake_by_ref();
                 return None;
             }
@@ -217,8 +217,8 @@ impl Slab {
             }
             self.wake_next(0);
             if !self.waiters.is_notified(node) {
-                // There is one, for somebody who was told before. Who is polled may overtake who is
-                // not: after one turn.
+                // An element is free, but another task was notified of it before. This task is
+                // polled, and may overtake one that is not polled: after one turn.
                 self.waiters.notify_self(node);
                 waker.wake_by_ref();
                 return None;
@@ -238,17 +238,19 @@ impl Slab {
     ///
     /// # Safety
     ///
-    /// The caller was told that all elements are home for good; once per slab.
+    /// The free list has reported to the caller that all elements are home for good, which it does
+    /// once per slab.
     unsafe fn end(slab: NonNull<Slab>) {
-        // SAFETY: `build` left this count to whoever is notified.
+        // SAFETY: `build` left this count to the caller to which the free list reports that.
         unsafe { Arc::decrement_strong_count(slab.as_ptr()) };
     }
 }
 
 impl Line for Slab {
-    /// Doubles the number of those who were notified, so that a long line is told in a few steps.
+    /// Doubles the number of notified tasks, so that a long line is notified in a few steps.
     fn pass_over(&self) {
-        // A swap: what was brought home before somebody found that it had rung is seen here.
+        // By the swap this thread sees each element that was brought home before another thread
+        // found `notified_in` set.
         self.notified_in.swap(0, Ordering::SeqCst);
         if !self.free.is_empty() {
             self.tell(|told| told.max(1));

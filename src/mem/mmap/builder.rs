@@ -226,7 +226,7 @@ impl MmapBuilder {
         self.check(OP)?;
         self.no_huge_pages(OP)?;
         not_empty(OP, bytes.len())?;
-        // SAFETY: nobody writes an Mmap with this access.
+        // SAFETY: no party writes an Mmap with this access.
         let memory = unsafe { owner::lend_bytes(bytes) };
         self.begin(OP, memory)
     }

@@ -1,8 +1,8 @@
 //! The devices that hold an Mmap, and the keys that they know it by.
 //!
-//! The keys stand in a table of fixed size, which jobs read without a lock. It changes only while
-//! nothing of the Mmap is used: the Mmap's lock (`Ranges`) orders a change before the next claim or
-//! Buf.
+//! The keys are stored in a table of fixed size, which jobs read without a lock. It changes only
+//! while nothing of the Mmap is used: the Mmap's lock (`Ranges`) orders a change before the next
+//! claim or Buf.
 
 use crate::device::{Audience, Device, DeviceId, Region, Registration, RegistrationUse};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};

@@ -38,7 +38,7 @@ impl Mmap {
     /// whole); `NotSupported` if the device exports nothing to the DPU
     /// ([`Caps::export_dpu`](crate::device::Caps::export_dpu)), for memory in no memfd
     /// ([`Mmap::is_exportable`]), and for huge pages that a peer may write; `Full` or `NoMemory` if
-    /// there is no room for one more.
+    /// no further export can be made.
     #[doc(alias = "doca_mmap_export_dpu")]
     #[doc(alias = "doca_mmap_export_pci")]
     #[doc(alias = "doca_mmap_export")]
@@ -74,8 +74,8 @@ impl Mmap {
             );
             return refuse(ErrorKind::NotPermitted, text);
         }
-        // Held all the while: who stops it takes what was exported by then, and finds no more
-        // later.
+        // The guard is held all the while: a caller that stops the Mmap takes what was exported by
+        // then, and finds no more later.
         let mut exports = self.0.exports();
         if self.0.ranges().stage() != Stage::Started {
             let text = "the Mmap is stopped: Mmap::start hands it to devices again";

@@ -164,8 +164,8 @@ pub(super) fn adopt(
         true => writable(),
         false => ProtFlags::PROT_READ,
     };
-    // Nobody can write what is sealed, and before Linux 6.7 such a memfd could be mapped privately
-    // only.
+    // No party can write a sealed memfd, and before Linux 6.7 such a memfd could be mapped
+    // privately only.
     let sharing = match fixed {
         true => MapFlags::MAP_PRIVATE,
         false => MapFlags::MAP_SHARED,
@@ -267,7 +267,7 @@ fn map(
     // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
     let base = unsafe { mmap(None, len, protection, flags, &file, offset) };
     let base = base.map_err(|errno| ("mmap", errno))?;
-    // SAFETY: it was just made, and is nobody's.
+    // SAFETY: the mapping was just made, and has no other owner.
     let mapping = unsafe { Mapping::new(base.cast(), len.get(), file, from as u64) };
     let kept = advise(&mapping, MmapAdvise::MADV_DONTFORK);
     kept.map_err(|errno| ("madvise(MADV_DONTFORK)", errno))?;
@@ -276,7 +276,7 @@ fn map(
 
 /// Advice that changes no byte.
 fn advise(mapping: &Mapping, advice: MmapAdvise) -> nix::Result<()> {
-    // SAFETY: the range is the mapping's, which nobody uses yet; the advices of this file change
+    // SAFETY: the range is the mapping's, which no code uses yet; the advices of this file change
     // what pages it has, and what a child inherits.
     unsafe { madvise(mapping.base().cast(), mapping.len(), advice) }
 }

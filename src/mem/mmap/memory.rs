@@ -63,12 +63,12 @@ impl Memory {
         }
     }
 
-    /// Memory of the application's, which `free` takes back.
+    /// Returns memory of the application, which `free` takes back.
     ///
     /// # Safety
     ///
     /// The range is valid until `free` is dropped or has run. Until then no other party reaches it,
-    /// or nobody at all writes it.
+    /// or no party at all writes it.
     pub(super) unsafe fn lent(base: NonNull<u8>, len: usize, free: Free) -> Memory {
         Memory {
             base,

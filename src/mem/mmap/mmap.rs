@@ -101,8 +101,8 @@ impl Mmap {
         self.0.memory.memfd().is_some()
     }
 
-    /// Returns true if its Bufs lend slices ([`Buf::data`](crate::Buf::data)): not where a peer, or
-    /// whoever else has the memfd, may write at any time.
+    /// Returns true if its Bufs lend slices ([`Buf::data`](crate::Buf::data)). They do not where a
+    /// peer, or another holder of the memfd, may write at any time.
     pub fn lends_slices(&self) -> bool {
         !self.0.is_shared()
     }

@@ -1,7 +1,7 @@
 //! The Mmap: where its memory comes from, which devices hold it, and whom it was exported to.
 //!
 //! `builder` makes one, of a memfd (`memfd`, `huge`) or of memory of the application's (`owner`);
-//! `memory` gives the bytes back. Of the other rooms of `mem` it imports `ranges`.
+//! `memory` gives the bytes back. Of the other modules of `mem` it imports `ranges`.
 
 mod builder;
 mod devices;

@@ -11,8 +11,8 @@ use bytes::Bytes;
 
 use super::memory::Memory;
 
-/// A boxed owner that nobody names any more: a Box would assert at each move that no other party
-/// has what is in it.
+/// A boxed owner that no code names any more: a Box would assert at each move that no other party
+/// has its content.
 struct Owned<O>(NonNull<O>);
 
 // SAFETY: it is the owner, which may be sent.

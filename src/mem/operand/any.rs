@@ -59,16 +59,16 @@ enum One {
     Remote(RemoteBuf),
 }
 
-/// Which types an [`Any`] is made of.
+/// Says which types an [`Any`] is made of.
 pub trait Kind {
-    /// Whether it may be no operand.
+    /// True if it may be no operand.
     const NONE: bool;
-    /// Whether it may be a [`RemoteBuf`].
+    /// True if it may be a [`RemoteBuf`].
     const REMOTE: bool;
 }
 
-/// Each kind: its name, that of an [`Any`] of it, what may be in it, and which operands it stands
-/// for.
+/// Defines each kind: its name, the name of an [`Any`] of it, what may be in that, and which traits
+/// of operands it has.
 macro_rules! kinds {
     ($(
         $(#[$meta:meta])*

@@ -3,11 +3,12 @@
 
 use crate::device::{Cursor, Segments, volatile_copy};
 
-/// Copies `len` bytes from the front of one list to that of another; each has at least as many.
+/// Copies `len` bytes from the front of one list to the front of another one. Each list has at
+/// least `len` bytes.
 ///
 /// # Safety
 ///
-/// They are what two write Leases of this process are on, and the caller holds both.
+/// The lists are the memory of two write Leases of this process, and the caller holds both.
 pub(crate) unsafe fn hand_over(from: &Segments, to: &Segments, len: usize) {
     let (mut src, mut dst) = (
         Cursor::new(from.as_slice(), 0),
@@ -16,8 +17,8 @@ pub(crate) unsafe fn hand_over(from: &Segments, to: &Segments, len: usize) {
     let mut left = len;
     while let (Some(source), Some(room), true) = (src.rest(), dst.rest(), left > 0) {
         let part = left.min(source.len()).min(room.len());
-        // SAFETY: both have as many bytes; two write Leases have no byte in common, and others who
-        // may touch them do so from outside.
+        // SAFETY: both pieces have `part` bytes; two write Leases have no byte in common, and other
+        // parties that may touch the bytes do so from outside.
         unsafe { volatile_copy(source.addr().as_ptr(), room.addr().as_ptr(), part) };
         src.advance(part);
         dst.advance(part);

@@ -31,8 +31,8 @@ impl<L, J> Leased<L, J> {
     /// # Safety
     ///
     /// All memory that the job names is that of the leases, which permit what the job does with it;
-    /// source and destination have as many bytes as the job moves, and are disjoint. It stays so
-    /// while the leases are held.
+    /// source and destination have at least the number of bytes that the job moves, and are
+    /// disjoint. All of this stays so while the leases are held.
     #[inline(always)]
     unsafe fn new(leases: L, job: J) -> Leased<L, J> {
         Leased { leases, job }
@@ -43,7 +43,7 @@ impl<L, J> Leased<L, J> {
         &self.job
     }
 
-    /// Takes them apart: the job is plain data from here on.
+    /// Takes the leases and the job apart: the job is plain data from here on.
     #[inline(always)]
     pub(crate) fn into_parts(self) -> (L, J) {
         (self.leases, self.job)
@@ -161,7 +161,7 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
             src,
             dst,
             len,
-            // Nobody asks: it may be.
+            // A job that is made here does not ask whether the source is shared, and it may be.
             shared: true,
             session: None,
         };
@@ -172,8 +172,8 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         Ok(unsafe { Leased::new(leases, job) })
     }
 
-    /// A job that is made of both sides, and of the session if there is one. It is told whether
-    /// others may write what it reads.
+    /// Returns the job that is made of both sides, and of the session if there is one. The job
+    /// learns whether others may write what it reads.
     pub(crate) fn lend_read<J: OnLent>(
         self,
         order: J::Order,
@@ -206,7 +206,7 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         Ok(unsafe { Leased::new(leases, job) })
     }
 
-    /// A remote operation, which moves as many bytes as `rule` says.
+    /// Returns a remote operation, which moves the number of bytes that `rule` gives.
     ///
     /// # Panics
     ///

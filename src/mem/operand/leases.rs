@@ -2,8 +2,8 @@
 //! back.
 //!
 //! To give a count back runs no code of the application's. After a last count its element goes
-//! home, and perhaps its Mmap ends: that wakes wakers and drops owners. A caller in whose place no
-//! such code may run ends the Leases, and drops what they leave later ([`Last`]).
+//! home, and perhaps its Mmap ends: that wakes wakers and drops owners. A caller that must not run
+//! such code ends the Leases, and drops what they leave later ([`Last`]).
 #![allow(
     unreachable_pub,
     reason = "the Leases are named by the sealed traits of operands"
@@ -95,7 +95,7 @@ pub enum Writing {
     Lasting,
 }
 
-/// A Slot has room for two words on each side.
+/// A Slot has two words for each side.
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<(Option<Reading>, Option<Writing>)>() == 32);
 
@@ -129,7 +129,7 @@ impl Grow for ChainWrite {
     }
 }
 
-/// Imported memory has no rooms.
+/// Imported memory has no data that grows.
 impl Grow for RemoteWrite {
     #[inline(always)]
     fn grow(&self, _by: usize) {}

@@ -3,8 +3,9 @@
 //! `marks` says which operands an operation takes. `model` says what can be read and what can be
 //! written, and takes the leases of either. `leased` makes of two sides a `Leased`: a job, and the
 //! leases of all memory that it names. How many bytes that moves says a `Rule`. A new type of
-//! operand has the traits of `model`; a new kind of job has `OnLent` of `device`, and this room
-//! does not know of it. This room may import all others of `mem`, and none of them imports it.
+//! operand implements the traits of `model`; a new kind of job implements `OnLent` of `device`, and
+//! this module does not know of it. This module may import all others of `mem`, and none of them
+//! imports it.
 
 mod any;
 mod counter;

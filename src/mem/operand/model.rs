@@ -273,7 +273,7 @@ impl ReadFrom for RemoteBuf {
     }
 }
 
-/// It has no rooms: it is written from its start on.
+/// A range has no headroom and no tailroom: it is written from its start on.
 impl WriteTo for RemoteBuf {
     type Lease = RemoteWrite;
 

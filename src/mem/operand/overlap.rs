@@ -5,10 +5,10 @@ use super::model::sealed::Operand;
 use crate::error::{ErrorKind, JobError, Reason};
 use crate::mem::buf::Span;
 
-/// Returns whether two operands have a byte in common, or a destination has one twice, which leases
-/// cannot tell of memory that takes none. The caller holds the leases of both.
+/// Returns true if two operands have a byte in common, or if a destination has a byte twice. Leases
+/// cannot exclude that for memory that takes none. The caller holds the leases of both.
 ///
-/// `single` is whether both are one piece. Nothing is asked then unless one is imported.
+/// `single` is true if each operand is one piece. They are compared then only if one is imported.
 #[inline(always)]
 pub(super) fn share(src: &impl Operand, dst: &impl Operand, single: bool) -> bool {
     if !single {
@@ -40,8 +40,8 @@ fn lists_share(src: &impl Operand, dst: &impl Operand) -> bool {
     shared
 }
 
-/// Returns the cause behind a refused lease: a job that shares memory with itself is wrong, whoever
-/// else has the memory.
+/// Returns the cause behind a refused lease: a job that shares memory with itself is wrong, also if
+/// another job has the memory.
 #[cold]
 pub(super) fn explain(src: &impl Operand, dst: &impl Operand, error: JobError) -> JobError {
     if error.kind() != ErrorKind::InUse {

@@ -18,7 +18,7 @@ pub(crate) struct Session {
     state: UnsafeCell<Hasher>,
 }
 
-// SAFETY: the state is reached by whoever has the Lease: by one at a time.
+// SAFETY: only the holder of the Lease reaches the state, and the Lease has one holder at a time.
 unsafe impl Sync for Session {}
 
 impl Session {

@@ -28,8 +28,8 @@ pub enum ArrayTarget {
 /// array.
 ///
 /// All its elements are out from the beginning: [`get`](BufArray::get) is one more handle of the
-/// same Buf each time, with the rooms that it was left with. It claims its range of the Mmap until
-/// the array and the last of its Bufs have gone.
+/// same Buf each time, with the headroom and data that it was left with. It claims its range of the
+/// Mmap until the array and the last of its Bufs have gone.
 ///
 /// ```
 /// # use tokio_doca::{mem::BufArray, Device, Mmap};
@@ -70,7 +70,7 @@ impl BufArray {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if there are not so many.
+    /// `InvalidValue` if `index` is not below [`len`](BufArray::len).
     #[doc(alias = "doca_gpu_dev_buf_get_buf")]
     pub fn get(&self, index: usize) -> Result<Buf, JobError> {
         let len = self.len() as u64;
@@ -149,14 +149,14 @@ impl BufArrayBuilder<'_> {
         self
     }
 
-    /// Sets the number of elements, from the start of the range on. Defaults to as many as fit.
-    /// What is behind them is not claimed.
+    /// Sets the number of elements, from the start of the range on. Defaults to all that fit. The
+    /// bytes behind the elements are not claimed.
     pub fn elements(mut self, elements: usize) -> Self {
         self.elements = Some(elements);
         self
     }
 
-    /// Sets who works with them. Defaults to the CPU.
+    /// Sets the processor that works with the elements. Defaults to the CPU.
     pub fn target(mut self, target: ArrayTarget) -> Self {
         self.target = target;
         self
@@ -167,8 +167,8 @@ impl BufArrayBuilder<'_> {
     /// # Errors
     ///
     /// `NotSupported` for a target that is not the CPU; `InvalidValue` if the range does not lie in
-    /// the Mmap or has not so many elements, if the size is 0 or the alignment no power of two;
-    /// `InUse` if a pool, another array or a Buf of an inventory has a part of the range;
+    /// the Mmap or is too short for the elements, if the size is 0 or the alignment no power of
+    /// two; `InUse` if a pool, another array or a Buf of an inventory has a part of the range;
     /// `BadState` while the Mmap is stopped.
     #[doc(alias = "doca_buf_arr_start")]
     pub fn build(self) -> Result<BufArray> {

@@ -15,7 +15,7 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    /// As many elements of `size` bytes, each aligned, as fit into the range.
+    /// Cuts the range into all elements of `size` bytes, each aligned, that fit.
     pub(super) fn new(
         op: &'static str,
         mmap: &Mmap,

@@ -30,12 +30,12 @@ use crate::mem::ranges::Busy;
 pub struct BufInventory(Arc<SlabHandle>);
 
 impl BufInventory {
-    /// Returns an inventory of `descriptors`: as many of its Bufs can be alive at once (at most
-    /// 16,777,214).
+    /// Returns an inventory of which at most `descriptors` Bufs can be alive at once. The maximum
+    /// is 16,777,214.
     ///
     /// # Panics
     ///
-    /// With more than that.
+    /// If `descriptors` exceeds the maximum of 16,777,214.
     #[doc(alias = "doca_buf_inventory_create")]
     pub fn with_capacity(descriptors: usize) -> BufInventory {
         let max = MAX_ELEMENTS;
@@ -51,7 +51,7 @@ impl BufInventory {
         BufInventory(Arc::new(Slab::build(descriptors, base, Element::unplaced)))
     }
 
-    /// Places a Buf on a range that lies in the Mmap; `None` if all descriptors are in use.
+    /// Makes a Buf on a range that lies in the Mmap. Returns `None` if all descriptors are in use.
     fn place(&self, mmap: &Mmap, range: Range<usize>) -> Option<Result<Buf, Busy>> {
         let element = self.0.take()?;
         Some(Handle::ranged(element, mmap, range).map(Buf))

@@ -1,7 +1,7 @@
 //! Where Bufs come from: pools, arrays and inventories.
 //!
 //! Pools and arrays claim a range of their Mmap and cut it into elements of one size (`cut`).
-//! Inventories place a Buf on any range. Of the other rooms of `mem` it imports `buf` and those
+//! Inventories make a Buf on any range. Of the other modules of `mem` it imports `buf` and those
 //! that `buf` imports.
 
 mod array;

@@ -82,7 +82,7 @@ impl BufPool {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives up its place in line; nothing is lost.
+    /// Dropping the future takes it out of the line; nothing is lost.
     pub fn alloc(&self) -> Alloc<'_> {
         Alloc {
             pool: self,
@@ -196,13 +196,12 @@ impl Future for Alloc<'_> {
 
 #[pinned_drop]
 impl PinnedDrop for Alloc<'_> {
-    /// Leaves the line by the node's own drop. That there is a drop here tells the compiler that
-    /// the pool, which keeps the line, must still be borrowed then.
+    /// Leaves the line by the node's own drop. Because of this drop the compiler requires that the
+    /// pool, which keeps the line, is still borrowed then.
     fn drop(self: Pin<&mut Self>) {}
 }
 
-/// Waits for one Buf after the other, in turn with others, and gives its place in line up when it
-/// is stopped.
+/// Waits for one Buf after the other, in turn with others, and leaves the line when it is stopped.
 #[pin_project]
 pub(crate) struct BufWait {
     // Dropped before the pool, which keeps the line.
@@ -283,7 +282,7 @@ impl BufPoolBuilder<'_> {
         self
     }
 
-    /// Claims the range and cuts it into as many elements as fit.
+    /// Claims the range and cuts it into all elements that fit.
     ///
     /// # Errors
     ///

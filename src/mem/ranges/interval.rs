@@ -1,4 +1,4 @@
-//! A tree of ranges whose nodes lie in the things that they stand for: it allocates nothing.
+//! A tree of ranges whose nodes lie in the elements that have these ranges: it allocates nothing.
 //!
 //! An AVL tree, ordered by start, in which every node knows the largest end below it, so that one
 //! walk down finds an overlap. Its height is at most 1.45 times the logarithm of how many ranges it
@@ -9,18 +9,18 @@ use std::ptr::NonNull;
 
 use arrayvec::ArrayVec;
 
-/// A node of a tree, or one that is being put there: its place is valid, and only the tree reaches
+/// A node of a tree, or one that is being inserted: its address is valid, and only the tree reaches
 /// it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Linked(NonNull<Node>);
 
 type Link = Option<Linked>;
 
-/// The nodes from the root down to a place in the tree. A tree of this height has more nodes than
+/// The nodes from the root down to a link of the tree. A tree of this height has more nodes than
 /// memory has bytes.
 type Path = ArrayVec<Linked, 96>;
 
-/// The place of one range.
+/// The node of one range.
 #[derive(Clone, Copy)]
 pub(super) struct Node {
     start: usize,
@@ -50,8 +50,8 @@ pub(super) struct IntervalTree {
     root: Link,
 }
 
-// SAFETY: the nodes are reached only through `&mut IntervalTree` or `&IntervalTree`, so whoever may
-// use the tree may use them; the contract of `insert` keeps everybody else away.
+// SAFETY: the nodes are reached only through `&mut IntervalTree` or `&IntervalTree`, so a thread
+// that may use the tree may use them; the contract of `insert` keeps all other code away.
 unsafe impl Send for IntervalTree {}
 
 impl Linked {
@@ -179,11 +179,11 @@ impl IntervalTree {
         }
     }
 
-    /// Puts the range `start..end` in.
+    /// Inserts the range `start..end`.
     ///
     /// # Safety
     ///
-    /// The node is in no tree. Until it was removed it stays where it is, and nobody but this tree
+    /// The node is in no tree. Until it was removed it stays where it is, and only this tree
     /// reaches it.
     pub(super) unsafe fn insert(&mut self, new: NonNull<Node>, start: usize, end: usize) {
         // SAFETY: as the caller promises.
@@ -217,7 +217,7 @@ impl IntervalTree {
         self.balance_up(path);
     }
 
-    /// Takes it out.
+    /// Removes a node.
     ///
     /// # Safety
     ///
@@ -236,7 +236,7 @@ impl IntervalTree {
         let Node { left, right, .. } = old.get();
         match (left, right) {
             (Some(_), Some(right)) => {
-                // The next one takes its place.
+                // The next node in the order replaces it.
                 let place = path.len();
                 path.push(old);
                 let mut next = right;
@@ -308,7 +308,7 @@ mod tests {
         }
     }
 
-    /// Returns the height, and whether every node's sides differ by one at most.
+    /// Returns the height. Asserts that the heights of every node's sides differ by at most one.
     fn checked(link: Link) -> u32 {
         let Some(node) = link else { return 0 };
         let Node { left, right, .. } = node.get();
@@ -322,7 +322,7 @@ mod tests {
         1 + low.max(high)
     }
 
-    /// Returns what a hash of the address gives: an order of nodes that somebody who knows it can
+    /// Returns a hash of the address: an order of nodes that a caller which knows the hash can
     /// choose.
     fn hash(node: &Node) -> u64 {
         (std::ptr::from_ref(node) as u64)

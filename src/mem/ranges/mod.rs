@@ -1,8 +1,8 @@
 //! Which bytes of an Mmap are claimed or leased, and the word in which one element counts its
 //! Leases.
 //!
-//! [`Ranges`] stands under the Mmap's lock. It imports no other room of `mem`, and every other room
-//! may import it.
+//! The Mmap's lock guards [`Ranges`]. This module imports no other module of `mem`, and every other
+//! module may import it.
 
 mod interval;
 mod ranges;

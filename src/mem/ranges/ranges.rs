@@ -1,9 +1,9 @@
 //! What is claimed, and what is leased, of an Mmap whose Bufs may overlap.
 //!
 //! One lock per Mmap guards the claims of pools and arrays, the list of live Bufs of inventories,
-//! and the two trees of their leased ranges (an empty range stands in neither); and whether the
-//! Mmap is started, since only what is unused is stopped, and only what is started is used. A range
-//! in the tree of writers overlaps nothing in either tree. A Buf that is not leased stands in no
+//! and the two trees of their leased ranges (an empty range is in neither); and whether the Mmap is
+//! started, since an Mmap is stopped only while it is unused, and used only while it is started. A
+//! range in the tree of writers overlaps nothing in either tree. A Buf that is not leased is in no
 //! tree, so that a thousand idle Bufs cost nothing.
 #![expect(unsafe_code, reason = "trees and list link nodes that lie in elements")]
 
@@ -280,8 +280,8 @@ impl Ranges {
         Ok(())
     }
 
-    /// The write Lease of an entered Buf. On a Buf of no bytes it counts as one of the readers,
-    /// which exclude nobody.
+    /// Takes the write Lease of an entered Buf. On a Buf of no bytes the Lease counts as one of the
+    /// readers, which do not exclude each other.
     ///
     /// # Safety
     ///

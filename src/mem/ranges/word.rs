@@ -6,16 +6,16 @@
 //! ```
 //!
 //! Invariant: `write` excludes `readers`. The element is free, and goes home, when no count is
-//! left. The caller that took the last one away brings it home. Before its first handle all bits
-//! are set.
+//! left. The caller that took the last count away brings the element home. Before the element's
+//! first handle all bits are set.
 //!
 //! `watched` counts nothing. It asks the thread that gives back the last Lease to notify the
 //! futures that wait for that (`element/released.rs`). It lies in the lower half, so that one
-//! comparison of that half tells whether anything is to be done besides: it is positive if not.
+//! comparison of that half shows whether anything else is to be done: the half is positive if not.
 //!
 //! Orderings: a Lease is given back with Release, and taken with Acquire, so that what one holder
 //! did to the bytes happens before what the next one does. A handle is given up with Release, and
-//! who brings the element home acquires, like `Arc`.
+//! the thread that brings the element home acquires, like `Arc`.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -35,7 +35,7 @@ pub(in crate::mem) const MAX_READERS: u64 = READERS >> 32;
 pub(in crate::mem) enum LeaseRefusal {
     /// A Lease that excludes it exists.
     Held,
-    /// As many as can be counted are out.
+    /// `MAX_READERS` read Leases are out already.
     Limit,
 }
 

@@ -15,7 +15,8 @@ use crate::mem::ranges::Busy;
 /// A plain range of a [`RemoteMmap`], without headroom and tailroom. Clones are the same range.
 ///
 /// A copy or a remote operation reads all of it, and writes from its start on. (DOCA gives remote
-/// descriptors rooms too, which makes a read from a fresh one silently empty.)
+/// descriptors headroom, data and tailroom too, which makes a read from a fresh one silently
+/// empty.)
 ///
 /// A range is a few words: making one, slicing and cloning allocate nothing, so that a service can
 /// take another range for each job. The exception is memory of this process that it imported itself
@@ -80,7 +81,7 @@ impl RemoteBuf {
         let from = self.offset() + range.start;
         // Its leases are on these bytes alone.
         let part = |(own, whole): (&Own, &Buf)| {
-            // While `whole` exists nobody claims its range or stops the Mmap, so this does not
+            // While `whole` exists no caller can claim its range or stop the Mmap, so this does not
             // fail.
             own.buf(from..from + range.len())
                 .unwrap_or_else(|_| whole.clone())

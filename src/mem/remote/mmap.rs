@@ -32,10 +32,10 @@ use crate::mem::mmap::{Mmap, MmapInner};
 /// # Trust
 ///
 /// An exporter is trusted with the importer's time. On the software device it can punch holes into
-/// memory that it may write, and whoever touches the memory meanwhile waits for it: for up to 1.5 s
-/// while it punches 4 GiB. By default a copy of at most 64 KiB touches the memory in the task that
-/// awaits it. To copy from an exporter that is not trusted, import through a provider built with
-/// [`SoftBuilder::inline_limit(0)`](crate::soft::SoftBuilder::inline_limit): an engine thread
+/// memory that it may write, and a thread that touches the memory meanwhile waits for it: for up to
+/// 1.5 s while it punches 4 GiB. By default a copy of at most 64 KiB touches the memory in the task
+/// that awaits it. To copy from an exporter that is not trusted, import through a provider built
+/// with [`SoftBuilder::inline_limit(0)`](crate::soft::SoftBuilder::inline_limit): an engine thread
 /// touches the memory then, and only the copies of that provider's devices wait. Remote operations
 /// of an [`Rdma`](crate::Rdma), and a sync event whose counter lies in its owner's memory, always
 /// touch the memory in the task. The pages that a touch fills are charged to the process that
@@ -140,7 +140,7 @@ impl RemoteMmap {
             // (registrar duty 4). A RemoteBuf keeps the origin by its RemoteMmap, and so does a job
             // on imported memory, unless the device does without; a job on own memory keeps it by
             // the slab of its lease (`Base::Import`). If the bytes are the owner's, its leases say
-            // who uses them; otherwise nobody else in this process does.
+            // which holder uses them; otherwise no other code in this process does.
             whole: unsafe { Segment::new(addr, len, key) },
             access: imported.access,
             audience: imported.audience,
