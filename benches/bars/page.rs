@@ -142,6 +142,26 @@ const WHY: &[(&[&str], &str)] = &[
         &["V2", "V7", "V7#2"],
         "Leases, a Slot, a turn and a poll of the queue stand beside the bare loop",
     ),
+    (
+        &[
+            "B5.10us",
+            "B5.100us",
+            "B8.uring.event",
+            "B12.remote",
+            "B12.inventory",
+            "G4",
+            "G6.1m.copy",
+            "F1.vm",
+            "N1",
+            "N1.cpu",
+            "N2.busy.cpu",
+            "N10.512",
+            "R9",
+            "R9.busy",
+            "S5",
+        ],
+        "01ebcaaa met it on another EPYC; of the rows of B12, F1, N1, N2 and S5 a build of before is as far off here",
+    ),
 ];
 
 /// Writes the page.
