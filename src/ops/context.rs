@@ -1,4 +1,4 @@
-//! What the contexts of all kinds share: a place on a WorkQ, and the limits of the device.
+//! What the contexts of all kinds share: an attachment to a WorkQ, and the limits of the device.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::mem::Extent;
 use crate::reactor::{Attachment, WorkQ};
 use crate::sync::log;
 
-/// What a device says of one kind of context.
+/// The capabilities of a device for one kind of context.
 pub(super) trait Kind: Clone {
     /// The call that attaches a context of this kind, and the one that gives it up.
     const ATTACH: &'static str;
@@ -70,7 +70,8 @@ macro_rules! contexts {
 }
 pub(super) use contexts;
 
-/// A counted place on a WorkQ. `E` is what else a context of this kind has there.
+/// A reference-counted attachment to a WorkQ. `E` is the further state that a context of this kind
+/// has.
 pub(super) struct Context<K, E = ()>(Arc<ContextInner<K, E>>);
 
 struct ContextInner<K, E> {
@@ -86,14 +87,15 @@ impl<K, E> Clone for Context<K, E> {
 }
 
 impl<K: Kind> Context<K> {
-    /// The capabilities are checked here, and not at the first Job.
+    /// Attaches a context to a WorkQ. This checks the capabilities now, and not at the first job.
     pub(super) fn attach(device: &Device, workq: &WorkQ) -> Result<Context<K>> {
         Context::attach_with(device, workq, |_| Ok(()), |_, ()| Ok(()))
     }
 }
 
 impl<K: Kind, E> Context<K, E> {
-    /// With what else it has: `check` is asked before it is attached, `open` afterwards.
+    /// Attaches a context that has further state: calls `check` before it is attached, and `open`
+    /// afterwards.
     pub(super) fn attach_with<T>(
         device: &Device,
         workq: &WorkQ,
@@ -127,7 +129,7 @@ impl<K: Kind, E> Context<K, E> {
         })))
     }
 
-    /// Gives the place up, if this is the last handle on it.
+    /// Detaches from the WorkQ, if this is the last handle of the attachment.
     pub(super) fn detach(self) -> Result<()> {
         match Arc::try_unwrap(self.0) {
             Ok(_) => Ok(()),

@@ -38,12 +38,12 @@ pub(crate) trait Request: Answers + HasAttachment + Sized {
     }
 }
 
-/// What a Request is answered with.
+/// A request, with the type of its result.
 pub trait Answers {
     type Answer: Answer;
 }
 
-/// What the number stands for that a job ends with.
+/// The meaning of the number that a job ends with.
 pub trait Answer: sealed::Of {}
 
 pub(super) mod sealed {

@@ -70,10 +70,12 @@ pub(super) mod sealed {
 
         fn poll(flight: Pin<&mut Self::JobFuture>, cx: &mut Context<'_>) -> Poll<Self::Output>;
 
-        /// Submits it now, or says why not. It was not polled.
+        /// Submits the operation now, or returns why it could not. The operation was not polled
+        /// before.
         fn start(flight: &mut Self::JobFuture) -> Result<(), JobError>;
 
-        /// Submits them now, in order. Returns how many, and why not the next one.
+        /// Submits the operations now, in order. Returns how many it submitted, and why it could
+        /// not submit the next one.
         fn start_all(ops: &mut [Op<Self>]) -> (usize, Option<JobError>) {
             for (number, op) in ops.iter_mut().enumerate() {
                 if let Err(error) = Self::start(&mut op.flight) {
@@ -93,7 +95,8 @@ pub(super) mod sealed {
 
     /// A kind that a loop of the caller's own can have.
     pub trait Post: Kind {
-        /// Submits it now, or says why not. It was not polled, and is not polled afterwards.
+        /// Submits the operation now, or returns why it could not. The operation was not polled
+        /// before, and is not polled afterwards.
         fn post(flight: &mut Self::JobFuture, user_data: u64) -> Result<(), JobError>;
     }
 }
@@ -104,9 +107,8 @@ pub(super) mod sealed {
 ///
 /// - awaited, or polled otherwise: it waits for a Slot if there is none, and for its end;
 /// - [started](Op::start): it is submitted now, and the future of its end is returned;
-/// - [posted](Op::post): it is submitted now, and [`WorkQ::progress`](crate::WorkQ::progress) tells
-/// a
-///   loop of the caller's own of its end.
+/// - [posted](Op::post): it is submitted now, and [`WorkQ::progress`](crate::WorkQ::progress)
+///   returns its result to a loop that the caller runs.
 ///
 /// It borrows its context, and whatever operands were lent to it. [`Op::owned`] makes it `'static`.
 /// It can be moved until it is polled.
@@ -125,8 +127,8 @@ pub(super) mod sealed {
 ///
 /// # Cancel safety
 ///
-/// Dropping one that nobody polled does nothing. What dropping one in flight does is written at the
-/// method that makes it.
+/// Dropping an operation that was never polled does nothing. The method that makes an operation
+/// documents what happens if it is dropped in flight.
 #[doc(alias = "doca_task")]
 #[pin_project]
 #[must_use = "an operation does nothing unless it is awaited, started or posted"]
@@ -230,8 +232,8 @@ impl<K: Operation> Op<K> {
         }
     }
 
-    /// Submits it now, for a loop of the caller's own. [`WorkQ::progress`](crate::WorkQ::progress)
-    /// tells of its end, and gives `user_data` back.
+    /// Submits the operation now, for a loop that the caller runs.
+    /// [`WorkQ::progress`](crate::WorkQ::progress) returns its result, together with `user_data`.
     ///
     /// There is no future, nothing to drop, and nothing waits. No runtime is needed, in any mode.
     /// What the device finishes inline is returned by `progress` as well. The memory stays leased
@@ -247,7 +249,7 @@ impl<K: Operation> Op<K> {
     ///
     /// # Errors
     ///
-    /// Nothing was submitted, `progress` will not tell of it, and the operation comes back with the
+    /// Nothing was submitted, `progress` will not report it, and the operation comes back with the
     /// reason: `Again` if the WorkQ or the device is full, or what the operation is refused for.
     #[doc(alias = "doca_workq_submit")]
     #[doc(alias = "ibv_post_send")]

@@ -87,12 +87,13 @@ impl Output {
 }
 
 impl WorkQ {
-    /// Collects completions, and hands out the results of operations that were posted
-    /// ([`Op::post`](crate::Op::post)): the word of the caller's, untouched, and what the operation
-    /// answers or why it failed. Each exactly once, in jobs in the order in which they ended, then
-    /// the receives, waits and runs that have ended, on this thread. Returns how many.
+    /// Collects completions, and hands the results of posted operations
+    /// ([`Op::post`](crate::Op::post)) to `handle`: the caller's `user_data`, untouched, and the
+    /// operation's result or why it failed. It hands out each result exactly once, on this thread:
+    /// the jobs in the order in which they ended, then the receives, waits and runs that have
+    /// ended. Returns how many.
     ///
-    /// One call hands out at most as many jobs as the WorkQ is deep: 0 says that nothing is left.
+    /// One call hands out at most [`depth`](WorkQ::depth) jobs: if it returns 0, nothing is left.
     /// `handle` may post, since a Slot is free by then, or call anything else. After a panic in it
     /// the others are still there.
     ///

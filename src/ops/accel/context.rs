@@ -168,11 +168,11 @@ impl Accel {
         self.0.detach()
     }
 
-    /// Has the device do it, and answers its result. With a destination that is the number of bytes
-    /// that were appended to it; without one it is what the opcode says.
+    /// Has the device perform the call, and returns its result: with a destination, the number of
+    /// bytes that the device appended to it; without one, what the opcode defines.
     ///
-    /// A call that fails leaves the rooms of its destination as they were. Nothing happens before
-    /// the first poll.
+    /// A call that fails leaves the headroom and the tailroom of its destination as they were.
+    /// Nothing happens before the first poll.
     ///
     /// # Errors
     ///
@@ -310,7 +310,7 @@ impl AccelBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// `NotSupported` if the device has no accelerator, or one that cannot ring an event-driven
+    /// `NotSupported` if the device has no accelerator, or one that cannot signal an event-driven
     /// WorkQ; `InvalidValue` if the WorkQ is deeper than the device allows; `BadState` if it was
     /// shut down; `Full` beyond 8 devices on a WorkQ.
     #[doc(alias = "doca_ctx_start")]

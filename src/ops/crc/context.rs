@@ -204,7 +204,7 @@ impl CrcBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// `NotSupported` if the device computes no CRCs, or cannot ring an event-driven WorkQ for
+    /// `NotSupported` if the device computes no CRCs, or cannot signal an event-driven WorkQ for
     /// them; `InvalidValue` if the WorkQ is deeper than the device allows; `BadState` if it was
     /// shut down; `Full` beyond 8 devices on a WorkQ.
     #[doc(alias = "doca_ctx_start")]

@@ -94,8 +94,8 @@ impl Dma {
     /// A copy appends: what `dst` has stays before it. Call
     /// [`Buf::reset_data_len`](crate::Buf::reset_data_len) first to overwrite.
     ///
-    /// The headroom of `dst` is untouched, and a copy that fails leaves its rooms as they were.
-    /// Nothing happens before the first poll.
+    /// A copy does not touch the headroom of `dst`, and a copy that fails leaves its tailroom as it
+    /// was. Nothing happens before the first poll.
     ///
     /// # Errors
     ///
@@ -208,9 +208,9 @@ impl DmaBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// `NotSupported` if the device does not copy, or its copies cannot ring an event-driven WorkQ;
-    /// `InvalidValue` if the WorkQ is deeper than the device allows; `BadState` if it was shut
-    /// down; `Full` beyond 8 devices on a WorkQ.
+    /// `NotSupported` if the device does not copy, or its copies cannot signal an event-driven
+    /// WorkQ; `InvalidValue` if the WorkQ is deeper than the device allows; `BadState` if it was
+    /// shut down; `Full` beyond 8 devices on a WorkQ.
     #[doc(alias = "doca_ctx_start")]
     #[doc(alias = "doca_ctx_workq_add")]
     #[doc(alias = "doca_pe_connect_ctx")]

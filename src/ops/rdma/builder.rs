@@ -79,7 +79,7 @@ impl RdmaBuilder<'_> {
     }
 
     /// Sets how many jobs the device works on at once. Defaults to 64. It is rounded up to a power
-    /// of two. How many are in flight in all is the depth of the WorkQ.
+    /// of two. The depth of the WorkQ limits how many jobs are in flight in all.
     #[doc(alias = "doca_rdma_set_send_queue_size")]
     pub fn send_queue_size(mut self, jobs: u32) -> Self {
         self.send_queue_size = jobs;
@@ -87,7 +87,7 @@ impl RdmaBuilder<'_> {
     }
 
     /// Sets how many receives can be posted at once. Defaults to 64. It is rounded up to a power of
-    /// two. Each place takes about 150 bytes.
+    /// two. Each entry takes about 150 bytes.
     #[doc(alias = "doca_rdma_set_recv_queue_size")]
     pub fn recv_queue_size(mut self, receives: u32) -> Self {
         self.recv_queue_size = receives;
@@ -171,7 +171,7 @@ impl RdmaBuilder<'_> {
     ///
     /// `NotSupported` if the device has no remote operations, not such large queues or long lists,
     /// receives from no pool or has no such large elements there, has no network for the
-    /// [`transport`](Self::transport), or cannot ring an event-driven WorkQ; `InvalidValue` for a
+    /// [`transport`](Self::transport), or cannot signal an event-driven WorkQ; `InvalidValue` for a
     /// DPU permission, a size of 0, an address or a partition that the port does not have, a
     /// transport that no network has, or a WorkQ that is deeper than the device allows; `BadState`
     /// if it was shut down; `Full` beyond 8 devices or 4,094 contexts on a WorkQ.

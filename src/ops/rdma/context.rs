@@ -42,7 +42,7 @@ pub(super) const BLOB: usize = 1024;
 ///
 /// # Receives
 ///
-/// Receives do not count against the depth of the WorkQ: they have places of their own
+/// Receives do not count against the depth of the WorkQ: they have a table of their own
 /// ([`recv_queue_size`](super::RdmaBuilder::recv_queue_size)). A message meets the receives in the
 /// order in which they were posted. A receive cannot be recalled: see [`Rdma::recv`] for what
 /// becomes of a dropped one.
@@ -51,7 +51,7 @@ pub(super) const BLOB: usize = 1024;
 #[doc(alias = "ibv_qp")]
 pub struct Rdma(pub(super) Context<RdmaCaps, RdmaInner>);
 
-/// What it was built with, and the device's half of it.
+/// The settings that an Rdma was built with, and its endpoint on the device.
 pub(super) struct RdmaInner {
     pub(super) port: EndpointPort,
     pub(super) permissions: Access,
@@ -133,14 +133,14 @@ impl Rdma {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it is ordinary: what is under way ends by itself, within the time limit, and may
-    /// connect: look at the [`state`](Rdma::state), or [`reset`](Rdma::reset).
+    /// Dropping it is ordinary: an attempt that is under way ends by itself, within the time limit,
+    /// and may connect. Check the [`state`](Rdma::state), or call [`reset`](Rdma::reset).
     #[doc(alias = "doca_rdma_connect")]
     pub fn connect(&self, blob: &[u8]) -> Connect {
         Connect::new(self, How::Connect, blob, self.connect_timeout())
     }
 
-    /// Returns where it is in its life. It looks whether the peer has left.
+    /// Returns the state of the connection. It checks whether the peer has left.
     #[doc(alias = "doca_rdma_get_state")]
     pub fn state(&self) -> RdmaState {
         self.port().state()
@@ -149,10 +149,10 @@ impl Rdma {
     /// Watches the state: [`RdmaWatch::changed`] waits for the next change.
     ///
     /// If the WorkQ is not busy-polled, and the watch is made or awaited on a Tokio runtime, the
-    /// end of the peer is told even if nothing else is awaited. In
+    /// watch is notified of the end of the peer even if nothing else is awaited. In
     /// [`Mode::BusyPoll`](crate::Mode::BusyPoll) a change is found by a poll of an operation, or by
-    /// a call of [`state`](Rdma::state); once [`WorkQ::set_mode`](crate::WorkQ::set_mode) has set
-    /// another mode on a runtime, it is told as well.
+    /// a call of [`state`](Rdma::state). Once [`WorkQ::set_mode`](crate::WorkQ::set_mode) has set
+    /// another mode on a runtime, the watch is notified as well.
     #[doc(alias = "doca_rdma_set_connection_state_callbacks")]
     pub fn watch(&self) -> RdmaWatch {
         self.port().watch()
@@ -163,8 +163,8 @@ impl Rdma {
     /// its next operation fails with an error that
     /// [`is_disconnect`](crate::error::JobError::is_disconnect).
     ///
-    /// An Rdma that is dropped instead does not wait: messages that wait for a receive of the
-    /// peer's are lost.
+    /// An Rdma that is dropped instead does not wait: messages that wait for a receive of the peer
+    /// are lost.
     ///
     /// # Errors
     ///
@@ -322,6 +322,6 @@ pub struct RdmaStats {
     /// The number of `receives_in_use` whose operation was dropped, and which the next receive will
     /// adopt.
     pub receives_dropped: u64,
-    /// Receives that wait in line for a place.
+    /// The number of receives that wait in line for an entry.
     pub receives_waiting: u64,
 }

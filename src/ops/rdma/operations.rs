@@ -39,9 +39,9 @@ macro_rules! operations {
 /// dependencies alone.
 impl Rdma {
     operations! {
-        /// Sends the data of `src` as a message, which is empty if there is none, or with `()`: it
-        /// ends a receive of the peer's, which must be posted, and have room. Answers the number of
-        /// bytes.
+        /// Sends the data of `src` as a message, and returns the number of bytes. Without data, or
+        /// with `()`, the message is empty. It completes a receive of the peer, which must be
+        /// posted, and have the tailroom for it.
         ///
         /// Messages of one connection arrive in the order in which their futures are polled first.
         /// One that waits for a Slot, has been notified, and is still not polled when a later one
@@ -83,7 +83,7 @@ impl Rdma {
         fn send_imm [S: MaybeSource] (src: S, immediate: u32) -> [S, (), usize] { Verb::Send(Some(immediate)), src, () }
 
         /// Writes the data of `src` to the start of `remote`, and returns the number of bytes. The
-        /// peer is not told.
+        /// peer is not notified.
         ///
         /// Without data, or with `()` for both, it moves nothing, and asks whether the peer is
         /// there. Once the peer has reset or dropped its Rdma, or its process has ended, the first
@@ -122,9 +122,9 @@ impl Rdma {
         #[doc(alias = "doca_rdma_task_write_imm_allocate_init")]
         fn write_imm [S: MaybeSource, R: MaybeRemote] (src: S, remote: R, immediate: u32) -> [S, R, usize] { Verb::Write(Some(immediate)), src, remote }
 
-        /// Reads `remote` into the tailroom of `dst`, whose data grows: as many bytes as the
-        /// shorter of the two has. Answers how many. The peer is not told. If that is none, or with
-        /// `()` for both, it asks whether the peer is there, as [`Rdma::write`] does.
+        /// Reads `remote` into the tailroom of `dst`, whose data grows, and returns the number of
+        /// bytes: the length of the shorter of the two. The peer is not notified. If that length is
+        /// 0, or with `()` for both, it asks whether the peer is there, as [`Rdma::write`] does.
         ///
         /// # Errors
         ///
@@ -178,15 +178,14 @@ impl Rdma {
         fn fetch_add [R: MaybeRemote] (remote: R, add: u64) -> [R, (), u64] { Verb::FetchAdd(add), remote, () }
     }
 
-    /// Receives a message into the tailroom of `dst`, whose data grows, or, with `()`, one that
-    /// needs no room: an empty one, or a write with an immediate. It is posted at the first poll,
-    /// in the states Init and Connected.
+    /// Receives a message into the tailroom of `dst`, whose data grows. With `()` it receives a
+    /// message that needs no tailroom: an empty one, or a write with an immediate. The receive is
+    /// posted at the first poll, in the states Init and Connected.
     ///
     /// Receives that wait at once get their messages in the order in which they were polled first.
-    /// With all places taken
-    /// ([`RdmaBuilder::recv_queue_size`](crate::rdma::RdmaBuilder::recv_queue_size)) it waits its
-    /// turn. One that waits for a place, has been notified, and is still not polled when a later
-    /// one has been polled twice since, may be passed.
+    /// If all entries ([`RdmaBuilder::recv_queue_size`](crate::rdma::RdmaBuilder::recv_queue_size))
+    /// are in use, a receive waits its turn. A receive that waits for an entry, has been notified,
+    /// and is still not polled when a later one has been polled twice since, may be passed.
     ///
     /// # Errors
     ///
@@ -194,21 +193,23 @@ impl Rdma {
     /// [`recv_chain_len`](crate::rdma::RdmaBuilder::recv_chain_len); `InUse` if a job or a guard
     /// has it; `Shutdown`, also while it waits, and then it stays posted; `BadState` without a
     /// runtime in event mode. Failed, and the state is Error: `InvalidValue` if a message is longer
-    /// than the room. In the state Error: [`Reason::Flushed`](crate::error::Reason::Flushed).
+    /// than the tailroom. In the state Error: [`Reason::Flushed`](crate::error::Reason::Flushed).
     ///
     /// # Cancel safety
     ///
     /// No message is lost by a drop. A receive that is dropped stays posted, and keeps its memory
     /// leased; the next one that begins takes it over instead of posting another, and gets its
-    /// message, which is copied to its own destination, if that is another one. If that has too
-    /// little room ([`Reason::ReceiveTooSmall`](crate::error::Reason::ReceiveTooSmall)), or is in
-    /// use, the message stays for the one after it. What the peer may send is bounded by the room
-    /// of the receive that is posted: a message that is longer than that of the dropped one is an
-    /// error, however much the next has.
+    /// message, which is copied to its own destination, if that is another one. If that destination
+    /// has too little tailroom
+    /// ([`Reason::ReceiveTooSmall`](crate::error::Reason::ReceiveTooSmall)), or is in use, the
+    /// message stays for the receive after it. The tailroom of the receive that is posted bounds
+    /// what the peer may send: a message that is longer than the tailroom of the dropped receive is
+    /// an error, however much the next one has.
     ///
-    /// A future that is forgotten (`mem::forget`) keeps its place and its memory, and the message
-    /// that meets it is lost: it cannot be told from a future that will be polled later. If it had
-    /// taken over a dropped receive, a reset gives the memory of that one back.
+    /// A future that is forgotten (`mem::forget`) keeps its entry and its memory, and the message
+    /// that meets it is lost: the crate cannot distinguish it from a future that will be polled
+    /// later. If it had taken over a dropped receive, a reset gives the memory of that receive
+    /// back.
     #[doc(alias = "doca_rdma_job_recv")]
     #[doc(alias = "ibv_post_recv")]
     #[doc(alias = "DOCA_RDMA_JOB_RECV")]
@@ -221,7 +222,7 @@ impl Rdma {
     /// Returns a stream of messages in Bufs of a pool. The stream keeps up to `receives` receives
     /// posted, 1 to [`recv_queue_size`](Rdma::recv_queue_size). The first poll posts them. Later
     /// polls post anew what was used up, once a quarter of them is, or 16, or nothing has come.
-    /// While the pool is empty, or other receives have the places, it posts fewer, and continues as
+    /// While the pool is empty, or other receives use the entries, it posts fewer, and continues as
     /// it is polled.
     ///
     /// The stream ends after the first error, which it yields, unless that says that the WorkQ
@@ -271,9 +272,9 @@ impl Rdma {
     /// A fed message is leased at once. It is submitted with the flush, or with the 16th message of
     /// a batch. Up to `depth` messages are fed or on their way: at least 1, and never more than the
     /// WorkQ has Slots ([`WorkQ::depth`](crate::WorkQ::depth)). `feed` waits while there are that
-    /// many. Messages of the sink arrive in the order in which they were fed. Among other
-    /// operations of the Rdma each has its place from the poll that submits it, as if it were
-    /// polled first then ([`Rdma::send`]).
+    /// many. Messages of the sink arrive in the order in which they were fed. Relative to other
+    /// operations of the Rdma, the poll that submits a message sets its position in the order, as
+    /// if the message were polled first then ([`Rdma::send`]).
     ///
     /// [`send_all`](futures::SinkExt::send_all) feeds a stream of messages, and flushes at its end.
     ///

@@ -65,12 +65,13 @@ impl PooledReceives {
         }
         loop {
             if !port.has_message() {
-                // A Buf that comes home is for others meanwhile.
+                // A Buf that returns to the pool is for other tasks meanwhile.
                 bufs.as_mut().stop();
                 if let Poll::Ready(error) = self.wait.as_mut().poll(cx) {
                     return Poll::Ready(Err(error));
                 }
-                // One may have been notified of before this stood in the list.
+                // A message may have come, and its notification been sent, before this wait was in
+                // the list.
                 if !port.has_message() {
                     return Poll::Pending;
                 }
@@ -87,7 +88,7 @@ impl PooledReceives {
         }
     }
 
-    /// Waits for nothing any more.
+    /// Ends all waits.
     pub(super) fn end(&mut self) {
         if let Some(bufs) = &mut self.bufs {
             bufs.as_mut().stop();

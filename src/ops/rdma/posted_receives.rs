@@ -20,17 +20,18 @@ use crate::reactor::{
 pub(super) struct PostedReceives {
     /// Receives that are posted, the oldest first, each with the Buf that it is for.
     posted: VecDeque<(Receipt, Buf)>,
-    /// How long the first of them was polled for.
+    /// How long the oldest of them was polled for.
     spin: Spin,
-    /// While none is posted: a receive that waits in line for a place.
+    /// While none is posted: a receive that waits in line for an entry.
     in_line: Pin<Box<Option<Recv>>>,
-    /// Where it takes Bufs from; in line while the pool is empty.
+    /// The wait for Bufs of the pool. It is in line while the pool is empty.
     bufs: Pin<Box<BufWait>>,
-    /// While none is posted, and the pool is empty: the end of the connection.
+    /// While none is posted, and the pool is empty: the wait for the end of the connection.
     disconnect_wait: Pin<Box<DisconnectWait<Pair>>>,
     rdma: Rdma,
     receives: usize,
-    /// Why the next receive could not be posted. It is answered after what was posted before.
+    /// Why the next receive could not be posted. It is returned after the messages of the receives
+    /// that were posted before.
     refused: Option<JobError>,
 }
 
@@ -65,19 +66,19 @@ impl PostedReceives {
         &self.rdma
     }
 
-    /// Keeps so many posted from the next poll on.
+    /// Keeps `receives` receives posted from the next poll on.
     pub(super) fn keep(&mut self, receives: usize) {
         self.receives = receives;
     }
 
-    /// Posts what is missing, as far as the pool allows.
+    /// Posts the receives that are missing, as far as the pool allows.
     pub(super) fn lend(&mut self, cx: &mut Context<'_>) {
         if self.in_line.is_none() {
             self.post(cx);
         }
     }
 
-    /// Returns how many are posted.
+    /// Returns the number of receives that are posted.
     pub(super) fn len(&self) -> usize {
         self.posted.len()
     }
@@ -96,7 +97,8 @@ impl PostedReceives {
                 || !receives.is_over(*first))
     }
 
-    /// Posts as many receives as there shall be, in order. Returns whether the pool is empty.
+    /// Posts receives in order until `self.receives` are posted, no entry or Buf is left, or one is
+    /// refused. Returns true if the pool is empty.
     fn post(&mut self, cx: &mut Context<'_>) -> bool {
         while self.refused.is_none() && self.posted.len() < self.receives {
             let receives = self.rdma.port().receives();
@@ -107,8 +109,8 @@ impl PostedReceives {
             };
             let count = places.min(self.receives - self.posted.len());
             if count == 0 {
-                // A Buf that comes home is for others meanwhile. A stream that has none posted
-                // waits for its first Buf, and keeps its turn.
+                // A Buf that returns to the pool is for other tasks meanwhile. A stream without a
+                // posted receive waits for its first Buf, and keeps its turn.
                 if !self.posted.is_empty() {
                     self.bufs.as_mut().stop();
                 }
@@ -128,7 +130,7 @@ impl PostedReceives {
         false
     }
 
-    /// Posts a receive for each Buf. Returns whether all found a place.
+    /// Posts a receive for each Buf. Returns true if all were posted.
     fn post_for(&mut self, mut bufs: ArrayVec<Buf, SUBMIT_BATCH>) -> bool {
         // Dropped receives are older than those that are posted here.
         while let Some(buf) = bufs.pop() {
@@ -170,14 +172,15 @@ impl PostedReceives {
         {
             return Poll::Ready(Err(error));
         }
-        // First: what follows may call a subscriber of the application's, which may panic.
+        // This comes first, since what follows may call the application's subscriber, which may
+        // panic.
         let (_, dst) = self.posted.pop_front().expect("one is posted");
         self.spin = Spin::default();
         let outcome = settle(&RecvRequest { rdma, dst: &dst }, receipt, ended);
         Poll::Ready(outcome.map(|received| Message::new(dst, received)))
     }
 
-    /// Waits until a receive is posted: for a place, or, if the pool is empty, for a Buf and for
+    /// Waits until a receive is posted: for an entry, or, if the pool is empty, for a Buf and for
     /// the end of the connection.
     fn poll_unposted(
         &mut self,
@@ -208,7 +211,7 @@ impl PostedReceives {
         Poll::Ready(receipt.map(|receipt| self.insert(receipt, buf)))
     }
 
-    /// Waits for nothing any more. Messages that come for its receives are for others.
+    /// Ends all waits. Messages that come for its receives are for other receives.
     pub(super) fn end(&mut self) {
         self.bufs.as_mut().stop();
         self.disconnect_wait.as_mut().stop();
@@ -219,7 +222,7 @@ impl PostedReceives {
         }
     }
 
-    /// Posts the first receives, of a task that has no budget to take a message.
+    /// Posts the first receives for a task that has no budget to take a message.
     pub(super) fn begin(&mut self, cx: &mut Context<'_>) {
         if self.posted.is_empty() {
             self.lend(cx);

@@ -15,9 +15,9 @@ const CREDITS: u32 = 16;
 ///
 /// **Credits.** Each connection lends its peer the same number of credits, whatever the others do.
 /// A message of the peer takes a credit. It waits outside of the pool until the stream takes it,
-/// which lends the credit anew. So the peer of a stream that is not polled stops after as many
-/// messages as it has credits, or 512 KiB on the software device: its next send waits, and fails
-/// after its [`rnr_timeout`](super::RdmaBuilder::rnr_timeout) with
+/// which lends the credit anew. So the peer of a stream that is not polled stops once it has used
+/// its credits, one for each message, or after 512 KiB on the software device: its next send waits,
+/// and fails after its [`rnr_timeout`](super::RdmaBuilder::rnr_timeout) with
 /// [`Reason::NoReceive`](crate::error::Reason::NoReceive). The peers of other connections continue.
 ///
 /// On an adapter the receives of all connections of a WorkQ are one shared receive queue, whose

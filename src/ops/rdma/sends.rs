@@ -1,9 +1,9 @@
-//! Sends that need no poll once they were accepted: of a stream of bytes, and of a sink
+//! Sends that need no poll once they were accepted: those of a stream of bytes, and those of a sink
 //! ([`super::sink`], which has its own rules for what it accepts).
 //!
-//! Invariant: a send that was accepted is the device's. It stands in no line, and the thread that
-//! reaps frees its Slot and counts it as ended. So whatever a stream has accepted continues, and
-//! delays no other task, although the tasks of the stream do something else.
+//! Invariant: a send that was accepted belongs to the device. It waits in no line, and the thread
+//! that reaps frees its slot and counts it as ended. So whatever a stream has accepted continues,
+//! and delays no other task, although the tasks of the stream do something else.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -122,13 +122,13 @@ impl Sends {
         self.in_flight
     }
 
-    /// Returns how many were accepted so far, modulo 2^32.
+    /// Returns how many sends were accepted so far, modulo 2^32.
     pub(crate) fn accepted(&self) -> u32 {
         self.accepted
     }
 
-    /// Returns true if the peer has the first so many of them. They end in order, so that those
-    /// that succeed are the first ones.
+    /// Returns true if the peer has the first `first` of the accepted sends. Sends end in order, so
+    /// that those that succeed are the first ones.
     pub(crate) fn has_delivered(&self, first: u32) -> bool {
         let succeeded = self.ends.succeeded();
         succeeded.wrapping_add(self.inline).wrapping_sub(first) as i32 >= 0
@@ -230,7 +230,7 @@ impl Sends {
         RunWaiter::attend(self.rdma.attachment());
     }
 
-    /// Waits until one of them has ended. Meanwhile it looks for all of the WorkQ as the mode says.
+    /// Waits until a send has ended. Meanwhile it polls for the whole WorkQ, as the mode demands.
     pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         let line = self.line.as_mut();
         line.poll_ends(cx, &mut false, &*self.ends)
@@ -241,12 +241,12 @@ impl Sends {
         RunWaiter::hears(self.rdma.attachment())
     }
 
-    /// Returns whether a send waits in line.
+    /// Returns true if a send waits in line.
     pub(crate) fn is_in_line(&self) -> bool {
         self.line.is_in_line() || self.share.is_in_line()
     }
 
-    /// Gives up the place in line of a send that was not accepted.
+    /// Takes a send that was not accepted out of the line.
     pub(crate) fn leave(&mut self) {
         self.share.as_mut().leave();
         self.line.as_mut().leave();

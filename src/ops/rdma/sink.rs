@@ -57,11 +57,12 @@ use crate::reactor::{Prepared, Run, RunWaiter, SUBMIT_BATCH, budget};
 pub struct SendSink<S: MaybeSource> {
     /// Messages that were fed and not submitted, with their leases.
     fed: ArrayVec<(S, LeasedSend<S>), SUBMIT_BATCH>,
-    /// Those before them that wait for a Slot, each in its place in line.
+    /// Messages that were fed before those in `fed`, and wait for a slot, each with its waiter in
+    /// line.
     waiting: VecDeque<(Queued<S>, Pin<Box<RunWaiter>>)>,
-    /// Places that were used before, so that no message allocates.
+    /// Waiters that were used before, so that no message allocates.
     spare: Vec<Pin<Box<RunWaiter>>>,
-    /// For the ends of those that a device has.
+    /// The waiter for the ends of sends that a device has.
     waiter: Pin<Box<RunWaiter>>,
     ends: Arc<Ends>,
     /// Sends that a device has, or whose ends were not taken.
@@ -157,7 +158,8 @@ impl<S: MaybeSource> SendSink<S> {
         if let Some(error) = self.ends.error().or(refused) {
             return Poll::Ready(Err(self.fail(error)));
         }
-        // Afterwards: the budget must not delay a submission, which has its place in the order.
+        // This comes last: the budget must not delay a submission, since the order of submissions
+        // is fixed.
         if jobs > 0 {
             ready!(budget::finished_all(cx, jobs, bytes));
         }

@@ -88,16 +88,16 @@ impl Sha {
         self.0.detach()
     }
 
-    /// Hashes the data of `src`, all of it, and appends the digest to `dst`; answers the bytes of
-    /// the digest.
+    /// Hashes all data of `src`, and appends the digest to `dst`. Returns the length of the digest
+    /// in bytes.
     ///
-    /// A hash that fails leaves the rooms of `dst` as they were. Nothing happens before the first
-    /// poll.
+    /// A hash that fails leaves the headroom and the tailroom of `dst` as they were. Nothing
+    /// happens before the first poll.
     ///
     /// # Errors
     ///
     /// Refused, and nothing happened: `InvalidValue` if there is less tailroom than a digest
-    /// ([`Algorithm::digest_len`]), room in more than one Buf of a destination chain, shared
+    /// ([`Algorithm::digest_len`]), tailroom in more than one Buf of a destination chain, shared
     /// memory, a foreign device, or more bytes or a longer list than the device takes
     /// ([`Sha::caps`]); `NotSupported` if the device does not compute this hash; `NotPermitted` if
     /// the destination is read-only; `InUse` if a job or a guard has either side; `Shutdown`;
@@ -172,9 +172,9 @@ impl ShaBuilder<'_> {
     ///
     /// # Errors
     ///
-    /// `NotSupported` if the device does not hash, or its hashes cannot ring an event-driven WorkQ;
-    /// `InvalidValue` if the WorkQ is deeper than the device allows; `BadState` if it was shut
-    /// down; `Full` beyond 8 devices on a WorkQ.
+    /// `NotSupported` if the device does not hash, or its hashes cannot signal an event-driven
+    /// WorkQ; `InvalidValue` if the WorkQ is deeper than the device allows; `BadState` if it was
+    /// shut down; `Full` beyond 8 devices on a WorkQ.
     #[doc(alias = "doca_ctx_start")]
     #[doc(alias = "doca_ctx_workq_add")]
     pub fn attach(self, workq: &WorkQ) -> Result<Sha> {

@@ -39,8 +39,8 @@ use crate::ops::operation::Op;
 /// # Cancel safety
 ///
 /// Dropping a part's future is ordinary. A part in flight continues, keeps its source and the
-/// session leased (`InUse`) until it has completed, and *is hashed* then. Whoever cannot tell
-/// whether it was hashed begins anew ([`reset`](ShaSession::reset)).
+/// session leased (`InUse`) until it has completed, and *is hashed* then. A caller that does not
+/// know whether it was hashed begins anew ([`reset`](ShaSession::reset)).
 #[doc(alias = "doca_sha_partial_session")]
 #[doc(alias = "doca_sha_task_partial_hash")]
 pub struct ShaSession {

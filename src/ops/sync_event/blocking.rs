@@ -14,7 +14,7 @@ const LOOKS: u32 = 1 << 14;
 /// A sync event whose calls block their thread:
 /// [`SyncEventBuilder::start`](crate::sync_event::SyncEventBuilder::start), or
 /// [`ImportedSyncEvent::start`](crate::sync_event::ImportedSyncEvent::start). The other side may be
-/// of either flavour. [`SyncEvent`](crate::sync_event::SyncEvent) tells how one ends.
+/// of either flavour. [`SyncEvent`](crate::sync_event::SyncEvent) documents how an event ends.
 ///
 /// ```
 /// use tokio_doca::{sync_event::{Location, SyncEvent}, Device};
@@ -75,9 +75,9 @@ impl BlockingSyncEvent {
         self.event.perform(EventJob::Add(value))
     }
 
-    /// Waits until the bits of the value that are in the mask (`u64::MAX`: all) are greater than
-    /// this, and answers such a value. This thread looks all the while; any threshold and any mask
-    /// will do.
+    /// Waits until the bits of the value that are in `mask` (`u64::MAX` for all bits) are greater
+    /// than `threshold`, and returns such a value. The thread polls the value all the while. It
+    /// accepts any threshold and any mask.
     ///
     /// # Errors
     ///
@@ -99,8 +99,8 @@ impl BlockingSyncEvent {
         }
     }
 
-    /// Waits as [`BlockingSyncEvent::wait_gt`] does, and gives the CPU up after each look
-    /// (sched_yield(2)).
+    /// Waits as [`BlockingSyncEvent::wait_gt`] does, and yields the CPU after each poll of the
+    /// value (sched_yield(2)).
     ///
     /// # Errors
     ///

@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::mem::Mmap;
 use crate::reactor::WorkQ;
 
-/// The place where a sync event is set or waited for. This is a hint: either side may do both.
+/// The side at which a sync event is set or waited for. This is a hint: either side may do both.
 ///
 /// ```
 /// use tokio_doca::sync_event::{Location, SyncEvent};
@@ -127,7 +127,7 @@ impl<'a> SyncEventBuilder<'a> {
 
     /// Sets how many waits the device keeps at once. Defaults to 64. Further waits queue for a free
     /// entry: meanwhile each of them wakes up to 120 times a second to read the counter, more often
-    /// while others in line have just begun to wait, and may see a value 8.4 ms late. Each place
+    /// while others in line have just begun to wait, and may see a value 8.4 ms late. Each entry
     /// takes about 80 bytes. The blocking flavour ignores this.
     pub fn waits(mut self, waits: u32) -> Self {
         self.waits = waits;
@@ -143,7 +143,7 @@ impl<'a> SyncEventBuilder<'a> {
     /// backing memory of an event that is not between a CPU and the DPU, that is misaligned, or
     /// that its device does not hold; for a WorkQ that is deeper than the device allows.
     /// `NotSupported` for a DPA or a GPU, for backing memory in no memfd, if the device has no sync
-    /// events, or cannot ring an event-driven WorkQ. `NotPermitted` for backing memory without
+    /// events, or cannot signal an event-driven WorkQ. `NotPermitted` for backing memory without
     /// `DPU_READ_WRITE`; `InUse` if a pool or an array has it; `BadState` if its Mmap is stopped,
     /// or the WorkQ was shut down; `Full` beyond 8 devices or 4,094 contexts on a WorkQ; what could
     /// not be had.

@@ -45,7 +45,7 @@ const BLOB: usize = 1024;
 /// # Waits
 ///
 /// A wait has completed once the counter is *greater* than its threshold, and may miss values that
-/// it had for a short time. Waits have places of their own ([`SyncEventBuilder::waits`]), and do
+/// it had for a short time. Waits have a table of their own ([`SyncEventBuilder::waits`]), and do
 /// not count against the depth of the WorkQ. Many waits of one event cost nothing while it changes:
 /// a set wakes those that it ends, and no other; those with a mask are checked one by one.
 ///
@@ -172,7 +172,7 @@ impl SyncEvent {
         self.0.detach()
     }
 
-    /// Returns how many waits it has places for.
+    /// Returns how many entries for waits it has.
     pub fn waits(&self) -> u32 {
         self.0.extra().waits
     }

@@ -77,14 +77,14 @@ impl SyncEvent {
         fn add (value: u64) -> u64 { EventJob::Add(value) }
     }
 
-    /// Waits until the value is greater than this, and answers a value that was. One that it had
-    /// for a moment may be missed.
+    /// Waits until the value is greater than `threshold`, and returns such a value. It may miss a
+    /// value that the event had for a moment.
     ///
-    /// In [`Mode::BusyPoll`](crate::Mode::BusyPoll) each poll looks; otherwise the task sleeps, in
-    /// Hybrid mode after a while. If all places are taken
+    /// In [`Mode::BusyPoll`](crate::Mode::BusyPoll) each poll checks the value; otherwise the task
+    /// sleeps, in Hybrid mode after a while. If all entries are in use
     /// ([`SyncEventBuilder::waits`](crate::sync_event::SyncEventBuilder::waits)), the wait waits in
-    /// line for one. It looks at the counter meanwhile, so that it ends whatever the waits in front
-    /// of it do, but a sleeping task may see the value up to 8.4 ms late: see the naps below.
+    /// line for one. It reads the counter meanwhile, so that it ends whatever the waits in front of
+    /// it do, but a sleeping task may see the value up to 8.4 ms late: see the naps below.
     ///
     /// On a device that cannot wait
     /// ([`SyncEventCaps::max_wait`](crate::device::SyncEventCaps::max_wait) is `None`), one job
@@ -106,7 +106,7 @@ impl SyncEvent {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it is ordinary: it stops waiting at once. A forgotten future keeps its place.
+    /// Dropping it is ordinary: it stops waiting at once. A forgotten future keeps its entry.
     #[doc(alias = "doca_sync_event_job_wait")]
     #[doc(alias = "DOCA_SYNC_EVENT_JOB_WAIT_GT")]
     #[doc(alias = "doca_sync_event_task_wait_gt")]

@@ -1,7 +1,7 @@
 //! The nodes of contexts that are polled, as futures are: receives, and the waits of sync events.
 //! The nodes whose work is a job lie in the folders of their contexts.
 //!
-//! Of the other rooms of `graph` this one imports `node` and `plan`.
+//! This folder imports `node` and `plan`, and no other folder of `graph`.
 
 mod receive;
 mod sync_event;

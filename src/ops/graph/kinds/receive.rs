@@ -78,10 +78,10 @@ impl Put for RecvNode {
 }
 
 impl GraphBuilder {
-    /// Returns a node that receives, as [`Rdma::recv`] does: it is set to a destination, or to
-    /// `()`. Its result is the number of bytes;
+    /// Returns a node that receives a message, as [`Rdma::recv`] does. The caller sets it to a
+    /// destination, or to `()`. Its result is the number of bytes;
     /// [`Instance::received`](crate::graph::Instance::received) and
-    /// [`Scope::received`](crate::graph::Scope::received) tell the rest.
+    /// [`Scope::received`](crate::graph::Scope::received) return the rest.
     ///
     /// It is posted when its turn comes, takes no Slot of the WorkQ, and has completed when a
     /// message came. A node whose message makes the peer answer should not be waited for: the

@@ -2,7 +2,7 @@
 //! or its context does.
 //!
 //! `action` says how a context joins graphs, `user` has functions and futures, and `scope` is what
-//! these see of their run. This room imports no other of `graph`.
+//! these see of their run. This folder imports no other folder of `graph`.
 
 mod action;
 mod handle;

@@ -47,15 +47,15 @@ fn panicked(payload: Box<dyn Any + Send>) -> UserError {
     UserError::Panicked(Error::new(ErrorKind::Unexpected, None, text))
 }
 
-/// A function with data of each instance's own.
+/// A function to which each instance lends data of its own.
 pub(crate) trait WithData: Send + Sync {
-    /// Returns the place for the data of an instance.
+    /// Returns an empty [`Data`] for an instance.
     fn place(&self) -> Data;
-    /// Calls it; `None` if the data was not set.
+    /// Calls the function. Returns `None` if the data was not set.
     fn call(&self, data: &mut Data, scope: &mut Scope<'_>) -> Option<Result<()>>;
 }
 
-/// The place for an instance's data: an `Option` of its type.
+/// The data that an instance keeps for a node, boxed: an `Option` of the node's type.
 pub(crate) type Data = Box<dyn Any + Send + Sync>;
 
 pub(crate) struct Function<F, T> {
@@ -97,12 +97,12 @@ impl<T: Send + Sync + 'static> Put for DataNode<T> {
 
 /// A function that makes futures, which all instances share.
 pub(crate) trait MakesFutures: Send + Sync {
-    /// Returns the place for a future of an instance's own: the one allocation of an async node.
+    /// Returns a body without a future, for an instance: the one allocation of an async node.
     fn place(self: Arc<Self>) -> AsyncBody;
 }
 
-/// The place of a future in an instance. The lock is never taken: it makes a future Sync that is
-/// only Send.
+/// The memory for a future in an instance. The mutex is never locked. It makes this type `Sync`,
+/// although the future is only `Send`.
 pub(crate) type AsyncBody = Mutex<Pin<Box<dyn RunsFutures>>>;
 
 impl<F, T> MakesFutures for F
@@ -121,11 +121,11 @@ pub(crate) trait RunsFutures: Send {
     /// Makes the future of this run.
     fn start(self: Pin<&mut Self>, scope: &mut Scope<'_>);
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>>;
-    /// Drops the future, wherever it is.
+    /// Drops the future, whether or not it has completed.
     fn stop(self: Pin<&mut Self>);
 }
 
-/// Returns the future in its place.
+/// Returns the future of a body, without taking the lock.
 pub(crate) fn own(future: &mut AsyncBody) -> Pin<&mut dyn RunsFutures> {
     future
         .get_mut()
@@ -133,7 +133,7 @@ pub(crate) fn own(future: &mut AsyncBody) -> Pin<&mut dyn RunsFutures> {
         .as_mut()
 }
 
-/// Drops a future; a panic of that is the node's.
+/// Drops the node's future. A panic of its destructor fails the node.
 pub(crate) fn stop(future: &mut AsyncBody) -> Result<(), UserError> {
     contained(|| own(future).stop())
 }

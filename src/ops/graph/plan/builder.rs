@@ -132,10 +132,10 @@ impl GraphBuilder {
     /// Returns a node that is a future: the function makes one for each run, in the task that
     /// awaits it, and that task polls it.
     ///
-    /// The future is `'static`: what it needs of the [`Scope`] it takes with it (a Buf is a
-    /// handle). Each instance has a place for it, so that runs allocate nothing for it. It is
-    /// polled whenever the run is. An error or a panic, of the function or of the future, fails the
-    /// node.
+    /// The future is `'static`: it takes what it needs of the [`Scope`] with it (a Buf is a
+    /// handle). Each instance has memory for the future, so that runs allocate nothing for it. The
+    /// future is polled whenever the run is. An error or a panic, of the function or of the future,
+    /// fails the node.
     ///
     /// # Cancel safety
     ///

@@ -1,7 +1,7 @@
-//! A graph: how it is built, and what it is once it was.
+//! A graph: how it is built, and what it is afterwards.
 //!
-//! A plan never changes, and all instances share it. Of the other rooms of `graph` this one imports
-//! `node`.
+//! A plan never changes, and all instances share it. This folder imports `node`, and no other
+//! folder of `graph`.
 
 mod builder;
 mod dot;

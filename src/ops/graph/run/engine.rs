@@ -18,7 +18,7 @@ use super::view::View;
 use crate::error::{JobError, Reason, Result};
 use crate::reactor::{Completions, RunWaiter, budget};
 
-/// Where an instance stands after a poll.
+/// The state of an instance after a poll.
 #[derive(Clone, Copy, PartialEq)]
 enum Flow {
     Over,
@@ -27,22 +27,22 @@ enum Flow {
     Yields,
 }
 
-/// The same, of a node.
+/// As [`Flow::Yields`], for one node.
 struct Yields;
 
-/// What a poll of a run has at hand.
+/// The context of a poll of a run.
 struct Poller<'p, 'c, 'w> {
-    /// Where a node can wait for a Slot; `None` if nothing may wait.
+    /// The waiter by which a node can wait for a slot; `None` if nothing may wait.
     line: Option<Pin<&'p mut RunWaiter>>,
     cx: &'c mut Context<'w>,
-    /// A node waits in line: one place is for all.
+    /// A node waits in line: the nodes of a run share one waiter.
     in_line: bool,
-    /// What is submitted in this poll will notify the task.
+    /// Jobs that are submitted in this poll will notify the task when they complete.
     heard: bool,
 }
 
 impl Level {
-    /// A run begins: starts what can be started without waiting. Whether it has completed.
+    /// Begins a run: starts the nodes that need not wait. Returns true if the run has completed.
     pub(super) fn start(&mut self) -> bool {
         self.progress.start(&self.graph.0);
         let mut poller = Poller {
@@ -128,7 +128,7 @@ impl Level {
                 return Flow::Yields;
             }
             progress.stand_in_line(poller);
-            // A look of the line's may have found ends.
+            // The line may have polled the WorkQ, and so found nodes that have ended.
             progress.collect(plan);
             if progress.ready.is_empty() {
                 break;
@@ -265,7 +265,7 @@ impl Progress {
         }
     }
 
-    /// Starts a node that is no context's.
+    /// Starts a node that belongs to no context.
     #[inline(never)]
     fn begin_other(&mut self, plan: &Plan, node: u32, poller: &mut Poller<'_, '_, '_>) -> Flow {
         self.started(node);
@@ -280,7 +280,7 @@ impl Progress {
                 }
             }
             NodeWork::With(function) => {
-                // Out of its place meanwhile: the function sees all the rest.
+                // The data is out of `bodies` meanwhile, since the function sees all the rest.
                 let body = &mut self.bodies[node as usize];
                 let Body::Data(mut data) = std::mem::replace(body, Body::User) else {
                     return Flow::Waits;

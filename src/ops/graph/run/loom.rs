@@ -1,5 +1,5 @@
-//! Loom models of the board: ends are told from another thread while the run is polled, sleeps, or
-//! is dropped.
+//! Loom models of the board: another thread stores ends while the run is polled, sleeps, or is
+//! dropped.
 //!
 //! The whole wait, with a WorkQ below it, is in `reactor/loom.rs`.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
@@ -13,7 +13,7 @@ use crate::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
 use crate::sync::loom::{Task, TrackedCell, check, mutant, spawn};
 use crate::sync::{Mutex, lock};
 
-/// Waits for so many ends as a run does: take, register, look once more, sleep.
+/// Waits for `count` ends as a run does: take, register, check once more, sleep.
 fn await_ends(board: &Board, count: usize, sleep: fn(&Board, &Task)) -> Vec<u32> {
     let (task, mut ends, mut seen) = (Task::new(), Vec::new(), Vec::new());
     loop {
@@ -81,7 +81,7 @@ fn a_run_that_is_dropped_leaves_no_waker_and_no_end_behind() {
         board.register(&waker);
         board.forget_waker();
         reaper.join().unwrap();
-        // Woken or not: nobody holds a clone of it any more.
+        // Woken or not, no other clone of the waker exists any more.
         drop(waker);
         let mut ends = Vec::new();
         board.take(&mut ends);
@@ -89,11 +89,12 @@ fn a_run_that_is_dropped_leaves_no_waker_and_no_end_behind() {
     });
 }
 
-/// The lines of a board in which an end and who waits for it meet, and ways to get them wrong.
+/// The lines of a board in which an end meets the run that waits for it, and ways to get them
+/// wrong.
 struct Toy {
     any: AtomicBool,
     told: Mutex<(u32, Option<Waker>)>,
-    /// What a node wrote: seen by whoever saw its end.
+    /// What a node wrote. A run that saw the node's end sees it.
     written: TrackedCell,
     wrong: UserError,
 }

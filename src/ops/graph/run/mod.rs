@@ -2,7 +2,8 @@
 //!
 //! An instance is a level: a graph, and how far its run is (`progress`), with a body for each node.
 //! The body of a sub-graph is another level. `engine` continues with a level, and a run is the
-//! future that asks it to. This room may import all others of `graph`, and none of them imports it.
+//! future that calls it. This folder may import all other folders of `graph`, and none of them
+//! imports it.
 
 mod bits;
 mod board;

@@ -334,8 +334,8 @@ impl Progress {
         self.nodes[node.index as usize].state
     }
 
-    /// Returns what a sub-graph node has, if its turn has come in the last run: before that it
-    /// tells of another one.
+    /// Returns the level of a sub-graph node, if the node was started in the last run. Before that,
+    /// the level has the results of an earlier run.
     pub(super) fn sub(&self, plan: &Plan, node: NodeId) -> Option<&Level> {
         match self.state(plan, node) {
             NodeState::NotStarted => None,

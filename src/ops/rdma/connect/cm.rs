@@ -21,30 +21,30 @@ use crate::sync::{Blocking, Polled, deadline, log};
 const TO: &str = "Rdma::connect_to";
 const ACCEPT: &str = "CmRequest::accept";
 
-/// As many requests wait at a listener; more are refused.
+/// The maximum number of requests that wait at a listener. Further requests are refused.
 const BACKLOG: usize = 128;
 
 impl Rdma {
-    /// Connects to a [`CmListener`] at this address, or to another program's, by rdma_cm: the
-    /// kernel finds the adapter, the route and the addresses on it, and both sides are notified at
-    /// once when the other one ends. Needs an adapter, and the library librdmacm. The address must
-    /// be reached by the Rdma's own device; [`source`](crate::rdma::Transport::source) says from
-    /// which address of this host. Packets are as large as the route carries:
-    /// [`RdmaBuilder::mtu`](super::super::RdmaBuilder::mtu) and `gid_index` do not count.
+    /// Connects by rdma_cm to a [`CmListener`] at this address, or to the listener of another
+    /// program: the kernel finds the adapter, the route and the addresses on it, and both sides are
+    /// notified at once when the other one ends. This needs an adapter, and the library librdmacm.
+    /// The address must be reached by the Rdma's own device;
+    /// [`source`](crate::rdma::Transport::source) sets from which address of this host. Packets are
+    /// as large as the route carries: [`RdmaBuilder::mtu`](super::super::RdmaBuilder::mtu) and
+    /// `gid_index` do not count.
     ///
-    /// Nothing begins before the first poll; the time limit is that of the builder if
-    /// [`ConnectTo::timeout`] says no other.
+    /// Nothing begins before the first poll. The time limit is that of the builder, unless
+    /// [`ConnectTo::timeout`] sets another one.
     ///
     /// # Errors
     ///
     /// `NotSupported` on the software device, without rdma_cm, and if the address is reached by
-    /// another device or by none; `ConnectionAborted` if there is no way to the host now, nobody
-    /// listens there, or the peer refuses, with what its application says; `TimedOut`;
-    /// `InvalidValue` for too much private data, or if the peer has this library or not against
-    /// [`ConnectTo::foreign`]; `BadState` unless in the state Init, and if the WorkQ is shut down,
-    /// which ends the attempt. The state is Init then; or Error, if the queue pair was half
-    /// connected, over iWARP once the peer was asked:
-    /// [`reset`](Rdma::reset) it.
+    /// another device or by none; `ConnectionAborted` if there is no way to the host now, no
+    /// program listens at the address, or the peer refuses, with what its application says;
+    /// `TimedOut`; `InvalidValue` for too much private data, or if the peer has this library or not
+    /// against [`ConnectTo::foreign`]; `BadState` unless in the state Init, and if the WorkQ is
+    /// shut down, which ends the attempt. The state is Init then; or Error, if the queue pair was
+    /// half connected, over iWARP once the peer was asked: [`reset`](Rdma::reset) it.
     ///
     /// # Cancel safety
     ///

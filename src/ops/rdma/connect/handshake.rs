@@ -90,8 +90,8 @@ impl Rdma {
     /// An adapter cannot see whether its client has come: there it is connected if the client says
     /// so, and the first message to a client that has lied fails.
     ///
-    /// There is no time limit: a client that says nothing is waited for. Set one, so that it holds
-    /// its place no longer:
+    /// There is no time limit: this side waits for a client that says nothing. Set a limit, so that
+    /// such a client does not occupy the Rdma for longer:
     ///
     /// ```
     /// # use std::time::Duration;

@@ -2,10 +2,10 @@
 //! that have not read their reply yet, or that may ask again, and those that have to stay.
 //!
 //! Until its descriptors are read, a reply counts among those that this process's user has in
-//! flight. All programs of the user together may have as many as it may have open files
-//! (`RLIMIT_NOFILE`). Clients that ask and do not read could use up all of them, so each other user
-//! gets a share. Replies to processes of the same user and of root are not counted, since those
-//! processes can do worse anyway.
+//! flight. All programs of the user together may have at most `RLIMIT_NOFILE` descriptors (the
+//! limit of open files) in flight. Clients that ask and do not read could use up all of them, so
+//! each other user gets a share. Replies to processes of the same user and of root are not counted,
+//! since those processes can do worse anyway.
 
 use std::sync::Weak;
 use std::time::{Duration, Instant};

@@ -64,7 +64,7 @@
 //! These things are not enforced:
 //!
 //! - A process that may write memory, above all the exporter, may punch holes into it after it was
-//!   mapped. A thread that touches the memory then takes its pages, at most as many bytes as it
+//!   mapped. A thread that touches the memory then takes its pages, at most the bytes that it
 //!   imported, and waits as long as the punching takes: 1.5 s for 4 GiB. A copy that an engine does
 //!   delays no runtime.
 //! - Before Linux 6.16 a peer can make this process keep descriptors open whose closing takes time
@@ -81,7 +81,7 @@
 //!   as if the old program ran.
 //! - A process that may write to the folder of a path socket can put itself in between, pass a
 //!   request on, and take the reply.
-//! - A client looks up the path that a forged ticket names, which takes as long as the path's file
+//! - A client resolves the path that a forged ticket names, which takes as long as the path's file
 //!   system (FUSE) likes.
 //!
 //! # Folders

@@ -384,7 +384,8 @@ impl Service for Shared {
             .keep(queue, number, &doorbell, None);
         let connection = Connection::new(messages, Arc::clone(&doorbell), index, visitor);
         self.admit(visitor, connection)?;
-        // If the client has the page already, the message ring's descriptor stands in for it.
+        // If the client has the page already, the message ring's descriptor is sent instead of the
+        // page's.
         let descriptors =
             ring_fd.map(|ring| [fresh.as_ref().unwrap_or(&ring), &ring].map(Arc::clone));
         let reply = ConnectReply {

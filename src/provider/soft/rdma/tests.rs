@@ -209,8 +209,8 @@ fn pull_acts() -> impl Strategy<Value = Vec<PullAct>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// A model: messages are pulled whole and in order, at most as many as there are credits are in
-    /// flight, and a caller that asked and found none is notified of the next one.
+    /// A model: messages are pulled whole and in order, at most `credits` messages are in flight,
+    /// and a caller that asked and found none is notified of the next one.
     #[test]
     fn messages_are_pulled_whole_and_in_order(
         acts in pull_acts(),

@@ -155,9 +155,9 @@ impl Size {
             ));
         };
         // A process that maps a hole takes its page. If the memfd has fewer blocks than bytes, it
-        // has a hole. If it has as many, there may still be one, since blocks can lie behind the
-        // end; then the number of blocks grows while the memory is mapped. SEEK_HOLE is no better
-        // check, as it reports pages that fallocate(2) made as holes.
+        // has a hole. If it has blocks for all its bytes, there may still be a hole, since blocks
+        // can lie behind the end; then the number of blocks grows while the memory is mapped.
+        // SEEK_HOLE is no better check, as it reports pages that fallocate(2) made as holes.
         let paid = blocks(memfd)?;
         if pages::are_behind(paid, file) {
             return hostile(format!(

@@ -1,6 +1,6 @@
 //! What processes send to each other, as bytes.
 //!
-//! A [ticket] names an export: its place, a socket's address, and a [slot](Slots). [message] has
+//! A [ticket] names an export: its [place], a socket's address, and a [slot](Slots). [message] has
 //! the request that a client sends, and the reply that it gets. A [socket] carries them, and is
 //! kept for the next ones ([lines]). These files import one another downwards,
 //! `lines > ticket > {message, slots, socket} > place`, and nothing else of the fabric.

@@ -26,8 +26,8 @@ pub(in super::super) struct Place {
 }
 
 impl Place {
-    /// Returns the place of the calling thread: a thread can have a network namespace of its own
-    /// (setns(2)).
+    /// Returns the boot and the network namespace of the calling thread: a thread can have a
+    /// namespace of its own (setns(2)).
     pub(in super::super) fn here() -> Result<Place> {
         const NET: &str = "/proc/thread-self/ns/net";
         let net = fs::metadata(NET).map_err(|error| Error::os(None, NET, error))?;

@@ -13,7 +13,8 @@ use super::super::super::fabric::{Id, Process};
 use super::super::messages::Side;
 use super::page::{DoorbellPage, Signalled};
 
-/// The maximum number of pages that are checked at each poll; as many others are checked in turn.
+/// If more pages than this are awake, those without hints are thinned out. If not all pages are
+/// awake, a poll also checks at most this number of them in turn.
 const FEW: usize = 16;
 
 /// The doorbell pages of a queue.
@@ -146,8 +147,8 @@ impl DoorbellPages {
 
     /// Returns the doorbell page with this number to this queue of the peer. The peer must be
     /// `process`; its word for its identity is not enough. The side that made a page has numbered
-    /// it, so two queues that each made one may both have used the same number: `side` tells them
-    /// apart.
+    /// it, so two queues that each made one may both have used the same number. `side`
+    /// distinguishes these two pages.
     pub(in super::super) fn find(
         &self,
         peer: (Id, u64),

@@ -121,7 +121,7 @@ impl End {
         unsafe { sending.send(messages, head(len), &src, usize::MAX) }.unwrap()
     }
 
-    /// Sends the message, in as many steps as it takes.
+    /// Sends a message of `len` bytes of this value, in several steps if necessary.
     fn send_all(&mut self, len: usize, value: u8) {
         while self.send(len, value) != Sent::All {
             ::loom::thread::yield_now();
@@ -140,7 +140,7 @@ impl End {
         unsafe { receiving.take(messages, Some((&dst, room)), usize::MAX) }.unwrap()
     }
 
-    /// Takes a message of `len` bytes of this value, in as many steps as it takes.
+    /// Takes a message of `len` bytes of this value, in several steps if necessary.
     fn take_all(&mut self, len: usize, value: u8) {
         let mut bytes = vec![0; len];
         while !matches!(self.take(&mut bytes), Got::All(_)) {

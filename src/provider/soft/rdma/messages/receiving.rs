@@ -203,7 +203,7 @@ impl Receiving {
         if noted.number < self.number {
             (noted.number, noted.end) = (self.number, self.consumed);
         }
-        // There are at most as many as the peer has credits.
+        // The messages that wait to be pulled never exceed the credits that the peer has.
         while noted.number < self.posted {
             match whole(messages, noted.number, noted.end, noted.room)? {
                 Next::Whole(head) => {

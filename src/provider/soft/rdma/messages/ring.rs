@@ -218,7 +218,7 @@ impl MessageRing {
         self.shape
     }
 
-    /// Makes the ring as new, before the next connection by it: an honest peer writes nothing of it
+    /// Resets the ring before the next connection uses it. An honest peer does not write to it
     /// meanwhile. The bytes of earlier messages stay.
     pub(in super::super) fn renew(&self) {
         for (block, peers) in [(&self.own, &self.peers), (&self.peers, &self.own)] {
