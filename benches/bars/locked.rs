@@ -3,10 +3,9 @@
 #![expect(unsafe_code, reason = "reads the instructions of this program")]
 
 use std::hint::black_box;
-use std::process::{Command, Stdio};
 use std::slice;
 
-use super::scenario::{FEW, MANY};
+use super::scenario;
 
 /// The longest instruction of x86.
 const LONGEST: usize = 15;
@@ -22,31 +21,25 @@ pub(crate) fn instructions(scenario: &str) -> Result<f64, String> {
     if cfg!(not(target_arch = "x86_64")) {
         return Err("locked instructions are known for x86-64 alone".to_owned());
     }
-    let (few, many) = (count(scenario, FEW)?, count(scenario, MANY)?);
-    Ok((many as f64 - few as f64) / (MANY - FEW) as f64)
+    scenario::per_job(|jobs| count(scenario, jobs))
 }
 
 /// Returns how many locked instructions of this program a scenario executes.
 fn count(scenario: &str, jobs: u64) -> Result<u64, String> {
-    let failed = |what: &str, error: std::io::Error| format!("{what}: {error}");
-    let this = std::env::current_exe().map_err(|error| failed("this program", error))?;
+    let this = std::env::current_exe().map_err(|error| error.to_string())?;
     let out = std::env::temp_dir().join(format!("bars-locked-{}", std::process::id()));
-    let ended = Command::new("valgrind")
-        .args(["--tool=callgrind", "--dump-instr=yes", "--dump-line=no"])
-        .args(["--compress-strings=no", "--compress-pos=no"])
-        .arg(format!("--callgrind-out-file={}", out.display()))
-        .arg(&this)
-        .args(["scenario", scenario, &jobs.to_string()])
-        .stdin(Stdio::null())
-        .output();
+    let options = [
+        "--dump-instr=yes",
+        "--dump-line=no",
+        "--compress-strings=no",
+        "--compress-pos=no",
+        &format!("--callgrind-out-file={}", out.display()),
+    ];
+    let ended = scenario::callgrind(scenario, jobs, &options);
     let text = std::fs::read_to_string(&out);
     _ = std::fs::remove_file(&out);
-    let ended = ended.map_err(|error| failed("valgrind does not start", error))?;
-    if !ended.status.success() {
-        let text = String::from_utf8_lossy(&ended.stderr);
-        return Err(format!("{scenario} failed under valgrind: {text}"));
-    }
-    let text = text.map_err(|error| failed("callgrind wrote nothing", error))?;
+    ended?;
+    let text = text.map_err(|error| format!("callgrind wrote nothing: {error}"))?;
     let (mut executed, mut marker) = (Vec::new(), None);
     let (mut is_ours, mut is_marker, mut is_of_call) = (false, false, false);
     for line in text.lines() {
@@ -63,7 +56,7 @@ fn count(scenario: &str, jobs: u64) -> Result<u64, String> {
         {
             let address = usize::from_str_radix(address, 16).map_err(|error| error.to_string())?;
             let count: u64 = count.trim().parse().map_err(|_| line.to_owned())?;
-            if is_ours && !std::mem::take(&mut is_of_call) {
+            if is_ours && !is_of_call {
                 executed.push((address, count));
                 marker = marker.or(is_marker.then_some(address));
             }

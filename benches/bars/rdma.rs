@@ -415,10 +415,8 @@ pub(crate) fn r2(report: &mut Report) {
 /// V10: the locked instructions of a message.
 pub(crate) fn v10(report: &mut Report) {
     let what = "locked instructions of a message of 64 B, sent and received, busy-poll";
-    match locked::instructions("rdma-round-trips") {
-        Ok(trip) => report.line("V10", trip / 2.0, AtMost(15.0), "", what),
-        Err(error) => report.skip("V10", &error),
-    }
+    let each = locked::instructions("rdma-round-trips").map(|trip| trip / 2.0);
+    report.counted("V10", each, AtMost(15.0), what);
 }
 
 /// The same, both sides asleep.

@@ -105,6 +105,20 @@ impl Report {
         });
     }
 
+    /// One bar of what a tool has counted, or why it cannot be counted here.
+    pub(crate) fn counted(
+        &mut self,
+        name: &str,
+        counted: Result<f64, String>,
+        goal: Goal,
+        what: &str,
+    ) {
+        match counted {
+            Ok(count) => self.line(name, count, goal, "", what),
+            Err(why) => self.skip(name, &why),
+        }
+    }
+
     /// A bar that could not be measured here.
     pub(crate) fn skip(&mut self, name: &str, why: &str) {
         println!("{name:<14} {:>12} {:>10} {:<4} {why}", "-", "-", "skip");

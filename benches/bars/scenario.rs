@@ -16,8 +16,8 @@ const SMALL: usize = 64;
 const FILLING: u64 = 64;
 
 /// The numbers of jobs whose difference is taken.
-pub(crate) const FEW: u64 = 64 * FILLING;
-pub(crate) const MANY: u64 = 6 * FEW;
+const FEW: u64 = 64 * FILLING;
+const MANY: u64 = 6 * FEW;
 
 /// Does `jobs` of them.
 pub(crate) fn run(scenario: &str, jobs: u64) {
@@ -84,27 +84,38 @@ fn busy_inline(jobs: u64, stats: bool) {
     assert_eq!(rig.device.jobs(), Some(jobs), "every job was the device's");
 }
 
+/// What callgrind says of a scenario with these options, on its standard error.
+pub(crate) fn callgrind(scenario: &str, jobs: u64, options: &[&str]) -> Result<String, String> {
+    let output = Command::new("valgrind")
+        .arg("--tool=callgrind")
+        .args(options)
+        .arg(std::env::current_exe().map_err(|error| error.to_string())?)
+        .args(["scenario", scenario, &jobs.to_string()])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("valgrind does not start: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    match output.status.success() {
+        true => Ok(text),
+        false => Err(format!("{scenario} failed under valgrind: {text}")),
+    }
+}
+
+/// The difference that one job makes to what is counted.
+pub(crate) fn per_job(count: impl Fn(u64) -> Result<u64, String>) -> Result<f64, String> {
+    let (few, many) = (count(FEW)?, count(MANY)?);
+    Ok((many as f64 - few as f64) / (MANY - FEW) as f64)
+}
+
 /// User-space instructions per job, by callgrind; `Err` if it cannot be had here.
 pub(crate) fn instructions(scenario: &str) -> Result<f64, String> {
-    let count = |jobs: u64| -> Result<u64, String> {
-        let output = Command::new("valgrind")
-            .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-            .arg(std::env::current_exe().map_err(|error| error.to_string())?)
-            .args(["scenario", scenario, &jobs.to_string()])
-            .stdin(Stdio::null())
-            .output()
-            .map_err(|error| format!("valgrind does not start: {error}"))?;
-        let text = String::from_utf8_lossy(&output.stderr);
-        if !output.status.success() {
-            return Err(format!("{scenario} failed under valgrind: {text}"));
-        }
+    per_job(|jobs| {
+        let text = callgrind(scenario, jobs, &["--callgrind-out-file=/dev/null"])?;
         text.lines()
             .find_map(|line| line.split_once("Collected :"))
             .and_then(|(_, number)| number.trim().parse().ok())
             .ok_or_else(|| format!("callgrind said nothing of {scenario}: {text}"))
-    };
-    let (few, many) = (count(FEW)?, count(MANY)?);
-    Ok((many as f64 - few as f64) / (MANY - FEW) as f64)
+    })
 }
 
 /// System calls per job, of a process and its children, by strace; `Err` if it cannot be had here.

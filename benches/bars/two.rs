@@ -140,10 +140,8 @@ fn measured(scenario: &str, jobs: u64) -> (String, f64) {
 pub(crate) fn n7(report: &mut Report) {
     let what = "system calls of both sides for a connection beside an open stream: connect, 5 B \
                 there and back, close";
-    match scenario::system_calls("two-connects-rdma", 20, 120) {
-        Ok(calls) => report.line("N7", calls, AtMost(80.0), "", what),
-        Err(error) => report.skip("N7", &error),
-    }
+    let calls = scenario::system_calls("two-connects-rdma", 20, 120);
+    report.counted("N7", calls, AtMost(80.0), what);
     let [tcp, rdma] = ["tcp", "rdma"].map(|over| {
         let scenario = format!("two-connects-{over}");
         let cpu = |count| {

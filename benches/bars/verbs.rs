@@ -638,36 +638,26 @@ pub(crate) fn instructions() -> Result<[f64; 2], String> {
 /// V11: what a write costs of a batch that is started together, and awaited.
 pub(crate) fn v11(report: &mut Report) {
     let what = "instructions of a 64-byte write, busy-poll, of 32 that are started together";
-    match scenario::instructions("verbs-batch") {
-        Ok(each) => report.line("V11", each.round(), AtMost(900.0), "", what),
-        Err(error) => report.skip("V11", &error),
-    }
+    let each = scenario::instructions("verbs-batch").map(f64::round);
+    report.counted("V11", each, AtMost(900.0), what);
 }
 
 /// V8: the locked instructions of an awaited write of 64 bytes.
 pub(crate) fn v8(report: &mut Report) {
     let what = "locked instructions of a 64-byte write, busy-poll";
-    match locked::instructions("verbs-write") {
-        Ok(each) => report.line("V8", each, AtMost(9.0), "", what),
-        Err(error) => report.skip("V8", &error),
-    }
+    let each = locked::instructions("verbs-write");
+    report.counted("V8", each, AtMost(9.0), what);
 }
 
 /// V12: an awaited write of 64 bytes by event, whose task sleeps until the event comes.
 pub(crate) fn v12(report: &mut Report) {
     let what = "instructions of a 64-byte write by event, asleep at its completion";
-    match scenario::instructions("verbs-asleep") {
-        Ok(each) => report.line("V12", each.round(), AtMost(2900.0), "", what),
-        Err(error) => report.skip("V12", &error),
-    }
+    let each = scenario::instructions("verbs-asleep").map(f64::round);
+    report.counted("V12", each, AtMost(2900.0), what);
     // The adapter's own announcement is one.
-    match scenario::system_calls("verbs-asleep", 1_000, 11_000) {
-        Ok(each) => {
-            let what = "system calls of such a write";
-            report.line("V12.calls", each - 1.0, AtMost(2.0), "", what);
-        }
-        Err(error) => report.skip("V12.calls", &error),
-    }
+    let calls = scenario::system_calls("verbs-asleep", 1_000, 11_000).map(|calls| calls - 1.0);
+    let what = "system calls of such a write";
+    report.counted("V12.calls", calls, AtMost(2.0), what);
 }
 
 /// V7: what an awaited send of 64 bytes and a write of 64 KiB cost over a request that C posts and
@@ -680,10 +670,7 @@ pub(crate) fn v7(report: &mut Report) {
         ("verbs-long", "a write of 64 KiB"),
     ] {
         let what = format!("instructions of {what}, over a loop in C's way on the same functions");
-        match each(name) {
-            Ok(more) => report.line("V7", more.round(), AtMost(1000.0), "", &what),
-            Err(error) => report.skip("V7", &error),
-        }
+        report.counted("V7", each(name).map(f64::round), AtMost(1000.0), &what);
     }
 }
 

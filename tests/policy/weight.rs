@@ -53,7 +53,7 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "provider/soft",
-        10769,
+        10768,
         "45: variables that cannot be read are refused; 46: whether a peer is of the same kind; 47: the boot id is read once; 47: what a peer permits; 47: a queue looks at the pages that rang; 47: a process is asked again on the connection it answered on; 47: idle endpoints give pages of their rings back; 43: a peer that leaves breaks no rule; 50: longer names break lines; 47: message rings serve the next connection; 47: the kernel is asked for several random ids at once; 43: jobs that wait for others or never end are counted by WorkQ, as they have its slots; 52: one look takes the lock of the reaper once; 43: lost jobs of Rdmas and sync events count among those that never complete",
     ),
     (
@@ -63,7 +63,7 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "reactor",
-        7064,
+        7061,
         "45: a handshake is late after a second; 46: that a peer leaves is no warning; 46: the peer's address; 46: completion vectors; 46: the log names the peer of a stream; 46: an orderly end of a stream warns nobody; 46: whether a thread polls; 47: a search for a Slot begins where the last has ended; 46: whether a WorkQ was shut down; 47: what a peer permits; issue 51, 2: jobs that are given to the device together; 48: a child of fork leaves the parent's registrations; 50: longer names break lines; 51: Slots are filled from where a job lies; what finishes nothing inline is asked once; 43: a task that cannot wait leaves the rest to another; 51: whether an Rdma is alone on its WorkQ",
     ),
     (
@@ -73,7 +73,7 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "sync",
-        1325,
+        1323,
         "47: this process's number in a page that a child gets empty; 48: calls that are answered from elsewhere; 48: threads of rdma_cm's own; V13: threads are told outside of the lock; 43: a child of fork waits for no lock of its parent's; 42: of several tasks the one that is polled accepts, which was in stream; 43: sends, receives and accepts stand in an ordered line, in place of Tokio's locks, which futures that nobody polls would keep; 42: what is found under a lock is logged without it; 48: a child in a new PID namespace is another process",
     ),
 ];
