@@ -114,6 +114,11 @@ impl Error {
         self.source.as_ref()
     }
 
+    /// Returns the number of the system's error, or of a peer's.
+    pub(crate) fn errno(&self) -> Option<i32> {
+        self.source.as_ref()?.raw_os_error()
+    }
+
     /// Keeps what the system said, which is its kind as an [`io::Error`].
     pub(crate) fn with_source(self, source: io::Error) -> Error {
         let source = Some(source);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use support::device::under_test;
+use support::device::{needs_soft, under_test};
 use support::peer::{Peer, hear, role, say};
 use support::stream::{Net, bytes, offer, small};
 use support::{test_name, *};
@@ -169,8 +169,58 @@ fn a_listener_without_descriptors_waits_until_it_has_some() {
     });
 }
 
-fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
+/// Accepts while it has this number of free descriptors, until the parent has seen enough.
+fn accept_with(free: u64) {
+    run(async {
+        let net = Net::new(&under_test(false), Mode::EventDriven, small()).await;
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        // One of those that are counted is that of the count.
+        let limit = descriptors() as u64 - 1 + free;
+        setrlimit(Resource::RLIMIT_NOFILE, limit, hard).unwrap();
+        say(&net.addr.to_string());
+        let accepts = async {
+            let mut streams = Vec::new();
+            loop {
+                let incoming = net.listener.accept().await.unwrap();
+                streams.extend(incoming.accept(b"").await);
+            }
+        };
+        tokio::select! {
+            _ = tokio::task::spawn_blocking(hear) => {}
+            () = accepts => {}
+        }
+    });
+}
+
+#[test]
+fn a_peer_that_lacks_descriptors_names_them_and_not_memory() {
+    if let Some(free) = role() {
+        return accept_with(free.parse().unwrap());
+    }
+    if needs_soft("adapters share no descriptors") {
+        return;
+    }
+    run(async {
+        let (device, workq) = (under_test(false), WorkQ::builder().build().unwrap());
+        let connector = small().connector(&device, &workq).unwrap();
+        let mut refused = Vec::new();
+        // With fewer and fewer, until the connection's last one is missing.
+        for free in (0..16).rev() {
+            let test = test_name!(a_peer_that_lacks_descriptors_names_them_and_not_memory);
+            let mut peer = Peer::start(test, &free.to_string());
+            let addr: SocketAddr = peer.hear().parse().unwrap();
+            refused.extend(connector.connect(addr).await.err());
+            peer.ends();
+            if refused.len() == 2 {
+                break;
+            }
+        }
+        assert!(!refused.is_empty(), "it needs no descriptors");
+        for error in refused {
+            let text = error.to_string();
+            assert!(text.contains("Too many open files"), "{text}");
+        }
+    });
 }
 
 /// An echo of more than a window, on one connection after the other.

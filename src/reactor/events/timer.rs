@@ -113,7 +113,7 @@ impl Timer {
     /// Makes the timer, and adds it to the event handle. `Err` has the error of the system.
     #[cold]
     fn make(&self, driven: &impl Driven) -> Result<&Timerfd, Option<i32>> {
-        let code = |error: Error| error.system()?.raw_os_error();
+        let code = |error: Error| error.errno();
         let _made = lock(&self.set);
         if let Some(fd) = self.fd.get() {
             return Ok(fd);

@@ -2,7 +2,6 @@
 //! they say of themselves.
 
 use std::future::poll_fn;
-use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -229,9 +228,8 @@ fn check_connects(op: &'static str, device: &Device) -> Result<()> {
 /// bring about by taking much for itself, as memory and descriptors, is none.
 pub(super) fn is_of_rdma(error: &Error) -> bool {
     use ErrorKind::{Full, NoMemory, Shutdown};
-    let errno = error.system().and_then(io::Error::raw_os_error);
     let is_full = matches!(
-        errno,
+        error.errno(),
         Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::EUSERS)
     );
     !is_full && !matches!(error.kind(), Full | NoMemory | Shutdown)

@@ -136,10 +136,14 @@ pub fn example(name: &str) -> Command {
     command
 }
 
-/// The same program under a limit of the shell: `limit` has the arguments of `ulimit`.
+/// The same program under a limit of the shell: `limit` has the arguments of `ulimit`. It inherits
+/// none of the descriptors that whoever started the tests left open, which would count.
 pub fn limited(limit: &str, program: &Command) -> Command {
     let mut shell = Command::new("sh");
-    shell.args(["-c", &format!("ulimit {limit} && exec \"$0\" \"$@\"")]);
+    shell.args([
+        "-c",
+        &format!("exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; ulimit {limit} && exec \"$0\" \"$@\""),
+    ]);
     shell.arg(program.get_program()).args(program.get_args());
     shell.stdin(Stdio::null());
     for (name, value) in program.get_envs() {

@@ -5,8 +5,6 @@ use std::any::Any;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use nix::errno::Errno;
-
 use super::super::fabric::{
     self, Arena, Client, Ended, Grant, PAYLOAD, Process, Refusal, Service, Ticket,
 };
@@ -234,7 +232,7 @@ impl Service for SoftEvent {
             None => (Arc::clone(&export.page), 0, 0),
             Some((backing, len, offset)) => (Arc::new(fabric::hand_out(backing)?), *len, *offset),
         };
-        let number = number().map_err(|_| Errno::EIO)?;
+        let number = number()?;
         let mut peer = self.peer();
         if self.is_stopped() {
             return Err(Refusal::UNKNOWN);

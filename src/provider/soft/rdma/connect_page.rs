@@ -86,7 +86,7 @@ impl Shared {
                 fresh: None,
             });
         }
-        let (fd, mapping) = Arena::create(PAGE).map_err(|_| Errno::ENOMEM)?;
+        let (fd, mapping) = Arena::create(PAGE)?;
         let bell = Bell::Socket(OnceLock::new());
         let doorbell = self.new_page(mapping, Side::Host, bell, process);
         Ok(Offer {
@@ -111,7 +111,7 @@ impl Shared {
             return Ok((index, ring, None));
         }
         let len = shape.len().ok_or(Refusal::UNEXPECTED)?;
-        let (fd, mapping) = Arena::create(len).map_err(|_| Errno::ENOMEM)?;
+        let (fd, mapping) = Arena::create(len)?;
         let ring = MessageRing::new(memory(mapping, len), shape, Side::Host);
         let index = doorbell.admit(self.number).ok_or(Errno::EUSERS)?;
         Ok((index, ring, Some(fd)))

@@ -59,9 +59,8 @@ impl CmEvent {
     }
 
     pub(in super::super) fn not_asked(error: &Error) -> CmEvent {
-        let errno = error.system().and_then(std::io::Error::raw_os_error);
         CmEvent {
-            status: errno.unwrap_or(libc::EIO),
+            status: error.errno().unwrap_or(libc::EIO),
             ..CmEvent::bare(What::NotAsked)
         }
     }

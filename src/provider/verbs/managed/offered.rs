@@ -1,6 +1,5 @@
 //! Connections that peers request from a listener, by rdma_cm.
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
@@ -72,7 +71,7 @@ impl Listener {
 
 /// Returns why a listener cannot use an address.
 fn not_bound(error: Error, addr: SocketAddr) -> Error {
-    let (kind, text) = match error.system().and_then(io::Error::raw_os_error) {
+    let (kind, text) = match error.errno() {
         Some(libc::EADDRINUSE) => (
             ErrorKind::AlreadyExist,
             format!("somebody listens at {addr} by rdma_cm already"),

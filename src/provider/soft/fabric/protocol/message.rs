@@ -19,6 +19,7 @@ use zerocopy::little_endian::{I32, U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, TryFromBytes};
 
 use super::place::Id;
+use crate::error::Error;
 
 pub(in super::super) const VERSION: u16 = 1;
 
@@ -146,6 +147,13 @@ impl Refusal {
 
     const fn new(status: Status) -> Refusal {
         Refusal { status, errno: 0 }
+    }
+}
+
+impl From<Error> for Refusal {
+    /// An error that is not the system's is a limit of this process on its memory.
+    fn from(error: Error) -> Refusal {
+        error.errno().map_or(Errno::ENOMEM, Errno::from_raw).into()
     }
 }
 
