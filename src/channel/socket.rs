@@ -261,13 +261,13 @@ pub(super) async fn connect(op: &'static str, name: &str) -> Result<Socket> {
 /// Connects to a Unix socket. `name` is its address as a text.
 async fn connect_unix(op: &'static str, address: UnixAddr, name: &str) -> Result<Socket> {
     let socket = match process::connect(SockType::Stream, &address, false, None) {
-        Err(Errno::EAGAIN) => stand_in_line(op, address).await?,
+        Err(Errno::EAGAIN) => wait_for_backlog(op, address).await?,
         done => done,
     };
     let socket = match socket {
         Ok(socket) => socket,
         Err(errno @ (Errno::ECONNREFUSED | Errno::ENOENT)) => {
-            return Err(nobody_listens(op, name, errno.into()));
+            return Err(not_listening(op, name, errno.into()));
         }
         Err(Errno::EAGAIN) => {
             let text = format!(
@@ -281,14 +281,14 @@ async fn connect_unix(op: &'static str, address: UnixAddr, name: &str) -> Result
     Socket::unix_of(socket).map_err(|error| Error::os(op, name, error))
 }
 
-fn nobody_listens(op: &'static str, addr: impl std::fmt::Display, error: io::Error) -> Error {
+fn not_listening(op: &'static str, addr: impl std::fmt::Display, error: io::Error) -> Error {
     let text = format!("no service listens at {addr}");
     Error::new(ErrorKind::ConnectionAborted, op, text).with_source(error)
 }
 
 /// Waits until the service's backlog takes the connection, on another thread, since no event
 /// notifies a runtime of that.
-async fn stand_in_line(op: &'static str, address: UnixAddr) -> Result<nix::Result<Guarded>> {
+async fn wait_for_backlog(op: &'static str, address: UnixAddr) -> Result<nix::Result<Guarded>> {
     let mut call = Blocking::new();
     let deadline = deadline(PATIENCE);
     call.begin(op, move || {
@@ -316,7 +316,7 @@ pub(super) async fn connect_tcp(op: &'static str, addr: SocketAddr) -> Result<So
             Ok(Socket::tcp(stream, peer, None))
         }
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            Err(nobody_listens(op, addr, error))
+            Err(not_listening(op, addr, error))
         }
         Err(error) => Err(Error::os(op, addr, error)),
     }

@@ -102,7 +102,7 @@ struct Fake {
     taken: AtomicU64,
     /// The event handle's timer expires.
     timed: bool,
-    looks_in_reap: bool,
+    polls_in_reap: bool,
     /// A shutdown of the WorkQ has ended. (No atomic of the model: it is only checked, and orders
     /// nothing.)
     shut: std::sync::atomic::AtomicBool,
@@ -143,8 +143,8 @@ unsafe impl Queue for Fake {
         self.done.iter().any(|done| done.load(SeqCst) != 0)
     }
 
-    fn looks_in_reap(&self) -> bool {
-        self.looks_in_reap
+    fn polls_in_reap(&self) -> bool {
+        self.polls_in_reap
     }
 
     unsafe fn reap(&self, out: &mut [Completion]) -> usize {
@@ -288,7 +288,7 @@ impl Bed {
             room: u64::from(depth),
             taken: AtomicU64::new(0),
             timed: true,
-            looks_in_reap: false,
+            polls_in_reap: false,
             shut: false.into(),
         };
         set(&mut queue);

@@ -195,7 +195,7 @@ impl RdmaConnector {
             side.map_or_else(|why| (None, Some(why)), |side| (Some(side), None));
         let mut place = None;
         let (link, wakers, theirs) = loop {
-            let offer = state.hear(&answer).map_err(|over| exchange.over(over))?;
+            let offer = state.receive(&answer).map_err(|over| exchange.over(over))?;
             let Some(mut it) = side.take_if(|_| !offer.is_tcp()) else {
                 let place = match place.or(side.map(Side::into_place)) {
                     Some(place) => Ok(place),
@@ -323,11 +323,11 @@ async fn pass(
         };
         pass_within(side, path, limit).await
     };
-    let said = match select(pin!(passes), pin!(exchange.hear())).await {
+    let said = match select(pin!(passes), pin!(exchange.read_message())).await {
         Either::Left((passed, _)) => return Ok(passed),
         Either::Right((said, _)) => said?,
     };
-    let over = state.hear(&said).err().unwrap_or(Over::Unexpected);
+    let over = state.receive(&said).err().unwrap_or(Over::Unexpected);
     Err(exchange.over(over))
 }
 

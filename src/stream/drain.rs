@@ -76,7 +76,7 @@ impl Guests {
 
 impl Guest {
     /// Waits until the listener drains. The future does not count as a stream.
-    pub(super) fn told(&self) -> impl Future<Output = ()> + Send + Sync + use<> {
+    pub(super) fn draining(&self) -> impl Future<Output = ()> + Send + Sync + use<> {
         let mut drains = self.drains.clone();
         async move {
             if drains.wait_for(|drains| *drains).await.is_err() {

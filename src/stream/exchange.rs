@@ -95,7 +95,7 @@ impl Connecting {
 
     /// Takes the answer to the hello. Returns the address to dial, which is empty if the stream
     /// continues over the connection of the exchange.
-    pub(super) fn hear<'a>(&mut self, bytes: &'a [u8]) -> Result<Offer<'a>, Over<'a>> {
+    pub(super) fn receive<'a>(&mut self, bytes: &'a [u8]) -> Result<Offer<'a>, Over<'a>> {
         match (replace(&mut self.step, Dial::Over), parse(bytes)?) {
             (Dial::Asks(ask), Message::Welcome(offer)) => {
                 self.both_may = self.may_tcp && offer.may_tcp();
@@ -241,7 +241,7 @@ impl Listening {
 
     /// Takes the message that says whether the peer is connected. If the peer asks instead for
     /// smaller packets, or for the connection of the exchange, this returns its second hello.
-    pub(super) fn hear<'a>(&mut self, bytes: &'a [u8]) -> Result<Option<Offer<'a>>, Over<'a>> {
+    pub(super) fn receive<'a>(&mut self, bytes: &'a [u8]) -> Result<Option<Offer<'a>>, Over<'a>> {
         let before = replace(&mut self.step, Listen::Over);
         match (before, parse(bytes)?) {
             (
@@ -425,7 +425,7 @@ mod tests {
                             it.came |= it.tcp;
                         }
                     }
-                    Event::Heard(bytes) => match side.hear(bytes) {
+                    Event::Heard(bytes) => match side.receive(bytes) {
                         Ok(None) => it.ready = true,
                         // What it was welcome for, and came to, has completed.
                         Ok(Some(hello)) => {
@@ -458,7 +458,7 @@ mod tests {
             prop_assert!(!side.asks_again() && !side.falls_back(), "nobody has welcomed it");
             let mut offers = 0;
             for answer in &answers {
-                if let Ok(offer) = side.hear(answer) {
+                if let Ok(offer) = side.receive(answer) {
                     prop_assert_eq!(Message::parse(answer), Ok(Message::Welcome(offer)));
                     offers += 1;
                 }
@@ -481,9 +481,9 @@ mod tests {
         let (mut connector, mut listener) = (Connecting::new(false, true), Listening::new(false));
         assert_eq!(listener.asked(&Message::Hello(OFFER).bytes()), Ok(OFFER));
         let welcome = listener.welcome(OFFER).unwrap().bytes();
-        assert_eq!(connector.hear(&welcome), Ok(OFFER));
+        assert_eq!(connector.receive(&welcome), Ok(OFFER));
         let ready = connector.dialled(true).unwrap().bytes();
-        assert_eq!(listener.hear(&ready), Ok(None));
+        assert_eq!(listener.receive(&ready), Ok(None));
         assert!(!listener.is_done());
         listener.came();
         assert!(listener.is_done());
@@ -496,15 +496,15 @@ mod tests {
         let hello = Message::Hello(OFFER).bytes();
         assert_eq!(listener.asked(&hello), Ok(OFFER));
         let welcome = listener.welcome(OFFER).unwrap().bytes();
-        assert_eq!(connector.hear(&welcome), Ok(OFFER));
+        assert_eq!(connector.receive(&welcome), Ok(OFFER));
         listener.came();
         assert!(connector.asks_again());
-        assert_eq!(listener.hear(&hello), Ok(Some(OFFER)));
+        assert_eq!(listener.receive(&hello), Ok(Some(OFFER)));
         let welcome = listener.welcome(OFFER).unwrap().bytes();
-        assert_eq!(connector.hear(&welcome), Ok(OFFER));
+        assert_eq!(connector.receive(&welcome), Ok(OFFER));
         assert!(!connector.asks_again(), "it has asked again before");
         let ready = connector.dialled(true).unwrap().bytes();
-        assert_eq!(listener.hear(&ready), Ok(None));
+        assert_eq!(listener.receive(&ready), Ok(None));
         assert!(!listener.is_done(), "who has come is the first one");
         listener.came();
         assert!(listener.is_done());
@@ -516,9 +516,9 @@ mod tests {
         let hello = Message::Hello(OFFER).bytes();
         listener.asked(&hello).unwrap();
         listener.welcome(OFFER).unwrap();
-        listener.hear(&hello).unwrap();
+        listener.receive(&hello).unwrap();
         listener.welcome(OFFER).unwrap();
-        assert_eq!(listener.hear(&hello), Err(Over::Unexpected));
+        assert_eq!(listener.receive(&hello), Err(Over::Unexpected));
         assert_eq!(listener.welcome(OFFER), None);
     }
 
@@ -529,21 +529,21 @@ mod tests {
         assert_eq!(listener.asked(&hellos[0]), Ok(MAY));
         for (again, hello) in hellos[1..].iter().enumerate() {
             let welcome = listener.welcome(MAY).unwrap().bytes();
-            assert_eq!(connector.hear(&welcome), Ok(MAY));
+            assert_eq!(connector.receive(&welcome), Ok(MAY));
             let asks = if again == 0 {
                 connector.asks_again()
             } else {
                 connector.falls_back()
             };
             assert!(asks);
-            assert!(listener.hear(hello).unwrap().is_some());
+            assert!(listener.receive(hello).unwrap().is_some());
         }
         assert_eq!(listener.welcome(MAY), None, "the peer has no address");
         let welcome = listener.welcome(TCP).unwrap().bytes();
-        assert_eq!(connector.hear(&welcome), Ok(TCP));
+        assert_eq!(connector.receive(&welcome), Ok(TCP));
         assert!(!connector.falls_back(), "it has");
         let ready = connector.dialled(true).unwrap().bytes();
-        assert_eq!(listener.hear(&ready), Ok(None));
+        assert_eq!(listener.receive(&ready), Ok(None));
         assert!(listener.is_done());
     }
 
@@ -560,7 +560,7 @@ mod tests {
             let mut side = Connecting::new(may_tcp, has_rdma);
             let (mut again, mut tcp, mut offers) = (0, 0, 0);
             for (answer, then) in &steps {
-                if let Ok(offer) = side.hear(answer) {
+                if let Ok(offer) = side.receive(answer) {
                     offers += 1;
                     prop_assert!(!offer.is_tcp() || may_tcp && offer.may_tcp());
                     prop_assert!(offer.is_tcp() || has_rdma && tcp == 0);
@@ -652,7 +652,7 @@ mod tests {
         fn listens(&mut self, bytes: &[u8]) {
             let hello = match self.heard {
                 false => self.listener.asked(bytes).map(Some),
-                true => self.listener.hear(bytes),
+                true => self.listener.receive(bytes),
             };
             self.heard = true;
             let Ok(Some(hello)) = hello else { return };
@@ -681,7 +681,7 @@ mod tests {
         }
 
         fn connects(&mut self, bytes: &[u8]) {
-            self.welcomed = self.connector.hear(bytes).is_ok();
+            self.welcomed = self.connector.receive(bytes).is_ok();
         }
 
         /// The connector says another hello, with an address or without.
@@ -786,7 +786,7 @@ mod tests {
             // Once more of the same: nothing revives a side that has passed.
             if !both.listener.is_asked() && both.heard {
                 for bytes in [&Message::Hello(OFFER), &Message::Ready].map(Message::bytes) {
-                    prop_assert!(both.listener.hear(&bytes).is_err());
+                    prop_assert!(both.listener.receive(&bytes).is_err());
                     prop_assert!(both.listener.asked(&bytes).is_err());
                 }
                 prop_assert_eq!(both.listener.welcome(OFFER), None);
@@ -812,9 +812,9 @@ mod tests {
         assert!(listener.refuse("no").is_some(), "it can say so");
         let mut connector = Connecting::new(false, true);
         let welcome = Message::Welcome(TCP).bytes();
-        assert_eq!(connector.hear(&welcome), Err(Over::Unexpected));
+        assert_eq!(connector.receive(&welcome), Err(Over::Unexpected));
         let mut connector = Connecting::new(true, true);
-        assert!(connector.hear(&Message::Welcome(OFFER).bytes()).is_ok());
+        assert!(connector.receive(&Message::Welcome(OFFER).bytes()).is_ok());
         assert!(!connector.falls_back(), "the listener demands it");
     }
 }

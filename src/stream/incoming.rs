@@ -19,7 +19,7 @@ mod meeting;
 use cm::Asked;
 pub(super) use cm::asked;
 use meeting::Meeting;
-pub(super) use meeting::hear;
+pub(super) use meeting::read_hello;
 
 const GRANT: &str = "Incoming::accept";
 const REFUSE: &str = "Incoming::refuse";

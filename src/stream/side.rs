@@ -303,7 +303,7 @@ impl Exchange {
     }
 
     /// Reads the next message, which the state of the exchange parses.
-    pub(super) async fn hear(&mut self) -> Result<Bytes> {
+    pub(super) async fn read_message(&mut self) -> Result<Bytes> {
         let read = self.socket.read_frame(&mut self.inbox).await;
         read.map_err(|error| self.io(error))
     }

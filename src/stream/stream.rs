@@ -211,7 +211,7 @@ impl RdmaStream {
     ///
     /// Dropping the future changes nothing.
     pub fn draining(&self) -> impl Future<Output = ()> + Send + Sync + use<> {
-        let told = self.guest.as_ref().map(Guest::told);
+        let told = self.guest.as_ref().map(Guest::draining);
         async move {
             match told {
                 Some(told) => told.await,

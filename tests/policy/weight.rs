@@ -28,8 +28,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "error",
-        777,
-        "45: receives out of range are refused; kinds have a file for their aliases; 46: what ends a stream is said in its words; 48: what a refusal says; 48: what the system said is asked in one place; 50: the page of each reason has its sentence; 43: a number that was cut says so; 43: what cannot wait where it is polled ends no stream",
+        780,
+        "45: receives out of range are refused; kinds have a file for their aliases; 46: what ends a stream is said in its words; 48: what a refusal says; 48: what the system said is asked in one place; 50: the page of each reason has its sentence; 43: a number that was cut says so; 43: what cannot wait where it is polled ends no stream; 43: the number of a system's error is asked in one place",
     ),
     (
         "mem",
@@ -38,8 +38,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "ops",
-        6630,
-        "46: what a device refuses is asked before; 45: a handshake that waits is in the log; receives out of range; 46: which address; 46: the log names the peer of a stream; 47: what a peer permits; 48: connections by addresses; issue 51, 2: operations that are started together; 48: a shutdown ends them in the making; 42: who accepts gives no blob to silence, and strangers do not fill the log; 51: a lone connection sends a burst by halves",
+        6633,
+        "46: what a device refuses is asked before; 45: a handshake that waits is in the log; receives out of range; 46: which address; 46: the log names the peer of a stream; 47: what a peer permits; 48: connections by addresses; issue 51, 2: operations that are started together; 48: a shutdown ends them in the making; 42: who accepts gives no blob to silence, and strangers do not fill the log; 51: a lone connection sends a burst by halves; 50: longer names break lines",
     ),
     (
         "process",
@@ -53,8 +53,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "provider/soft",
-        10768,
-        "45: variables that cannot be read are refused; 46: whether a peer is of the same kind; 47: the boot id is read once; 47: what a peer permits; 47: a queue looks at the pages that rang; 47: a process is asked again on the connection it answered on; 47: idle endpoints give pages of their rings back; 43: a peer that leaves breaks no rule; 50: longer names break lines; 47: message rings serve the next connection; 47: the kernel is asked for several random ids at once; 43: jobs that wait for others or never end are counted by WorkQ, as they have its slots; 52: one look takes the lock of the reaper once; 43: lost jobs of Rdmas and sync events count among those that never complete",
+        10773,
+        "45: variables that cannot be read are refused; 46: whether a peer is of the same kind; 47: the boot id is read once; 47: what a peer permits; 47: a queue looks at the pages that rang; 47: a process is asked again on the connection it answered on; 47: idle endpoints give pages of their rings back; 43: a peer that leaves breaks no rule; 50: longer names break lines; 47: message rings serve the next connection; 47: the kernel is asked for several random ids at once; 43: jobs that wait for others or never end are counted by WorkQ, as they have its slots; 52: one look takes the lock of the reaper once; 43: lost jobs of Rdmas and sync events count among those that never complete; 43: a peer names what it lacks; 50: longer names break lines",
     ),
     (
         "provider/verbs",
@@ -79,7 +79,7 @@ const RECORD: [(&str, usize, &str); 14] = [
 ];
 
 /// The most lines of all crates together.
-const SUM: usize = 49_866;
+const SUM: usize = 49_883;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

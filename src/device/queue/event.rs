@@ -147,7 +147,7 @@ pub trait EventCounter: Send + Sync {
     ///
     /// As for `perform`; also [`JobError::event_peer_gone`] of the owner's, if the process that had
     /// imported it has ended, and no other has imported it since.
-    fn look(&self, wait: &EventWait) -> Result<Option<u64>, JobError>;
+    fn ask(&self, wait: &EventWait) -> Result<Option<u64>, JobError>;
 
     /// Returns what [`Adapter::import_event`](crate::device::Adapter::import_event) needs: at most
     /// 1,024 bytes, each time the same.

@@ -103,7 +103,7 @@ pub unsafe trait Queue: Submit {
 
     /// Returns whether operations in busy mode ask [`reap_within`](Queue::reap_within) at once, and
     /// not `ready` before: for a queue whose `ready` takes a lock. The default is `false`.
-    fn looks_in_reap(&self) -> bool {
+    fn polls_in_reap(&self) -> bool {
         false
     }
 

@@ -136,7 +136,7 @@ impl Slab {
     pub(super) fn wake_next(&self, mut freed: usize) {
         loop {
             let any_free = !self.free.is_empty();
-            self.tell(|told| match freed {
+            self.notify(|told| match freed {
                 0 => usize::from(any_free && told == 0),
                 _ => freed,
             });
@@ -157,7 +157,7 @@ impl Slab {
     /// Notifies tasks in the line: `choose` gets the number of those notified before, and returns
     /// how many more to notify. A notified task owns nothing, and its future may never be polled:
     /// if an element is free and other tasks are left, some of them are notified soon (ADR 0004).
-    fn tell(&self, choose: impl FnOnce(usize) -> usize) {
+    fn notify(&self, choose: impl FnOnce(usize) -> usize) {
         let mut left = 0;
         self.waiters.notify_and_wake(|who| {
             let now = choose(who.notified).min(who.waiting);
@@ -253,7 +253,7 @@ impl Line for Slab {
         // found `notified_in` set.
         self.notified_in.swap(0, Ordering::SeqCst);
         if !self.free.is_empty() {
-            self.tell(|told| told.max(1));
+            self.notify(|told| told.max(1));
         }
     }
 }

@@ -237,8 +237,8 @@ impl Sends {
     }
 
     /// Returns true if the ends of sends notify the task that polls now.
-    pub(crate) fn hears(&self) -> bool {
-        RunWaiter::hears(self.rdma.attachment())
+    pub(crate) fn is_notified_here(&self) -> bool {
+        RunWaiter::is_notified_here(self.rdma.attachment())
     }
 
     /// Returns true if a send waits in line.

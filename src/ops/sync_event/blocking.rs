@@ -89,7 +89,7 @@ impl BlockingSyncEvent {
         let wait = EventWait { threshold, mask };
         loop {
             for _ in 0..LOOKS {
-                if let Some(value) = self.event.look(&wait)? {
+                if let Some(value) = self.event.ask(&wait)? {
                     return Ok(value);
                 }
             }
@@ -109,7 +109,7 @@ impl BlockingSyncEvent {
     pub fn wait_gt_yield(&self, threshold: u64, mask: u64) -> Result<u64, JobError> {
         let wait = EventWait { threshold, mask };
         loop {
-            if let Some(value) = self.event.look(&wait)? {
+            if let Some(value) = self.event.ask(&wait)? {
                 return Ok(value);
             }
             std::thread::yield_now();

@@ -121,7 +121,7 @@ impl<C: AsRef<SyncEvent>> Kind for WaitRequest<C> {
                     match wait.is_met(value) {
                         true => Ok(Some(value)),
                         // A get does not say whether a peer is there that could set the event.
-                        false => event.as_ref().port().event().look(wait),
+                        false => event.as_ref().port().event().ask(wait),
                     }
                 });
                 if let Some(result) = looked.transpose() {

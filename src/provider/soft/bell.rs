@@ -26,7 +26,7 @@ pub(super) fn drain(socket: &Guarded) {
 }
 
 /// Reads the only byte that the peer can have sent.
-pub(super) fn hear(socket: &Guarded) {
+pub(super) fn read_byte(socket: &Guarded) {
     read(socket, 1);
 }
 

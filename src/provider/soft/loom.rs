@@ -211,7 +211,7 @@ fn publish(ring: &Ring<u64>) {
 fn publish_then_ring(ring: &Ring<u64>, doorbell: &Doorbell) {
     publish(ring);
     doorbell.ring(1);
-    doorbell.ring_for_certain(1);
+    doorbell.signal_for_certain(1);
 }
 
 fn arm_then_look(ring: &Ring<u64>, doorbell: &Doorbell) -> bool {
@@ -239,7 +239,7 @@ fn mutant_that_looks_and_then_arms_is_found() {
 #[test]
 fn mutant_that_rings_before_it_publishes_is_found() {
     let ring_then_publish = |ring: &Ring<u64>, doorbell: &Doorbell| {
-        doorbell.ring_for_certain(1);
+        doorbell.signal_for_certain(1);
         publish(ring);
     };
     mutant("deadlock", || {
@@ -316,7 +316,7 @@ impl Stand {
                 }
             };
             consumer.finish(work, Err(JobError::device(ErrorKind::IoFailed, 0)));
-            consumer.ring_for_certain();
+            consumer.signal_for_certain();
             self.bell.listen(&self.reaper);
         }
     }
@@ -390,7 +390,7 @@ fn what_a_retired_queue_keeps_goes_once_and_after_the_last_job() {
                 while let Some(work) = consumer.next() {
                     finished.fetch_add(1, SeqCst);
                     consumer.finish(work, Err(JobError::device(ErrorKind::IoFailed, 0)));
-                    consumer.ring_for_certain();
+                    consumer.signal_for_certain();
                 }
                 consumer.is_over(&Faults::new(0))
             })

@@ -247,7 +247,7 @@ unsafe impl Queue for SoftQueue {
     }
 
     /// With ports, `ready` and `reap` would each take the lock of their reaper.
-    fn looks_in_reap(&self) -> bool {
+    fn polls_in_reap(&self) -> bool {
         self.ports.get().is_some()
     }
 
@@ -280,7 +280,7 @@ unsafe impl Queue for SoftQueue {
         }
         if self.has_own_work() {
             // Each poll does a part of the jobs, and other tasks have their turn in between.
-            self.rings.ring_anyway();
+            self.rings.signal_anyway();
         }
         if self.rings.is_ready() || self.ports.get().is_some_and(|ports| ports.ready()) {
             Armed::Ready
@@ -370,7 +370,7 @@ impl SoftQueue {
             Some(engine) if accepted > 0 => engine.notify_submit(accepted_at),
             Some(_) => {}
             // The thread that armed must poll, since no engine does the jobs.
-            None => self.rings.ring_anyway(),
+            None => self.rings.signal_anyway(),
         }
         Submitted { accepted, refused }
     }

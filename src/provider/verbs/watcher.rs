@@ -226,12 +226,12 @@ fn read_events(context: &Context, watched: &EventTargets, closed: bool) {
         context.set_removed();
     }
     for (about, kind) in events {
-        tell(context, watched, about, kind);
+        pass_on(context, watched, about, kind);
     }
     // The event of the removal may have been missed, or may never have come, and no other event
     // will come.
     if gone && !context.is_dead() {
-        tell(context, watched, About::Device, IBV_EVENT_DEVICE_FATAL);
+        pass_on(context, watched, About::Device, IBV_EVENT_DEVICE_FATAL);
     }
 }
 
@@ -291,7 +291,7 @@ impl About {
     }
 }
 
-fn tell(context: &Context, watched: &EventTargets, about: About, kind: u32) {
+fn pass_on(context: &Context, watched: &EventTargets, about: About, kind: u32) {
     let device = &context.name;
     match about {
         About::RcConnection(id) => {

@@ -73,7 +73,7 @@ impl<P: AsRef<EndpointPort>> DisconnectWait<P> {
         let policy = shared.mode.load();
         // In Hybrid mode it does not spin: the end of a connection may take long.
         if policy.is_busy() {
-            if !shared.look(port.queue(), LOOKS) {
+            if !shared.poll_queue(port.queue(), LOOKS) {
                 shared.misses.add();
             }
             cx.waker().wake_by_ref();

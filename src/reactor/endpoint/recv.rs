@@ -292,7 +292,7 @@ fn post_in_line(
         .attachment()
         .poll_in_line(receives, node, spin, cx, enqueue, take);
     if polled.is_pending() {
-        receiver.attachment().shared.hear_of_changes();
+        receiver.attachment().shared.arm_for_changes();
         if let Some(error) = port.failure() {
             receives.line.leave(node);
             receiver.attachment().shared.notify_line(receives, false);

@@ -262,7 +262,7 @@ impl RdmaWatch {
             _watching: shared.core.registry.watch(),
             shared: Arc::downgrade(shared),
         };
-        shared.hear_of_changes();
+        shared.arm_for_changes();
         watch
     }
 
@@ -298,7 +298,7 @@ impl RdmaWatch {
             unsafe { watched.waiting.enqueue(node, cx.waker()) };
             if let Some(shared) = shared.upgrade() {
                 // This may be another runtime than the one on which the watch was made.
-                shared.hear_of_changes();
+                shared.arm_for_changes();
             }
             watched.changed_since(*seen)
         });

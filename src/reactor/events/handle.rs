@@ -207,7 +207,7 @@ impl Events {
     #[inline]
     pub(in crate::reactor) fn register<T: Driven>(&self, driven: &Arc<T>) -> Result<(), JobError> {
         let Ok(handle) = Handle::try_current() else {
-            return self.heard_elsewhere(&**driven);
+            return self.check_polled_elsewhere(&**driven);
         };
         let inner = self.inner();
         if inner.has(&handle) {
@@ -235,7 +235,7 @@ impl Events {
     #[cold]
     pub(in crate::reactor) fn try_register<T: Driven>(&self, driven: &Arc<T>) -> bool {
         let Ok(runtime) = Handle::try_current() else {
-            return self.heard_elsewhere(&**driven).is_ok();
+            return self.check_polled_elsewhere(&**driven).is_ok();
         };
         let inner = self.inner();
         if inner.has(&runtime) || inner.without_io == Some(runtime.id()) {
@@ -253,7 +253,7 @@ impl Events {
 
     /// Returns an error unless a thread or loop polls for the WorkQ; there is no runtime here.
     #[cold]
-    fn heard_elsewhere<T: Driven>(&self, driven: &T) -> Result<(), JobError> {
+    fn check_polled_elsewhere<T: Driven>(&self, driven: &T) -> Result<(), JobError> {
         let is_heard = self.lent.load(Ordering::Relaxed) || this_thread::is_in_block_on(driven);
         if is_heard || this_thread::is_in_own_loop(driven) {
             return Ok(());

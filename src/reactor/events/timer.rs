@@ -64,18 +64,18 @@ impl Timer {
     /// # Errors
     ///
     /// `OperatingSystem` if the kernel has no descriptor for the timer.
-    pub(in crate::reactor) fn ring_at(
+    pub(in crate::reactor) fn signal_at(
         &self,
         driven: &impl Driven,
         due: u64,
     ) -> Result<(), JobError> {
         let fd = self.fd(driven)?;
         let _set = lock(&self.set);
-        self.ring_by(driven, fd, due)
+        self.signal_by(driven, fd, due)
     }
 
     /// Sets the timerfd if needed. The caller has the lock.
-    fn ring_by(&self, driven: &impl Driven, fd: &Timerfd, due: u64) -> Result<(), JobError> {
+    fn signal_by(&self, driven: &impl Driven, fd: &Timerfd, due: u64) -> Result<(), JobError> {
         let known = self.due.load(Ordering::Relaxed);
         if due < known {
             return self.set(driven, fd, due);
@@ -129,7 +129,7 @@ impl Timer {
         // Before the kernel's timer starts, so that the time has passed when that timer expires.
         let due = self.now() + delay.as_nanos() as u64;
         self.alarm.store(due, Ordering::SeqCst);
-        self.ring_at(driven, due).is_ok()
+        self.signal_at(driven, due).is_ok()
     }
 
     /// Returns the time until the alarm is due.
@@ -142,12 +142,12 @@ impl Timer {
     #[inline]
     pub(in crate::reactor) fn on_time(&self, driven: &impl Driven) {
         if self.due.load(Ordering::SeqCst) != NEVER {
-            self.ring_in_time(driven);
+            self.signal_in_time(driven);
         }
     }
 
     #[cold]
-    fn ring_in_time(&self, driven: &impl Driven) {
+    fn signal_in_time(&self, driven: &impl Driven) {
         let set = lock(&self.set);
         let now = self.now();
         if now < self.due.load(Ordering::Relaxed) {

@@ -59,7 +59,7 @@ impl RunWaiter {
     /// Makes sure that this thread's runtime receives the events of the ends of jobs, unless the
     /// WorkQ is busy-polled. `heard` is true once that was done in this poll: the next poll may be
     /// on another runtime.
-    fn hear(heard: &mut bool, shared: &Arc<Shared>) -> Result<(), JobError> {
+    fn register_once(heard: &mut bool, shared: &Arc<Shared>) -> Result<(), JobError> {
         // In busy mode no runtime needs events. But another mode may be set before this very poll
         // waits.
         if !*heard && !shared.policy().is_busy() {
@@ -80,7 +80,7 @@ impl RunWaiter {
     ) -> Result<bool, JobError> {
         let shared = &at.shared;
         // Before the job is submitted: without a runtime no thread would learn that it ended.
-        RunWaiter::hear(heard, shared)?;
+        RunWaiter::register_once(heard, shared)?;
         if !shared.waiters.is_empty() {
             return Ok(false);
         }
@@ -103,7 +103,7 @@ impl RunWaiter {
         run: &Arc<dyn Run>,
     ) -> (usize, Result<(), JobError>) {
         let shared = &at.shared;
-        if let Err(error) = RunWaiter::hear(&mut false, shared) {
+        if let Err(error) = RunWaiter::register_once(&mut false, shared) {
             return (0, Err(error));
         }
         if !shared.waiters.is_empty() {
@@ -156,7 +156,7 @@ impl RunWaiter {
     pub(crate) fn attend(at: &Attachment) {
         let shared = &at.shared;
         if shared.policy().is_busy() {
-            shared.look(&at.queue, LOOKS);
+            shared.poll_queue(&at.queue, LOOKS);
         }
         // The job may have been submitted from the line, by a task of another runtime than before.
         if shared.events.try_register(shared) {
@@ -165,7 +165,7 @@ impl RunWaiter {
     }
 
     /// Returns true if a run that waits here notices the ends of its jobs.
-    pub(crate) fn hears(at: &Attachment) -> bool {
+    pub(crate) fn is_notified_here(at: &Attachment) -> bool {
         let shared = &at.shared;
         shared.policy().is_busy() || shared.events.try_register(shared)
     }
@@ -204,7 +204,7 @@ impl RunWaiter {
             }
             return polled;
         }
-        if look(shared, ends) {
+        if poll_devices(shared, ends) {
             shared.spun(policy, &this.spins[1]);
             this.spins[1] = Spin::default();
             return Poll::Ready(Ok(()));
@@ -233,7 +233,7 @@ fn poll_event(
     cx: &mut Context<'_>,
     ends: &impl Completions,
 ) -> Poll<Result<(), JobError>> {
-    if RunWaiter::hear(heard, shared).is_err() {
+    if RunWaiter::register_once(heard, shared).is_err() {
         return Poll::Ready(Err(JobError::of(Reason::CannotWake)));
     }
     // Poll first: a job that has completed need not signal. If an event will come, no poll is
@@ -262,7 +262,7 @@ fn poll_event(
 }
 
 /// Polls up to `LOOKS` times. Returns true if an end was found.
-fn look(shared: &Shared, ends: &impl Completions) -> bool {
+fn poll_devices(shared: &Shared, ends: &impl Completions) -> bool {
     for _ in 0..LOOKS {
         if shared.ready() {
             shared.turn();

@@ -168,7 +168,7 @@ fn mutant_that_arms_and_sleeps_after_a_look_that_nobody_owes_it_is_found() {
 /// before.
 fn an_op_sleeps_beside_a_look(in_reap: bool, look: fn(&Bed)) {
     on_a_workq(1, move |_| {
-        let bed = Arc::new(Bed::with(1, |queue| queue.looks_in_reap = in_reap));
+        let bed = Arc::new(Bed::with(1, |queue| queue.polls_in_reap = in_reap));
         let looker = {
             let bed = Arc::clone(&bed);
             spawn(move || look(&bed))
@@ -181,7 +181,7 @@ fn an_op_sleeps_beside_a_look(in_reap: bool, look: fn(&Bed)) {
 fn an_op_that_sleeps_is_told_though_a_busy_one_looks() {
     for in_reap in [false, true] {
         an_op_sleeps_beside_a_look(in_reap, |bed| {
-            bed.workq.0.look(&bed.attachment.queue, 1);
+            bed.workq.0.poll_queue(&bed.attachment.queue, 1);
         });
     }
 }

@@ -60,7 +60,7 @@ fn mutant_that_sets_the_timer_and_then_stands_in_line_is_found() {
             let (shared, task) = (&workq.0, Task::new());
             let node = pin!(WaitNode::new());
             while shared.now() < until {
-                shared.timer.ring_at(&**shared, until).unwrap();
+                shared.timer.signal_at(&**shared, until).unwrap();
                 enqueue(&shared.timer.line, node.as_ref(), &task.waker());
                 task.sleep();
             }
@@ -80,7 +80,7 @@ fn mutant_that_sleeps_until_its_time_and_sets_the_timer_once_is_found() {
                 }
                 enqueue(&shared.timer.line, node.as_ref(), &task.waker());
                 if round == 0 {
-                    shared.timer.ring_at(&**shared, until).unwrap();
+                    shared.timer.signal_at(&**shared, until).unwrap();
                 }
                 task.sleep();
             }
@@ -113,7 +113,7 @@ fn mutant_that_sets_the_timer_and_then_the_alarm_is_found() {
     mutant("the alarm rings", || {
         alarm_is_set(|shared| {
             let due = shared.now() + DELAY.as_nanos() as u64;
-            shared.timer.ring_at(&**shared, due).unwrap();
+            shared.timer.signal_at(&**shared, due).unwrap();
             shared.timer.alarm.store(due, SeqCst);
         });
     });

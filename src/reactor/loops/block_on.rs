@@ -171,7 +171,7 @@ impl WorkQ {
             }
             self.0.timer.on_time(&*self.0);
             self.0.resume_if_due();
-            self.0.answer_ring();
+            self.0.answer_signal();
         }
     }
 }

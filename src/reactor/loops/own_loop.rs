@@ -128,7 +128,7 @@ impl WorkQ {
         shared.turn();
         shared.timer.on_time(&**shared);
         shared.resume_if_due();
-        shared.answer_ring();
+        shared.answer_signal();
         while handed < self.depth() as usize
             && let Some((index, user_data, meaning, outcome)) = shared.core.table.take_finished()
         {

@@ -51,7 +51,7 @@ impl EventPortHandle {
     /// Returns the outcome of a wait, if it is known at once, or `Pending`. Returns `None` if the
     /// device cannot be asked in this way.
     #[inline(always)]
-    pub(in crate::reactor) fn look(&self, wait: &EventWait) -> Option<std::task::Poll<Outcome>> {
+    pub(in crate::reactor) fn ask(&self, wait: &EventWait) -> Option<std::task::Poll<Outcome>> {
         self.port.try_wait(wait)
     }
 
@@ -61,10 +61,10 @@ impl EventPortHandle {
             threshold: highest,
             mask: u64::MAX,
         };
-        let value = match self.event.look(wait)? {
+        let value = match self.event.ask(wait)? {
             Some(value) => Some(value),
             // A mask may hide that the value is too high.
-            None => self.event.look(&beyond)?,
+            None => self.event.ask(&beyond)?,
         };
         match value {
             Some(value) if beyond.is_met(value) => Err(JobError::event_too_high(value, highest)),

@@ -248,7 +248,7 @@ fn go_on(
     let port = waiter.port();
     let mut begun = begun;
     if let State::Looking(spin) = state {
-        match ready!(look_and_begin(waiter, spin, begun, cx)) {
+        match ready!(check_and_begin(waiter, spin, begun, cx)) {
             Ok(next) => *state = next,
             Err(outcome) => return Poll::Ready(outcome),
         }
@@ -297,7 +297,7 @@ fn go_on(
 /// Polls while the policy says so, and then takes an entry or waits in line for one. `Err` has the
 /// outcome of a wait that ends without an entry.
 #[inline]
-fn look_and_begin(
+fn check_and_begin(
     waiter: &impl Waiter,
     spin: &mut Spin,
     begun: Option<Policy>,
@@ -305,7 +305,7 @@ fn look_and_begin(
 ) -> Poll<Result<State, Outcome>> {
     let shared = &waiter.attachment().shared;
     let policy = begun.unwrap_or_else(|| shared.policy());
-    let found = look(waiter, policy);
+    let found = ask_device(waiter, policy);
     if let Some(Poll::Ready(outcome)) = found {
         shared.spun(policy, spin);
         return Poll::Ready(Err(outcome));
@@ -382,10 +382,10 @@ fn poll_queued(
 /// Polls the device, several times if the policy has the wait spin. Returns `None` if the device
 /// cannot be asked in this way.
 #[inline]
-fn look(waiter: &impl Waiter, policy: Policy) -> Option<Poll<Outcome>> {
+fn ask_device(waiter: &impl Waiter, policy: Policy) -> Option<Poll<Outcome>> {
     let (port, wait) = (waiter.port(), waiter.wait());
     for _ in 0..if policy.is_event() { 1 } else { LOOKS } {
-        if let Poll::Ready(outcome) = port.look(&wait)? {
+        if let Poll::Ready(outcome) = port.ask(&wait)? {
             return Some(Poll::Ready(outcome));
         }
     }

@@ -113,7 +113,7 @@ impl Backoff {
         // First: it panics in a runtime without I/O.
         shared.events.register(shared)?;
         enqueue(shared, node, cx.waker());
-        shared.timer.ring_at(&**shared, until)?;
+        shared.timer.signal_at(&**shared, until)?;
         shared.turn_if_asked();
         // Once more: the timer may be new, and this runtime may not be registered with it yet.
         shared.events.register(shared)?;

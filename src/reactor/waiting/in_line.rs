@@ -120,7 +120,7 @@ impl Attachment {
         if shared.in_use() > 0 && shared.arm() {
             shared.turn();
         }
-        if !shared.is_still(policy) || shared.pause.is_unheard() {
+        if !shared.is_still(policy) || shared.pause.is_without_event() {
             cx.waker().wake_by_ref();
         }
         Ok(())

@@ -119,7 +119,7 @@ impl Attachment {
         fresh: bool,
         cx: &mut Context<'_>,
     ) -> Poll<Waited<A::End>> {
-        if let Some(outcome) = self.look(end, fresh, LOOKS) {
+        if let Some(outcome) = self.poll_for(end, fresh, LOOKS) {
             return Poll::Ready(Waited::Over(outcome));
         }
         self.shared.misses.add();
@@ -141,7 +141,7 @@ impl Attachment {
         if !shared.spins(policy, spin) {
             return self.poll_event(end, fresh, policy, cx);
         }
-        if let Some(outcome) = self.look(end, fresh, spin.looks()) {
+        if let Some(outcome) = self.poll_for(end, fresh, spin.looks()) {
             shared.spun(policy, spin);
             return Poll::Ready(Waited::Over(outcome));
         }
@@ -152,7 +152,7 @@ impl Attachment {
 
     /// Polls up to `looks` times.
     #[inline(always)]
-    fn look<A: Awaited>(&self, end: &A, fresh: bool, looks: usize) -> Option<A::End> {
+    fn poll_for<A: Awaited>(&self, end: &A, fresh: bool, looks: usize) -> Option<A::End> {
         let shared = &*self.shared;
         // With other jobs in flight it polls less: their operations poll as well, and each poll
         // finds more.
@@ -168,7 +168,7 @@ impl Attachment {
             }
             let at_once = left.min(AT_ONCE);
             left -= at_once;
-            if shared.look(&self.queue, at_once) {
+            if shared.poll_queue(&self.queue, at_once) {
                 let outcome = end.take();
                 if outcome.is_some() {
                     shared.misses.reset();

@@ -53,7 +53,7 @@ impl Driven for Shared {
         self.timer.on_time(self);
         self.resume_if_due();
         if signalled {
-            self.answer_ring();
+            self.answer_signal();
         }
         forget(unheard);
     }

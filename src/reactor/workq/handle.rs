@@ -87,7 +87,7 @@ impl WorkQ {
         shared.mode.set(policy);
         drop(attaching);
         shared.wake_all();
-        shared.hear_of_changes();
+        shared.arm_for_changes();
         Ok(())
     }
 

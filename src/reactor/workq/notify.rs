@@ -71,7 +71,7 @@ impl Shared {
     /// Takes the turn that `notify_line` signalled for, if it has. The caller has polled before, so
     /// that a panic of a provider in the poll does not lose the signal.
     #[inline]
-    pub(in crate::reactor) fn answer_ring(&self) {
+    pub(in crate::reactor) fn answer_signal(&self) {
         if self.is_signalled() && self.signalled.swap(false, Ordering::SeqCst) {
             self.overtake();
         }

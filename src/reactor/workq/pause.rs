@@ -45,7 +45,7 @@ impl Pause {
 
     /// Returns true if the line pauses and no event will signal the end of the pause. A future that
     /// waits for it wakes itself then.
-    pub(in crate::reactor) fn is_unheard(&self) -> bool {
+    pub(in crate::reactor) fn is_without_event(&self) -> bool {
         self.is_on() && self.unheard.load(Ordering::SeqCst)
     }
 

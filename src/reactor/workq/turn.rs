@@ -51,7 +51,7 @@ impl Shared {
 
     /// Notifies of changes, one by one, so that the list keeps its memory.
     #[cold]
-    fn tell_changes(&self) {
+    fn notify_of_changes(&self) {
         let next = || lock(&self.changes).pop();
         while let Some(changed) = next() {
             changed();
@@ -60,7 +60,7 @@ impl Shared {
     }
 
     /// Arms the devices if a watcher is to be notified of a change of state.
-    pub(in crate::reactor) fn hear_of_changes(self: &Arc<Self>) {
+    pub(in crate::reactor) fn arm_for_changes(self: &Arc<Self>) {
         // Without a runtime no watcher waits. A watcher with a runtime registers it, and arms.
         if self.core.registry.any_watched()
             && !self.mode.load().is_busy()
@@ -97,9 +97,9 @@ impl Shared {
     /// polls of the caller. Another queue has found something, and may keep it, so that the other
     /// thread is asked to reap.
     #[inline(always)]
-    pub(in crate::reactor) fn look(&self, queue: &Arc<dyn Queue>, looks: usize) -> bool {
-        let looks_in_reap = queue.looks_in_reap();
-        if !looks_in_reap && !queue.ready_within(looks) {
+    pub(in crate::reactor) fn poll_queue(&self, queue: &Arc<dyn Queue>, looks: usize) -> bool {
+        let polls_in_reap = queue.polls_in_reap();
+        if !polls_in_reap && !queue.ready_within(looks) {
             return false;
         }
         let unheard = SignalOnDrop(self);
@@ -109,7 +109,7 @@ impl Shared {
         });
         forget(unheard);
         let Some((inside, reaped)) = reaped else {
-            if !looks_in_reap {
+            if !polls_in_reap {
                 self.turn();
             }
             return false;
@@ -385,7 +385,7 @@ impl<'a> Turn<'a> {
             shared.core.registry.wake_all();
         }
         if self.requests & CHANGE != 0 {
-            shared.tell_changes();
+            shared.notify_of_changes();
         }
         if self.requests & WAKE_ALL != 0 {
             shared.events.log_lost();

@@ -41,8 +41,8 @@ impl Core {
     }
 
     /// Returns true if sends can wait on the thread that polls them now.
-    pub(in crate::stream) fn hears(&self) -> bool {
-        self.sends.hears()
+    pub(in crate::stream) fn is_notified_here(&self) -> bool {
+        self.sends.is_notified_here()
     }
 
     /// Sends the frame of credits that is owed.

@@ -19,7 +19,7 @@ use crate::stream::wire::{Message, Offer, Wrong};
 
 /// Reads the hello of a peer. Fails if there is nothing to answer: the caller logs that once it
 /// holds no lock.
-pub(in crate::stream) async fn hear(
+pub(in crate::stream) async fn read_hello(
     socket: Socket,
     net: Arc<Net>,
     runtime: Handle,
@@ -27,7 +27,10 @@ pub(in crate::stream) async fn hear(
     let limit = net.options.timeout;
     let mut exchange = Exchange::new(GRANT, socket, runtime, &net);
     let greeting = async {
-        let (hello, mut state) = (exchange.hear().await?, Listening::new(exchange.may_tcp));
+        let (hello, mut state) = (
+            exchange.read_message().await?,
+            Listening::new(exchange.may_tcp),
+        );
         let over = match state.asked(&hello) {
             Ok(_) => return Ok((hello, state)),
             Err(over) => over,
@@ -169,12 +172,12 @@ impl Meeting {
         let exchange = &mut self.exchange;
         self.path = side.path();
         let mut passes = pin!(side.pass(GRANT));
-        let (answer, passed) = match select(pin!(exchange.hear()), passes.as_mut()).await {
+        let (answer, passed) = match select(pin!(exchange.read_message()), passes.as_mut()).await {
             Either::Left((answer, _)) => (answer, None),
             Either::Right((passed, hears)) => (hears.await, Some(passed)),
         };
         let answer = answer.map_err(gave_up)?;
-        let heard = self.state.hear(&answer);
+        let heard = self.state.receive(&answer);
         if heard.map_err(|over| self.exchange.over(over))?.is_some() {
             return Ok(Some((answer, passed.and_then(Result::err))));
         }
@@ -196,8 +199,8 @@ impl Meeting {
             None => self.net.tcp_place(GRANT).await?,
         };
         self.welcome(&[], 0, data).await?;
-        let answer = self.exchange.hear().await.map_err(gave_up)?;
-        let heard = self.state.hear(&answer);
+        let answer = self.exchange.read_message().await.map_err(gave_up)?;
+        let heard = self.state.receive(&answer);
         heard.map_err(|over| self.exchange.over(over))?;
         self.check_done()?;
         let frame = hello_of(hello).frame as usize;

@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep};
 use super::ACCEPT;
 use crate::channel::{Listener, PatientListener, Peer, is_full};
 use crate::error::{Error, ErrorKind, Result};
-use crate::stream::incoming::{Incoming, hear};
+use crate::stream::incoming::{Incoming, read_hello};
 use crate::stream::side::Net;
 
 /// How long a peer may be silent while others wait for its slot.
@@ -78,7 +78,7 @@ impl Arrivals {
                         self.drop_oldest("another peer needed its place");
                     }
                     let peer = socket.peer();
-                    let greeting = hear(socket, Arc::clone(net), runtime.clone());
+                    let greeting = read_hello(socket, Arc::clone(net), runtime.clone());
                     let greeting = (Instant::now(), peer, Box::pin(greeting) as Greeting);
                     self.silent.push_back(greeting);
                 }

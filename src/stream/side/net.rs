@@ -128,7 +128,7 @@ impl Net {
     ) -> Result<Bytes> {
         let hello = Message::Hello(self.offer(exchange, blob, 0, data));
         exchange.say(hello).await?;
-        exchange.hear().await
+        exchange.read_message().await
     }
 
     /// Checks whether its peer's RDMA may be one that this side reaches.

@@ -375,7 +375,7 @@ impl Shared {
         let cx = &mut Context::from_waker(&waker);
         // If the Core cannot wait here, the other task waits, and its registrations stay as they
         // are.
-        let hears = core.hears();
+        let hears = core.is_notified_here();
         loop {
             if hears {
                 core.poll_rest(cx);

@@ -60,7 +60,7 @@ impl Narrow {
         }
     }
 
-    fn set_room(&self, room: usize) {
+    fn set_capacity(&self, room: usize) {
         self.state().room = room;
     }
 }
@@ -292,14 +292,14 @@ fn a_device_that_is_full_for_reasons_of_its_own_is_asked_seldom_and_served_in_th
     for mode in all_modes() {
         run(async {
             let rig = Rig::new(mode);
-            rig.queue.set_room(0);
+            rig.queue.set_capacity(0);
             let start = Instant::now();
             let waits = tokio::spawn(rig.call());
             until("it was asked a few times", || rig.queue.state().asked >= 6).await;
             // Twice in the first poll; then after 1, 2, 4 and 8 ms.
             let took = start.elapsed();
             assert!(took >= Duration::from_millis(15), "six times in {took:?}");
-            rig.queue.set_room(1);
+            rig.queue.set_capacity(1);
             until("it is submitted", || !rig.queue.state().jobs.is_empty()).await;
             rig.queue.finish_one();
             assert_eq!(in_time("it", waits).await.unwrap(), Ok(1));
@@ -313,12 +313,12 @@ fn who_stands_behind_a_refused_future_that_nobody_polls_is_served() {
         for forgotten in [false, true] {
             run(async {
                 let rig = Rig::new(mode);
-                rig.queue.set_room(0);
+                rig.queue.set_capacity(0);
                 let mut refused = Box::pin(rig.call());
                 poll_pending(refused.as_mut());
                 let waits = tokio::spawn(rig.call());
                 tokio::task::yield_now().await;
-                rig.queue.set_room(1);
+                rig.queue.set_capacity(1);
                 let left = match forgotten {
                     true => {
                         std::mem::forget(refused);

@@ -259,7 +259,7 @@ impl EventCounter for Counter {
         Ok(answer)
     }
 
-    fn look(&self, wait: &EventWait) -> Result<Option<u64>, JobError> {
+    fn ask(&self, wait: &EventWait) -> Result<Option<u64>, JobError> {
         let state = lock(&self.inner);
         if state.stopped {
             return Err(JobError::event_stopped());

@@ -127,7 +127,7 @@ impl Level {
             if yields || progress.begin_ready(plan, poller).is_err() {
                 return Flow::Yields;
             }
-            progress.stand_in_line(poller);
+            progress.wait_for_slot(poller);
             // The line may have polled the WorkQ, and so found nodes that have ended.
             progress.collect(plan);
             if progress.ready.is_empty() {
@@ -245,7 +245,7 @@ impl Progress {
     }
 
     /// Waits for a Slot, for one node after the other.
-    fn stand_in_line(&mut self, poller: &mut Poller<'_, '_, '_>) {
+    fn wait_for_slot(&mut self, poller: &mut Poller<'_, '_, '_>) {
         while !poller.in_line
             && let Some(node) = self.blocked.next(0)
             && let Body::Context(step) = &self.bodies[node as usize]

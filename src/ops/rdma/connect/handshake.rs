@@ -76,7 +76,7 @@ impl Rdma {
         let connected = connect.await;
         // Each side says whether it is connected, so that neither begins with one that is not.
         let say = say(SHAKE, &mut writer, connected.is_ok());
-        let heard = try_join(say, hear(SHAKE, &mut reader)).await;
+        let heard = try_join(say, read_answer(SHAKE, &mut reader)).await;
         connected.map_err(|error| error.with_call(SHAKE))?;
         let heard = heard.and_then(|((), is_connected)| is_connected);
         heard.inspect_err(|_| self.port().reset())
@@ -131,7 +131,7 @@ impl Rdma {
             listening.map_err(|error| error.with_call(ACCEPT))?;
             // Not before: a blob says much of its host.
             give(ACCEPT, &mut writer, &blob).await?;
-            hear(ACCEPT, &mut reader).await??;
+            read_answer(ACCEPT, &mut reader).await??;
             match self.state() {
                 RdmaState::Connected => Ok(()),
                 RdmaState::Init => {
@@ -232,7 +232,10 @@ async fn say(
 }
 
 /// Reads whether the peer is connected.
-async fn hear(op: &'static str, reader: &mut (impl AsyncRead + Unpin)) -> Result<Result<()>> {
+async fn read_answer(
+    op: &'static str,
+    reader: &mut (impl AsyncRead + Unpin),
+) -> Result<Result<()>> {
     match reader.read_u8().await.map_err(io(op))? {
         1 => Ok(Ok(())),
         _ => Ok(aborted(op, "the peer could not connect")),

@@ -108,7 +108,7 @@ impl QueueWorker {
                 break;
             };
             if found && work.cost() > LONG {
-                self.consumer.ring_for_certain();
+                self.consumer.signal_for_certain();
             }
             found = true;
             let is_over = if work.fault != Fault::Pass || self.consumer.is_broken() {
@@ -121,7 +121,7 @@ impl QueueWorker {
             }
         }
         if found {
-            self.consumer.ring_for_certain();
+            self.consumer.signal_for_certain();
         }
         found
     }

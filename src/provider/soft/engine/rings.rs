@@ -87,10 +87,10 @@ impl Doorbell {
     }
 
     /// Requests a signal for the completion at `position`. The caller polls the ring only
-    /// afterwards. Pairs with `ring_for_certain`.
+    /// afterwards. Pairs with `signal_for_certain`.
     pub(in super::super) fn arm(&self, position: u64) {
-        // Release, paired with `ring_once`: the thread that receives the signal sees what was done
-        // before the arm.
+        // Release, paired with `signal_once`: the thread that receives the signal sees what was
+        // done before the arm.
         self.armed.store(position + 1, Ordering::Release);
         fence(Ordering::SeqCst);
     }
@@ -100,12 +100,12 @@ impl Doorbell {
     pub(in super::super) fn ring(&self, put: u64) {
         let armed = self.armed.load(Ordering::Relaxed);
         if armed != 0 && armed <= put {
-            self.ring_once(armed, put);
+            self.signal_once(armed, put);
         }
     }
 
     #[cold]
-    fn ring_once(&self, mut armed: u64, put: u64) {
+    fn signal_once(&self, mut armed: u64, put: u64) {
         while armed != 0 && armed <= put {
             match self
                 .armed
@@ -120,7 +120,7 @@ impl Doorbell {
     /// Signals for a request that was made before this call. A thread that arms later sees the
     /// first `put` completions by itself.
     #[inline(always)]
-    pub(in super::super) fn ring_for_certain(&self, put: u64) {
+    pub(in super::super) fn signal_for_certain(&self, put: u64) {
         fence(Ordering::SeqCst);
         self.ring(put);
     }
@@ -199,7 +199,7 @@ impl Rings {
     }
 
     /// Signals if a signal was requested, since the reaper has work of its own.
-    pub(in super::super) fn ring_anyway(&self) {
+    pub(in super::super) fn signal_anyway(&self) {
         fence(Ordering::SeqCst);
         self.doorbell.ring(u64::MAX);
     }
@@ -355,8 +355,8 @@ impl Consumer {
     /// Signals for a thread that armed before the last completion; a thread that arms later sees
     /// that completion by itself. The engine calls this before anything that takes long.
     #[inline]
-    pub(in super::super) fn ring_for_certain(&self) {
-        self.rings.doorbell.ring_for_certain(self.finished);
+    pub(in super::super) fn signal_for_certain(&self) {
+        self.rings.doorbell.signal_for_certain(self.finished);
     }
 
     /// Counts a job that the script loses: it is done, but never gets a completion.

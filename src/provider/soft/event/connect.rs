@@ -10,7 +10,7 @@ use super::super::fabric::{
 };
 use super::counter::{Bell, Export, Peer, SoftEvent};
 use super::payload::ConnectReply;
-use super::words::{NOBODY, PAGE, Side, Words};
+use super::words::{NO_SLEEPER, PAGE, Side, Words};
 use crate::device::EventBacking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::{Guarded, hang_up};
@@ -130,7 +130,7 @@ impl SoftEvent {
         };
         // The zeros of new memory would say that both sides sleep.
         for side in [Side::Owner, Side::Importer] {
-            words.wanted(side).store(NOBODY, SeqCst);
+            words.wanted(side).store(NO_SLEEPER, SeqCst);
         }
         let Some(backing) = backing else {
             return Ok(SoftEvent::new(words, Some(export)));
@@ -169,7 +169,7 @@ impl SoftEvent {
     fn begin_anew(&self, number: u64) {
         self.set_number(number);
         for side in [Side::Owner, Side::Importer] {
-            self.words.wanted(side).store(NOBODY, SeqCst);
+            self.words.wanted(side).store(NO_SLEEPER, SeqCst);
             self.words.closed(side).store(0, SeqCst);
         }
         self.gone.store(false, SeqCst);
@@ -214,7 +214,7 @@ impl SoftEvent {
         // The importer may sleep already, without having been woken by earlier changes. It polls
         // the counter itself: this thread must not, since the importer may punch holes into that
         // memory, so that a load takes arbitrarily long.
-        self.ring_peer();
+        self.signal_peer();
     }
 }
 

@@ -9,7 +9,7 @@ use super::super::bell;
 use super::super::fabric::{self, EVENT, Ended, Process, Published};
 use super::payload::EventInfo;
 use super::port::Port;
-use super::words::{NOBODY, Side, Words};
+use super::words::{NO_SLEEPER, Side, Words};
 use crate::device::{Backing, EventCounter, EventJob, EventWait};
 use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::process::Guarded;
@@ -89,7 +89,7 @@ impl SoftEvent {
         Arc::new_cyclic(|me| SoftEvent {
             words,
             side,
-            lowest: AtomicU64::new(NOBODY),
+            lowest: AtomicU64::new(NO_SLEEPER),
             stopped: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             port: OnceLock::new(),
@@ -211,7 +211,7 @@ impl SoftEvent {
             self.raise();
         }
         if value > self.words.wanted(self.side.peer()).load(SeqCst) {
-            self.ring_peer();
+            self.signal_peer();
         }
     }
 
@@ -236,14 +236,14 @@ impl SoftEvent {
     }
 
     /// Wakes the other side, if it sleeps.
-    pub(super) fn ring_peer(&self) {
+    pub(super) fn signal_peer(&self) {
         let peer = self.peer();
         let wanted = self.words.wanted(self.side.peer());
         let local = match &peer.bell {
             // The word stays as it is: `hang_bell` wakes the other side.
             None => return,
             Some(Bell::Socket(socket)) => {
-                if wanted.swap(NOBODY, SeqCst) != NOBODY {
+                if wanted.swap(NO_SLEEPER, SeqCst) != NO_SLEEPER {
                     bell::ring(socket);
                 }
                 return;
@@ -252,7 +252,7 @@ impl SoftEvent {
         };
         drop(peer);
         if let Some(local) = local {
-            wanted.store(NOBODY, SeqCst);
+            wanted.store(NO_SLEEPER, SeqCst);
             local.raise();
         }
     }
@@ -274,7 +274,7 @@ impl EventCounter for SoftEvent {
     }
 
     #[inline]
-    fn look(&self, wait: &EventWait) -> Result<Option<u64>, JobError> {
+    fn ask(&self, wait: &EventWait) -> Result<Option<u64>, JobError> {
         self.check()?;
         let value = self.value();
         if wait.is_met(value) {
@@ -326,7 +326,7 @@ impl EventCounter for SoftEvent {
         seq_cst_order();
         self.raise();
         if self.side == Side::Owner {
-            self.ring_peer();
+            self.signal_peer();
         }
         let mut peer = self.peer();
         let (published, bell, line) = (peer.published.take(), peer.bell.take(), peer.line.take());

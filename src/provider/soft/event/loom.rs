@@ -145,7 +145,7 @@ fn mutant_that_asks_who_waits_and_then_sets_is_found() {
         event.words.counter().store(1, SeqCst);
         if waited {
             event.raise();
-            event.ring_peer();
+            event.signal_peer();
         }
     }
     mutant("slept through it", || {
@@ -159,7 +159,7 @@ fn mutant_that_asks_without_a_fence_is_found() {
         event.words.counter().store(1, SeqCst);
         if event.is_waited_for(1) {
             event.raise();
-            event.ring_peer();
+            event.signal_peer();
         }
     }
     mutant("slept through it", || {

@@ -96,7 +96,7 @@ impl Port {
     }
 
     /// Does jobs and ends waits, as long as `out` has capacity.
-    fn look(&self, inner: &mut EventPortInner, out: &mut Out<'_>) {
+    fn serve(&self, inner: &mut EventPortInner, out: &mut Out<'_>) {
         while !out.is_full()
             && let Some((token, job, fault)) = inner.jobs.pop_front()
         {
@@ -176,7 +176,7 @@ impl<R> Pollable<R> for Port {
     unsafe fn poll(self: Arc<Self>, _: &mut R, to: &mut [Completion]) -> Progress {
         let mut out = Out { to, filled: 0 };
         let mut inner = lock(&self.inner);
-        self.look(&mut inner, &mut out);
+        self.serve(&mut inner, &mut out);
         Progress {
             filled: out.filled,
             more: out.is_full(),
@@ -291,7 +291,7 @@ impl EventPort for SoftPort {
         if !port.does_inline() {
             return None;
         }
-        Some(match port.event.look(wait) {
+        Some(match port.event.ask(wait) {
             Ok(Some(value)) => Poll::Ready(port.check_value(value)),
             Ok(None) => match port.check_value(port.event.value()) {
                 Ok(_) => Poll::Pending,

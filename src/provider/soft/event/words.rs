@@ -21,7 +21,7 @@ use crate::device::KeepAlive;
 use crate::sync::atomic::AtomicU64;
 
 /// Says that no thread sleeps: no value is greater.
-pub(super) const NOBODY: u64 = u64::MAX;
+pub(super) const NO_SLEEPER: u64 = u64::MAX;
 
 /// The size of the page in bytes.
 pub(super) const PAGE: usize = 4096;
@@ -81,7 +81,7 @@ impl Words {
         let line = |value| Line(AtomicU64::new(value));
         let block = Box::new(Block {
             counter: line(0),
-            wanted: [line(NOBODY), line(NOBODY)],
+            wanted: [line(NO_SLEEPER), line(NO_SLEEPER)],
             closed: [line(0), line(0)],
         });
         let counter = NonNull::from(&block.counter.0);

@@ -132,7 +132,7 @@ impl Worker {
     fn accepted(&mut self, server: &Server, socket: Guarded) {
         self.next += 1;
         let state = State::Silent(patience());
-        self.hear(server, Connection::new(self.next, socket, state));
+        self.answer_request(server, Connection::new(self.next, socket, state));
         self.hang_up_spare();
     }
 
@@ -158,7 +158,7 @@ impl Worker {
             it => {
                 let shared = Arc::clone(&self.shared);
                 match shared.server() {
-                    Some(server) => self.hear(server, it),
+                    Some(server) => self.answer_request(server, it),
                     None => self.leave(it),
                 }
             }
@@ -166,7 +166,7 @@ impl Worker {
     }
 
     /// Answers the request of a connection, or waits for it.
-    fn hear(&mut self, server: &Server, mut connection: Connection) {
+    fn answer_request(&mut self, server: &Server, mut connection: Connection) {
         // The buffer is one byte longer than a request, so that longer messages are recognized.
         let mut message = [0; REQUEST_LEN + 1];
         let len = match receive(&connection.socket, &mut message) {

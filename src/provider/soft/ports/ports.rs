@@ -237,7 +237,7 @@ impl Ports {
         }
         if let Some(changed) = reaper.take_changed() {
             drop(guard);
-            changed.iter().for_each(|endpoint| endpoint.tell());
+            changed.iter().for_each(|endpoint| endpoint.notify());
         }
         filled
     }

@@ -89,7 +89,7 @@ impl Shared {
     /// Connects to the endpoint of a ticket, or waits for it.
     pub(super) fn meet(self: &Arc<Self>, blob: &[u8], role: Role, deadline: Instant) -> Result<()> {
         let met = self.connect(blob, role, deadline);
-        self.tell();
+        self.notify();
         met
     }
 

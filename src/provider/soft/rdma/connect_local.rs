@@ -76,7 +76,7 @@ impl Shared {
         self.connected(&mut mine, peer);
         self.join(&mut mine, here);
         drop((mine, theirs));
-        other.tell();
+        other.notify();
         if let Some(before) = before {
             before.leave(Presence::Closed, other.number);
         }

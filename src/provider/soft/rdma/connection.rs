@@ -89,7 +89,7 @@ impl Connection {
         // SAFETY: as the caller promises.
         let pulled = unsafe { self.receiving.pull(&self.messages, dst, room) }?;
         if pulled.is_some() {
-            self.notify_room();
+            self.notify_freed();
         }
         Ok(pulled)
     }
@@ -108,7 +108,7 @@ impl Connection {
 
     /// Notifies the peer that a receive was posted or that bytes were taken, if it waits for that.
     #[inline]
-    pub(super) fn notify_room(&self) {
+    pub(super) fn notify_freed(&self) {
         // Pairs with the fence of `want`.
         fence(Ordering::SeqCst);
         if self.messages.peer_wants() {
@@ -246,7 +246,7 @@ impl Connection {
                         return Ok(step);
                     }
                 }
-                self.sending.tell(&self.messages, head(job))
+                self.sending.notify_peer(&self.messages, head(job))
             }
             // SAFETY: as the caller promises.
             _ => return unsafe { remote::step(job, &self.peer, copied, most) },

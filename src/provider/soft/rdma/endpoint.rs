@@ -188,7 +188,7 @@ unsafe impl Endpoint for SoftEndpoint {
             for receive in receives.iter().map(bounded) {
                 connection.post(receive.room);
             }
-            connection.notify_room();
+            connection.notify_freed();
         }
         Submitted {
             accepted: receives.len(),
@@ -209,7 +209,7 @@ unsafe impl Endpoint for SoftEndpoint {
     ) -> Result<Option<(Arrival, usize)>, JobError> {
         // SAFETY: as the caller promises.
         let taken = unsafe { self.0.pull(dst, room) };
-        self.0.tell();
+        self.0.notify();
         taken
     }
 
@@ -247,7 +247,7 @@ unsafe impl Endpoint for SoftEndpoint {
         inner.published = fresh;
         drop(inner);
         drop(kept);
-        self.0.tell();
+        self.0.notify();
     }
 
     unsafe fn retire(&self, keep: KeepAlive) {

@@ -44,7 +44,7 @@ impl Reaper {
     #[inline]
     pub(in super::super) fn finds(&mut self) -> bool {
         let finds = |polled: &PolledEndpoint| polled.watch.finds(&polled.messages);
-        self.polled.iter().any(finds) || self.doorbells.look()
+        self.polled.iter().any(finds) || self.doorbells.has_hints()
     }
 
     /// Makes the endpoints ready for which their peers left hints.
@@ -103,7 +103,7 @@ impl Reaper {
                 continue;
             }
             // SAFETY: as the caller promises.
-            let look = unsafe { polled.shared.look(&mut out[filled..]) };
+            let look = unsafe { polled.shared.serve(&mut out[filled..]) };
             filled += look.filled;
             if look.more {
                 ready_set.set(polled.shared.number);
@@ -154,7 +154,7 @@ impl Reaper {
 impl Pollable<Reaper> for Shared {
     unsafe fn poll(self: Arc<Self>, reaper: &mut Reaper, out: &mut [Completion]) -> Progress {
         // SAFETY: as the caller promises.
-        let look = unsafe { self.look(out) };
+        let look = unsafe { self.serve(out) };
         reaper.remember(&self, look.traffic);
         if self.has_changed() {
             reaper.changed.push(self);

@@ -153,7 +153,7 @@ impl Shared {
     }
 
     /// Notifies the crate of a change. The caller holds no lock.
-    pub(in super::super) fn tell(&self) {
+    pub(in super::super) fn notify(&self) {
         if self.has_changed() && self.changed.swap(false, Ordering::Relaxed) {
             (self.config.changed)();
         }

@@ -77,7 +77,7 @@ impl Shared {
     /// # Safety
     ///
     /// The memory of all accepted jobs and receives is valid and leased.
-    pub(super) unsafe fn look(&self, out: &mut [Completion]) -> Look {
+    pub(super) unsafe fn serve(&self, out: &mut [Completion]) -> Look {
         let mut guard = self.inner();
         let inner = &mut *guard;
         let mut look = Look::default();
@@ -196,7 +196,7 @@ impl Shared {
             }
         };
         if streamed {
-            connection.notify_room();
+            connection.notify_freed();
         }
         result
     }

@@ -72,7 +72,7 @@ impl Mr {
     }
 
     /// Returns the flag that is set if the region cannot be deregistered.
-    pub(in super::super) fn tell_if_it_stays(&mut self) -> LeakFlag {
+    pub(in super::super) fn log_if_it_stays(&mut self) -> LeakFlag {
         self.leak_flag.get_or_insert_default().clone()
     }
 

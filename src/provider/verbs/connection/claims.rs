@@ -70,7 +70,7 @@ impl RcConnection {
         let told = half && self.fail(&mut inner, cause);
         drop(inner);
         if told {
-            self.tell();
+            self.notify();
         }
         Ok(())
     }

@@ -31,7 +31,7 @@ impl RcConnection {
         let tell = self.fail(&mut inner, cause);
         drop(inner);
         if tell {
-            self.tell();
+            self.notify();
         }
     }
 
@@ -50,13 +50,13 @@ impl RcConnection {
                 *failed = Some((id, cause));
             }
             drop(failed);
-            self.look_after();
+            self.request_check();
             return;
         };
         let tell = self.id() == id && self.fail(&mut inner, cause);
         drop(inner);
         if tell {
-            self.tell();
+            self.notify();
         }
     }
 
@@ -104,7 +104,9 @@ impl RcConnection {
         if inner.timeouts.heard {
             inner.silent = None;
         }
-        let look = inner.timeouts.look(now, front, &self.patience, probe);
+        let look = inner
+            .timeouts
+            .check_oldest(now, front, &self.patience, probe);
         if let Some((waited, (token, verb, _))) = look.overdue.zip(front)
             && inner.overdue.is_none()
         {
@@ -116,18 +118,19 @@ impl RcConnection {
             inner.overdue = Some((token, cause));
             // The completion may have arrived, and not have been polled yet. The reaper checks
             // that.
-            self.look_after();
+            self.request_check();
         }
         if let Some(silence) = look.silent.filter(|_| inner.silent.is_none()) {
             // As above, the peer's answer may have come.
             let millis = status::millis(silence);
             inner.silent = Some(JobError::endpoint(Reason::PeerSilent, millis, 0));
-            self.look_after();
+            self.request_check();
         }
         let ours = inner.peer.is_some_and(|peer| !peer.origin.is_foreign());
         let mut again = look.again;
         let limit = (self.config.rnr_timeout / 4).max(LEAST);
-        if let Some((soon, is_over)) = inner.pooled.as_mut().map(|it| it.look(now, limit)) {
+        if let Some((soon, is_over)) = inner.pooled.as_mut().map(|it| it.check_credits(now, limit))
+        {
             again = soon.map_or(again, |soon| soon.min(again));
             if is_over {
                 let credits = self.config.recv_queue_size.into();

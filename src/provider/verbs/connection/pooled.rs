@@ -76,7 +76,11 @@ impl Pooled {
     /// Checks whether the connection keeps others from their credits: it has more messages than its
     /// own credits, no receive is left, and its messages are not taken. Returns after how long to
     /// check again, and true if this state has lasted for `limit`.
-    pub(super) fn look(&mut self, now: Instant, limit: Duration) -> (Option<Duration>, bool) {
+    pub(super) fn check_credits(
+        &mut self,
+        now: Instant,
+        limit: Duration,
+    ) -> (Option<Duration>, bool) {
         if self.messages.len() <= self.credits as usize || !self.srq.is_drained() {
             self.exceeded = None;
             return (None, false);
@@ -160,7 +164,7 @@ impl RcConnection {
             },
         );
         if tell {
-            self.tell();
+            self.notify();
         }
         Ok(taken)
     }

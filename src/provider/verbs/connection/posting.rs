@@ -118,7 +118,7 @@ impl RcConnection {
         };
         drop(inner);
         if tell {
-            self.tell();
+            self.notify();
         }
         Submitted {
             accepted: known,
@@ -206,7 +206,7 @@ impl RcConnection {
         }
         drop(inner);
         if tell {
-            self.tell();
+            self.notify();
         }
         Submitted { accepted, refused }
     }

@@ -211,7 +211,7 @@ impl RcConnection {
     }
 
     /// Notifies the application that the state has changed. The caller holds no lock.
-    pub(in super::super) fn tell(&self) {
+    pub(in super::super) fn notify(&self) {
         (self.config.changed)();
     }
 
@@ -244,7 +244,7 @@ impl RcConnection {
 
     /// Starts to use what `make` has made.
     fn begin(&self, inner: &mut RcInner, (qp, pooled): (Qp, Option<Pooled>)) {
-        inner.sends.set_room(qp.sends() - PROBES);
+        inner.sends.set_capacity(qp.sends() - PROBES);
         local_endpoints::add(&inner.origin);
         inner.qp = Some(Arc::new(qp));
         inner.pooled = pooled;
@@ -336,12 +336,12 @@ impl RcConnection {
         // The connection may have ended before, with messages that were not taken.
         let ending = inner.pooled.as_ref().and_then(Pooled::ending);
         self.set_state(inner, EndpointState::Error(ending.unwrap_or(cause)));
-        self.look_after();
+        self.request_check();
         true
     }
 
     /// Requests that the reaper handle this connection, which has failed or may have failed.
-    pub(super) fn look_after(self: &Arc<Self>) {
+    pub(super) fn request_check(self: &Arc<Self>) {
         lock(&self.all_failed.0).push(Arc::clone(self));
         self.core.request_reap();
     }

@@ -80,7 +80,7 @@ impl Sinks {
             };
             // SAFETY: the key is that of a region of these bytes, which are the job's.
             list.push(unsafe { Segment::new(addr, len, region.lkey().into()) });
-            let stays = region.tell_if_it_stays();
+            let stays = region.log_if_it_stays();
             sink.regions.push((region, stays));
         }
         sink.list = list.into_boxed_slice();

@@ -51,7 +51,7 @@ impl Timeouts {
     /// peer is silent. A peer that always asks for another try (RNR NAK) could keep such an
     /// operation for ever, so that it has a limit too, which is longer than the transport's. An
     /// idle peer is probed every `probe`, if that is set.
-    pub(super) fn look(
+    pub(super) fn check_oldest(
         &mut self,
         now: Instant,
         front: Option<(Token, Verb, usize)>,
@@ -151,7 +151,7 @@ mod tests {
         let (mut timeouts, start) = (Timeouts::default(), Instant::now());
         let at = |millis| start + Duration::from_millis(millis);
         let send = |index| Some((Token::new(0, index, 1), Verb::Send(None), 100));
-        let mut look = |millis, front| timeouts.look(at(millis), front, &PATIENCE, PROBE);
+        let mut look = |millis, front| timeouts.check_oldest(at(millis), front, &PATIENCE, PROBE);
         assert_eq!(look(0, send(1)).again, LIMIT / 4);
         assert_eq!(look(299, send(1)).overdue, None);
         // Another Job is the oldest, so that the time begins again.
@@ -165,17 +165,20 @@ mod tests {
         let (mut timeouts, start) = (Timeouts::default(), Instant::now());
         let late = start + Duration::from_secs(1);
         let long = Some((Token::new(0, 1, 1), Verb::Send(None), SLOWEST * 1000));
-        timeouts.look(start, long, &PATIENCE, PROBE);
-        assert_eq!(timeouts.look(late, long, &PATIENCE, PROBE).overdue, None);
+        timeouts.check_oldest(start, long, &PATIENCE, PROBE);
+        assert_eq!(
+            timeouts.check_oldest(late, long, &PATIENCE, PROBE).overdue,
+            None
+        );
         let read = Some((Token::new(0, 2, 1), Verb::Read, 8));
-        timeouts.look(start, read, &PATIENCE, PROBE);
-        let look = timeouts.look(late, read, &PATIENCE, PROBE);
+        timeouts.check_oldest(start, read, &PATIENCE, PROBE);
+        let look = timeouts.check_oldest(late, read, &PATIENCE, PROBE);
         assert_eq!((look.overdue, look.idle), (None, false));
         // This is longer than any transport's limit.
         let later = start + LIMIT + 8 * PATIENCE.ack;
         assert!(
             timeouts
-                .look(later, read, &PATIENCE, PROBE)
+                .check_oldest(later, read, &PATIENCE, PROBE)
                 .overdue
                 .is_some()
         );
@@ -184,7 +187,10 @@ mod tests {
             receive: Duration::MAX,
             ..PATIENCE
         };
-        assert_eq!(timeouts.look(later, long, &patient, PROBE).overdue, None);
+        assert_eq!(
+            timeouts.check_oldest(later, long, &patient, PROBE).overdue,
+            None
+        );
     }
 
     #[test]
@@ -197,7 +203,11 @@ mod tests {
             iwarp: false,
         };
         let send = Some((Token::new(0, 1, 1), Verb::Send(None), 100));
-        let mut look = |millis| timeouts.look(at(millis), send, &patience, PROBE).overdue;
+        let mut look = |millis| {
+            timeouts
+                .check_oldest(at(millis), send, &patience, PROBE)
+                .overdue
+        };
         assert_eq!([look(0), look(4299)], [None, None]);
         assert!(look(4300).is_some());
     }
@@ -206,10 +216,10 @@ mod tests {
     fn who_was_idle_for_a_whole_turn_is_asked_once() {
         let (mut timeouts, start) = (Timeouts::default(), Instant::now());
         let write = Some((Token::new(0, 1, 1), Verb::Write(None), 8));
-        assert!(!timeouts.look(start, write, &PATIENCE, PROBE).idle);
+        assert!(!timeouts.check_oldest(start, write, &PATIENCE, PROBE).idle);
         // The limits are also checked between two intervals.
         let mut look = |millis| {
-            let look = timeouts.look(
+            let look = timeouts.check_oldest(
                 start + Duration::from_millis(millis),
                 None,
                 &PATIENCE,
@@ -228,7 +238,7 @@ mod tests {
         let mut look = |millis, heard| {
             timeouts.heard = heard;
             let now = start + Duration::from_millis(millis);
-            let look = timeouts.look(now, None, &PATIENCE, PROBE);
+            let look = timeouts.check_oldest(now, None, &PATIENCE, PROBE);
             (look.idle, look.again.as_millis())
         };
         assert_eq!([look(0, false), look(1000, true)], [(false, 1000); 2]);
@@ -249,7 +259,7 @@ mod tests {
         let at = |millis| start + Duration::from_millis(millis);
         let mut look = |millis, heard, front| {
             timeouts.heard = heard;
-            let look = timeouts.look(at(millis), front, &patience, PROBE);
+            let look = timeouts.check_oldest(at(millis), front, &patience, PROBE);
             timeouts.probed = timeouts.probed.or_else(|| look.idle.then(|| at(millis)));
             let silent = look.silent.map(|silent| silent.as_millis());
             (look.idle, silent, look.again.as_millis())
@@ -265,9 +275,13 @@ mod tests {
         assert_eq!(look(2400, false, write(1)), (false, None, 300));
         assert_eq!(look(2700, false, write(2)), (false, Some(500), 1000));
         // A Job that the transport does not take has the same limit.
-        let waited = timeouts.look(at(3499), write(2), &patience, None).overdue;
+        let waited = timeouts
+            .check_oldest(at(3499), write(2), &patience, None)
+            .overdue;
         assert_eq!(waited, None);
-        let waited = timeouts.look(at(3500), write(2), &patience, None).overdue;
+        let waited = timeouts
+            .check_oldest(at(3500), write(2), &patience, None)
+            .overdue;
         assert_eq!(waited, Some(Duration::from_millis(800)));
     }
 
@@ -279,7 +293,7 @@ mod tests {
             let probe = probe.map(Duration::from_millis);
             [0, millis].map(|at| {
                 let now = start + Duration::from_millis(at);
-                let look = timeouts.look(now, None, &PATIENCE, probe);
+                let look = timeouts.check_oldest(now, None, &PATIENCE, probe);
                 (look.idle, look.again.as_millis())
             })
         };

@@ -169,7 +169,7 @@ impl Managed {
             qp,
         };
         let tell = move || {
-            conn.tell();
+            conn.notify();
             contain("a waker", || answer(Ok(said)));
         };
         (state, Some(Box::new(tell)))

@@ -87,11 +87,11 @@ impl Core {
     /// polls next.
     pub(in super::super) fn keep(&self, completion: Completion) {
         self.finished().push_back(completion);
-        self.ask_to_look();
+        self.request_poll();
     }
 
     /// Has the thread that armed poll next. It stays armed.
-    pub(in super::super) fn ask_to_look(&self) {
+    pub(in super::super) fn request_poll(&self) {
         self.attention.store(true, SeqCst);
     }
 

@@ -65,7 +65,7 @@ impl<W: Work> Sends<W> {
     }
 
     /// Sets the capacity of the next queue pair's send queue. No Job is posted.
-    pub(in super::super) fn set_room(&mut self, room: u32) {
+    pub(in super::super) fn set_capacity(&mut self, room: u32) {
         self.room = room;
     }
 

@@ -43,7 +43,7 @@ impl Burials {
 
     /// Wakes the waiting callers after a change. They check a condition under `waiting`, and then
     /// wait. The caller of this function holds no lock that the condition takes.
-    pub(super) fn tell(&self) {
+    pub(super) fn wake_waiting(&self) {
         if *lock(&self.waiting) > 0 {
             self.bell.notify_all();
         }
@@ -53,15 +53,15 @@ impl Burials {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         self.0.threads.fetch_sub(1, Ordering::SeqCst);
-        self.0.tell();
+        self.0.wake_waiting();
     }
 }
 
 impl Poll {
     /// Notifies the application of a change of this connection, once the lock was given back.
     #[cold]
-    pub(super) fn tell_later(&mut self, conn: Arc<RcConnection>) {
-        self.after.push(Box::new(move || conn.tell()));
+    pub(super) fn notify_later(&mut self, conn: Arc<RcConnection>) {
+        self.after.push(Box::new(move || conn.notify()));
     }
 
     /// Returns true if a queue pair of this number is dying.
@@ -84,7 +84,7 @@ impl Shared {
             }
             !entered
         });
-        self.burials.tell();
+        self.burials.wake_waiting();
         if let Some(why) = self.refuses() {
             // The queue has failed meanwhile, and the thread that failed its endpoints has not seen
             // this one.
@@ -94,7 +94,7 @@ impl Shared {
 
     /// Unlocks `poll`, and then does what it has for that time.
     #[inline(always)]
-    pub(in super::super) fn tell(mut poll: BriefGuard<'_, Poll>) {
+    pub(in super::super) fn unlock(mut poll: BriefGuard<'_, Poll>) {
         if poll.after.is_empty() {
             return;
         }
@@ -150,7 +150,7 @@ impl Shared {
     /// Lets other threads change the connection again.
     fn let_go(&self, conn: &RcConnection) {
         conn.inner().dying = false;
-        self.burials.tell();
+        self.burials.wake_waiting();
     }
 
     /// Has a thread end a connection that has begun to end, since the reaper has other tasks. If
@@ -222,7 +222,7 @@ impl Shared {
         poll.dying_copies = None;
         let goes_on = lock(copies).finish_end(quiesced, self.gone());
         drop(poll);
-        self.burials.tell();
+        self.burials.wake_waiting();
         if goes_on {
             let made = Copies::connect(&self.core, self.depth);
             log_failed(&made, "no queue pair for copies");

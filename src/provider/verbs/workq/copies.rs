@@ -65,7 +65,7 @@ impl Copies {
     pub(in super::super) fn open(core: &Arc<Core>, depth: u32) -> Result<Copies> {
         let qp = Copies::connect(core, depth)?;
         let mut sends = Sends::new(depth);
-        sends.set_room(qp.sends());
+        sends.set_capacity(qp.sends());
         Ok(Copies {
             core: Arc::clone(core),
             room: core.context.traits.copy_requests(depth),
@@ -283,7 +283,7 @@ impl Copies {
             Ok(qp) => qp,
             Err(error) => return self.fail(JobError::device(error.kind(), 0)),
         };
-        self.sends.set_room(qp.sends());
+        self.sends.set_capacity(qp.sends());
         self.qp = Some(Arc::new(qp));
         (self.broken, self.renewing) = (None, None);
         // SAFETY: all Jobs were submitted, and have not completed.

@@ -45,7 +45,7 @@ impl VerbsEndpoint {
         }
         self.queue.watched.remove_conn(&self.conn);
         self.queue.retire(&self.conn);
-        Shared::tell(lock(&self.queue.poll));
+        Shared::unlock(lock(&self.queue.poll));
         self.conn.has_ended()
     }
 }
@@ -107,7 +107,7 @@ unsafe impl Endpoint for VerbsEndpoint {
 
     fn connect(&self, blob: &[u8], _deadline: Instant) -> Result<()> {
         self.conn.connect(blob)?;
-        self.conn.tell();
+        self.conn.notify();
         Ok(())
     }
 
@@ -150,7 +150,7 @@ unsafe impl Endpoint for VerbsEndpoint {
         // SAFETY: as the caller promises.
         match unsafe { self.conn.take_message(dst, room) } {
             // SAFETY: as above.
-            Ok(None) if self.queue.look() => unsafe { self.conn.take_message(dst, room) },
+            Ok(None) if self.queue.poll_now() => unsafe { self.conn.take_message(dst, room) },
             taken => taken,
         }
     }
@@ -161,10 +161,10 @@ unsafe impl Endpoint for VerbsEndpoint {
             true => self.conn.give_up(),
             false => {
                 self.queue.reset(&self.conn);
-                Shared::tell(lock(&self.queue.poll));
+                Shared::unlock(lock(&self.queue.poll));
             }
         }
-        self.conn.tell();
+        self.conn.notify();
     }
 
     unsafe fn retire(&self, keep: KeepAlive) {

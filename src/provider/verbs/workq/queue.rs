@@ -113,7 +113,7 @@ unsafe impl Queue for VerbsQueue {
         self.0.ready()
     }
 
-    fn looks_in_reap(&self) -> bool {
+    fn polls_in_reap(&self) -> bool {
         true
     }
 
@@ -125,7 +125,7 @@ unsafe impl Queue for VerbsQueue {
     unsafe fn reap_within(&self, out: &mut [Completion], looks: usize) -> usize {
         let mut poll = lock(&self.0.poll);
         let reaped = self.0.reap(&mut poll, out, looks);
-        Shared::tell(poll);
+        Shared::unlock(poll);
         reaped
     }
 

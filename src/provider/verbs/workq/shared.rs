@@ -170,7 +170,7 @@ impl Shared {
             Some(owner) => {
                 if poll.owners[owner].1.completed(&poll.wcs[at], give) {
                     let conn = Arc::clone(&poll.owners[owner].1);
-                    poll.tell_later(conn);
+                    poll.notify_later(conn);
                 }
             }
             None => self.copied(&poll.wcs[at], give),
@@ -212,12 +212,12 @@ impl Shared {
     }
 
     /// Polls for a caller that has found no message. Returns false if another thread is polling.
-    pub(super) fn look(&self) -> bool {
+    pub(super) fn poll_now(&self) -> bool {
         let Some(mut poll) = try_lock(&self.poll) else {
             return false;
         };
         self.drain(&mut poll);
-        Shared::tell(poll);
+        Shared::unlock(poll);
         true
     }
 
@@ -246,14 +246,14 @@ impl Shared {
                 let conn = Arc::clone(&poll.owners[at].1);
                 let news = conn.fail(&mut conn.inner(), cause);
                 if news {
-                    poll.tell_later(conn);
+                    poll.notify_later(conn);
                 }
             }
         }
         for conn in self.failed.take() {
             let mut inner = conn.inner();
             if conn.check_failures(&mut inner) {
-                poll.tell_later(Arc::clone(&conn));
+                poll.notify_later(Arc::clone(&conn));
             }
             let failed = matches!(inner.state, EndpointState::Error(_));
             let dying = failed.then(|| conn.begin_end(&mut inner)).flatten();
@@ -385,7 +385,7 @@ impl Shared {
         let mut guard = lock(&self.poll);
         let poll = &mut *guard;
         if self.core.cq.is_broken() && !self.broken.load(SeqCst) {
-            self.core.ask_to_look();
+            self.core.request_poll();
         }
         // Completions that came before cause no event, so that this takes them for the next reap.
         if let Some((taken, empty)) = poll.take(&self.core.cq, BATCH) {
@@ -394,14 +394,14 @@ impl Shared {
             }
             if !empty {
                 // There may be more completions, whatever happened to these.
-                self.core.ask_to_look();
+                self.core.request_poll();
             }
         } else if !self.broken.swap(true, SeqCst) {
             // The failure is reported once: the queue yields no more completions, and a thread that
             // armed for other devices of the WorkQ would be woken without end.
             self.core.request_reap();
         }
-        Shared::tell(guard);
+        Shared::unlock(guard);
         // The reaper computes the jobs of the CPU, a part in each turn, so that others have their
         // turn in between.
         match self.core.needs_attention() || self.computed.pending() {

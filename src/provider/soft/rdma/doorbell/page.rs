@@ -200,7 +200,7 @@ impl DoorbellPage {
         // arm.
         let reads = self.reads.fetch_add(1, Ordering::Relaxed);
         match self.arms.swap(0, Ordering::Relaxed) {
-            1 if !reads.is_multiple_of(READS) => bell::hear(socket),
+            1 if !reads.is_multiple_of(READS) => bell::read_byte(socket),
             _ => bell::drain(socket),
         }
     }
@@ -317,11 +317,11 @@ impl DoorbellPage {
     #[inline(always)]
     pub(in super::super) fn wake_peer(&self) -> bool {
         let armed = self.word(self.side.peer(), ARMED);
-        armed.load(Ordering::SeqCst) == 0 || self.ring_peer(armed)
+        armed.load(Ordering::SeqCst) == 0 || self.signal_peer(armed)
     }
 
     #[cold]
-    fn ring_peer(&self, armed: &Word) -> bool {
+    fn signal_peer(&self, armed: &Word) -> bool {
         let socket = match &self.bell {
             Bell::Signal(..) => None,
             Bell::Socket(socket) => match socket.get() {

@@ -58,8 +58,8 @@ impl DoorbellPages {
     /// Returns true if an awake page has hints, or one of the pages whose turn it is. After `arm`,
     /// each page whose hints cause no wake-up is awake.
     #[inline]
-    pub(in super::super) fn look(&mut self) -> bool {
-        self.hear();
+    pub(in super::super) fn has_hints(&mut self) -> bool {
+        self.wake_signalled();
         if self.awake.len() < self.all.len() {
             self.take_turn();
         }
@@ -71,7 +71,7 @@ impl DoorbellPages {
 
     /// Wakes the pages for which peers of this process have signalled.
     #[inline]
-    fn hear(&mut self) {
+    fn wake_signalled(&mut self) {
         self.signalled.take(&mut self.keys);
         while let Some(key) = self.keys.pop() {
             self.rang(key);
@@ -110,7 +110,7 @@ impl DoorbellPages {
     /// Calls `each` with the pages that have hints.
     #[inline]
     pub(in super::super) fn hinted(&mut self, mut each: impl FnMut(&DoorbellPage)) {
-        if self.look() {
+        if self.has_hints() {
             let hinted = self.awake.iter().filter(|page| page.is_hinted());
             hinted.for_each(|page| each(page));
         }
@@ -120,7 +120,7 @@ impl DoorbellPages {
     pub(in super::super) fn arm(&mut self) {
         // A page whose peer has signalled is not armed any more, even if its hint was handled
         // already.
-        self.hear();
+        self.wake_signalled();
         if std::mem::take(&mut self.cold) {
             for entry in &self.all {
                 if !entry.doorbell.is_armed() {

@@ -130,7 +130,7 @@ fn mutant_that_wakes_before_it_hints_is_found() {
 fn arm_and_look_at_pages(end: &mut End) -> bool {
     end.pages.arm();
     fence(SeqCst);
-    end.pages.look()
+    end.pages.has_hints()
 }
 
 /// Arms twice: the second time, the page is armed already.
@@ -150,7 +150,7 @@ fn who_leaves_a_page_to_its_bell_is_rung_for_or_sees_it() {
 #[test]
 fn mutant_that_looks_at_pages_and_then_arms_them_is_found() {
     fn look_and_arm(end: &mut End) -> bool {
-        let found = end.pages.look();
+        let found = end.pages.has_hints();
         end.pages.arm();
         found
     }
@@ -238,12 +238,12 @@ fn is_not_waited_for(
 
 fn post_and_notify(end: &mut End) {
     end.post(SHORT);
-    end.connection.notify_room();
+    end.connection.notify_freed();
 }
 
 fn take_and_notify(end: &mut End) {
     assert_ne!(end.take(&mut [0; LONG]), Got::Nothing);
-    end.connection.notify_room();
+    end.connection.notify_freed();
 }
 
 /// Returns true if the sender could continue.

@@ -135,7 +135,7 @@ impl Sending {
     }
 
     /// Notifies the peer of what was written to its memory.
-    pub(in super::super) fn tell(&mut self, messages: &MessageRing, head: Head) -> Sent {
+    pub(in super::super) fn notify_peer(&mut self, messages: &MessageRing, head: Head) -> Sent {
         if messages.room(self.number).is_none() {
             return Sent::NoReceive;
         }
