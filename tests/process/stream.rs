@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use support::stream::{Net, bytes, offer, small};
 use support::{test_name, *};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio_doca::stream::RdmaStream;
+use tokio_doca::stream::{RdmaConnector, RdmaListener, RdmaStream, StreamOptions};
 use tokio_doca::{Mode, WorkQ};
 
 const LEN: usize = 700;
@@ -224,10 +225,10 @@ fn a_peer_that_lacks_descriptors_names_them_and_not_memory() {
 }
 
 /// An echo of more than a window, on one connection after the other.
-async fn echoes(net: Arc<Net>, times: usize) {
+async fn echoes(connector: RdmaConnector, addr: SocketAddr, times: usize) {
     let data = bytes(0..5000);
     for _ in 0..times {
-        let connect = net.connector.connect(net.addr);
+        let connect = connector.connect(addr);
         let mut stream = in_time("a connection", connect).await.unwrap();
         let (mut reads, mut writes) = tokio::io::split(&mut stream);
         let mut came = Vec::new();
@@ -239,6 +240,83 @@ async fn echoes(net: Arc<Net>, times: usize) {
         in_time("an echo", both).await.unwrap();
         assert!(came == data);
     }
+}
+
+/// Answers with what comes, for as long as it is polled.
+async fn echo(net: Arc<Net>) {
+    loop {
+        let incoming = net.listener.accept().await.unwrap();
+        tokio::spawn(async move {
+            let stream = incoming.accept(b"").await.unwrap();
+            let (mut reads, mut writes) = tokio::io::split(stream);
+            tokio::io::copy(&mut reads, &mut writes).await.unwrap();
+            writes.shutdown().await.unwrap();
+        });
+    }
+}
+
+/// Answers each peer, and leaves at once.
+async fn answers(listener: RdmaListener) {
+    loop {
+        let incoming = listener.accept().await.unwrap();
+        tokio::spawn(async move {
+            let mut stream = incoming.accept(b"").await.unwrap();
+            let asked = stream.read_u32().await.unwrap();
+            stream.write_all(&asked.to_be_bytes()).await.unwrap();
+            stream.write_all(&bytes(0..4096)).await.unwrap();
+            stream.shutdown().await.unwrap();
+        });
+    }
+}
+
+/// Asks with numbers of its own, by one connection after the other.
+async fn asks(connector: RdmaConnector, addr: SocketAddr, numbers: Range<u32>) {
+    for number in numbers {
+        let asked = async {
+            let mut stream = connector.connect(addr).await?;
+            stream.write_u32(number).await?;
+            stream.shutdown().await?;
+            let answered = stream.read_u32().await?;
+            let mut rest = Vec::new();
+            stream.read_to_end(&mut rest).await?;
+            assert!((answered, rest) == (number, bytes(0..4096)));
+            std::io::Result::Ok(())
+        };
+        in_time("an answer", asked).await.unwrap();
+    }
+}
+
+/// Two processes use the message rings of earlier connections again: both mean the same ring, also
+/// if another connection has had the place of that ring meanwhile.
+#[test]
+fn connections_of_two_processes_at_once_are_not_mixed_up() {
+    const AT_ONCE: u32 = 60;
+    const TIMES: u32 = 50;
+    if needs_soft("adapters have no message rings") {
+        return;
+    }
+    let options = StreamOptions::new()
+        .timeout(LIMIT)
+        .connections(4 * AT_ONCE as usize);
+    let (device, workq) = (under_test(false), WorkQ::builder().build().unwrap());
+    if role().is_some() {
+        return workers().block_on(async {
+            let listener = options.bind(&device, &workq, "127.0.0.1:0").await.unwrap();
+            say(&listener.local_addr().to_string());
+            let heard = tokio::task::spawn_blocking(hear);
+            let _ = futures::future::select(heard, Box::pin(answers(listener))).await;
+        });
+    }
+    let test = test_name!(connections_of_two_processes_at_once_are_not_mixed_up);
+    let mut peer = Peer::start(test, "answers");
+    let addr = peer.hear().parse().unwrap();
+    workers().block_on(async {
+        let connector = options.connector(&device, &workq).unwrap();
+        let asks = |first| tokio::spawn(asks(connector.clone(), addr, first..first + TIMES));
+        let tasks = (0..AT_ONCE).map(|task| asks(task * TIMES));
+        futures::future::try_join_all(tasks).await.unwrap();
+    });
+    peer.ends();
 }
 
 #[test]
@@ -255,20 +333,10 @@ fn connections_that_come_and_go_leave_nothing_behind() {
         let options = small().connections(2 * AT_ONCE);
         let net = Net::new(&under_test(false), Mode::EventDriven, options).await;
         let net = Arc::new(net);
-        let served = Arc::clone(&net);
-        tokio::spawn(async move {
-            loop {
-                let incoming = served.listener.accept().await.unwrap();
-                tokio::spawn(async move {
-                    let stream = incoming.accept(b"").await.unwrap();
-                    let (mut reads, mut writes) = tokio::io::split(stream);
-                    tokio::io::copy(&mut reads, &mut writes).await.unwrap();
-                    writes.shutdown().await.unwrap();
-                });
-            }
-        });
+        tokio::spawn(echo(Arc::clone(&net)));
         let burst = || {
-            let tasks = (0..AT_ONCE).map(|_| tokio::spawn(echoes(Arc::clone(&net), TIMES)));
+            let tasks =
+                (0..AT_ONCE).map(|_| tokio::spawn(echoes(net.connector.clone(), net.addr, TIMES)));
             futures::future::try_join_all(tasks)
         };
         burst().await.unwrap();

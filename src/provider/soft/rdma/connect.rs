@@ -73,9 +73,7 @@ impl Shared {
         EndpointInfo {
             queue: self.ports.number.into(),
             receives: self.config.recv_queue_size.into(),
-            // The flags for a peer lie in the lower half.
-            permissions: (self.config.permissions.bits() as u16).into(),
-            kept: 0.into(),
+            permissions: self.config.permissions.bits().into(),
         }
     }
 
@@ -228,16 +226,16 @@ impl Shared {
             guest: self.config.recv_queue_size,
         };
         let offered = known.as_ref().and_then(|(_, page)| page.offer(shape));
-        let kept = offered.as_ref().map_or(0, |(index, _)| *index as u16 + 1);
+        let kept = offered.as_ref().map_or(0, |(number, _)| *number);
+        // A page whose number does not fit is not found again: the server makes another one.
+        let page = known.as_ref().map_or(0, |(number, _)| *number);
         let request = ConnectRequest {
-            info: EndpointInfo {
-                kept: kept.into(),
-                ..self.info()
-            },
+            info: self.info(),
             slot: own.slot.into(),
             generation: own.generation.into(),
             proof: own.proof,
-            doorbell: known.as_ref().map_or(0, |(number, _)| *number).into(),
+            doorbell: u32::try_from(page).unwrap_or(0).into(),
+            ring: kept.into(),
         };
         let granted = ticket.connect(&fabric::payload(&request), deadline)?;
         let Some(reply) = ConnectReply::parse(&granted.payload) else {
@@ -247,15 +245,10 @@ impl Shared {
             );
         };
         let (number, index) = (reply.doorbell.get(), reply.index.get());
-        let messages = match (offered, reply.kept.get()) {
-            (Some((offered, ring)), 1) if offered == index => ring,
-            (_, 0) => self.map_ring(ticket, &granted, shape)?,
-            _ => {
-                return fail(
-                    ErrorKind::ConnectionAborted,
-                    "the peer answers with a message ring that there is not",
-                );
-            }
+        let messages = match offered {
+            // One of another page may have the same number.
+            Some((kept, ring)) if (page, kept) == (number, reply.ring.get()) => ring,
+            _ => self.map_ring(ticket, &granted, shape)?,
         };
         let is_its = |doorbell: &Arc<DoorbellPage>| doorbell.is_of(&granted.process);
         let known = known
@@ -269,7 +262,7 @@ impl Shared {
             .doorbells
             .keep(queue, number, &doorbell, None);
         let mut connection = Connection::new(messages, doorbell, index, peer);
-        connection.stays = stays;
+        (connection.ring, connection.stays) = (reply.ring.get(), stays);
         let mut inner = self.inner();
         if let Err(error) = Self::check_init(&inner, &own) {
             connection.leave(Presence::Closed, self.number);
@@ -376,22 +369,24 @@ impl Service for Shared {
             number,
             doorbell,
             fresh,
-        } = self.offer_page(process, queue, request.doorbell.get())?;
-        let (index, messages, ring_fd) = self.offer_ring(&doorbell, request.info.kept(), shape)?;
+        } = self.offer_page(process, queue, request.doorbell.get().into())?;
+        let offered = self.offer_ring(&doorbell, request.ring.get(), shape)?;
+        let (index, ring) = (offered.index, offered.number);
         self.ports
             .reaper()
             .doorbells
             .keep(queue, number, &doorbell, None);
-        let connection = Connection::new(messages, Arc::clone(&doorbell), index, visitor);
+        let mut connection = Connection::new(offered.ring, Arc::clone(&doorbell), index, visitor);
+        connection.ring = ring;
         self.admit(visitor, connection)?;
         // If the client has the page already, the message ring's descriptor is sent instead of the
         // page's.
         let descriptors =
-            ring_fd.map(|ring| [fresh.as_ref().unwrap_or(&ring), &ring].map(Arc::clone));
+            (offered.fresh).map(|ring| [fresh.as_ref().unwrap_or(&ring), &ring].map(Arc::clone));
         let reply = ConnectReply {
             doorbell: number.into(),
             index: index.into(),
-            kept: u32::from(descriptors.is_none()).into(),
+            ring: ring.into(),
         };
         let keep = fresh.map(|_| self.keep_bell(&doorbell));
         let endpoint = Weak::clone(&self.me);

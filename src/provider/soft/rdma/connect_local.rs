@@ -97,7 +97,7 @@ impl Shared {
         let (_memfd, mapping) = Arena::create(len)?;
         let memory = memory(mapping, len);
         let (number, here, there) = self.own_doorbells(other, peer.instance)?;
-        let Some(index) = here.admit(self.number) else {
+        let Some((index, _)) = here.admit(self.number) else {
             return fail(
                 ErrorKind::Full,
                 "as many Rdmas of the two WorkQs are connected as can be",

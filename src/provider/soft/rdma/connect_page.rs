@@ -23,6 +23,15 @@ pub(super) struct Offer {
     pub(super) fresh: Option<Arc<OwnedFd>>,
 }
 
+/// The message ring that the server offers a client.
+pub(super) struct OfferedRing {
+    pub(super) index: u32,
+    pub(super) number: u32,
+    pub(super) ring: MessageRing,
+    /// The descriptor, if the client does not have it yet.
+    pub(super) fresh: Option<Arc<OwnedFd>>,
+}
+
 impl Shared {
     /// Returns the doorbell page with this number that is shared with the peer's queue already, and
     /// that this side has made (`Host`) or joined (`Guest`).
@@ -96,25 +105,35 @@ impl Shared {
         })
     }
 
-    /// Offers, as the server, a message ring to a client: the one of this index, if both sides have
-    /// kept it (`kept`), or a new one. Returns its index, and the descriptor of a new one.
+    /// Offers, as the server, a message ring to a client: the one that the client has kept
+    /// (`kept`), if this side has as well, or a new one.
     pub(super) fn offer_ring(
         &self,
         doorbell: &DoorbellPage,
-        kept: Option<u32>,
+        kept: u32,
         shape: Shape,
-    ) -> Result<(u32, MessageRing, Option<Arc<OwnedFd>>), Refusal> {
-        if let Some(index) = kept
-            && let Some(ring) = doorbell.admit_again(self.number, index, shape)
+    ) -> Result<OfferedRing, Refusal> {
+        if kept != 0
+            && let Some((index, ring)) = doorbell.admit_again(self.number, kept, shape)
         {
             ring.renew();
-            return Ok((index, ring, None));
+            return Ok(OfferedRing {
+                index,
+                number: kept,
+                ring,
+                fresh: None,
+            });
         }
         let len = shape.len().ok_or(Refusal::UNEXPECTED)?;
         let (fd, mapping) = Arena::create(len)?;
         let ring = MessageRing::new(memory(mapping, len), shape, Side::Host);
-        let index = doorbell.admit(self.number).ok_or(Errno::EUSERS)?;
-        Ok((index, ring, Some(fd)))
+        let (index, number) = doorbell.admit(self.number).ok_or(Errno::EUSERS)?;
+        Ok(OfferedRing {
+            index,
+            number,
+            ring,
+            fresh: Some(fd),
+        })
     }
 
     fn new_page(

@@ -27,6 +27,8 @@ pub(super) struct Connection {
     pub(super) receiving: Receiving,
     /// The first job waits for the peer, and the peer can see that.
     pub(super) wants: bool,
+    /// The number of the message ring, and 0 if no other connection can use it.
+    pub(super) ring: u32,
     /// The connection to the server, if one of the two processes can watch the other only by it.
     pub(super) stays: Option<Guarded>,
 }
@@ -46,6 +48,7 @@ impl Connection {
             sending: Sending::default(),
             receiving: Receiving::default(),
             wants: false,
+            ring: 0,
             stays: None,
         }
     }
@@ -184,14 +187,14 @@ impl Connection {
         self.messages.say(presence);
         self.receiving.withdraw(&self.messages);
         self.notify_all();
-        let ring = self.is_worth_keeping(presence).then_some(self.messages);
-        self.doorbell.leave(self.index, endpoint, ring);
+        let is_kept = self.ring != 0 && self.is_worth_keeping(presence);
+        let kept = is_kept.then_some((self.ring, self.messages));
+        self.doorbell.leave(self.index, endpoint, kept);
     }
 
     /// Returns true if the next connection to the peer's process may use the message ring of one
     /// that has ended in order: either side has closed it, and the other one may have found that
-    /// out. A peer that has never joined may have another one in mind by the same index. What a
-    /// connection has carried stays in memory: little is kept.
+    /// out. What a connection has carried stays in memory: little is kept.
     fn is_worth_keeping(&self, presence: Presence) -> bool {
         let carried = self.sending.produced() + self.receiving.consumed();
         let is_in_order = match self.messages.peer() {

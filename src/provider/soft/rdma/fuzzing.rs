@@ -63,21 +63,20 @@ impl Payloads {
         let info = EndpointInfo {
             queue: 1.into(),
             receives: 64.into(),
-            permissions: ((Access::RDMA_READ | Access::RDMA_WRITE).bits() as u16).into(),
-            kept: 0.into(),
+            permissions: (Access::RDMA_READ | Access::RDMA_WRITE).bits().into(),
         };
-        let kept = 64.into();
         let request = ConnectRequest {
-            info: EndpointInfo { kept, ..info },
+            info,
             slot: 1.into(),
             generation: 2.into(),
             proof: [3; 16],
             doorbell: 4.into(),
+            ring: 64.into(),
         };
         let reply = ConnectReply {
             doorbell: 5.into(),
             index: 6.into(),
-            kept: 1.into(),
+            ring: 1.into(),
         };
         let event = EventReply {
             number: 1.into(),

@@ -1,6 +1,6 @@
 //! What endpoints send to each other to connect: in a ticket, in a request, and in a reply.
 
-use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::super::fabric::{self, Id, Payload, fields_of};
@@ -29,10 +29,7 @@ pub(super) struct EndpointInfo {
     /// The number of its receives: a power of two.
     pub(super) receives: U32,
     /// The access that it grants its peer, as the bits of an [`Access`].
-    pub(super) permissions: U16,
-    /// In a request, 1 more than the index of the message ring that the client has kept, and would
-    /// use again; 0 if there is none, and in a ticket.
-    pub(super) kept: U16,
+    pub(super) permissions: U32,
 }
 
 /// A client's request: its description, its identity by its own ticket, and the doorbell page that
@@ -45,7 +42,10 @@ pub(super) struct ConnectRequest {
     pub(super) generation: U32,
     pub(super) proof: Id,
     /// The number of the latest doorbell page between the two queues; 0 if there is none.
-    pub(super) doorbell: U64,
+    pub(super) doorbell: U32,
+    /// The number of the message ring of that page that the client has kept, and would use again; 0
+    /// if there is none.
+    pub(super) ring: U32,
 }
 
 /// The server's reply.
@@ -56,8 +56,9 @@ pub(super) struct ConnectReply {
     pub(super) doorbell: U64,
     /// The index of the message ring in the page.
     pub(super) index: U32,
-    /// 1 if this is the ring that the client has kept: no descriptors come. Otherwise 0.
-    pub(super) kept: U32,
+    /// The number of the message ring. If it is the one of the request no descriptors come;
+    /// otherwise it is new.
+    pub(super) ring: U32,
 }
 
 /// Returns a proof that an endpoint knows the key of a ticket. It does not reveal the key.
@@ -70,12 +71,7 @@ impl EndpointInfo {
     /// has.
     fn permissions(&self) -> Option<Access> {
         let rdma = Access::RDMA_READ | Access::RDMA_WRITE | Access::RDMA_ATOMIC;
-        Access::from_bits(self.permissions.get().into()).filter(|access| rdma.contains(*access))
-    }
-
-    /// Returns the index of the message ring that the client has kept.
-    pub(super) fn kept(&self) -> Option<u32> {
-        u32::from(self.kept.get()).checked_sub(1)
+        Access::from_bits(self.permissions.get()).filter(|access| rdma.contains(*access))
     }
 
     fn is_right(&self) -> bool {
@@ -84,7 +80,6 @@ impl EndpointInfo {
             && receives.is_power_of_two()
             && receives <= MAX_RECEIVES
             && self.permissions().is_some()
-            && u32::from(self.kept.get()) <= RINGS
     }
 
     /// Returns `None` if the payload is no valid description of an endpoint.
@@ -120,8 +115,6 @@ impl ConnectRequest {
 impl ConnectReply {
     /// Returns `None` if the payload is no valid reply.
     pub(super) fn parse(payload: &Payload) -> Option<ConnectReply> {
-        let right =
-            |it: &ConnectReply| it.doorbell != 0 && it.index.get() < RINGS && it.kept.get() <= 1;
-        fields_of(payload).filter(right)
+        fields_of(payload).filter(|it: &ConnectReply| it.doorbell != 0 && it.index.get() < RINGS)
     }
 }

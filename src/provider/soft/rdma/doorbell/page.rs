@@ -229,27 +229,28 @@ impl DoorbellPage {
 
     /// For the host: returns the index of a new message ring for this endpoint, and `None` if the
     /// page is full.
-    pub(in super::super) fn admit(&self, endpoint: u32) -> Option<u32> {
+    pub(in super::super) fn admit(&self, endpoint: u32) -> Option<(u32, u32)> {
         // What goes is dropped without the lock.
-        let (index, _oldest) = self.lock().admit(endpoint)?;
+        let (index, number, _oldest) = self.lock().admit(endpoint)?;
         self.rings.fetch_add(1, Ordering::Relaxed);
-        Some(index)
+        Some((index, number))
     }
 
-    /// For the host: lets this endpoint use a message ring that was kept, if it has this index and
-    /// shape.
+    /// For the host: lets this endpoint use a message ring that was kept, if there is one of this
+    /// number and shape. Returns its index as well.
     pub(in super::super) fn admit_again(
         &self,
         endpoint: u32,
-        index: u32,
+        number: u32,
         shape: Shape,
-    ) -> Option<MessageRing> {
-        let ring = self.lock().admit_again(endpoint, index, shape)?;
+    ) -> Option<(u32, MessageRing)> {
+        let admitted = self.lock().admit_again(endpoint, number, shape)?;
         self.rings.fetch_add(1, Ordering::Relaxed);
-        Some(ring)
+        Some(admitted)
     }
 
-    /// For the guest: takes a message ring of this shape that was kept, to be offered to the host.
+    /// For the guest: takes a message ring of this shape that was kept, to be offered to the host
+    /// by its number.
     pub(in super::super) fn offer(&self, shape: Shape) -> Option<(u32, MessageRing)> {
         self.lock().offer(shape)
     }
@@ -257,8 +258,7 @@ impl DoorbellPage {
     /// For the guest: notes the message ring that the host gave this endpoint. The caller has
     /// checked that `index` is below [`RINGS`].
     pub(in super::super) fn join(&self, index: u32, endpoint: u32) {
-        // What goes is dropped without the lock.
-        let (before, _stale) = self.lock().join(index, endpoint);
+        let before = self.lock().join(index, endpoint);
         self.rings.fetch_add(1, Ordering::Relaxed);
         // The host has closed the message ring of the endpoint that had this index before. The hint
         // that said so may now reach the new endpoint only.
@@ -267,15 +267,14 @@ impl DoorbellPage {
         }
     }
 
-    /// Notes that this end has closed a message ring, and keeps it if the next connection may use
-    /// it.
+    /// Notes that this end has closed a message ring, and keeps it by its number if the next
+    /// connection may use it.
     pub(in super::super) fn leave(
         &self,
         index: u32,
         endpoint: u32,
-        kept: Option<Arc<MessageRing>>,
+        kept: Option<(u32, Arc<MessageRing>)>,
     ) {
-        let kept = kept.filter(|_| self.process.is_some());
         let oldest = self.lock().leave(index, endpoint, kept, self.side);
         // Without the lock.
         drop(oldest);
