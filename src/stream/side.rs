@@ -282,7 +282,9 @@ impl Exchange {
         let peer = self.socket.peer();
         let text = match error.kind() {
             io::ErrorKind::UnexpectedEof if self.op == CONNECT => {
-                format!("{peer} has hung up: it is no RdmaListener, or has dropped its Incoming")
+                format!(
+                    "{peer} has hung up: it is no RdmaListener, has dropped its Incoming, or its process has ended"
+                )
             }
             io::ErrorKind::InvalidData if self.op == CONNECT => {
                 format!("{peer} speaks another protocol: name the address of an RdmaListener")
