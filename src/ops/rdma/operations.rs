@@ -278,6 +278,8 @@ impl Rdma {
     ///
     /// [`send_all`](futures::SinkExt::send_all) feeds a stream of messages, and flushes at its end.
     ///
+    /// Its messages have no immediates: [`Rdma::send_imm`] sends those.
+    ///
     /// ```
     /// use futures::SinkExt;
     /// # use tokio_doca::{Buf, Rdma, error::JobError};

@@ -781,3 +781,35 @@ fn a_blob_of_an_rdma_that_has_gone_is_not_taken_for_its_successors_own() {
         assert!(gone.contains(&error.kind()), "{error}");
     }
 }
+
+/// Another Rdma of the same WorkQ has come and gone before the one that this one connects to: the
+/// end of the first wakes nobody in place of the second.
+#[tokio::test]
+async fn a_peer_that_replaces_a_visitor_wakes_who_sleeps() {
+    if needs_soft("an adapter connects nobody before both sides have asked for it") {
+        return;
+    }
+    let device = under_test(true);
+    let [here, there] = [(); 2].map(|()| WorkQ::builder().build().unwrap());
+    let rdma = |workq: &WorkQ| Rdma::builder(&device).attach(workq).unwrap();
+    // The two WorkQs share a doorbell page for as long as these are connected.
+    let (one, other) = (rdma(&here), rdma(&there));
+    let (first, second) = (one.export().unwrap(), other.export().unwrap());
+    one.connect(&second).await.unwrap();
+    other.connect(&first).await.unwrap();
+
+    let sleeper = rdma(&there);
+    let blob = sleeper.export().unwrap();
+    let visitor = rdma(&here);
+    visitor.connect(&blob).await.unwrap();
+    drop(visitor);
+    let peer = rdma(&here);
+    peer.connect(&blob).await.unwrap();
+    sleeper.connect(&peer.export().unwrap()).await.unwrap();
+    for number in 0..5 {
+        let both = async { tokio::join!(sleeper.recv(()), peer.send_imm((), number)) };
+        let (received, sent) = within(both).await;
+        assert_eq!(received.unwrap().immediate, Some(number));
+        sent.unwrap();
+    }
+}

@@ -245,24 +245,25 @@ impl Shared {
             );
         };
         let (number, index) = (reply.doorbell.get(), reply.index.get());
-        let messages = match offered {
-            // One of another page may have the same number.
-            Some((kept, ring)) if (page, kept) == (number, reply.ring.get()) => ring,
-            _ => self.map_ring(ticket, &granted, shape)?,
-        };
+        let ring = reply.ring.get();
         let is_its = |doorbell: &Arc<DoorbellPage>| doorbell.is_of(&granted.process);
         let known = known
             .filter(|(known, doorbell)| *known == number && is_its(doorbell))
-            .map(|(_, doorbell)| doorbell)
-            .or_else(|| self.find_page(queue, number, &granted.process, Side::Guest));
+            .map(|(_, doorbell)| doorbell);
+        let messages = match offered {
+            // One of another page, or of another process's, may have the same number.
+            Some((kept, messages)) if known.is_some() && kept == ring => messages,
+            _ => self.map_ring(ticket, &granted, shape)?,
+        };
+        let known = known.or_else(|| self.find_page(queue, number, &granted.process, Side::Guest));
         let (doorbell, stays) = self.joined_page(ticket, granted, known)?;
-        doorbell.join(index, self.number);
+        doorbell.join((index, ring), self.number);
         self.ports
             .reaper()
             .doorbells
             .keep(queue, number, &doorbell, None);
-        let mut connection = Connection::new(messages, doorbell, index, peer);
-        (connection.ring, connection.stays) = (reply.ring.get(), stays);
+        let mut connection = Connection::new(messages, doorbell, (index, ring), peer);
+        connection.stays = stays;
         let mut inner = self.inner();
         if let Err(error) = Self::check_init(&inner, &own) {
             connection.leave(Presence::Closed, self.number);
@@ -376,8 +377,8 @@ impl Service for Shared {
             .reaper()
             .doorbells
             .keep(queue, number, &doorbell, None);
-        let mut connection = Connection::new(offered.ring, Arc::clone(&doorbell), index, visitor);
-        connection.ring = ring;
+        let place = (index, ring);
+        let connection = Connection::new(offered.ring, Arc::clone(&doorbell), place, visitor);
         self.admit(visitor, connection)?;
         // If the client has the page already, the message ring's descriptor is sent instead of the
         // page's.

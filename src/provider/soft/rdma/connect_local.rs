@@ -97,13 +97,13 @@ impl Shared {
         let (_memfd, mapping) = Arena::create(len)?;
         let memory = memory(mapping, len);
         let (number, here, there) = self.own_doorbells(other, peer.instance)?;
-        let Some((index, _)) = here.admit(self.number) else {
+        let Some(place) = here.admit(self.number) else {
             return fail(
                 ErrorKind::Full,
                 "as many Rdmas of the two WorkQs are connected as can be",
             );
         };
-        there.join(index, other.number);
+        there.join(place, other.number);
         let to = (peer.instance, other.ports.number);
         let from = (peer.instance, self.ports.number);
         self.ports
@@ -117,7 +117,7 @@ impl Shared {
             .keep(from, number, &there, None);
         let end = |side, doorbell, peer| {
             let messages = MessageRing::new(Arc::clone(&memory), shape, side);
-            Connection::new(messages, doorbell, index, peer)
+            Connection::new(messages, doorbell, place, peer)
         };
         let first = end(Side::Host, here, peer);
         Ok((first, end(Side::Guest, there, own)))

@@ -20,15 +20,14 @@ const SMALL: usize = 2 << 20;
 pub(super) struct Connection {
     pub(super) messages: Arc<MessageRing>,
     pub(super) doorbell: Arc<DoorbellPage>,
-    /// The index of the message ring in the doorbell page.
+    /// The index of the message ring in the doorbell page, and its number there.
     pub(super) index: u32,
+    pub(super) number: u32,
     pub(super) peer: Identity,
     pub(super) sending: Sending,
     pub(super) receiving: Receiving,
     /// The first job waits for the peer, and the peer can see that.
     pub(super) wants: bool,
-    /// The number of the message ring, and 0 if no other connection can use it.
-    pub(super) ring: u32,
     /// The connection to the server, if one of the two processes can watch the other only by it.
     pub(super) stays: Option<Guarded>,
 }
@@ -37,18 +36,18 @@ impl Connection {
     pub(super) fn new(
         messages: MessageRing,
         doorbell: Arc<DoorbellPage>,
-        index: u32,
+        (index, number): (u32, u32),
         peer: Identity,
     ) -> Connection {
         Connection {
             messages: Arc::new(messages),
             doorbell,
             index,
+            number,
             peer,
             sending: Sending::default(),
             receiving: Receiving::default(),
             wants: false,
-            ring: 0,
             stays: None,
         }
     }
@@ -187,9 +186,9 @@ impl Connection {
         self.messages.say(presence);
         self.receiving.withdraw(&self.messages);
         self.notify_all();
-        let is_kept = self.ring != 0 && self.is_worth_keeping(presence);
-        let kept = is_kept.then_some((self.ring, self.messages));
-        self.doorbell.leave(self.index, endpoint, kept);
+        let kept = self.is_worth_keeping(presence).then_some(self.messages);
+        self.doorbell
+            .leave((self.index, self.number), endpoint, kept);
     }
 
     /// Returns true if the next connection to the peer's process may use the message ring of one

@@ -15,7 +15,8 @@ const KEPT: usize = 8;
 /// The endpoint of this side's queue for each message ring.
 #[derive(Default)]
 pub(super) struct Members {
-    endpoints: Vec<Option<u32>>,
+    /// By index, the endpoint, and the number of its message ring.
+    endpoints: Vec<Option<(u32, u32)>>,
     /// For the host: the indices without a message ring, and the number of the latest one.
     free: Vec<u32>,
     latest: u32,
@@ -53,9 +54,9 @@ impl Members {
                 (oldest.index, Some(oldest.ring))
             }
         };
-        self.endpoints[index as usize] = Some(endpoint);
         let number = self.latest.checked_add(1).unwrap_or(0);
         self.latest = self.latest.max(number);
+        self.endpoints[index as usize] = Some((endpoint, number));
         Some((index, number, oldest))
     }
 
@@ -67,7 +68,7 @@ impl Members {
     ) -> Option<(u32, MessageRing)> {
         let Kept { index, ring, .. } =
             self.take_kept(|kept| kept.number == number && has(&kept.ring, shape))?;
-        self.endpoints[index as usize] = Some(endpoint);
+        self.endpoints[index as usize] = Some((endpoint, number));
         Some((index, Arc::into_inner(ring)?))
     }
 
@@ -77,27 +78,40 @@ impl Members {
         Some((kept.number, Arc::into_inner(kept.ring)?))
     }
 
-    /// Returns the endpoint that had the index before.
-    pub(super) fn join(&mut self, index: u32, endpoint: u32) -> Option<u32> {
+    /// Notes the endpoint, unless the host has given the index to a newer message ring since.
+    /// Returns the endpoint that does not have the index any more.
+    pub(super) fn join(&mut self, index: u32, endpoint: u32, number: u32) -> Option<u32> {
         let len = self.endpoints.len().max(index as usize + 1);
         self.endpoints.resize(len, None);
-        self.endpoints[index as usize].replace(endpoint)
+        let its = &mut self.endpoints[index as usize];
+        // No number comes after all numbers.
+        if its.is_some_and(|(_, newer)| newer > number && number != 0) {
+            return Some(endpoint);
+        }
+        its.replace((endpoint, number)).map(|(before, _)| before)
     }
 
-    /// Returns the message ring that is not kept any longer.
+    /// Removes the endpoint that has a message ring of this index and number. Returns the message
+    /// ring that is not kept any longer.
     pub(super) fn leave(
         &mut self,
-        index: u32,
+        (index, number): (u32, u32),
         endpoint: u32,
-        kept: Option<(u32, Arc<MessageRing>)>,
+        kept: Option<Arc<MessageRing>>,
         side: Side,
     ) -> Option<Arc<MessageRing>> {
-        let had = self.endpoints[index as usize].take_if(|its| *its == endpoint);
+        let had = self.endpoints[index as usize].take_if(|its| *its == (endpoint, number));
         if had.is_none() {
-            return kept.map(|(_, ring)| ring);
+            return kept;
         }
+        // Without a number the peer could not mean it.
+        let (kept, dropped) = if number == 0 {
+            (None, kept)
+        } else {
+            (kept, None)
+        };
         let is_kept = kept.is_some();
-        self.kept.extend(kept.map(|(number, ring)| Kept {
+        self.kept.extend(kept.map(|ring| Kept {
             index,
             number,
             ring,
@@ -110,20 +124,22 @@ impl Members {
             self.free.extend((!is_kept).then_some(index));
             self.free.extend(oldest.as_ref().map(|kept| kept.index));
         }
-        oldest.map(|kept| kept.ring)
+        oldest.map(|kept| kept.ring).or(dropped)
     }
 
     pub(super) fn endpoints(&self) -> Vec<Option<u32>> {
-        self.endpoints.clone()
+        let number = |its: &Option<(u32, u32)>| its.map(|(endpoint, _)| endpoint);
+        self.endpoints.iter().map(number).collect()
     }
 
     pub(super) fn endpoint(&self, index: u32) -> Option<u32> {
-        self.endpoints.get(index as usize).copied().flatten()
+        let (endpoint, _) = (*self.endpoints.get(index as usize)?)?;
+        Some(endpoint)
     }
 
-    /// Takes the first message ring of which `is` is true.
+    /// Takes the latest message ring of which `is` is true: the peer keeps that one longest.
     fn take_kept(&mut self, is: impl Fn(&Kept) -> bool) -> Option<Kept> {
-        let at = self.kept.iter().position(is)?;
+        let at = self.kept.iter().rposition(is)?;
         self.kept.remove(at)
     }
 }
@@ -154,12 +170,12 @@ mod tests {
         let (mut host, mut guest) = (Members::default(), Members::default());
         let mut connect = |host: &mut Members, endpoint| {
             let (index, number, _) = host.admit(endpoint).unwrap();
-            guest.join(index, endpoint);
+            guest.join(index, endpoint, number);
             (index, number)
         };
         let (index, first) = connect(&mut host, 1);
-        host.leave(index, 1, Some((first, ring(Side::Host))), Side::Host);
-        guest.leave(index, 1, Some((first, ring(Side::Guest))), Side::Guest);
+        host.leave((index, first), 1, Some(ring(Side::Host)), Side::Host);
+        guest.leave((index, first), 1, Some(ring(Side::Guest)), Side::Guest);
         let (offered, _ring) = guest.offer(SHAPE).unwrap();
         assert_eq!(offered, first);
         // The host keeps eight others, and drops the first one.
@@ -167,13 +183,31 @@ mod tests {
             .map(|at| (at, host.admit(at).unwrap()))
             .collect();
         for (at, (index, number, _)) in others {
-            host.leave(index, at, Some((number, ring(Side::Host))), Side::Host);
+            host.leave((index, number), at, Some(ring(Side::Host)), Side::Host);
         }
         let (again, second, _) = host.admit(2).unwrap();
         assert_eq!(again, index);
-        host.leave(again, 2, Some((second, ring(Side::Host))), Side::Host);
+        host.leave((again, second), 2, Some(ring(Side::Host)), Side::Host);
         assert!(host.admit_again(3, offered, SHAPE).is_none());
         assert_eq!(host.admit_again(3, second, SHAPE).unwrap().0, index);
+    }
+
+    /// A guest learns of its first connection after that of the next one at the same index.
+    #[test]
+    fn who_joins_late_takes_no_index_from_a_newer_endpoint() {
+        let (mut host, mut guest) = (Members::default(), Members::default());
+        let (index, first, _) = host.admit(1).unwrap();
+        host.leave((index, first), 1, None, Side::Host);
+        let (again, second, _) = host.admit(1).unwrap();
+        assert_eq!(again, index);
+        assert_eq!(guest.join(index, 7, second), None);
+        assert_eq!(guest.join(index, 8, first), Some(8));
+        // Nor does the end of another connection of the same endpoint.
+        guest.leave((index, first), 8, None, Side::Guest);
+        guest.leave((index, first), 7, None, Side::Guest);
+        assert_eq!(guest.endpoint(index), Some(7));
+        guest.leave((index, second), 7, None, Side::Guest);
+        assert_eq!(guest.endpoint(index), None);
     }
 
     #[test]

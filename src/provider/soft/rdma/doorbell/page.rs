@@ -257,25 +257,26 @@ impl DoorbellPage {
 
     /// For the guest: notes the message ring that the host gave this endpoint. The caller has
     /// checked that `index` is below [`RINGS`].
-    pub(in super::super) fn join(&self, index: u32, endpoint: u32) {
-        let before = self.lock().join(index, endpoint);
+    pub(in super::super) fn join(&self, (index, number): (u32, u32), endpoint: u32) {
+        let before = self.lock().join(index, endpoint, number);
         self.rings.fetch_add(1, Ordering::Relaxed);
         // The host has closed the message ring of the endpoint that had this index before. The hint
-        // that said so may now reach the new endpoint only.
+        // that said so may now reach the newer endpoint only.
         if let (Some(before), Some(owner)) = (before, self.owner.upgrade()) {
             owner.mark_ready(before);
         }
     }
 
-    /// Notes that this end has closed a message ring, and keeps it by its number if the next
-    /// connection may use it.
+    /// Notes that this end has closed the message ring of this index and number, and keeps it if
+    /// the next connection to the other process may use it.
     pub(in super::super) fn leave(
         &self,
-        index: u32,
+        place: (u32, u32),
         endpoint: u32,
-        kept: Option<(u32, Arc<MessageRing>)>,
+        kept: Option<Arc<MessageRing>>,
     ) {
-        let oldest = self.lock().leave(index, endpoint, kept, self.side);
+        let kept = kept.filter(|_| self.process.is_some());
+        let oldest = self.lock().leave(place, endpoint, kept, self.side);
         // Without the lock.
         drop(oldest);
         if self.rings.fetch_sub(1, Ordering::Relaxed) == 1

@@ -70,12 +70,12 @@ fn ends() -> [End; 2] {
         let (page, owner) = (Arc::clone(&page), Weak::<Ports>::new());
         let doorbell = DoorbellPage::new(own as u64, page, side, bell, None, owner);
         let doorbell = Arc::new(doorbell);
-        doorbell.join(0, 7);
+        doorbell.join((0, 1), 7);
         let mut pages = pages[own].take().unwrap();
         pages.keep(([0; 16], 1), 1, &doorbell, None);
         let messages = MessageRing::new(Arc::clone(&memory), shape, side);
         End {
-            connection: Connection::new(messages, doorbell, 0, peer),
+            connection: Connection::new(messages, doorbell, (0, 1), peer),
             signal: Arc::clone(&signals[own]),
             pages,
         }
