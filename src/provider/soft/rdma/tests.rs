@@ -17,7 +17,7 @@ use super::messages::{
 use crate::device::{Segment, Segments};
 use crate::sync::atomic::Ordering;
 
-fn messages(shape: Shape) -> (MessageRing, MessageRing, Arc<Memory>) {
+pub(super) fn messages(shape: Shape) -> (MessageRing, MessageRing, Arc<Memory>) {
     let len = shape.len().unwrap();
     let (_memfd, mapping) = Arena::create(len).unwrap();
     // SAFETY: only the two ends of a message ring, and a hostile peer, reach the memory, by

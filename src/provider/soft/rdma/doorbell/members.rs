@@ -80,7 +80,7 @@ impl Members {
 
     /// Notes the endpoint, unless the host has given the index to a newer message ring since.
     /// Returns the endpoint that does not have the index any more.
-    pub(super) fn join(&mut self, index: u32, endpoint: u32, number: u32) -> Option<u32> {
+    pub(super) fn join(&mut self, (index, number): (u32, u32), endpoint: u32) -> Option<u32> {
         let len = self.endpoints.len().max(index as usize + 1);
         self.endpoints.resize(len, None);
         let its = &mut self.endpoints[index as usize];
@@ -148,19 +148,18 @@ impl Members {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::super::super::messages::Memory;
+    use super::super::super::tests::messages;
     use super::*;
 
     const SHAPE: Shape = Shape { host: 4, guest: 4 };
 
     /// Returns one end of a message ring.
-    #[expect(unsafe_code, reason = "makes memory for it")]
     fn ring(side: Side) -> Arc<MessageRing> {
-        let len = SHAPE.len().unwrap();
-        let (_, mapping) = crate::provider::soft::fabric::Arena::create(len).unwrap();
-        // SAFETY: nothing else reaches the memory.
-        let memory = Arc::new(unsafe { Memory::new(mapping, len) });
-        Arc::new(MessageRing::new(memory, SHAPE, side))
+        let (host, guest, _) = messages(SHAPE);
+        Arc::new(match side {
+            Side::Host => host,
+            Side::Guest => guest,
+        })
     }
 
     /// A guest has offered a message ring. Before the host gets the request, another connection has
@@ -170,7 +169,7 @@ mod tests {
         let (mut host, mut guest) = (Members::default(), Members::default());
         let mut connect = |host: &mut Members, endpoint| {
             let (index, number, _) = host.admit(endpoint).unwrap();
-            guest.join(index, endpoint, number);
+            guest.join((index, number), endpoint);
             (index, number)
         };
         let (index, first) = connect(&mut host, 1);
@@ -200,8 +199,8 @@ mod tests {
         host.leave((index, first), 1, None, Side::Host);
         let (again, second, _) = host.admit(1).unwrap();
         assert_eq!(again, index);
-        assert_eq!(guest.join(index, 7, second), None);
-        assert_eq!(guest.join(index, 8, first), Some(8));
+        assert_eq!(guest.join((index, second), 7), None);
+        assert_eq!(guest.join((index, first), 8), Some(8));
         // Nor does the end of another connection of the same endpoint.
         guest.leave((index, first), 8, None, Side::Guest);
         guest.leave((index, first), 7, None, Side::Guest);

@@ -256,9 +256,9 @@ impl DoorbellPage {
     }
 
     /// For the guest: notes the message ring that the host gave this endpoint. The caller has
-    /// checked that `index` is below [`RINGS`].
-    pub(in super::super) fn join(&self, (index, number): (u32, u32), endpoint: u32) {
-        let before = self.lock().join(index, endpoint, number);
+    /// checked that the index is below [`RINGS`].
+    pub(in super::super) fn join(&self, place: (u32, u32), endpoint: u32) {
+        let before = self.lock().join(place, endpoint);
         self.rings.fetch_add(1, Ordering::Relaxed);
         // The host has closed the message ring of the endpoint that had this index before. The hint
         // that said so may now reach the newer endpoint only.
