@@ -1,13 +1,13 @@
 //! System calls that the kernel refuses, as in a sandbox or before a later version.
 
-/// From now on a system call fails with `errno` if its third argument is `third`, for this thread
-/// and those that it starts.
+/// From now on a system call fails with `errno` if its argument of this index has this value, for
+/// this thread and those that it starts.
 #[expect(unsafe_code, reason = "system calls that nix does not wrap")]
-pub(crate) fn refuse(call: libc::c_long, third: u32, errno: i32) {
+pub(crate) fn refuse(call: libc::c_long, (index, value): (u32, u32), errno: i32) {
     use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
-    /// In `seccomp_data`: the number of the call, and the lower half of its third argument.
+    /// In `seccomp_data`: the number of the call, and the lower half of the first argument.
     const CALL: u32 = 0;
-    const THIRD: u32 = 32 + if cfg!(target_endian = "big") { 4 } else { 0 };
+    const FIRST: u32 = 16 + if cfg!(target_endian = "big") { 4 } else { 0 };
     let step = |code: u32, k: u32, jf: u8| libc::sock_filter {
         code: code as u16,
         jt: 0,
@@ -17,8 +17,8 @@ pub(crate) fn refuse(call: libc::c_long, third: u32, errno: i32) {
     let mut steps = [
         step(BPF_LD | BPF_W | BPF_ABS, CALL, 0),
         step(BPF_JMP | BPF_JEQ | BPF_K, call as u32, 3),
-        step(BPF_LD | BPF_W | BPF_ABS, THIRD, 0),
-        step(BPF_JMP | BPF_JEQ | BPF_K, third, 1),
+        step(BPF_LD | BPF_W | BPF_ABS, FIRST + 8 * index, 0),
+        step(BPF_JMP | BPF_JEQ | BPF_K, value, 1),
         step(BPF_RET | BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32, 0),
         step(BPF_RET | BPF_K, libc::SECCOMP_RET_ALLOW, 0),
     ];

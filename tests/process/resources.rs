@@ -293,7 +293,7 @@ fn advice_that_the_kernel_refuses_is_named() {
     ] {
         let refused = std::thread::spawn(move || {
             let device = Device::open_default().unwrap();
-            refuse(libc::SYS_madvise, advice as u32, libc::EACCES);
+            refuse(libc::SYS_madvise, (2, advice as u32), libc::EACCES);
             let builder = Mmap::builder().device(&device);
             let builder = builder.huge_pages(HugePages::Transparent);
             let text = builder.alloc(1 << 20).unwrap_err().to_string();

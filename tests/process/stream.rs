@@ -11,11 +11,13 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use support::device::{needs_soft, under_test};
 use support::peer::{Peer, hear, role, say};
 use support::stream::{Net, bytes, offer, small};
-use support::{test_name, *};
+use support::{programs, test_name, *};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_doca::stream::{RdmaConnector, RdmaListener, RdmaStream, StreamOptions};
 use tokio_doca::{Mode, WorkQ};
+
+use crate::refused::refuse;
 
 const LEN: usize = 700;
 
@@ -222,6 +224,78 @@ fn a_peer_that_lacks_descriptors_names_them_and_not_memory() {
             assert!(text.contains("Too many open files"), "{text}");
         }
     });
+}
+
+/// The kernel gives no pidfd of another process, as before Linux 6.5 and in a namespace of
+/// processes that does not see the other.
+fn sees_no_process() {
+    refuse(libc::SYS_getsockopt, (2, 77), libc::ENOPROTOOPT);
+    refuse(libc::SYS_pidfd_open, (1, 0), libc::EPERM);
+}
+
+/// Connects again and again while its earlier streams are open, and uses all of them.
+async fn keeps(addr: SocketAddr) {
+    let (device, workq) = (under_test(false), WorkQ::builder().build().unwrap());
+    let connector = small().connector(&device, &workq).unwrap();
+    let mut kept = Vec::new();
+    for number in 0..4 {
+        let connect = connector.connect(addr);
+        kept.push(in_time("a connection", connect).await.unwrap());
+        for stream in &mut kept {
+            let asked = async {
+                stream.write_u32(number).await?;
+                stream.read_u32().await
+            };
+            assert_eq!(in_time("an answer", asked).await.unwrap(), number);
+        }
+    }
+}
+
+/// Answers each number of each peer.
+async fn repeats(listener: RdmaListener) {
+    loop {
+        let incoming = listener.accept().await.unwrap();
+        tokio::spawn(async move {
+            let mut stream = incoming.accept(b"").await.unwrap();
+            while let Ok(number) = stream.read_u32().await {
+                stream.write_u32(number).await.unwrap();
+            }
+        });
+    }
+}
+
+#[test]
+fn processes_that_do_not_see_each_other_connect_beside_an_open_stream() {
+    const BLIND: &str = "blind ";
+    if let Some(role) = role() {
+        if role.starts_with(BLIND) {
+            sees_no_process();
+        }
+        return workers().block_on(async {
+            if role.ends_with("connector") {
+                return keeps(hear().unwrap().parse().unwrap()).await;
+            }
+            let net = on_one_workq().await;
+            say(&net.addr.to_string());
+            let ended = tokio::task::spawn_blocking(hear);
+            let _ = futures::future::select(ended, Box::pin(repeats(net.listener))).await;
+        });
+    }
+    if needs_soft("adapters watch no process") || programs::is_emulated("filter system calls") {
+        return;
+    }
+    let test = test_name!(processes_that_do_not_see_each_other_connect_beside_an_open_stream);
+    for (blind_listener, blind_connector) in [(false, true), (true, false), (true, true)] {
+        let start = |blind, role: &str| {
+            let blind = if blind { BLIND } else { "" };
+            Peer::start(test, &format!("{blind}{role}"))
+        };
+        let mut listener = start(blind_listener, "listener");
+        let mut connector = start(blind_connector, "connector");
+        connector.say(&listener.hear());
+        connector.ends();
+        listener.ends();
+    }
 }
 
 /// An echo of more than a window, on one connection after the other.

@@ -23,7 +23,7 @@ pub(crate) fn both_ways(test: &str, story: impl FnOnce()) {
     if let Some(way) = role() {
         if way == "taken" {
             // As a kernel that does not know SO_PASSRIGHTS.
-            refuse(libc::SYS_setsockopt, 83, libc::ENOPROTOOPT);
+            refuse(libc::SYS_setsockopt, (2, 83), libc::ENOPROTOOPT);
         }
         return story();
     }

@@ -46,8 +46,8 @@ pub(in super::super) struct Client<'a> {
     /// True if one more connection may stay.
     pub(super) has_room: bool,
     /// True if this connection has to stay, because one of the two processes can watch the other
-    /// only by it.
-    pub(super) stays: Cell<bool>,
+    /// only by it. If the client is the one, it is true from the start.
+    pub(in super::super) stays: Cell<bool>,
 }
 
 impl Client<'_> {

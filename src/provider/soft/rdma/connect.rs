@@ -256,14 +256,19 @@ impl Shared {
             _ => self.map_ring(ticket, &granted, shape)?,
         };
         let known = known.or_else(|| self.find_page(queue, number, &granted.process, Side::Guest));
-        let (doorbell, stays) = self.joined_page(ticket, granted, known)?;
+        let doorbell = match known {
+            Some(doorbell) => {
+                granted.process.keep_line(granted.line);
+                doorbell
+            }
+            None => self.join_page(ticket, granted)?,
+        };
         doorbell.join((index, ring), self.number);
         self.ports
             .reaper()
             .doorbells
             .keep(queue, number, &doorbell, None);
-        let mut connection = Connection::new(messages, doorbell, (index, ring), peer);
-        connection.stays = stays;
+        let connection = Connection::new(messages, doorbell, (index, ring), peer);
         let mut inner = self.inner();
         if let Err(error) = Self::check_init(&inner, &own) {
             connection.leave(Presence::Closed, self.number);
@@ -364,13 +369,20 @@ impl Service for Shared {
         if expected.is_some_and(|expected| expected != visitor) {
             return Err(Refusal::UNEXPECTED);
         }
+        // A client that cannot watch this process otherwise finds none of its pages again: to it,
+        // each connection leads to another process.
+        let known = if client.stays.get() {
+            0
+        } else {
+            request.doorbell.get()
+        };
         let process = client.process()?;
         let queue = (client.instance, request.info.queue.get());
         let Offer {
             number,
             doorbell,
             fresh,
-        } = self.offer_page(process, queue, request.doorbell.get().into())?;
+        } = self.offer_page(process, queue, known.into())?;
         let offered = self.offer_ring(&doorbell, request.ring.get(), shape)?;
         let (index, ring) = (offered.index, offered.number);
         self.ports

@@ -46,26 +46,8 @@ impl Shared {
         reaper.doorbells.find(queue, number, process, side)
     }
 
-    /// Returns the page of a connection that was granted: the known one, or the one that the server
-    /// has made. With it comes the connection to the server, if it has to stay.
-    pub(super) fn joined_page(
-        &self,
-        ticket: &Ticket,
-        granted: Granted,
-        known: Option<Arc<DoorbellPage>>,
-    ) -> Result<(Arc<DoorbellPage>, Option<Guarded>)> {
-        Ok(match known {
-            Some(doorbell) if granted.stays => (doorbell, Some(granted.line.into_socket())),
-            Some(doorbell) => {
-                granted.process.keep_line(granted.line);
-                (doorbell, None)
-            }
-            None => (self.join_page(ticket, granted)?, None),
-        })
-    }
-
     /// Joins, as the client, a doorbell page that the server has made.
-    fn join_page(&self, ticket: &Ticket, granted: Granted) -> Result<Arc<DoorbellPage>> {
+    pub(super) fn join_page(&self, ticket: &Ticket, granted: Granted) -> Result<Arc<DoorbellPage>> {
         let [page, _] = granted.both(ticket)?;
         let mapping = Arena::received(page, PAGE)?;
         let socket = granted.line.into_socket();

@@ -9,7 +9,6 @@ use super::payload::Identity;
 use super::remote::{self, Step};
 use crate::device::{RdmaJob, Segments, Verb};
 use crate::error::{JobError, Reason};
-use crate::process::Guarded;
 use crate::sync::atomic::{Ordering, fence};
 
 /// The most bytes that a connection has carried by its streams, whose message ring is kept.
@@ -28,8 +27,6 @@ pub(super) struct Connection {
     pub(super) receiving: Receiving,
     /// The first job waits for the peer, and the peer can see that.
     pub(super) wants: bool,
-    /// The connection to the server, if one of the two processes can watch the other only by it.
-    pub(super) stays: Option<Guarded>,
 }
 
 impl Connection {
@@ -48,7 +45,6 @@ impl Connection {
             sending: Sending::default(),
             receiving: Receiving::default(),
             wants: false,
-            stays: None,
         }
     }
 
