@@ -22,7 +22,7 @@ use super::outbox::Outbox;
 use super::peer::Peer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::process::{self, Guarded};
-use crate::sync::{Blocking, deadline};
+use crate::sync::{Blocking, deadline, for_peers};
 
 /// How long a client waits in line before a service.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -291,7 +291,7 @@ fn not_listening(op: &'static str, addr: impl std::fmt::Display, error: io::Erro
 async fn wait_for_backlog(op: &'static str, address: UnixAddr) -> Result<nix::Result<Guarded>> {
     let mut call = Blocking::new();
     let deadline = deadline(PATIENCE);
-    call.begin(op, move || {
+    call.begin(for_peers(), op, move || {
         Ok(process::connect(
             SockType::Stream,
             &address,

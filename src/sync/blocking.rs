@@ -1,6 +1,7 @@
 //! A call that blocks, made by a thread, which a task awaits.
 //!
-//! There are at most 64 such threads ([`THREADS`]), each of which ends when no call has waited for
+//! There are at most 64 such threads for the peers that the application names ([`for_peers`]), and
+//! 64 for those that come to it ([`for_strangers`]). Each ends when no call has waited for
 //! [`LINGER`]. A call that waits for a thread spends its own time limit on that. If no time is left
 //! when a thread is free, the call fails at once.
 
@@ -82,13 +83,15 @@ impl<T: Send + 'static> Blocking<T> {
         call(Box::new(move |result| _ = tell.send(result)));
     }
 
-    /// Begins the call as soon as a thread is free for it. A time limit begins before that.
+    /// Begins the call as soon as one of these threads is free for it. A time limit begins before
+    /// that.
     ///
     /// # Errors
     ///
     /// `OperatingSystem` if no thread can be started, and none runs.
     pub(crate) fn begin(
         &mut self,
+        threads: &'static Threads,
         op: &'static str,
         call: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<()> {
@@ -99,7 +102,8 @@ impl<T: Send + 'static> Blocking<T> {
             // panic too.
             Err(_) => drop(tell),
         };
-        elsewhere(Box::new(run))
+        threads
+            .run(Box::new(run))
             .map_err(|(error, _)| Error::os(op, "a thread could not be started", error))?;
         *self = Blocking::Begun(told);
         Ok(())
@@ -128,16 +132,17 @@ struct Queue {
     waiting: VecDeque<Run>,
 }
 
-/// The threads for calls that may wait for a peer.
-static THREADS: EachProcess<Threads> = EachProcess::new(|| Threads::new(64));
+/// The threads for calls that may wait for a peer that the application has named.
+pub(crate) fn for_peers() -> &'static Threads {
+    static PEERS: EachProcess<Threads> = EachProcess::new(|| Threads::new(64));
+    PEERS.get()
+}
 
-/// Makes a call on a thread. If the maximum number of threads runs, the call waits in the queue.
-///
-/// # Errors
-///
-/// The error of the system, with the call, if no thread can be started and none runs.
-pub(crate) fn elsewhere(run: Run) -> Result<(), (std::io::Error, Run)> {
-    THREADS.get().run(run)
+/// The threads for calls that may wait for a peer which has come to a listener, and may never
+/// answer. What the application itself asks for does not wait for them.
+pub(crate) fn for_strangers() -> &'static Threads {
+    static STRANGERS: EachProcess<Threads> = EachProcess::new(|| Threads::new(64));
+    STRANGERS.get()
 }
 
 impl Threads {
@@ -154,7 +159,11 @@ impl Threads {
         }
     }
 
-    /// Makes a call on a thread, as [`elsewhere`] does.
+    /// Makes a call on a thread. If all of them run, the call waits in the queue.
+    ///
+    /// # Errors
+    ///
+    /// The error of the system, with the call, if no thread can be started and none runs.
     pub(crate) fn run(&'static self, run: Run) -> Result<(), (std::io::Error, Run)> {
         let mut queue = lock(&self.queue);
         queue.waiting.push_back(run);
@@ -232,7 +241,7 @@ mod tests {
             gone.recv().unwrap();
             Ok(())
         };
-        call.begin("test", run).unwrap();
+        call.begin(for_peers(), "test", run).unwrap();
         let task = Arc::new(Task);
         let waker = Waker::from(Arc::clone(&task));
         assert!(
@@ -255,7 +264,7 @@ mod tests {
             gone.recv().unwrap();
             panic!("called");
         };
-        call.begin("test", run).unwrap();
+        call.begin(for_peers(), "test", run).unwrap();
         let (woken, is_woken) = mpsc::channel();
         let waker = Waker::from(Arc::new(Panics(woken)));
         let mut cx = Context::from_waker(&waker);

@@ -16,9 +16,9 @@ mod stalled;
 mod waiters;
 mod wakers;
 
-pub(crate) use blocking::{Blocking, deadline};
+pub(crate) use blocking::{Blocking, deadline, for_peers, for_strangers};
 #[cfg(feature = "verbs")]
-pub(crate) use blocking::{Run, Threads, elsewhere};
+pub(crate) use blocking::{Run, Threads};
 pub(crate) use brief::{BriefGuard, BriefMutex};
 pub(crate) use cell::UnsafeCell;
 pub(crate) use lock::{lock, try_lock};

@@ -38,8 +38,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "ops",
-        6633,
-        "46: what a device refuses is asked before; 45: a handshake that waits is in the log; receives out of range; 46: which address; 46: the log names the peer of a stream; 47: what a peer permits; 48: connections by addresses; issue 51, 2: operations that are started together; 48: a shutdown ends them in the making; 42: who accepts gives no blob to silence, and strangers do not fill the log; 51: a lone connection sends a burst by halves; 50: longer names break lines",
+        6637,
+        "42: those who come to a listener have threads of their own; 46: what a device refuses is asked before; 45: a handshake that waits is in the log; receives out of range; 46: which address; 46: the log names the peer of a stream; 47: what a peer permits; 48: connections by addresses; issue 51, 2: operations that are started together; 48: a shutdown ends them in the making; 42: who accepts gives no blob to silence, and strangers do not fill the log; 51: a lone connection sends a burst by halves; 50: longer names break lines",
     ),
     (
         "process",
@@ -53,12 +53,12 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "provider/soft",
-        10793,
+        10785,
         "45: variables that cannot be read are refused; 46: whether a peer is of the same kind; 47: the boot id is read once; 47: what a peer permits; 47: a queue looks at the pages that rang; 47: a process is asked again on the connection it answered on; 47: idle endpoints give pages of their rings back; 43: a peer that leaves breaks no rule; 50: longer names break lines; 47: message rings serve the next connection; 47: the kernel is asked for several random ids at once; 43: jobs that wait for others or never end are counted by WorkQ, as they have its slots; 52: one look takes the lock of the reaper once; 43: lost jobs of Rdmas and sync events count among those that never complete; 43: a peer names what it lacks; 50: longer names break lines; 47: message rings have numbers; 43: an endpoint keeps its index from older ones",
     ),
     (
         "provider/verbs",
-        8348,
+        8344,
         "46: which address of a port, by the networks of this host; 46: ports of adapters have names; 46: whether a peer is of the same kind; 47: what a peer permits; 48: rdma_cm; 48: memory by address and key; 48: what a reader found in rdma_cm; 48: why nobody can listen; 48: iWARP by rdma_cm; 48: what a reader found over iWARP; V13: no wake-up for nothing; issue 51, 2: lists of 32; 43: queue pairs of copies are replaced outside of locks; 50: longer names break lines; 51: a list of jobs is posted from where they lie; 43: a reset makes its queue pair outside of locks; 42: rdma_cm answers without a lock; 43: a flush alone over iWARP says that the peer has gone",
     ),
     (
@@ -73,8 +73,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "sync",
-        1323,
-        "47: this process's number in a page that a child gets empty; 48: calls that are answered from elsewhere; 48: threads of rdma_cm's own; V13: threads are told outside of the lock; 43: a child of fork waits for no lock of its parent's; 42: of several tasks the one that is polled accepts, which was in stream; 43: sends, receives and accepts stand in an ordered line, in place of Tokio's locks, which futures that nobody polls would keep; 42: what is found under a lock is logged without it; 48: a child in a new PID namespace is another process",
+        1329,
+        "42: those who come to a listener have threads of their own; 47: this process's number in a page that a child gets empty; 48: calls that are answered from elsewhere; 48: threads of rdma_cm's own; V13: threads are told outside of the lock; 43: a child of fork waits for no lock of its parent's; 42: of several tasks the one that is polled accepts, which was in stream; 43: sends, receives and accepts stand in an ordered line, in place of Tokio's locks, which futures that nobody polls would keep; 42: what is found under a lock is logged without it; 48: a child in a new PID namespace is another process",
     ),
 ];
 

@@ -241,6 +241,43 @@ fn a_listener_whose_peer_does_not_come_says_where_it_waited() {
     });
 }
 
+/// A stranger may name an address that nobody has, for which the kernel asks the network. However
+/// many do, what the application itself asks for goes on.
+#[test]
+fn strangers_at_addresses_of_nobody_hold_up_no_connect() {
+    const STRANGERS: usize = 64;
+    let world = World::new([Description::roce("fake0")]);
+    let device = open(&provider(&world), "fake0");
+    run(async {
+        let workq = || WorkQ::builder().build().unwrap();
+        let options = small().connections(STRANGERS);
+        let listener = options.bind(&device, &workq(), loopback()).await.unwrap();
+        let rdma = || Rdma::builder(&device).attach(&workq()).unwrap();
+        let (named, own) = (rdma(), rdma());
+        let before = world.calls("ibv_modify_qp(RTR)");
+        let held = world.faults().hold_calls("ibv_modify_qp(RTR)");
+        let (mut peers, mut accepts) = (Vec::new(), Vec::new());
+        for _ in 0..STRANGERS {
+            let addr = listener.tcp_addr().unwrap();
+            let mut peer = TcpStream::connect(addr).await.unwrap();
+            say(&mut peer, &offer(0, 0, &named.export().unwrap()))
+                .await
+                .unwrap();
+            peers.push(peer);
+            let incoming = in_time("a hello", listener.accept()).await.unwrap();
+            accepts.push(tokio::spawn(async { incoming.accept(b"").await }));
+        }
+        let looked_for = || world.calls("ibv_modify_qp(RTR)") - before;
+        until("all are looked for", || looked_for() >= STRANGERS as u64).await;
+        let refused = in_time("an answer", own.connect(b"no blob")).await;
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidValue);
+        drop((held, peers));
+        for accept in accepts {
+            accept.await.unwrap().unwrap_err();
+        }
+    });
+}
+
 /// A new stream takes as many frames as its window before anybody reads: both first frames have
 /// given their receives back.
 #[test]

@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 use super::mmap::RemoteMmap;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::{Blocking, deadline, log};
+use crate::sync::{Blocking, deadline, for_peers, log};
 
 /// The future of [`RemoteMmap::from_export`].
 #[must_use = "futures do nothing unless polled"]
@@ -80,7 +80,7 @@ impl Future for Import {
             let (device, blob) = (this.device.clone(), std::mem::take(&mut this.blob));
             let deadline = deadline(this.timeout);
             let run = move || import(&device, &blob, deadline);
-            this.call.begin(Import::OP, run)?;
+            this.call.begin(for_peers(), Import::OP, run)?;
         }
         this.call.poll(Import::OP, cx)
     }

@@ -16,7 +16,7 @@ use super::{BlockingSyncEvent, SyncEvent};
 use crate::device::{Device, EventCounter};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::WorkQ;
-use crate::sync::{Blocking, deadline, log};
+use crate::sync::{Blocking, deadline, for_peers, log};
 
 const OP: &str = "SyncEvent::from_export";
 
@@ -114,7 +114,7 @@ impl Future for SyncEventImport {
             let (device, blob) = (this.device.clone(), std::mem::take(&mut this.blob));
             let deadline = deadline(this.timeout);
             let run = move || import(&device, &blob, deadline);
-            this.call.begin(OP, run)?;
+            this.call.begin(for_peers(), OP, run)?;
         }
         this.call.poll(OP, cx)
     }

@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::mem::{Buf, BufPool, Mmap};
 use crate::stream::flow::RESERVED;
 use crate::stream::options::StreamOptions;
-use crate::sync::{Blocking, Mutex, Polled, lock};
+use crate::sync::{Blocking, Mutex, Polled, for_peers, lock};
 
 /// The maximum number of bytes of a part for several streams.
 const PART: usize = 8 << 20;
@@ -120,7 +120,7 @@ impl Memory {
         let (options, device) = (self.options, self.device.clone());
         let parts = Arc::clone(&self.parts);
         let mut call = Blocking::new();
-        call.begin(op, move || {
+        call.begin(for_peers(), op, move || {
             let there = streams(&lock(&*parts));
             let fit = (PART / options.bytes_of_a_stream()).max(1);
             let many = fit.min(options.connections - there);

@@ -186,8 +186,8 @@ impl Faults {
     }
 
     /// A call of this name does what it does and does not return before this is dropped:
-    /// `ibv_destroy_qp` or `ibv_reg_mr`. Or it does not begin before: `ibv_destroy_qp(first)` or
-    /// `rdma_connect`.
+    /// `ibv_destroy_qp` or `ibv_reg_mr`. Or it does not begin before: `ibv_destroy_qp(first)`,
+    /// `ibv_modify_qp(RTR)` or `rdma_connect`.
     pub fn hold_calls(self, call: &'static str) -> HeldCalls {
         lock().plan.held.push(call);
         HeldCalls(call)

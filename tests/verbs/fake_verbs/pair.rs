@@ -240,6 +240,15 @@ pub(super) unsafe extern "C" fn modify_qp(
         IBV_QPS_ERR if has_state => "ibv_modify_qp(ERR)",
         _ => "ibv_modify_qp",
     };
+    // SAFETY: the caller's object.
+    let own_number = unsafe { (*qp).qp_num };
+    if has_state && attr.qp_state == IBV_QPS_RTR && attr.dest_qp_num != own_number {
+        // The kernel may look for the peer's address here.
+        let name = "ibv_modify_qp(RTR)";
+        let mut fabric = lock();
+        *fabric.calls.entry(name).or_insert(0) += 1;
+        wait_while_held(fabric, name);
+    }
     let done = call(name).and_then(|mut fabric| {
         let address = qp as usize;
         let Some(state) = fabric.qps.get(&address) else {

@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 use super::super::Rdma;
 use crate::device::{Endpoint, EndpointState};
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::{Blocking, deadline, log};
+use crate::sync::{Blocking, deadline, for_peers, for_strangers, log};
 
 const OP: &str = "Rdma::connect";
 
@@ -129,7 +129,12 @@ impl Future for Connect {
             let (blob, how) = (std::mem::take(&mut this.blob), this.how);
             let until = deadline(this.timeout);
             let run = move || connect(&*endpoint, how, rdma, &blob, until);
-            this.call.begin(OP, run)?;
+            // On adapters the kernel asks the network for the peer's address.
+            let threads = match how {
+                How::Listen => for_strangers(),
+                How::Connect | How::Dial => for_peers(),
+            };
+            this.call.begin(threads, OP, run)?;
         }
         this.call.poll(OP, cx)
     }

@@ -8,7 +8,7 @@ use super::super::transport::Qp;
 use super::copies::Copies;
 use super::shared::{Poll, Shared};
 use crate::error::Result;
-use crate::sync::{BriefGuard, elsewhere, lock, log};
+use crate::sync::{BriefGuard, for_peers, lock, log};
 
 #[derive(Default)]
 pub(super) struct Burials {
@@ -208,7 +208,7 @@ impl Shared {
             // A thread that holds a queue must not notify the application itself.
             this.core.request_reap();
         };
-        if let Err((_, run)) = elsewhere(Box::new(run)) {
+        if let Err((_, run)) = for_peers().run(Box::new(run)) {
             poll.after.push(run);
         }
     }
