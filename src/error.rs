@@ -171,7 +171,8 @@ impl From<JobError> for io::Error {
 
 /// The reason why a job was refused or failed. It is `Copy`, has 16 bytes, and needs no allocation.
 ///
-/// A job that was refused moved nothing, and its Bufs are as they were.
+/// A job that was refused moved nothing, and its Bufs are as they were. Its text mentions up to two
+/// numbers. The first is cut to 2^56-1, and the text says so.
 ///
 /// ```
 /// use tokio_doca::error::{JobError, Reason};

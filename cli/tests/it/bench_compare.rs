@@ -22,7 +22,7 @@ fn point(size: u64, p50: u64, rate: f64) -> Value {
 fn report(points: &[Value]) -> Value {
     json!({
         "kind": "dma", "device": "pf0", "provider": "soft", "threads": 1, "points": points,
-        "run": { "date": "2026-01-02 03:04 UTC" },
+        "run": { "date": "2026-01-02T03:04:05Z" },
     })
 }
 
@@ -83,7 +83,7 @@ fn changes_are_a_table_and_points_of_one_run_are_named() {
     let row = "64 1 1us 1.10us +10.0% 2us 2.20us +10.0% 1M 800k -20.0%";
     let row: Vec<&str> = row.split(' ').collect();
     assert!(words.contains(&row), "{text}");
-    assert!(text.contains("A: a.json, by pf0 (soft), 2026-01-02 03:04 UTC\n"));
+    assert!(text.contains("A: a.json, by pf0 (soft), 2026-01-02T03:04:05Z\n"));
     assert!(text.contains("\ndma, event, 1 thread\n"), "{text}");
     assert!(
         text.contains("only in A: 4K bytes, depth 1, event\n"),

@@ -58,11 +58,8 @@ fn check_kind(rdma: &Rdma, verb: Verb) -> Result<(), JobError> {
         Verb::CompareSwap { .. } => RdmaKind::CompareSwap,
         Verb::FetchAdd(_) => RdmaKind::FetchAdd,
     };
-    if rdma.caps().supports(kind) {
-        Ok(())
-    } else {
-        Err(JobError::of(Reason::RdmaUnsupported))
-    }
+    let supported = rdma.caps().supports(kind).then_some(());
+    supported.ok_or(JobError::of(Reason::RdmaUnsupported))
 }
 
 impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination, A: Answer> Request

@@ -171,6 +171,7 @@ impl<S: MaybeSource> SendSink<S> {
     fn submit(&mut self, cx: &mut Context<'_>) -> Result<(usize, usize), JobError> {
         let (mut jobs, mut bytes) = (0, 0);
         let at = self.rdma.attachment();
+        at.check_open()?;
         let run: Arc<dyn Run> = self.ends.clone();
         if self.waiting.is_empty() && !self.fed.is_empty() {
             let begun = self.fed.iter().map(|(_, begun)| begun);

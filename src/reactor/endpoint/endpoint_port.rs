@@ -78,9 +78,9 @@ impl EndpointPort {
             let (shared, watched) = (Arc::downgrade(&attachment.shared), Arc::clone(&watched));
             let changed = Arc::clone(&changed);
             Arc::new(move || {
-                let shut = |shared: Arc<Shared>| shared.closed.load(Ordering::SeqCst);
-                if shared.upgrade().is_some_and(shut) {
-                    watched.close();
+                let shut = |shared: &Arc<Shared>| shared.closed.load(Ordering::SeqCst);
+                if let Some(shared) = shared.upgrade().filter(shut) {
+                    watched.close(!shared.core.table.any_in_flight());
                 }
                 changed();
             })

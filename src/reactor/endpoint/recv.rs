@@ -365,7 +365,7 @@ fn receive(
         true => receive_adopted(shared, receives, receipt, adopt),
     };
     shared.notify_line(receives, false);
-    outcome
+    outcome.map_err(|error| shared.why(error))
 }
 
 #[cold]

@@ -130,9 +130,13 @@ impl WatchState {
         self.peer.get().map(display)
     }
 
-    /// Makes the state Reset from now on, since the WorkQ was shut down.
-    pub(in crate::reactor) fn close(&self) {
+    /// Makes the state Reset from now on, since the WorkQ was shut down. If it `leaves`, the
+    /// peer learns of that.
+    pub(in crate::reactor) fn close(&self, leaves: bool) {
         self.closed.store(true, Ordering::SeqCst);
+        if let Some(endpoint) = self.endpoint().filter(|_| leaves) {
+            endpoint.reset();
+        }
     }
 
     fn endpoint(&self) -> Option<Arc<dyn Endpoint>> {

@@ -16,7 +16,7 @@ fn watchers(wait: fn(&WatchState, RdmaWatch)) {
         let closer = {
             let watched = Arc::clone(&watched);
             spawn(move || {
-                watched.close();
+                watched.close(false);
                 watched.update();
             })
         };

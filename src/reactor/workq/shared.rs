@@ -126,15 +126,20 @@ impl Attachment {
     /// Returns `Shutdown` once the WorkQ was shut down.
     #[inline(always)]
     pub(crate) fn check_open(&self) -> Result<(), JobError> {
-        if self.is_closed() {
-            Err(JobError::of(Reason::Shutdown))
-        } else {
-            Ok(())
-        }
+        let open = !self.is_closed();
+        open.then_some(()).ok_or(JobError::of(Reason::Shutdown))
     }
 }
 
 impl Shared {
+    /// Returns the error of a receive, or `Shutdown`, if that has ended the connection.
+    pub(in crate::reactor) fn why(&self, error: JobError) -> JobError {
+        match error.reason() {
+            Reason::Flushed if self.closed.load(Ordering::SeqCst) => JobError::of(Reason::Shutdown),
+            _ => error,
+        }
+    }
+
     pub(in crate::reactor) fn new(
         policy: Policy,
         depth: u32,

@@ -33,14 +33,14 @@ pub struct Shutdown {
     #[pin]
     node: WaitNode,
     workq: WorkQ,
-    closed: bool,
 }
 
 impl WorkQ {
     /// Refuses new jobs from now on, and waits until nothing is in flight. Operations that wait for
     /// a slot end with `Shutdown`; those in flight are finished, and their results can be fetched.
     /// Receives and waits that were posted end with `Shutdown` too: [`progress`](WorkQ::progress)
-    /// hands them out.
+    /// hands them out. When nothing is in flight, its Rdmas and streams leave their peers, as those
+    /// that are dropped do.
     ///
     /// # Cancel safety
     ///
@@ -51,7 +51,6 @@ impl WorkQ {
         Shutdown {
             node: WaitNode::new(),
             workq: self.clone(),
-            closed: false,
         }
     }
 }
@@ -62,47 +61,48 @@ impl Future for Shutdown {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let this = self.project();
         let shared = &this.workq.0;
-        if !std::mem::replace(this.closed, true) {
+        if !shared.closed.swap(true, Ordering::SeqCst) {
             let in_flight = shared.core.table.count().0;
             log(|| tracing::debug!(target: "tokio_doca::workq", in_flight, "shutdown"));
-            shared.closed.store(true, Ordering::SeqCst);
-            // Pairs with the exchange by which a slot is taken before `submit` checks `closed`.
-            fence(Ordering::SeqCst);
             // A waiter in line for a slot will not get one.
             shared.waiters.wake_all();
             shared.stream_slots.line.wake_all();
             // A future that waits for a message will not get one either: its receive stays posted.
             shared.core.registry.wake_all();
         }
+        // Pairs with the exchange by which a slot is taken before `submit` checks `closed`.
+        fence(Ordering::SeqCst);
         let table = &shared.core.table;
-        if !table.any_in_flight() {
-            return Poll::Ready(Ok(()));
-        }
-        let policy = shared.mode.load();
-        if !policy.is_busy() {
-            // First: it panics in a runtime without I/O.
-            shared.events.register(shared)?;
-        }
-        shared.enqueue_drained(this.node.as_ref(), cx.waker());
-        if policy.is_busy() {
-            shared.turn();
-            shared.misses.add();
-            cx.waker().wake_by_ref();
-        } else {
-            // Hybrid mode polls for short jobs only, and this may take long. Registered once more:
-            // the handle may have been replaced before this future could be found in line.
-            shared.events.register(shared)?;
-            shared.arm();
-            shared.turn();
-            if !shared.mode.is_still(policy) {
+        if table.any_in_flight() {
+            let policy = shared.mode.load();
+            if !policy.is_busy() {
+                // First: it panics in a runtime without I/O.
+                shared.events.register(shared)?;
+            }
+            shared.enqueue_drained(this.node.as_ref(), cx.waker());
+            if policy.is_busy() {
+                shared.turn();
+                shared.misses.add();
                 cx.waker().wake_by_ref();
+            } else {
+                // Hybrid mode polls for short jobs only, and this may take long. Registered once
+                // more: the handle may have been replaced before this future could be
+                // found in line.
+                shared.events.register(shared)?;
+                shared.arm();
+                shared.turn();
+                if !shared.mode.is_still(policy) {
+                    cx.waker().wake_by_ref();
+                }
+            }
+            // Arm, then check: the turn may have collected the last job.
+            if table.any_in_flight() {
+                return Poll::Pending;
             }
         }
-        // Arm, then check: the turn may have collected the last job.
-        if table.any_in_flight() {
-            Poll::Pending
-        } else {
-            Poll::Ready(Ok(()))
-        }
+        // Nothing is in flight: its Rdmas leave their peers. The turn collects their receives.
+        shared.core.registry.wake_all();
+        shared.turn();
+        Poll::Ready(Ok(()))
     }
 }

@@ -68,7 +68,7 @@ fn a_message_that_begins_after_the_peer_has_left_is_not_sent() {
     if needs_soft("a peer that has gone is noticed by what is sent alone") {
         return;
     }
-    for how in ["drop", "reset", "close"] {
+    for how in ["drop", "reset", "close", "shutdown"] {
         each(async |here, there| {
             eprintln!(
                 "{how} {:?} {}",
@@ -82,6 +82,7 @@ fn a_message_that_begins_after_the_peer_has_left_is_not_sent() {
                     drop(there);
                 }
                 "reset" => there.rdma.reset().unwrap(),
+                "shutdown" => in_time("a shutdown", there.workq.shutdown()).await.unwrap(),
                 _ => in_time("a close", there.rdma.close()).await.unwrap(),
             }
             for _ in 0..3 {

@@ -511,7 +511,7 @@ async fn a_receive_that_is_forgotten_asleep_keeps_nobody_arming() {
 }
 
 #[tokio::test]
-async fn a_shutdown_ends_those_that_wait_and_leaves_them_posted() {
+async fn a_shutdown_ends_those_that_wait_and_gives_their_memory_back() {
     for mode in MODES {
         let (loopback, device) = Loopback::device(false);
         let (_here, there) = small(&device, mode, 1);
@@ -524,7 +524,8 @@ async fn a_shutdown_ends_those_that_wait_and_leaves_them_posted() {
             let error = within(receive).await.unwrap().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Shutdown);
         }
-        assert_eq!(loopback.posted(), 1);
+        assert_eq!(loopback.posted(), 0);
+        assert_eq!(there.free_bufs(), there.pool.elements());
         let error = within(there.rdma.recv(())).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Shutdown);
     }

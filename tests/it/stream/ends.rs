@@ -302,6 +302,28 @@ fn a_shutdown_says_nothing_again_of_a_write_that_has_failed() {
     });
 }
 
+/// The stream itself is kept, with nothing that takes what is written to it.
+#[test]
+fn a_workq_that_is_shut_down_resets_its_streams() {
+    if needs_soft("a peer that has gone is noticed by what is sent alone") {
+        return;
+    }
+    each(small(), async |net| {
+        let (here, mut there) = net.pair().await;
+        there.write_all(b"sent").await.unwrap();
+        let Some(workq) = there.rdma().map(|rdma| rdma.workq().clone()) else {
+            return;
+        };
+        let (mut reads, mut writes) = tokio::io::split(here);
+        let write = async { while writes.write_all(&[7; 9]).await.is_ok() {} };
+        let mut came = Vec::new();
+        let all = async { tokio::join!(workq.shutdown(), write, reads.read_to_end(&mut came)) };
+        let (down, (), read) = in_time("both sides' ends", all).await;
+        down.unwrap();
+        assert_eq!(read.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    });
+}
+
 /// As the destructor of another thread-local does it, when Tokio's are gone.
 #[test]
 fn a_stream_may_be_dropped_by_a_thread_that_ends() {

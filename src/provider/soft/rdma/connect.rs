@@ -371,18 +371,14 @@ impl Service for Shared {
         }
         // A client that cannot watch this process otherwise finds none of its pages again: to it,
         // each connection leads to another process.
-        let known = if client.stays.get() {
-            0
-        } else {
-            request.doorbell.get()
-        };
+        let known = Some(request.doorbell.get()).filter(|_| !client.stays.get());
         let process = client.process()?;
         let queue = (client.instance, request.info.queue.get());
         let Offer {
             number,
             doorbell,
             fresh,
-        } = self.offer_page(process, queue, known.into())?;
+        } = self.offer_page(process, queue, known)?;
         let offered = self.offer_ring(&doorbell, request.ring.get(), shape)?;
         let (index, ring) = (offered.index, offered.number);
         self.ports

@@ -64,15 +64,15 @@ impl Shared {
         &self,
         process: Arc<Process>,
         queue: (Id, u64),
-        known: u64,
+        known: Option<u32>,
     ) -> Result<Offer, Refusal> {
         // A client may claim to be another one: `find_page` compares the process, so that it does
         // not get the other client's bell.
-        if known != 0
-            && let Some(doorbell) = self.find_page(queue, known, &process, Side::Host)
+        if let Some(known @ 1..) = known
+            && let Some(doorbell) = self.find_page(queue, known.into(), &process, Side::Host)
         {
             return Ok(Offer {
-                number: known,
+                number: known.into(),
                 doorbell,
                 fresh: None,
             });
