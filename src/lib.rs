@@ -110,7 +110,7 @@
 //! # The life of one message
 //!
 //! 1. Each side attaches an [`Rdma`] to a WorkQ, and the sides exchange blobs: with
-//!    [`Rdma::handshake`], or with [`export`](Rdma::export) and [`connect`](Rdma::connect).
+//!    [`Rdma::handshake_connect`], or with [`export`](Rdma::export) and [`connect`](Rdma::connect).
 //! 2. The receiver posts a receive: [`recv`](Rdma::recv) at its first poll or, if it is
 //!    [started](Op::start), at once; [`recv_stream`](Rdma::recv_stream) posts several. The lease on
 //!    the destination moves into a table of the Rdma, which does not count against the depth of the

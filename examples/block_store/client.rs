@@ -137,7 +137,7 @@ impl Client {
         if self.rdma.is_none() {
             let mut stream = TcpStream::connect(self.addr).await?;
             let rdma = Rdma::builder(&self.device).attach(&self.workq)?;
-            rdma.handshake(&mut stream).await?;
+            rdma.handshake_connect(&mut stream).await?;
             self.rdma = Some(rdma);
         }
         let rdma = self.rdma.as_ref().ok_or("it was connected")?;

@@ -185,7 +185,7 @@ impl Client {
         let mut stream = TcpStream::connect(&self.address).await?;
         stream.write_u8(BY_RDMA).await?;
         let rdma = Rdma::builder(&self.device).attach(&self.workq)?;
-        rdma.handshake(&mut stream).await?;
+        rdma.handshake_connect(&mut stream).await?;
         let len = stream.read_u32_le().await? as usize;
         if len > MAX_BLOB {
             return Err(format!("the server exports by a blob of {len} bytes").into());

@@ -113,7 +113,7 @@ impl Link {
     async fn connect(store: &Store, addr: SocketAddr) -> Result<Link> {
         let mut tcp = TcpStream::connect(addr).await?;
         let rdma = Rdma::builder(&store.device).attach(&store.workq)?;
-        rdma.handshake(&mut tcp).await?;
+        rdma.handshake_connect(&mut tcp).await?;
         let mut blob = vec![0; tcp.read_u16().await?.into()];
         tcp.read_exact(&mut blob).await?;
         let memory = RemoteMmap::from_export(&store.device, &blob).await?;

@@ -144,7 +144,7 @@ fn a_client_whose_accepting_server_is_killed_at_any_step_is_told() {
         let asks = async |addr| {
             let rdma = Rdma::builder(&device).attach(&workq).unwrap();
             let mut stream = TcpStream::connect(addr).await.unwrap();
-            let error = rdma.handshake(&mut stream).await.unwrap_err();
+            let error = rdma.handshake_connect(&mut stream).await.unwrap_err();
             (error.kind(), error.to_string())
         };
         // Of the stream, or of the connection.

@@ -98,7 +98,7 @@ async fn visits(addr: SocketAddr, device: &Device) -> Duration {
         let visit = async {
             let mut stream = tokio::net::TcpStream::connect(addr).await.unwrap();
             let rdma = Rdma::builder(device).attach(&workq).unwrap();
-            rdma.handshake(&mut stream).await.unwrap();
+            rdma.handshake_connect(&mut stream).await.unwrap();
         };
         in_time("a visit", visit).await;
         longest = longest.max(begun.elapsed());
@@ -151,24 +151,26 @@ fn neither_side_of_a_handshake_goes_where_a_stranger_says() {
         for instance in [0x00, 0xff] {
             let elsewhere = trap.blob(instance);
             let link = trap.linked_blob(instance);
-            for (accepts, blob) in [
-                (true, &elsewhere),
-                (true, &link),
-                (false, &elsewhere),
-                (false, &link),
-            ] {
+            use ErrorKind::{ConnectionAborted, NotPermitted};
+            let ways = [
+                ("accepts", 0, ConnectionAborted),
+                ("connects", ACCEPTS, NotPermitted),
+                ("connects", 0, ConnectionAborted),
+                ("shakes", ACCEPTS, NotPermitted),
+            ];
+            let both = ways
+                .iter()
+                .flat_map(|way| [(way, &elsewhere), (way, &link)]);
+            for (&(way, flag, kind), blob) in both {
                 let (mut here, mut stranger) = tokio::io::duplex(4096);
                 let rdma = Rdma::builder(&device).attach(&workq).unwrap();
-                let flag = if accepts { 0 } else { ACCEPTS };
                 let len = (blob.len() as u32 | flag).to_be_bytes();
                 let words = [&len[..], blob, &[1]].concat();
                 stranger.write_all(&words).await.unwrap();
-                let (shaken, kind) = match accepts {
-                    true => (
-                        rdma.handshake_accept(&mut here).await,
-                        ErrorKind::ConnectionAborted,
-                    ),
-                    false => (rdma.handshake(&mut here).await, ErrorKind::NotPermitted),
+                let shaken = match way {
+                    "accepts" => rdma.handshake_accept(&mut here).await,
+                    "connects" => rdma.handshake_connect(&mut here).await,
+                    _ => rdma.handshake(&mut here).await,
                 };
                 trap.is_untouched();
                 rejected(shaken, kind);
@@ -215,7 +217,7 @@ fn who_accepts_gives_no_blob_to_a_client_without_one() {
         server.write_u32(ACCEPTS | 100).await.unwrap();
         drop(server);
         let rdma = Rdma::builder(&device).attach(&workq).unwrap();
-        let shaken = in_time("a refusal", rdma.handshake(&mut here)).await;
+        let shaken = in_time("a refusal", rdma.handshake_connect(&mut here)).await;
         let text = rejected(shaken, ErrorKind::ConnectionAborted);
         assert!(text.contains("refuses this side's blob"), "{text}");
     });

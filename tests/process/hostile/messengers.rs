@@ -51,7 +51,7 @@ impl Kit {
         let rdma = builder.attach(&self.workq)?;
         let mut stream = TcpStream::connect(addr).await?;
         stream.write_all(first).await?;
-        rdma.handshake(&mut stream).await?;
+        rdma.handshake_connect(&mut stream).await?;
         Ok(rdma)
     }
 

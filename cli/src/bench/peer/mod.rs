@@ -5,7 +5,7 @@
 //!   hello, welcome and proofs as of `send`; the proof of the server says what it is
 //!   Plan: size, depth, kind --------------->
 //!          <--------- Answer: go on, with the blob of lent memory, or why not
-//!   of rdma kinds `Rdma::handshake` ------->          `Rdma::handshake_accept`
+//!   of rdma kinds, `handshake_connect` ---->            `handshake_accept`
 //!   operations, until the end of the stream
 //! ```
 //!
@@ -162,7 +162,7 @@ impl Peer {
         let options = StreamOptions::new().connections(1);
         let connector = options.connector(&plan.device, &exchange)?;
         let mut far = self.meet(&connector, plan).await?;
-        let connected = timeout(ANSWER, rdma.handshake(&mut far.stream)).await;
+        let connected = timeout(ANSWER, rdma.handshake_connect(&mut far.stream)).await;
         let silent = |_| Failed::Said(format!("it was silent for {} s", ANSWER.as_secs()));
         connected.map_err(silent)??;
         Ok((rdma, far))

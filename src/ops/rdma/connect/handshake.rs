@@ -18,6 +18,7 @@ use crate::reactor::{Backoff, RdmaState};
 use crate::sync::log;
 
 const SHAKE: &str = "Rdma::handshake";
+const CONNECT: &str = "Rdma::handshake_connect";
 const ACCEPT: &str = "Rdma::handshake_accept";
 
 /// How long a side waits for its peer's blob before the log says so.
@@ -33,14 +34,14 @@ impl Rdma {
         RdmaBuilder::new(device)
     }
 
-    /// Exports, exchanges the blobs over a stream, and connects; the peer calls this or
-    /// [`handshake_accept`](Rdma::handshake_accept) at the other end. Both sides are connected when
-    /// it answers. The stream can be used for something else afterwards: no byte too much is read.
+    /// Exports, exchanges the blobs over a stream, and connects, as the client of a server that
+    /// calls [`handshake_accept`](Rdma::handshake_accept) at the other end. Both sides are
+    /// connected when it answers. The stream can be used for something else afterwards: no byte too
+    /// much is read.
     ///
-    /// A peer that accepts chooses nothing but whether they are connected: this side goes to the
-    /// process that has made the blob. A peer that calls this as well is trusted: this side goes
-    /// where its blob says, and believes that it is connected. A server that strangers reach calls
-    /// `handshake_accept`.
+    /// The server may be hostile: it chooses nothing but whether they are connected. This side goes
+    /// to the process that has made the blob, and a peer that does not accept is refused. Over an
+    /// adapter the server names the address.
     ///
     /// Its time limit is for the connection alone: a peer that says nothing is waited for
     /// (`tokio::time::timeout`). So two sides of one task shake hands at once, by `tokio::join!`:
@@ -50,42 +51,69 @@ impl Rdma {
     /// # Errors
     ///
     /// As [`Rdma::export`] and [`Rdma::connect`]; `IoFailed` if the stream fails or ends;
-    /// `InvalidValue` for what is no blob; `NotPermitted` for the blob of a peer that accepts and
-    /// names a socket of another process; `ConnectionAborted` if the peer could not connect, or
-    /// accepts and refuses this side's blob. It was reset then, if it had connected.
+    /// `InvalidValue` for what is no blob; `NotPermitted` for a blob that names a socket of another
+    /// process; `ConnectionAborted` if the peer could not connect, refuses this side's blob, or
+    /// does not accept. It was reset then, if it had connected.
     ///
     /// # Cancel safety
     ///
     /// Dropping it leaves the stream amid the exchange: drop it too, and [`reset`](Rdma::reset) the
     /// context.
+    pub async fn handshake_connect<S>(&self, stream: &mut S) -> Result<()>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        self.shake(CONNECT, stream).await
+    }
+
+    /// Connects as [`handshake_connect`](Rdma::handshake_connect) does, but the peer may call this
+    /// as well, so that neither side is the server. Such a peer is trusted: this side goes where
+    /// its blob says, and believes that it is connected.
+    ///
+    /// # Errors
+    ///
+    /// As [`Rdma::handshake_connect`], but a peer that calls this too is none.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Rdma::handshake_connect`].
     pub async fn handshake<S>(&self, stream: &mut S) -> Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
+        self.shake(SHAKE, stream).await
+    }
+
+    async fn shake<S>(&self, op: &'static str, stream: &mut S) -> Result<()>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
         let (mut reader, mut writer) = tokio::io::split(stream);
-        let blob = self.export().map_err(|error| error.with_call(SHAKE))?;
+        let blob = self.export().map_err(|error| error.with_call(op))?;
+        let len = (blob.len() as u32).to_be_bytes();
         let give = async {
-            announce(SHAKE, &mut writer, &blob, 0).await?;
-            give(SHAKE, &mut writer, &blob).await
+            say(op, &mut writer, &len).await?;
+            say(op, &mut writer, &blob).await
         };
-        let ((theirs, dials), ()) = try_join(self.get(SHAKE, &mut reader), give).await?;
+        let ((theirs, dials), ()) = try_join(self.get(op, &mut reader), give).await?;
         let connect = match dials {
             true => self.dial(&theirs),
             false => self.connect(&theirs),
         };
         let connected = connect.await;
         // Each side says whether it is connected, so that neither begins with one that is not.
-        let say = say(SHAKE, &mut writer, connected.is_ok());
-        let heard = try_join(say, read_answer(SHAKE, &mut reader)).await;
-        connected.map_err(|error| error.with_call(SHAKE))?;
+        let is_connected = [connected.is_ok().into()];
+        let say = say(op, &mut writer, &is_connected);
+        let heard = try_join(say, read_answer(op, &mut reader)).await;
+        connected.map_err(|error| error.with_call(op))?;
         let heard = heard.and_then(|((), is_connected)| is_connected);
         heard.inspect_err(|_| self.port().reset())
     }
 
-    /// Connects as the server in a [`handshake`](Rdma::handshake), which the client calls. The
-    /// client may be hostile: this side contacts no one, and is connected once the client has come
-    /// with the key of the blob that it was given. A client that says nothing, or that has no blob
-    /// for this side, is not given one.
+    /// Connects as the server of a client that calls [`handshake_connect`](Rdma::handshake_connect)
+    /// or [`handshake`](Rdma::handshake). The client may be hostile: this side contacts no one, and
+    /// is connected once the client has come with the key of the blob that it was given. A client
+    /// that says nothing, or that has no blob for this side, is not given one.
     ///
     /// An adapter cannot see whether its client has come: there it is connected if the client says
     /// so, and the first message to a client that has lied fails.
@@ -115,14 +143,15 @@ impl Rdma {
     ///
     /// # Cancel safety
     ///
-    /// As [`Rdma::handshake`].
+    /// As [`Rdma::handshake_connect`].
     pub async fn handshake_accept<S>(&self, stream: &mut S) -> Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let (mut reader, mut writer) = tokio::io::split(stream);
         let blob = self.export().map_err(|error| error.with_call(ACCEPT))?;
-        let announce = announce(ACCEPT, &mut writer, &blob, LISTENS);
+        let len = (blob.len() as u32 | LISTENS).to_be_bytes();
+        let announce = say(ACCEPT, &mut writer, &len);
         // This comes first, so that a peer that accepts as well is notified before this side gives
         // up.
         let ((), (theirs, _)) = try_join(announce, self.get(ACCEPT, &mut reader)).await?;
@@ -130,7 +159,7 @@ impl Rdma {
             let listening = self.listen(&theirs).await;
             listening.map_err(|error| error.with_call(ACCEPT))?;
             // Not before: a blob says much of its host.
-            give(ACCEPT, &mut writer, &blob).await?;
+            say(ACCEPT, &mut writer, &blob).await?;
             read_answer(ACCEPT, &mut reader).await??;
             match self.state() {
                 RdmaState::Connected => Ok(()),
@@ -142,7 +171,7 @@ impl Rdma {
             }
         };
         let mut accepted = accept.await;
-        let said = say(ACCEPT, &mut writer, accepted.is_ok()).await;
+        let said = say(ACCEPT, &mut writer, &[accepted.is_ok().into()]).await;
         accepted = accepted.and(said);
         accepted.inspect_err(|_| self.port().reset())
     }
@@ -164,7 +193,10 @@ impl Rdma {
             }
             let listens = said & LISTENS != 0;
             if listens && op == ACCEPT {
-                return aborted(op, "both sides accept: one of them calls `handshake`");
+                return aborted(op, "both sides accept: one calls `handshake_connect`");
+            }
+            if !listens && op == CONNECT {
+                return aborted(op, "the peer does not accept: it calls `handshake_accept`");
             }
             let mut theirs = vec![0; len];
             match reader.read_exact(&mut theirs).await {
@@ -195,21 +227,8 @@ impl Rdma {
     }
 }
 
-/// Says how long this side's blob is, and whether this side listens.
-async fn announce(
-    op: &'static str,
-    writer: &mut (impl AsyncWrite + Unpin),
-    blob: &[u8],
-    listens: u32,
-) -> Result<()> {
-    let len = blob.len() as u32 | listens;
-    writer.write_u32(len).await.map_err(io(op))?;
-    writer.flush().await.map_err(io(op))
-}
-
-/// Gives the peer this side's blob.
-async fn give(op: &'static str, writer: &mut (impl AsyncWrite + Unpin), blob: &[u8]) -> Result<()> {
-    writer.write_all(blob).await.map_err(io(op))?;
+async fn say(op: &'static str, writer: &mut (impl AsyncWrite + Unpin), what: &[u8]) -> Result<()> {
+    writer.write_all(what).await.map_err(io(op))?;
     writer.flush().await.map_err(io(op))
 }
 
@@ -219,16 +238,6 @@ fn io(op: &'static str) -> impl Fn(io::Error) -> Error {
 
 fn aborted<T>(op: &'static str, text: &'static str) -> Result<T> {
     Err(Error::new(ErrorKind::ConnectionAborted, op, text))
-}
-
-/// Says whether this side is connected.
-async fn say(
-    op: &'static str,
-    writer: &mut (impl AsyncWrite + Unpin),
-    is_connected: bool,
-) -> Result<()> {
-    writer.write_u8(is_connected.into()).await.map_err(io(op))?;
-    writer.flush().await.map_err(io(op))
 }
 
 /// Reads whether the peer is connected.
