@@ -3,11 +3,12 @@
 //! A client must say something within 10 s, and before 64 newer clients arrive: then it has a
 //! stream to the server, which it loses when neither side says anything for a minute. There are
 //! fewer streams than there may be clients. If all are in use, a new client takes the place of the
-//! slowest one: the one that has moved the fewest bytes a second since it came, both ways together,
-//! and fewer than 16. Clients of less than a second are spared. So a client that says a byte once
-//! in a while keeps nobody out, and a slow one is served as long as there is a place for everybody.
-//! If none is that slow, the new client waits for 10 s at most. Protocols in which the server
-//! speaks first need another proxy.
+//! slowest one: the one that has moved the fewest bytes lately, both ways together, and fewer than
+//! 16. Bytes count for half as much with each second that passes, and at most 512 count at all, so
+//! that what a client has fetched keeps its place for 5 s. Clients of less than a second are
+//! spared. So a client that says nothing or a byte once in a while keeps no other out, and a slow
+//! one is served as long as all clients have a place. If none is that slow, the new client waits
+//! for 10 s at most. Protocols in which the server speaks first need another proxy.
 //!
 //! ```text
 //! $ cargo run --bin http_over_rdma serve 127.0.0.1:8000
@@ -22,8 +23,7 @@ mod arrivals;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arrivals::{Arrival, Arrivals};
@@ -46,9 +46,11 @@ const IDLE: Duration = Duration::from_secs(60);
 const PLACES: usize = 120;
 /// How many connect at once: of more the server may hang up on the oldest, as if they were silent.
 const CONNECTS: usize = 16;
-/// A client that moves fewer bytes a second may lose its place, once it has had it for so long.
-const SLOW: u64 = 16;
+/// A client that has moved fewer bytes lately may lose its place, once it has had it for so long.
+const SLOW: f64 = 16.0;
 const SPARED: Duration = Duration::from_secs(1);
+/// The most bytes that count. They fall below `SLOW` after 5 s, while a new client still waits.
+const COUNTED: f64 = 32.0 * SLOW;
 /// Between tries to connect while the memory of all streams is in use, and to accept without a
 /// descriptor.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -108,11 +110,16 @@ struct Proxy {
 /// A client that has a place.
 struct Client {
     since: Instant,
-    /// Milliseconds from then on until something was said, and bytes that were moved.
-    said: AtomicU64,
-    moved: AtomicU64,
+    moved: Mutex<Moved>,
     /// Another client needs its place.
     leaves: Notify,
+}
+
+/// What a client and the server have said to each other.
+struct Moved {
+    last: Instant,
+    /// The bytes that counted then.
+    bytes: f64,
 }
 
 /// A client's place, which ends with it.
@@ -123,28 +130,35 @@ struct Place<'a> {
 }
 
 impl Client {
-    fn moves(&self, bytes: &[u8]) {
-        let now = self.since.elapsed().as_millis() as u64;
-        self.said.store(now, Ordering::Relaxed);
-        self.moved.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+    fn moved(&self) -> MutexGuard<'_, Moved> {
+        self.moved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes in each 1000 s since it came.
-    fn speed(&self) -> u64 {
-        let millis = self.since.elapsed().as_millis().max(1) as u64;
-        self.moved.load(Ordering::Relaxed).saturating_mul(1_000_000) / millis
+    fn moves(&self, bytes: &[u8]) {
+        let mut moved = self.moved();
+        let counted = (moved.lately() + bytes.len() as f64).min(COUNTED);
+        *moved = Moved {
+            last: Instant::now(),
+            bytes: counted,
+        };
     }
 
     /// Waits until neither side has said anything for long.
     async fn idle(&self) {
         loop {
-            let said = Duration::from_millis(self.said.load(Ordering::Relaxed));
-            let until = self.since + said + IDLE;
+            let until = self.moved().last + IDLE;
             if until <= Instant::now() {
                 break;
             }
             sleep_until(until).await;
         }
+    }
+}
+
+impl Moved {
+    /// Returns the bytes that count now: half as many with each second.
+    fn lately(&self) -> f64 {
+        self.bytes * (-self.last.elapsed().as_secs_f64()).exp2()
     }
 }
 
@@ -178,10 +192,13 @@ impl Proxy {
 
     /// Gives a client its place, once it is connected: before that it moves nothing.
     fn place<'a>(&'a self, permit: SemaphorePermit<'a>) -> Place<'a> {
+        let now = Instant::now();
         let client = Arc::new(Client {
-            since: Instant::now(),
-            said: AtomicU64::new(0),
-            moved: AtomicU64::new(0),
+            since: now,
+            moved: Mutex::new(Moved {
+                last: now,
+                bytes: 0.0,
+            }),
             leaves: Notify::new(),
         });
         let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
@@ -195,13 +212,14 @@ impl Proxy {
 
     fn slowest_leaves(&self) {
         let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
-        let may_leave =
-            |client: &&Arc<Client>| client.since.elapsed() > SPARED && client.speed() < 1000 * SLOW;
         let slowest = served
             .iter()
-            .filter(may_leave)
-            .min_by_key(|client| client.speed());
-        if let Some(slowest) = slowest.map(Arc::clone) {
+            .filter(|client| client.since.elapsed() > SPARED)
+            .map(|client| (client.moved().lately(), client))
+            .filter(|(lately, _)| *lately < SLOW)
+            .min_by(|(one, _), (other, _)| one.total_cmp(other));
+        if let Some((_, slowest)) = slowest {
+            let slowest = Arc::clone(slowest);
             slowest.leaves.notify_one();
             // The next one that needs a place takes another one's.
             served.retain(|client| !Arc::ptr_eq(client, &slowest));

@@ -10,8 +10,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use services::http::bytes;
-use support::LIMIT;
+use services::options;
 use support::programs::{Folder, limited, program, run, text};
+use support::{LIMIT, workers};
+use tokio::io::{copy, split};
+
+use super::Net;
 
 /// A program of this package.
 pub(crate) fn services(name: &str) -> Command {
@@ -276,6 +280,31 @@ fn clients_that_say_a_byte_now_and_then_keep_nobody_out_behind_the_proxy() {
         assert!(answer.ends_with("hello\n"), "{answer}");
         greeted(&mut honest);
         answers += 1;
+    }
+}
+
+/// As many of them as the proxy has streams. The server behind it never hangs up.
+#[test]
+fn clients_that_were_served_once_keep_no_other_out_behind_the_proxy() {
+    let runtime = workers();
+    let (net, mut listener) = runtime.block_on(Net::new(options()));
+    runtime.spawn(async move {
+        loop {
+            let (mut reads, mut writes) = split(listener.accept().await.unwrap());
+            tokio::spawn(async move { copy(&mut reads, &mut writes).await });
+        }
+    });
+    let proxy = Server::start("tcp_proxy", &["127.0.0.1:0", &net.addr.to_string()]);
+    let served = || {
+        let mut client = TcpStream::connect(proxy.addr).unwrap();
+        client.set_read_timeout(Some(LIMIT)).unwrap();
+        client.write_all(&[1; 10_000]).unwrap();
+        client.read_exact(&mut [0; 10_000]).unwrap();
+        client
+    };
+    let _idle: Vec<TcpStream> = (0..120).map(|_| served()).collect();
+    for _ in 0..2 {
+        served();
     }
 }
 
