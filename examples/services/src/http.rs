@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::sync::LazyLock;
 
+use axum::serve::Listener;
 use bytes::Bytes;
 use futures::stream;
 use http_body_util::combinators::BoxBody;
@@ -11,11 +12,12 @@ use hyper::body::{Frame, Incoming};
 use hyper::client::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::Result;
+use crate::idle::{IDLE, IdleListener};
 
 /// The body of a request or of a response.
 pub type Body = BoxBody<Bytes, hyper::Error>;
@@ -24,9 +26,13 @@ pub type Body = BoxBody<Bytes, hyper::Error>;
 const PART: u64 = 16 << 10;
 
 /// Serves HTTP/1 and HTTP/2 without end, on a [`Listener`](tokio_doca_http::Listener) or on a
-/// `TcpListener`.
-pub async fn serve(mut listener: impl axum::serve::Listener) {
-    let http = auto::Builder::new(TokioExecutor::new());
+/// `TcpListener`. A client that says nothing for [`IDLE`], or takes longer for the head of an
+/// HTTP/1 request, loses its connection.
+pub async fn serve(listener: impl Listener) {
+    let mut listener = IdleListener(listener);
+    let mut http = auto::Builder::new(TokioExecutor::new());
+    let http1 = &mut http.http1();
+    http1.timer(TokioTimer::new()).header_read_timeout(IDLE);
     loop {
         let (stream, _) = listener.accept().await;
         let http = http.clone();

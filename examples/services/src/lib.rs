@@ -3,10 +3,12 @@
 //!
 //! - [`http`] has a server and a client of hyper's;
 //! - [`grpc`] has a codec and a service of tonic's, in place of what `protoc` generates;
+//! - [`idle`] takes the stream of a client that says nothing for 10 s;
 //! - [`tls`] makes certificates for demonstrations.
 
 pub mod grpc;
 pub mod http;
+pub mod idle;
 pub mod tls;
 
 use std::net::SocketAddr;

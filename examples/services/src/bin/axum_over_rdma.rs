@@ -4,6 +4,8 @@
 //! $ cargo run --bin axum_over_rdma
 //! GET /square/12: 144
 //! ```
+//!
+//! The server hangs up on a client that says nothing for 10 s, which axum does not do by itself.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -15,6 +17,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
+use services::idle::IdleListener;
 use services::{Result, listen, open, options, uri};
 use tokio_doca_http::Connector;
 
@@ -28,7 +31,7 @@ async fn program(_: &[&str]) -> Result {
     let uri = format!("{}/square/12", uri(&listener));
     let square = |Path(number): Path<u32>| async move { number.saturating_mul(number).to_string() };
     let app = Router::new().route("/square/{number}", get(square));
-    tokio::spawn(axum::serve(listener, app).into_future());
+    tokio::spawn(axum::serve(IdleListener(listener), app).into_future());
 
     let (device, workq) = open()?;
     let connector = Connector::new(options().connector(&device, &workq)?);

@@ -6,6 +6,9 @@
 //! $ cargo run --bin grpc_over_rdma serve 127.0.0.1:8000
 //! $ cargo run --bin grpc_over_rdma say http://127.0.0.1:8000 hello
 //! ```
+//!
+//! The server hangs up on a client that says nothing for 10 s, also between two calls: the client
+//! connects again for the next one.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -13,6 +16,7 @@ use std::process::ExitCode;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use services::grpc::{Echo, EchoClient};
+use services::idle::Idle;
 use services::{Result, listen, open, options, uri};
 use tokio_doca_http::{Connector, Listener};
 use tonic::transport::{Endpoint, Server};
@@ -45,7 +49,7 @@ async fn program(args: &[&str]) -> Result {
 }
 
 async fn serve(listener: Listener) -> Result {
-    let incoming = listener.into_incoming();
+    let incoming = listener.into_incoming().map_ok(Idle::new);
     Ok(Server::builder()
         .serve_with_incoming(Echo, incoming)
         .await?)

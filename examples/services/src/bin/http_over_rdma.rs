@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The server speaks HTTP/1 and HTTP/2; `get` speaks HTTP/2 if `--http2` is behind the path.
-//! `tcp_proxy` brings other clients there.
+//! `tcp_proxy` brings other clients there. The server hangs up on a client that says nothing for
+//! 10 s.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;

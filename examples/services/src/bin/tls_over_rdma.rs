@@ -7,6 +7,8 @@
 //! $ cargo run --bin tls_over_rdma get 127.0.0.1:8000 /tmp/certificate /bytes/10
 //! ```
 //!
+//! The server hangs up on a client that says nothing for 10 s.
+//!
 //! The client trusts this certificate and no other. What goes through the stream is protected from
 //! those who see or change what is sent. One-sided operations and messages on `RdmaStream::rdma`
 //! are not.

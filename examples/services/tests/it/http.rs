@@ -22,7 +22,9 @@ use hyper_util::server::conn::auto;
 use services::http::{Body, Client, bytes, serve, whole};
 use services::options;
 use support::{in_time, until, workers};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Barrier, mpsc};
+use tokio::time::sleep;
 use tokio_doca::Mode;
 use tokio_doca_http::{Listener, Stream};
 
@@ -195,6 +197,38 @@ fn clients_that_go_away_in_the_middle_leave_nothing_behind() {
         }
         let mut client = connected(&net, false).await;
         assert_eq!(client.get("/").await.unwrap(), "hello\n");
+    });
+}
+
+/// Each has the only stream of a server.
+#[test]
+fn clients_that_fall_silent_lose_their_streams() {
+    const ASK: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+    const UNREAD: &str = "GET /bytes/1000000000000 HTTP/1.1\r\nhost: a\r\n\r\n";
+    const PREFACE: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    workers().block_on(async {
+        let connector = &Net::new(options()).await.0.connector;
+        let beside = async |said: &str| {
+            let (net, listener) = Net::new(options().connections(1)).await;
+            tokio::spawn(serve(listener));
+            let mut silent = connector.connect(net.addr).await.unwrap();
+            silent.write_all(said.as_bytes()).await.unwrap();
+            if said == ASK || said == PREFACE {
+                silent.read_exact(&mut [0; 9]).await.unwrap();
+            }
+            let honest = async {
+                loop {
+                    match connector.connect(net.addr).await {
+                        Ok(stream) => break stream,
+                        Err(_) => sleep(Duration::from_millis(50)).await,
+                    }
+                }
+            };
+            let honest = in_time(&format!("the stream after {said:?}"), honest).await;
+            let mut client = Client::new(honest, false).await.unwrap();
+            assert_eq!(client.get("/").await.unwrap(), "hello\n");
+        };
+        join_all(["", "G", &PREFACE[..20], PREFACE, ASK, UNREAD].map(beside)).await;
     });
 }
 

@@ -19,6 +19,7 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{Html, IntoResponse};
 use axum::routing::get;
+use services::idle::IdleListener;
 use services::{Result, listen, open, uri};
 use tokio::net::TcpListener;
 
@@ -42,7 +43,7 @@ async fn program(args: &[&str]) -> Result {
     if let Some(addr) = rdma {
         let listener = listen(addr).await?;
         println!("By RDMA on {}", uri(&listener));
-        tokio::spawn(axum::serve(listener, app.clone()).into_future());
+        tokio::spawn(axum::serve(IdleListener(listener), app.clone()).into_future());
     }
     let listener = TcpListener::bind(tcp).await?;
     println!("Listening on http://{}/", listener.local_addr()?);
