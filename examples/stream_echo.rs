@@ -47,7 +47,7 @@ async fn run() -> Result<()> {
     Ok(())
 }
 
-/// How long a peer may send nothing: it would keep a place from others.
+/// How long a peer may send nothing, or read nothing: it would keep a stream from others.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// Answers each peer with what it sends, until its stream ends.
@@ -60,7 +60,7 @@ async fn serve(listener: RdmaListener) -> Result<()> {
             loop {
                 match timeout(IDLE, stream.read(&mut data)).await?? {
                     0 => return stream.shutdown().await,
-                    len => stream.write_all(&data[..len]).await?,
+                    len => timeout(IDLE, stream.write_all(&data[..len])).await??,
                 }
             }
         });
