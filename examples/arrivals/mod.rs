@@ -1,26 +1,30 @@
 //! Clients on their way to a place of a service.
 //!
 //! A client has no place before it has shown that it is a client: one that connects and says
-//! nothing keeps nobody out. At most [`ARRIVING`] clients arrive at once: if one more comes, the
-//! oldest leaves.
+//! nothing keeps no other out. At most [`ARRIVING`] clients arrive at once: if one more comes, the
+//! oldest leaves, once it has had [`SPARED`]. Newer clients wait in the kernel's backlog meanwhile,
+//! so that a flood of connections throws no client out in the middle of its exchange.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Result;
 
 /// The most clients that have connected and have no place yet.
 const ARRIVING: usize = 64;
+/// How long each of them has for its exchange, however many come.
+const SPARED: Duration = Duration::from_millis(100);
 
 /// The places of a service, and the clients that have none yet, the oldest first.
 pub(crate) struct Arrivals {
     places: Arc<Semaphore>,
     limit: Duration,
-    arriving: VecDeque<oneshot::Sender<()>>,
+    /// When each of them came, and what it holds until it leaves.
+    arriving: VecDeque<(Instant, oneshot::Sender<()>)>,
 }
 
 /// One client that has no place yet.
@@ -41,14 +45,14 @@ impl Arrivals {
         }
     }
 
-    /// Lets one more client arrive.
-    pub(crate) fn next(&mut self) -> Arrival {
-        self.arriving.retain(|client| !client.is_closed());
+    /// Lets one more client arrive. If too many do, the oldest leaves first.
+    pub(crate) async fn next(&mut self) -> Arrival {
+        self.arriving.retain(|(_, client)| !client.is_closed());
         if self.arriving.len() == ARRIVING {
-            self.oldest_leaves();
+            self.oldest_leaves().await;
         }
         let (stays, leaves) = oneshot::channel();
-        self.arriving.push_back(stays);
+        self.arriving.push_back((Instant::now(), stays));
         Arrival {
             places: Arc::clone(&self.places),
             limit: self.limit,
@@ -56,9 +60,13 @@ impl Arrivals {
         }
     }
 
-    /// Ends the client that has arrived for the longest time: another one needs its descriptor.
-    pub(crate) fn oldest_leaves(&mut self) {
-        self.arriving.pop_front();
+    /// Ends the client that has arrived for the longest time, once it has had its time: another
+    /// one needs its descriptor.
+    pub(crate) async fn oldest_leaves(&mut self) {
+        if let Some((since, oldest)) = self.arriving.front_mut() {
+            _ = timeout_at(*since + SPARED, oldest.closed()).await;
+            self.arriving.pop_front();
+        }
     }
 }
 

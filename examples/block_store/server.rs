@@ -58,7 +58,7 @@ pub(crate) async fn serve(addr: SocketAddr, store: Arc<Store>, idle: Duration) -
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let (server, arrival) = (Arc::clone(&server), arrivals.next());
+                let (server, arrival) = (Arc::clone(&server), arrivals.next().await);
                 tokio::spawn(async move {
                     if let Err(error) = server.client(stream, arrival).await {
                         complain(&error);
@@ -67,7 +67,7 @@ pub(crate) async fn serve(addr: SocketAddr, store: Arc<Store>, idle: Duration) -
             }
             Err(error) => {
                 complain(&error);
-                arrivals.oldest_leaves();
+                arrivals.oldest_leaves().await;
                 sleep(PAUSE).await;
             }
         }

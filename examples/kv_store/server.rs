@@ -109,11 +109,11 @@ pub(crate) async fn serve(address: &str, device: &Device) -> Result<()> {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                _ = tokio::spawn(Arc::clone(&server).client(stream, arrivals.next()));
+                _ = tokio::spawn(Arc::clone(&server).client(stream, arrivals.next().await));
             }
             Err(error) => {
                 complain(&error);
-                arrivals.oldest_leaves();
+                arrivals.oldest_leaves().await;
                 sleep(PAUSE).await;
             }
         }

@@ -143,7 +143,7 @@ async fn run(values: &Values) -> Result<()> {
                 continue;
             };
             match stream.set_nodelay(true) {
-                Ok(()) => _ = tokio::spawn(serve(Arc::clone(&disk), stream, arrivals.next())),
+                Ok(()) => _ = tokio::spawn(serve(Arc::clone(&disk), stream, arrivals.next().await)),
                 Err(error) => complain("a client", &error),
             }
         }
@@ -156,7 +156,7 @@ async fn run(values: &Values) -> Result<()> {
     said(&format!("Listening on {socket}"));
     loop {
         if let Some((stream, _)) = accepted(listener.accept().await, &mut arrivals).await {
-            tokio::spawn(serve(Arc::clone(&disk), stream, arrivals.next()));
+            tokio::spawn(serve(Arc::clone(&disk), stream, arrivals.next().await));
         }
     }
 }
@@ -174,7 +174,7 @@ async fn remove_stale(socket: &str) {
 async fn accepted<T>(client: io::Result<T>, arrivals: &mut Arrivals) -> Option<T> {
     if let Err(error) = &client {
         complain("accept", error);
-        arrivals.oldest_leaves();
+        arrivals.oldest_leaves().await;
         sleep(PAUSE).await;
     }
     client.ok()

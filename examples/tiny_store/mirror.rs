@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_doca::mem::{Access, RemoteMmap};
 use tokio_doca::rdma::RdmaState;
 use tokio_doca::{Buf, Device, Mmap, Rdma, WorkQ};
@@ -19,7 +19,9 @@ use crate::store::{BLOCKS, Error, MEMORY, Result, Store, data_at, entry_at};
 /// How long the other side may take to connect.
 const LIMIT: Duration = Duration::from_secs(5);
 /// The most peers that have connected and are no primaries yet. If one more comes, the oldest goes.
-const ARRIVING: usize = 16;
+const ARRIVING: usize = 32;
+/// How long each of them has for its exchange, however many come.
+const SPARED: Duration = Duration::from_millis(100);
 /// What a primary may do with the memory of its replica.
 const PRIMARY_MAY: Access = Access::RDMA_READ.union(Access::RDMA_WRITE);
 /// How long to wait before the next try.
@@ -46,11 +48,14 @@ pub(crate) async fn lend(device: &Device, listener: TcpListener) -> Result<()> {
         place: Semaphore::new(1),
     });
     let mut peers = JoinSet::new(); // ends with this future
-    let mut arriving: VecDeque<oneshot::Sender<()>> = VecDeque::new();
+    let mut arriving: VecDeque<(Instant, oneshot::Sender<()>)> = VecDeque::new();
     loop {
         let accepted = listener.accept().await;
-        arriving.retain(|peer| !peer.is_closed());
-        if accepted.is_err() || arriving.len() == ARRIVING {
+        arriving.retain(|(_, peer)| !peer.is_closed());
+        let are_many = accepted.is_err() || arriving.len() == ARRIVING;
+        if let Some((since, oldest)) = arriving.front_mut().filter(|_| are_many) {
+            // Newer peers wait in the kernel's backlog meanwhile.
+            _ = timeout_at(*since + SPARED, oldest.closed()).await;
             arriving.pop_front(); // a newer peer needs its descriptors
         }
         let Ok((tcp, _)) = accepted else {
@@ -58,7 +63,7 @@ pub(crate) async fn lend(device: &Device, listener: TcpListener) -> Result<()> {
             continue;
         };
         let (stays, leaves) = oneshot::channel();
-        arriving.push_back(stays);
+        arriving.push_back((Instant::now(), stays));
         let replica = Arc::clone(&replica);
         // A stranger that says nothing holds up its own task alone.
         peers.spawn(async move {

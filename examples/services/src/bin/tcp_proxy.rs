@@ -84,12 +84,12 @@ async fn program(args: &[&str]) -> Result {
             Err(error) => {
                 // No descriptor for instance: it may have one later.
                 eprintln!("no client is accepted: {error}");
-                arrivals.oldest_leaves();
+                arrivals.oldest_leaves().await;
                 sleep(NO_CLIENT).await;
                 continue;
             }
         };
-        let (proxy, arrival) = (Arc::clone(&proxy), arrivals.next());
+        let (proxy, arrival) = (Arc::clone(&proxy), arrivals.next().await);
         tokio::spawn(async move {
             if let Err(error) = proxy.carry(client, arrival).await {
                 eprintln!("{peer}: {error}");
