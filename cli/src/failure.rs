@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use clap::error::ErrorKind;
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 
 /// Why a command ended early.
 #[derive(Debug)]
@@ -43,9 +44,17 @@ pub(crate) fn text(error: &tokio_doca::Error) -> String {
     without_numbers(plain.unwrap_or(&text))
 }
 
-/// The text of an error of the system, without its number.
+/// The text of an error of the system, without its number. It names the limit for files if that
+/// made a write fail.
 pub(crate) fn reason(error: &io::Error) -> String {
-    without_numbers(&error.to_string())
+    let text = without_numbers(&error.to_string());
+    match (error.kind(), getrlimit(Resource::RLIMIT_FSIZE)) {
+        (io::ErrorKind::FileTooLarge, Ok((limit, _))) if limit != RLIM_INFINITY => format!(
+            "{text}: one of this process may have {limit} bytes: raise the limit with ulimit -f \
+             (LimitFSIZE= of a service)"
+        ),
+        _ => text,
+    }
 }
 
 /// Drops each ` (os error 2)`, which the words before it say already.

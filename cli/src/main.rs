@@ -29,8 +29,9 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
+    let caught = signals::outlive_file_limit();
     match args::Args::try_parse() {
-        Ok(args) => failure::exit_code(args.command.run()),
+        Ok(args) => failure::exit_code(caught.and_then(|()| args.command.run())),
         Err(error) => failure::usage(&error),
     }
 }

@@ -1,8 +1,22 @@
-//! Signals that end a command, so that it can delete what is half done.
+//! Signals that end a command, so that it can delete what is half done, and one that must not.
 
 use std::io;
 
+use nix::libc::SIGXFSZ;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::failure::{Result, cannot};
+use crate::open;
+
+/// Has writes beyond the limit for files (`ulimit -f`) fail, where SIGXFSZ would end the process.
+/// A handler does this, since children would inherit a signal that is ignored.
+pub(crate) fn outlive_file_limit() -> Result {
+    let runtime = open::runtime()?;
+    let _inside = runtime.enter();
+    // The handler stays when the runtime and the `Signal` are dropped.
+    let caught = signal(SignalKind::from_raw(SIGXFSZ)).map(drop);
+    Ok(caught.map_err(cannot("catch", "SIGXFSZ".as_ref()))?)
+}
 
 pub(crate) struct Signals([Signal; 3]);
 

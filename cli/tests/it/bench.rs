@@ -2,11 +2,10 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{Folder, Ran, interrupted, threads_named};
+use crate::support::{Folder, Ran, interrupted, limited, threads_named};
 
 const KINDS: [&str; 11] = [
     "dma",
@@ -134,10 +133,8 @@ fn what_the_system_refuses_has_a_row_that_says_why() {
     // With more files by and by: at first for nothing, then for the kind alone, then for all.
     for files in (10..100).step_by(2) {
         let command = folder.command(args);
-        let mut limited = Command::new("sh");
-        let script = format!("ulimit -n {files}; exec \"$0\" \"$@\"");
-        limited.args(["-c", &script]).arg(command.get_program());
-        let ran = Ran::of(limited.args(command.get_args()).output().unwrap());
+        let mut limited = limited(&format!("-n {files}"), &command);
+        let ran = Ran::of(limited.output().unwrap());
         if ran.code != Some(0) {
             ran.refused(1, &[]);
             continue;

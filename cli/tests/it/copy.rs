@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::process::{Command, Stdio};
 use std::thread;
 
-use crate::support::{Folder, Ran, bytes};
+use crate::support::{Folder, Ran, bytes, limited};
 
 #[test]
 fn a_copy_has_the_same_bytes() {
@@ -138,6 +138,19 @@ fn a_device_that_fails_leaves_no_half_file() {
     run(&["copy", "src", "dst", "--force"]).refused(1, &["the device did not copy byte"]);
     assert_eq!(folder.names(), ["dst", "src"]);
     assert_eq!(folder.read("dst"), b"old");
+}
+
+/// The kernel sends SIGXFSZ.
+#[test]
+fn a_copy_beyond_the_limit_of_files_names_it_and_leaves_no_half_file() {
+    let folder = Folder::new();
+    folder.write("src", bytes(24_000_000));
+    // The memory of larger chunks is a longer file than the limit permits.
+    let command = folder.command(["copy", "src", "dst", "--chunk", "64K"]);
+    let mut command = limited("-f 20000", &command);
+    let ran = Ran::of(command.output().unwrap());
+    ran.refused(1, &["cannot write dst: File too large", "ulimit -f"]);
+    assert_eq!(folder.names(), ["src"]);
 }
 
 #[test]

@@ -68,6 +68,22 @@ impl Drop for Folder {
     }
 }
 
+/// The command below a limit that the shell sets: `-n 64`.
+pub(crate) fn limited(limit: &str, command: &Command) -> Command {
+    let mut limited = Command::new("sh");
+    limited.args(["-c", &format!("ulimit {limit}; exec \"$0\" \"$@\"")]);
+    limited.arg(command.get_program()).args(command.get_args());
+    limited.current_dir(command.get_current_dir().unwrap());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    limited.stdin(Stdio::null());
+    limited
+}
+
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
@@ -150,6 +166,10 @@ impl Server {
         if !args.contains(&"--bind") {
             command.args(["--bind", "127.0.0.1:0"]);
         }
+        Server::start(command)
+    }
+
+    pub(crate) fn start(mut command: Command) -> Server {
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = child.spawn().unwrap();
         let mut out = BufReader::new(child.stdout.take().unwrap());

@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::{Child, Stdio};
 use std::thread;
 
-use crate::support::{Folder, Ran, Server, TOKEN, bytes};
+use crate::support::{Folder, Ran, Server, TOKEN, bytes, limited};
 
 /// Starts a receiver that serves the folder `out`.
 fn serve(folder: &Folder, args: &[&str]) -> Server {
@@ -192,6 +192,28 @@ fn too_much_is_refused_at_once_or_once_it_comes() {
     command.stdin(fs::File::open("/dev/zero").unwrap());
     Ran::of(command.output().unwrap()).refused(1, &["--max-size"]);
     assert!(stored(&folder).is_empty());
+}
+
+/// The kernel sends SIGXFSZ.
+#[test]
+fn a_file_beyond_the_limit_of_files_ends_no_other_transfer() {
+    let folder = Folder::new();
+    fs::create_dir(folder.path("out")).unwrap();
+    let command = folder.command(["serve", "--out", "out", "--bind", "127.0.0.1:0"]);
+    // The shell's blocks have 512 or 1,024 bytes.
+    let server = Server::start(limited("-f 20000", &command));
+    let other = half_sent(&folder, &server);
+    folder.write("large", bytes(24_000_000));
+    let parts = ["the receiver cannot write: File too large", "ulimit -f"];
+    folder
+        .run(["send", "large", &server.addr])
+        .refused(1, &parts);
+    Ran::of(other.wait_with_output().unwrap()).done();
+    assert_eq!(stored(&folder), ["half"]);
+    assert!(folder.read("out/half") == bytes(1 << 20));
+    let ran = server.stop();
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert!(parts.iter().all(|it| ran.err.contains(it)), "{}", ran.err);
 }
 
 #[test]
