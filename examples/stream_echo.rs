@@ -59,7 +59,7 @@ async fn serve(listener: RdmaListener) -> Result<()> {
             let mut data = vec![0; 16 << 10];
             loop {
                 match timeout(IDLE, stream.read(&mut data)).await?? {
-                    0 => return stream.shutdown().await,
+                    0 => return timeout(IDLE, stream.shutdown()).await?,
                     len => timeout(IDLE, stream.write_all(&data[..len])).await??,
                 }
             }

@@ -49,7 +49,11 @@ impl Arrivals {
     pub(crate) async fn next(&mut self) -> Arrival {
         self.arriving.retain(|(_, client)| !client.is_closed());
         if self.arriving.len() == ARRIVING {
-            self.oldest_leaves().await;
+            self.oldest_had_its_time().await;
+            self.arriving.retain(|(_, client)| !client.is_closed());
+        }
+        if self.arriving.len() == ARRIVING {
+            self.arriving.pop_front();
         }
         let (stays, leaves) = oneshot::channel();
         self.arriving.push_back((Instant::now(), stays));
@@ -63,9 +67,14 @@ impl Arrivals {
     /// Ends the client that has arrived for the longest time, once it has had its time: another
     /// one needs its descriptor.
     pub(crate) async fn oldest_leaves(&mut self) {
+        self.oldest_had_its_time().await;
+        self.arriving.pop_front();
+    }
+
+    /// Newer ones wait in the kernel's backlog meanwhile.
+    async fn oldest_had_its_time(&mut self) {
         if let Some((since, oldest)) = self.arriving.front_mut() {
             _ = timeout_at(*since + SPARED, oldest.closed()).await;
-            self.arriving.pop_front();
         }
     }
 }

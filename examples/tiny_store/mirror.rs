@@ -56,7 +56,10 @@ pub(crate) async fn lend(device: &Device, listener: TcpListener) -> Result<()> {
         if let Some((since, oldest)) = arriving.front_mut().filter(|_| are_many) {
             // Newer peers wait in the kernel's backlog meanwhile.
             _ = timeout_at(*since + SPARED, oldest.closed()).await;
-            arriving.pop_front(); // a newer peer needs its descriptors
+            arriving.retain(|(_, peer)| !peer.is_closed());
+            if accepted.is_err() || arriving.len() == ARRIVING {
+                arriving.pop_front(); // a newer peer needs its descriptors
+            }
         }
         let Ok((tcp, _)) = accepted else {
             sleep(PAUSE).await; // no descriptor is free, for example

@@ -305,6 +305,8 @@ pub unsafe trait Endpoint: Submit {
 
     /// Returns to the state Init from any state: the connection ends, Jobs and receives that were
     /// accepted end flushed, and earlier exports become invalid. The peer's state turns to Error.
+    /// While or after it is retired, this does nothing: a thread that shuts the WorkQ down may be
+    /// late.
     fn reset(&self);
 
     /// Ends the connection: the Rdma was dropped. The device drops `keep` once it touches no

@@ -171,9 +171,9 @@ impl<S: MaybeSource> SendSink<S> {
     fn submit(&mut self, cx: &mut Context<'_>) -> Result<(usize, usize), JobError> {
         let (mut jobs, mut bytes) = (0, 0);
         let at = self.rdma.attachment();
-        at.check_open()?;
         let run: Arc<dyn Run> = self.ends.clone();
         if self.waiting.is_empty() && !self.fed.is_empty() {
+            at.check_open()?;
             let begun = self.fed.iter().map(|(_, begun)| begun);
             let outcomes: ArrayVec<_, SUBMIT_BATCH> = at.finish_inline_all(begun);
             jobs = outcomes.len();

@@ -18,8 +18,8 @@ use crate::device::{Endpoint, EndpointState};
 use crate::error::{JobError, Reason};
 use crate::reactor::tables::Watching;
 use crate::reactor::workq::Shared;
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Mutex, WaitNode, Waiters, lock, log};
+use crate::sync::atomic::{AtomicU8, Ordering};
+use crate::sync::{Mutex, WaitNode, Waiters, contain, lock, log};
 
 /// The state of an [`Rdma`](crate::Rdma) (RDMA guide 4.3).
 ///
@@ -77,7 +77,7 @@ pub(in crate::reactor) struct WatchState {
     pub(in crate::reactor) waiting: Waiters,
     endpoint: OnceLock<Weak<dyn Endpoint>>,
     /// The WorkQ was shut down.
-    closed: AtomicBool,
+    closed: AtomicU8,
 }
 
 struct Known {
@@ -107,7 +107,7 @@ impl WatchState {
             }),
             waiting: Waiters::new(),
             endpoint: OnceLock::new(),
-            closed: AtomicBool::new(false),
+            closed: AtomicU8::new(0),
         }
     }
 
@@ -131,11 +131,13 @@ impl WatchState {
     }
 
     /// Makes the state Reset from now on, since the WorkQ was shut down. If it `leaves`, the
-    /// peer learns of that.
+    /// peer learns of that, once.
     pub(in crate::reactor) fn close(&self, leaves: bool) {
-        self.closed.store(true, Ordering::SeqCst);
-        if let Some(endpoint) = self.endpoint().filter(|_| leaves) {
-            endpoint.reset();
+        let before = self
+            .closed
+            .fetch_max(1 + u8::from(leaves), Ordering::SeqCst);
+        if let Some(endpoint) = self.endpoint().filter(|_| leaves && before < 2) {
+            contain("a device", || endpoint.reset());
         }
     }
 
@@ -144,7 +146,7 @@ impl WatchState {
     }
 
     fn state_of(&self, endpoint: Option<&dyn Endpoint>) -> RdmaState {
-        if self.closed.load(Ordering::SeqCst) {
+        if self.closed.load(Ordering::SeqCst) > 0 {
             return RdmaState::Reset;
         }
         match endpoint.map_or(EndpointState::Init, Endpoint::state) {

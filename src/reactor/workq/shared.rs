@@ -132,12 +132,11 @@ impl Attachment {
 }
 
 impl Shared {
-    /// Returns the error of a receive, or `Shutdown`, if that has ended the connection.
+    /// Returns the error of a receive, or `Shutdown`, if that has reset the connection.
     pub(in crate::reactor) fn why(&self, error: JobError) -> JobError {
-        match error.reason() {
-            Reason::Flushed if self.closed.load(Ordering::SeqCst) => JobError::of(Reason::Shutdown),
-            _ => error,
-        }
+        let shut = error.cause() == Some(Reason::Reset) && self.closed.load(Ordering::SeqCst);
+        let shutdown = shut.then(|| JobError::of(Reason::Shutdown));
+        shutdown.unwrap_or(error)
     }
 
     pub(in crate::reactor) fn new(

@@ -40,7 +40,7 @@ impl WorkQ {
     /// a slot end with `Shutdown`; those in flight are finished, and their results can be fetched.
     /// Receives and waits that were posted end with `Shutdown` too: [`progress`](WorkQ::progress)
     /// hands them out. When nothing is in flight, its Rdmas and streams leave their peers, as those
-    /// that are dropped do.
+    /// that are dropped do. If the future is dropped before, they leave with the next call.
     ///
     /// # Cancel safety
     ///
@@ -100,7 +100,9 @@ impl Future for Shutdown {
                 return Poll::Pending;
             }
         }
-        // Nothing is in flight: its Rdmas leave their peers. The turn collects their receives.
+        // Nothing is in flight: its Rdmas leave their peers. A turn collects what has come before,
+        // and another one the receives.
+        shared.turn();
         shared.core.registry.wake_all();
         shared.turn();
         Poll::Ready(Ok(()))

@@ -395,6 +395,8 @@ fn a_shutdown_ends_a_sink() {
             .unwrap();
         let error = sink.feed(here.filled(b"late")).await;
         assert_eq!(failed(error), (Reason::Shutdown, None));
+        // One that has sent all has nothing to say.
+        here.rdma.send_sink::<Buf>(32).close().await.unwrap();
         assert_failed(&here, &mut sink).await;
         drop(posted);
     });

@@ -95,7 +95,7 @@ fn clients_that_connect_to_nobody_take_no_place() {
 async fn asks(addr: SocketAddr, device: &Device, workq: &WorkQ, pool: &BufPool) -> Rdma {
     let mut stream = TcpStream::connect(addr).await.unwrap();
     let rdma = Rdma::builder(device).attach(workq).unwrap();
-    rdma.handshake(&mut stream).await.unwrap();
+    rdma.handshake_connect(&mut stream).await.unwrap();
     let request = pool.alloc().await;
     let ask = Ask::new(Verb::Get, 0, 7, 1);
     request.extend_from_slice(ask.as_bytes()).unwrap();
@@ -150,7 +150,7 @@ fn a_client_that_asks_for_nothing_loses_its_place() {
         let workq = WorkQ::builder().build().unwrap();
         let rdma = Rdma::builder(&device).attach(&workq).unwrap();
         let mut stream = TcpStream::connect(addr).await.unwrap();
-        rdma.handshake(&mut stream).await.unwrap();
+        rdma.handshake_connect(&mut stream).await.unwrap();
         let mut watch = rdma.watch();
         let ends = watch.wait_for(|state| state != RdmaState::Connected);
         in_time("the idle client is hung up on", ends).await;

@@ -294,7 +294,7 @@ fn a_client_cannot_write_the_memory() {
         stream.write_all(b"R").unwrap();
         stream.set_nonblocking(true).unwrap();
         let mut stream = tokio::net::TcpStream::from_std(stream).unwrap();
-        rdma.handshake(&mut stream).await.unwrap();
+        rdma.handshake_connect(&mut stream).await.unwrap();
         use tokio::io::AsyncReadExt;
         let mut blob = vec![0; stream.read_u32_le().await.unwrap() as usize];
         stream.read_exact(&mut blob).await.unwrap();

@@ -19,7 +19,7 @@ async fn meet(host: &Host, mut stream: TcpStream, store: &Store, boot: u64) -> R
     assert_eq!(stream.read_u8().await.unwrap(), BY_RDMA);
     let builder = Rdma::builder(&host.device).permissions(Access::RDMA_READ);
     let rdma = builder.attach(&host.workq).unwrap();
-    rdma.handshake(&mut stream).await.unwrap();
+    rdma.handshake_accept(&mut stream).await.unwrap();
     let mmap = store.memory().mmap();
     let blob = mmap.export_rdma(&host.device).unwrap();
     stream.write_u32_le(blob.len() as u32).await.unwrap();

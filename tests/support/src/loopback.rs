@@ -569,7 +569,9 @@ unsafe impl Endpoint for LoopEndpoint {
         self.world.with(|world, later| {
             world.disconnect(self.id, later);
             let blob = world.number();
-            let end = world.ends.get_mut(&self.id).unwrap();
+            let Some(end) = world.ends.get_mut(&self.id) else {
+                return; // it was retired meanwhile
+            };
             end.flush(JobError::endpoint(Reason::Reset, 0, 0));
             (end.state, end.blob) = (EndpointState::Init, blob);
             later.changed.push(Arc::clone(&end.config.changed));

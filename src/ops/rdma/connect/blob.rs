@@ -130,10 +130,8 @@ impl Future for Connect {
             let until = deadline(this.timeout);
             let run = move || connect(&*endpoint, how, rdma, &blob, until);
             // On adapters the kernel asks the network for the peer's address.
-            let threads = match how {
-                How::Listen => for_strangers(),
-                How::Connect | How::Dial => for_peers(),
-            };
+            let strangers = matches!(how, How::Listen).then(for_strangers);
+            let threads = strangers.unwrap_or_else(for_peers);
             this.call.begin(threads, OP, run)?;
         }
         this.call.poll(OP, cx)

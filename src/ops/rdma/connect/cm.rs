@@ -15,6 +15,7 @@ use tracing::{debug, warn};
 use super::super::Rdma;
 use crate::device::{CmAnswer, CmListening, CmOffer, CmOptions, Device};
 use crate::error::{Error, ErrorKind, Result};
+use crate::reactor::RdmaState;
 use crate::sync::{Blocking, Polled, deadline, log};
 
 const TO: &str = "Rdma::connect_to";
@@ -141,6 +142,8 @@ struct Call {
     foreign: bool,
     timeout: Duration,
     call: Blocking<Vec<u8>>,
+    /// Completes when the WorkQ is shut down.
+    closed: Option<Pin<Box<dyn Future<Output = ()> + Send + Sync>>>,
 }
 
 impl Call {
@@ -154,6 +157,7 @@ impl Call {
             foreign: false,
             timeout: rdma.connect_timeout(),
             call: Blocking::new(),
+            closed: None,
         }
     }
 
@@ -164,12 +168,25 @@ impl Call {
         }
         let polled = self.call.poll(self.op, cx);
         match polled {
+            Poll::Pending if !self.is_closed(cx) => return Poll::Pending,
+            _ if self.rdma.check_open(self.op).is_err() => {
+                // The shutdown ends the attempt: the peer is notified.
+                self.rdma.port().reset();
+                self.rdma.check_open(self.op)?;
+            }
             Poll::Ready(Ok(_)) => self.rdma.port().set_peer(self.peer.to_string()),
-            // The shutdown of the WorkQ ends the attempt.
-            Poll::Ready(Err(_)) => self.rdma.check_open(self.op)?,
-            Poll::Pending => {}
+            _ => {}
         }
         polled.map_err(|error| error.with_call(self.op))
+    }
+
+    /// Returns whether the WorkQ was shut down; if not, the task is woken when it is.
+    fn is_closed(&mut self, cx: &mut Context<'_>) -> bool {
+        let closed = self.closed.get_or_insert_with(|| {
+            let mut watch = self.rdma.port().watch();
+            Box::pin(async move { _ = watch.wait_for(|it| it == RdmaState::Reset).await })
+        });
+        closed.as_mut().poll(cx).is_ready()
     }
 
     fn begin(&mut self) {

@@ -15,7 +15,7 @@ use super::super::transport::set_nonblocking;
 use super::event::{CmEvent, What};
 use super::id::CmId;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::{EachProcess, Process, Threads, for_strangers, lock, log};
+use crate::sync::{EachProcess, Process, Threads, lock, log};
 
 /// A handler of the events of an id.
 pub(in super::super) trait Handler: Send + Sync {
@@ -53,11 +53,13 @@ static CM: OnceLock<Cm> = OnceLock::new();
 /// may all wait for peers, while the events of other connections must be handled at once.
 static THREADS: EachProcess<Threads> = EachProcess::new(|| Threads::new(8));
 
+/// Threads that may wait for peers which do not answer, over iWARP. Neither the steps of other
+/// connections nor calls of the application wait for them.
+static WAITING: EachProcess<Threads> = EachProcess::new(|| Threads::new(64));
+
 /// Runs a function that waits for a peer, while the kernel makes a connection over iWARP.
 pub(in super::super) fn wait_for_peer(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    for_strangers()
-        .run(Box::new(run))
-        .map_err(|(error, _)| error)
+    WAITING.get().run(Box::new(run)).map_err(|(error, _)| error)
 }
 
 thread_local! {
@@ -67,14 +69,11 @@ thread_local! {
 
 /// Runs a function that may block, but waits for no peer.
 pub(in super::super) fn step(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    let step = || {
+    let run = || {
         STEPS.set(true);
         run();
     };
-    THREADS
-        .get()
-        .run(Box::new(step))
-        .map_err(|(error, _)| error)
+    THREADS.get().run(Box::new(run)).map_err(|(error, _)| error)
 }
 
 /// As `step`, for a function that takes no lock. A thread that does steps runs it at once.
