@@ -67,7 +67,9 @@ impl Future for Shutdown {
             // A waiter in line for a slot will not get one.
             shared.waiters.wake_all();
             shared.stream_slots.line.wake_all();
-            // A future that waits for a message will not get one either: its receive stays posted.
+            // What has come is not lost: if nothing is in flight, the Rdmas leave their peers now.
+            shared.turn();
+            // A future that waits for a message will not get one either.
             shared.core.registry.wake_all();
         }
         // Pairs with the exchange by which a slot is taken before `submit` checks `closed`.
@@ -86,8 +88,8 @@ impl Future for Shutdown {
                 cx.waker().wake_by_ref();
             } else {
                 // Hybrid mode polls for short jobs only, and this may take long. Registered once
-                // more: the handle may have been replaced before this future could be
-                // found in line.
+                // more: the handle may have been replaced before this future could be found in
+                // line.
                 shared.events.register(shared)?;
                 shared.arm();
                 shared.turn();
@@ -100,9 +102,7 @@ impl Future for Shutdown {
                 return Poll::Pending;
             }
         }
-        // Nothing is in flight: its Rdmas leave their peers. A turn collects what has come before,
-        // and another one the receives.
-        shared.turn();
+        // Nothing is in flight: the Rdmas leave their peers. A turn collects their receives.
         shared.core.registry.wake_all();
         shared.turn();
         Poll::Ready(Ok(()))

@@ -95,6 +95,20 @@ fn a_message_that_begins_after_the_peer_has_left_is_not_sent() {
     }
 }
 
+/// Also if nobody has polled since.
+#[test]
+fn what_has_come_before_a_shutdown_is_not_lost() {
+    if needs_soft("an adapter has an acknowledgement before its completion") {
+        return;
+    }
+    each(async |here, there| {
+        let receive = there.rdma.recv(there.empty()).start().unwrap();
+        here.send(b"came").await.unwrap();
+        in_time("a shutdown", there.workq.shutdown()).await.unwrap();
+        assert_eq!(in_time("the message", receive).await.unwrap().len, 4);
+    });
+}
+
 #[test]
 fn an_error_that_is_no_end_of_the_peer_is_no_disconnect() {
     each(async |here, there| {
