@@ -13,7 +13,7 @@ use super::client::Client;
 use super::layout::{Ask, Verb};
 use crate::hostile::bystander::{Attack, is_served_beside};
 use crate::hostile::messengers::{
-    SILENT, flood, haunt, say_nothing, take_no_answer, talk_nonsense,
+    CLIENTS, SILENT, flood, haunt, say_nothing, take_no_answer, talk_nonsense,
 };
 
 /// Descriptors of a replica, and strangers that stay: more than that.
@@ -43,7 +43,7 @@ fn hostile_clients_hold_up_no_honest_one() {
         let asks = async move |attack: &Attack| {
             take_no_answer(primary, b"", ask.as_bytes(), attack).await;
         };
-        is_served_beside("no receives", 20, &mut visit, asks).await;
+        is_served_beside("no receives", CLIENTS, &mut visit, asks).await;
         let talk = async move |attack: &Attack| {
             talk_nonsense(
                 primary,

@@ -1,16 +1,19 @@
 //! An honest client beside an attack: how often it is served and how long it waits, in the same
 //! time without the attack and with it.
+//!
+//! `TOKIO_DOCA_HOSTILE_SECONDS` sets how long the client watches at least, without the attack and
+//! with it (0.3 s).
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use support::random::setting;
 use support::{in_time, run, until};
 use tokio::time::timeout;
 
-/// How long the client watches without the attack at least, and how often it is served.
-const SPAN: Duration = Duration::from_millis(300);
+/// How often the client is served at least while it watches without the attack.
 const LEAST: usize = 10;
 /// Beside the attack the longest gap is at most this many times the one without it, and this much
 /// longer, and the rate at which the client is served is at most this many times lower: the attack
@@ -22,6 +25,12 @@ const SLACK: Duration = Duration::from_millis(50);
 const LOADED: (u32, Duration) = (20, Duration::from_millis(1500));
 /// How often both are compared, until they agree once: a machine may be busy during one of them.
 const ROUNDS: usize = 5;
+
+/// Returns how long the client watches at least without the attack.
+fn span() -> Duration {
+    let seconds = setting("TOKIO_DOCA_HOSTILE_SECONDS").map(Duration::from_secs);
+    seconds.unwrap_or(Duration::from_millis(300))
+}
 
 /// An attack that goes on until the client has watched it.
 #[derive(Default)]
@@ -103,7 +112,7 @@ pub(crate) async fn is_served_among(
 ) {
     let attack = Arc::new(attack);
     for round in 1..=ROUNDS {
-        let alone = Seen::by(&mut visit, SPAN, LEAST).await;
+        let alone = Seen::by(&mut visit, span(), LEAST).await;
         let state = Arc::new(Attack::default());
         let attacker = std::thread::spawn({
             let (attack, state) = (Arc::clone(&attack), Arc::clone(&state));

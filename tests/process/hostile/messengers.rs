@@ -16,7 +16,7 @@ use super::bystander::Attack;
 use super::handshakes::{ghost, nobodies};
 
 /// How many there are at once.
-const CLIENTS: usize = 20;
+pub(crate) const CLIENTS: usize = 40;
 /// More than the examples have places.
 pub(crate) const SILENT: usize = 100;
 const ROOM: usize = 32 << 10;

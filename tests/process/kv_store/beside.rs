@@ -10,7 +10,9 @@ use tokio_doca::{Device, WorkQ};
 use super::client::Client;
 use super::service::Service;
 use crate::hostile::bystander::{Attack, is_served_beside};
-use crate::hostile::messengers::{SILENT, haunt, say_nothing, take_no_answer, talk_nonsense};
+use crate::hostile::messengers::{
+    CLIENTS, SILENT, haunt, say_nothing, take_no_answer, talk_nonsense,
+};
 
 /// What a client sends before it shakes hands, and a get of a key that is absent.
 const FIRST: &[u8] = b"R";
@@ -36,7 +38,7 @@ fn hostile_clients_hold_up_no_honest_one() {
         let ghosts = async move |attack: &Attack| haunt(addr, FIRST, attack).await;
         is_served_beside("ghosts", 10, &mut visit, ghosts).await;
         let ask = async move |attack: &Attack| take_no_answer(addr, FIRST, ASK, attack).await;
-        is_served_beside("no receives", 20, &mut visit, ask).await;
+        is_served_beside("no receives", CLIENTS, &mut visit, ask).await;
         let talk = async move |attack: &Attack| talk_nonsense(addr, FIRST, ASK, attack).await;
         is_served_beside("nonsense", 10, &mut visit, talk).await;
     });
