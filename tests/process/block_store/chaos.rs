@@ -192,6 +192,8 @@ fn acknowledged_blocks_are_neither_lost_nor_torn_while_one_side_lives() {
                 pair.kill_primary();
             } else {
                 pair.kill_replica();
+                // The primary takes writes alone meanwhile.
+                thread::sleep(Duration::from_micros(random.below(100_000)));
                 pair.start_replica();
             }
         }
