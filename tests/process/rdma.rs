@@ -285,9 +285,7 @@ fn a_thousand_contexts_take_few_descriptors_and_do_not_disturb_each_other() {
     }
     let mut peers = ["left", "right"].map(|role| Peer::start(TEST, role));
     let [left, right] = &mut peers;
-    let (first, second) = (left.hear(), right.hear());
-    left.say(&second);
-    right.say(&first);
+    left.swap(right);
     for word in ["connected", "all", "reset", "greeted", "clean"] {
         assert_eq!((&*left.hear(), &*right.hear()), (word, word));
         left.say("go on");
@@ -365,9 +363,7 @@ fn contexts_that_come_and_go_leave_nothing_on_their_workq() {
         let mut other = Peer::start(TEST, "other");
         one.say(words[0]);
         other.say(words[1]);
-        let (first, second) = (one.hear(), other.hear());
-        one.say(&second);
-        other.say(&first);
+        one.swap(&mut other);
         for word in ["connected", "done"] {
             assert_eq!((&*one.hear(), &*other.hear()), (word, word));
             one.say("go on");

@@ -126,16 +126,12 @@ fn start(random: &mut Random) -> Peer {
 fn session(mut one: Peer, mut other: Peer, random: &mut Random) -> Vec<Peer> {
     one.say("meet");
     other.say("meet");
-    let (first, second) = (one.hear(), other.hear());
-    one.say(&second);
-    other.say(&first);
+    one.swap(&mut other);
     // Whoever connects second waits for this.
     one.say("go on");
     other.say("go on");
     assert_eq!((&*one.hear(), &*other.hear()), ("connected", "connected"));
-    let (first, second) = (one.hear(), other.hear());
-    one.say(&second);
-    other.say(&first);
+    one.swap(&mut other);
     assert_eq!((&*one.hear(), &*other.hear()), ("begun", "begun"));
     let kills = random.below(3) == 0;
     let mut left = vec![one];

@@ -93,6 +93,14 @@ impl Peer {
             .expect("the other process says something")
     }
 
+    /// Gives each of the two processes the next line of the other one.
+    #[track_caller]
+    pub fn swap(&mut self, other: &mut Peer) {
+        let (ours, theirs) = (self.hear(), other.hear());
+        self.say(&theirs);
+        other.say(&ours);
+    }
+
     pub fn pid(&self) -> i32 {
         self.child.id().try_into().unwrap()
     }
