@@ -41,6 +41,7 @@ fn the_page_says_what_was_measured_where() {
     for wanted in [
         "stream by pf0 (soft)",
         "tokio-doca 0.1.0",
+        " s each, 20",
         "tokio-doca bench stream --size 64,4K --depth 1,2 --vs unix --html a.html",
         "Operations per second by size",
         "Latency of 99%, p99 by depth",

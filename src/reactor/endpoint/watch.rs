@@ -76,7 +76,7 @@ pub(in crate::reactor) struct WatchState {
     /// for the end of the connection or for a message to take.
     pub(in crate::reactor) waiting: Waiters,
     endpoint: OnceLock<Weak<dyn Endpoint>>,
-    /// The WorkQ was shut down.
+    /// 1 once the WorkQ was shut down, and 2 once this side has left the peer because of that.
     closed: AtomicU8,
 }
 

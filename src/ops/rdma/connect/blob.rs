@@ -129,9 +129,11 @@ impl Future for Connect {
             let (blob, how) = (std::mem::take(&mut this.blob), this.how);
             let until = deadline(this.timeout);
             let run = move || connect(&*endpoint, how, rdma, &blob, until);
-            // On adapters the kernel asks the network for the peer's address.
-            let strangers = matches!(how, How::Listen).then(for_strangers);
-            let threads = strangers.unwrap_or_else(for_peers);
+            let threads = match how {
+                // On adapters the kernel asks the network for the stranger's address.
+                How::Listen => for_strangers(),
+                How::Connect | How::Dial => for_peers(),
+            };
             this.call.begin(threads, OP, run)?;
         }
         this.call.poll(OP, cx)

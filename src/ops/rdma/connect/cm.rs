@@ -167,15 +167,14 @@ impl Call {
             self.begin();
         }
         let polled = self.call.poll(self.op, cx);
-        match polled {
-            Poll::Pending if !self.is_closed(cx) => return Poll::Pending,
-            _ if self.rdma.check_open(self.op).is_err() => {
-                // The shutdown ends the attempt: the peer is notified.
-                self.rdma.port().reset();
-                self.rdma.check_open(self.op)?;
-            }
-            Poll::Ready(Ok(_)) => self.rdma.port().set_peer(self.peer.to_string()),
-            _ => {}
+        if polled.is_pending() && !self.is_closed(cx) {
+            return Poll::Pending;
+        }
+        let open = self.rdma.check_open(self.op);
+        // The shutdown ends the attempt: the peer is notified.
+        open.inspect_err(|_| self.rdma.port().reset())?;
+        if let Poll::Ready(Ok(_)) = polled {
+            self.rdma.port().set_peer(self.peer.to_string());
         }
         polled.map_err(|error| error.with_call(self.op))
     }
