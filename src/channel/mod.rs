@@ -31,6 +31,7 @@
 // stand on `connection`, which has both queues (`inbox`, `outbox`) and the `socket`; `greeting`
 // says how two sides agree.
 
+mod arrivals;
 mod builder;
 mod channel;
 mod connection;
@@ -43,7 +44,6 @@ mod greeting;
 mod inbox;
 mod listener;
 mod outbox;
-mod patient;
 mod peer;
 mod service;
 mod socket;
@@ -55,7 +55,8 @@ pub use peer::Peer;
 pub use service::Service;
 
 // The exchange of streams goes by the same sockets and frames.
+pub(crate) use arrivals::Arrivals;
 pub(crate) use inbox::Inbox;
 pub(crate) use listener::Listener;
-pub(crate) use patient::{PatientListener, is_full};
+
 pub(crate) use socket::{Socket, runtime};

@@ -1,22 +1,20 @@
 //! A service: the clients that come, those that are greeted, and those that are connected.
 
-use std::collections::VecDeque;
 use std::fmt;
-use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::task::{Context, Poll};
+use std::task::Poll;
+use std::time::Duration;
 
 use tracing::warn;
 
+use super::arrivals::Arrivals;
 use super::builder::ChannelBuilder;
 use super::channel::Channel;
 use super::connection::{At, Connection};
 use super::greeting::{self, Answer, Hello};
 use super::inbox::Inbox;
 use super::listener::Listener;
-use super::patient::{PatientListener, is_full};
 use super::socket::Socket;
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -26,8 +24,6 @@ const ACCEPT: &str = "Service::accept";
 /// The maximum number of clients that have connected and not greeted. The next one takes the slot
 /// of the oldest.
 const SILENT: usize = 64;
-/// How many come in one turn.
-const TURN: usize = 64;
 
 /// A named service on a representor, or at a TCP address: it accepts clients, each of which is a
 /// [`Channel`].
@@ -69,24 +65,19 @@ const TURN: usize = 64;
 /// ```
 #[doc(alias = "doca_comm_channel_ep_t")]
 pub struct Service {
-    name: Arc<str>,
-    device: Device,
     local_addr: Option<SocketAddr>,
-    arrivals: Polled<Arrivals>,
-    peers: Arc<Peers>,
+    arrivals: Polled<Arrivals<Channel>>,
+    host: Host,
 }
 
-/// Whom to greet, and how.
-struct Arrivals {
-    listener: PatientListener,
-    /// The clients that have not sent their greeting; the oldest comes first.
-    greetings: VecDeque<Greeting>,
+/// How clients are greeted.
+#[derive(Clone)]
+struct Host {
     config: ChannelBuilder,
     name: Arc<str>,
+    peers: Arc<Peers>,
     at: At,
 }
-
-type Greeting = Pin<Box<dyn Future<Output = Option<Channel>> + Send>>;
 
 /// Who is connected.
 struct Peers {
@@ -105,22 +96,24 @@ impl Peers {
 
 impl Service {
     pub(super) fn new(config: ChannelBuilder, name: &str, listener: Listener, at: At) -> Service {
-        let name: Arc<str> = name.into();
+        let runtime = at.runtime.clone();
         Service {
-            device: at.device.clone(),
             local_addr: listener.local_addr(),
-            peers: Arc::new(Peers {
-                max: config.max_peers,
-                connections: Mutex::default(),
-            }),
-            arrivals: Polled::new(Arrivals {
-                listener: PatientListener::new(listener, at.runtime.clone()),
-                greetings: VecDeque::new(),
+            arrivals: Polled::new(Arrivals::new(
+                ACCEPT,
+                Some(listener),
+                runtime,
+                (SILENT, Duration::ZERO),
+            )),
+            host: Host {
                 config,
-                name: Arc::clone(&name),
+                name: name.into(),
+                peers: Arc::new(Peers {
+                    max: config.max_peers,
+                    connections: Mutex::default(),
+                }),
                 at,
-            }),
-            name,
+            },
         }
     }
 
@@ -147,11 +140,13 @@ impl Service {
 
     fn poll_accept(&self) -> Poll<Result<Channel>> {
         let (came, unlogged) = self.arrivals.poll(|arrivals, cx| {
-            let came = arrivals.poll(cx, &self.peers);
-            (came, arrivals.listener.unlogged.take())
+            let came = arrivals.poll(cx, |socket| Box::pin(greet(socket, self.host.clone())));
+            let came = came.map_err(|error| Error::os(ACCEPT, "the listening socket", error));
+            arrivals.lost.clear();
+            (came, arrivals.unlogged.take())
         });
         if let Some(error) = unlogged {
-            let service = &*self.name;
+            let service = self.name();
             log(|| warn!(target: "tokio_doca::channel", service, %error, "clients wait"));
         }
         if let Poll::Ready(Ok(Channel(connection))) = &came {
@@ -164,7 +159,7 @@ impl Service {
     /// or messages to send.
     #[doc(alias = "doca_comm_channel_ep_get_peer_addr_list")]
     pub fn peers(&self) -> Vec<Channel> {
-        let connections = self.peers.lock();
+        let connections = self.host.peers.lock();
         connections
             .iter()
             .filter_map(Weak::upgrade)
@@ -174,12 +169,12 @@ impl Service {
 
     /// Returns the service's name.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.host.name
     }
 
     /// Returns the device of the service, or the device whose representor it is on.
     pub fn device(&self) -> &Device {
-        &self.device
+        &self.host.at.device
     }
 
     /// Returns the service's TCP address, if it has one.
@@ -191,78 +186,22 @@ impl Service {
 impl fmt::Debug for Service {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Service")
-            .field("name", &self.name)
-            .field("peers", &self.peers.lock().len())
+            .field("name", &self.host.name)
+            .field("peers", &self.host.peers.lock().len())
             .finish()
     }
 }
 
-impl Arrivals {
-    fn poll(&mut self, cx: &mut Context<'_>, peers: &Arc<Peers>) -> Poll<Result<Channel>> {
-        for _ in 0..TURN {
-            if let Some(channel) = self.greeted(cx) {
-                return Poll::Ready(Ok(channel));
-            }
-            match self.listener.poll_accept(cx, self.greetings.is_empty()) {
-                Poll::Pending => return Poll::Pending,
-                // A stranger takes a part of the turn too.
-                Poll::Ready(Ok(None)) => {}
-                Poll::Ready(Ok(Some(socket))) => {
-                    if self.greetings.len() == SILENT {
-                        self.greetings.pop_front();
-                    }
-                    let greeting = greet(
-                        socket,
-                        self.config,
-                        Arc::clone(&self.name),
-                        Arc::clone(peers),
-                        self.at.clone(),
-                    );
-                    self.greetings.push_back(Box::pin(greeting));
-                }
-                // A silent client has a descriptor that another one needs.
-                Poll::Ready(Err(error)) if is_full(&error) => {
-                    self.greetings.pop_front();
-                }
-                Poll::Ready(Err(error)) => {
-                    return Poll::Ready(Err(Error::os(ACCEPT, "the listening socket", error)));
-                }
-            }
-        }
-        // Many came, and none is done: the others of this thread first.
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    }
-
-    /// Looks at all who are being greeted: one who is done.
-    fn greeted(&mut self, cx: &mut Context<'_>) -> Option<Channel> {
-        let mut at = 0;
-        while let Some(greeting) = self.greetings.get_mut(at) {
-            match greeting.as_mut().poll(cx) {
-                Poll::Pending => at += 1,
-                Poll::Ready(channel) => {
-                    self.greetings.remove(at);
-                    if channel.is_some() {
-                        return channel;
-                    }
-                }
-            }
-        }
-        None
-    }
-}
-
-/// Returns the service's half of the greeting; `None` if there is nothing more to be said to that
-/// one.
-async fn greet(
-    socket: Socket,
-    config: ChannelBuilder,
-    name: Arc<str>,
-    peers: Arc<Peers>,
-    at: At,
-) -> Option<Channel> {
+/// Greets a client, which may be anyone.
+async fn greet(socket: Socket, host: Host) -> Result<Channel, Option<Error>> {
+    let Host {
+        config,
+        name,
+        peers,
+        at,
+    } = host;
     let mut inbox = Inbox::new(greeting::LEN_MAX, 1);
-    let hello = socket.read_frame(&mut inbox).await.ok()?;
+    let hello = socket.read_frame(&mut inbox).await.map_err(|_| None)?;
     let answer = |answer: Answer| answer.bytes(config.max_message as u16);
     let theirs = match Hello::parse(&hello) {
         Ok(hello) if hello.service != &*name => Err(Answer::NoSuchService),
@@ -272,8 +211,9 @@ async fn greet(
     };
     let refusal = theirs.err().unwrap_or(Answer::Welcome);
     // An answer is shorter than what any socket takes at once.
-    socket.write_frame(&answer(refusal)).await.ok()?;
-    let connection = Arc::new(config.connection(socket, inbox, theirs.ok()?, at));
+    let answered = socket.write_frame(&answer(refusal)).await;
+    let theirs = answered.map_err(|_| None).and(theirs.map_err(|_| None))?;
+    let connection = Arc::new(config.connection(socket, inbox, theirs, at));
     peers.lock().push(Arc::downgrade(&connection));
-    Some(Channel(connection))
+    Ok(Channel(connection))
 }

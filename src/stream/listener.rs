@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::mem::take;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -15,24 +16,23 @@ use tokio::runtime::Handle;
 use tracing::{debug, warn};
 
 use super::drain::ListenerStats;
-use super::incoming::Incoming;
+use super::incoming::{Incoming, read_hello};
 use super::options::{StreamAddr, StreamOptions};
 use super::side::{Net, each_address, runtime};
-use crate::channel::{Listener, Peer};
+use crate::channel::{Arrivals, Listener, Peer};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::CmListener;
 use crate::reactor::WorkQ;
 use crate::sync::{Polled, log};
 
-mod arrivals;
 mod cm;
-
-use arrivals::Arrivals;
 
 const BIND: &str = "RdmaListener::bind";
 const FROM_STD: &str = "RdmaListener::from_std";
 const ACCEPT: &str = "RdmaListener::accept";
+/// How long a peer may be silent while others wait for its slot.
+const SILENCE: Duration = Duration::from_millis(100);
 
 /// Listens for streams at a TCP address, a Unix socket, or an address of rdma_cm.
 ///
@@ -69,7 +69,7 @@ pub struct RdmaListener {
     cm_first: AtomicBool,
     /// The log has the event which says that no more peers will come by rdma_cm.
     cm_over: Once,
-    arrivals: Polled<Arrivals>,
+    arrivals: Polled<Arrivals<Incoming>>,
 }
 
 impl RdmaListener {
@@ -183,15 +183,16 @@ impl RdmaListener {
 
     /// Polls for a peer that has connected to the socket and sent its hello.
     fn poll_socket(&self, runtime: &Handle) -> Poll<Result<Incoming>> {
+        let greet = |socket| read_hello(socket, Arc::clone(&self.net), runtime.clone());
         let (came, unlogged, lost) = self.arrivals.poll(|arrivals, cx| {
-            let came = arrivals.poll(cx, &self.net, runtime);
-            let silent = arrivals.silent.len() as u64;
+            let came = arrivals.poll(cx, |socket| Box::pin(greet(socket)));
+            let came = came.map_err(|error| {
+                let text = format!("the listening socket: {error}");
+                Error::new(ErrorKind::IoFailed, ACCEPT, text)
+            });
+            let silent = arrivals.silent() as u64;
             self.net.guests.count(|stats| stats.half_open = silent);
-            (
-                came,
-                arrivals.unlogged(),
-                std::mem::take(&mut arrivals.lost),
-            )
+            (came, arrivals.unlogged.take(), take(&mut arrivals.lost))
         });
         for (peer, error) in lost {
             self.lost(&peer, &error);
@@ -343,6 +344,8 @@ impl RdmaListener {
             (addr, _) => addr,
         };
         log(|| debug!(target: "tokio_doca::stream", %addr, "bound"));
+        let slots = (net.options.half_open, SILENCE);
+        let arrivals = Arrivals::new(ACCEPT, listener, Handle::current(), slots);
         RdmaListener {
             net: Arc::new(net),
             addr,
@@ -350,7 +353,7 @@ impl RdmaListener {
             cm,
             cm_first: AtomicBool::new(true),
             cm_over: Once::new(),
-            arrivals: Polled::new(Arrivals::new(listener)),
+            arrivals: Polled::new(arrivals),
         }
     }
 }

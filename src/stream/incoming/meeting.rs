@@ -8,7 +8,7 @@ use futures::future::{Either, select};
 use tokio::runtime::Handle;
 
 use super::{GRANT, Incoming, Way, gave_up};
-use crate::channel::{Peer, Socket};
+use crate::channel::Socket;
 use crate::device::Path;
 use crate::error::{Error, ErrorKind, Result};
 use crate::stream::drain::Guest;
@@ -23,7 +23,7 @@ pub(in crate::stream) async fn read_hello(
     socket: Socket,
     net: Arc<Net>,
     runtime: Handle,
-) -> std::result::Result<Incoming, (Peer, Error)> {
+) -> std::result::Result<Incoming, Option<Error>> {
     let limit = net.options.timeout;
     let mut exchange = Exchange::new(GRANT, socket, runtime, &net);
     let greeting = async {
@@ -60,7 +60,7 @@ pub(in crate::stream) async fn read_hello(
             });
             Ok(Incoming { way, peer, net })
         }
-        Err(error) => Err((peer, error)),
+        Err(error) => Err(Some(error)),
     }
 }
 

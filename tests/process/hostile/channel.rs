@@ -152,6 +152,26 @@ fn strangers_who_say_nothing_stand_in_nobodys_way() {
     });
 }
 
+/// They come before the runtime has found out that the client has greeted.
+#[test]
+fn a_client_that_has_greeted_keeps_its_place_when_many_come() {
+    run(async {
+        let name = unique("crowd");
+        let service = service(Channel::builder(), &name);
+        let mut client = Raw::of_pf0(&name);
+        let mut silent: Vec<Raw> = (1..64).map(|_| Raw::of_pf0(&name)).collect();
+        let mut accept = pin!(service.accept());
+        assert!(poll(accept.as_mut()).is_pending());
+        // The runtime finds out that somebody has come.
+        tokio::task::yield_now().await;
+        assert!(poll(accept.as_mut()).is_pending());
+        client.greet(&name, 100);
+        silent.extend((0..100).map(|_| Raw::of_pf0(&name)));
+        let server = in_time("the client", accept).await.unwrap();
+        assert_eq!(server.max_message_size(), 100);
+    });
+}
+
 #[test]
 fn strangers_at_a_tcp_port_stand_in_nobodys_way_either() {
     run(async {

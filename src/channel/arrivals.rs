@@ -1,0 +1,192 @@
+//! Peers that have connected to a listening socket, until they have sent their greeting.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use nix::libc;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
+
+use super::listener::Listener;
+use super::peer::Peer;
+use super::socket::Socket;
+use crate::error::{Error, ErrorKind};
+
+/// The time between two tries to accept a peer, while this process has no descriptor or memory.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The maximum number of peers that are taken in one poll. Then the runtime finds out which of them
+/// have greeted, and only then their slots can go to others.
+const TURN: usize = 32;
+
+/// The greeting of a peer. It fails with an error for the log, if there is something to say.
+pub(crate) type Greeting<T> = Pin<Box<dyn Future<Output = Result<T, Option<Error>>> + Send>>;
+
+/// The peers that have connected to a socket and not sent their greeting.
+pub(crate) struct Arrivals<T> {
+    op: &'static str,
+    /// `None` if peers come in another way only.
+    listener: Option<Listener>,
+    /// It keeps the time.
+    runtime: Handle,
+    /// The maximum number of silent peers.
+    most: usize,
+    /// How long a peer keeps its slot while others wait for it.
+    spare: Duration,
+    /// The oldest comes first, each with the time when it came.
+    silent: VecDeque<(Instant, Peer, Greeting<T>)>,
+    /// Ends when the oldest of them may lose its slot.
+    patience: Option<Pin<Box<Sleep>>>,
+    /// There is one if the last peer was not accepted.
+    pause: Option<Pin<Box<Sleep>>>,
+    /// Why peers wait, if the log does not say it yet.
+    pub(crate) unlogged: Option<io::Error>,
+    /// Peers that were dropped, and the reasons.
+    pub(crate) lost: Vec<(Peer, Error)>,
+}
+
+impl<T> Arrivals<T> {
+    pub(crate) fn new(
+        op: &'static str,
+        listener: Option<Listener>,
+        runtime: Handle,
+        (most, spare): (usize, Duration),
+    ) -> Arrivals<T> {
+        Arrivals {
+            op,
+            listener,
+            runtime,
+            most,
+            spare,
+            silent: VecDeque::new(),
+            patience: None,
+            pause: None,
+            unlogged: None,
+            lost: Vec::new(),
+        }
+    }
+
+    /// Returns the number of silent peers.
+    pub(crate) fn silent(&self) -> usize {
+        self.silent.len()
+    }
+
+    /// Polls for a peer that has greeted.
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        greet: impl Fn(Socket) -> Greeting<T>,
+    ) -> Poll<io::Result<T>> {
+        for _ in 0..TURN {
+            if let Some(greeted) = self.greeted(cx) {
+                return Poll::Ready(Ok(greeted));
+            }
+            let no_room = self.silent.len() >= self.most;
+            if no_room && !self.is_silent(cx) {
+                return Poll::Pending;
+            }
+            match ready!(self.poll_accept(cx)) {
+                // A stranger takes a part of the turn too.
+                Ok(None) => {}
+                Ok(Some(socket)) => {
+                    if no_room {
+                        self.drop_oldest("another peer needed its slot");
+                    }
+                    let (peer, greeting) = (socket.peer(), greet(socket));
+                    self.silent.push_back((Instant::now(), peer, greeting));
+                }
+                // A silent peer has the descriptor that another peer needs.
+                Err(error) if is_full(&error) => {
+                    self.drop_oldest("another peer needed its descriptor");
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        // The other tasks of this thread run first, and the runtime looks for events.
+        let _ = pin!(tokio::task::yield_now()).poll(cx);
+        Poll::Pending
+    }
+
+    /// Returns the next peer; `None` for one that is not let in, or has gone again. If there is no
+    /// socket to spare ([`is_full`]), fails if a silent peer has one, and otherwise waits and tries
+    /// again.
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Socket>>> {
+        let Some(listener) = &mut self.listener else {
+            return Poll::Pending;
+        };
+        loop {
+            if let Some(pause) = &mut self.pause {
+                ready!(pause.as_mut().poll(cx));
+            }
+            match ready!(listener.poll_accept(cx)) {
+                Err(error) if self.silent.is_empty() && is_full(&error) => {
+                    let _time = self.runtime.enter();
+                    if self.pause.replace(Box::pin(sleep(PAUSE))).is_none() {
+                        self.unlogged = Some(error);
+                    }
+                }
+                accepted => {
+                    if let Ok(Some(_)) = accepted {
+                        self.pause = None;
+                    }
+                    return Poll::Ready(accepted);
+                }
+            }
+        }
+    }
+
+    /// Polls all silent peers, and returns one that has greeted.
+    fn greeted(&mut self, cx: &mut Context<'_>) -> Option<T> {
+        let mut at = 0;
+        while let Some((_, _, greeting)) = self.silent.get_mut(at) {
+            let Poll::Ready(heard) = greeting.as_mut().poll(cx) else {
+                at += 1;
+                continue;
+            };
+            let (_, peer, _) = self.silent.remove(at)?;
+            match heard {
+                Ok(greeted) => return Some(greeted),
+                Err(error) => self.lost.extend(error.map(|error| (peer, error))),
+            }
+        }
+        None
+    }
+
+    /// Drops the oldest silent peer, since another peer needs its slot or its descriptor.
+    fn drop_oldest(&mut self, why: &str) {
+        if let Some((since, peer, _)) = self.silent.pop_front() {
+            let text = format!("it was silent for {:?}, and {why}", since.elapsed());
+            let error = Error::new(ErrorKind::TimedOut, self.op, text);
+            self.lost.push((peer, error));
+        }
+    }
+
+    /// Returns true if the next peer may have the slot of the oldest. Otherwise it registers the
+    /// task for that time.
+    fn is_silent(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some((since, ..)) = self.silent.front() else {
+            return true;
+        };
+        if self.spare.is_zero() {
+            return true;
+        }
+        let until = *since + self.spare;
+        let _time = self.runtime.enter();
+        let patience = self
+            .patience
+            .get_or_insert_with(|| Box::pin(sleep_until(until)));
+        patience.as_mut().reset(until);
+        patience.as_mut().poll(cx).is_ready()
+    }
+}
+
+/// Returns true if this process or the system cannot have another socket.
+fn is_full(error: &io::Error) -> bool {
+    let full = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS];
+    error
+        .raw_os_error()
+        .is_some_and(|errno| full.contains(&errno))
+}
