@@ -39,6 +39,10 @@ impl WorkQ {
         attached.polled.fetch_or(!event_driven, Ordering::Relaxed);
         drop(attaching);
         shared.turn_if_asked();
+        // Contexts that were dropped give back what they had, even if no operation polls.
+        if shared.ready() {
+            shared.turn();
+        }
         Ok(Attachment {
             shared: Arc::clone(shared),
             queue: Arc::clone(&attached.queue),

@@ -1,8 +1,9 @@
 //! Queues with many peer queues, most of which are idle, or come and go: each message is heard.
 
+use support::events::between;
 use support::rdma::{Setup, Side, connect};
 use support::*;
-use tokio_doca::{Mode, WorkQ};
+use tokio_doca::{Mode, Rdma, WorkQ};
 
 /// More peer queues than a queue looks at each time.
 const PEERS: usize = 70;
@@ -105,5 +106,18 @@ fn a_peer_queue_that_comes_back_is_heard() {
                 crowd.there_and_back(0).await;
             }
         });
+    }
+}
+
+/// More than a WorkQ has at once, and nothing polls it.
+#[test]
+fn contexts_that_come_and_go_leave_room_for_more() {
+    if device::needs_soft("a queue pair of an adapter takes long to make") {
+        return;
+    }
+    let (device, workq) = (device::under_test(false), workq(Mode::EventDriven));
+    for _ in 0..5000 {
+        Rdma::builder(&device).attach(&workq).unwrap();
+        between(&device).attach(&workq).unwrap();
     }
 }
