@@ -136,12 +136,11 @@ fn refuses(socket: BorrowedFd<'_>) -> bool {
     set_rights(socket, 0)
 }
 
-/// An answer may bring descriptors again.
+/// The next answer may bring descriptors.
 pub(crate) fn expect(socket: &mut Guarded) {
-    if socket.is_quick() {
-        socket.set_quick(false);
-        set_rights(socket.as_fd(), 1);
-    }
+    socket.set_quick(false);
+    // One that is not quick may refuse them as well, if `refuse` could not ask what has come.
+    set_rights(socket.as_fd(), 1);
 }
 
 fn set_rights(socket: BorrowedFd<'_>, pass: libc::c_int) -> bool {
