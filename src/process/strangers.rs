@@ -136,11 +136,12 @@ fn refuses(socket: BorrowedFd<'_>) -> bool {
     set_rights(socket, 0)
 }
 
-/// The next answer may bring descriptors.
+/// An answer may bring descriptors again.
 pub(crate) fn expect(socket: &mut Guarded) {
-    socket.set_quick(false);
-    // One that is not quick may refuse them as well, if `refuse` could not ask what has come.
-    set_rights(socket.as_fd(), 1);
+    if socket.is_quick() {
+        socket.set_quick(false);
+        set_rights(socket.as_fd(), 1);
+    }
 }
 
 fn set_rights(socket: BorrowedFd<'_>, pass: libc::c_int) -> bool {

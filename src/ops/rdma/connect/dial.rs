@@ -10,7 +10,7 @@ use tracing::debug;
 
 use super::super::Rdma;
 use super::blob::{How, OP, logged};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::reactor::readable_fd;
 use crate::sync::log;
 
@@ -28,13 +28,10 @@ impl Rdma {
         let (endpoint, rdma) = (self.port().endpoint(), self.port().id());
         if let Some(begun) = endpoint.begin_dial(blob) {
             log(|| debug!(target: "tokio_doca::rdma", rdma, "connect"));
+            // Without an answer in time, `complete` says so.
             let fd = begun.as_fd().try_clone_to_owned();
-            let connected = match timeout_at(until, readable(fd, runtime)).await {
-                Ok(Err(error)) => Err(Error::os(None, "to wait for the answer", error)),
-                // Without an answer in time, it says so.
-                Ok(Ok(())) | Err(_) => begun.complete(),
-            };
-            match connected {
+            let _ = timeout_at(until, readable(fd, runtime)).await;
+            match begun.complete() {
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
                 connected => return logged(&**endpoint, How::Dial, rdma, connected),
             }

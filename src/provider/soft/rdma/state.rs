@@ -173,10 +173,9 @@ impl Shared {
         connection.messages.say(Presence::Connected);
         // A peer that waits for no receive has nothing to do yet.
         connection.notify_freed();
-        // Who listens and sends nothing waits for what the peer does next. That wakes a queue which
+        // Who listens and sends nothing waits for a message of the peer. That wakes a queue which
         // sleeps, once it has armed this page.
-        let is_quiet = inner.listens && inner.sends.is_empty() && connection.presence().is_ok();
-        let is_woken = is_quiet && connection.doorbell.is_armed();
+        let is_woken = inner.listens && inner.sends.is_empty() && connection.doorbell.is_armed();
         inner.connection = Some(Box::new(connection));
         inner.due = None;
         match is_woken {

@@ -170,11 +170,7 @@ impl Ticket {
                 descriptors,
             }),
             Err(Errno::EBADMSG) => Err(self.nonsense()),
-            Err(Errno::EAGAIN) => Err(match &dialed.known {
-                // A child of it may have the connection.
-                Some(process) if process.has_ended() => self.gone(),
-                _ => self.late(),
-            }),
+            Err(Errno::EAGAIN) => Err(self.late()),
             Err(errno) => Err(self.os("recvmsg from", errno)),
         }
     }
