@@ -75,12 +75,11 @@ impl Side {
     /// Connects to the listener.
     pub(super) async fn dial(
         &mut self,
-        exchange: &Exchange,
+        op: &'static str,
         offer: Offer<'_>,
         timeout: Duration,
     ) -> Result<()> {
-        let (op, rdma) = (exchange.op, self.core.rdma());
-        let dial = rdma.dial_on(&exchange.runtime, offer.blob, timeout);
+        let dial = self.core.rdma().dial(offer.blob).timeout(timeout);
         dial.await.map_err(|error| not_met(op, error))?;
         self.begin(op, offer.frame, offer.credits)
     }

@@ -13,6 +13,5 @@ mod handle;
 pub(in crate::reactor) mod this_thread;
 mod timer;
 
-pub(crate) use handle::readable_fd;
 pub(in crate::reactor) use handle::{Driven, Events};
 pub(in crate::reactor) use timer::Timer;

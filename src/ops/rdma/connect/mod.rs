@@ -5,7 +5,6 @@ mod handshake;
 
 mod blob;
 mod cm;
-mod dial;
 
 pub use blob::Connect;
 pub(super) use blob::How;

@@ -181,10 +181,7 @@ impl Connection {
         }
         self.messages.say(presence);
         self.receiving.withdraw(&self.messages);
-        // A peer that has left first does not poll any more.
-        if matches!(self.messages.peer(), Presence::Absent | Presence::Connected) {
-            self.notify_all();
-        }
+        self.notify_all();
         let kept = self.is_worth_keeping(presence).then_some(self.messages);
         self.doorbell
             .leave((self.index, self.number), endpoint, kept);

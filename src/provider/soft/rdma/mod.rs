@@ -42,7 +42,6 @@ mod connect;
 mod connect_local;
 mod connect_page;
 mod connection;
-mod dial;
 mod doorbell;
 mod endpoint;
 #[cfg(fuzzing)]

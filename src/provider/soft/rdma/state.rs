@@ -171,17 +171,10 @@ impl Shared {
                 .for_each(|posted| connection.post(posted.room)),
         }
         connection.messages.say(Presence::Connected);
-        // A peer that waits for no receive has nothing to do yet.
-        connection.notify_freed();
-        // Who listens and sends nothing waits for a message of the peer. That wakes a queue which
-        // sleeps, once it has armed this page.
-        let is_woken = inner.listens && inner.sends.is_empty() && connection.doorbell.is_armed();
+        connection.notify_all();
         inner.connection = Some(Box::new(connection));
         inner.due = None;
-        match is_woken {
-            true => self.ports.set_ready(self.number),
-            false => self.ports.mark_ready(self.number),
-        }
+        self.ports.mark_ready(self.number);
     }
 
     /// Changes the state to Connected, as far as this side is concerned.
