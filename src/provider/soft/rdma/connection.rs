@@ -93,7 +93,7 @@ impl Connection {
     }
 
     /// Notifies the peer of a message, unless it polls by itself. Returns false if this side finds
-    /// that the peer has ended.
+    /// that the peer's process has ended.
     #[inline]
     pub(super) fn notify_message(&self) -> bool {
         // Pairs with the fence of a peer that parks or arms, and polls afterwards.
@@ -101,7 +101,9 @@ impl Connection {
         if self.messages.peer_is_parked() {
             self.doorbell.hint_peer(self.index);
         }
-        self.doorbell.wake_peer()
+        // A peer that has left may hang up the bell. It has taken the message before, or the
+        // message has overlapped with its leaving.
+        self.doorbell.wake_peer() || self.messages.peer() >= Presence::Closed
     }
 
     /// Notifies the peer that a receive was posted or that bytes were taken, if it waits for that.

@@ -4,25 +4,34 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::VecDeque;
+use std::os::unix::net::UnixStream;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 use proptest::prelude::*;
 
 use super::super::fabric::Arena;
+use super::super::ports::Ports;
+use super::connection::Connection;
+use super::doorbell::{Bell, DoorbellPage, PAGE};
 use super::messages::{
-    ENTRY, Got, Head, INLINE, Kind, Memory, MessageRing, Receiving, STREAM, Sending, Sent, Shape,
-    Side,
+    ENTRY, Got, Head, INLINE, Kind, Memory, MessageRing, Presence, Receiving, STREAM, Sending,
+    Sent, Shape, Side,
 };
-use crate::device::{Segment, Segments};
+use super::payload::Identity;
+use crate::device::{Access, Segment, Segments};
+use crate::process::Guarded;
 use crate::sync::atomic::Ordering;
 
-pub(super) fn messages(shape: Shape) -> (MessageRing, MessageRing, Arc<Memory>) {
-    let len = shape.len().unwrap();
+fn memory(len: usize) -> Arc<Memory> {
     let (_memfd, mapping) = Arena::create(len).unwrap();
-    // SAFETY: only the two ends of a message ring, and a hostile peer, reach the memory, by
-    // atomics.
-    let memory = Arc::new(unsafe { Memory::new(mapping, len) });
+    // SAFETY: only the two ends of a message ring or a doorbell page, and a hostile peer, reach the
+    // memory, by atomics.
+    Arc::new(unsafe { Memory::new(mapping, len) })
+}
+
+pub(super) fn messages(shape: Shape) -> (MessageRing, MessageRing, Arc<Memory>) {
+    let memory = memory(shape.len().unwrap());
     let end = |side| MessageRing::new(Arc::clone(&memory), shape, side);
     (end(Side::Host), end(Side::Guest), Arc::clone(&memory))
 }
@@ -389,5 +398,37 @@ fn an_idle_side_gives_the_pages_of_its_stream_back() {
         sending.give_back(&host, false);
         // The pages that a stream shares with the words before it stay.
         assert!(pages() - before <= 3 * 4096, "{}", pages());
+    }
+}
+
+/// A peer that has left hangs up the bell once no connection is left. It may have taken the message
+/// before the sender rings for it.
+#[test]
+fn a_bell_that_was_hung_up_is_an_error_only_of_a_peer_that_has_not_left() {
+    for (presence, notified) in [
+        (Presence::Connected, false),
+        (Presence::Closed, true),
+        (Presence::Failed, true),
+    ] {
+        let (host, guest, _) = messages(Shape { host: 1, guest: 1 });
+        let page = memory(PAGE);
+        let end = |side, socket| {
+            let bell = Bell::Socket(OnceLock::from(Arc::new(Guarded::new(socket, true))));
+            let (page, owner) = (Arc::clone(&page), Weak::<Ports>::new());
+            DoorbellPage::new(DoorbellPage::new_key(), page, side, bell, None, owner)
+        };
+        let (socket, peers) = UnixStream::pair().unwrap();
+        let doorbell = Arc::new(end(Side::Host, socket));
+        end(Side::Guest, peers).arm();
+        let peer = Identity {
+            instance: [0; 16],
+            slot: 0,
+            generation: 0,
+            proof: [0; 16],
+            permissions: Access::empty(),
+        };
+        let connection = Connection::new(host, doorbell, (0, 1), peer);
+        guest.say(presence);
+        assert_eq!(connection.notify_message(), notified, "{presence:?}");
     }
 }

@@ -110,7 +110,7 @@ impl Shape {
 }
 
 /// Says whether a side is connected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub(in super::super) enum Presence {
     /// The side has not connected yet.
     Absent,
