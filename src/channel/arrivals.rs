@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ use crate::error::{Error, ErrorKind};
 
 /// The time between two tries to accept a peer, while this process has no descriptor or memory.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The maximum number of peers that are taken in one poll. Then the runtime finds out which of them
-/// have greeted, and only then their slots can go to others.
-const TURN: usize = 32;
+/// How long a peer may be silent while others wait for its slot. A peer that greets at once may
+/// lose the processor for a while, or the runtime may not have found out yet that it has greeted.
+const SILENCE: Duration = Duration::from_millis(100);
 
 /// The greeting of a peer. It fails with an error for the log, if there is something to say.
 pub(crate) type Greeting<T> = Pin<Box<dyn Future<Output = Result<T, Option<Error>>> + Send>>;
@@ -34,8 +34,6 @@ pub(crate) struct Arrivals<T> {
     runtime: Handle,
     /// The maximum number of silent peers.
     most: usize,
-    /// How long a peer keeps its slot while others wait for it.
-    spare: Duration,
     /// The oldest comes first, each with the time when it came.
     silent: VecDeque<(Instant, Peer, Greeting<T>)>,
     /// Ends when the oldest of them may lose its slot.
@@ -53,14 +51,13 @@ impl<T> Arrivals<T> {
         op: &'static str,
         listener: Option<Listener>,
         runtime: Handle,
-        (most, spare): (usize, Duration),
+        most: usize,
     ) -> Arrivals<T> {
         Arrivals {
             op,
             listener,
             runtime,
             most,
-            spare,
             silent: VecDeque::new(),
             patience: None,
             pause: None,
@@ -80,7 +77,7 @@ impl<T> Arrivals<T> {
         cx: &mut Context<'_>,
         greet: impl Fn(Socket) -> Greeting<T>,
     ) -> Poll<io::Result<T>> {
-        for _ in 0..TURN {
+        loop {
             if let Some(greeted) = self.greeted(cx) {
                 return Poll::Ready(Ok(greeted));
             }
@@ -89,7 +86,6 @@ impl<T> Arrivals<T> {
                 return Poll::Pending;
             }
             match ready!(self.poll_accept(cx)) {
-                // A stranger takes a part of the turn too.
                 Ok(None) => {}
                 Ok(Some(socket)) => {
                     if no_room {
@@ -105,9 +101,6 @@ impl<T> Arrivals<T> {
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }
-        // The other tasks of this thread run first, and the runtime looks for events.
-        let _ = pin!(tokio::task::yield_now()).poll(cx);
-        Poll::Pending
     }
 
     /// Returns the next peer; `None` for one that is not let in, or has gone again. If there is no
@@ -170,10 +163,7 @@ impl<T> Arrivals<T> {
         let Some((since, ..)) = self.silent.front() else {
             return true;
         };
-        if self.spare.is_zero() {
-            return true;
-        }
-        let until = *since + self.spare;
+        let until = *since + SILENCE;
         let _time = self.runtime.enter();
         let patience = self
             .patience

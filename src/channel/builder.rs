@@ -140,6 +140,10 @@ impl ChannelBuilder {
     /// machine; `InvalidValue` for a name that is empty, longer than 32 bytes or has a 0, and for
     /// sizes that are out of their ranges; `NotPermitted` if this user has no number in the
     /// process's user namespace; `BadState` without a runtime.
+    ///
+    /// # Panics
+    ///
+    /// In a runtime without I/O or time.
     #[doc(alias = "doca_comm_channel_ep_listen")]
     #[doc(alias = "doca_comm_channel_ep_set_device_rep")]
     pub fn listen(self, representor: &Representor, service: &str) -> Result<Service> {
@@ -167,6 +171,10 @@ impl ChannelBuilder {
     ///
     /// `AlreadyExist` if a service listens there; `InvalidValue` and `BadState` as
     /// [`listen`](ChannelBuilder::listen); what the system says of the address.
+    ///
+    /// # Panics
+    ///
+    /// In a runtime without I/O or time.
     pub async fn listen_tcp(
         self,
         device: &Device,
@@ -195,6 +203,10 @@ impl ChannelBuilder {
     /// and on devices that have no other side on this machine; `UnsupportedVersion`; `InvalidValue`
     /// and `BadState` as [`listen`](ChannelBuilder::listen).
     ///
+    /// # Panics
+    ///
+    /// In a runtime without I/O or time.
+    ///
     /// # Cancel safety
     ///
     /// Dropped before it is ready, there is no connection; the service may have accepted one, which
@@ -220,6 +232,10 @@ impl ChannelBuilder {
     /// # Errors
     ///
     /// As [`connect`](ChannelBuilder::connect), and what the system says of the address.
+    ///
+    /// # Panics
+    ///
+    /// In a runtime without I/O or time.
     ///
     /// # Cancel safety
     ///

@@ -4,7 +4,6 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::Poll;
-use std::time::Duration;
 
 use tracing::warn;
 
@@ -21,8 +20,7 @@ use crate::error::{Error, Result};
 use crate::sync::{Polled, lock, log};
 
 const ACCEPT: &str = "Service::accept";
-/// The maximum number of clients that have connected and not greeted. The next one takes the slot
-/// of the oldest.
+/// The maximum number of clients that have connected and not greeted.
 const SILENT: usize = 64;
 
 /// A named service on a representor, or at a TCP address: it accepts clients, each of which is a
@@ -99,12 +97,7 @@ impl Service {
         let runtime = at.runtime.clone();
         Service {
             local_addr: listener.local_addr(),
-            arrivals: Polled::new(Arrivals::new(
-                ACCEPT,
-                Some(listener),
-                runtime,
-                (SILENT, Duration::ZERO),
-            )),
+            arrivals: Polled::new(Arrivals::new(ACCEPT, Some(listener), runtime, SILENT)),
             host: Host {
                 config,
                 name: name.into(),
@@ -126,10 +119,6 @@ impl Service {
     /// # Errors
     ///
     /// What the system says if the listening socket has failed: the next call fails as well.
-    ///
-    /// # Panics
-    ///
-    /// In a runtime without time, if this process has no descriptor or memory for a client.
     ///
     /// # Cancel safety
     ///

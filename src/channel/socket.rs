@@ -219,14 +219,15 @@ impl Socket {
 ///
 /// # Panics
 ///
-/// As Tokio does, if it has no I/O: before anything is begun.
+/// As Tokio does, if it has no I/O or no time: before anything is begun.
 pub(crate) fn runtime(op: &'static str) -> Result<Handle> {
-    let text = "a Channel or a stream needs a Tokio runtime with I/O: call it there";
+    let text = "a Channel or a stream needs a Tokio runtime with I/O and time: call it there";
     let runtime = Handle::try_current();
     let runtime = runtime.map_err(|_| Error::new(ErrorKind::BadState, op, text))?;
     // A runtime that had I/O has it. Asking takes two sockets.
     if CHECKED.get() != Some(runtime.id()) {
         drop(UnixStream::pair());
+        drop(tokio::time::sleep(Duration::ZERO));
         CHECKED.set(Some(runtime.id()));
     }
     Ok(runtime)

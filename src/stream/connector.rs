@@ -13,10 +13,10 @@ use tracing::{debug, warn};
 
 use super::exchange::{Connecting, Over};
 use super::options::{SURE, StreamAddr, StreamOptions};
-use super::side::{CONNECT, Exchange, Net, Side, each_address, fell_back, not_passed, runtime};
+use super::side::{CONNECT, Exchange, Net, Side, each_address, fell_back, not_passed};
 use super::stream::{Link, RdmaStream};
 use super::wire::{CM_HELLO_MAX, DATA_MAX, Offer};
-use crate::channel::Socket;
+use crate::channel::{Socket, runtime};
 use crate::device::{Device, Path};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::WorkQ;

@@ -18,8 +18,8 @@ use tracing::{debug, warn};
 use super::drain::ListenerStats;
 use super::incoming::{Incoming, read_hello};
 use super::options::{StreamAddr, StreamOptions};
-use super::side::{Net, each_address, runtime};
-use crate::channel::{Arrivals, Listener, Peer};
+use super::side::{Net, each_address};
+use crate::channel::{Arrivals, Listener, Peer, runtime};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::CmListener;
@@ -31,8 +31,6 @@ mod cm;
 const BIND: &str = "RdmaListener::bind";
 const FROM_STD: &str = "RdmaListener::from_std";
 const ACCEPT: &str = "RdmaListener::accept";
-/// How long a peer may be silent while others wait for its slot.
-const SILENCE: Duration = Duration::from_millis(100);
 
 /// Listens for streams at a TCP address, a Unix socket, or an address of rdma_cm.
 ///
@@ -344,8 +342,8 @@ impl RdmaListener {
             (addr, _) => addr,
         };
         log(|| debug!(target: "tokio_doca::stream", %addr, "bound"));
-        let slots = (net.options.half_open, SILENCE);
-        let arrivals = Arrivals::new(ACCEPT, listener, Handle::current(), slots);
+        let half_open = net.options.half_open;
+        let arrivals = Arrivals::new(ACCEPT, listener, Handle::current(), half_open);
         RdmaListener {
             net: Arc::new(net),
             addr,

@@ -17,7 +17,7 @@ use super::core::Core;
 use super::exchange::Over;
 use super::wakers::Wakers;
 use super::wire::{BUSY, CANNOT_CONNECT, DRAINS, LEN_MAX, Message, NO_RDMA, Offer, Wrong};
-use crate::channel::{self, Inbox, Peer, Socket};
+use crate::channel::{Inbox, Peer, Socket};
 use crate::device::Path;
 use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::mem::BufPool;
@@ -171,21 +171,6 @@ fn ready_ok(polled: Poll<Result<(), JobError>>) -> Result<bool, JobError> {
         Poll::Ready(outcome) => outcome.map(|()| true),
         Poll::Pending => Ok(false),
     }
-}
-
-/// Returns the runtime that polls.
-///
-/// # Errors
-///
-/// `BadState` if there is none.
-///
-/// # Panics
-///
-/// As Tokio does, if the runtime has no I/O or no time. Nothing was begun then.
-pub(super) fn runtime(op: &'static str) -> Result<Handle> {
-    let runtime = channel::runtime(op)?;
-    drop(tokio::time::sleep(Duration::ZERO));
-    Ok(runtime)
 }
 
 /// Calls a function with each address of a host, until it succeeds with one.
