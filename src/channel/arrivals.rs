@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind};
 /// The time between two tries to accept a peer, while this process has no descriptor or memory.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long a peer may be silent while others wait for its slot. A peer that greets at once may
-/// lose the processor for a while, or the runtime may not have found out yet that it has greeted.
+/// lose the processor for a while.
 const SILENCE: Duration = Duration::from_millis(100);
 
 /// The greeting of a peer. It fails with an error for the log, if there is something to say.
@@ -38,6 +38,8 @@ pub(crate) struct Arrivals<T> {
     silent: VecDeque<(Instant, Peer, Greeting<T>)>,
     /// Ends when the oldest of them may lose its slot.
     patience: Option<Pin<Box<Sleep>>>,
+    /// When the runtime was last let find out which of them have greeted.
+    turned: Instant,
     /// There is one if the last peer was not accepted.
     pause: Option<Pin<Box<Sleep>>>,
     /// Why peers wait, if the log does not say it yet.
@@ -60,6 +62,7 @@ impl<T> Arrivals<T> {
             most,
             silent: VecDeque::new(),
             patience: None,
+            turned: Instant::now(),
             pause: None,
             unlogged: None,
             lost: Vec::new(),
@@ -158,18 +161,26 @@ impl<T> Arrivals<T> {
     }
 
     /// Returns true if the next peer may have the slot of the oldest. Otherwise it registers the
-    /// task for that time.
+    /// task for that time, after which the other tasks of the thread run and the runtime polls for
+    /// events: this process may have been busy for as long itself.
     fn is_silent(&mut self, cx: &mut Context<'_>) -> bool {
         let Some((since, ..)) = self.silent.front() else {
             return true;
         };
         let until = *since + SILENCE;
+        if until <= self.turned {
+            return true;
+        }
         let _time = self.runtime.enter();
         let patience = self
             .patience
             .get_or_insert_with(|| Box::pin(sleep_until(until)));
         patience.as_mut().reset(until);
-        patience.as_mut().poll(cx).is_ready()
+        if patience.as_mut().poll(cx).is_ready() {
+            self.turned = Instant::now();
+            let _ = pin!(tokio::task::yield_now()).poll(cx);
+        }
+        false
     }
 }
 

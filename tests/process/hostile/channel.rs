@@ -173,6 +173,26 @@ fn a_client_that_greets_late_keeps_its_place_when_many_come() {
     });
 }
 
+/// The service itself is busy for longer than a client may be silent, and then finds the greeting.
+#[test]
+fn a_service_that_is_busy_turns_no_client_away() {
+    run(async {
+        let name = unique("busy");
+        let service = service(Channel::builder(), &name);
+        let mut client = Raw::of_pf0(&name);
+        let _silent: Vec<Raw> = (1..200).map(|_| Raw::of_pf0(&name)).collect();
+        let mut accept = pin!(service.accept());
+        for _ in 0..3 {
+            assert!(poll(accept.as_mut()).is_pending());
+            tokio::task::yield_now().await;
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        client.greet(&name, 100);
+        let server = in_time("the client", accept).await.unwrap();
+        assert_eq!(server.max_message_size(), 100);
+    });
+}
+
 #[test]
 fn strangers_at_a_tcp_port_stand_in_nobodys_way_either() {
     run(async {
