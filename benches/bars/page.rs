@@ -108,7 +108,7 @@ const WHY: &[(&[&str], &str)] = &[
     ),
     (
         &["N7", "N7.cpu"],
-        "Both sides exchange blobs by TCP, and a thread of each process does what may block",
+        "Both sides exchange blobs by TCP, and the fabric is asked: 9 switches of threads for TCP's 4 (ADR 0049)",
     ),
     (
         &["R8.rate"],

@@ -183,7 +183,7 @@ pub use super::memory::{
 };
 pub use super::provider::{Adapter, Provider};
 pub use super::queue::{
-    Armed, CmAnswer, CmArrivals, CmListening, CmOffer, CmOptions, Endpoint, EndpointConfig,
-    EndpointState, EventBacking, EventConfig, EventCounter, EventPort, EventWait, KeepAlive,
-    Processor, Queue, QueueConfig, Receive, Signal, Submit, Submitted,
+    Armed, CmAnswer, CmArrivals, CmListening, CmOffer, CmOptions, Dialling, Endpoint,
+    EndpointConfig, EndpointState, EventBacking, EventConfig, EventCounter, EventPort, EventWait,
+    KeepAlive, Processor, Queue, QueueConfig, Receive, Signal, Submit, Submitted,
 };

@@ -17,7 +17,7 @@ mod representor;
 
 pub(crate) use contract::{
     AccelJob, Adapter, Armed, Arrival, Backing, CmAnswer, CmListening, CmOffer, CmOptions,
-    Completion, CopyJob, CrcJob, Endpoint, EndpointConfig, EndpointState, EventBacking,
+    Completion, CopyJob, CrcJob, Dialling, Endpoint, EndpointConfig, EndpointState, EventBacking,
     EventConfig, EventCounter, EventJob, EventPort, EventWait, ExportRequest, Exported, Hasher,
     ImportOrigin, Imported, Job, KeepAlive, LeakFlag, Processor, Provider, Queue, QueueConfig,
     RdmaJob, Receive, Region, Registrar, Registration, Segment, Segments, SessionRef, ShaJob,

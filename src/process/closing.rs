@@ -37,8 +37,8 @@ impl Guarded {
         self.quick
     }
 
-    pub(super) fn set_quick(&mut self) {
-        self.quick = true;
+    pub(super) fn set_quick(&mut self, quick: bool) {
+        self.quick = quick;
     }
 
     /// Another descriptor of the same file, with the same guard.

@@ -13,6 +13,6 @@ pub(crate) use closing::Guarded;
 pub(crate) use environment::{variable, variables};
 pub(crate) use memfd::lengthen;
 pub(crate) use strangers::{
-    accept, connect, hang_up, listen, receive, receive_with, refuse, unacknowledged,
+    accept, connect, expect, hang_up, listen, receive, receive_with, refuse, unacknowledged,
 };
 pub(crate) use user::{check_own_user, is_own_user};

@@ -107,7 +107,7 @@ pub(crate) fn refuse(socket: &mut Guarded) {
         return;
     }
     if queued(socket.as_fd()) == Some(0) {
-        socket.set_quick();
+        socket.set_quick(true);
     }
 }
 
@@ -133,9 +133,20 @@ fn queued(socket: BorrowedFd<'_>) -> Option<usize> {
 ///
 /// Returns `false` before Linux 6.16, which knows no such thing.
 fn refuses(socket: BorrowedFd<'_>) -> bool {
+    set_rights(socket, 0)
+}
+
+/// The next answer may bring descriptors.
+pub(crate) fn expect(socket: &mut Guarded) {
+    socket.set_quick(false);
+    // One that is not quick may refuse them as well, if `refuse` could not ask what has come.
+    set_rights(socket.as_fd(), 1);
+}
+
+fn set_rights(socket: BorrowedFd<'_>, pass: libc::c_int) -> bool {
     const SO_PASSRIGHTS: libc::c_int = 83;
-    let (fd, no) = (socket.as_raw_fd(), 0 as libc::c_int);
-    let (at, len) = ((&raw const no).cast(), size_of::<libc::c_int>() as _);
+    let (fd, at) = (socket.as_raw_fd(), (&raw const pass).cast());
+    let len = size_of::<libc::c_int>() as _;
     // SAFETY: a pointer to an integer, with its length.
     let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, at, len) };
     set == 0

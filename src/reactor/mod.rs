@@ -72,6 +72,7 @@ pub(crate) use endpoint::{
     DisconnectWait, EndpointPort, Receiver, RecvBatch, RecvFuture, SUBMIT_BATCH, abandon,
     poll_posted, settle,
 };
+pub(crate) use events::readable_fd;
 pub(crate) use events::this_thread::polls_here;
 pub(crate) use jobs::{Completions, JobFuture, RunWaiter, StreamSlotWaiter};
 pub(crate) use places::Wanted;

@@ -254,7 +254,7 @@ impl RdmaConnector {
             false => timeout * 15 / 16,
         };
         let left = || share.saturating_sub(begun.elapsed());
-        let dialled = side.dial(CONNECT, offer, left()).await;
+        let dialled = side.dial(exchange, offer, left()).await;
         let large = side.path();
         let large = large.filter(|path| dialled.is_ok() && path.mtu > SURE);
         let limit = large.map_or_else(left, |_| TEST.min(timeout / 4));

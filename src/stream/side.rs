@@ -75,11 +75,12 @@ impl Side {
     /// Connects to the listener.
     pub(super) async fn dial(
         &mut self,
-        op: &'static str,
+        exchange: &Exchange,
         offer: Offer<'_>,
         timeout: Duration,
     ) -> Result<()> {
-        let dial = self.core.rdma().dial(offer.blob).timeout(timeout);
+        let (op, rdma) = (exchange.op, self.core.rdma());
+        let dial = rdma.dial_on(&exchange.runtime, offer.blob, timeout);
         dial.await.map_err(|error| not_met(op, error))?;
         self.begin(op, offer.frame, offer.credits)
     }

@@ -23,8 +23,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "device",
-        2539,
-        "44: the contract suite, another crate now, lends sessions; 46: which address; 46: the path; 46: names that a provider alone knows, completion vectors; 45: the contract has a module of its own; 46: whether a peer is of the same kind; 47: what a peer permits; 48: connections by addresses; 48: what a refusal says; 51: an endpoint says once that it finishes nothing inline",
+        2546,
+        "44: the contract suite, another crate now, lends sessions; 46: which address; 46: the path; 46: names that a provider alone knows, completion vectors; 45: the contract has a module of its own; 46: whether a peer is of the same kind; 47: what a peer permits; 48: connections by addresses; 48: what a refusal says; 51: an endpoint says once that it finishes nothing inline; 47: a dial that need not block",
     ),
     (
         "error",
@@ -38,13 +38,13 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "ops",
-        6638,
-        "42: a client goes to a server alone; 42: those who come to a listener have threads of their own; 46: what a device refuses is asked before; 45: a handshake that waits is in the log; receives out of range; 46: which address; 46: the log names the peer of a stream; 47: what a peer permits; 48: connections by addresses; issue 51, 2: operations that are started together; 48: a shutdown ends them in the making; 42: who accepts gives no blob to silence, and strangers do not fill the log; 51: a lone connection sends a burst by halves; 50: longer names break lines",
+        6689,
+        "42: a client goes to a server alone; 42: those who come to a listener have threads of their own; 46: what a device refuses is asked before; 45: a handshake that waits is in the log; receives out of range; 46: which address; 46: the log names the peer of a stream; 47: what a peer permits; 48: connections by addresses; issue 51, 2: operations that are started together; 48: a shutdown ends them in the making; 42: who accepts gives no blob to silence, and strangers do not fill the log; 51: a lone connection sends a burst by halves; 50: longer names break lines; 47: a task dials without a thread",
     ),
     (
         "process",
-        316,
-        "45: names of variables that do not exist are refused; 46: what a peer's host has; 47: fdinfo is read by one read",
+        322,
+        "45: names of variables that do not exist are refused; 46: what a peer's host has; 47: fdinfo is read by one read; 47: a connection can expect descriptors again",
     ),
     (
         "provider",
@@ -53,8 +53,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "provider/soft",
-        10781,
-        "45: variables that cannot be read are refused; 46: whether a peer is of the same kind; 47: the boot id is read once; 47: what a peer permits; 47: a queue looks at the pages that rang; 47: a process is asked again on the connection it answered on; 47: idle endpoints give pages of their rings back; 43: a peer that leaves breaks no rule; 50: longer names break lines; 47: message rings serve the next connection; 47: the kernel is asked for several random ids at once; 43: jobs that wait for others or never end are counted by WorkQ, as they have its slots; 52: one look takes the lock of the reaper once; 43: lost jobs of Rdmas and sync events count among those that never complete; 43: a peer names what it lacks; 50: longer names break lines; 47: message rings have numbers; 43: an endpoint keeps its index from older ones",
+        10974,
+        "45: variables that cannot be read are refused; 46: whether a peer is of the same kind; 47: the boot id is read once; 47: what a peer permits; 47: a queue looks at the pages that rang; 47: a process is asked again on the connection it answered on; 47: idle endpoints give pages of their rings back; 43: a peer that leaves breaks no rule; 50: longer names break lines; 47: message rings serve the next connection; 47: the kernel is asked for several random ids at once; 43: jobs that wait for others or never end are counted by WorkQ, as they have its slots; 52: one look takes the lock of the reaper once; 43: lost jobs of Rdmas and sync events count among those that never complete; 43: a peer names what it lacks; 50: longer names break lines; 47: message rings have numbers; 43: an endpoint keeps its index from older ones; 47: a process that was asked before is asked without a thread",
     ),
     (
         "provider/verbs",
@@ -63,8 +63,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
     (
         "reactor",
-        7072,
-        "43: a shutdown leaves the peers of its Rdmas; 45: a handshake is late after a second; 46: that a peer leaves is no warning; 46: the peer's address; 46: completion vectors; 46: the log names the peer of a stream; 46: an orderly end of a stream warns nobody; 46: whether a thread polls; 47: a search for a Slot begins where the last has ended; 46: whether a WorkQ was shut down; 47: what a peer permits; issue 51, 2: jobs that are given to the device together; 48: a child of fork leaves the parent's registrations; 50: longer names break lines; 51: Slots are filled from where a job lies; what finishes nothing inline is asked once; 43: a task that cannot wait leaves the rest to another; 51: whether an Rdma is alone on its WorkQ; 42: contexts that were dropped go though nothing polls",
+        7077,
+        "43: a shutdown leaves the peers of its Rdmas; 45: a handshake is late after a second; 46: that a peer leaves is no warning; 46: the peer's address; 46: completion vectors; 46: the log names the peer of a stream; 46: an orderly end of a stream warns nobody; 46: whether a thread polls; 47: a search for a Slot begins where the last has ended; 46: whether a WorkQ was shut down; 47: what a peer permits; issue 51, 2: jobs that are given to the device together; 48: a child of fork leaves the parent's registrations; 50: longer names break lines; 51: Slots are filled from where a job lies; what finishes nothing inline is asked once; 43: a task that cannot wait leaves the rest to another; 51: whether an Rdma is alone on its WorkQ; 42: contexts that were dropped go though nothing polls; 47: descriptors of others are registered",
     ),
     (
         "stream",
@@ -78,8 +78,8 @@ const RECORD: [(&str, usize, &str); 14] = [
     ),
 ];
 
-/// The most lines of all crates together.
-const SUM: usize = 49_905;
+/// The most lines of all crates together. It has risen for connects without a thread (47).
+const SUM: usize = 50_115;
 
 /// Lines that a room may lie below its record, so that not each commit has to touch the table.
 const SLACK: usize = 25;

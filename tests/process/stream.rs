@@ -226,6 +226,65 @@ fn a_peer_that_lacks_descriptors_names_them_and_not_memory() {
     });
 }
 
+/// Returns the number of threads that make calls which block.
+fn blocking_threads() -> usize {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap();
+    let name = |thread: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(thread.unwrap().path().join("comm"))
+    };
+    threads
+        .filter_map(|thread| name(thread).ok())
+        .filter(|name| name == "doca-blocking\n")
+        .count()
+}
+
+#[test]
+fn a_connect_to_a_process_that_is_known_takes_no_thread() {
+    if role().is_some() {
+        let addr: SocketAddr = hear().unwrap().parse().unwrap();
+        return run(async {
+            let (device, workq) = (under_test(false), WorkQ::builder().build().unwrap());
+            let connector = small().connector(&device, &workq).unwrap();
+            // The first connection carries the wake-ups of both queues, and the second one is kept.
+            let _known = connector.connect(addr).await.unwrap();
+            let _kept = connector.connect(addr).await.unwrap();
+            until("its thread has ended", || blocking_threads() == 0).await;
+            for number in 0..10 {
+                let mut stream = connector.connect(addr).await.unwrap();
+                assert_eq!(blocking_threads(), 0);
+                stream.write_u32(number).await.unwrap();
+                let read = in_time("an answer", stream.read_u32());
+                assert_eq!(read.await.unwrap(), number);
+            }
+            // What it waits by needs one more descriptor.
+            refuse(
+                libc::SYS_fcntl,
+                (1, libc::F_DUPFD_CLOEXEC as u32),
+                libc::EMFILE,
+            );
+            let error = connector.connect(addr).await.unwrap_err();
+            assert_eq!(error.kind(), tokio_doca::ErrorKind::OperatingSystem);
+            assert!(error.to_string().contains("Too many open files"), "{error}");
+            say("connected");
+        });
+    }
+    if needs_soft("an adapter connects by the network")
+        || programs::is_emulated("filter system calls")
+    {
+        return;
+    }
+    let test = test_name!(a_connect_to_a_process_that_is_known_takes_no_thread);
+    let mut peer = Peer::start(test, "connector");
+    run(async {
+        let net = on_one_workq().await;
+        peer.say(&net.addr.to_string());
+        let serving = tokio::spawn(repeats(net.listener));
+        let heard = tokio::task::spawn_blocking(move || peer.hear());
+        assert_eq!(heard.await.unwrap(), "connected");
+        serving.abort();
+    });
+}
+
 /// The kernel gives no pidfd of another process, as before Linux 6.5 and in a namespace of
 /// processes that does not see the other.
 fn sees_no_process() {

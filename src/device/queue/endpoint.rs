@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -144,6 +145,17 @@ pub struct Receive {
     pub room: usize,
 }
 
+/// A [`dial`](Endpoint::dial) that was begun. Dropping it gives it up.
+pub trait Dialling: AsFd + Send {
+    /// Completes it, once the descriptor is readable. It does not block.
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::dial`]; `ConnectionReset` also if only `dial` can find out what became of the
+    /// peer.
+    fn complete(self: Box<Self>) -> Result<()>;
+}
+
 /// The device's half of an Rdma, which takes [`Job::Rdma`](crate::device::Job::Rdma) alone.
 ///
 /// Its Completions come out of the [`Queue`](crate::device::Queue) that opened it. Besides the
@@ -211,8 +223,9 @@ pub unsafe trait Endpoint: Submit {
     /// Takes the Endpoint that was exported so as its peer, and contacts no one: a stranger may
     /// have made the blob. The peer [`dial`](Endpoint::dial)s. It does not wait for that; it may
     /// block as long as its own device does. The state turns to Connected once the peer has come,
-    /// and [`EndpointConfig::changed`] is called then; a device that cannot see that, such as an
-    /// adapter, is Connected at once.
+    /// and [`EndpointConfig::changed`] is called by the next reap, which the peer's first message
+    /// causes at the latest; a device that cannot see that, such as an adapter, is Connected at
+    /// once.
     ///
     /// # Errors
     ///
@@ -228,6 +241,12 @@ pub unsafe trait Endpoint: Submit {
     /// As [`connect`](Endpoint::connect); `NotPermitted` if the blob leads elsewhere.
     fn dial(&self, blob: &[u8], deadline: Instant) -> Result<()> {
         self.connect(blob, deadline)
+    }
+
+    /// Begins to [`dial`](Endpoint::dial) without blocking, if the device can do so for this blob.
+    /// By default it cannot.
+    fn begin_dial(&self, _blob: &[u8]) -> Option<Box<dyn Dialling>> {
+        None
     }
 
     /// Connects to the side that listens at this address, by the network's connection manager. It

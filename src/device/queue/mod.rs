@@ -11,7 +11,7 @@ mod signal;
 mod submit;
 mod transport;
 
-pub use endpoint::{Endpoint, EndpointConfig, EndpointState, Mtu, Receive};
+pub use endpoint::{Dialling, Endpoint, EndpointConfig, EndpointState, Mtu, Receive};
 pub use event::{EventBacking, EventConfig, EventCounter, EventPort, EventWait, Processor};
 pub(crate) use manager::CmRefused;
 pub(super) use manager::no_manager;

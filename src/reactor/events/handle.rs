@@ -354,9 +354,7 @@ impl EventHandleInner {
         // A descriptor of its own: epoll identifies a registration by its descriptor, and the
         // handle may be registered several times.
         let fd = fd.try_clone_to_owned().map_err(errno)?;
-        // SAFETY: an OwnedFd stays open and the same until the AsyncFd drops it.
-        let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
-        let fd = registered.map_err(|error| errno(error.into()))?;
+        let fd = readable_fd(fd).map_err(errno)?;
         let source = Arc::new(Source {
             fd: Some(fd),
             process: Process::current(),
@@ -370,6 +368,13 @@ impl EventHandleInner {
         *free = Some(source);
         Ok(())
     }
+}
+
+/// Registers a descriptor with the runtime of this thread, which has I/O.
+pub(crate) fn readable_fd(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an OwnedFd stays open and the same until the AsyncFd drops it.
+    let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
+    Ok(registered?)
 }
 
 impl Drop for Source {

@@ -13,5 +13,6 @@ mod handle;
 pub(in crate::reactor) mod this_thread;
 mod timer;
 
+pub(crate) use handle::readable_fd;
 pub(in crate::reactor) use handle::{Driven, Events};
 pub(in crate::reactor) use timer::Timer;

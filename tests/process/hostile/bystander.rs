@@ -19,7 +19,8 @@ const LEAST: usize = 10;
 /// longer, and the rate at which the client is served is at most this many times lower: the attack
 /// takes CPUs as well.
 pub(crate) const TIMES: u32 = 5;
-/// Longer than the 100 ms for which a client that has just come is not turned away (SECURITY.md).
+/// Longer than the 100 ms for which listeners of streams and the services of the examples turn
+/// away none that has just come.
 const SLACK: Duration = Duration::from_millis(150);
 /// If other programs run on this machine (`TOKIO_DOCA_TEST_QUIET` is not set), the gap may be this
 /// many times the one without the attack, or this long, and the rate says nothing.

@@ -16,7 +16,7 @@ use crate::device::{Endpoint, EndpointState};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{Blocking, deadline, for_peers, for_strangers, log};
 
-const OP: &str = "Rdma::connect";
+pub(super) const OP: &str = "Rdma::connect";
 
 /// How an endpoint is connected to the one of a blob.
 #[derive(Clone, Copy)]
@@ -103,6 +103,16 @@ fn connect(
         How::Dial => endpoint.dial(blob, deadline),
         How::Listen => endpoint.listen(blob),
     };
+    logged(endpoint, how, rdma, connected)
+}
+
+/// Logs how it went.
+pub(super) fn logged(
+    endpoint: &dyn Endpoint,
+    how: How,
+    rdma: u64,
+    connected: Result<()>,
+) -> Result<()> {
     log(|| match (&connected, endpoint.state()) {
         (Ok(()), EndpointState::Init) => {
             debug!(target: "tokio_doca::rdma", rdma, "waits for its peer");

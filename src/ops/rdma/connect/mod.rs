@@ -5,6 +5,7 @@ mod handshake;
 
 mod blob;
 mod cm;
+mod dial;
 
 pub use blob::Connect;
 pub(super) use blob::How;

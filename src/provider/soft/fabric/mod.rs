@@ -124,7 +124,7 @@ mod watch;
 
 use crate::provider::envelope;
 
-pub(super) use client::{Granted, Import, import};
+pub(super) use client::{Begun, Granted, Import, import};
 pub use current::set_socket_path;
 pub(super) use ended::Ended;
 pub(super) use export::{MemoryInfo, export};

@@ -150,6 +150,11 @@ impl Ports {
         self.ready_set.mark_ready(number);
     }
 
+    /// Makes the queue poll a port at its next poll, and wakes no thread.
+    pub(in super::super) fn set_ready(&self, number: u32) {
+        self.ready_set.set(number);
+    }
+
     /// Notes that a job waits for its peer until `due`.
     pub(in super::super) fn note_due(&self, due: Instant) {
         self.timer.note(due);

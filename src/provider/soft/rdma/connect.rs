@@ -25,12 +25,13 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use super::super::fabric::{
-    self, Arena, Client, Grant, Granted, Mapping, Process, Published, Refusal, Service, Ticket,
+    self, Client, Grant, Mapping, Process, Published, Refusal, Service, Ticket,
 };
 use super::connect_page::Offer;
 use super::connection::Connection;
+use super::dial::Parties;
 use super::doorbell::DoorbellPage;
-use super::messages::{Memory, MessageRing, Presence, Shape, Side};
+use super::messages::{Memory, Presence, Shape};
 use super::payload::{ConnectReply, ConnectRequest, EndpointInfo, Identity, proof};
 use super::state::{EndpointInner, Shared};
 use crate::device::EndpointState;
@@ -69,7 +70,7 @@ pub(super) fn memory(mapping: Mapping, len: usize) -> Arc<Memory> {
 }
 
 impl Shared {
-    fn info(&self) -> EndpointInfo {
+    pub(super) fn info(&self) -> EndpointInfo {
         EndpointInfo {
             queue: self.ports.number.into(),
             receives: self.config.recv_queue_size.into(),
@@ -92,20 +93,11 @@ impl Shared {
     }
 
     fn connect(self: &Arc<Self>, blob: &[u8], role: Role, deadline: Instant) -> Result<()> {
-        let mut ticket = Ticket::parse(&fabric::ENDPOINT, blob)?;
-        let info = ticket.info(EndpointInfo::parse)?;
-        let slot = (ticket.slot, ticket.generation);
-        let peer = info.identity(ticket.instance, slot, proof(&ticket.key));
-        // Without a ticket of its own, this side could not prove its identity.
-        let own = self.own_identity()?;
-        // An endpoint that has gone may have had the same slot, in an earlier generation.
-        let [mine, theirs] = [&own, &peer].map(|side| (side.instance, side.slot, side.generation));
-        if mine == theirs {
-            return fail(
-                ErrorKind::InvalidValue,
-                "the blob is this Rdma's own: an Rdma is connected to another one",
-            );
-        }
+        let mut parties = self.parties(blob)?;
+        let Parties {
+            ticket, own, peer, ..
+        } = &mut parties;
+        let (own, peer) = (*own, *peer);
         if role == Role::Listens {
             ticket.is_of_this_host()?;
             return self.expect(own, peer, role, None);
@@ -119,7 +111,7 @@ impl Shared {
                         "the blob is no software endpoint's",
                     );
                 };
-                self.pair(&other, own, peer, info)
+                self.pair(&other, own, peer, parties.info)
             }
             None if role == Role::ByInstance && ticket.is_ours_to_serve()? => {
                 let known =
@@ -134,9 +126,35 @@ impl Shared {
                 if role == Role::Dials {
                     ticket.lead_to_its_process()?;
                 }
-                self.join_server(&ticket, own, peer, info, deadline)
+                let asks = self.asks(&parties)?;
+                let granted = parties.ticket.connect(&asks.request, deadline)?;
+                self.join_server(&parties, asks, granted)
             }
         }
+    }
+
+    /// Returns what a blob says of the peer, and what this side says of itself.
+    pub(super) fn parties(self: &Arc<Self>, blob: &[u8]) -> Result<Parties> {
+        let ticket = Ticket::parse(&fabric::ENDPOINT, blob)?;
+        let info = ticket.info(EndpointInfo::parse)?;
+        let slot = (ticket.slot, ticket.generation);
+        let peer = info.identity(ticket.instance, slot, proof(&ticket.key));
+        // Without a ticket of its own, this side could not prove its identity.
+        let own = self.own_identity()?;
+        // An endpoint that has gone may have had the same slot, in an earlier generation.
+        let [mine, theirs] = [&own, &peer].map(|side| (side.instance, side.slot, side.generation));
+        if mine == theirs {
+            return fail(
+                ErrorKind::InvalidValue,
+                "the blob is this Rdma's own: an Rdma is connected to another one",
+            );
+        }
+        Ok(Parties {
+            ticket,
+            info,
+            own,
+            peer,
+        })
     }
 
     fn own_identity(self: &Arc<Self>) -> Result<Identity> {
@@ -205,91 +223,6 @@ impl Shared {
             process.on_end(Weak::clone(&self.me) as _);
         }
         Ok(())
-    }
-
-    /// The client's side: asks the server for a connection.
-    fn join_server(
-        &self,
-        ticket: &Ticket,
-        own: Identity,
-        peer: Identity,
-        info: EndpointInfo,
-        deadline: Instant,
-    ) -> Result<()> {
-        Self::check_init(&self.inner(), &own)?;
-        let queue = (peer.instance, info.queue.get());
-        // The page is kept until the reply has come, even if its last message ring is closed
-        // meanwhile.
-        let known = self.ports.reaper().doorbells.latest_joined(queue);
-        let shape = Shape {
-            host: info.receives.get(),
-            guest: self.config.recv_queue_size,
-        };
-        let offered = known.as_ref().and_then(|(_, page)| page.offer(shape));
-        let kept = offered.as_ref().map_or(0, |(number, _)| *number);
-        // A page whose number does not fit is not found again: the server makes another one.
-        let page = known.as_ref().map_or(0, |(number, _)| *number);
-        let request = ConnectRequest {
-            info: self.info(),
-            slot: own.slot.into(),
-            generation: own.generation.into(),
-            proof: own.proof,
-            doorbell: u32::try_from(page).unwrap_or(0).into(),
-            ring: kept.into(),
-        };
-        let granted = ticket.connect(&fabric::payload(&request), deadline)?;
-        let Some(reply) = ConnectReply::parse(&granted.payload) else {
-            return fail(
-                ErrorKind::ConnectionAborted,
-                "the peer answers what no endpoint does",
-            );
-        };
-        let (number, index) = (reply.doorbell.get(), reply.index.get());
-        let ring = reply.ring.get();
-        let is_its = |doorbell: &Arc<DoorbellPage>| doorbell.is_of(&granted.process);
-        let known = known
-            .filter(|(known, doorbell)| *known == number && is_its(doorbell))
-            .map(|(_, doorbell)| doorbell);
-        let messages = match offered {
-            // One of another page, or of another process's, may have the same number.
-            Some((kept, messages)) if known.is_some() && kept == ring => messages,
-            _ => self.map_ring(ticket, &granted, shape)?,
-        };
-        let known = known.or_else(|| self.find_page(queue, number, &granted.process, Side::Guest));
-        let doorbell = match known {
-            Some(doorbell) => {
-                granted.process.keep_line(granted.line);
-                doorbell
-            }
-            None => self.join_page(ticket, granted)?,
-        };
-        doorbell.join((index, ring), self.number);
-        self.ports
-            .reaper()
-            .doorbells
-            .keep(queue, number, &doorbell, None);
-        let connection = Connection::new(messages, doorbell, (index, ring), peer);
-        let mut inner = self.inner();
-        if let Err(error) = Self::check_init(&inner, &own) {
-            connection.leave(Presence::Closed, self.number);
-            return Err(error);
-        }
-        self.connected(&mut inner, peer);
-        self.join(&mut inner, connection);
-        Ok(())
-    }
-
-    /// Maps, as the client, the message ring that the server has made.
-    fn map_ring(&self, ticket: &Ticket, granted: &Granted, shape: Shape) -> Result<MessageRing> {
-        let Some(len) = shape.len() else {
-            return fail(
-                ErrorKind::InvalidValue,
-                "the peer has more receives than can be",
-            );
-        };
-        let [_, messages] = granted.both(ticket)?;
-        let messages = memory(Arena::received(messages, len)?, len);
-        Ok(MessageRing::new(messages, shape, Side::Guest))
     }
 
     /// Admits a client, unless this endpoint expects another one or is connected.

@@ -183,7 +183,10 @@ impl Connection {
         }
         self.messages.say(presence);
         self.receiving.withdraw(&self.messages);
-        self.notify_all();
+        // A peer that has left first does not poll any more.
+        if matches!(self.messages.peer(), Presence::Absent | Presence::Connected) {
+            self.notify_all();
+        }
         let kept = self.is_worth_keeping(presence).then_some(self.messages);
         self.doorbell
             .leave((self.index, self.number), endpoint, kept);

@@ -14,8 +14,8 @@ use super::connect::Role;
 use super::remote::{self, Step};
 use super::state::{EndpointInner, IDLE, Send, Shared};
 use crate::device::{
-    Access, Arrival, Endpoint, EndpointConfig, EndpointState, Job, KeepAlive, RdmaJob, Receive,
-    Segment, Segments, Submit, Submitted, Token, Verb,
+    Access, Arrival, Dialling, Endpoint, EndpointConfig, EndpointState, Job, KeepAlive, RdmaJob,
+    Receive, Segment, Segments, Submit, Submitted, Token, Verb,
 };
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::sync::discard;
@@ -167,6 +167,11 @@ unsafe impl Endpoint for SoftEndpoint {
 
     fn dial(&self, blob: &[u8], deadline: Instant) -> Result<()> {
         self.0.meet(blob, Role::Dials, deadline)
+    }
+
+    fn begin_dial(&self, blob: &[u8]) -> Option<Box<dyn Dialling>> {
+        let asked = self.0.begin_dial(blob)?;
+        Some(Box::new(asked))
     }
 
     unsafe fn post_recvs(&self, receives: &[Receive]) -> Submitted {

@@ -42,6 +42,7 @@ mod connect;
 mod connect_local;
 mod connect_page;
 mod connection;
+mod dial;
 mod doorbell;
 mod endpoint;
 #[cfg(fuzzing)]

@@ -171,10 +171,18 @@ impl Shared {
                 .for_each(|posted| connection.post(posted.room)),
         }
         connection.messages.say(Presence::Connected);
-        connection.notify_all();
+        // A peer that waits for no receive has nothing to do yet.
+        connection.notify_freed();
+        // Who listens and sends nothing waits for what the peer does next. That wakes a queue which
+        // sleeps, once it has armed this page.
+        let is_quiet = inner.listens && inner.sends.is_empty() && connection.presence().is_ok();
+        let is_woken = is_quiet && connection.doorbell.is_armed();
         inner.connection = Some(Box::new(connection));
         inner.due = None;
-        self.ports.mark_ready(self.number);
+        match is_woken {
+            true => self.ports.set_ready(self.number),
+            false => self.ports.mark_ready(self.number),
+        }
     }
 
     /// Changes the state to Connected, as far as this side is concerned.

@@ -1,12 +1,14 @@
 //! How this process connects to the object of a ticket: one connection, one request, one reply.
 
 use std::mem;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use arrayvec::ArrayVec;
 use nix::errno::Errno;
 
+use super::super::process::Fabric;
 use super::super::protocol::message::{Bad, VERSION};
 use super::super::protocol::{
     Address, DESCRIPTORS, Id, Line, PAYLOAD, Payload, Place, Reply, Request, Status, Ticket, place,
@@ -35,6 +37,15 @@ pub(in super::super::super) struct Granted {
     /// to the server can use it ([`Process::keep_line`]).
     pub(in super::super::super) line: Line,
     pub(in super::super::super) process: Arc<Process>,
+}
+
+/// A request that was sent. Its answer can be read once its descriptor is readable.
+pub(in super::super::super) struct Begun(Dialed, Request);
+
+impl AsFd for Begun {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.line.socket().as_fd()
+    }
 }
 
 impl Granted {
@@ -104,19 +115,61 @@ impl Ticket {
     ) -> Result<Granted> {
         let fabric = current::fabric()?;
         let (dialed, request, answer) = self.ask(&fabric, payload, deadline)?;
-        let (reply, descriptors) = self.granted(&request, answer)?;
+        self.connected(&fabric, dialed, &request, answer)
+    }
+
+    /// Begins to connect without blocking, on a connection to the process that was kept: sends the
+    /// payload of `ask`, which says whether the answer brings descriptors. A server that must send
+    /// some all the same hangs up. Returns `None` if no connection was kept, or the server has hung
+    /// up.
+    pub(in super::super::super) fn begin_connect(
+        &self,
+        ask: impl FnOnce() -> Result<(Payload, bool)>,
+    ) -> Option<Begun> {
+        let fabric = current::fabric().ok()?;
+        let mut dialed = self.kept(&fabric)?.ok()?;
+        let (payload, expects) = ask().ok()?;
+        if expects {
+            dialed.line.expect();
+        }
+        let request = self.request_on(&fabric, &dialed, &payload);
+        self.send(&dialed, &request).ok()?;
+        Some(Begun(dialed, request))
+    }
+
+    /// Completes what was begun, once the answer can be read.
+    ///
+    /// # Errors
+    ///
+    /// As for [`connect`](Ticket::connect). `ConnectionReset` may mean that the server has hung up
+    /// on the connection that was kept, and answers on another one.
+    pub(in super::super::super) fn complete_connect(&self, begun: Begun) -> Result<Granted> {
+        let fabric = current::fabric()?;
+        let Begun(dialed, request) = begun;
+        let answer = self.answer(&dialed)?;
+        self.connected(&fabric, dialed, &request, answer)
+    }
+
+    fn connected(
+        &self,
+        fabric: &Arc<Fabric>,
+        dialed: Dialed,
+        request: &Request,
+        answer: Answer,
+    ) -> Result<Granted> {
+        let (reply, descriptors) = self.granted(request, answer)?;
         let Dialed {
             mut line,
             pidfd,
             known,
             ..
         } = dialed;
-        if reply.stays {
+        if reply.stays || descriptors.is_none() {
             line.refuse();
         }
         let watch = || {
             let shared = self.kind.shares_watch;
-            Process::across(&fabric, self.instance, line.socket(), pidfd, shared)
+            Process::across(fabric, self.instance, line.socket(), pidfd, shared)
         };
         let process = known.map_or_else(watch, Ok);
         Ok(Granted {

@@ -53,20 +53,17 @@ impl Ticket {
         deadline: Instant,
     ) -> Result<(Dialed, Request, Answer)> {
         let once = |dialed: Dialed| -> Result<_> {
-            let stays = dialed.pidfd().is_none();
-            let request = self.request(fabric.instance, dialed.nonce, stays, payload);
+            let request = self.request_on(fabric, &dialed, payload);
             let answer = self.exchange(&dialed, &request, deadline)?;
             Ok((dialed, request, answer))
         };
         let has_hung_up = |error: &Error| error.kind() == ErrorKind::ConnectionReset;
-        while let Some((process, line)) = fabric.lines.take(self) {
-            let dialed = Dialed {
-                line,
-                nonce: place::random()?,
-                pidfd: None,
-                known: Some(process),
-            };
-            match once(dialed) {
+        while let Some(kept) = self.kept(fabric) {
+            let asked = kept.and_then(|mut kept| {
+                kept.line.expect();
+                once(kept)
+            });
+            match asked {
                 Err(error) if has_hung_up(&error) => {}
                 done => return done,
             }
@@ -79,6 +76,27 @@ impl Ticket {
             }
         }
         self.dial(deadline).and_then(once)
+    }
+
+    /// Returns a connection to the process that was kept, if there is one.
+    pub(super) fn kept(&self, fabric: &Fabric) -> Option<Result<Dialed>> {
+        let (process, line) = fabric.lines.take(self)?;
+        Some(place::random().map(|nonce| Dialed {
+            line,
+            nonce,
+            pidfd: None,
+            known: Some(process),
+        }))
+    }
+
+    pub(super) fn request_on(
+        &self,
+        fabric: &Fabric,
+        dialed: &Dialed,
+        payload: &Payload,
+    ) -> Request {
+        let stays = dialed.pidfd().is_none();
+        self.request(fabric.instance, dialed.nonce, stays, payload)
     }
 
     pub(in super::super) fn dial(&self, deadline: Instant) -> Result<Dialed> {
@@ -115,20 +133,30 @@ impl Ticket {
         request: &Request,
         deadline: Instant,
     ) -> Result<Answer> {
+        self.send(dialed, request)?;
         let socket = dialed.line.socket().as_fd();
-        match socket::send(socket, request.as_bytes(), &[]) {
-            Ok(()) => {}
-            Err(Errno::EPIPE | Errno::ECONNRESET) => return Err(self.gone()),
-            Err(errno) => return Err(self.os("send to", errno)),
-        }
         let waited = socket::wait([Some(socket), dialed.pidfd()], deadline);
         match waited.map_err(|errno| self.os("poll of", errno))? {
             [true, _] => {}
             [false, true] => return Err(self.gone()),
             [false, false] => return Err(self.late()),
         }
+        self.answer(dialed)
+    }
+
+    pub(super) fn send(&self, dialed: &Dialed, request: &Request) -> Result<()> {
+        let socket = dialed.line.socket().as_fd();
+        match socket::send(socket, request.as_bytes(), &[]) {
+            Ok(()) => Ok(()),
+            Err(Errno::EPIPE | Errno::ECONNRESET) => Err(self.gone()),
+            Err(errno) => Err(self.os("send to", errno)),
+        }
+    }
+
+    /// Reads the answer that has come.
+    pub(super) fn answer(&self, dialed: &Dialed) -> Result<Answer> {
         let mut bytes = [0; REPLY_LEN];
-        match socket::receive_with(socket, &mut bytes) {
+        match socket::receive_with(dialed.line.socket(), &mut bytes) {
             Ok((0, _)) | Err(Errno::ECONNRESET) => {
                 let text = format!(
                     "the {} at {} hung up without an answer: it has ended, or is of another release",
@@ -142,6 +170,11 @@ impl Ticket {
                 descriptors,
             }),
             Err(Errno::EBADMSG) => Err(self.nonsense()),
+            Err(Errno::EAGAIN) => Err(match &dialed.known {
+                // A child of it may have the connection.
+                Some(process) if process.has_ended() => self.gone(),
+                _ => self.late(),
+            }),
             Err(errno) => Err(self.os("recvmsg from", errno)),
         }
     }

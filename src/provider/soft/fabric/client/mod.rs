@@ -7,7 +7,7 @@ mod connect;
 mod dial;
 mod import;
 
-pub(in super::super) use connect::Granted;
+pub(in super::super) use connect::{Begun, Granted};
 #[cfg(fuzzing)]
 pub(super) use dial::Answer;
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! Connections to servers that have answered, which are kept for further requests.
 //!
-//! A kept connection accepts descriptors until the next answer has come, so that closing it could
-//! take time. A [`Line`] refuses descriptors before it closes the connection.
+//! A connection whose next answer may bring descriptors accepts them until then, so that closing it
+//! could take time. A [`Line`] refuses descriptors before it closes the connection.
 
 use std::sync::{Arc, Mutex, Weak};
 
 use super::{Address, Id, Place, Ticket};
-use crate::process::{Guarded, hang_up, refuse};
+use crate::process::{Guarded, expect, hang_up, refuse};
 use crate::sync::{self, lock};
 
 /// The maximum number of connections that are kept for one process, and in all.
@@ -42,6 +42,11 @@ impl Line {
     /// Makes the connection refuse descriptors from now on.
     pub(in super::super) fn refuse(&mut self) {
         self.socket.iter_mut().for_each(refuse);
+    }
+
+    /// Makes the connection accept descriptors until the next answer has come.
+    pub(in super::super) fn expect(&mut self) {
+        self.socket.iter_mut().for_each(expect);
     }
 
     /// Returns the connection, which refuses descriptors from now on.

@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::io::IoSlice;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -131,12 +131,21 @@ pub(in super::super) fn send(
 ///
 /// # Errors
 ///
-/// `EBADMSG` if more than [`DESCRIPTORS`] came along.
+/// `EBADMSG` if more than [`DESCRIPTORS`] came along, or the message is longer.
 pub(in super::super) fn receive_with(
-    from: BorrowedFd<'_>,
+    from: &Guarded,
     into: &mut [u8],
 ) -> nix::Result<(usize, ArrayVec<Guarded, DESCRIPTORS>)> {
-    process::receive_with(from, into)
+    if !from.is_quick() {
+        return process::receive_with(from.as_fd(), into);
+    }
+    // No descriptors can have come.
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
+    let len = socket::recv(from.as_raw_fd(), into, flags)?;
+    match len > into.len() {
+        true => Err(Errno::EBADMSG),
+        false => Ok((len, ArrayVec::new())),
+    }
 }
 
 /// Returns a pidfd of the process at the other end (the one that listened or connected). It is
@@ -217,27 +226,22 @@ mod tests {
     #[test]
     fn descriptors_arrive_and_too_many_are_not_taken() {
         let (one, other) = pair();
+        let other = Guarded::new(other, false);
         let raw = one.as_raw_fd();
         let mut into = [0; 8];
         for count in 0..=DESCRIPTORS {
             send(one.as_fd(), b"hello", &vec![raw; count]).unwrap();
-            let (len, descriptors) = receive_with(other.as_fd(), &mut into).unwrap();
+            let (len, descriptors) = receive_with(&other, &mut into).unwrap();
             assert_eq!((len, descriptors.len()), (5, count));
         }
         // Other tests open and close descriptors as well. A leak with each message would show.
         let before = open();
         for _ in 0..500 {
             send(one.as_fd(), b"hello", &[raw; 7]).unwrap();
-            assert_eq!(
-                receive_with(other.as_fd(), &mut into).unwrap_err(),
-                Errno::EBADMSG
-            );
+            assert_eq!(receive_with(&other, &mut into).unwrap_err(), Errno::EBADMSG);
             assert_eq!(receive(other.as_fd(), &mut into), Ok(5));
             send(one.as_fd(), b"longer than the room", &[raw]).unwrap();
-            assert_eq!(
-                receive_with(other.as_fd(), &mut into).unwrap_err(),
-                Errno::EBADMSG
-            );
+            assert_eq!(receive_with(&other, &mut into).unwrap_err(), Errno::EBADMSG);
             send(one.as_fd(), b"hello", &[raw; 2]).unwrap();
             assert_eq!(receive(other.as_fd(), &mut into), Ok(5));
         }
@@ -245,6 +249,28 @@ mod tests {
         while open() >= before + 400 {
             assert!(Instant::now() < end, "they are closed");
         }
+    }
+
+    #[test]
+    fn a_socket_that_refuses_descriptors_can_expect_them_again() {
+        let (one, other) = pair();
+        let (mut other, raw) = (Guarded::new(other, false), one.as_raw_fd());
+        process::refuse(&mut other);
+        if !other.is_quick() {
+            // Before Linux 6.16.
+            return;
+        }
+        let mut into = [0; 8];
+        let mut say = |with: &[RawFd], text: &[u8], other: &Guarded| {
+            send(one.as_fd(), text, with)?;
+            receive_with(other, &mut into).map(|(len, descriptors)| (len, descriptors.len()))
+        };
+        assert_eq!(say(&[raw], b"hello", &other), Err(Errno::EPERM));
+        assert_eq!(say(&[], b"hello", &other), Ok((5, 0)));
+        let long = say(&[], b"longer than the room", &other);
+        assert_eq!(long, Err(Errno::EBADMSG));
+        process::expect(&mut other);
+        assert_eq!(say(&[raw], b"hello", &other), Ok((5, 1)));
     }
 
     #[test]

@@ -212,6 +212,30 @@ fn a_connection_that_no_service_keeps_is_asked_again() {
         hang_up(granted.line.socket());
         keep(granted);
         assert!(says(&first, 20).is_ok());
+        // Nothing of this blocks.
+        let begin = || first.begin_connect(|| Ok((filled(20), true)));
+        assert!(begin().is_none(), "none is kept");
+        keep(says(&first, 20).unwrap());
+        let begun = begin().unwrap();
+        assert_eq!(
+            socket::wait([Some(begun.as_fd())], soon()),
+            Ok([true]),
+            "the answer"
+        );
+        keep(first.complete_connect(begun).unwrap());
+        let busy = lock(&endpoint.clients);
+        let begun = begin().unwrap();
+        assert_eq!(
+            kind(first.complete_connect(begun)),
+            ErrorKind::TimedOut,
+            "there is no answer yet"
+        );
+        drop(busy);
+        assert!(begin().is_none(), "it was given up");
+        let granted = says(&first, 20).unwrap();
+        hang_up(granted.line.socket());
+        keep(granted);
+        assert!(begin().is_none(), "the server has hung up");
         // Few connections are kept, and they end with the connection of the two processes.
         for granted in [(); 6].map(|()| says(&first, 20).unwrap()) {
             keep(granted);

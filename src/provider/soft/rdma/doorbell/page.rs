@@ -308,7 +308,7 @@ impl DoorbellPage {
     }
 
     /// Returns true if the peer will wake this side for its next hint.
-    pub(super) fn is_armed(&self) -> bool {
+    pub(in super::super) fn is_armed(&self) -> bool {
         self.word(self.side, ARMED).load(Ordering::SeqCst) != 0
     }
 

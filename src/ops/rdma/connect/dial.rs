@@ -1,0 +1,55 @@
+//! A connection to a side that listens, which takes no thread if nothing blocks.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout_at};
+use tracing::debug;
+
+use super::super::Rdma;
+use super::blob::{How, OP, logged};
+use crate::error::{Error, ErrorKind, Result};
+use crate::reactor::readable_fd;
+use crate::sync::log;
+
+impl Rdma {
+    /// Connects as [`dial`](Rdma::dial) does. Where the device need not block, the task waits on
+    /// this runtime, which has I/O and time.
+    pub(crate) async fn dial_on(
+        &self,
+        runtime: &Handle,
+        blob: &[u8],
+        timeout: Duration,
+    ) -> Result<()> {
+        self.check_open(OP)?;
+        let until = Instant::now() + timeout;
+        let (endpoint, rdma) = (self.port().endpoint(), self.port().id());
+        if let Some(begun) = endpoint.begin_dial(blob) {
+            log(|| debug!(target: "tokio_doca::rdma", rdma, "connect"));
+            let fd = begun.as_fd().try_clone_to_owned();
+            let connected = match timeout_at(until, readable(fd, runtime)).await {
+                Ok(Err(error)) => Err(Error::os(None, "to wait for the answer", error)),
+                // Without an answer in time, it says so.
+                Ok(Ok(())) | Err(_) => begun.complete(),
+            };
+            match connected {
+                // Without time left, a dial could only say that it is late.
+                Err(error)
+                    if error.kind() == ErrorKind::ConnectionReset && Instant::now() < until => {}
+                connected => return logged(&**endpoint, How::Dial, rdma, connected),
+            }
+        }
+        self.dial(blob).timeout(until - Instant::now()).await
+    }
+}
+
+/// Waits until the descriptor is readable.
+async fn readable(fd: io::Result<OwnedFd>, runtime: &Handle) -> io::Result<()> {
+    let registered = {
+        let _runtime = runtime.enter();
+        fd.and_then(readable_fd)
+    };
+    registered?.readable().await.map(drop)
+}
