@@ -25,7 +25,7 @@ const ROUNDS: usize = 25;
 
 fn runtime() -> tokio::runtime::Runtime {
     let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_io().build().expect("a runtime")
+    builder.enable_all().build().expect("a runtime")
 }
 
 /// Where Channels meet: a service, and the function that reaches it.

@@ -18,9 +18,8 @@ use crate::error::{Error, ErrorKind};
 
 /// The time between two tries to accept a peer, while this process has no descriptor or memory.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long a peer may be silent while others wait for its slot. A peer that greets at once may
-/// lose the processor for a while.
-const SILENCE: Duration = Duration::from_millis(100);
+/// The maximum number of peers that are taken in one poll.
+const TURN: usize = 32;
 
 /// The greeting of a peer. It fails with an error for the log, if there is something to say.
 pub(crate) type Greeting<T> = Pin<Box<dyn Future<Output = Result<T, Option<Error>>> + Send>>;
@@ -34,12 +33,13 @@ pub(crate) struct Arrivals<T> {
     runtime: Handle,
     /// The maximum number of silent peers.
     most: usize,
+    /// How long a peer may be silent while others wait for its slot. One that greets at once may
+    /// lose the processor for a while.
+    spare: Duration,
     /// The oldest comes first, each with the time when it came.
     silent: VecDeque<(Instant, Peer, Greeting<T>)>,
     /// Ends when the oldest of them may lose its slot.
     patience: Option<Pin<Box<Sleep>>>,
-    /// When the runtime was last let find out which of them have greeted.
-    turned: Instant,
     /// There is one if the last peer was not accepted.
     pause: Option<Pin<Box<Sleep>>>,
     /// Why peers wait, if the log does not say it yet.
@@ -53,16 +53,16 @@ impl<T> Arrivals<T> {
         op: &'static str,
         listener: Option<Listener>,
         runtime: Handle,
-        most: usize,
+        (most, spare): (usize, Duration),
     ) -> Arrivals<T> {
         Arrivals {
             op,
             listener,
             runtime,
             most,
+            spare,
             silent: VecDeque::new(),
             patience: None,
-            turned: Instant::now(),
             pause: None,
             unlogged: None,
             lost: Vec::new(),
@@ -80,18 +80,19 @@ impl<T> Arrivals<T> {
         cx: &mut Context<'_>,
         greet: impl Fn(Socket) -> Greeting<T>,
     ) -> Poll<io::Result<T>> {
-        loop {
+        for _ in 0..TURN {
+            // First: this process itself may have been busy for as long as a peer was silent.
+            let is_silent = self.silent.len() < self.most || self.is_silent(cx);
             if let Some(greeted) = self.greeted(cx) {
                 return Poll::Ready(Ok(greeted));
             }
-            let no_room = self.silent.len() >= self.most;
-            if no_room && !self.is_silent(cx) {
+            if self.silent.len() >= self.most && !is_silent {
                 return Poll::Pending;
             }
             match ready!(self.poll_accept(cx)) {
                 Ok(None) => {}
                 Ok(Some(socket)) => {
-                    if no_room {
+                    if self.silent.len() >= self.most {
                         self.drop_oldest("another peer needed its slot");
                     }
                     let (peer, greeting) = (socket.peer(), greet(socket));
@@ -100,10 +101,14 @@ impl<T> Arrivals<T> {
                 // A silent peer has the descriptor that another peer needs.
                 Err(error) if is_full(&error) => {
                     self.drop_oldest("another peer needed its descriptor");
+                    break;
                 }
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }
+        // The other tasks of this thread run first, and the runtime polls for events.
+        let _ = pin!(tokio::task::yield_now()).poll(cx);
+        Poll::Pending
     }
 
     /// Returns the next peer; `None` for one that is not let in, or has gone again. If there is no
@@ -160,27 +165,20 @@ impl<T> Arrivals<T> {
         }
     }
 
-    /// Returns true if the next peer may have the slot of the oldest. Otherwise it registers the
-    /// task for that time, after which the other tasks of the thread run and the runtime polls for
-    /// events: this process may have been busy for as long itself.
+    /// Returns true if the oldest has been silent for `spare`, or if there is none. Otherwise
+    /// registers the task for that time. The runtime has polled for events since: it does so before
+    /// it completes a timer.
     fn is_silent(&mut self, cx: &mut Context<'_>) -> bool {
         let Some((since, ..)) = self.silent.front() else {
             return true;
         };
-        let until = *since + SILENCE;
-        if until <= self.turned {
-            return true;
-        }
+        let until = *since + self.spare;
         let _time = self.runtime.enter();
         let patience = self
             .patience
             .get_or_insert_with(|| Box::pin(sleep_until(until)));
         patience.as_mut().reset(until);
-        if patience.as_mut().poll(cx).is_ready() {
-            self.turned = Instant::now();
-            let _ = pin!(tokio::task::yield_now()).poll(cx);
-        }
-        false
+        patience.as_mut().poll(cx).is_ready()
     }
 }
 

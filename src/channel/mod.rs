@@ -23,7 +23,7 @@
 //!
 //! Everything that it sends is hostile. A frame longer than was agreed, or a greeting that is none,
 //! ends its connection. At most 64 clients may be connected and silent; the next one takes the slot
-//! of the oldest, but not within its first 100 ms: a flood waits in the kernel's backlog. A client
+//! of the oldest, but not within its first 10 ms: a flood waits in the kernel's backlog. A client
 //! that is stopped or does not read keeps only its own connection from continuing, and nothing
 //! else.
 

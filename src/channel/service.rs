@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::Poll;
+use std::time::Duration;
 
 use tracing::warn;
 
@@ -22,6 +23,8 @@ use crate::sync::{Polled, lock, log};
 const ACCEPT: &str = "Service::accept";
 /// The maximum number of clients that have connected and not greeted.
 const SILENT: usize = 64;
+/// How long a client may be silent while others wait for its slot. Most clients are on this host.
+const SILENCE: Duration = Duration::from_millis(10);
 
 /// A named service on a representor, or at a TCP address: it accepts clients, each of which is a
 /// [`Channel`].
@@ -97,7 +100,12 @@ impl Service {
         let runtime = at.runtime.clone();
         Service {
             local_addr: listener.local_addr(),
-            arrivals: Polled::new(Arrivals::new(ACCEPT, Some(listener), runtime, SILENT)),
+            arrivals: Polled::new(Arrivals::new(
+                ACCEPT,
+                Some(listener),
+                runtime,
+                (SILENT, SILENCE),
+            )),
             host: Host {
                 config,
                 name: name.into(),

@@ -31,6 +31,8 @@ mod cm;
 const BIND: &str = "RdmaListener::bind";
 const FROM_STD: &str = "RdmaListener::from_std";
 const ACCEPT: &str = "RdmaListener::accept";
+/// How long a peer may be silent while others wait for its slot.
+const SILENCE: Duration = Duration::from_millis(100);
 
 /// Listens for streams at a TCP address, a Unix socket, or an address of rdma_cm.
 ///
@@ -342,8 +344,8 @@ impl RdmaListener {
             (addr, _) => addr,
         };
         log(|| debug!(target: "tokio_doca::stream", %addr, "bound"));
-        let half_open = net.options.half_open;
-        let arrivals = Arrivals::new(ACCEPT, listener, Handle::current(), half_open);
+        let slots = (net.options.half_open, SILENCE);
+        let arrivals = Arrivals::new(ACCEPT, listener, Handle::current(), slots);
         RdmaListener {
             net: Arc::new(net),
             addr,
