@@ -12,7 +12,7 @@ use super::super::Rdma;
 use super::blob::{How, OP, logged};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::readable_fd;
-use crate::sync::log;
+use crate::sync::{deadline, log};
 
 impl Rdma {
     /// Connects as [`dial`](Rdma::dial) does. Where the device need not block, the task waits on
@@ -24,7 +24,7 @@ impl Rdma {
         timeout: Duration,
     ) -> Result<()> {
         self.check_open(OP)?;
-        let until = Instant::now() + timeout;
+        let until = Instant::from_std(deadline(timeout));
         let (endpoint, rdma) = (self.port().endpoint(), self.port().id());
         if let Some(begun) = endpoint.begin_dial(blob) {
             log(|| debug!(target: "tokio_doca::rdma", rdma, "connect"));

@@ -92,8 +92,8 @@ impl Connection {
         Ok(pulled)
     }
 
-    /// Notifies the peer of a message, unless it polls by itself. Returns false if this side finds
-    /// that the peer's process has ended.
+    /// Notifies the peer of a message, unless it polls by itself. Returns false if the peer has
+    /// hung up the bell and has not left before: its process has ended.
     #[inline]
     pub(super) fn notify_message(&self) -> bool {
         // Pairs with the fence of a peer that parks or arms, and polls afterwards.

@@ -109,7 +109,7 @@ impl Shape {
     }
 }
 
-/// Says whether a side is connected.
+/// Says whether a side is connected. The later states are the greater ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub(in super::super) enum Presence {
     /// The side has not connected yet.
