@@ -82,8 +82,8 @@ impl ChannelBuilder {
         }
     }
 
-    /// Sets how many messages of a connection are read ahead, of the longest that there are, 1 to
-    /// 8,192. Defaults to 10.
+    /// Sets the size of each connection's receive queue, in messages of the maximum size: the crate
+    /// reads that many bytes before the application receives them. 1 to 8,192; defaults to 10.
     #[doc(alias = "doca_comm_channel_ep_set_recv_queue_size")]
     #[doc(alias = "doca_comch_client_set_recv_queue_size")]
     #[doc(alias = "doca_comch_server_set_recv_queue_size")]

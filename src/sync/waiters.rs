@@ -130,7 +130,8 @@ unsafe impl Send for List {}
 pub(crate) struct Notify {
     /// The number of nodes that were not notified.
     pub(crate) waiting: usize,
-    /// The number of nodes that were woken, not polled since, and not overtaken.
+    /// The number of nodes that were notified and not polled since, without those that another
+    /// waiter has overtaken.
     pub(crate) notified: usize,
 }
 

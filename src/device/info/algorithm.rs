@@ -81,7 +81,7 @@ impl fmt::Display for Algorithm {
 impl FromStr for Algorithm {
     type Err = Error;
 
-    /// `sha1`, `sha256` or `sha512`, also as `SHA-256`.
+    /// Parses `sha1`, `sha256` or `sha512`. Case and hyphens do not matter: `SHA-256` is the same.
     fn from_str(text: &str) -> Result<Algorithm, Error> {
         let name = text.to_ascii_lowercase().replace('-', "");
         match &name[..] {

@@ -121,7 +121,7 @@ impl fmt::Debug for EndpointConfig {
     }
 }
 
-/// The state of an Endpoint (RDMA guide 4.3).
+/// The state of an Endpoint (section 4.3 of NVIDIA's DOCA RDMA guide).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "doca_rdma_state")]
 pub enum EndpointState {

@@ -109,7 +109,7 @@ impl EventConfig {
     }
 }
 
-/// Waits until the counter, as far as the mask goes, is greater than a threshold.
+/// The condition that ends a wait: the counter, masked by `mask`, is greater than `threshold`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "doca_sync_event_job_wait")]
 pub struct EventWait {
@@ -136,9 +136,9 @@ pub trait EventCounter: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Of an imported one: [`JobError::event_revoked`] if its owner stopped or dropped it,
-    /// [`JobError::event_peer_gone`] if the owner's process has ended. [`JobError::event_stopped`]
-    /// once it was stopped itself.
+    /// [`JobError::event_stopped`] once this side has stopped the event. For an imported event,
+    /// also [`JobError::event_revoked`] if its owner has stopped or dropped it, and
+    /// [`JobError::event_peer_gone`] if the owner's process has ended.
     fn perform(&self, job: EventJob) -> Result<u64, JobError>;
 
     /// Returns the value of the counter, if it ends the wait.

@@ -161,11 +161,11 @@ impl MmapBuilder {
 
     /// Registers the bytes of an owner: a `Vec<u8>`, a `BytesMut`, or another crate's mapping.
     ///
-    /// The owner is moved to the heap and asked once where its bytes are; it is dropped when the
-    /// Mmap's last user has gone, on whatever thread that is, possibly in the middle of a
-    /// completion, where it should not block. If it panics then, the panic is contained. Such
-    /// memory can be used in this process and not be exported ([`Mmap::is_exportable`]). A child of
-    /// `fork` inherits it, with what jobs have written by then.
+    /// The owner is moved to the heap, and asked once where its bytes are. It is dropped with the
+    /// last handle or job that uses the Mmap, by any thread, also by one that handles completions:
+    /// its `Drop` should not block. A panic in its `Drop` is contained. Such memory can be used in
+    /// this process and not be exported ([`Mmap::is_exportable`]). A child of `fork` inherits it,
+    /// with what jobs have written by then.
     ///
     /// ```
     /// # use tokio_doca::{mem::BufInventory, Device, Mmap};

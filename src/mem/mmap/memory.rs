@@ -106,7 +106,7 @@ impl Memory {
         std::mem::forget(std::mem::replace(&mut self.backing, Storage::Lent(None)));
     }
 
-    /// It became no Mmap: drops what would take it back, without running it.
+    /// Drops the callback that frees the memory without calling it: the memory became no Mmap.
     pub(super) fn give_up(&mut self) {
         if let Storage::Lent(free) = &mut self.backing {
             let free = free.take();

@@ -147,7 +147,7 @@ kinds! {
     } MaybeRemote, RdmaSource, RdmaDestination;
 }
 
-/// No operand of this kind is made of that type.
+/// Returns the error for an operand whose type this kind does not accept.
 #[cold]
 fn never<T>() -> LeasedOperand<T> {
     Err(JobError::of(Reason::SliceAsDestination))

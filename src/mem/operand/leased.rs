@@ -93,12 +93,12 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         Sides { src, dst, holder }
     }
 
-    /// Takes the leases of a job; all or none. The two sides have no byte in common: two leases of
-    /// which one writes are disjoint, and what takes none is compared here, or is memory that
-    /// others write anyway (ADR 0022).
+    /// Takes the leases of a job: all of them, or none. Then the two sides share no byte. A lease
+    /// that writes overlaps no other lease. Bytes that need no lease are compared here, unless
+    /// others may write them anyway (ADR 0022).
     ///
-    /// `check` refuses what is beyond the device's limits. If `fits` is given, it is not called
-    /// where there is one piece on each side, of at most `fits` bytes.
+    /// `check` refuses what is beyond the device's limits. With `fits`, it is not called if each
+    /// side is one piece, of at most `fits` bytes.
     #[inline(always)]
     fn take(
         &self,

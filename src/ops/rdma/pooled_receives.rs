@@ -45,7 +45,8 @@ impl PooledReceives {
         self.lent = lent;
     }
 
-    /// Each message that is taken lends its credit anew.
+    /// Returns how many messages the peer may have on their way. That stays the same: each message
+    /// that is taken gives its credit back.
     pub(super) fn lent(&self) -> usize {
         self.lent
     }

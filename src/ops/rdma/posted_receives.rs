@@ -161,7 +161,7 @@ impl PostedReceives {
         self.posted.insert(at, (receipt, buf));
     }
 
-    /// Waits for the first receive that is posted.
+    /// Polls the oldest posted receive until it completes.
     fn poll_posted(&mut self, cx: &mut Context<'_>) -> Poll<Result<Message, JobError>> {
         let rdma = &self.rdma;
         let (receipt, dst) = self.posted.front().expect("one is posted");

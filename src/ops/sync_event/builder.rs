@@ -125,10 +125,11 @@ impl<'a> SyncEventBuilder<'a> {
         self
     }
 
-    /// Sets how many waits the device keeps at once. Defaults to 64. Further waits queue for a free
-    /// entry: meanwhile each of them wakes up to 120 times a second to read the counter, more often
-    /// while others in line have just begun to wait, and may see a value 8.4 ms late. Each entry
-    /// takes about 80 bytes. The blocking flavour ignores this.
+    /// Sets the number of entries for waits on the device. Defaults to 64. Each entry takes about
+    /// 80 bytes. When all entries are taken, a further wait queues for one, and meanwhile wakes up
+    /// to 120 times a second to read the counter, so that it may see a value 8.4 ms late. It wakes
+    /// more often while others in the queue have just begun to wait. A [`BlockingSyncEvent`]
+    /// ignores this setting.
     pub fn waits(mut self, waits: u32) -> Self {
         self.waits = waits;
         self

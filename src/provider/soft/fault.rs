@@ -263,8 +263,8 @@ impl Faults {
         }
     }
 
-    /// Stops inline jobs. A broken queue must see every job to refuse it, and a job that waits for
-    /// others needs its queue to count them.
+    /// From now on no job is done inline: a broken queue must see every job to refuse it, and a
+    /// queue with a job that waits for others must see those to count them.
     pub(super) fn stop_inline(&self) {
         let entries = self.entries();
         self.0.stops.fetch_add(1, Ordering::SeqCst);

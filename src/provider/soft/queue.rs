@@ -246,7 +246,8 @@ unsafe impl Queue for SoftQueue {
         reaped
     }
 
-    /// With ports, `ready` and `reap` would each take the lock of their reaper.
+    /// Returns true if the queue has ports. Then `ready` and `reap` would each take the lock of the
+    /// ports' reaper.
     fn polls_in_reap(&self) -> bool {
         self.ports.get().is_some()
     }

@@ -21,7 +21,7 @@ use crate::reactor::workq::Shared;
 use crate::sync::atomic::{AtomicU8, Ordering};
 use crate::sync::{Mutex, WaitNode, Waiters, contain, lock, log};
 
-/// The state of an [`Rdma`](crate::Rdma) (RDMA guide 4.3).
+/// The state of an [`Rdma`](crate::Rdma) (section 4.3 of NVIDIA's DOCA RDMA guide).
 ///
 /// ```
 /// use tokio_doca::rdma::RdmaState;

@@ -55,8 +55,8 @@ const EDGES: EpollFlags = EpollFlags::EPOLLIN.union(EpollFlags::EPOLLET);
 pub(in crate::reactor) trait Driven: Send + Sync + 'static {
     fn events(&self) -> &Events;
 
-    /// Adds a descriptor beside the signal to the event handle. The caller takes a turn as soon as
-    /// it has no locks: code of the application may run in it.
+    /// Adds a descriptor to the event handle, which has the signal already. Once the caller holds
+    /// no locks, it takes a turn of the WorkQ, which may run code of the application.
     ///
     /// # Errors
     ///

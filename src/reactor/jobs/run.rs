@@ -150,9 +150,9 @@ impl RunWaiter {
         self.node.is_linked()
     }
 
-    /// Makes sure that the end of a job that was just submitted is noticed, although its run does
-    /// not wait for it. If there is a runtime, it arms for an event, even if all waiters poll
-    /// busily. Without a runtime, the next operation that waits notices the end.
+    /// Makes sure that the reactor handles the end of a job that was just submitted and for which
+    /// its run does not wait. If there is a runtime, this arms for an event, even if all waiters
+    /// poll busily. Without a runtime, the next operation that waits handles the end.
     pub(crate) fn attend(at: &Attachment) {
         let shared = &at.shared;
         if shared.policy().is_busy() {

@@ -107,7 +107,7 @@ fn drop_target(target: Option<Target>) {
     }
 }
 
-/// Leaves a target that will not be notified to be dropped later. Most often there is none.
+/// Defers the drop of a target, if there is one, which nobody will notify: adds it to `rest`.
 #[inline]
 fn leave(target: Option<Deferred<Target>>, rest: &mut Leftovers) {
     if let Some(target) = target {

@@ -283,8 +283,8 @@ impl RecvTable {
         ended
     }
 
-    /// Returns the outcome of an adopted receive that has completed and its memory, for the
-    /// operation. The memory is the caller's until `settle` or `put_back`.
+    /// Returns the outcome and the memory of a completed receive that an operation has adopted. The
+    /// memory is the caller's until `settle` or `put_back`.
     pub(in crate::reactor) fn take_adopted(&self, receipt: Receipt) -> RecvCompletion {
         let mut table = lock(&self.table);
         let place = &mut table.places[receipt.index as usize];

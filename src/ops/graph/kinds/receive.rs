@@ -26,7 +26,7 @@ pub struct Receive {
     recv: Option<RdmaRecv<Rdma, RecvBuf>>,
     rdma: Rdma,
     dst: Option<RecvBuf>,
-    /// Of the last run in which it completed.
+    /// The message that the node has received in the last run in which the receive succeeded.
     pub(crate) received: Option<Received>,
 }
 

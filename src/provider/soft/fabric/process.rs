@@ -59,7 +59,8 @@ pub(super) struct Server {
     pub(super) place: Place,
     pub(super) control: Control,
     pub(super) table: Mutex<Slots<PublishedService>>,
-    /// The fabric, for the processes of clients, which hold it. The thread does not.
+    /// The fabric. The `Process` of each client keeps it alive, and the fabric's own thread must
+    /// not.
     pub(super) fabric: Weak<Fabric>,
 }
 

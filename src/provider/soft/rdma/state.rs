@@ -24,7 +24,7 @@ pub(in super::super) struct Shared {
     pub(super) ports: Arc<Ports>,
     pub(super) number: u32,
     pub(super) config: EndpointConfig,
-    /// The words that one-sided operations read.
+    /// What one-sided operations read, without the lock, to find out whether they may run at once.
     pub(super) open: Open,
     /// Also kept here, so that they need not be reached through the queue.
     pub(super) faults: Faults,
@@ -60,7 +60,8 @@ pub(super) struct EndpointInner {
     /// Boxed, so that the thread that polls can take it out.
     pub(super) connection: Option<Box<Connection>>,
     pub(super) published: Option<Published>,
-    /// The process of a client that had not come when this side connected.
+    /// The process of the client for which this endpoint waits. If it ends before the client
+    /// connects, the endpoint fails.
     pub(super) awaited: Option<Arc<Process>>,
     pub(super) sends: VecDeque<Send>,
     /// The number of bytes of the first send that are done.
@@ -72,7 +73,7 @@ pub(super) struct EndpointInner {
     pub(super) retired: bool,
 }
 
-/// What a connection has kept in the fabric.
+/// What a connection has kept alive in the fabric: its published ticket, and the client's process.
 pub(super) type Kept = (Option<Published>, Option<Arc<Process>>);
 
 #[derive(Clone, Copy)]

@@ -106,7 +106,7 @@ impl CmId {
         self.cm.set_handler(self.number, handler);
     }
 
-    /// Has the handler notified at this time, and keeps it until then.
+    /// Sets the time at which the watcher notifies the handler, and keeps the handler until then.
     pub(in super::super) fn set_deadline(&self, until: Instant, handler: Arc<dyn Handler>) {
         self.cm.set_deadline(self.number, until, handler);
     }

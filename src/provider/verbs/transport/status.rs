@@ -55,10 +55,10 @@ pub(in super::super) fn cause(
 }
 
 impl PeerTimeouts {
-    /// Returns why a queue pair has flushed that this side has not ended. Over iWARP the kernel
-    /// flushes when the peer's TCP connection ends, which may be seen before the event of rdma_cm.
-    /// Elsewhere a peer that has gone is silent, so that a peer which causes a flush exists, and
-    /// has broken a rule.
+    /// Returns the reason for a flush of a queue pair that this side has not ended. Over iWARP the
+    /// kernel flushes when the peer's TCP connection ends, which may be seen before the event of
+    /// rdma_cm. On other transports a peer that has gone causes no flush: the peer is there, and
+    /// has broken the protocol.
     pub(in super::super) fn flushed(&self) -> JobError {
         JobError::of(match self.iwarp {
             true => Reason::PeerClosed,

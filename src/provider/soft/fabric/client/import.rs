@@ -63,8 +63,7 @@ impl Import {
         unsafe { &*import }
     }
 
-    /// Returns true if the process that exported the memory has a fabric with this instance, in two
-    /// halves.
+    /// Returns true if this is the identity of the exporter's fabric, whose 128 bits are two words.
     #[inline]
     pub(in super::super::super) fn is_of(&self, instance: &[u64; 2]) -> bool {
         self.instance == *instance

@@ -21,7 +21,8 @@ pub(super) fn bytes_of(stat: &FileStat) -> u64 {
     blocks.saturating_mul(512)
 }
 
-/// Returns true if `bytes` of pages are more than a memfd of `size` bytes has before its end.
+/// Returns true if a memfd of `size` bytes that has `bytes` bytes of pages must have some of them
+/// behind its end.
 pub(in super::super) fn are_behind(bytes: u64, size: u64) -> bool {
     // A large page may begin before the end, and reach behind it.
     bytes > size.saturating_add(largest())

@@ -170,7 +170,8 @@ impl Size {
         Ok(Size { file, whole, paid })
     }
 
-    /// Returns an error if this process has taken pages of the memfd.
+    /// Returns an error if the memfd has more pages than its exporter has paid for: mapping it here
+    /// has filled its holes.
     fn check_unpaid(&self, memfd: &OwnedFd) -> Result<()> {
         match blocks(memfd)? > self.paid {
             true => with_holes(self.file),

@@ -41,8 +41,8 @@ pub(in super::super) fn check_whole(memfd: &OwnedFd, offset: u64, len: usize) ->
     Err(Error::new(ErrorKind::NotPermitted, None, text))
 }
 
-/// Seals the memfd, so that no process can shorten it, and no process can write it if no peer may.
-/// `write` says whether importers of this export may.
+/// Seals the memfd, so that no process can shorten it. If `peer_writable` is false, no process can
+/// write to it either. `write` says whether the importers of this export may write.
 ///
 /// # Errors
 ///

@@ -16,7 +16,7 @@ pub(in super::super) struct Receiving {
     consumed: u64,
     /// The message that was taken in part, and how many of its bytes were.
     part: Option<(Head, usize)>,
-    /// Set for an endpoint whose messages are pulled.
+    /// Set for an endpoint that posts no receives. Its caller pulls each message once it has come.
     noted: Option<Noted>,
 }
 
