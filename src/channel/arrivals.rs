@@ -81,8 +81,8 @@ impl<T> Arrivals<T> {
         greet: impl Fn(Socket) -> Greeting<T>,
     ) -> Poll<io::Result<T>> {
         for _ in 0..TURN {
-            // First: this process itself may have been busy for as long as a peer was silent.
-            let is_silent = self.silent.len() < self.most || self.is_silent(cx);
+            // First: this process itself may have been busy for as long as the oldest was silent.
+            let is_silent = self.silent.len() >= self.most && self.is_silent(cx);
             if let Some(greeted) = self.greeted(cx) {
                 return Poll::Ready(Ok(greeted));
             }

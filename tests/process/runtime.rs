@@ -14,6 +14,7 @@ use support::events::Setup;
 use support::subscriber::OnEvent;
 use support::{Bench, Config, LIMIT, alone, run, test_name};
 use tokio::runtime::Builder;
+use tokio_doca::channel::Channel;
 use tokio_doca::soft::Limits;
 use tokio_doca::stream::{RdmaListener, StreamOptions};
 use tokio_doca::{Mode, WorkQ};
@@ -66,7 +67,7 @@ fn a_runtime_without_io_panics_before_anything_is_begun() {
 }
 
 #[test]
-fn a_stream_needs_a_runtime_with_io_and_time() {
+fn a_stream_or_a_channel_needs_a_runtime_with_io_and_time() {
     let bench = Bench::new(Config::new(false, Mode::EventDriven));
     let addr: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let bind = || RdmaListener::bind(&bench.device, &bench.workq, addr);
@@ -77,6 +78,8 @@ fn a_stream_needs_a_runtime_with_io_and_time() {
     let there = listener.tcp_addr().unwrap();
     for (runtime, why) in [(&io, "enable_time"), (&time, "IO is disabled")] {
         panics(why, || _ = runtime.block_on(bind()));
+        let listen = || Channel::builder().listen_tcp(&bench.device, addr, "a service");
+        panics(why, || _ = runtime.block_on(listen()));
         panics(why, || _ = runtime.block_on(listener.accept()));
         let connector = StreamOptions::default()
             .connector(&bench.device, &bench.workq)

@@ -5,14 +5,14 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use tracing::debug;
 
 use super::super::Rdma;
 use super::blob::{How, OP, logged};
 use crate::error::{Error, ErrorKind, Result};
 use crate::reactor::readable_fd;
-use crate::sync::{deadline, log};
+use crate::sync::log;
 
 impl Rdma {
     /// Connects as [`dial`](Rdma::dial) does. Where the device need not block, the task waits on
@@ -24,24 +24,24 @@ impl Rdma {
         timeout: Duration,
     ) -> Result<()> {
         self.check_open(OP)?;
-        let until = Instant::from_std(deadline(timeout));
+        let begun = Instant::now();
+        let left = || timeout.saturating_sub(begun.elapsed());
         let (endpoint, rdma) = (self.port().endpoint(), self.port().id());
-        if let Some(begun) = endpoint.begin_dial(blob) {
+        if let Some(asked) = endpoint.begin_dial(blob) {
             log(|| debug!(target: "tokio_doca::rdma", rdma, "connect"));
-            let fd = begun.as_fd().try_clone_to_owned();
-            let connected = match timeout_at(until, readable(fd, runtime)).await {
+            let fd = asked.as_fd().try_clone_to_owned();
+            let connected = match tokio::time::timeout(left(), readable(fd, runtime)).await {
                 Ok(Err(error)) => Err(Error::os(None, "to wait for the answer", error)),
                 // Without an answer in time, it says so.
-                Ok(Ok(())) | Err(_) => begun.complete(),
+                Ok(Ok(())) | Err(_) => asked.complete(),
             };
             match connected {
                 // Without time left, a dial could only say that it is late.
-                Err(error)
-                    if error.kind() == ErrorKind::ConnectionReset && Instant::now() < until => {}
+                Err(error) if error.kind() == ErrorKind::ConnectionReset && !left().is_zero() => {}
                 connected => return logged(&**endpoint, How::Dial, rdma, connected),
             }
         }
-        self.dial(blob).timeout(until - Instant::now()).await
+        self.dial(blob).timeout(left()).await
     }
 }
 

@@ -20,6 +20,16 @@ pub(super) struct Identity {
     pub(super) permissions: Access,
 }
 
+/// The peer of a connection in tests.
+#[cfg(test)]
+pub(super) const NOBODY: Identity = Identity {
+    instance: [0; 16],
+    slot: 0,
+    generation: 0,
+    proof: [0; 16],
+    permissions: Access::empty(),
+};
+
 /// An endpoint's description of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]

@@ -18,8 +18,8 @@ use super::messages::{
     ENTRY, Got, Head, INLINE, Kind, Memory, MessageRing, Presence, Receiving, STREAM, Sending,
     Sent, Shape, Side,
 };
-use super::payload::Identity;
-use crate::device::{Access, Segment, Segments};
+use super::payload::NOBODY;
+use crate::device::{Segment, Segments};
 use crate::process::Guarded;
 use crate::sync::atomic::Ordering;
 
@@ -420,14 +420,7 @@ fn a_bell_that_was_hung_up_is_an_error_only_of_a_peer_that_has_not_left() {
         let (socket, peers) = UnixStream::pair().unwrap();
         let doorbell = Arc::new(end(Side::Host, socket));
         end(Side::Guest, peers).arm();
-        let peer = Identity {
-            instance: [0; 16],
-            slot: 0,
-            generation: 0,
-            proof: [0; 16],
-            permissions: Access::empty(),
-        };
-        let connection = Connection::new(host, doorbell, (0, 1), peer);
+        let connection = Connection::new(host, doorbell, (0, 1), NOBODY);
         guest.say(presence);
         assert_eq!(connection.notify_message(), notified, "{presence:?}");
     }

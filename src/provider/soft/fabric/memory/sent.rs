@@ -42,7 +42,7 @@ pub(in super::super) fn check_whole(memfd: &OwnedFd, offset: u64, len: usize) ->
 }
 
 /// Seals the memfd, so that no process can shorten it. If `peer_writable` is false, no process can
-/// write to it either. `write` says whether the importers of this export may write.
+/// map it to write from now on. `write` says whether the importers of this export may write.
 ///
 /// # Errors
 ///

@@ -16,8 +16,8 @@ use super::super::ports::Ports;
 use super::connection::Connection;
 use super::doorbell::{Bell, DoorbellPage, DoorbellPages, PAGE};
 use super::messages::{Got, Head, Kind, Memory, MessageRing, Sent, Shape, Side};
-use super::payload::Identity;
-use crate::device::{Access, Segment, Segments, Signal};
+use super::payload::NOBODY;
+use crate::device::{Segment, Segments, Signal};
 
 /// The length of a message that fits into its entry, in bytes.
 const SHORT: usize = 48;
@@ -46,13 +46,6 @@ fn ends() -> [End; 2] {
     let words = blocks.flat_map(|block| words.map(|at| block + at));
     let page = Arc::new(Memory::modelled(PAGE, words));
     let signals = [(); 2].map(|()| Arc::new(Signal::new().unwrap()));
-    let peer = Identity {
-        instance: [0; 16],
-        slot: 0,
-        generation: 0,
-        proof: [0; 16],
-        permissions: Access::empty(),
-    };
     let mut pages = [(); 2].map(|()| Some(DoorbellPages::default()));
     let signalled = pages
         .each_ref()
@@ -75,7 +68,7 @@ fn ends() -> [End; 2] {
         pages.keep(([0; 16], 1), 1, &doorbell, None);
         let messages = MessageRing::new(Arc::clone(&memory), shape, side);
         End {
-            connection: Connection::new(messages, doorbell, (0, 1), peer),
+            connection: Connection::new(messages, doorbell, (0, 1), NOBODY),
             signal: Arc::clone(&signals[own]),
             pages,
         }
