@@ -5,58 +5,64 @@
 //!
 //! A provider implements [`Provider`], and the unsafe traits [`Adapter`], [`Registrar`] and
 //! [`Queue`]; for remote operations [`Endpoint`] too, and for sync events [`EventCounter`] and
-//! [`EventPort`]. [`Submit`] is the part that queues, endpoints and event ports have in common:
-//! jobs go in there. Implementors of the unsafe traits promise what the crate's soundness rests on:
-//! [`Adapter`], [`Registrar`] and [`Endpoint`] number duties of their own, and all of them keep
+//! [`EventPort`]. [`Submit`] is the trait that queues, endpoints and event ports have in common: it
+//! accepts jobs. The crate's soundness rests on promises of the unsafe traits' implementors.
+//! [`Adapter`], [`Registrar`] and [`Endpoint`] number duties of their own; all implementors keep
 //! these:
 //!
-//! 1. Each accepted Job completes exactly once, with the Token that it was submitted under. A copy
-//!    answers how many bytes it moved: `len`. An [`AccelJob`] with a destination answers how many
-//!    bytes it wrote there, from the front and without gaps; one without answers any number. A
-//!    [`ShaJob`] answers [`ShaJob::answer`], and a [`CrcJob`] [`CrcJob::outcome`]. A Job that fails
-//!    answers why, and may have written its destination; a session is as it was before. No byte
-//!    outside of the Segments is touched, and none of the source is written.
-//! 2. After a Job's completion was handed out by `reap`, its memory is not touched. A device that
-//!    cannot be made to let go of one ends it with
-//!    [`JobError::memory_kept`](crate::error::JobError::memory_kept): its memory stays leased for
-//!    ever.
-//! 3. A job of a kind that is not known is refused with `NotSupported`. A Job that was not accepted
-//!    was never seen by the device. Accepted or rejected, never unknown: in doubt it is accepted.
-//!    `refused` is `Some` if and only if not all were accepted. `Again` comes to an end, once Jobs
-//!    have completed; with nothing in flight at least one Job within the capabilities is accepted.
-//! 4. What `try_inline` answered has completed, and nothing is kept of the Job; it answers what a
-//!    submission would. What it did not answer was not begun. So for each job of
-//!    `try_inline_all`, which finishes them in order.
+//! 1. Each accepted Job completes exactly once, with the Token that it was submitted under. Its
+//!    result is a number. For a copy, this is the number of bytes moved, `len`. For an [`AccelJob`]
+//!    with a destination, it is the number of bytes written there, from the front and without gaps;
+//!    without a destination it may be any number. A [`ShaJob`] returns [`ShaJob::answer`], and a
+//!    [`CrcJob`] [`CrcJob::outcome`]. A Job that fails returns the reason, and may have written its
+//!    destination; its session is unchanged. No byte outside of the Segments is touched, and the
+//!    source is not written.
+//! 2. Once `reap` has returned a Job's completion, the device does not touch the Job's memory. If a
+//!    device cannot be made to release a Job, it completes the Job with
+//!    [`JobError::memory_kept`](crate::error::JobError::memory_kept), and the memory stays leased
+//!    for ever.
+//! 3. A Job of an unknown kind is refused with `NotSupported`. The device never sees a Job that is
+//!    not accepted. Each Job is either accepted or refused; in doubt it is accepted. `refused` is
+//!    `Some` if and only if some Job was not accepted. `Again` does not last: Jobs are accepted
+//!    again once Jobs in flight have completed, and with nothing in flight at least one Job within
+//!    the capabilities is accepted.
+//! 4. If `try_inline` returns a result, the Job has completed with the result that a submission
+//!    would have, and nothing of the Job is kept. If it returns `None`, the Job has not begun. The
+//!    same holds for each Job of `try_inline_all`, which finishes them in order.
 //! 5. After `arm`, the device signals the next completion, exactly once. It does not signal
-//!    completions that wait already: `arm` returns [`Armed::Ready`] if there may be some, and has
-//!    armed as well. Without `arm` the device signals nothing.
-//! 6. `retire` keeps what it is given until nothing of the queue is in flight, and then drops it,
-//!    outside of any lock of the provider's: the queue itself may go with it. It never waits. What
-//!    cannot be quiesced is never dropped.
-//! 7. No call blocks, none panics, and what the device or a peer says is checked before it is used.
+//!    completions that wait already: if there may be some, `arm` returns [`Armed::Ready`], and the
+//!    queue is armed as well. Without `arm` the device signals nothing.
+//! 6. `retire` holds the value that it is given until nothing of the queue is in flight. Then it
+//!    drops the value, outside of all locks of the provider, since the queue itself may be dropped
+//!    with it. `retire` never waits. If Jobs cannot be quiesced, the value is never dropped.
+//! 7. No call blocks or panics. All data from the device or a peer is checked before use.
 //!
-//! What the device says of itself ([`Caps`]) is kept too: a WorkQ as deep as `max_depth`, on any of
-//! its `completion_vectors`, a list as long as `max_list_len`, and `max_buf_size` bytes are taken.
-//! The crate refuses what exceeds these limits, and does not ask the device.
+//! The device also keeps to its [`Caps`]: it accepts a WorkQ as deep as `max_depth`, on any of its
+//! `completion_vectors`, a list as long as `max_list_len`, and jobs of `max_buf_size` bytes. The
+//! crate itself refuses what exceeds these limits.
 //!
-//! The crate promises in turn: memory named by an accepted Job stays valid and leased until its
-//! completion was reaped, or until what `retire` was given is dropped; so do the registrations and
-//! imports whose keys it has, which are of the queue's own device; source and destination are
-//! disjoint; at most `depth` Jobs are in flight, receives and waits apart; `reap` is called by one
-//! thread at a time; no Token is in flight twice.
+//! The crate promises in turn:
 //!
-//! The suite calls the duties that the other traits number *adapter duties*, *registrar duties* and
-//! *endpoint duties*.
+//! - Memory named by an accepted Job stays valid and leased until its completion was reaped, or
+//!   until the value given to `retire` is dropped. So do the registrations and imports whose keys
+//!   the Job has; these are of the queue's own device.
+//! - Source and destination are disjoint.
+//! - At most `depth` Jobs are in flight, not counting receives and waits.
+//! - One thread at a time calls `reap`.
+//! - No Token is in flight twice.
 //!
-//! What carries an address or a key ([`Region`], [`ExportRequest`], [`Segment`], [`EventBacking`])
-//! is made by the crate, or by unsafe code. Unsafe code of the crate does not trust a safe trait:
-//! Tokens, lengths and counts are checked.
+//! The test suite below calls the numbered duties of the other traits *adapter duties*, *registrar
+//! duties* and *endpoint duties*.
 //!
-//! # Which check finds out
+//! Only the crate and unsafe code can make values that carry an address or a key ([`Region`],
+//! [`ExportRequest`], [`Segment`], [`EventBacking`]). Unsafe code of the crate does not trust safe
+//! traits: it checks their Tokens, lengths and counts.
 //!
-//! The suite of the crate `tokio-doca-contract` runs on any provider. Each of these functions
-//! panics with a sentence that names the duty. `tests/outside_provider` has a device that sins
-//! against one duty at a time, and tests that each is found.
+//! # Which check tests which duty
+//!
+//! The test suite in the crate `tokio-doca-contract` runs on any provider. If a duty is broken, the
+//! function in this table panics with a message that names the duty. `tests/outside_provider` has a
+//! device that breaks one duty at a time, and tests that the suite finds each.
 //!
 //! | duty | checks |
 //! |---|---|
@@ -66,7 +72,7 @@
 //! | 4 | `inline_answers_are_over` |
 //! | 5 | `armed_completions_ring_once`, `no_completion_is_slept_through` |
 //! | 6 | `retire_keeps_until_nothing_is_in_flight` |
-//! | 7 | all of them: each runs under a deadline. That input from outside is checked no suite can see |
+//! | 7 | all of them: each runs under a deadline. No suite can test that all input from outside is checked |
 //! | what [`Caps`] say | `caps_are_kept` |
 //! | adapter duty 1 | `each_queue_is_new` |
 //! | adapter duty 2, registrar duties 1 and 2 | `each_registration_stands_alone` |
@@ -103,44 +109,46 @@
 //!
 //! # A provider of your own
 //!
-//! `examples/custom_provider.rs` is one in a file. In this order something works after each step:
+//! `examples/custom_provider.rs` is a provider in one file. If you implement the parts in this
+//! order, something works after each step:
 //!
-//! 1. **[`Provider`]**: `devices` lists a [`DevInfo`] with honest [`Caps`]; `add_provider` has
-//!    `Device::list` show it. `open` answers [`Device::from_adapter`], and the same device while it
-//!    is open ([`WeakDevice`]).
-//! 2. **[`Adapter`]** and [`Registrar`]: memory can be made (`Mmap::builder().device(..)`). The key
-//!    that `register` returns comes back in every [`Segment`] of the memory. Both traits are unsafe
-//!    to implement.
-//! 3. **[`Queue`]** and [`Submit`]: `submit`, `reap` and `retire`. `ready` may say `true` always,
-//!    and `arm` [`Armed::Ready`]; set `event_driven` to `false` in the capabilities. Now a WorkQ in
-//!    `Mode::BusyPoll` works, and the checks of duties 1, 2, 3 and 6 can pass.
+//! 1. **[`Provider`]**: `devices` returns a [`DevInfo`] with accurate [`Caps`]; after
+//!    `add_provider`, `Device::list` shows it. `open` returns [`Device::from_adapter`] and, while
+//!    that device is open, the same device (kept as a [`WeakDevice`]).
+//! 2. **[`Adapter`]** and [`Registrar`]: with these, `Mmap::builder().device(..)` can make memory.
+//!    Each [`Segment`] of the memory carries the key that `register` returned. Both traits are
+//!    unsafe to implement.
+//! 3. **[`Queue`]** and [`Submit`]: `submit`, `reap` and `retire`. `ready` may always return
+//!    `true`, and `arm` [`Armed::Ready`]; set `event_driven` to `false` in the capabilities. Now a
+//!    WorkQ in `Mode::BusyPoll` works, and the checks of duties 1, 2, 3 and 6 can pass.
 //! 4. **Events**: signal the [`Signal`] of [`QueueConfig`] once per `arm`, or return a descriptor
 //!    from `event_fd` and read it in `clear`. Publish the completion first, then check whether the
-//!    queue is armed; `arm` does the two the other way round. Set `event_driven`: duty 5.
-//! 5. **`try_inline`**, if the device does small copies faster than a hand-over takes: duty 4.
+//!    queue is armed; `arm` arms first, and then checks for completions. Set `event_driven` to
+//!    `true`. Duty 5 applies.
+//! 5. **`try_inline`**, if the device does a small copy in less time than a submission takes. Duty
+//!    4 applies.
 //!
-//! 6. **Endpoints**, for an `Rdma`. First exports of memory: `export` and `import` of the
-//!    [`Registrar`] for [`Audience::Rdma`], and `share_rdma` ([`ImportOrigin`] says when they were
-//!    taken back). Then `open_endpoint` with `export`, `connect`, `state` and `reset`, an entry in
-//!    [`Caps::rdma`] with `event_driven` set to `false`, and one-sided operations in `submit`: they
-//!    need nothing of the peer's queue. Then `post_recvs` and messages; then what fails
-//!    ([`Endpoint`], duties 2 and 3), with atomics and immediates left out of the capabilities if
-//!    there are none. Completions may come by `reap` alone, and a provider that completes nothing
-//!    inline leaves `try_inline` as it is: the queues of both sides are polled. Last the events.
-//!    After each step some of the checks of its `rdma` can pass, in the order in which it runs
-//!    them.
+//! 6. **Endpoints**, for an `Rdma`. Begin with exports of memory: implement `export` and `import`
+//!    of the [`Registrar`] for [`Audience::Rdma`], and set `share_rdma`. [`ImportOrigin`] reports
+//!    whether memory is still exported. Then implement `open_endpoint` with `export`, `connect`,
+//!    `state` and `reset`, add an entry in [`Caps::rdma`] with `event_driven` set to `false`, and
+//!    accept one-sided operations in `submit`: these need nothing of the peer's queue. Continue
+//!    with `post_recvs` and messages, and then with failures ([`Endpoint`], duties 2 and 3). Leave
+//!    atomics and immediates out of the capabilities if the device has none. Completions may come
+//!    from `reap` alone, since the queues of both sides are polled; a provider that completes
+//!    nothing inline keeps the default `try_inline`. Events come last. After each step, more checks
+//!    of the suite's `rdma` pass, in the order in which it runs them.
 //!
 //! 7. **Representors**, for a device of a DPU: `representors` of the [`Adapter`], and
-//!    [`Caps::representors`]; `channel_domain`, where the two sides of the card can find each other
-//!    by a name. Without them the answer is `NotSupported`.
+//!    [`Caps::representors`]. Add `channel_domain` if the two sides of the card can find each other
+//!    by a name. The defaults return `NotSupported`.
 //!
-//! All memory is taken in `open_queue` and `open_endpoint`, where the depth is known: no call per
-//! Job should allocate. Calls come from any thread, also several at once but for `reap`.
+//! Allocate all memory in `open_queue` and `open_endpoint`, where the depth is known: no call per
+//! Job should allocate. Any thread may call, and several at once, except for `reap`.
 //!
-//! Kinds of jobs that the crate does not know are [`Job::Accel`]. They need an entry in
-//! [`Caps::accel`], and users reach them by `Accel`: opcodes and what they mean are the provider's
-//! documentation. The crate checks the operands, takes the Leases and grows the destination, as for
-//! copies.
+//! Jobs of a provider's own kinds are [`Job::Accel`]. They need an entry in [`Caps::accel`], and
+//! users submit them by `Accel`. The provider documents the opcodes and their meaning. The crate
+//! checks the operands, takes the Leases and grows the destination, as for copies.
 //!
 //! Hashing needs an entry in [`Caps::sha`], and a queue that takes [`Job::Sha`]. [`Hasher`] does
 //! such a job on the CPU, in any number of parts, on the thread that acts as the device.
@@ -152,12 +160,12 @@
 //! [`Endpoint`] takes Jobs and receives; their Completions come out of the queue.
 //!
 //! Sync events need an entry in [`Caps::sync_event`], [`Adapter::open_event`], and
-//! [`Queue::open_event_port`], whose [`EventPort`] takes Jobs and waits; a device that cannot wait
-//! says so there, and is asked for the value instead. A provider without sync events implements
-//! none of this.
+//! [`Queue::open_event_port`], whose [`EventPort`] takes Jobs and waits. If the capabilities say
+//! that the device cannot wait, the crate polls the value instead. A provider without sync events
+//! implements none of this.
 //!
-//! The suite runs from the author's own tests, by `cargo add --dev tokio-doca-contract`: the first
-//! page of that crate shows it.
+//! To run the suite from your own tests, call `cargo add --dev tokio-doca-contract`; the first page
+//! of that crate shows how.
 //!
 //! [`Caps`]: super::Caps
 //! [`RdmaCaps`]: super::RdmaCaps

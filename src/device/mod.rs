@@ -1,4 +1,4 @@
-//! Devices, what they say of themselves, and what may be done to memory by them.
+//! Devices, their capabilities, and the access that they have to memory.
 //!
 //! A user opens a [`Device`], and reads its [`DevInfo`]: its names, its PCI address, and [`Caps`]
 //! with the limits of each kind of operation. A provider of other devices implements the traits of

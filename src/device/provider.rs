@@ -1,4 +1,4 @@
-//! A family of devices, an open device, and the handle that users hold.
+//! Providers of devices, open devices, and the handle that users hold.
 #![expect(
     unsafe_code,
     reason = "an implementor of Adapter decides which queue reaches which memory"
@@ -19,20 +19,20 @@ use crate::device::queue::{
 };
 use crate::error::{Error, ErrorKind, Result};
 
-/// A family of devices.
+/// A source of devices of one family, such as adapters.
 pub trait Provider: Send + Sync {
-    /// Returns its name, as [`DevInfo::provider`] has it.
+    /// Returns the provider's name, the same as [`DevInfo::provider`].
     fn name(&self) -> &'static str;
 
-    /// Returns what can be opened now.
+    /// Returns the devices that can be opened now.
     ///
     /// # Errors
     ///
-    /// Why nothing can be listed; no devices is no error.
+    /// If the provider cannot list its devices. An empty list is not an error.
     fn devices(&self) -> Result<Vec<DevInfo>>;
 
-    /// Returns the device of `devices()` that this names, if there is one. A provider whose devices
-    /// have other names too, beside those that [`DevInfo::is_named`] knows, overrides it.
+    /// Returns the device of `devices()` that `name` names, if there is one. Override this if
+    /// devices have names besides those that [`DevInfo::is_named`] knows.
     ///
     /// # Errors
     ///
@@ -49,8 +49,8 @@ pub trait Provider: Send + Sync {
     /// `NotFound` if it has gone, `Initialization` if it cannot be opened.
     fn open(&self, info: &DevInfo) -> Result<Device>;
 
-    /// Says why no device of `devices()` is named `name`, and how to get it, if that is known. The
-    /// message of a device that is not found quotes it.
+    /// Returns why no device of `devices()` is named `name`, and how to get it, if that is known.
+    /// The `NotFound` error quotes this text.
     fn why_not(&self, _name: &str) -> Option<String> {
         None
     }
@@ -68,54 +68,56 @@ pub enum Liveness {
 
 /// An open device, as its provider implements it.
 ///
-/// The crate believes what an Adapter says of the device, and lends memory to its queues. So the
-/// crate's soundness rests on these duties, which the suite calls *adapter duties*:
+/// The crate trusts what an Adapter reports of its device, and lends memory to its queues. So the
+/// crate's soundness rests on these duties, which the contract's test suite calls *adapter duties*:
 ///
 /// 1. Each `open_queue` returns a new queue, built with that config, which only the caller drives.
-/// 2. Registrar, queues, endpoints and sync events are those of one device: each accepts the keys
-///    that the Registrar returned, and `registrar` returns the same device's each time.
-/// 3. `info` returns the same each time. The queues, endpoints and sync events take whatever lies
-///    within its [`Caps`](super::Caps).
-/// 4. A sync event with a [backing](super::EventConfig::backing) keeps its counter in those eight
-///    bytes, accesses them as [`EventBacking::new`](super::EventBacking::new) says, no other bytes
-///    of the Region, and none after what keeps them was dropped.
+/// 2. The Registrar, queues, endpoints and sync events belong to one device: each accepts the keys
+///    that the Registrar returned, and `registrar` returns that device's Registrar each time.
+/// 3. `info` returns the same [`DevInfo`] each time. The queues, endpoints and sync events accept
+///    whatever lies within its [`Caps`](super::Caps).
+/// 4. A sync event with a [backing](super::EventConfig::backing) keeps its counter in the backing's
+///    eight bytes, and accesses them as [`EventBacking::new`](super::EventBacking::new) says. It
+///    accesses no other bytes of the Region, and none at all after the backing's `keep` was
+///    dropped.
 /// 5. The protection domain that `pd` returns stays allocated as long as the Adapter.
 ///
 /// # Safety
 ///
 /// Implementors keep these duties.
 pub unsafe trait Adapter: Send + Sync {
-    /// Returns what was opened.
+    /// Returns the name, address and capabilities of the device.
     fn info(&self) -> &DevInfo;
 
-    /// Registers memory.
+    /// Returns the Registrar, which registers memory with the device.
     fn registrar(&self) -> &dyn Registrar;
 
     /// Makes a queue for a WorkQ.
     ///
     /// # Errors
     ///
-    /// `NoMemory` or `Initialization`, with what could not be had.
+    /// `NoMemory` or `Initialization`; the message names the resource that could not be obtained.
     fn open_queue(&self, config: QueueConfig) -> Result<Arc<dyn Queue>>;
 
-    /// The representors behind it, as they are now. Asked for where
+    /// Returns the representors behind the device, as they are now. The crate calls this if
     /// [`Caps::representors`](super::Caps::representors) has a list.
     ///
     /// # Errors
     ///
-    /// `NotSupported` if it has none.
+    /// `NotSupported` if the device has none.
     fn representors(&self) -> Result<Vec<RepInfo>> {
         let text = format!("device {} has no representors", self.info().name());
         let kind = ErrorKind::NotSupported;
         Err(Error::new(kind, None, text))
     }
 
-    /// Returns a name that only a function and its representor have in common: where their Channels
-    /// meet on this machine. Of the device itself, or of one of its representors. At most 48 bytes.
+    /// Returns the name by which the Channels of a function and of its representor meet on this
+    /// machine. No other function or representor has this name, of at most 48 bytes. With `None`,
+    /// returns the name for the device itself.
     ///
     /// # Errors
     ///
-    /// `NotSupported` if there is none: Channels of such a device meet by TCP.
+    /// `NotSupported` if there is no such name: Channels must then connect by TCP.
     fn channel_domain(&self, representor: Option<&RepInfo>) -> Result<String> {
         let of = representor.map_or(self.info().name(), RepInfo::name);
         let text = format!(
@@ -124,13 +126,13 @@ pub unsafe trait Adapter: Send + Sync {
         Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 
-    /// Listens at an address for connections by the network's connection manager. At most
+    /// Listens at an address for connections by the network's connection manager (rdma_cm). At most
     /// `_backlog` requests wait to be read. By default this is not supported.
     ///
     /// # Errors
     ///
-    /// `NotSupported` without such a manager; `InvalidValue` for an address that is not this
-    /// device's; `InUse` if a listener has the address.
+    /// `NotSupported` without a connection manager; `InvalidValue` if the address is not one of
+    /// this device; `InUse` if a listener has the address.
     fn listen_at(
         &self,
         _addr: SocketAddr,
@@ -140,33 +142,35 @@ pub unsafe trait Adapter: Send + Sync {
         Err(no_manager())
     }
 
-    /// Checks whether an endpoint of this device may connect to the one whose blob this is, as far
-    /// as the blob says it. It contacts no one, and does not block. A stream asks it that may
-    /// continue without RDMA.
+    /// Checks whether an endpoint of this device can connect to the endpoint whose blob this is, as
+    /// far as the blob shows. Does not block, and contacts no peer. Streams that can fall back to
+    /// TCP call this.
     ///
     /// # Errors
     ///
-    /// Why it cannot.
+    /// The reason why it cannot connect.
     fn check_peer(&self, _blob: &[u8]) -> Result<()> {
         Ok(())
     }
 
-    /// Makes a sync event, whose counter is 0, or, in memory of the application's, what is there.
+    /// Opens a sync event. Its counter starts at 0 or, in memory of the application, at the value
+    /// found there.
     ///
     /// # Errors
     ///
-    /// `NotSupported` if it has none, or not for these processors; what could not be had.
+    /// `NotSupported` if the device has no sync events, or none for these processors; other kinds
+    /// name the resource that could not be obtained.
     fn open_event(&self, _config: EventConfig) -> Result<Arc<dyn EventCounter>> {
         let text = "this device has no sync events";
         Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 
-    /// Imports a sync event that another process, or this one, has exported. It may block, until
-    /// the deadline at most.
+    /// Imports a sync event that another process, or this one, has exported. It may block until the
+    /// deadline.
     ///
     /// # Errors
     ///
-    /// As for [`Registrar::import`]; `InUse` if it is imported already.
+    /// As for [`Registrar::import`]; `InUse` if the event is imported already.
     fn import_event(&self, _blob: &[u8], _deadline: Instant) -> Result<Arc<dyn EventCounter>> {
         let text = "this device imports no sync events";
         Err(Error::new(ErrorKind::NotSupported, None, text))
@@ -177,19 +181,19 @@ pub unsafe trait Adapter: Send + Sync {
         Liveness::Alive
     }
 
-    /// Returns how many Jobs it has finished, if it counts them.
+    /// Returns how many Jobs the device has finished, if it counts them.
     fn jobs(&self) -> Option<u64> {
         None
     }
 
-    /// Returns how long its engines have worked, if they are threads of this process.
+    /// Returns how long the device's engines have worked, if they are threads of this process.
     fn engine_time(&self) -> Option<Duration> {
         None
     }
 
     /// Returns the `ibv_pd` in which memory is registered for
-    /// [`RegistrationUse::Rdma`](super::RegistrationUse::Rdma), under the lower half of the key;
-    /// `None` if there is none.
+    /// [`RegistrationUse::Rdma`](super::RegistrationUse::Rdma), or `None` if there is none. The
+    /// lower half of a registration's key is the memory's key there.
     fn pd(&self) -> Option<NonNull<c_void>> {
         None
     }
@@ -206,8 +210,8 @@ impl DeviceId {
     }
 }
 
-/// An open device. Clones are the same device; it closes when the last clone, Mmap and context has
-/// gone.
+/// An open device. Clones refer to the same device. The device closes when its last clone, Mmap and
+/// context are dropped.
 ///
 /// ```
 /// use tokio_doca::Device;
@@ -237,12 +241,12 @@ impl Device {
         }
     }
 
-    /// Returns its identity.
+    /// Returns the identity of the device.
     pub fn id(&self) -> DeviceId {
         self.id
     }
 
-    /// Returns what was opened.
+    /// Returns the name, address and capabilities of the device.
     #[doc(alias = "doca_dev_as_devinfo")]
     pub fn info(&self) -> &DevInfo {
         self.adapter.info()
@@ -253,21 +257,21 @@ impl Device {
         self.adapter.liveness()
     }
 
-    /// Returns how many Jobs it has finished since it was opened, if it counts them.
+    /// Returns how many Jobs the device has finished since it was opened, if it counts them.
     pub fn jobs(&self) -> Option<u64> {
         self.adapter.jobs()
     }
 
-    /// Returns how long its engines have worked since it was opened, if they are threads of this
-    /// process: counted when they pause.
+    /// Returns how long the device's engines have worked since it was opened, if they are threads
+    /// of this process. The time is counted when they pause.
     pub fn engine_time(&self) -> Option<Duration> {
         self.adapter.engine_time()
     }
 
-    /// Returns the protection domain (`ibv_pd`) in which an adapter has this process's memory and
-    /// endpoints, for an application that uses libibverbs as well. It is the device's: not to be
-    /// deallocated, and there as long as the device is. The keys are
-    /// [`Buf::mkey`](crate::Buf::mkey)'s.
+    /// Returns the adapter's protection domain (`ibv_pd`), which holds this process's memory and
+    /// endpoints, for applications that also use libibverbs. It belongs to the device and lives as
+    /// long: do not deallocate it. [`Buf::mkey`](crate::Buf::mkey) returns the keys of memory
+    /// there.
     ///
     /// # Errors
     ///
@@ -284,13 +288,14 @@ impl Device {
         })
     }
 
-    /// Returns what its provider implements.
+    /// Returns the provider's implementation of the device.
     pub fn adapter(&self) -> &Arc<dyn Adapter> {
         &self.adapter
     }
 }
 
-/// A Device that is not kept open: for a provider that hands out the same one while it is open.
+/// A reference to a [`Device`] that does not keep it open, for a provider that returns the same
+/// Device while that is open.
 pub struct WeakDevice {
     id: DeviceId,
     adapter: Weak<dyn Adapter>,

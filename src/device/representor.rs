@@ -1,4 +1,4 @@
-//! The DPU's proxies of the functions behind one of its devices: their inventory, and an open one.
+//! Representors: the DPU's proxies of the functions behind one of its devices.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use crate::device::info::{RepFilter, RepInfo};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Device {
-    /// The representors behind it, as they are now.
+    /// Returns the representors behind this device, as they are now.
     ///
     /// # Errors
     ///
-    /// `NotSupported` if it has no such list ([`Caps::representors`](super::Caps::representors)):
-    /// all devices of a host, and those of the DPU that are no port.
+    /// `NotSupported` if the device has no such list
+    /// ([`Caps::representors`](super::Caps::representors)): only ports of a DPU have any.
     #[doc(alias = "doca_devinfo_rep_list_create")]
     #[doc(alias = "doca_devinfo_rep_create_list")]
     pub fn representors(&self, filter: RepFilter) -> Result<Vec<RepInfo>> {
@@ -35,7 +35,7 @@ impl Device {
 
 /// An open representor: the DPU's proxy of one function.
 ///
-/// Clones are the same one. It keeps its device open.
+/// Clones refer to the same representor. A representor keeps its device open.
 ///
 /// ```
 /// use tokio_doca::soft::{Soft, View};
@@ -62,18 +62,19 @@ impl Representor {
     ///
     /// # Errors
     ///
-    /// `NotFound`, with the names that there are; `NotSupported` if the device has no representors.
+    /// `NotFound`, with the names of all that exist; `NotSupported` if the device has no
+    /// representors.
     pub fn open(device: &Device, name: &str) -> Result<Representor> {
         let find = |info: &RepInfo| info.is_named(name);
         Representor::find(device, &format!("\"{name}\""), find)
             .map_err(|error| error.with_call("Representor::open"))
     }
 
-    /// Opens what was listed, as it is now: the function of that vuid.
+    /// Opens the function that was listed as `info`, found by its vuid, as it is now.
     ///
     /// # Errors
     ///
-    /// `NotFound` if it has gone since; `NotSupported` if the device has no representors.
+    /// `NotFound` if the function has gone since; `NotSupported` if the device has no representors.
     #[doc(alias = "doca_dev_rep_open")]
     pub fn open_info(device: &Device, info: &RepInfo) -> Result<Representor> {
         let find = |now: &RepInfo| now.vuid() == info.vuid();
@@ -102,22 +103,22 @@ impl Representor {
         Err(Error::new(ErrorKind::NotFound, None, text))
     }
 
-    /// Returns its device: the port that it is behind.
+    /// Returns the device that the representor belongs to: a port of the DPU.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Returns what it was when it was opened.
+    /// Returns the function's names and address at the time of opening.
     #[doc(alias = "doca_dev_rep_as_devinfo")]
     pub fn info(&self) -> &RepInfo {
         &self.info
     }
 
-    /// Checks whether its function is still there.
+    /// Checks that the represented function is still there.
     ///
     /// # Errors
     ///
-    /// `NotFound` if it has gone.
+    /// `NotFound` if the function has gone.
     pub fn check(&self) -> Result<()> {
         Representor::open_info(&self.device, &self.info)
             .map(drop)

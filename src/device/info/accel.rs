@@ -31,7 +31,7 @@ pub struct AccelCaps {
 }
 
 impl AccelCaps {
-    /// Capabilities of an accelerator that signals.
+    /// Returns the capabilities of an accelerator whose jobs can signal an event handle.
     pub fn new(opcodes: impl Into<Vec<u32>>, max_buf_size: u64, max_list_len: u32) -> AccelCaps {
         AccelCaps {
             opcodes: opcodes.into(),

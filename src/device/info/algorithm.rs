@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind};
 /// | SHA-256 | 32 bytes | 64 bytes |
 /// | SHA-512 | 64 bytes | 128 bytes |
 ///
-/// SHA-1 resists no attacker any more: it is for formats that have it.
+/// SHA-1 no longer resists attackers: use it only for formats that require it.
 ///
 /// ```
 /// use tokio_doca::sha::Algorithm;
@@ -58,7 +58,7 @@ impl Algorithm {
     }
 
     /// Returns the size of a block in bytes. If a message is hashed in several jobs, each part but
-    /// the last is a multiple of it.
+    /// the last must be a multiple of this size.
     #[doc(alias = "doca_sha_cap_get_partial_hash_block_size")]
     pub const fn block_len(self) -> usize {
         match self {

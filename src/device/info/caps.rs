@@ -1,4 +1,5 @@
-//! What a device can do: data, checked when a thing is built and before anything is leased.
+//! The capabilities of a device: plain data, which the crate checks when an object is built, and
+//! before a job takes leases.
 //!
 //! Each kind of context has its own capabilities, `None` where the device has no such kind.
 
@@ -13,7 +14,8 @@ use super::sync_event::{SyncEventCaps, SyncEventKind};
 
 /// The capabilities of a device.
 ///
-/// A provider begins with [`Caps::for_dma`], or with the default, and sets what it has:
+/// A provider begins with [`Caps::for_dma`] or the default, and sets the fields of what its device
+/// supports:
 ///
 /// ```
 /// use tokio_doca::device::{AccelCaps, Caps};
@@ -52,14 +54,14 @@ pub struct Caps {
     #[doc(alias = "doca_devinfo_get_is_mmap_from_export_dpu_supported")]
     #[doc(alias = "doca_mmap_cap_is_create_from_export_pci_supported")]
     pub import_dpu: bool,
-    /// True if the device exports memory to peers of an Rdma, and imports theirs
+    /// True if the device exports memory to peers of an Rdma, and imports memory that peers export
     /// ([`Mmap::export_rdma`](crate::Mmap::export_rdma)).
     pub share_rdma: bool,
-    /// The lists of representors that the device has
+    /// The lists of representors (the DPU's proxies of the host's functions) that the device has
     /// ([`Device::representors`](crate::Device::representors)).
     pub representors: RepCaps,
-    /// True if the device is a function that a [`Channel`](crate::channel::Channel) connects to a
-    /// service on its representor
+    /// True if the device is a function from which a [`Channel`](crate::channel::Channel) can
+    /// connect to a service on the function's representor
     /// ([`ChannelBuilder::connect`](crate::channel::ChannelBuilder::connect)). Any device can
     /// connect by TCP.
     pub channel: bool,
@@ -69,14 +71,15 @@ pub struct Caps {
     pub hotplug_manager: bool,
     /// The maximum depth of a queue. Attaching a context to a deeper WorkQ is refused.
     pub max_depth: u32,
-    /// The number of completion vectors: interrupts, of which a WorkQ uses one
+    /// The number of completion vectors: interrupts, one of which a WorkQ uses
     /// ([`completion_vector`](crate::workq::WorkQBuilder::completion_vector)). With 0 or 1 there is
     /// nothing to choose.
     pub completion_vectors: u32,
 }
 
 impl Caps {
-    /// Capabilities of a device that copies and signals.
+    /// Returns the capabilities of a device that only copies, and whose copies can signal an event
+    /// handle.
     pub fn for_dma(max_buf_size: u64, max_list_len: u32, max_depth: u32) -> Caps {
         Caps {
             dma: Some(DmaCaps {
@@ -90,8 +93,9 @@ impl Caps {
         }
     }
 
-    /// Adds the jobs that the CPU does for any provider ([`CpuJob`](crate::device::CpuJob)), of at
-    /// most `max_len` bytes and lists of at most `max_list_len` Bufs.
+    /// Adds hashes and CRCs, which the CPU computes for any provider
+    /// ([`CpuJob`](crate::device::CpuJob)), of at most `max_len` bytes and lists of at most
+    /// `max_list_len` Bufs.
     pub(crate) fn with_cpu_jobs(self, max_len: u64, max_list_len: u32) -> Caps {
         Caps {
             sha: Some(ShaCaps::on_cpu(max_len, max_list_len)),
@@ -101,7 +105,7 @@ impl Caps {
     }
 }
 
-/// A kind of Job, of any library.
+/// A kind of job, for [`Caps::supports`].
 ///
 /// ```
 /// use tokio_doca::Device;
@@ -130,13 +134,13 @@ pub enum JobKind {
     Rdma(RdmaKind),
     /// A job of a [`SyncEvent`](crate::sync_event::SyncEvent).
     SyncEvent(SyncEventKind),
-    /// A Job of the provider's own, by an [`Accel`](crate::accel::Accel).
+    /// A job of a provider's own kind, with this opcode, by an [`Accel`](crate::accel::Accel).
     Accel(u32),
 }
 
 impl Caps {
-    /// Returns true if the device does jobs of this kind. The entry of the library has their
-    /// limits.
+    /// Returns true if the device does jobs of this kind. The field of [`Caps`] for these jobs has
+    /// their limits.
     #[doc(alias = "doca_dma_job_get_supported")]
     #[doc(alias = "doca_sha_job_get_supported")]
     #[doc(alias = "doca_rdma_job_get_supported")]

@@ -15,9 +15,9 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CrcCaps {
-    /// The maximum number of bytes in a job. A number above 4,294,967,295 counts as that: a job
-    /// answers the number of bytes and the CRC in one number. More bytes are `InvalidValue`
-    /// ([`Reason::TooLarge`](crate::error::Reason::TooLarge)).
+    /// The maximum number of bytes in a job. Values above 4,294,967,295 count as 4,294,967,295,
+    /// since a job returns the number of bytes and the CRC in one 64-bit number. A larger job is
+    /// `InvalidValue` ([`Reason::TooLarge`](crate::error::Reason::TooLarge)).
     pub max_buf_size: u64,
     /// The maximum number of Bufs in a list on either side; 1 if lists are not supported. A longer
     /// list is `InvalidValue` ([`Reason::ListTooLong`](crate::error::Reason::ListTooLong)).
@@ -29,7 +29,8 @@ pub struct CrcCaps {
 }
 
 impl CrcCaps {
-    /// Capabilities of a device that signals. `max_buf_size` is cut to 4,294,967,295.
+    /// Returns the capabilities of a device whose jobs can signal an event handle. Limits
+    /// `max_buf_size` to 4,294,967,295.
     pub fn new(max_buf_size: u64, max_list_len: u32) -> CrcCaps {
         CrcCaps {
             max_buf_size: max_buf_size.min(u32::MAX.into()),

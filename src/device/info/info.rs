@@ -1,4 +1,4 @@
-//! What can be opened.
+//! Devices that can be opened: their identity and capabilities.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ struct DevInfoInner {
 }
 
 impl DevInfo {
-    /// Describes a device. For providers.
+    /// Describes a device. Providers call this.
     pub fn new(
         provider: &'static str,
         name: impl Into<String>,
@@ -86,7 +86,7 @@ impl DevInfo {
 }
 
 impl PartialEq<PciAddr> for DevInfo {
-    /// `doca_devinfo_get_is_pci_addr_equal`.
+    /// Returns true if the device has this PCI address (`doca_devinfo_get_is_pci_addr_equal`).
     fn eq(&self, addr: &PciAddr) -> bool {
         self.pci_addr() == Some(*addr)
     }

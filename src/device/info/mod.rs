@@ -1,7 +1,8 @@
-//! What can be opened, and what it can do: plain data. It imports no other module of `device`.
+//! Devices and representors that can be opened, and their capabilities: plain data. This module
+//! imports no other module of `device`.
 //!
-//! Each kind of context has a file with its capabilities. `caps` puts them together, and says which
-//! kinds of jobs a device does.
+//! Each kind of context has a file with its capabilities. `caps` puts these together, and
+//! `Caps::supports` says which kinds of jobs a device does.
 
 mod accel;
 mod algorithm;

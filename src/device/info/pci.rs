@@ -1,4 +1,4 @@
-//! Where a device sits on the PCI bus.
+//! PCI addresses, and the kinds of PCI functions.
 
 use std::fmt;
 use std::str::FromStr;
@@ -42,7 +42,7 @@ impl PciAddr {
 }
 
 impl fmt::Display for PciAddr {
-    /// Returns the full form, which is `doca_devinfo_get_pci_addr_str`'s.
+    /// Writes the full form, as `doca_devinfo_get_pci_addr_str` does.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

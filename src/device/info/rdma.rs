@@ -30,7 +30,7 @@ impl RdmaKind {
 }
 
 /// The remote operations of a device, and their limits. The transport is a reliable connection
-/// (RC), the only one of the guide.
+/// (RC), the only transport that NVIDIA's RDMA guide has.
 ///
 /// ```
 /// use tokio_doca::{Device, device::RdmaKind};
@@ -66,7 +66,8 @@ pub struct RdmaCaps {
     /// The maximum number of Bufs in a receive; 1 if lists are not supported.
     pub max_recv_list_len: u32,
     /// The maximum size of a message to an Rdma that receives from a
-    /// [`RecvPool`](crate::rdma::RecvPool), in bytes; 0 if the device has no such Rdmas.
+    /// [`RecvPool`](crate::rdma::RecvPool), in bytes; 0 if no Rdma of the device can receive from a
+    /// pool.
     pub max_pooled_room: usize,
     /// True if the device has compare-and-swap and fetch-and-add.
     pub atomics: bool,
@@ -74,10 +75,10 @@ pub struct RdmaCaps {
     pub write_imm: bool,
     /// True if the device has messages with an immediate.
     pub send_imm: bool,
-    /// True if a completed send or write means that the peer's device has the bytes. On iWARP it
-    /// only means that the transport of this side has taken them: they may still be on their way,
-    /// and are lost if the connection fails. A read that completes after them proves that they have
-    /// arrived.
+    /// True if a completed send or write means that the peer's device has the bytes. On iWARP a
+    /// completion only means that this side's transport has accepted the bytes: these may still be
+    /// on their way, and are lost if the connection fails. A later read that completes proves that
+    /// the bytes have arrived.
     pub acknowledged: bool,
     /// The number of addresses of the device's port.
     #[doc(alias = "doca_rdma_get_gid_table_size")]
@@ -95,8 +96,9 @@ pub struct RdmaCaps {
 }
 
 impl RdmaCaps {
-    /// Capabilities of a device that has all operations, queues of at most `queue_size`, one
-    /// address, and which signals. No Rdma of it receives from a pool.
+    /// Returns the capabilities of a device that has all operations, queues of at most `queue_size`
+    /// and one address, and that can signal an event handle. No Rdma of the device receives from a
+    /// pool.
     pub fn new(max_message_size: u64, queue_size: u32, max_list_len: u32) -> RdmaCaps {
         RdmaCaps {
             max_message_size: max_message_size.min(1 << 31),
@@ -132,7 +134,8 @@ impl RdmaCaps {
         }
     }
 
-    /// Returns the maximum number of Bufs in a list of this kind of operation; 0 if it takes none.
+    /// Returns the maximum number of Bufs in a list of this kind of operation; 0 for operations
+    /// without lists.
     #[doc(alias = "doca_rdma_get_max_buf_chain_len")]
     #[doc(alias = "doca_rdma_cap_get_max_send_buf_list_len")]
     #[doc(alias = "doca_rdma_cap_task_receive_get_max_dst_buf_list_len")]

@@ -1,4 +1,5 @@
-//! What can be opened of the DPU's proxies, and which lists of them a device has.
+//! Representors (the DPU's proxies of functions) that can be opened, and which lists of them a
+//! device has.
 
 use std::sync::Arc;
 
@@ -46,7 +47,7 @@ pub enum RepFilter {
 }
 
 impl RepFilter {
-    /// Returns whether representors of this kind are listed.
+    /// Returns true if the filter selects representors of this kind.
     pub(in crate::device) fn takes(self, kind: RepKind) -> bool {
         match self {
             RepFilter::All => true,
@@ -87,14 +88,14 @@ pub struct RepCaps {
 }
 
 impl RepCaps {
-    /// All three lists.
+    /// Capabilities with all three lists.
     pub const ALL: RepCaps = RepCaps {
         all: true,
         net: true,
         emulated: true,
     };
 
-    /// Returns true if the device has the list of this filter.
+    /// Returns true if the device has the list that `filter` selects.
     pub fn supports(&self, filter: RepFilter) -> bool {
         match filter {
             RepFilter::All => self.all,
@@ -104,8 +105,8 @@ impl RepCaps {
     }
 }
 
-/// A function that can be opened as a [`Representor`](crate::device::Representor): a snapshot of
-/// the time at which it was listed (Core guide 3.2.2).
+/// A function that can be opened as a [`Representor`](crate::device::Representor): a snapshot,
+/// taken when the function was listed (Core guide 3.2.2).
 ///
 /// ```
 /// use tokio_doca::device::{PciFunction, RepFilter, RepInfo, Representor};
@@ -134,8 +135,8 @@ struct RepInfoInner {
 }
 
 impl RepInfo {
-    /// Describes a representor. For providers. `vuid` is the unique name of its function, which
-    /// stays when the address changes.
+    /// Describes a representor. Providers call this. `vuid` is the unique name of the represented
+    /// function, which stays the same when the function's PCI address changes.
     pub fn new(
         name: impl Into<String>,
         vuid: impl Into<String>,
@@ -163,7 +164,8 @@ impl RepInfo {
         &self.0.vuid
     }
 
-    /// Returns the PCI address of the represented function, or `None` if it is not a PCI function.
+    /// Returns the PCI address of the represented function, or `None` if that is not a PCI
+    /// function.
     #[doc(alias = "doca_devinfo_rep_get_pci_addr_str")]
     pub fn pci_addr(&self) -> Option<PciAddr> {
         self.0.pci_addr
@@ -192,7 +194,8 @@ impl RepInfo {
 }
 
 impl PartialEq<PciAddr> for RepInfo {
-    /// `doca_devinfo_rep_get_is_pci_addr_equal`.
+    /// Returns true if the represented function has this PCI address
+    /// (`doca_devinfo_rep_get_is_pci_addr_equal`).
     fn eq(&self, addr: &PciAddr) -> bool {
         self.pci_addr() == Some(*addr)
     }

@@ -4,9 +4,9 @@ use super::algorithm::Algorithm;
 
 /// The hashes that a device computes, and their limits.
 ///
-/// [`Algorithm`] itself says what follows from the algorithm alone: [`Algorithm::digest_len`] is
-/// the least tailroom of a destination, and each part of a session but the last is a multiple of
-/// [`Algorithm::block_len`].
+/// Limits that depend on the algorithm alone are methods of [`Algorithm`]:
+/// [`Algorithm::digest_len`] is the least tailroom of a destination, and each part of a session but
+/// the last is a multiple of [`Algorithm::block_len`].
 ///
 /// ```
 /// use tokio_doca::{Device, sha::Algorithm};
@@ -47,8 +47,8 @@ pub struct ShaCaps {
 }
 
 impl ShaCaps {
-    /// Capabilities of a device whose CPU computes all algorithms, by sessions too, and which
-    /// signals.
+    /// Returns the capabilities of a device whose CPU computes all algorithms, also for sessions,
+    /// and whose jobs can signal an event handle.
     pub fn on_cpu(max_src_len: u64, max_list_len: u32) -> ShaCaps {
         ShaCaps {
             algorithms: Algorithm::ALL.into(),

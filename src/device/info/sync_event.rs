@@ -37,19 +37,20 @@ pub struct SyncEventCaps {
     /// higher threshold is refused with `InvalidValue`
     /// ([`Reason::WaitTooHigh`](crate::error::Reason::WaitTooHigh)); a wait that finds a higher
     /// value, when it begins or later, fails with `InvalidValue`
-    /// ([`Reason::EventTooHigh`](crate::error::Reason::EventTooHigh)). A wait for more than
-    /// `max_wait` is taken, but no value can end it with success.
+    /// ([`Reason::EventTooHigh`](crate::error::Reason::EventTooHigh)). A wait with a threshold of
+    /// exactly `max_wait` is accepted, but cannot succeed, since any value that exceeds the
+    /// threshold is too high.
     ///
     /// The limit concerns waits on a WorkQ only: jobs that get, set and add take any value, and so
     /// do the waits of a [`BlockingSyncEvent`](crate::sync_event::BlockingSyncEvent).
     ///
-    /// `None` if the device cannot wait. The crate then submits jobs that get the value until it is
-    /// greater than the threshold, and neither has a limit.
+    /// `None` if the device cannot wait. The crate then submits jobs that get the value until the
+    /// value is greater than the threshold; neither number has a limit then.
     pub max_wait: Option<u64>,
-    /// True if the mask of a wait must be 0, or 1, 2, 4 or 8 whole bytes beside one another;
-    /// another one is `InvalidValue` then.
+    /// True if the mask of a wait must be 0, or 1, 2, 4 or 8 adjacent whole bytes. Other masks are
+    /// then `InvalidValue`.
     pub whole_byte_masks: bool,
-    /// The maximum number of waits at once, of one event on one WorkQ.
+    /// The maximum number of waits for one event that are in flight on one WorkQ.
     pub max_waits: u32,
     /// True if jobs and waits can signal an event handle. Otherwise an event-driven WorkQ refuses
     /// the context (`NotSupported`).
@@ -58,7 +59,8 @@ pub struct SyncEventCaps {
 }
 
 impl SyncEventCaps {
-    /// Capabilities of a device that waits for any value, exports and imports nothing, and signals.
+    /// Returns the capabilities of a device that waits for any value, neither exports nor imports
+    /// sync events, and can signal an event handle.
     pub fn new(max_waits: u32) -> SyncEventCaps {
         SyncEventCaps {
             export_dpu: false,

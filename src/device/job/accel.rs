@@ -6,22 +6,22 @@ use super::lent::{Lent, OnLent};
 use super::segment::Segments;
 use crate::error::{JobError, Reason};
 
-/// One piece of work of a kind that only its provider knows.
+/// A job of a kind that only its provider knows.
 #[derive(Clone, Copy, Debug)]
 #[doc(alias = "doca_job")]
 pub struct AccelJob {
     /// What to do: one of [`AccelCaps::opcodes`](crate::device::AccelCaps::opcodes).
     pub opcode: u32,
-    /// A number that means what the opcode says. What needs more is in the source.
+    /// A parameter, whose meaning depends on the opcode. Larger parameters belong in the source.
     pub arg: u64,
-    /// What is read, all of it; [`Segments::none`] if nothing is.
+    /// The memory that the job reads, all of it; [`Segments::none`] if the job reads nothing.
     pub src: Segments,
-    /// Where may be written, from the front; [`Segments::none`] if nothing is. The result of the
-    /// job is then how many bytes were.
+    /// The memory that the job may write, from the front; [`Segments::none`] if the job writes
+    /// nothing. If there is a destination, the job's result is the number of bytes written.
     pub dst: Segments,
 }
 
-/// What an accelerator is asked to do.
+/// The parameters of a call, before memory is lent to its job.
 #[derive(Clone, Copy)]
 pub(crate) struct AccelOrder {
     pub(crate) opcode: u32,
@@ -32,7 +32,7 @@ pub(crate) struct AccelOrder {
     pub(crate) writes: bool,
 }
 
-// SAFETY: it names both sides as they were lent.
+// SAFETY: the job names both sides as they were lent.
 unsafe impl OnLent for AccelJob {
     type Order = AccelOrder;
 
@@ -40,8 +40,8 @@ unsafe impl OnLent for AccelJob {
         false
     }
 
-    /// Makes the job. A call on no bytes is refused, since only its provider could say what it
-    /// means.
+    /// Makes the job. A call on no bytes is refused, since only the provider could know what such a
+    /// call means.
     fn on(order: AccelOrder, lent: Lent) -> Result<AccelJob, JobError> {
         let Lent { src, dst, len, .. } = lent;
         if order.reads && len == 0 {

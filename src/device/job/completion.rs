@@ -1,17 +1,18 @@
-//! The name of a job in flight, and what the device says when it has completed.
+//! Tokens, which name jobs in flight, and the completions that a device reports.
 
 use crate::error::JobError;
 
-/// The name of one Job in flight: which Slot, and which use of it.
+/// The name of one Job in flight: its slot, and the number of this use of the slot.
 ///
 /// ```text
 /// 63            32 31       20 19         0
 /// |  generation   |   table   |   index   |
 /// ```
 ///
-/// A provider gives it back untouched. Its index may serve as an index into the provider's own
-/// tables: it is less than the depth of the queue. On an adapter the whole word is the `wr_id` of a
-/// Job's last request; `u64::MAX` is never a Token, and the others may name it.
+/// A provider returns the Token unchanged in the [`Completion`]. The provider's own tables may use
+/// the Token's index, which is less than the depth of the queue. On an adapter, the whole word is
+/// the `wr_id` of a Job's last request. `u64::MAX` is never a Token, so the Job's other requests
+/// may use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[doc(alias = "wr_id")]
 pub struct Token(u64);
@@ -20,21 +21,20 @@ const INDEX_BITS: u32 = 20;
 const TABLE_BITS: u32 = 12;
 
 impl Token {
-    /// The longest table of Slots.
+    /// The maximum number of slots in a table.
     pub(crate) const MAX_SLOTS: u32 = 1 << INDEX_BITS;
 
-    /// Returns the Token of a Slot; public so that a provider can be driven without a WorkQ, in its
-    /// tests.
+    /// Returns the Token of a slot. This is public for tests that drive a provider without a WorkQ.
     ///
     /// # Panics
     ///
-    /// Beyond 12 bits of table or 20 of index.
+    /// If `table` is 4,095 or more, or `index` is 2^20 or more.
     pub const fn new(table: u32, index: u32, generation: u32) -> Token {
         assert!(table < (1 << TABLE_BITS) - 1 && index < Token::MAX_SLOTS);
         Token((generation as u64) << 32 | (table << INDEX_BITS | index) as u64)
     }
 
-    /// From the word that a device gave back.
+    /// Returns the Token with this raw value, which a device has returned.
     pub const fn from_raw(raw: u64) -> Token {
         Token(raw)
     }
@@ -94,21 +94,22 @@ pub enum RecvOpcode {
     WriteImm,
 }
 
-/// What a device says of a finished Job.
+/// A device's report that a job, receive or wait has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(alias = "doca_event")]
 pub struct Completion {
-    /// The Job.
+    /// The Token of the job, receive or wait.
     pub token: Token,
-    /// What the job answers, which is most often the number of bytes moved, or why it failed.
-    pub result: Result<u64, JobError>,
-    /// What the peer did that ended a receive; `None` for jobs and waits, and for a receive that
+    /// The job's result, which is most often the number of bytes moved, or the reason why it
     /// failed.
+    pub result: Result<u64, JobError>,
+    /// The peer's operation that completed a receive; `None` for jobs and waits, and for a receive
+    /// that failed.
     pub received: Option<Arrival>,
 }
 
-/// What a peer did that ended a receive, and the immediate that came with it.
+/// The peer's operation that completed a receive, with its immediate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "ibv_wc_opcode")]
 pub enum Arrival {
@@ -122,7 +123,7 @@ pub enum Arrival {
 }
 
 impl Arrival {
-    /// Returns what the peer did, as the receiver learns it.
+    /// Returns the peer's operation without its immediate, as the application receives it.
     pub(crate) const fn opcode(self) -> RecvOpcode {
         match self {
             Arrival::Send => RecvOpcode::Send,
@@ -131,7 +132,7 @@ impl Arrival {
         }
     }
 
-    /// Returns the immediate that came.
+    /// Returns the immediate, if the operation has one.
     pub(crate) const fn immediate(self) -> Option<u32> {
         match self {
             Arrival::Send => None,
@@ -141,7 +142,7 @@ impl Arrival {
 }
 
 impl Completion {
-    /// A job or wait has completed.
+    /// Returns the completion of a job or wait.
     pub const fn new(token: Token, result: Result<u64, JobError>) -> Completion {
         Completion {
             token,
@@ -150,7 +151,7 @@ impl Completion {
         }
     }
 
-    /// A receive has completed: what the peer did, and how many bytes there are of it.
+    /// Returns the completion of a receive by an operation of the peer that has `len` bytes.
     pub const fn received(token: Token, arrival: Arrival, len: usize) -> Completion {
         Completion {
             token,

@@ -16,11 +16,12 @@ pub struct CopyJob {
     pub src: Segments,
     /// The memory that is written, in order.
     pub dst: Segments,
-    /// Bytes.
+    /// The number of bytes to copy.
     pub len: usize,
 }
 
-// SAFETY: it names both sides as they were lent; all of the source fits, since it fills.
+// SAFETY: the job names both sides as they were lent. All of the source fits into the destination,
+// since `fills` returns true.
 unsafe impl OnLent for CopyJob {
     type Order = ();
 
@@ -45,6 +46,6 @@ impl Effect for CopyJob {
     }
 }
 
-/// A copy and its Token fill a cache line: what is added to it is paid for by every copy.
+/// A copy and its Token fill one cache line. A larger `CopyJob` would slow down every copy.
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<(super::Token, CopyJob)>() == 64);

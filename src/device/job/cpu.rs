@@ -1,34 +1,34 @@
-//! Jobs that the CPU does for a device that has nothing better, a part at a time: a provider needs
-//! to know nothing else of their kinds.
+//! Jobs that the CPU does, a part at a time, for devices without hardware for them. A provider
+//! needs to know nothing else about these kinds of jobs.
 #![expect(unsafe_code, reason = "reaches memory that was lent to a device")]
 
 use crate::error::JobError;
 
 /// A kind of job that the CPU can do.
 pub(crate) trait OnCpu {
-    /// How far the CPU is with a job. What it holds before the first part does not matter.
+    /// The progress of a job. Its value before the first part does not matter.
     type State: Default;
 
-    /// How many bytes are copied in the time that one byte of the job takes.
+    /// The cost of one byte of the job: the number of bytes that could be copied in the same time.
     const COST: usize;
 
     /// Returns how many bytes the job reads.
     fn len(&self) -> usize;
 
-    /// Does a part of the job: at most `most` bytes after the first `from`. Returns how many bytes
-    /// it was. The job has completed when that reaches [`OnCpu::len`].
+    /// Does a part of the job: at most `most` bytes after the first `from`. Returns the number of
+    /// bytes done. The job has completed once `from` plus that number reaches [`OnCpu::len`].
     ///
     /// # Safety
     ///
     /// As for `CpuState::work`.
     unsafe fn work(&self, state: &mut Self::State, from: usize, most: usize) -> usize;
 
-    /// Returns how the job ends, once its last part was done by this state.
+    /// Returns the job's result, once `work` has done its last part with this state.
     fn outcome(&self, state: &Self::State) -> Result<u64, JobError>;
 }
 
-/// Defines `CpuJob`, a job of any kind that the CPU can do, and `CpuState`, how far the CPU is with
-/// one: each kind by its name, the name of its state, and the type of its jobs.
+/// Defines `CpuJob`, a job of any kind that the CPU can do, and `CpuState`, the progress of such a
+/// job. The arguments for each kind are its name, the name of its state, and the type of its jobs.
 macro_rules! on_cpu {
     ($($kind:ident $state:ident: $job:ident,)*) => {
         /// A job that the CPU does.
@@ -37,7 +37,7 @@ macro_rules! on_cpu {
             $($kind($job),)*
         }
 
-        /// How far the CPU is with a job that it does in parts.
+        /// The progress of a job that the CPU does in parts.
         #[derive(Default)]
         pub(crate) struct CpuState {
             $($state: <$job as OnCpu>::State,)*
@@ -53,21 +53,23 @@ macro_rules! on_cpu {
                 }
             }
 
-            /// Returns how many bytes it reads.
+            /// Returns how many bytes the job reads.
             pub(crate) fn len(&self) -> usize {
                 match self {
                     $(CpuJob::$kind(job) => OnCpu::len(job),)*
                 }
             }
 
-            /// Returns how many bytes are copied in the time that a byte of it takes.
+            /// Returns the cost of one byte of the job: the number of bytes that could be copied in
+            /// the same time.
             fn byte_cost(&self) -> usize {
                 match self {
                     $(CpuJob::$kind(_) => <$job as OnCpu>::COST,)*
                 }
             }
 
-            /// Returns how many bytes are copied in the time that it takes.
+            /// Returns the cost of the job: the number of bytes that could be copied in the same
+            /// time.
             pub(crate) fn cost(&self) -> usize {
                 self.len().saturating_mul(self.byte_cost())
             }
@@ -75,12 +77,12 @@ macro_rules! on_cpu {
 
         impl CpuState {
             /// Does a part of a job, after the first `from` bytes: for as long as a copy of `time`
-            /// bytes takes. Returns how many bytes it was. The job has completed when
-            /// [`CpuJob::len`] is reached.
+            /// bytes takes. Returns the number of bytes done. The job has completed once `from`
+            /// plus that number reaches [`CpuJob::len`].
             ///
-            /// The parts of a job are done in order, by the same state, which does none of another
-            /// job in between. What it held before the part at 0 does not matter. A job without
-            /// data is one part of no bytes.
+            /// The caller does the parts of a job in order, with one state that no other job uses
+            /// in between. The state's value before the part at 0 does not matter. A job without
+            /// data has one part, of 0 bytes.
             ///
             /// # Safety
             ///
@@ -94,7 +96,7 @@ macro_rules! on_cpu {
                 }
             }
 
-            /// Returns how a job ends whose last part was just done.
+            /// Returns the result of `job`, whose last part was just done.
             pub(crate) fn outcome(&self, job: &CpuJob) -> Result<u64, JobError> {
                 match job {
                     $(CpuJob::$kind(job) => OnCpu::outcome(job, &self.$state),)*
@@ -107,7 +109,7 @@ macro_rules! on_cpu {
             ///
             /// As for `work`.
             pub(crate) unsafe fn now(job: &CpuJob, time: usize) -> Option<Result<u64, JobError>> {
-                // What has no data takes time too.
+                // A job without data takes time too.
                 if job.cost().max(job.byte_cost()) > time {
                     return None;
                 }

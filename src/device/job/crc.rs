@@ -14,10 +14,10 @@ use crate::error::{JobError, Reason};
 
 /// The seed of a CRC, and the value that is expected.
 ///
-/// A CRC is written as protocols print it: that of `123456789` is `0xe3069283`. The seed is the CRC
-/// of the bytes before, and 0 where there are none. Linux's `crc32c()` has neither the inversion at
-/// the start nor that at the end, so seeds and checksums that it wrote, as those of ext4, are the
-/// complements of those here: `.seed(!seed).expected(!stored)`.
+/// CRCs are in the form that protocols use: the CRC of `123456789` is `0xe3069283`. The seed is the
+/// CRC of the preceding bytes, and 0 if there are none. Linux's `crc32c()` inverts neither at the
+/// start nor at the end. Seeds and checksums that were computed with it, such as ext4's, are
+/// therefore the complements of those here: `.seed(!seed).expected(!stored)`.
 ///
 /// ```
 /// use tokio_doca::crc::CrcOptions;
@@ -44,14 +44,14 @@ use crate::error::{JobError, Reason};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CrcOptions {
-    /// The CRC of the bytes before. Defaults to 0, for no bytes.
+    /// The CRC of the preceding bytes. Defaults to 0, for no bytes.
     pub seed: u32,
     /// The CRC that is expected. Defaults to `None`, which accepts any.
     pub expected: Option<u32>,
 }
 
 impl CrcOptions {
-    /// Returns the options of a message's first part, with no expected CRC.
+    /// Returns the options for the first part of a message, with no expected CRC.
     pub const fn new() -> CrcOptions {
         CrcOptions {
             seed: 0,
@@ -59,13 +59,14 @@ impl CrcOptions {
         }
     }
 
-    /// Sets the CRC of the message's bytes so far.
+    /// Sets the seed: the CRC of the message's bytes so far.
     #[must_use]
     pub const fn seed(self, crc: u32) -> CrcOptions {
         CrcOptions { seed: crc, ..self }
     }
 
-    /// Sets the CRC that is expected. With another one the job fails with [`Reason::CrcMismatch`].
+    /// Sets the expected CRC. If the CRC of the data differs, the job fails with
+    /// [`Reason::CrcMismatch`].
     #[must_use]
     pub const fn expected(self, crc: u32) -> CrcOptions {
         CrcOptions {
@@ -77,26 +78,26 @@ impl CrcOptions {
 
 /// Computes the CRC-32C of a source, and copies it if there is a destination.
 ///
-/// The CRC is that of the bytes that are written, even if others write the source meanwhile: a
-/// device reads bytes that others may write once. [`CrcJob::outcome`] says how the job ends. A
-/// provider that computes on the CPU does it by [`CrcJob::work`].
+/// The CRC is that of the bytes written to the destination, even if other parties write the source
+/// meanwhile: the device reads such bytes only once. [`CrcJob::outcome`] returns the job's result.
+/// A provider that computes on the CPU calls [`CrcJob::work`].
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct CrcJob {
-    /// The bytes whose CRC is computed. Where there is no data it may be [`Segments::none`], or an
+    /// The bytes whose CRC is computed. If there is no data, this may be [`Segments::none`] or an
     /// empty piece.
     pub src: Segments,
     /// The destination of the copy, with capacity for all of the source; [`Segments::none`] if the
     /// source is not copied.
     pub dst: Segments,
-    /// What the CRC begins with, and what it must be.
+    /// The seed, and the expected CRC.
     pub options: CrcOptions,
-    /// True if others may write the source meanwhile.
+    /// True if other parties may write the source while the job runs.
     pub shared: bool,
 }
 
 impl CrcJob {
-    /// Returns a CRC of memory that no other party writes. `dst` is [`Segments::none`] if the
+    /// Returns a job on memory that no other party writes. `dst` is [`Segments::none`] if the
     /// source is not copied.
     pub fn new(src: Segments, dst: Segments, options: CrcOptions) -> CrcJob {
         CrcJob {
@@ -121,8 +122,8 @@ impl CrcJob {
         }
     }
 
-    /// Returns how the job ends whose CRC is this: with the CRC, and above its 32 bits the number
-    /// of bytes that were copied.
+    /// Returns the job's result, given the CRC that was computed: the CRC in the low 32 bits, and
+    /// the number of bytes copied in the high 32 bits.
     ///
     /// # Errors
     ///
@@ -138,13 +139,13 @@ impl CrcJob {
         }
     }
 
-    /// Does a part of the job on the CPU: at most `most` bytes after the first `from`. Returns how
-    /// many bytes it was. The job has completed when that reaches [`CrcJob::len`], and `crc` is its
-    /// CRC then.
+    /// Does a part of the job on the CPU: at most `most` bytes after the first `from`. Returns the
+    /// number of bytes done. The job has completed once `from` plus that number reaches
+    /// [`CrcJob::len`]; `crc` is its CRC then.
     ///
-    /// The parts of a job are done in order, by the same `crc`, which no other job changes in
-    /// between. What it was before the part at 0 does not matter. A job without data is one part of
-    /// no bytes.
+    /// The caller does the parts of a job in order, with one `crc` that no other job changes in
+    /// between. The value of `crc` before the part at 0 does not matter. A job without data has one
+    /// part, of 0 bytes.
     ///
     /// # Safety
     ///
@@ -156,7 +157,8 @@ impl CrcJob {
         }
         let part = most.min(self.len().saturating_sub(from));
         let mut to = Cursor::new(self.dst.as_slice(), from);
-        // What is copied is read and written by the piece, while it lies in the first cache.
+        // A copy reads and writes one piece after the other, while the piece is in the first-level
+        // cache.
         let piece = to.rest().map_or(usize::MAX, |_| read::BOUNCE);
         let each = |bytes: &[u8]| {
             *crc = crc32c::crc32c_append(*crc, bytes);
@@ -171,8 +173,8 @@ impl CrcJob {
     }
 }
 
-/// Writes bytes at a position, and moves the position behind them. Bytes beyond the capacity of the
-/// list are left out.
+/// Writes `bytes` at the position `to`, and moves the position past them. Leaves out bytes beyond
+/// the capacity of the list.
 ///
 /// # Safety
 ///
@@ -188,7 +190,7 @@ unsafe fn write(to: &mut Cursor<'_>, mut bytes: &[u8]) {
     }
 }
 
-/// What is done with a source.
+/// What a CRC job does with its source.
 #[derive(Clone, Copy)]
 pub(crate) struct CrcOrder {
     pub(crate) options: CrcOptions,
@@ -196,8 +198,8 @@ pub(crate) struct CrcOrder {
     pub(crate) copies: bool,
 }
 
-// SAFETY: it names the source as it was lent, and the destination, where all of the source fits, if
-// it copies.
+// SAFETY: the job names the source as it was lent. If it copies, it also names the destination,
+// where all of the source fits.
 unsafe impl OnLent for CrcJob {
     type Order = CrcOrder;
 
@@ -253,7 +255,7 @@ mod tests {
     use super::*;
     use crate::device::Segment;
 
-    /// Returns the CRC bit by bit, as the polynomial says.
+    /// Computes the CRC bit by bit from the polynomial.
     fn bitwise(seed: u32, bytes: &[u8]) -> u32 {
         let mut crc = !seed;
         for byte in bytes {
@@ -265,7 +267,8 @@ mod tests {
         !crc
     }
 
-    /// Returns a list of the bytes, cut into pieces of these lengths and the rest.
+    /// Returns `bytes` as a list: pieces of the lengths in `cuts`, and one with the remaining
+    /// bytes.
     fn list(bytes: &mut [u8], cuts: &[usize]) -> Vec<Segment> {
         let mut list = Vec::new();
         let mut rest = bytes;
@@ -303,7 +306,7 @@ mod tests {
             };
             let mut job = CrcJob::new(src, dst, CrcOptions::new().seed(seed).expected(expected));
             job.shared = shared;
-            // What it is before does not matter.
+            // The value of `crc` before the first part does not matter.
             let (mut crc, mut at) = (7, 0);
             loop {
                 // SAFETY: the memory is this test's.

@@ -2,17 +2,17 @@
 
 use super::effect::Effect;
 
-/// What is done with the counter, in one piece and in one order for all. The answer of all three is
-/// a value.
+/// An atomic operation on a sync event's counter. All processors see these operations in one order.
+/// The result is a value of the counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventJob {
-    /// Answers the value of the counter.
+    /// Returns the value of the counter.
     #[doc(alias = "doca_sync_event_job_get")]
     Get,
-    /// Sets the counter to this value, and answers it.
+    /// Sets the counter to this value, and returns it.
     #[doc(alias = "doca_sync_event_job_update_set")]
     Set(u64),
-    /// Adds this to the counter, wrapping, and answers the value before.
+    /// Adds this number to the counter, wrapping, and returns the previous value.
     #[doc(alias = "doca_sync_event_job_update_add")]
     Add(u64),
 }

@@ -1,7 +1,7 @@
-//! Hashing by the CPU, for every provider that has nothing better: does a [`ShaJob`] in parts.
+//! Hashing by the CPU, for providers without hardware for it: does a [`ShaJob`] in parts.
 //!
-//! What a session has hashed changes once, at the end of a Job: one that fails, or is left in the
-//! middle, leaves it as it was.
+//! The state of a session changes once, at the end of a Job. A Job that fails, or is abandoned
+//! midway, leaves the state as it was.
 #![expect(unsafe_code, reason = "reads memory that was lent to a device")]
 
 use std::fmt;
@@ -18,8 +18,8 @@ use crate::device::memory::volatile_copy;
 
 /// The state of a hash in the middle of a message.
 ///
-/// It uses the CPU's SHA instructions if the CPU has them (checked when it runs), and portable code
-/// elsewhere.
+/// It uses the CPU's SHA instructions if there are any (detected at run time), and portable code
+/// otherwise.
 #[derive(Clone, Default)]
 pub struct Hasher(State);
 
@@ -32,11 +32,11 @@ enum State {
     Sha512(Sha512),
 }
 
-/// A byte that is hashed takes about as long as this many that are copied.
+/// The cost of hashing one byte: about the number of bytes that could be copied in the same time.
 pub(super) const COST: usize = 8;
 
 impl Hasher {
-    /// Returns the start of a message.
+    /// Returns the state at the start of a message.
     pub fn new(algorithm: Algorithm) -> Hasher {
         Hasher(match algorithm {
             Algorithm::Sha1 => State::Sha1(Sha1::default()),
@@ -45,13 +45,13 @@ impl Hasher {
         })
     }
 
-    /// Does a part of a Job: at most `most` bytes after the first `from`; says how many. The Job
-    /// has completed when that reaches [`ShaJob::len`]: the digest is written then, or the session
-    /// continues.
+    /// Does a part of a Job: at most `most` bytes after the first `from`. Returns the number of
+    /// bytes done. The Job has completed once `from` plus that number reaches [`ShaJob::len`]: the
+    /// digest is written then, or the session updated.
     ///
-    /// The parts of a Job are done in order, by the same Hasher, which does none of another one in
-    /// between. What it held before the part at 0 does not matter. A Job without data is one part
-    /// of no bytes.
+    /// The caller does the parts of a Job in order, with one Hasher that no other Job uses in
+    /// between. The Hasher's state before the part at 0 does not matter. A Job without data has one
+    /// part, of 0 bytes.
     ///
     /// # Safety
     ///
@@ -60,7 +60,7 @@ impl Hasher {
     pub unsafe fn work(&mut self, job: &ShaJob, from: usize, most: usize) -> usize {
         if from == 0 {
             *self = match job.session {
-                // SAFETY: the session is lent to the device, for it alone, as the caller promises.
+                // SAFETY: the session is lent to the device alone, as the caller promises.
                 Some(session) => unsafe { session.hasher().as_ref() }.clone(),
                 None => Hasher::new(job.algorithm),
             };
@@ -96,7 +96,7 @@ impl Hasher {
         }
     }
 
-    /// Ends the message.
+    /// Ends the message, and writes its digest to `dst`.
     ///
     /// # Safety
     ///
@@ -128,7 +128,7 @@ unsafe fn write(digest: &[u8], dst: &Segment) {
 }
 
 impl fmt::Debug for Hasher {
-    /// Not what was hashed: it may be a secret.
+    /// Prints the algorithm only, since the hashed data may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             State::Idle => "Hasher(idle)",
@@ -217,7 +217,7 @@ mod tests {
         // SAFETY: as above.
         assert_eq!(unsafe { hasher.work(&job, 191, 9) }, 1);
         assert_eq!(out[..], bare(Algorithm::Sha256, &[7; 192])[..]);
-        // And it begins anew.
+        // Then the session begins anew.
         job.src = Segments::none();
         // SAFETY: as above.
         assert_eq!(unsafe { hasher.work(&job, 0, 9) }, 0);

@@ -1,4 +1,4 @@
-//! One piece of work of any kind, as the device sees it: the kinds of jobs that there are.
+//! The kinds of jobs, as a device sees them.
 #![expect(
     unsafe_code,
     reason = "promises that a reference is to a job itself, and has the CPU do jobs"
@@ -14,10 +14,11 @@ use super::rdma::RdmaJob;
 use super::sha::ShaJob;
 use crate::error::JobError;
 
-/// One piece of work, of any kind, by reference.
+/// A job of any kind, by reference.
 ///
-/// The reference is for the call alone: a device that accepts the job copies what it needs of it.
-/// It is as large for all kinds, so that a copy does not carry the bytes of a remote operation.
+/// The reference is valid only during the call: a device that accepts the job copies what it needs.
+/// A `Job` has the same small size for all kinds, so that a copy does not carry the bytes of a
+/// remote operation.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 #[doc(alias = "doca_job")]
@@ -40,20 +41,20 @@ pub enum Job<'a> {
     Event(&'a EventJob),
 }
 
-/// What can be submitted as a [`Job`].
+/// A type that can be submitted as a [`Job`].
 ///
 /// # Safety
 ///
-/// `as_job` refers to this very job.
+/// `as_job` returns a reference to `self`, and to no other job.
 pub(crate) unsafe trait AsJob: Effect + Send + Sync {
-    /// Refers to it.
+    /// Returns a reference to this job.
     fn as_job(&self) -> Job<'_>;
 }
 
 /// Implements `AsJob` and `From` for the kinds of jobs.
 macro_rules! kinds {
     ($($kind:ident: $job:ident,)*) => {$(
-        // SAFETY: it is `self`.
+        // SAFETY: the reference is to `self`.
         unsafe impl AsJob for $job {
             #[inline(always)]
             fn as_job(&self) -> Job<'_> {

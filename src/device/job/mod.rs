@@ -1,8 +1,9 @@
 //! Jobs and their completions: plain data that goes to a device and comes back.
 //!
-//! Each kind of job has a file, and `job` lists the kinds. A kind says in `lent` how it is made of
-//! memory, in `effect` what it leaves behind, and in `cpu`, if the CPU can do it, how; `hasher`
-//! hashes what `read` reads. Of the other modules of `device` this one imports `info` and `memory`.
+//! Each kind of job has a file, and `job` lists the kinds. A kind implements the trait in `lent`
+//! (how it is made from memory), the one in `effect` (what it writes and costs) and, if the CPU can
+//! do it, the one in `cpu`. `hasher` hashes the bytes that `read` reads. This module imports `info`
+//! and `memory` of `device`.
 
 mod accel;
 mod completion;

@@ -1,5 +1,5 @@
-//! How the CPU reads the source of a job. Bytes that others may write meanwhile are read once, so
-//! that what is computed is of the bytes that were seen.
+//! How the CPU reads the source of a job. Bytes that other parties may write meanwhile are read
+//! only once, so that all results are of the same bytes.
 #![expect(unsafe_code, reason = "reads memory that was lent to a device")]
 
 use std::ptr::NonNull;
@@ -7,15 +7,17 @@ use std::ptr::NonNull;
 use super::segment::{Cursor, Segments};
 use crate::device::memory::volatile_copy;
 
-/// What others may write goes through a buffer of this many bytes, which stays in the first cache.
+/// The size in bytes of the buffer through which shared memory is read. It fits in the first-level
+/// cache.
 pub(super) const BOUNCE: usize = 4096;
 
-/// Gives `len` bytes of a source, after the first `skip`, to `each`, in order and at most `most` at
-/// a time.
+/// Passes `len` bytes of `src`, after the first `skip`, to `each`, in order and at most `most`
+/// bytes at a time.
 ///
 /// # Safety
 ///
-/// The memory is valid, and leased for reading. Unless it is `shared`, it is not written meanwhile.
+/// The memory is valid, and leased for reading. Unless `shared` is true, no party writes it during
+/// the call.
 pub(super) unsafe fn read(
     src: &Segments,
     shared: bool,
@@ -32,7 +34,8 @@ pub(super) unsafe fn read(
             unsafe { read_shared(addr, here, most, &mut each) };
         } else {
             // SAFETY:
-            // - as above, and the bytes are initialized: an Mmap's are from the start;
+            // - as above, and the bytes are initialized, as all bytes of an Mmap are from the
+            //   start;
             // - no party writes them, as the caller promises.
             let bytes = unsafe { NonNull::slice_from_raw_parts(addr, here).as_ref() };
             bytes.chunks(most).for_each(&mut each);
@@ -55,7 +58,7 @@ unsafe fn read_shared(
     let mut bounce = [0_u8; BOUNCE];
     while left > 0 {
         let len = left.min(most).min(BOUNCE);
-        // SAFETY: valid as the caller promises, and the buffer is another memory.
+        // SAFETY: valid as the caller promises, and `bounce` does not overlap them.
         unsafe { volatile_copy(addr.as_ptr(), bounce.as_mut_ptr(), len) };
         each(&bounce[..len]);
         left -= len;

@@ -8,8 +8,8 @@ use std::ptr::NonNull;
 
 /// A piece of registered memory.
 ///
-/// A device that is lent a Segment reads and writes its bytes, so safe code cannot make one, but
-/// for a part of another ([`Segment::part`]):
+/// A device that is lent a Segment reads and writes its bytes. Safe code therefore cannot make a
+/// Segment, except as a part of another Segment ([`Segment::part`]):
 ///
 /// ```compile_fail,E0451
 /// use std::ptr::NonNull;
@@ -36,24 +36,25 @@ impl Segment {
     ///
     /// # Safety
     ///
-    /// While a job that names the Segment is lent its memory, the device reaches these bytes by the
-    /// key, and no other party uses them but as the Leases of the job allow.
+    /// While the memory is lent to a job that names the Segment, the device reaches these bytes by
+    /// `key`, and other parties use them only as the job's leases allow.
     #[inline(always)]
     pub const unsafe fn new(addr: NonNull<u8>, len: usize, key: u64) -> Segment {
         Segment { addr, len, key }
     }
 
-    /// Returns `len` of its bytes, from byte `at` on.
+    /// Returns the part of `len` bytes that begins at byte `at`.
     ///
     /// # Panics
     ///
-    /// If they do not lie in the Segment.
+    /// If that part does not lie in the Segment.
     #[must_use]
     #[inline]
     pub fn part(self, at: usize, len: usize) -> Segment {
         let lies_within = at <= self.len && len <= self.len - at;
         assert!(lies_within, "{len} bytes at {at}, of {}", self.len);
-        // Arithmetic of numbers: the address of imported memory need not be one of this process.
+        // Integer arithmetic, since the address of imported memory need not be an address in this
+        // process.
         let addr = self.addr.map_addr(|addr| addr.saturating_add(at));
         Segment { addr, len, ..self }
     }
@@ -82,13 +83,12 @@ impl Segment {
     }
 }
 
-// SAFETY: a Segment is an address; who may touch the bytes is decided by Leases, not by who holds
-// the address.
+// SAFETY: a Segment is only an address; leases decide which code may touch the bytes.
 unsafe impl Send for Segment {}
 // SAFETY: as above.
 unsafe impl Sync for Segment {}
 
-/// One Segment, or a list of them that lies somewhere else.
+/// One Segment, or a pointer to a list of Segments.
 #[derive(Clone, Copy, Debug)]
 pub struct Segments(Repr);
 
@@ -98,20 +98,20 @@ enum Repr {
     Many(NonNull<Segment>, usize),
 }
 
-// SAFETY: `Many` points to Segments, which are Sync, and which live as long as `Segments::list` was
-// promised.
+// SAFETY: `Many` points to Segments, which are Sync, and which live as long as the caller of
+// `Segments::list` promised.
 unsafe impl Send for Segments {}
 // SAFETY: as above.
 unsafe impl Sync for Segments {}
 
 impl Segments {
-    /// Returns a single piece.
+    /// Returns Segments of a single piece.
     #[inline(always)]
     pub fn one(segment: Segment) -> Segments {
         Segments(Repr::One(segment))
     }
 
-    /// Returns a list.
+    /// Returns Segments that point to `list`.
     ///
     /// # Safety
     ///
@@ -121,12 +121,13 @@ impl Segments {
         Segments(Repr::Many(NonNull::from(list).cast(), list.len()))
     }
 
-    /// No memory at all: the side that an [`AccelJob`](crate::device::AccelJob) does not have.
+    /// Returns Segments without memory, as for the side that an
+    /// [`AccelJob`](crate::device::AccelJob) does not have.
     pub fn none() -> Segments {
         Segments(Repr::Many(NonNull::dangling(), 0))
     }
 
-    /// The piece, if it is a single one.
+    /// Returns the piece if this is a single piece, and `None` if it is a list.
     #[inline(always)]
     pub fn as_one(&self) -> Option<&Segment> {
         match &self.0 {
@@ -135,7 +136,7 @@ impl Segments {
         }
     }
 
-    /// Returns how many bytes the pieces have.
+    /// Returns how many bytes the pieces have together.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         match self.as_one() {
@@ -153,23 +154,23 @@ impl Segments {
         match &self.0 {
             Repr::One(segment) => std::slice::from_ref(segment),
             // SAFETY: the list is alive and unchanged by the contract of `list`; pointer and length
-            // were a slice's. Or it is `none`: no bytes at an aligned address.
+            // are those of a slice. Or this is `none`: no bytes at an aligned address.
             Repr::Many(first, len) => unsafe { std::slice::from_raw_parts(first.as_ptr(), *len) },
         }
     }
 }
 
-/// A position in a list: how the pieces of a job are gone through byte by byte.
+/// A position in a list of pieces, counted in bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Cursor<'a> {
     /// The piece at the position, and those behind it.
     list: &'a [Segment],
-    /// Bytes of that piece in front of the position.
+    /// The offset of the position in the first piece of `list`, in bytes.
     at: usize,
 }
 
 impl<'a> Cursor<'a> {
-    /// Begins after the first `at` bytes of a list.
+    /// Returns the position after the first `at` bytes of `list`.
     #[inline]
     pub(crate) fn new(list: &'a [Segment], at: usize) -> Cursor<'a> {
         let mut cursor = Cursor { list, at: 0 };
@@ -177,8 +178,7 @@ impl<'a> Cursor<'a> {
         cursor
     }
 
-    /// Continues by `by` bytes, and past pieces that are empty. Behind the end of the list it
-    /// stops.
+    /// Advances by `by` bytes, and past empty pieces. Stops at the end of the list.
     #[inline]
     pub(crate) fn advance(&mut self, by: usize) {
         self.at += by;
@@ -190,7 +190,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Returns what is left of the piece at the position, which has a byte at least. `None` at the
+    /// Returns the rest of the piece at the position, which is at least one byte, or `None` at the
     /// end of the list.
     #[inline]
     pub(crate) fn rest(&self) -> Option<Segment> {

@@ -14,7 +14,7 @@ use super::segment::{Segment, Segments};
 use crate::device::info::Algorithm;
 use crate::error::JobError;
 
-/// One piece of hashing.
+/// A hash of a whole message, or of a part of one.
 ///
 /// | `session` | `dst` | what it is | its result |
 /// |---|---|---|---|
@@ -22,7 +22,7 @@ use crate::error::JobError;
 /// | some | none | a part of a message, whole blocks or nothing | bytes that were hashed |
 /// | some | some | the last part, which may be empty; the session begins anew | bytes of the digest |
 ///
-/// A provider that computes on the CPU does it by [`Hasher::work`].
+/// A provider that computes on the CPU calls [`Hasher::work`].
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 #[doc(alias = "doca_sha_job")]
@@ -30,21 +30,21 @@ use crate::error::JobError;
 pub struct ShaJob {
     /// The hash that is computed.
     pub algorithm: Algorithm,
-    /// True if others may write the source meanwhile: the device reads each byte once, and believes
-    /// nothing of it.
+    /// True if other parties may write the source while the job runs: the device reads each byte
+    /// once, and does not rely on its value.
     pub shared: bool,
-    /// The bytes that are hashed. Where there is no data it may be [`Segments::none`], or an empty
+    /// The bytes that are hashed. If there is no data, this may be [`Segments::none`] or an empty
     /// piece.
     pub src: Segments,
     /// The memory for the digest, of exactly the digest's length.
     pub dst: Option<Segment>,
-    /// What was hashed before.
+    /// The session that the job continues; `None` for a whole message.
     pub session: Option<SessionRef>,
 }
 
 impl ShaJob {
-    /// Returns a whole message, in memory that no other party writes; without a `dst` a part of
-    /// one.
+    /// Returns a job that hashes a whole message, in memory that no other party writes. Without a
+    /// `dst`, it hashes a part of a message.
     pub fn new(algorithm: Algorithm, src: Segments, dst: impl Into<Option<Segment>>) -> ShaJob {
         ShaJob {
             algorithm,
@@ -61,7 +61,7 @@ impl ShaJob {
         self.src.bytes()
     }
 
-    /// Returns what it answers when it is done.
+    /// Returns the job's result once it has completed.
     pub fn answer(&self) -> u64 {
         match self.dst {
             Some(_) => self.algorithm.digest_len() as u64,
@@ -79,7 +79,8 @@ unsafe impl OnLent for ShaJob {
         false
     }
 
-    /// The caller has checked that a destination that is not empty has the capacity for a digest.
+    /// Makes the job. The caller has checked that a non-empty destination has the capacity for a
+    /// digest.
     fn on(algorithm: Algorithm, lent: Lent) -> Result<ShaJob, JobError> {
         let room = lent.dst.as_slice().iter().find(|room| room.len() > 0);
         Ok(ShaJob {
@@ -117,8 +118,7 @@ impl OnCpu for ShaJob {
     }
 }
 
-/// What a session has hashed so far. Like a Segment it is an address: it is lent to the device, for
-/// it alone, until the completion of the Job.
+/// The address of a session's state. The state is lent to the device alone until the Job completes.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionRef(NonNull<Hasher>);
 
@@ -127,7 +127,8 @@ impl SessionRef {
     ///
     /// # Safety
     ///
-    /// The state lives, and nothing else touches it, until the completion of the Job that has this.
+    /// The state lives, and nothing else touches it, until the completion of the Job that has this
+    /// address.
     #[doc(hidden)]
     pub unsafe fn new(hasher: NonNull<Hasher>) -> SessionRef {
         SessionRef(hasher)
@@ -139,7 +140,7 @@ impl SessionRef {
     }
 }
 
-// SAFETY: it is an address; who may touch the state is decided by the session's Lease.
+// SAFETY: this is only an address; the session's lease decides which code may touch the state.
 unsafe impl Send for SessionRef {}
 // SAFETY: as above.
 unsafe impl Sync for SessionRef {}

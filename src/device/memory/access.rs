@@ -77,7 +77,7 @@ impl Access {
         )
     }
 
-    /// Returns true if local devices, and this process, may write.
+    /// Returns true if local devices and this process may write the memory.
     pub const fn local_writable(self) -> bool {
         self.contains(Access::LOCAL_READ_WRITE)
     }

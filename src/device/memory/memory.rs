@@ -1,4 +1,4 @@
-//! How a device comes to hold memory: one Registration per Mmap, device and use.
+//! Registration of memory with a device: one [`Registration`] per Mmap, device and use.
 #![expect(
     unsafe_code,
     reason = "a Region is an address, and an implementor of Registrar decides which memory a key names"
@@ -37,13 +37,13 @@ pub struct Region {
 }
 
 impl Region {
-    /// Describes a range of memory. The crate makes one for each Mmap; tests of a provider make
-    /// their own.
+    /// Describes a range of memory. The crate makes a Region for each Mmap; tests of a provider
+    /// make their own.
     ///
     /// # Safety
     ///
     /// No code uses the Region after the last [`Registration`] and the last [`Exported`] made of
-    /// the Region or of a copy have gone. Until then:
+    /// the Region or of a copy have been dropped. Until then:
     ///
     /// - `len` bytes from `addr` on are readable, and writable if `access` contains
     ///   `LOCAL_READ_WRITE`;
@@ -53,8 +53,8 @@ impl Region {
         Region { addr, len, access }
     }
 
-    /// Returns the address of the first byte. The memory of an application begins anywhere, other
-    /// memory at a page.
+    /// Returns the address of the first byte. Memory that the application owns may begin anywhere;
+    /// other memory begins at a page.
     pub const fn addr(&self) -> NonNull<u8> {
         self.addr
     }
@@ -71,10 +71,10 @@ impl Region {
     }
 }
 
-/// What a Registration is made for.
+/// The use that a [`Registration`] is made for.
 ///
-/// They differ on an adapter: its Dma is a loopback queue pair in a protection domain of its own,
-/// with registrations of its own, so that a write permission there opens nothing to a peer.
+/// The uses differ on an adapter. There, a Dma is a loopback queue pair in a separate protection
+/// domain with separate registrations, so that a write permission for copies gives peers no access.
 ///
 /// ```
 /// use tokio_doca::{Device, Mmap, device::RegistrationUse};
@@ -91,31 +91,32 @@ impl Region {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RegistrationUse {
-    /// For copies of this process.
+    /// For copies by a Dma of this process.
     Dma,
-    /// For what peers reach, and what is sent to them.
+    /// For memory that peers access, and for messages to them.
     Rdma,
 }
 
-/// Registers memory with a device, exports it, and imports what others have exported.
+/// Registers memory with a device, exports it, and imports memory that was exported.
 ///
 /// The crate lends memory to a device under the keys that its Registrar returns, and reaches
-/// imported memory where its Registrar says. So the crate's soundness rests on these duties, which
-/// the suite calls *registrar duties*:
+/// imported memory at the addresses that it returns. So the crate's soundness rests on these
+/// duties, which the contract's test suite calls *registrar duties*:
 ///
 /// 1. A key from `register` names the bytes of the Region, and no others, on every queue of the
 ///    same device. Any two registrations are independent: when one is dropped the other stays.
-/// 2. After a [`Registration`] was dropped the device does not touch its memory.
+/// 2. After a [`Registration`] was dropped, the device does not touch the memory.
 /// 3. A blob from `export` gives its audience the bytes of the Region, with no more access than
 ///    the Region has for that audience. After the [`Exported`] was dropped, no later job of an
 ///    importer reaches the memory, unless [`LeakFlag::set`](crate::device::LeakFlag::set)
 ///    was called before.
-/// 4. `import` describes what was exported: the device reaches `len` bytes at `addr` by the key
-///    until the [`ImportOrigin`](crate::device::ImportOrigin) is dropped, and no memory of this
-///    process after that if it is [`lasting`](crate::device::Imported::lasting). `access` is no
-///    more than the exporter permits. If this process exported the memory, the owner is that of its
-///    [`ExportRequest`], and `addr` and `len` are those of its Region. Otherwise no other code of
-///    this process uses the bytes. A blob is input from outside: whatever it says is checked.
+/// 4. `import` describes the exported memory: the device reaches `len` bytes at `addr` by the key
+///    until the [`ImportOrigin`](crate::device::ImportOrigin) is dropped. After that, if the import
+///    is [`lasting`](crate::device::Imported::lasting), the key reaches no memory of this process.
+///    `access` is no more than the exporter permits. If this process exported the memory, the owner
+///    is that of its [`ExportRequest`], and `addr` and `len` are those of its Region. Otherwise no
+///    other code of this process uses the bytes. A blob is untrusted input: everything in it is
+///    checked.
 ///
 /// Safe code cannot make a Registrar:
 ///
@@ -134,8 +135,8 @@ pub enum RegistrationUse {
 ///
 /// # Safety
 ///
-/// Implementors keep these duties, and pass a Region or an Offer on only to code that keeps them
-/// too.
+/// Implementors keep these duties, and pass a Region or an `ExportRequest` on only to code that
+/// keeps them too.
 pub unsafe trait Registrar {
     /// Registers a range for a use. The range is valid until the Registration is dropped.
     ///
@@ -149,8 +150,8 @@ pub unsafe trait Registrar {
     ///
     /// # Errors
     ///
-    /// `NotSupported` if the device exports nothing, not to this audience, or not this memory; what
-    /// could not be had.
+    /// `NotSupported` if the device cannot export this memory to this audience; other kinds name
+    /// the resource that could not be obtained.
     fn export(&self, offer: &ExportRequest) -> Result<Exported> {
         let text = format!(
             "this device exports no memory to {} peers",
@@ -159,34 +160,36 @@ pub unsafe trait Registrar {
         Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 
-    /// Imports what another process, or this one, has exported. It may block, until the deadline at
-    /// most.
+    /// Imports memory that another process, or this one, has exported. It may block until the
+    /// deadline.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for what is no blob, is truncated or was tampered with; `NotSupported` for
-    /// one that this device cannot import; `NotPermitted` if the exporter does not know it;
-    /// `ConnectionReset` if the exporter has gone; `TimedOut`; what could not be had.
+    /// `InvalidValue` if the bytes are no blob, or were truncated or tampered with; `NotSupported`
+    /// if this device cannot import the blob; `NotPermitted` if the exporter does not know it;
+    /// `ConnectionReset` if the exporter has gone; `TimedOut` at the deadline; other kinds name the
+    /// resource that could not be obtained.
     fn import(&self, _blob: &[u8], _deadline: Instant) -> Result<Imported> {
         let text = "this device imports no memory";
         Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 }
 
-/// Memory that a device holds. Dropping it takes the memory from the device; nothing may be in
-/// flight then.
+/// Memory that is registered with a device. Dropping it deregisters the memory; no job that uses
+/// the memory may be in flight then.
 pub struct Registration {
     key: u64,
     _guard: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl Registration {
-    /// Returns a Registration whose guard, when dropped, deregisters.
+    /// Returns a Registration whose guard, when dropped, deregisters the memory.
     pub fn new(key: u64, guard: Option<Box<dyn Any + Send + Sync>>) -> Registration {
         Registration { key, _guard: guard }
     }
 
-    /// Returns the key that Segments carry: an `lkey`, or whatever the provider wants back.
+    /// Returns the key that Segments carry: an adapter's `lkey`, or another number that the
+    /// provider chooses.
     #[doc(alias = "lkey")]
     pub fn key(&self) -> u64 {
         self.key

@@ -1,5 +1,5 @@
-//! Memory as a device has it: its permissions, its registration, its exports, and the one routine
-//! that copies what others may write. It imports no other module of `device`.
+//! Memory as a device sees it: access flags, registration and exports, and the one routine that
+//! copies memory which other parties may write. This module imports no other module of `device`.
 
 mod access;
 mod memory;

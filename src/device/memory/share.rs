@@ -1,4 +1,4 @@
-//! How memory of one process comes to be used by another: exported here, imported there.
+//! Shared memory: one process exports it, and another process imports it.
 #![expect(unsafe_code, reason = "an import carries an address")]
 
 use std::any::Any;
@@ -12,7 +12,7 @@ use super::access::Access;
 use super::memory::Region;
 use crate::error::JobError;
 
-/// Whom an export is for.
+/// The kind of importer that an export is for.
 ///
 /// ```
 /// use tokio_doca::{Device, Mmap, device::Audience, mem::{Access, RemoteMmap}};
@@ -42,7 +42,7 @@ impl Audience {
         })
     }
 
-    /// Returns true if they let it write.
+    /// Returns true if the access flags of an Mmap let this audience write.
     pub const fn may_write(self, access: Access) -> bool {
         access.intersects(match self {
             Audience::Rdma => Access::RDMA_WRITE,
@@ -50,12 +50,12 @@ impl Audience {
         })
     }
 
-    /// Returns true if they let it do atomic operations.
+    /// Returns true if the access flags of an Mmap let this audience do atomic operations.
     pub const fn may_do_atomics(self, access: Access) -> bool {
         matches!(self, Audience::Rdma) && access.intersects(Access::RDMA_ATOMIC)
     }
 
-    /// Returns the flags that concern it.
+    /// Returns the flags of `access` that concern this audience.
     pub const fn part_of(self, access: Access) -> Access {
         access.intersection(match self {
             Audience::Rdma => Access::RDMA_READ
@@ -78,16 +78,15 @@ impl fmt::Display for Audience {
 /// The memfd that an Mmap's memory is a part of.
 #[derive(Clone, Debug)]
 pub struct Backing {
-    /// It.
+    /// The memfd.
     pub memfd: Arc<OwnedFd>,
-    /// Where the memory begins in it: at a page.
+    /// The offset of the memory in the memfd, a multiple of the page size.
     pub offset: u64,
 }
 
-/// Memory that is to be exported.
+/// A request to export memory.
 ///
-/// An import of the export reaches the memory, and makes use of its owner, so safe code cannot make
-/// an Offer:
+/// An import reaches the memory and uses its owner, so safe code cannot make an `ExportRequest`:
 ///
 /// ```compile_fail,E0133
 /// use std::sync::Weak;
@@ -107,13 +106,14 @@ pub struct ExportRequest {
     leak_flag: LeakFlag,
 }
 
-/// Says whether peers may reach exported memory after its exports were taken back.
+/// Records whether peers may still reach exported memory after the export was dropped.
 #[derive(Clone, Debug, Default)]
 pub struct LeakFlag(Arc<AtomicBool>);
 
 impl LeakFlag {
-    /// Records that the device could not take an export back: the crate keeps the memory for ever,
-    /// and gives it to no other user. The provider calls this before the [`Exported`] is gone.
+    /// Sets the flag: the device could not take an export back. The crate then keeps the memory for
+    /// ever, and does not reuse it. The provider calls this before the [`Exported`] has been
+    /// dropped.
     pub fn set(&self) {
         self.0.store(true, SeqCst);
     }
@@ -125,14 +125,14 @@ impl LeakFlag {
 }
 
 impl ExportRequest {
-    /// Describes an export. The crate makes one for each export of an Mmap; tests of a provider
-    /// make their own.
+    /// Describes an export. The crate makes a request for each export of an Mmap; tests of a
+    /// provider make their own.
     ///
     /// # Safety
     ///
-    /// The memory of the Region is that of `owner`, and begins at `backing.offset` in `backing` if
-    /// there is one. It stays valid until the [`Exported`] was dropped, and for ever if `leak_flag`
-    /// was set by then.
+    /// The memory of the Region belongs to `owner`. If there is a `backing`, the memory begins at
+    /// `backing.offset` in its memfd. It stays valid until the [`Exported`] was dropped, and for
+    /// ever if `leak_flag` was set by then.
     pub unsafe fn new(
         region: Region,
         backing: Option<Backing>,
@@ -154,12 +154,12 @@ impl ExportRequest {
         &self.region
     }
 
-    /// Returns the memfd of the memory; `None` if the memory is in none.
+    /// Returns the memfd that the memory lies in; `None` if it lies in no memfd.
     pub fn backing(&self) -> Option<&Backing> {
         self.backing.as_ref()
     }
 
-    /// Returns whom the export is for. The access flags have a permission for that audience.
+    /// Returns the audience of the export. The Region's access flags have a permission for it.
     pub fn audience(&self) -> Audience {
         self.audience
     }
@@ -176,15 +176,15 @@ impl ExportRequest {
     }
 }
 
-/// An export. Dropping it takes the memory back: what importers begin later fails. If that fails,
-/// the provider sets [`ExportRequest::leak_flag`].
+/// An export. Dropping it takes the memory back: jobs that importers begin later fail. If the
+/// memory cannot be taken back, the provider sets [`ExportRequest::leak_flag`].
 pub struct Exported {
     blob: Vec<u8>,
     _guard: Box<dyn Any + Send + Sync>,
 }
 
 impl Exported {
-    /// Returns an export whose guard, when dropped, takes it back.
+    /// Returns an export whose guard, when dropped, takes the memory back.
     pub fn new(blob: Vec<u8>, guard: Box<dyn Any + Send + Sync>) -> Exported {
         Exported {
             blob,
@@ -192,39 +192,39 @@ impl Exported {
         }
     }
 
-    /// Returns what an importer needs: at most 1,024 bytes.
+    /// Returns the blob that an importer needs: at most 1,024 bytes.
     pub fn blob(&self) -> &[u8] {
         &self.blob
     }
 }
 
-/// Memory of an exporter's, as the importing device knows it.
+/// Exported memory, as the importing device reaches it.
 ///
-/// It is believed only as the answer of [`Registrar::import`](crate::device::Registrar::import),
-/// whose duties say what it promises.
+/// The crate trusts an `Imported` only if [`Registrar::import`](crate::device::Registrar::import)
+/// returns it; the duties of that trait say what the fields promise.
 #[non_exhaustive]
 pub struct Imported {
-    /// Where Segments of it point. It means something to the device alone, and is not touched
-    /// otherwise.
+    /// The address that Segments of the memory carry. It is meant for the device alone; no other
+    /// code dereferences it.
     pub addr: NonNull<u8>,
-    /// How many bytes.
+    /// The length in bytes.
     pub len: usize,
-    /// What the exporter's Mmap was built with, as far as the audience is concerned.
+    /// The access flags of the exporter's Mmap, as far as they concern the audience.
     pub access: Access,
-    /// Whom it was exported for.
+    /// The audience that the memory was exported for.
     pub audience: Audience,
     /// The key that Segments carry.
     pub key: u64,
-    /// [`ExportRequest::owner`], if this process exported it.
+    /// [`ExportRequest::owner`], if this process exported the memory.
     pub owner: Option<Arc<dyn Any + Send + Sync>>,
-    /// Keeps it until it is dropped.
+    /// The origin, which keeps the import valid until it is dropped.
     pub origin: Arc<dyn ImportOrigin>,
-    /// Jobs need not keep the origin ([`Imported::lasting`]).
+    /// True if jobs need not keep the origin ([`Imported::lasting`]).
     pub lasting: bool,
 }
 
 impl Imported {
-    /// Memory of another process.
+    /// Returns an import of another process's memory.
     pub fn new(
         addr: NonNull<u8>,
         len: usize,
@@ -245,8 +245,8 @@ impl Imported {
         }
     }
 
-    /// Memory that the device reaches without the origin, such as what the adapter of a peer
-    /// resolves. A job on it keeps nothing of the import, which costs less.
+    /// Marks memory that the device reaches without the origin, such as memory whose keys the
+    /// peer's adapter resolves. Jobs then need not keep the import alive, which costs less.
     pub fn lasting(self) -> Imported {
         Imported {
             lasting: true,
@@ -254,7 +254,7 @@ impl Imported {
         }
     }
 
-    /// Memory of this process, whose owner is still there.
+    /// Sets the owner, for memory of this process whose owner still exists.
     pub fn with_owner(self, owner: Arc<dyn Any + Send + Sync>) -> Imported {
         Imported {
             owner: Some(owner),
@@ -263,16 +263,16 @@ impl Imported {
     }
 }
 
-// SAFETY: the address is not touched through it.
+// SAFETY: no code dereferences the address through an `Imported`.
 unsafe impl Send for Imported {}
 
-/// Where imported memory is from.
+/// The origin of imported memory, which knows whether the memory is still exported.
 pub trait ImportOrigin: Send + Sync {
     /// Checks whether the memory is still exported.
     ///
     /// # Errors
     ///
-    /// [`JobError::export_revoked`] if its owner took it back, [`JobError::exporter_gone`] if that
-    /// process has ended.
+    /// [`JobError::export_revoked`] if the owner took the memory back, [`JobError::exporter_gone`]
+    /// if the owner's process has ended.
     fn check(&self) -> Result<(), JobError>;
 }

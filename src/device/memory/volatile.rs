@@ -1,9 +1,10 @@
-//! The one routine that copies memory which others may write at any time.
+//! The one routine that copies memory which other parties may write at any time.
 //!
-//! It is the C library's `memcpy`, called so that the compiler knows neither what is called nor
-//! what it touches: it can assume nothing about the bytes, as about those that another process
-//! writes. It tears, as any copy of what is written meanwhile. Where no such call is written down
-//! for the architecture it makes volatile accesses, one by one.
+//! It calls the C library's `memcpy` from inline assembly, so that the compiler knows neither the
+//! callee nor the bytes that it touches. The compiler can then assume nothing about the bytes, as
+//! if another process wrote them. The copy may tear, like any copy of memory that is written
+//! meanwhile. On architectures without such a call here, the routine makes volatile accesses one by
+//! one.
 #![expect(
     unsafe_code,
     reason = "accesses what somebody else may write meanwhile"
@@ -81,8 +82,8 @@ mod imp {
             let from = unsafe { from_words.add(i) };
             // SAFETY: as above.
             let to = unsafe { to_words.add(i) };
-            // SAFETY: valid as the caller promises; a packed word needs no alignment, and every
-            // pattern is one.
+            // SAFETY: valid as the caller promises; a packed word needs no alignment, and every bit
+            // pattern is valid.
             let word = unsafe { from.read_volatile() };
             // SAFETY: as above.
             unsafe { to.write_volatile(word) };

@@ -17,7 +17,7 @@ use crate::device::job::{Arrival, Segments, Token};
 use crate::device::memory::Access;
 use crate::error::{JobError, Result};
 
-/// The largest payload of a packet. Both sides use the smaller of the two once they are connected.
+/// The maximum payload of a packet. Once connected, both sides use the smaller of their two values.
 ///
 /// ```
 /// use tokio_doca::rdma::{Mtu, Rdma};
@@ -51,31 +51,33 @@ impl Mtu {
         Mtu::Bytes4096,
     ];
 
-    /// Returns how many bytes.
+    /// Returns the size in bytes.
     pub const fn bytes(self) -> u32 {
         256 << self as u32
     }
 }
 
-/// What an Endpoint is made for.
+/// The settings of a new [`Endpoint`].
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct EndpointConfig {
-    /// What peers may do through it: of `RDMA_READ`, `RDMA_WRITE` and `RDMA_ATOMIC`.
+    /// The operations that peers may do through the Endpoint: any of `RDMA_READ`, `RDMA_WRITE` and
+    /// `RDMA_ATOMIC`.
     pub permissions: Access,
-    /// How many Jobs the device works on at once: a power of two. More are accepted, and wait in
-    /// order.
+    /// The number of Jobs that the device works on at once, a power of two. Further Jobs are
+    /// accepted, and wait in order.
     pub send_queue_size: u32,
-    /// The most receives that are posted at once: a power of two. It is a promise.
+    /// The maximum number of receives posted at once, a power of two. The crate promises not to
+    /// exceed it.
     pub recv_queue_size: u32,
-    /// The longest list of a receive. It is a promise.
+    /// The maximum number of pieces in a receive. The crate promises not to exceed it.
     pub recv_list_len: u32,
-    /// With `Some` the crate posts no receives. The Endpoint lends its peer the credit for
-    /// `recv_queue_size` messages of at most this many bytes, keeps them until
-    /// [`Endpoint::take_message`] takes them, and lends each credit anew then. At most
+    /// With `Some` the crate posts no receives. The Endpoint grants its peer credits for
+    /// `recv_queue_size` messages of at most this many bytes. It keeps each message until
+    /// [`Endpoint::take_message`] takes it, and then grants the credit again. At most
     /// [`RdmaCaps::max_pooled_room`](crate::device::RdmaCaps::max_pooled_room).
     pub pooled_room: Option<usize>,
-    /// The largest payload of a packet.
+    /// The maximum payload of a packet.
     pub mtu: Mtu,
     /// The index of the port's address that the connection uses, less than
     /// [`RdmaCaps::gid_table_size`](crate::device::RdmaCaps::gid_table_size). With `None` the
@@ -87,8 +89,8 @@ pub struct EndpointConfig {
     /// How long a Job waits for a peer that has no receive posted, or does not answer, before it
     /// fails.
     pub rnr_timeout: Duration,
-    /// The provider calls it outside of all its locks: whenever [`Endpoint::state`] has changed,
-    /// and once a message has come after [`Endpoint::has_message`] answered `false`.
+    /// A function that the provider calls, outside of all its locks, whenever [`Endpoint::state`]
+    /// has changed, and once a message has come after [`Endpoint::has_message`] returned `false`.
     pub changed: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -137,7 +139,7 @@ pub enum EndpointState {
 /// A receive, as an Endpoint posts it.
 #[derive(Clone, Copy, Debug)]
 pub struct Receive {
-    /// The name of its Completion.
+    /// The Token of the receive's Completion.
     pub token: Token,
     /// The memory of the message. It is empty if the receive is for messages without bytes.
     pub dst: Segments,
@@ -145,9 +147,9 @@ pub struct Receive {
     pub room: usize,
 }
 
-/// A [`dial`](Endpoint::dial) that was begun. Dropping it gives it up.
+/// A [`dial`](Endpoint::dial) that was begun. Dropping it cancels the attempt.
 pub trait Dialling: AsFd + Send {
-    /// Completes it, once the descriptor is readable. It does not block.
+    /// Completes the attempt, once the descriptor is readable. Does not block.
     ///
     /// # Errors
     ///
@@ -156,26 +158,26 @@ pub trait Dialling: AsFd + Send {
     fn complete(self: Box<Self>) -> Result<()>;
 }
 
-/// The device's half of an Rdma, which takes [`Job::Rdma`](crate::device::Job::Rdma) alone.
+/// The device's half of an Rdma, which accepts only [`Job::Rdma`](crate::device::Job::Rdma).
 ///
-/// Its Completions come out of the [`Queue`](crate::device::Queue) that opened it. Besides the
-/// duties of the [contract](crate::device::contract):
+/// Its Completions come out of the [`Queue`](crate::device::Queue) that opened the Endpoint.
+/// Besides the duties of the [contract](crate::device::contract), implementors keep these:
 ///
 /// 1. Jobs begin in the order of their submission, and their Completions come in that order.
-///    Receives end in the order in which they were posted. The answer of a Job is how many bytes
-///    were moved, or, of an atomic, what was there; that of a receive
+///    Receives end in the order in which they were posted. The result of a Job is the number of
+///    bytes moved or, for an atomic, the previous value. The result of a receive is as in
 ///    [`Completion::received`](crate::device::Completion::received).
-/// 2. A Job or receive that fails takes the Endpoint to [`EndpointState::Error`]: all others that
-///    were accepted end with [`JobError::flushed`], and so does what is submitted from then on.
-/// 3. When `reset` has returned no memory of Jobs and receives is touched any more; their
-///    Completions come, flushed. (Or, of a device that does not let go of them, with
-///    [`JobError::memory_kept`](crate::error::JobError::memory_kept).)
-/// 4. Messages of an Endpoint with [`EndpointConfig::pooled_room`] are taken whole, once each, and
-///    in the order in which they were sent. A peer that has left turns the state to Error once its
-///    messages were taken; a reset drops them. Of several endpoints of a queue a peer may have more
-///    messages waiting than it was lent, if others have their credits or get them in the end.
-/// 5. The device does not believe a blob before the blob's maker has proved it: `listen` contacts
-///    no process, and `dial` only the blob's own.
+/// 2. If a Job or receive fails, the Endpoint enters [`EndpointState::Error`]. All other accepted
+///    Jobs and receives end with [`JobError::flushed`], as do all that are submitted from then on.
+/// 3. Once `reset` has returned, the device touches no memory of Jobs and receives. They complete
+///    as flushed or, if the device cannot release them, with
+///    [`JobError::memory_kept`](crate::error::JobError::memory_kept).
+/// 4. With [`EndpointConfig::pooled_room`], messages are taken whole, once each, and in the order
+///    of sending. If the peer has left, the state turns to Error only once its messages were taken;
+///    a reset drops them. If a queue has several endpoints, a peer may have more messages waiting
+///    than its credits, as long as the other peers have their credits or get them in the end.
+/// 5. The device does not trust a blob until the process that made it has proved so: `listen`
+///    contacts no process, and `dial` only that process.
 ///
 /// # Safety
 ///
@@ -196,45 +198,46 @@ pub unsafe trait Endpoint: Submit {
         None
     }
 
-    /// Returns what the peer lets this side do, from the connect to the next reset. By default this
-    /// is everything: then streams keep their writes in order with one-sided operations.
+    /// Returns the operations that the peer permits this side, from the connect to the next reset.
+    /// By default these are all; streams then keep their writes in order with one-sided operations.
     fn peer_permissions(&self) -> Access {
         Access::RDMA_READ | Access::RDMA_WRITE | Access::RDMA_ATOMIC
     }
 
-    /// Returns what the peer's `connect` needs: at most 1,024 bytes, until the next reset the same.
+    /// Returns the blob that the peer's `connect` needs: at most 1,024 bytes, and the same until
+    /// the next reset.
     ///
     /// # Errors
     ///
-    /// `BadState` in the state Error; what could not be had.
+    /// `BadState` in the state Error; other kinds name the resource that could not be obtained.
     fn export(&self) -> Result<Vec<u8>>;
 
-    /// Connects to the Endpoint that was exported so. It may block, until the deadline at most. The
-    /// peer need not have connected yet.
+    /// Connects to the Endpoint whose [`export`](Endpoint::export) returned `blob`. It may block
+    /// until the deadline. The peer need not have connected yet.
     ///
     /// # Errors
     ///
-    /// `BadState` unless in the state Init; `InvalidValue` for what is no blob of an Endpoint;
-    /// `ConnectionAborted` if the peer refuses, or knows no such Endpoint; `ConnectionReset` if it
-    /// has gone; `NotSupported` if it cannot be reached from here; `TimedOut`. The state is Init
-    /// then, or Error if there is no way back but a reset.
+    /// `BadState` unless in the state Init; `InvalidValue` if `blob` is not from an Endpoint;
+    /// `ConnectionAborted` if the peer refuses, or knows no such Endpoint; `ConnectionReset` if the
+    /// peer has gone; `NotSupported` if it cannot be reached from here; `TimedOut` at the deadline.
+    /// After an error the state is Init, or Error if only a reset helps.
     fn connect(&self, blob: &[u8], deadline: Instant) -> Result<()>;
 
-    /// Takes the Endpoint that was exported so as its peer, and contacts no one: a stranger may
-    /// have made the blob. The peer [`dial`](Endpoint::dial)s. It does not wait for that; it may
-    /// block as long as its own device does. The state turns to Connected once the peer has come,
-    /// and [`EndpointConfig::changed`] is called by the next reap, which the peer's first message
-    /// causes at the latest; a device that cannot see that, such as an adapter, is Connected at
-    /// once.
+    /// Accepts the Endpoint whose [`export`](Endpoint::export) returned `blob` as the peer, and
+    /// contacts no process: a stranger may have made the blob. The peer [`dial`](Endpoint::dial)s.
+    /// This call does not wait for the peer, but may block for its own device. Once the peer has
+    /// come, the state turns to Connected, and the next reap calls [`EndpointConfig::changed`]; the
+    /// peer's first message causes that reap at the latest. On a device that cannot see the peer
+    /// come, such as an adapter, the state is Connected at once.
     ///
     /// # Errors
     ///
     /// As [`connect`](Endpoint::connect), without the errors that only the peer can report.
     fn listen(&self, blob: &[u8]) -> Result<()>;
 
-    /// Connects to an Endpoint that [`listen`](Endpoint::listen)s for this one. It may block, until
-    /// the deadline at most. The peer may be hostile: its blob leads to an Endpoint of the process
-    /// that made it, and nowhere else. By default it connects.
+    /// Connects to an Endpoint that [`listen`](Endpoint::listen)s for this one. It may block until
+    /// the deadline. The peer may be hostile, so its blob must lead to an Endpoint of the process
+    /// that made the blob. By default this calls [`connect`](Endpoint::connect).
     ///
     /// # Errors
     ///
@@ -244,14 +247,14 @@ pub unsafe trait Endpoint: Submit {
     }
 
     /// Begins to [`dial`](Endpoint::dial) without blocking, if the device can do so for this blob.
-    /// By default it cannot.
+    /// Returns `None` if it cannot, as the default does.
     fn begin_dial(&self, _blob: &[u8]) -> Option<Box<dyn Dialling>> {
         None
     }
 
-    /// Connects to the side that listens at this address, by the network's connection manager. It
-    /// does not block: `answer` is called when it has completed, at the deadline at the latest. By
-    /// default it is not supported.
+    /// Connects to the side that listens at this address, by the network's connection manager
+    /// (rdma_cm). It does not block: it calls `answer` on completion, at the deadline at the
+    /// latest. By default this is not supported.
     ///
     /// # Errors
     ///
@@ -263,50 +266,50 @@ pub unsafe trait Endpoint: Submit {
         answer(Err(no_manager()));
     }
 
-    /// Accepts the connection that a peer has asked for. It does not block, and `answer` is called
-    /// with no bytes when both sides are connected, or this has failed. By default it is not
-    /// supported.
+    /// Accepts a connection that a peer has requested. It does not block: it calls `answer` with no
+    /// bytes once both sides are connected, or with an error. By default this is not supported.
     ///
     /// # Errors
     ///
     /// As [`connect_to`](Endpoint::connect_to), and `InvalidValue` for an offer of another device,
-    /// or of a peer that is foreign or not against what the options say.
+    /// or if [`CmOptions::foreign`] is wrong for the peer.
     fn accept(&self, _offer: Box<dyn CmOffer>, _options: CmOptions, answer: CmAnswer) {
         answer(Err(no_manager()));
     }
 
-    /// Posts receives, up to `recv_queue_size` of them, in order, until one is refused. They are
-    /// taken in the states Init and Connected, and refused with [`JobError::flushed`] in the state
-    /// Error. Those that are refused were never the device's, and are not tried again, whatever the
-    /// reason is. With [`EndpointConfig::pooled_room`] the crate does not call it.
+    /// Posts receives, up to `recv_queue_size` of them, in order, until one is refused. The
+    /// Endpoint accepts them in the states Init and Connected; in the state Error it refuses them
+    /// with [`JobError::flushed`]. The device never sees a refused receive, and the crate does not
+    /// post it again, whatever the reason. With [`EndpointConfig::pooled_room`] the crate does not
+    /// call this.
     ///
     /// # Safety
     ///
-    /// The memory of each is valid, and leased, until its Completion was reaped, or what `retire`
-    /// was given is dropped. No Token is posted already, and no more than `recv_queue_size`
-    /// receives are.
+    /// The memory of each receive is valid, and leased, until its Completion was reaped, or the
+    /// value given to `retire` is dropped. None of the Tokens is posted already, and at most
+    /// `recv_queue_size` receives are posted.
     unsafe fn post_recvs(&self, receives: &[Receive]) -> Submitted;
 
-    /// Returns true if there is a message to take, of an Endpoint with
-    /// [`EndpointConfig::pooled_room`]. If there is none, the Endpoint calls
-    /// [`EndpointConfig::changed`] once there is one. A message may come before the call returns.
-    /// The default answers `false`. Cheap.
+    /// Returns true if [`take_message`](Endpoint::take_message) would find a message, with
+    /// [`EndpointConfig::pooled_room`]. After `false`, the Endpoint calls
+    /// [`EndpointConfig::changed`] once a message comes, which may be before this call returns. The
+    /// default returns `false`. It must be cheap.
     fn has_message(&self) -> bool {
         false
     }
 
-    /// Copies the oldest message, of an Endpoint with [`EndpointConfig::pooled_room`], and answers
-    /// what came and how many bytes were written. Returns `None` if there is none. The default
-    /// does.
+    /// Copies the oldest message to `_dst`, with [`EndpointConfig::pooled_room`]. Returns the
+    /// peer's operation and the number of bytes written, or `None` if there is no message, as the
+    /// default does.
     ///
     /// # Errors
     ///
-    /// What the Endpoint fails with. `ReceiveTooSmall` if the message is longer than `room`: it
-    /// stays, and the Endpoint does not fail.
+    /// The error that the Endpoint failed with. `ReceiveTooSmall` if the message is longer than
+    /// `_room`: the message stays, and the Endpoint does not fail.
     ///
     /// # Safety
     ///
-    /// `dst` is valid and leased, and has at least `room` bytes.
+    /// `_dst` is valid and leased, and has at least `_room` bytes.
     unsafe fn take_message(
         &self,
         _dst: &Segments,
@@ -315,25 +318,24 @@ pub unsafe trait Endpoint: Submit {
         Ok(None)
     }
 
-    /// Sends a message of these pieces at once, as [`Submit::try_inline`] does, from memory that no
-    /// device needs to know. Nothing of it is kept. Returns `None`, as the default does, if it has
-    /// not begun.
+    /// Sends a message of these pieces at once, as [`Submit::try_inline`] does, from memory that
+    /// need not be registered. The device keeps no reference to the memory. Returns `None`, as the
+    /// default does, if it has not begun to send.
     fn send_bytes(&self, _pieces: &[&[u8]]) -> Option<Result<u64, JobError>> {
         None
     }
 
-    /// Returns to the state Init from any state: the connection ends, Jobs and receives that were
-    /// accepted end flushed, and earlier exports become invalid. The peer's state turns to Error.
-    /// While or after it is retired, this does nothing: a thread that shuts the WorkQ down may be
-    /// late.
+    /// Returns to the state Init from any state: the connection ends, accepted Jobs and receives
+    /// end flushed, and earlier exports become invalid. The peer's state turns to Error. During and
+    /// after `retire` this does nothing, since a thread that shuts the WorkQ down may call it late.
     fn reset(&self);
 
-    /// Ends the connection: the Rdma was dropped. The device drops `keep` once it touches no
-    /// receive's memory any more, and reports no Completions of receives, but still those of Jobs.
-    /// It never waits.
+    /// Ends the connection, since the Rdma was dropped. The device drops `keep` once it no longer
+    /// touches the memory of any receive. It reports no more Completions of receives, but still
+    /// those of Jobs. It never waits.
     ///
     /// # Safety
     ///
-    /// `keep` keeps the memory of all receives that are posted, and no thread posts any more.
+    /// `keep` keeps the memory of all posted receives alive, and no thread posts any more.
     unsafe fn retire(&self, keep: KeepAlive);
 }

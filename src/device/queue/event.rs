@@ -24,7 +24,7 @@ pub enum Processor {
     Gpu,
 }
 
-/// Eight aligned bytes of the application's that shall be the counter.
+/// Eight aligned bytes of application memory that hold a sync event's counter.
 #[derive(Clone)]
 pub struct EventBacking {
     region: Region,
@@ -34,8 +34,7 @@ pub struct EventBacking {
 }
 
 impl EventBacking {
-    /// Returns what the crate offers; public so that a provider can be driven without it, in its
-    /// tests.
+    /// Describes the eight bytes. This is public for tests that drive a provider without the crate.
     ///
     /// # Safety
     ///
@@ -56,7 +55,7 @@ impl EventBacking {
         }
     }
 
-    /// Returns the memory that they are a part of. It is registered with the device.
+    /// Returns the memory that contains the eight bytes. It is registered with the device.
     pub fn region(&self) -> Region {
         self.region
     }
@@ -66,12 +65,12 @@ impl EventBacking {
         self.offset
     }
 
-    /// Returns the memfd of the region, if it is in one.
+    /// Returns the memfd of the region, if the region lies in a memfd.
     pub fn memfd(&self) -> Option<&Backing> {
         self.memfd.as_ref()
     }
 
-    /// Returns what keeps the eight bytes valid.
+    /// Returns the handle that keeps the eight bytes valid.
     pub fn keep(&self) -> &KeepAlive {
         &self.keep
     }
@@ -86,7 +85,7 @@ impl fmt::Debug for EventBacking {
     }
 }
 
-/// What an [`EventCounter`] is made for.
+/// The settings of a new [`EventCounter`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EventConfig {
@@ -120,17 +119,17 @@ pub struct EventWait {
 }
 
 impl EventWait {
-    /// Returns true if a counter of this value ends it.
+    /// Returns true if a counter with this value ends the wait.
     #[inline(always)]
     pub const fn is_met(&self, value: u64) -> bool {
         value & self.mask > self.threshold
     }
 }
 
-/// A sync event, as one process has it: made by
+/// A sync event in one process, which was made by
 /// [`Adapter::open_event`](crate::device::Adapter::open_event), or imported.
 ///
-/// It needs no queue: a caller that blocks or spins calls it directly. Nothing in it blocks.
+/// It needs no queue: callers that block or spin call it directly. No method of it blocks.
 pub trait EventCounter: Send + Sync {
     /// Does the Job now, on this thread.
     ///
@@ -145,58 +144,59 @@ pub trait EventCounter: Send + Sync {
     ///
     /// # Errors
     ///
-    /// As for `perform`; also [`JobError::event_peer_gone`] of the owner's, if the process that had
-    /// imported it has ended, and no other has imported it since.
+    /// As for `perform`; also, for the event's owner, [`JobError::event_peer_gone`] if the process
+    /// that had imported the event has ended, and no other has imported it since.
     fn ask(&self, wait: &EventWait) -> Result<Option<u64>, JobError>;
 
-    /// Returns what [`Adapter::import_event`](crate::device::Adapter::import_event) needs: at most
-    /// 1,024 bytes, each time the same.
+    /// Returns the blob that [`Adapter::import_event`](crate::device::Adapter::import_event) needs:
+    /// at most 1,024 bytes, and the same each time.
     ///
     /// # Errors
     ///
-    /// `NotSupported` if it cannot be exported; `NotPermitted` if it was imported; what could not
-    /// be had.
+    /// `NotSupported` if the event cannot be exported; `NotPermitted` if it was imported; other
+    /// kinds name the resource that could not be obtained.
     fn export(&self) -> Result<Vec<u8>>;
 
     /// Stops the event: exports are taken back, waits of all queues and processes end, and later
     /// Jobs fail.
     fn stop(&self);
 
-    /// For the provider, which knows its own.
+    /// Returns the event as `Any`, so that the provider can downcast it to its own type.
     fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
 }
 
-/// A sync event on a queue, whose Completions come out of it. It takes
-/// [`Job::Event`](crate::device::Job::Event) alone.
+/// A sync event on a queue, which reports the event's Completions. It accepts only
+/// [`Job::Event`](crate::device::Job::Event).
 ///
-/// Besides the duties of the [contract](crate::device::contract):
+/// Besides the duties of the [contract](crate::device::contract), implementors keep these:
 ///
 /// - Jobs are done in the order of their submission.
-/// - Each wait that was taken ends once, unless it is cancelled. It returns a value that ends it.
+/// - Each accepted wait completes once, unless it is cancelled. Its result is a value that ends the
+///   wait.
 /// - A wait that finds the value beyond
 ///   [`SyncEventCaps::max_wait`](crate::device::SyncEventCaps::max_wait) fails with
 ///   [`JobError::event_too_high`], whether it begins there or has waited before.
 pub trait EventPort: Submit {
-    /// Returns how the wait ends, or that it continues, if the device knows this at once. It never
-    /// begins the wait.
+    /// Returns the result of the wait, or `Pending` if it would have to wait, if the device knows
+    /// this at once. Otherwise returns `None`. It never begins the wait.
     fn try_wait(&self, _wait: &EventWait) -> Option<Poll<Result<u64, JobError>>> {
         None
     }
 
-    /// Takes a wait. The crate calls it on devices that have waits, with thresholds and masks
-    /// within their limits. The port never has more waits at once than it was opened for, and no
-    /// two of them have the same index of a Token.
+    /// Begins a wait, which completes under `token`. The crate calls this only on devices that have
+    /// waits, with thresholds and masks within their limits. The port never has more waits at once
+    /// than it was opened for, and no two of them have Tokens with the same index.
     ///
     /// # Errors
     ///
-    /// The reason why the wait was not taken.
+    /// The reason why the wait was refused.
     fn wait(&self, token: Token, wait: EventWait) -> Result<(), JobError>;
 
     /// Cancels a wait. Its Completion may be on its way already; after this call the device adds
     /// none.
     fn cancel(&self, token: Token);
 
-    /// Ends the port: the context was dropped. Waits are cancelled, and Jobs that were taken
+    /// Ends the port, since the context was dropped. Waits are cancelled, and accepted Jobs
     /// continue.
     fn retire(&self);
 }

@@ -1,5 +1,4 @@
-//! Connections that the network's connection manager makes (rdma_cm), between addresses of the
-//! Internet.
+//! Connections between IP addresses, made by the network's connection manager (rdma_cm).
 
 use std::any::Any;
 use std::fmt;
@@ -9,55 +8,56 @@ use std::time::Instant;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// What one side says when it asks for a connection, or accepts one.
+/// The options with which one side requests or accepts a connection.
 #[derive(Clone, Debug)]
 pub struct CmOptions {
-    /// For the peer's application.
+    /// Bytes for the peer's application.
     pub private_data: Vec<u8>,
-    /// The peer is a program without this library: it is sent `private_data` alone, and nothing is
-    /// expected of it.
+    /// True if the peer is a program without this library. The library then sends it only
+    /// `private_data`, without data of its own, and expects none from the peer.
     pub foreign: bool,
     /// The time at which the attempt fails.
     pub deadline: Instant,
 }
 
-/// Is called once, on any thread, with what the peer's application said. It wakes the task that
-/// waits, and does nothing else.
+/// A function that is called once, on any thread, with the private data of the peer's application,
+/// or an error. It only wakes the task that waits.
 pub type CmAnswer = Box<dyn FnOnce(Result<Vec<u8>>) + Send>;
 
-/// Is called with each request, on any thread, and with an error once there will be none. As a
-/// [`CmAnswer`].
+/// A function that is called, on any thread, with each connection request, and with an error once
+/// no more can come. Like a [`CmAnswer`], it only wakes a task.
 pub type CmArrivals = Arc<dyn Fn(Result<Box<dyn CmOffer>>) + Send + Sync>;
 
-/// A listener of [`Adapter::listen_at`](super::super::contract::Adapter::listen_at). It ends when
-/// it is dropped, which does not wait.
+/// A listener of [`Adapter::listen_at`](super::super::contract::Adapter::listen_at). Dropping it
+/// stops listening, and does not wait.
 pub trait CmListening: Send + Sync {
-    /// Returns the address, with the port that was chosen.
+    /// Returns the address that it listens at, with the port that was chosen.
     fn local_addr(&self) -> SocketAddr;
 }
 
-/// A connection that a peer has asked for, and that was neither accepted nor refused. Dropping it
-/// refuses.
+/// A peer's connection request that was neither accepted nor refused yet. Dropping it refuses the
+/// peer.
 pub trait CmOffer: Any + Send + Sync {
     /// Returns the peer's address.
     fn peer_addr(&self) -> SocketAddr;
 
-    /// Returns what the peer's application said. Of a foreign peer, it is as long as the transport
-    /// makes it, with zeros at its end.
+    /// Returns the private data of the peer's application. If the peer is foreign, the transport
+    /// has padded the data with zeros.
     fn private_data(&self) -> &[u8];
 
     /// Returns true if the peer is a program without this library.
     fn is_foreign(&self) -> bool;
 
-    /// Refuses the peer, and sends its application the reason. It does not wait.
+    /// Refuses the peer, and sends `private_data` to its application as the reason. It does not
+    /// wait.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the transport carries less.
+    /// `InvalidValue` if `private_data` is longer than the transport carries.
     fn reject(self: Box<Self>, private_data: &[u8]) -> Result<()>;
 }
 
-/// What the peer's application said when it refused: the source of the error.
+/// The private data with which a peer has refused, as the source of an error.
 #[derive(Debug)]
 pub(crate) struct CmRefused(pub(crate) Vec<u8>);
 
@@ -72,7 +72,7 @@ impl fmt::Display for CmRefused {
 
 impl std::error::Error for CmRefused {}
 
-/// Says that a device has no connection manager.
+/// Returns the error of a device that has no connection manager.
 pub(in super::super) fn no_manager() -> Error {
     let text = "rdma_cm connects adapters only, and this device has no network: Rdma::connect takes \
                 the blob of a peer on this host";

@@ -1,7 +1,7 @@
-//! Where jobs go in and completions come out: the queue, and the endpoints and sync events on it;
-//! and how endpoints come to be connected by addresses.
+//! Queues, which accept jobs and report completions; the endpoints and sync events on a queue; and
+//! connections of endpoints by IP address.
 //!
-//! Of the other modules of `device` it imports `job` and `memory`.
+//! This module imports `job` and `memory` of `device`.
 
 mod endpoint;
 mod event;

@@ -1,4 +1,4 @@
-//! Where Jobs go in and Completions come out.
+//! The queue of a device, which accepts Jobs and reports Completions.
 #![expect(
     unsafe_code,
     reason = "who implements Queue touches memory that the crate lends it"
@@ -14,14 +14,14 @@ use super::submit::{KeepAlive, Submit};
 use crate::device::job::Completion;
 use crate::error::{Error, ErrorKind, Result as SetUp};
 
-/// What a queue is built for.
+/// The settings of a new [`Queue`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct QueueConfig {
-    /// The most Jobs in flight; Tokens have a smaller index. It is a promise: overrun cannot
-    /// happen.
+    /// The maximum number of Jobs in flight; the index of each Token is smaller. The crate promises
+    /// not to exceed it, so the queue cannot overrun.
     pub depth: u32,
-    /// Which completion vector of the device signals the queue: less than
+    /// The index of the device's completion vector that signals the queue: less than
     /// [`Caps::completion_vectors`](crate::device::Caps::completion_vectors), or 0.
     pub completion_vector: u32,
     /// The event handle that the queue signals, unless it has an event descriptor of its own.
@@ -29,8 +29,8 @@ pub struct QueueConfig {
 }
 
 impl QueueConfig {
-    /// Returns what a WorkQ asks for; public so that a provider can be driven without one, in its
-    /// tests.
+    /// Returns the settings that a WorkQ uses. This is public for tests that drive a provider
+    /// without a WorkQ.
     pub fn new(depth: u32, signal: Arc<Signal>) -> QueueConfig {
         QueueConfig {
             depth,
@@ -40,7 +40,7 @@ impl QueueConfig {
     }
 }
 
-/// What `arm` found.
+/// The result of [`Queue::arm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Armed {
     /// The next completion will be signaled.
@@ -50,7 +50,7 @@ pub enum Armed {
     Ready,
 }
 
-/// One WorkQ's half of a device. It takes [copies](crate::device::Job::Copy),
+/// A device's queue for one WorkQ. It accepts [copies](crate::device::Job::Copy),
 /// [hashes](crate::device::Job::Sha) and [jobs of the provider's own
 /// kinds](crate::device::Job::Accel), as far as the device has capabilities for them.
 ///
@@ -66,7 +66,8 @@ pub unsafe trait Queue: Submit {
     ///
     /// # Errors
     ///
-    /// `NotSupported` if there are none; what could not be had.
+    /// `NotSupported` if the device has none; other kinds name the resource that could not be
+    /// obtained.
     fn open_endpoint(&self, _config: EndpointConfig) -> SetUp<Arc<dyn Endpoint>> {
         let text = "this device has no endpoints";
         Err(Error::new(ErrorKind::NotSupported, None, text))
@@ -80,7 +81,8 @@ pub unsafe trait Queue: Submit {
     ///
     /// # Errors
     ///
-    /// `NotSupported` if there are none; what could not be had.
+    /// `NotSupported` if the device has none; other kinds name the resource that could not be
+    /// obtained.
     fn open_event_port(
         &self,
         _event: &Arc<dyn EventCounter>,
@@ -92,17 +94,19 @@ pub unsafe trait Queue: Submit {
 
     /// Returns true if `reap` would find a completion. A queue that does not know returns `true`.
     ///
-    /// Operations in busy mode call it up to 32 times in each poll, so an answer of `false` should
-    /// cost little more than reading the words that the device writes: about 50 instructions, and
-    /// no system call. It waits for no lock that is held for long. It may keep what it finds for
-    /// the next `reap` or `arm`, one of which a caller that gets `true` calls. It is a hint: while
-    /// another thread calls the queue it may return either.
+    /// Operations in busy mode call this up to 32 times in each poll. Returning `false` should
+    /// therefore cost little more than reading the words that the device writes: about 50
+    /// instructions, and no system call. It must not wait for a lock that is held for long. The
+    /// queue may keep a completion that it finds for the next `reap` or `arm`; a caller that gets
+    /// `true` calls one of these. The result is a hint: while another thread calls the queue, it
+    /// may be either value.
     fn ready(&self) -> bool {
         true
     }
 
-    /// Returns whether operations in busy mode ask [`reap_within`](Queue::reap_within) at once, and
-    /// not `ready` before: for a queue whose `ready` takes a lock. The default is `false`.
+    /// Returns true if operations in busy mode shall call [`reap_within`](Queue::reap_within)
+    /// without calling `ready` first, as for a queue whose `ready` takes a lock. The default is
+    /// `false`.
     fn polls_in_reap(&self) -> bool {
         false
     }
@@ -117,7 +121,7 @@ pub unsafe trait Queue: Submit {
     ///
     /// # Safety
     ///
-    /// One caller at a time.
+    /// Only one thread at a time calls `reap` or `reap_within`.
     #[doc(alias = "doca_workq_progress_retrieve")]
     #[doc(alias = "ibv_poll_cq")]
     unsafe fn reap(&self, out: &mut [Completion]) -> usize;
@@ -134,15 +138,14 @@ pub unsafe trait Queue: Submit {
     }
 
     /// Requests one signal at the next completion. Returns `Ready` if `reap` would find a
-    /// completion, including one that `ready` has kept, unless that was signaled. On `Armed` the
-    /// caller sleeps without another poll.
+    /// completion, including one that `ready` has kept, unless that completion was signaled. After
+    /// `Armed` the caller sleeps without polling again.
     #[doc(alias = "doca_workq_event_handle_arm")]
     #[doc(alias = "ibv_req_notify_cq")]
     fn arm(&self) -> Armed;
 
     /// Returns how many Jobs `try_inline` has finished, for `WorkQ::stats`. The crate does not
-    /// count them, since that would cost each of them something. A device that counts none returns
-    /// 0.
+    /// count them, since counting would slow each Job down. A device that counts none returns 0.
     fn inline_jobs(&self) -> u64 {
         0
     }
@@ -154,20 +157,21 @@ pub unsafe trait Queue: Submit {
         None
     }
 
-    /// Reads the queue's own event descriptor until it has nothing more (a completion channel must
-    /// be read and acknowledged). The crate calls this at every event, before `arm`; several
-    /// threads may do so at once.
+    /// Reads the queue's own event descriptor until it is empty (a completion channel must be read
+    /// and acknowledged). The crate calls this at every event, before `arm`; several threads may do
+    /// so at once.
     #[doc(alias = "doca_workq_event_handle_clear")]
     #[doc(alias = "ibv_get_cq_event")]
     fn clear(&self) {}
 
-    /// The WorkQ is gone; the caller holds the queue during the call. `keep` is dropped once
-    /// nothing is in flight: now, or by the device after its last Job. What cannot be quiesced is
-    /// never dropped. `outstanding` Jobs were accepted and not reaped.
+    /// Ends the queue, since the WorkQ was dropped; the caller holds the queue during the call. The
+    /// queue drops `keep` once nothing is in flight: now, or after the device's last Job. If Jobs
+    /// cannot be quiesced, `keep` is never dropped. `outstanding` is the number of Jobs that were
+    /// accepted and not reaped.
     ///
     /// # Safety
     ///
-    /// `outstanding` is exact, `keep` keeps the memory of those Jobs, and no thread submits or
-    /// reaps any more.
+    /// `outstanding` is exact, `keep` keeps the memory of those Jobs alive, and no thread submits
+    /// or reaps any more.
     unsafe fn retire(&self, keep: KeepAlive, outstanding: usize);
 }

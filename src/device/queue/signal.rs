@@ -5,18 +5,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-/// Signals the event handle of a WorkQ. A provider signals it for a completion after `arm`, once
-/// per `arm`.
+/// The event handle of a WorkQ. A provider signals it once per `arm`, for the next completion.
 #[derive(Debug)]
 pub struct Signal(EventFd);
 
 impl Signal {
-    /// Returns a new signal: each WorkQ has one, and so has a test that drives a provider without a
-    /// WorkQ.
+    /// Returns a new signal, for a WorkQ or for a test that drives a provider without one.
     ///
     /// # Errors
     ///
-    /// What `eventfd` says.
+    /// The error of `eventfd(2)`, if that fails.
     pub fn new() -> io::Result<Signal> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         Ok(Signal(EventFd::from_value_and_flags(0, flags)?))

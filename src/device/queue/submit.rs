@@ -1,5 +1,5 @@
-//! How jobs are submitted, what that answers, and what keeps the memory of those that were
-//! accepted.
+//! How jobs are submitted, the result of a submission, and the handle that keeps the memory of
+//! accepted jobs.
 #![expect(
     unsafe_code,
     reason = "who implements Submit touches memory that the crate lends it"
@@ -11,12 +11,11 @@ use std::sync::Arc;
 use crate::device::job::{Job, Token};
 use crate::error::{ErrorKind, JobError};
 
-/// What jobs are submitted to: a [`Queue`](super::Queue), an [`Endpoint`](super::Endpoint) or an
-/// [`EventPort`](super::EventPort).
+/// An object that jobs are submitted to: a [`Queue`](super::Queue), an
+/// [`Endpoint`](super::Endpoint) or an [`EventPort`](super::EventPort).
 ///
-/// The crate submits the kinds of jobs that the object says it takes, within the capabilities of
-/// the device. A kind that the object does not know is refused
-/// ([`Submitted::unsupported`]).
+/// The crate submits only the kinds of jobs that the object accepts, within the capabilities of the
+/// device. A kind that the object does not know is refused ([`Submitted::unsupported`]).
 ///
 /// # Safety
 ///
@@ -28,24 +27,24 @@ pub unsafe trait Submit: Send + Sync {
         true
     }
 
-    /// Finishes the job now, on this thread, or returns `None` and has not begun. Takes no Token,
-    /// and keeps nothing.
+    /// Finishes the job now, on this thread, and returns its result, or returns `None` without
+    /// having begun. The job has no Token, and the device keeps nothing of it.
     ///
     /// # Safety
     ///
-    /// The job's memory is valid, and leased to the caller, during the call; its session, if it has
-    /// one, is the device's alone.
+    /// The job's memory is valid, and leased to the caller, during the call; no other party uses
+    /// its session, if it has one.
     unsafe fn try_inline(&self, _job: Job<'_>) -> Option<Result<u64, JobError>> {
         None
     }
 
     /// Finishes jobs now, on this thread, in order, and stops at the first one that it cannot
     /// finish or that fails. The outcome of job `i` goes to `outcomes[i]`; only the last one may be
-    /// an error. Returns the number of outcomes. The rest has not begun.
+    /// an error. Returns the number of outcomes. The remaining jobs have not begun.
     ///
     /// By default this calls [`try_inline`](Submit::try_inline) for each job. A device overrides it
     /// where a batch costs less than its jobs do one by one. It may stop earlier than `try_inline`
-    /// would: the crate submits the rest.
+    /// would: the crate submits the remaining jobs.
     ///
     /// # Safety
     ///
@@ -71,13 +70,13 @@ pub unsafe trait Submit: Send + Sync {
         finished
     }
 
-    /// Takes jobs, in order, until one is refused. It signals no event by itself.
+    /// Accepts jobs, in order, until one is refused. Does not signal the event handle.
     ///
     /// # Safety
     ///
-    /// The memory of the jobs is valid, and leased, until their completion was reaped; the session
-    /// of each, if it has one, is the device's alone as long. No Token is in flight already, and no
-    /// more jobs than the queue's depth are.
+    /// The memory of the jobs is valid, and leased, until their completion was reaped. Until then,
+    /// no other party uses a job's session, if it has one. None of the Tokens is in flight already,
+    /// and no more jobs than the queue's depth are.
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted;
 }
 
@@ -93,7 +92,7 @@ pub struct Submitted {
 }
 
 impl Submitted {
-    /// Makes the answer that no job was accepted, for this reason.
+    /// Returns the result if no job was accepted, for the reason `refused`.
     pub fn none(refused: JobError) -> Submitted {
         Submitted {
             accepted: 0,
@@ -101,8 +100,8 @@ impl Submitted {
         }
     }
 
-    /// Makes the answer that no job was accepted, since the object does not know the kind of the
-    /// first.
+    /// Returns the result if no job was accepted, because the object does not know the kind of the
+    /// first job.
     pub fn unsupported(jobs: &[(Token, Job<'_>)]) -> Submitted {
         let refused = JobError::device(ErrorKind::NotSupported, 0);
         Submitted {
@@ -112,5 +111,6 @@ impl Submitted {
     }
 }
 
-/// What a queue must hold until nothing of it is in flight.
+/// A handle that a queue holds until nothing of it is in flight, to keep the memory of its jobs
+/// alive.
 pub type KeepAlive = Arc<dyn Any + Send + Sync>;

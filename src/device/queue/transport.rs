@@ -44,38 +44,40 @@ pub struct Transport {
     /// The maximum number of routers that a packet may pass, 1 to 255. Defaults to 64. Lower it to
     /// keep packets within a network.
     pub hop_limit: u8,
-    /// The address of this side, one of the port's (GIDs; IPv4 addresses are mapped). Defaults to
-    /// `None`: [`gid_index`](crate::rdma::RdmaBuilder::gid_index), or what that defaults to.
+    /// The address of this side: a GID of the port, where IPv4 addresses are mapped. With `None`,
+    /// the default, [`gid_index`](crate::rdma::RdmaBuilder::gid_index) or its default selects the
+    /// address.
     pub gid: Option<Ipv6Addr>,
-    /// The address of this side in the network by which it found its peer. It is a wish: if the
-    /// port has it, and neither `gid` nor a `gid_index` is said, the connection has it. Defaults to
-    /// `None`. Streams set it to the address of their TCP connection.
+    /// The preferred address of this side, in the network by which it found its peer. The
+    /// connection uses it if the port has this address and neither `gid` nor a `gid_index` is set.
+    /// Defaults to `None`. Streams set it to the address of their TCP connection.
     pub source: Option<IpAddr>,
-    /// How long the adapter waits for an acknowledgement before it sends a packet again: 1 ms to
-    /// 17 s, rounded up to a power of two times 4.096 us. Defaults to `None`: such that a silent
-    /// peer is given up within
-    /// [`rnr_timeout`](crate::rdma::RdmaBuilder::rnr_timeout), and 134 ms at most. Adapters may wait
-    /// up to four times as long. If the tries take longer than the `rnr_timeout`, a silent peer is
-    /// given up when they have ended.
+    /// How long the adapter waits for an acknowledgement before it sends a packet again: 1 ms to 17
+    /// s, rounded up to a power of two times 4.096 us. With `None`, the default, the time is at
+    /// most 134 ms, and short enough that a silent peer is given up within
+    /// [`rnr_timeout`](crate::rdma::RdmaBuilder::rnr_timeout). Adapters may wait up to four times
+    /// as long. If all tries take longer than the `rnr_timeout`, a silent peer is given up after
+    /// the last one.
     pub ack_timeout: Option<Duration>,
     /// The number of times that the adapter sends a packet again before the connection fails, 0 to
     /// 7. Defaults to 6. Raise `ack_timeout` rather than this on a network that stalls.
     pub retry_count: u8,
-    /// How long a connection is idle before the adapter asks the peer whether it is there, and how
-    /// often: 10 ms to 60 s. Defaults to 1 s; with `None` a side that only waits never notices that
-    /// its peer has died. A dead peer is noticed within this time and that of the tries,
-    /// `ack_timeout` times 1 more than `retry_count`, for which adapters may take four times as
-    /// long. After a job or a message the first question may be up to 1 s later. Lower it where a
-    /// second counts, and raise it for thousands of idle connections. Peers that are not of this
-    /// library are not asked. Over iWARP, whose transport never gives a peer up, a probe has twice
+    /// The interval at which an idle connection probes whether its peer is alive: 10 ms to 60 s.
+    /// Defaults to 1 s. With `None`, a side that only waits never notices that its peer has died. A
+    /// dead peer is noticed within this interval plus the time of all tries, which is `ack_timeout`
+    /// times (`retry_count` + 1); adapters may take four times as long for the tries. After a job
+    /// or a message, the first probe may be up to 1 s later. Lower the interval if a second
+    /// matters, and raise it for thousands of idle connections. Peers that do not use this library
+    /// are not probed. Over iWARP, whose transport never gives up a peer, a probe may take twice
     /// the time of the tries.
     pub probe_interval: Option<Duration>,
     /// The maximum number of bytes of a send or write that travel inside the request, so that the
-    /// adapter need not fetch them. Defaults to 128. It is halved until the adapter takes it.
+    /// adapter need not fetch them. Defaults to 128. The value is halved until the adapter accepts
+    /// it.
     pub inline_size: u32,
 }
 
-/// How a connection reaches its peer over a network: the answer of
+/// How a connection reaches its peer over a network: the result of
 /// [`Rdma::path`](crate::Rdma::path).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -84,7 +86,7 @@ pub struct Path {
     pub gid: Ipv6Addr,
     /// The peer's address.
     pub peer_gid: Ipv6Addr,
-    /// The largest payload of a packet: the smaller one of both sides'.
+    /// The maximum payload of a packet: the smaller of the two sides' values.
     pub mtu: Mtu,
 }
 
@@ -121,13 +123,13 @@ impl Default for Transport {
 }
 
 impl Transport {
-    /// The times between which `ack_timeout` is.
+    /// The valid range of `ack_timeout`.
     const ACK: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(17);
 
-    /// The times between which `probe_interval` is.
+    /// The minimum and maximum of `probe_interval`.
     const PROBE: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(60)];
 
-    /// Refuses what no network has.
+    /// Checks that all settings are within the ranges that networks have.
     pub(crate) fn check(&self) -> Result<()> {
         let text = if self.service_level > 15 {
             format!(
