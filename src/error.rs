@@ -1,9 +1,9 @@
-//! What calls and jobs fail with, by the names of `doca_error_t`.
+//! The errors of calls and jobs, with the names of `doca_error_t`.
 //!
 //! There are two types, for two paths. A call that sets something up fails with [`Error`]: it names
 //! the call, says what was asked and what to do, and may carry a source. A job fails with
-//! [`JobError`]: it is `Copy`, has 16 bytes, never allocates, and still knows both numbers that
-//! matter. Both have an [`ErrorKind`], which carries the names of `doca_error_t` (Core guide
+//! [`JobError`]: it is `Copy`, has 16 bytes, never allocates, and still carries the two numbers of
+//! its text. Both have an [`ErrorKind`], which carries the names of `doca_error_t` (Core guide
 //! 3.1.1); an unknown code keeps its number.
 
 mod kind;
@@ -25,10 +25,10 @@ pub use reason::Reason;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The error of a call that sets something up. It has the kind, the call, and a sentence with the
-/// numbers and the way out.
+/// relevant numbers and the way out.
 ///
 /// Its text is one line of printable characters. Blobs, topologies and environment variables may
-/// be anybody's, and what an error quotes of them is escaped.
+/// come from strangers, so an error escapes what it quotes from them.
 ///
 /// ```
 /// use tokio_doca::{Device, ErrorKind};
@@ -83,8 +83,8 @@ impl Error {
         }
     }
 
-    /// Returns an error whose source is an error of the operating system. The text of `source`
-    /// joins the message. `call` is as for [`Error::new`].
+    /// Returns an error whose source is an error of the operating system. The message consists of
+    /// `what` and the text of `source`. `call` is as for [`Error::new`].
     pub fn os(
         call: impl Into<Option<&'static str>>,
         what: impl fmt::Display,
@@ -104,28 +104,28 @@ impl Error {
         }
     }
 
-    /// Returns the text without the call, for an error that says it in its own words.
+    /// Returns the text without the call, for another error that quotes it.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
 
-    /// Returns what the system said, or a peer that has refused.
+    /// Returns the source: an error of the operating system, or the refusal of a peer.
     pub(crate) fn system(&self) -> Option<&io::Error> {
         self.source.as_ref()
     }
 
-    /// Returns the number of the system's error, or of a peer's.
+    /// Returns the `errno` of the source, if it has one.
     pub(crate) fn errno(&self) -> Option<i32> {
         self.source.as_ref()?.raw_os_error()
     }
 
-    /// Keeps what the system said, which is its kind as an [`io::Error`].
+    /// Sets the source. If this error becomes an [`io::Error`], that has the source's kind.
     pub(crate) fn with_source(self, source: io::Error) -> Error {
         let source = Some(source);
         Error { source, ..self }
     }
 
-    /// Returns the error of a peer that has refused, with what it said as the source.
+    /// Sets the source to `said`, the answer of a peer that has refused.
     #[cfg(feature = "verbs")]
     pub(crate) fn of_refusal(self, said: impl std::error::Error + Send + Sync + 'static) -> Error {
         let source = Some(io::Error::new(io::ErrorKind::ConnectionRefused, said));
@@ -171,8 +171,8 @@ impl From<JobError> for io::Error {
 
 /// The reason why a job was refused or failed. It is `Copy`, has 16 bytes, and needs no allocation.
 ///
-/// A job that was refused moved nothing, and its Bufs are as they were. Its text mentions up to two
-/// numbers. The first is cut to 2^56-1, and the text says so.
+/// A job that was refused moved nothing, and its Bufs are unchanged. The text of the error has up
+/// to two numbers. The first is cut to 2^56-1, and the text says so.
 ///
 /// ```
 /// use tokio_doca::error::{JobError, Reason};
@@ -190,14 +190,15 @@ impl From<JobError> for io::Error {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct JobError {
-    /// Whether it is a stream's (1 bit), reason (7 bits, from 1), and a number (56 bits).
+    /// From the highest bit: 1 bit that marks an error of a stream, the reason (7 bits, from 1),
+    /// and the first number (56 bits).
     word: NonZeroU64,
     second: u64,
 }
 
 const NUMBER: u64 = (1 << 56) - 1;
 
-/// A number of an error, as its text has it.
+/// A number of an error, as the error's text prints it.
 struct Number(u64);
 
 impl fmt::Display for Number {
@@ -218,7 +219,7 @@ impl fmt::LowerHex for Number {
     }
 }
 
-/// The second number of an error whose first one is a piece of a chain.
+/// The second number of an error whose first number is the index of a chain's piece.
 const IN_PIECE: u64 = u64::MAX;
 
 impl JobError {
@@ -227,23 +228,24 @@ impl JobError {
         Reason::ALL[((self.word.get() & !streams::MARK) >> 56) as usize - 1]
     }
 
-    /// Returns the first cause, if the job was flushed. The text of the error has its numbers.
+    /// Returns the reason of the first failure, if the job was flushed. The text of this error has
+    /// that failure's numbers.
     pub fn cause(&self) -> Option<Reason> {
         self.first_failure().map(|cause| cause.reason())
     }
 
-    /// Returns whether the connection has ended because the peer has: it has closed, reset or
-    /// dropped its Rdma, its process has ended, or it does not answer. That a process has ended may
-    /// be noticed by its memory ([`Reason::ExporterGone`]) before it is by its Rdma. Flushed jobs
-    /// are judged by their [`cause`](JobError::cause).
+    /// Returns true if the connection has ended because of the peer: it has closed, reset or
+    /// dropped its Rdma, its process has ended, or it does not answer. The end of a process may be
+    /// noticed by its memory ([`Reason::ExporterGone`]) before it is noticed by its Rdma. Flushed
+    /// jobs are judged by their [`cause`](JobError::cause).
     pub fn is_disconnect(&self) -> bool {
         let reason = self.cause().unwrap_or(self.reason());
         use Reason::{ExporterGone, PeerClosed, PeerGone, PeerSilent};
         matches!(reason, PeerClosed | PeerGone | PeerSilent | ExporterGone)
     }
 
-    /// Returns whether the WorkQ could not be awaited where the operation was polled. That says
-    /// nothing of the connection.
+    /// Returns true if the WorkQ could not be awaited where the operation was polled. Such an error
+    /// does not concern the connection.
     pub(crate) fn cannot_wait(&self) -> bool {
         use Reason::{CannotWake, NoRuntime, Register, TooManyRuntimes};
         matches!(
@@ -272,7 +274,8 @@ impl JobError {
         JobError::new(reason, 0, 0)
     }
 
-    /// Says in which piece of a chain it was met, if it has no numbers yet.
+    /// Adds the index of the chain's piece in which the error occurred, if the error has no numbers
+    /// yet.
     #[cold]
     pub(crate) fn in_piece(self, piece: usize) -> JobError {
         match (self.first(), self.second()) {
@@ -282,8 +285,8 @@ impl JobError {
     }
 }
 
-/// For providers of devices ([`device::contract`](crate::device::contract)): why a job of theirs
-/// failed.
+/// Errors that providers of devices ([`device::contract`](crate::device::contract)) return for
+/// jobs.
 impl JobError {
     /// Returns the error of a job that the device ended with an error: its kind, and the vendor's
     /// own code.
@@ -322,7 +325,7 @@ impl JobError {
         JobError::of(Reason::EventStopped)
     }
 
-    /// Returns the error of a wait whose counter is beyond what the device waits for
+    /// Returns the error of a wait whose counter is above the limit of the device
     /// ([`SyncEventCaps::max_wait`](crate::device::SyncEventCaps::max_wait)).
     pub const fn event_too_high(value: u64, limit: u64) -> JobError {
         JobError::new(Reason::EventTooHigh, limit, value)
@@ -357,8 +360,8 @@ impl JobError {
         }
     }
 
-    /// Returns the error that a flushed job was flushed for; `None` if it was not flushed, or
-    /// nobody said.
+    /// Returns the error for which the job was flushed; `None` if it was not flushed, or the cause
+    /// is not known.
     fn first_failure(&self) -> Option<JobError> {
         (self.reason() == Reason::Flushed).then_some(())?;
         let reason = *Reason::ALL.get((self.second >> 56) as usize)?;
@@ -366,7 +369,7 @@ impl JobError {
         (reason != Reason::Flushed).then(cause)
     }
 
-    /// Returns the piece of a chain that it was met in, if it says so.
+    /// Returns the index of the chain's piece in which the error occurred, if the error has it.
     fn piece(&self) -> Option<u64> {
         (self.second == IN_PIECE).then(|| self.first())
     }
@@ -474,7 +477,7 @@ mod tests {
             assert!(reason == Reason::Flushed || flushed.cause() == Some(reason));
             for text in [reason.to_string(), error.to_string(), flushed.to_string()] {
                 assert!(text.contains(": ") && !text.ends_with([':', '.']), "{text}");
-                // A name of this crate's that is no word of English.
+                // A name of this crate that is not an English word.
                 let name = format!("{reason:?}");
                 let is_word = name.chars().filter(|c| c.is_uppercase()).count() == 1;
                 assert!(is_word || !text.contains(&name), "{text}");
@@ -495,7 +498,7 @@ mod tests {
         assert!(flushed.contains("2500 ms"), "{flushed}");
         let device = JobError::flushed(JobError::device(ErrorKind::Driver, u64::MAX));
         assert_eq!(device.kind(), ErrorKind::Driver);
-        // It does not fit, and the text says so; a smaller one is whole.
+        // The vendor code does not fit, and the text says so; a smaller code is kept whole.
         assert!(device.to_string().contains("2^56-1 or more)"), "{device}");
         let device = JobError::flushed(JobError::device(ErrorKind::Driver, NUMBER - 1));
         assert!(device.to_string().contains("0xfffffffffffffe)"), "{device}");

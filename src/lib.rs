@@ -131,9 +131,9 @@
 //!
 //! # Clean-up
 //!
-//! Every handle keeps what it stands on alive, so the order of drops does not matter. Dropping the
-//! last handle of a WorkQ never waits for jobs in flight: the device keeps what they need, and
-//! frees it after the last one. [`WorkQ::shutdown`] waits.
+//! Every handle keeps the objects that it depends on alive, so the order of drops does not matter.
+//! Dropping the last handle of a WorkQ never waits for jobs in flight: the device keeps what they
+//! need, and frees it after the last one. [`WorkQ::shutdown`] waits.
 //!
 //! # Glossary
 //!
@@ -186,7 +186,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs, clippy::unwrap_used)]
 
-// First, since the documentation shows the methods of a type in the order of modules.
+// These modules come first, since rustdoc shows the methods of a type in the order of modules.
 mod provider;
 mod reactor;
 
@@ -253,7 +253,8 @@ pub mod accel {
     pub use crate::ops::{Accel, AccelBuilder, AccelCall, AccelOp};
 }
 
-/// Operations as values: what a method such as [`Dma::copy`] returns, and what it answers.
+/// Operations as values: what a method such as [`Dma::copy`] returns, and the results of
+/// operations.
 pub mod op {
     pub use crate::ops::{Answer, Op, Operation, Output, Refused, Started, StartedAll};
 }
@@ -263,7 +264,7 @@ pub mod workq {
     pub use crate::reactor::{Mode, PollThread, Shutdown, Stats, WorkQ, WorkQBuilder};
 }
 
-/// The examples of the documents are compiled, and those with a `main` run.
+/// Compiles the examples of the documents, and runs those with a `main`.
 #[cfg(doctest)]
 mod documents {
     #[doc = include_str!("../README.md")]

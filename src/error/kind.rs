@@ -5,7 +5,8 @@ use std::io;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal;)*) => {
-        /// The kind of a failure: the 26 of `doca_error_t`, and `Unknown` for all others.
+        /// The kind of a failure: one of the 26 codes of `doca_error_t`, or `Other` for another
+        /// code.
         ///
         /// ```
         /// use tokio_doca::{Device, ErrorKind};
@@ -29,7 +30,7 @@ macro_rules! kinds {
         #[non_exhaustive]
         pub enum ErrorKind {
             $($(#[$doc])* $name,)*
-            /// A status that has no name here, as the device gave it.
+            /// A code that has no name here, as the device returned it.
             Other(u32),
         }
 
@@ -68,7 +69,7 @@ kinds! {
     /// Something unknown went wrong.
     #[doc(alias = "DOCA_ERROR_UNKNOWN")]
     Unknown = 1, "unknown error";
-    /// The access flags, or the state, forbid it.
+    /// The access flags, or the state, forbid the operation.
     #[doc(alias = "DOCA_ERROR_NOT_PERMITTED")]
     NotPermitted = 2, "operation not permitted";
     /// Another user has the resource.
@@ -83,7 +84,7 @@ kinds! {
     /// An argument is wrong.
     #[doc(alias = "DOCA_ERROR_INVALID_VALUE")]
     InvalidValue = 6, "invalid input";
-    /// Memory has run out, or something whose size was set when it was built.
+    /// Memory has run out, or a resource whose size was set when it was built.
     #[doc(alias = "DOCA_ERROR_NO_MEMORY")]
     NoMemory = 7, "memory allocation failure";
     /// A resource could not be initialised.
@@ -107,16 +108,16 @@ kinds! {
     /// There is no connection.
     #[doc(alias = "DOCA_ERROR_NOT_CONNECTED")]
     NotConnected = 14, "not connected";
-    /// A lock could not be had.
+    /// A lock could not be acquired.
     #[doc(alias = "DOCA_ERROR_NO_LOCK")]
     NoLock = 15, "unable to acquire required lock";
-    /// The thing that was named does not exist.
+    /// The named object does not exist.
     #[doc(alias = "DOCA_ERROR_NOT_FOUND")]
     NotFound = 16, "resource not found";
     /// Input or output failed.
     #[doc(alias = "DOCA_ERROR_IO_FAILED")]
     IoFailed = 17, "input/output operation failed";
-    /// The call does not fit the state.
+    /// The call is not possible in the current state.
     #[doc(alias = "DOCA_ERROR_BAD_STATE")]
     BadState = 18, "bad state";
     /// The peer or the device has a version that is not supported.
@@ -128,10 +129,10 @@ kinds! {
     /// The driver failed.
     #[doc(alias = "DOCA_ERROR_DRIVER")]
     Driver = 21, "driver call failure";
-    /// Something that cannot happen did.
+    /// Something happened that should be impossible.
     #[doc(alias = "DOCA_ERROR_UNEXPECTED")]
     Unexpected = 22, "unexpected scenario encountered";
-    /// The thing that was to be made exists already.
+    /// The object that was to be created exists already.
     #[doc(alias = "DOCA_ERROR_ALREADY_EXIST")]
     AlreadyExist = 23, "resource already exists";
     /// The resource is full.

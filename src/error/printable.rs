@@ -1,9 +1,9 @@
-//! Text that may come from outside: a blob's path, a topology, an environment variable.
+//! Escaping of text that may come from outside: a blob's path, a topology, an environment variable.
 
 use std::borrow::Cow;
 
-/// Escapes every character that is not printable: control characters, line ends, and the marks
-/// that change the direction of text. So a blob cannot write lines into a log, nor reach the
+/// Escapes every character that is not printable: control characters, line ends, and the marks that
+/// change the direction of text. So text from a blob can neither add lines to a log nor control the
 /// terminal that shows it.
 ///
 /// The rule is that of [`char::escape_debug`], except that quotes and backslashes stay.

@@ -1,4 +1,4 @@
-//! What exactly a job was refused for, or failed with: the kind and the text of each reason.
+//! The reasons why jobs are refused or fail, with the kind and the text of each.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use super::texts::{fact, reasons};
 use super::{ErrorKind, JobError};
 
 reasons! {
-    /// The device finished the job with an error: its kind, and the vendor's code.
+    /// The device finished the job with an error, which has a kind and the vendor's code.
     Device, Unknown,
         "the device ended the job with an error"
         => "JobError::kind and vendor_code say which";
@@ -20,9 +20,9 @@ reasons! {
         |have, need|
         "the destination has {have} bytes of tailroom and the source {need} of data"
         => "reset_data_len() overwrites, slice() copies a part";
-    /// The destination has no room at all.
+    /// The destination has no tailroom at all.
     NoTailroom, InvalidValue, "the destination has no tailroom" => "reset_data_len() overwrites";
-    /// The destination overlaps a source, or has some bytes twice.
+    /// The destination overlaps a source, or contains some bytes twice.
     Overlap, InvalidValue,
         "source and destination share memory, or the destination has a byte twice"
         => "give each side bytes of its own";
@@ -58,7 +58,7 @@ reasons! {
         |have, limit|
         "a chain of {have} pieces, and the device takes {limit}"
         => "split it";
-    /// More bytes than the device takes in one job.
+    /// The job has more bytes than the device takes in one job.
     TooLarge, InvalidValue,
         "the job has more bytes than the device takes",
         |have, limit|
@@ -82,19 +82,20 @@ reasons! {
         |have, need|
         "the destination has {have} bytes of tailroom, and a digest {need}"
         => "reset_data_len() overwrites";
-    /// A part of a message, and not the last, that is no multiple of a block.
+    /// The length of a message's part, which is not the last part, is no multiple of the block
+    /// size.
     NotWholeBlocks, InvalidValue,
         "a part that is not the last one does not consist of whole blocks",
         |have, block|
         "a part of {have} bytes, and all but the last are multiples of {block}"
         => "give the rest to finish()";
-    /// A session is copied to one of another algorithm.
+    /// A session was to be copied to a session of another algorithm.
     OtherAlgorithm, InvalidValue,
         "a session cannot go on in one of another algorithm",
         |from, to|
         "a session whose digest has {from} bytes cannot go on in one whose digest has {to}"
         => "make both with the same algorithm";
-    /// A job in flight has the session.
+    /// A job in flight uses the session.
     SessionInUse, InUse,
         "a job in flight has the session"
         => "its parts go one after the other, so await that job first";
@@ -104,7 +105,7 @@ reasons! {
         |expected, computed|
         "the CRC of the data is {computed:#010x}, and {expected:#010x} was expected"
         => "the data is damaged, or of another message: do not use it, and fetch it anew";
-    /// The chain was built with less room.
+    /// The chain already has as many Bufs as it was built for.
     ChainFull, Full,
         "the chain is full",
         |capacity, _b|
@@ -114,7 +115,7 @@ reasons! {
     ForeignDevice, InvalidValue,
         "the memory of an operand is not registered with this context's device"
         => "name the device in Mmap::builder().device(), or import with it";
-    /// The Mmap was registered for another use alone.
+    /// The Mmap was registered only for another use.
     OtherUse, NotPermitted,
         "a Buf's Mmap was registered for another use alone"
         => "leave MmapBuilder::only_for out, or give it this context's use";
@@ -128,13 +129,13 @@ reasons! {
         "a peer, or another holder of the memfd, may write this Mmap at any time, so no slice \
          of it is lent"
         => "use copy_in and copy_out, or load, store, fetch_add and compare_exchange";
-    /// An array has fewer elements.
+    /// The index is beyond the elements of the array.
     NoElement, InvalidValue,
         "the array has no such element",
         |elements, index|
         "the array has {elements} elements, and element {index} was asked for"
         => "BufArray::len says how many there are";
-    /// An atomic on bytes whose address is no multiple of their size.
+    /// The address of an atomic operation is no multiple of the operand's size.
     Misaligned, InvalidValue,
         "an atomic lies at an address that is no multiple of its size",
         |at, size|
@@ -184,7 +185,7 @@ reasons! {
         |have, need|
         "the remote range has {have} bytes, and {need} are needed"
         => "take a longer range, or less data";
-    /// An operation that the device does not have.
+    /// The device does not have this operation.
     RdmaUnsupported, NotSupported,
         "the device has no such operation"
         => "RdmaCaps::supports says which it has";
@@ -202,8 +203,8 @@ reasons! {
         |size, _b|
         "all {size} receives are posted"
         => "await one, or build a larger recv_queue_size";
-    /// The job did not fail itself: the Rdma was in the state Error, or came to it, for a cause of
-    /// this kind.
+    /// The job did not fail itself: its Rdma was in the state Error, or entered it.
+    /// [`JobError::kind`] is the kind of the cause.
     Flushed, Unknown,
         "the job was flushed, because its Rdma failed or was reset"
         => "JobError::cause says why";
@@ -214,8 +215,8 @@ reasons! {
         "the peer has posted no receive, or does not take what was sent, for {millis} ms \
          (rnr_timeout)"
         => "have it post its receives first";
-    /// On an adapter, of a [`RecvPool`](crate::rdma::RecvPool): the first number is the
-    /// connection's credits.
+    /// The peer has sent more messages to a [`RecvPool`](crate::rdma::RecvPool) than its credits,
+    /// and other peers have none left. Occurs on adapters; the text has the connection's credits.
     CreditsExceeded, ConnectionAborted,
         "the peer has sent more messages than its credits, which nobody takes, and others have none",
         |credits, _b|
@@ -234,8 +235,8 @@ reasons! {
         |need, have|
         "the peer sent {need} bytes, and the receive has room for {have}"
         => "post a larger receive, or have the peer send less";
-    /// The message is longer than the receive that the peer has posted, which an adapter does not
-    /// tell.
+    /// The message is longer than the receive that the peer has posted. Occurs on adapters, which
+    /// do not report the length of that receive.
     PeerReceiveExceeded, InvalidValue,
         "the receive that the peer has posted has less room than the message, or none that can \
          be written",
@@ -243,7 +244,8 @@ reasons! {
         "a message of {need} bytes, and the receive that the peer has posted has less room, or \
          none that can be written"
         => "send less, or have the peer post a larger one";
-    /// The peer sent more than a receive has room for; how much an adapter does not tell.
+    /// The peer sent more than a receive can hold. Occurs on adapters, which do not report the
+    /// length of the message.
     ReceiveExceeded, InvalidValue,
         "the peer sent more than the receive has room for",
         |have, _b|
@@ -279,16 +281,16 @@ reasons! {
         => "once it is up, reset and connect both sides anew";
     /// The adapter was removed or broke down.
     DeviceGone, Driver, "the adapter was removed or broke down" => "open it anew when it is back";
-    /// The adapter could not be made to let go of the job.
+    /// The adapter could not be made to release the job's memory.
     MemoryKept, Driver,
         "the adapter does not let go of the job, and may use its memory at any time, so its \
          Bufs stay in use for ever"
         => "reset the adapter";
-    /// What the peer wrote into shared memory makes no sense.
+    /// The peer wrote invalid data into shared memory.
     PeerNonsense, ConnectionAborted,
         "the peer broke the protocol"
         => "connect to an Rdma of this library, of the same release";
-    /// The Rdma receives from a pool, and takes no receives.
+    /// The Rdma receives from a pool, so no receives can be posted on it.
     ReceivesFromPool, BadState,
         "the Rdma was built with a RecvPool, and takes no receives"
         => "take its messages from Rdma::messages(), or build it without recv_pool()";
@@ -296,7 +298,7 @@ reasons! {
     NoRecvPool, BadState,
         "the Rdma was built without a RecvPool"
         => "name one in RdmaBuilder::recv_pool(), or use Rdma::recv_stream()";
-    /// A stream of messages is to keep more receives posted than there can be, or none.
+    /// A stream of messages was to keep no receives posted, or more than is possible.
     ReceivesOutOfRange, InvalidValue,
         "the stream asks for more receives than can be posted, or for none",
         |asked, most|
@@ -306,7 +308,7 @@ reasons! {
     SinkFailed, BadState,
         "the SendSink has failed before, and sends nothing any more"
         => "make another one with Rdma::send_sink";
-    /// The Rdma was reset meanwhile.
+    /// The Rdma was reset during the operation.
     Reset, ConnectionAborted, "the Rdma was reset" => "connect it anew";
     /// The threshold of a wait is beyond what the device can wait for.
     WaitTooHigh, InvalidValue,
@@ -322,18 +324,18 @@ reasons! {
         "a wait for a SyncEvent whose value is {value}, and the device waits for values of 0 \
          to {limit}"
         => "SyncEventCaps::max_wait is the limit";
-    /// The mask of a wait is none that the device takes.
+    /// The device does not accept the mask of the wait.
     WaitMask, InvalidValue,
         "the device does not take this mask"
         => "use 0, or 1, 2, 4 or 8 whole bytes beside one another \
          (SyncEventCaps::whole_byte_masks)";
-    /// The SyncEvent already has as many waits as it keeps, and the caller did not want to wait.
+    /// The SyncEvent already has its maximum number of waits, and the caller did not want to wait.
     WaitsFull, Again,
         "all waits of the SyncEvent are taken",
         |size, _b|
         "all {size} waits of the SyncEvent are taken"
         => "await one, or build it with more (waits)";
-    /// A loop of the caller's own cannot have it: it needs a task.
+    /// The operation needs a task, so it cannot be posted to a loop of the caller.
     NotPosted, NotSupported,
         "this operation needs a task, and cannot be posted to a loop"
         => "await it, or start it";
@@ -361,26 +363,26 @@ reasons! {
         |limit, _b|
         "{limit} readers hold this Buf, as many as can be counted"
         => "drop guards and Bytes instead of forgetting them";
-    /// No free Slot, and the caller did not want to wait.
+    /// The WorkQ has no free slot, and the caller did not want to wait.
     QueueFull, Again,
         "all Slots of the WorkQ are taken",
         |depth, _b|
         "all {depth} Slots of the WorkQ are taken"
         => "await the job, or build a deeper WorkQ";
-    /// No free element, and the caller did not want to wait.
+    /// The pool has no free element, and the caller did not want to wait.
     PoolEmpty, Again,
         "all elements of the pool are in use",
         |elements, size|
         "all {elements} elements of {size} bytes are in use"
         => "await alloc(), or build a larger pool";
-    /// No free descriptor.
+    /// The inventory has no free descriptor.
     InventoryEmpty, NoMemory,
         "all descriptors of the inventory are in use",
         |descriptors, _b|
         "all {descriptors} descriptors of the inventory are in use"
         => "BufInventory::with_capacity takes more";
-    /// The device's queue of this WorkQ broke down while the job was in flight: it is not this
-    /// job's failure.
+    /// The device's queue of this WorkQ broke down while the job was in flight. The job is not the
+    /// cause.
     QueueFailed, Driver,
         "the device's queue of this WorkQ broke down with all its jobs"
         => "build a new WorkQ";
@@ -398,15 +400,15 @@ reasons! {
         "the job goes on, and the destination may be written, but it was polled without a \
          runtime that can wait for it"
         => "poll it on a Tokio runtime with enable_io()";
-    /// More runtimes than a WorkQ can be registered with.
+    /// The WorkQ was polled on more runtimes than it can be registered with.
     TooManyRuntimes, BadState,
         "the WorkQ is awaited on as many runtimes as it can be",
         |limit, _b|
         "a WorkQ can be awaited on {limit} runtimes"
         => "build one WorkQ per runtime";
-    /// A context or sub-graph node was not set.
+    /// A context or sub-graph node has no operands: none were set.
     NodeUnset, BadState, "the node has nothing to do" => "Instance::set gives it its operands";
-    /// A user node answered an error of this kind.
+    /// The function of a user node returned an error. [`JobError::kind`] is the kind of that error.
     UserNode, Unknown, "the function of a user node failed" => "RunError::cause has its error";
     /// A user node panicked.
     UserNodePanicked, Unexpected,

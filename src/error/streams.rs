@@ -1,16 +1,17 @@
-//! What ends a stream of bytes, in its words: its user has no Rdma, job or receive.
+//! The texts of errors that end a byte stream. They mention no Rdma, job or receive, since the
+//! stream's user has none.
 
 use std::borrow::Cow;
 
 use super::{JobError, Number, Reason};
 
-/// The bit of an error's word that says that it is a stream's. No reason has it.
+/// The bit of `JobError::word` that marks an error of a stream. No reason uses this bit.
 pub(super) const MARK: u64 = 1 << 63;
 
 const _: () = assert!(Reason::ALL.len() < 1 << 7);
 
 impl JobError {
-    /// The same error, whose text is in the words of a stream.
+    /// Returns the same error, with the text for a stream's user.
     pub(crate) fn of_stream(self) -> JobError {
         JobError {
             word: self.word | MARK,
@@ -18,7 +19,7 @@ impl JobError {
         }
     }
 
-    /// Returns the text of an error that has ended a stream, if it is a stream's.
+    /// Returns the text for a stream's user, if this is marked as an error of a stream.
     pub(super) fn text_of_stream(&self) -> Option<Cow<'static, str>> {
         if self.word.get() & MARK == 0 {
             return None;
@@ -44,7 +45,7 @@ impl JobError {
             }
             PortDown => "the port of the adapter has gone down".into(),
             Flushed | NotConnected | Reset => "the stream has lost its connection".into(),
-            // It says nothing of a connection.
+            // This reason does not concern a connection.
             _ => return (error != *self).then(|| error.to_string().into()),
         };
         let way = match error.reason() {

@@ -1,4 +1,4 @@
-//! How the table of reasons is made: [`super::reason`] has the table.
+//! The macros that make the table of reasons in [`super::reason`].
 
 /// Writes the fact with the numbers of the error if there is such a text. If not, writes it with
 /// the piece of a chain if the error has one.
@@ -24,8 +24,8 @@ macro_rules! reasons {
        $fact:literal $(, |$a:ident, $b:ident| $numbers:literal)? => $way:literal;)*) => {
         /// The exact reason why a job was refused or failed.
         ///
-        /// It prints as a sentence with the way out, which each variant shows below; a [`JobError`]
-        /// prints its numbers as well.
+        /// A reason prints as a sentence with the way out, which is quoted at each variant below. A
+        /// [`JobError`] prints its numbers as well.
         ///
         /// ```
         /// use tokio_doca::error::{JobError, Reason};
@@ -66,7 +66,7 @@ macro_rules! reasons {
         }
 
         impl JobError {
-            /// Returns what kind of failure it is.
+            /// Returns the kind of the failure.
             pub fn kind(&self) -> ErrorKind {
                 if let Some(cause) = self.first_failure() {
                     return cause.kind();
