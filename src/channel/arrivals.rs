@@ -18,31 +18,32 @@ use crate::error::{Error, ErrorKind};
 
 /// The time between two tries to accept a peer, while this process has no descriptor or memory.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The maximum number of peers that are taken in one poll.
+/// The maximum number of peers that are accepted in one poll.
 const TURN: usize = 32;
 
-/// The greeting of a peer. It fails with an error for the log, if there is something to say.
+/// The future that reads a peer's greeting. It fails with an error for the log, or with `None` if
+/// there is nothing to log.
 pub(crate) type Greeting<T> = Pin<Box<dyn Future<Output = Result<T, Option<Error>>> + Send>>;
 
-/// The peers that have connected to a socket and not sent their greeting.
+/// The peers that have connected to a socket but not yet sent their greeting.
 pub(crate) struct Arrivals<T> {
     op: &'static str,
-    /// `None` if peers come in another way only.
+    /// `None` if no peer comes by a listening socket.
     listener: Option<Listener>,
-    /// It keeps the time.
+    /// The runtime whose timers are used.
     runtime: Handle,
     /// The maximum number of silent peers.
     most: usize,
-    /// How long a peer may be silent while others wait for its slot. One that greets at once may
-    /// lose the processor for a while.
+    /// How long a peer may be silent while others wait for its slot. Even a peer that greets at
+    /// once may lose the processor for a while.
     spare: Duration,
-    /// The oldest comes first, each with the time when it came.
+    /// The silent peers, oldest first, each with the time when it connected.
     silent: VecDeque<(Instant, Peer, Greeting<T>)>,
-    /// Ends when the oldest of them may lose its slot.
+    /// The timer that ends when the oldest silent peer may lose its slot.
     patience: Option<Pin<Box<Sleep>>>,
-    /// There is one if the last peer was not accepted.
+    /// The timer until the next try to accept, if the last try failed.
     pause: Option<Pin<Box<Sleep>>>,
-    /// Why peers wait, if the log does not say it yet.
+    /// The error for which peers wait, if it was not logged yet.
     pub(crate) unlogged: Option<io::Error>,
     /// Peers that were dropped, and the reasons.
     pub(crate) lost: Vec<(Peer, Error)>,
@@ -81,7 +82,8 @@ impl<T> Arrivals<T> {
         greet: impl Fn(Socket) -> Greeting<T>,
     ) -> Poll<io::Result<T>> {
         for _ in 0..TURN {
-            // First: this process itself may have been busy for as long as the oldest was silent.
+            // This comes first, since this process itself may have been busy for as long as the
+            // oldest peer was silent.
             let is_silent = self.silent.len() >= self.most && self.is_silent(cx);
             if let Some(greeted) = self.greeted(cx) {
                 return Poll::Ready(Ok(greeted));
@@ -106,14 +108,14 @@ impl<T> Arrivals<T> {
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }
-        // The other tasks of this thread run first, and the runtime polls for events.
+        // Lets the other tasks of this thread run, and the runtime poll for events.
         let _ = pin!(tokio::task::yield_now()).poll(cx);
         Poll::Pending
     }
 
-    /// Returns the next peer; `None` for one that is not let in, or has gone again. If there is no
-    /// socket to spare ([`is_full`]), fails if a silent peer has one, and otherwise waits and tries
-    /// again.
+    /// Returns the next peer, or `None` if that peer is not admitted or has gone again. If there
+    /// can be no more sockets ([`is_full`]), fails if a silent peer has one, and otherwise waits
+    /// and tries again.
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Socket>>> {
         let Some(listener) = &mut self.listener else {
             return Poll::Pending;
@@ -165,9 +167,9 @@ impl<T> Arrivals<T> {
         }
     }
 
-    /// Returns true if the oldest has been silent for `spare`, or if there is none. Otherwise
-    /// registers the task for that time. The runtime has polled for events since: it does so before
-    /// it completes a timer.
+    /// Returns true if the oldest peer has been silent for `spare`, or if there is no silent peer.
+    /// Otherwise registers the task for that time. If the timer has completed, the runtime has
+    /// polled for events before.
     fn is_silent(&mut self, cx: &mut Context<'_>) -> bool {
         let Some((since, ..)) = self.silent.front() else {
             return true;

@@ -1,4 +1,4 @@
-//! Settings, and how a service and a client come to be.
+//! The settings of services and clients, and the calls that make them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -58,8 +58,8 @@ impl ChannelBuilder {
         }
     }
 
-    /// Sets the most bytes of one message, in either direction, 1 to 4,080. Defaults to 4,080. A
-    /// connection uses the smaller value of its two sides.
+    /// Sets the maximum size of a message in bytes, in either direction: 1 to 4,080. Defaults to
+    /// 4,080. A connection uses the smaller value of its two sides.
     #[doc(alias = "doca_comm_channel_ep_set_max_msg_size")]
     #[doc(alias = "doca_comch_client_set_max_msg_size")]
     #[doc(alias = "doca_comch_server_set_max_msg_size")]
@@ -70,8 +70,8 @@ impl ChannelBuilder {
         }
     }
 
-    /// Sets how many messages of a connection wait beyond what its socket takes, 1 to 8,192.
-    /// Defaults to 10.
+    /// Sets how many messages of a connection can wait in addition to those that its socket has
+    /// taken: 1 to 8,192. Defaults to 10.
     #[doc(alias = "doca_comm_channel_ep_set_send_queue_size")]
     #[doc(alias = "doca_comch_client_task_send_set_conf")]
     #[doc(alias = "doca_comch_server_task_send_set_conf")]
@@ -95,7 +95,7 @@ impl ChannelBuilder {
     }
 
     /// Sets how many peers of a service may be connected at once, at least 1. Defaults to 512.
-    /// Others get `Full`.
+    /// Further clients fail with `Full`.
     #[doc(alias = "doca_comm_channel_get_service_max_num_connections")]
     #[doc(alias = "doca_comch_cap_get_max_clients")]
     pub fn max_peers(self, peers: usize) -> ChannelBuilder {
@@ -130,15 +130,15 @@ impl ChannelBuilder {
         Ok(())
     }
 
-    /// Offers a service on a representor. Only the representor's function reaches it. It needs a
-    /// Tokio runtime, and listens until it is dropped.
+    /// Offers a service on a representor. Only clients of the represented function can reach it.
+    /// The call needs a Tokio runtime. The service listens until it is dropped.
     ///
     /// # Errors
     ///
     /// `AlreadyExist` if a process of this user has a service of that name there; `NotFound` if the
     /// function has gone; `NotSupported` if the representor's device has no other side on this
-    /// machine; `InvalidValue` for a name that is empty, longer than 32 bytes or has a 0, and for
-    /// sizes that are out of their ranges; `NotPermitted` if this user has no number in the
+    /// machine; `InvalidValue` for a name that is empty, longer than 32 bytes or contains a 0, and
+    /// for sizes that are out of their ranges; `NotPermitted` if this user has no id in the
     /// process's user namespace; `BadState` without a runtime.
     ///
     /// # Panics
@@ -163,14 +163,14 @@ impl ChannelBuilder {
         Ok(Service::new(self, service, listener, at))
     }
 
-    /// Offers a service at a TCP address of this machine; with port 0 at a free one
-    /// ([`Service::local_addr`]). Any device can do so. A client that reaches the address reaches
-    /// the service.
+    /// Offers a service at a TCP address of this machine. With port 0 the system chooses a free
+    /// port ([`Service::local_addr`]). Any device can do so. Every client that can reach the
+    /// address can reach the service.
     ///
     /// # Errors
     ///
     /// `AlreadyExist` if a service listens there; `InvalidValue` and `BadState` as
-    /// [`listen`](ChannelBuilder::listen); what the system says of the address.
+    /// [`listen`](ChannelBuilder::listen); otherwise the system's error about the address.
     ///
     /// # Panics
     ///
@@ -191,17 +191,17 @@ impl ChannelBuilder {
         Ok(Service::new(self, service, listener, at))
     }
 
-    /// Connects a function of the host to the service of that name on its representor; waits until
-    /// the service accepts.
+    /// Connects from a function of the host to the service of that name on the function's
+    /// representor. Waits until the service accepts.
     ///
     /// # Errors
     ///
-    /// `ConnectionAborted` if no such service listens; `Full` if it has as many peers as it takes;
-    /// `TimedOut` if its line was full for 5 s, since it does not accept or too many connect;
-    /// `ConnectionReset` if it ends meanwhile; `NotPermitted` if another user has its name, or if
-    /// this user has no number in the process's user namespace; `NotSupported` on a port of the DPU
-    /// and on devices that have no other side on this machine; `UnsupportedVersion`; `InvalidValue`
-    /// and `BadState` as [`listen`](ChannelBuilder::listen).
+    /// `ConnectionAborted` if no such service listens; `Full` if the service has its maximum number
+    /// of peers; `TimedOut` if its backlog was full for 5 s, since it does not accept or too many
+    /// clients connect; `ConnectionReset` if it ends meanwhile; `NotPermitted` if another user has
+    /// taken its name, or if this user has no id in the process's user namespace; `NotSupported` on
+    /// a port of the DPU and on devices that have no other side on this machine;
+    /// `UnsupportedVersion`; `InvalidValue` and `BadState` as [`listen`](ChannelBuilder::listen).
     ///
     /// # Panics
     ///
@@ -209,8 +209,8 @@ impl ChannelBuilder {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is ready, there is no connection; the service may have accepted one, which
-    /// is then over.
+    /// If this is dropped before it is ready, no connection remains: one that the service has
+    /// accepted already ends.
     #[doc(alias = "doca_comm_channel_ep_connect")]
     #[doc(alias = "doca_comm_channel_ep_set_device")]
     pub async fn connect(self, device: &Device, service: &str) -> Result<Channel> {
@@ -227,11 +227,11 @@ impl ChannelBuilder {
         greeted.map_err(|error| error.with_call(CONNECT))
     }
 
-    /// Connects to the service of that name at a TCP address; waits until the service accepts.
+    /// Connects to the service of that name at a TCP address. Waits until the service accepts.
     ///
     /// # Errors
     ///
-    /// As [`connect`](ChannelBuilder::connect), and what the system says of the address.
+    /// As [`connect`](ChannelBuilder::connect); otherwise the system's error about the address.
     ///
     /// # Panics
     ///
@@ -279,8 +279,8 @@ impl ChannelBuilder {
         Ok(Channel(Arc::new(connection)))
     }
 
-    /// Returns a connection between a side with these settings and a peer that takes messages of so
-    /// many bytes.
+    /// Returns a connection between a side with these settings and a peer that takes messages of at
+    /// most `theirs` bytes.
     pub(super) fn connection(
         &self,
         socket: Socket,

@@ -1,4 +1,4 @@
-//! A connection as its user has it.
+//! The handle of a connection.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,16 +15,17 @@ use crate::error::Result;
 /// A connection for control messages: of a client to its service, or of a service to one of its
 /// clients.
 ///
-/// Messages of up to 4,080 bytes, in order, each whole. Clients and services are made by
-/// [`Channel::builder`]. Clones are the same connection; with the last one it ends, after what was
-/// sent before has been written, however long the peer takes to read it.
+/// It carries messages of up to 4,080 bytes, whole and in order. [`Channel::builder`] makes clients
+/// and services. Clones are handles on the same connection. When the last handle is dropped, the
+/// connection ends after all messages sent before have been written, however long the peer takes to
+/// read them.
 ///
 /// # The runtime of a connection
 ///
 /// A connection belongs to the Tokio runtime on which it was made. A task of that runtime writes
 /// the messages that the socket does not take at once. If the runtime ends first, those messages
-/// are lost, and the connection ends. A program that sends and then returns from `main` awaits
-/// [`flush`](Channel::flush) or [`disconnect`](Channel::disconnect) before.
+/// are lost, and the connection ends. A program that sends and then returns from `main` should
+/// await [`flush`](Channel::flush) or [`disconnect`](Channel::disconnect) first.
 ///
 /// ```
 /// use tokio_doca::soft::{Soft, View};
@@ -94,15 +95,15 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for one that is longer than [`max_message_size`](Channel::max_message_size);
-    /// `ConnectionReset` if the peer has gone, `NotConnected` after
-    /// [`disconnect`](Channel::disconnect), `Shutdown` if the runtime has gone on which the
-    /// connection was made.
+    /// `InvalidValue` for a message that is longer than
+    /// [`max_message_size`](Channel::max_message_size); `ConnectionReset` if the peer has gone,
+    /// `NotConnected` after [`disconnect`](Channel::disconnect), `Shutdown` if the runtime on which
+    /// the connection was made has ended.
     ///
     /// # Cancel safety
     ///
-    /// A message is sent as a whole or not at all: if this is dropped before it is ready, it was
-    /// not sent.
+    /// A message is sent as a whole or not at all: if this is dropped before it is ready, the
+    /// message was not sent.
     #[doc(alias = "doca_comm_channel_ep_sendto")]
     #[doc(alias = "doca_comch_client_task_send_alloc_init")]
     #[doc(alias = "doca_comch_server_task_send_alloc_init")]
@@ -110,11 +111,11 @@ impl Channel {
         self.0.send(message).await
     }
 
-    /// Sends a message if the send queue has room for it now.
+    /// Sends a message if the send queue can take it now.
     ///
     /// # Errors
     ///
-    /// `Again` if it has none; else as [`send`](Channel::send).
+    /// `Again` if the send queue is full; otherwise as [`send`](Channel::send).
     pub fn try_send(&self, message: &[u8]) -> Result<()> {
         let sent = self.0.try_send(message);
         sent.map_err(|error| error.with_call("Channel::try_send"))
@@ -136,17 +137,17 @@ impl Channel {
         self.0.flush().await
     }
 
-    /// Returns the next message. Several receives that wait at once get them in the order in which
-    /// they began to wait. One that is not polled is passed.
+    /// Returns the next message. Several receives that wait at once get messages in the order in
+    /// which they began to wait. A receive that is not polled is passed over.
     ///
     /// # Errors
     ///
-    /// `ConnectionReset` if the peer has gone, after all that it had sent was received, or broke
-    /// the protocol; `NotConnected` and `Shutdown` as [`send`](Channel::send).
+    /// `ConnectionReset` if the peer broke the protocol, or has gone and all its messages were
+    /// received; `NotConnected` and `Shutdown` as [`send`](Channel::send).
     ///
     /// # Cancel safety
     ///
-    /// No message is lost: what has come in part stays for the next receive.
+    /// No message is lost: a message that has come in part stays for the next receive.
     #[doc(alias = "doca_comm_channel_ep_recvfrom")]
     #[doc(alias = "doca_comch_client_event_msg_recv_register")]
     #[doc(alias = "doca_comch_server_event_msg_recv_register")]
@@ -154,11 +155,12 @@ impl Channel {
         self.0.recv().await
     }
 
-    /// The next message, if it is here.
+    /// Returns the next message, if it has come.
     ///
     /// # Errors
     ///
-    /// `Again` if it is not, or another receive waits for it; else as [`recv`](Channel::recv).
+    /// `Again` if no message has come, or another receive waits for it; otherwise as
+    /// [`recv`](Channel::recv).
     pub fn try_recv(&self) -> Result<Bytes> {
         let received = self.0.try_recv();
         received.map_err(|error| error.with_call("Channel::try_recv"))
@@ -177,8 +179,8 @@ impl Channel {
         self.0.disconnect().await;
     }
 
-    /// Ends the connection now, for all its handles: what was sent and is not written yet is lost,
-    /// whole messages or the rest of one. If the connection has ended already, does nothing.
+    /// Ends the connection now, for all its handles. Messages that are not written yet, or the
+    /// unwritten part of a message, are lost. If the connection has ended already, does nothing.
     pub fn abort(&self) {
         self.0.abort();
     }
@@ -227,7 +229,7 @@ impl Channel {
         self.0.user_data.load(Relaxed)
     }
 
-    /// Sets the application's number.
+    /// Sets the application's number for this peer.
     #[doc(alias = "doca_comm_channel_peer_addr_set_user_data")]
     #[doc(alias = "doca_comch_connection_set_user_data")]
     pub fn set_user_data(&self, value: u64) {

@@ -1,7 +1,8 @@
 //! One connection: both queues, and how it ends.
 //!
-//! The outbox is the send queue: frames that the socket has not taken. A sender that finds a place
-//! there writes to the socket itself if no frame waits. A flushing task writes the rest.
+//! The outbox is the send queue: frames that the socket has not taken. A sender appends its frame
+//! if the queue is not full, and writes to the socket itself if no other frame waits. A flushing
+//! task writes the remaining bytes.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -25,7 +26,7 @@ pub(super) const SEND: &str = "Channel::send";
 pub(super) const RECV: &str = "Channel::recv";
 const FLUSH: &str = "Channel::flush";
 
-/// A connection that has been greeted.
+/// A connection whose two sides have exchanged greetings.
 pub(super) struct Connection {
     socket: Socket,
     peer: Peer,
@@ -36,11 +37,11 @@ pub(super) struct Connection {
     written: Notify,
     inbox: Polled<Inbox>,
     ended: OnceLock<Ended>,
-    /// Where the socket is registered.
+    /// The runtime with which the socket is registered.
     runtime: Handle,
     counts: Counts,
     pub(super) user_data: AtomicU64,
-    /// Stays open.
+    /// The device of the connection, which stays open.
     pub(super) device: Device,
 }
 
@@ -62,14 +63,14 @@ pub struct ChannelStats {
     #[doc(alias = "doca_comch_connection_get_counter")]
     #[doc(alias = "DOCA_COMCH_COUNTER_SENT_MESSAGES")]
     pub sent_messages: u64,
-    /// The number of their bytes.
+    /// The number of bytes in the messages that `send` has accepted.
     #[doc(alias = "doca_comm_channel_peer_addr_get_send_bytes")]
     #[doc(alias = "DOCA_COMCH_COUNTER_SENT_BYTES")]
     pub sent_bytes: u64,
     /// The number of messages that `recv` has returned.
     #[doc(alias = "DOCA_COMCH_COUNTER_RECV_MESSAGES")]
     pub received_messages: u64,
-    /// The number of their bytes.
+    /// The number of bytes in the messages that `recv` has returned.
     #[doc(alias = "doca_comm_channel_peer_addr_get_recv_bytes")]
     #[doc(alias = "DOCA_COMCH_COUNTER_RECV_BYTES")]
     pub received_bytes: u64,
@@ -78,7 +79,7 @@ pub struct ChannelStats {
     pub sends_in_flight: usize,
 }
 
-/// Where a connection is made: of a device, on a runtime.
+/// The device and the runtime of a new connection.
 #[derive(Clone)]
 pub(super) struct At {
     pub(super) device: Device,
@@ -93,7 +94,7 @@ struct Counts {
     received_bytes: AtomicU64,
 }
 
-/// What a queue gave or took; an error is why it does not any more.
+/// The result of an operation on a queue, or the reason why the connection has ended.
 type OrEnded<T> = std::result::Result<T, Ended>;
 
 impl Connection {
@@ -129,15 +130,15 @@ impl Connection {
         self.max_message
     }
 
-    /// Ends sending, and notifies the tasks that wait. What has come can still be received, unless
-    /// this side ended it.
+    /// Ends sending, and notifies the tasks that wait. Messages that have come can still be
+    /// received, unless this side ended the connection.
     fn end(&self, why: Ended) {
         if self.ended.set(why).is_ok() {
             self.hang_up(why);
         }
     }
 
-    /// Says everywhere that it has ended. The caller has no locks.
+    /// Shuts the socket down, and notifies all tasks that wait. The caller holds no locks.
     fn hang_up(&self, why: Ended) {
         self.socket.hang_up();
         self.outbox.notify();
@@ -146,14 +147,14 @@ impl Connection {
         self.log("closed", Some(why));
     }
 
-    /// Writes to the log what became of it. The caller has no locks.
+    /// Logs what happened to the connection, and why it ended. The caller holds no locks.
     pub(super) fn log(&self, what: &str, why: Option<Ended>) {
         let (device, peer) = (self.device.info().name(), &self.peer);
         let cause = why.map(|why| why.error(SEND).message().to_owned());
         log(|| tracing::debug!(target: "tokio_doca::channel", device, ?peer, cause, "{what}"));
     }
 
-    /// Why it has completed; it is.
+    /// Returns the error for calls on a connection that has ended, as this one has.
     fn over(&self, op: &'static str) -> Error {
         self.ended.get().unwrap_or(&Ended::There).error(op)
     }
@@ -187,11 +188,12 @@ impl Connection {
         done
     }
 
-    /// Writes the message if the send queue has a place, or leaves it to the flushing task, which
-    /// is started if there is none.
+    /// Sends the message if the send queue is not full: writes it, or leaves it to the flushing
+    /// task, which is started if none runs.
     fn poll_put(self: &Arc<Connection>, message: &[u8]) -> Poll<Result<()>> {
         let put = self.outbox.poll(|outbox, _| self.put(outbox, message));
-        // Whom an end wakes is user code, and a runtime that has gone drops the task here.
+        // Outside of the lock: `end` wakes tasks, which runs user code, and a runtime that has
+        // ended drops the task here.
         Poll::Ready(match ready!(put) {
             Ok(false) => Ok(()),
             Ok(true) => {
@@ -209,12 +211,13 @@ impl Connection {
         })
     }
 
-    /// [`poll_put`](Self::poll_put), under the lock of the outbox. Returns whether a flushing task
-    /// is to be started.
+    /// The part of [`poll_put`](Self::poll_put) under the lock of the outbox. Returns true if a
+    /// flushing task must be started.
     ///
     /// # Errors
     ///
-    /// Why nothing can be sent: the connection is to end so, unless it has.
+    /// The reason why nothing can be sent. The caller ends the connection for it, unless it has
+    /// ended.
     fn put(&self, outbox: &mut Outbox, message: &[u8]) -> Poll<OrEnded<bool>> {
         if let Some(&why) = self.ended.get() {
             return Poll::Ready(Err(why));
@@ -223,7 +226,7 @@ impl Connection {
             return Poll::Pending;
         }
         let idle = outbox.len() == 0;
-        // The length was checked.
+        // The caller has checked the length.
         outbox.push(message);
         if idle {
             match self.socket.try_write(outbox.bytes()) {
@@ -272,11 +275,12 @@ impl Connection {
         }
     }
 
-    /// Returns the next message, of what was read or can be.
+    /// Returns the next message, from bytes that were read before or can be read now.
     ///
     /// # Errors
     ///
-    /// Why there will be none: the connection is to end so, unless it has.
+    /// The reason why no message will come. The caller ends the connection for it, unless it has
+    /// ended.
     fn take(&self, inbox: &mut Inbox) -> OrEnded<Option<Bytes>> {
         loop {
             if let Some(Ended::Here) = self.ended.get() {
@@ -302,12 +306,13 @@ impl Connection {
         }
     }
 
-    /// Waits for the messages of now alone, and not in line with sends, which continue.
+    /// Waits until the messages that were sent so far are written. It does not wait in line with
+    /// sends, which continue.
     pub(super) async fn flush(&self) -> Result<()> {
         let all = self.outbox.poll(|outbox, _| outbox.pushed());
         loop {
             let mut written = pin!(self.written.notified());
-            // Before the outbox is polled, so that what is written afterwards is noticed.
+            // This comes before the outbox is polled, so that a later write is noticed.
             written.as_mut().enable();
             if self.outbox.poll(|outbox, _| outbox.written()) >= all {
                 return Ok(());
@@ -319,10 +324,10 @@ impl Connection {
         }
     }
 
-    /// Ends it once the socket has taken everything that was sent before.
+    /// Ends the connection once the socket has taken everything that was sent before.
     pub(super) async fn disconnect(&self) {
         let drained = self.outbox.wait(|| {
-            // Under the lock of the outbox, so that nothing is sent meanwhile.
+            // This is under the lock of the outbox, so that nothing is sent meanwhile.
             self.outbox.poll(|outbox, _| match self.ended.get() {
                 Some(_) => Poll::Ready(false),
                 None if outbox.len() == 0 => Poll::Ready(self.ended.set(Ended::Here).is_ok()),
@@ -334,7 +339,7 @@ impl Connection {
         }
     }
 
-    /// Ends it now: what waits to be written is not.
+    /// Ends the connection now. Messages that wait to be written are lost.
     pub(super) fn abort(&self) {
         self.end(Ended::Here);
     }
@@ -362,11 +367,12 @@ impl Drop for Connection {
     }
 }
 
-/// The task that writes what waits. If it is dropped before it is done, its runtime has ended.
+/// The task that writes the waiting frames. If it is dropped before it is done, its runtime has
+/// ended.
 struct Flushing {
     connection: Arc<Connection>,
-    /// This task has handed its duty back. The outbox cannot tell: the next task may have taken the
-    /// duty over already.
+    /// True once this task has ended its duty. `Outbox::flushing` is no substitute: the next task
+    /// may have set it again already.
     done: bool,
 }
 
@@ -380,7 +386,8 @@ impl Flushing {
         }
     }
 
-    /// Writes what waits, as far as the socket takes it. The task is done once nothing waits.
+    /// Writes the waiting frames, as far as the socket takes them. The task is done once no frame
+    /// waits.
     fn write_on(&mut self) {
         let Flushing { connection, done } = self;
         let mut wrote = 0;

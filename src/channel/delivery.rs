@@ -1,5 +1,5 @@
-//! What a stream that continues over a socket asks of it: whether its peer's host has everything,
-//! and whether that is there yet.
+//! Socket calls for streams that continue without RDMA. They find out whether the peer's host has
+//! received all bytes, and whether that host is still there.
 
 use std::io;
 
@@ -9,8 +9,8 @@ use super::socket::{Socket, Stream};
 use crate::process;
 
 impl Socket {
-    /// Returns how many bytes of what was written the peer's host has not. What a Unix socket has
-    /// taken it has.
+    /// Returns how many of the written bytes the peer's host has not acknowledged. This is 0 for a
+    /// Unix socket, whose peer is on this host.
     pub(crate) fn unacknowledged(&self) -> usize {
         match &self.stream {
             Stream::Unix(_) => 0,
@@ -18,14 +18,15 @@ impl Socket {
         }
     }
 
-    /// Acknowledges what has come at once, and not with the next answer (tcp(7): TCP_QUICKACK).
+    /// Acknowledges received bytes at once, instead of with the next bytes that are sent (tcp(7):
+    /// TCP_QUICKACK).
     pub(crate) fn acknowledge(&self) {
         if let Stream::Tcp(stream) = &self.stream {
             let _ = stream.set_quickack(true);
         }
     }
 
-    /// What has gone wrong, and no read or write has said.
+    /// Takes a pending error of the socket, which no read or write has returned, and fails with it.
     pub(crate) fn take_error(&self) -> io::Result<()> {
         let error = match &self.stream {
             Stream::Unix(stream) => stream.take_error(),
@@ -34,9 +35,9 @@ impl Socket {
         error?.map_or(Ok(()), Err)
     }
 
-    /// Has an idle connection end within a minute if the peer's machine has gone: after 30 s
-    /// without a packet there are six probes, every 5 s. TCP_USER_TIMEOUT would end it while the
-    /// peer does not read as well.
+    /// Makes an idle connection end within a minute if the peer's machine has gone: after 30 s
+    /// without a packet there are six probes, one every 5 s. TCP_USER_TIMEOUT would also end
+    /// connections whose peer does not read.
     pub(crate) fn keep_alive(&self) {
         let Stream::Tcp(stream) = &self.stream else {
             return;

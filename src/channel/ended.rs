@@ -1,13 +1,13 @@
-//! Why a connection has ended, and what the calls of its socket mean for it.
+//! The reasons why a connection ends, and the reason for each error of its socket.
 
 use std::io;
 
 use crate::error::{Error, ErrorKind};
 
-/// Why a connection has ended.
+/// The reason why a connection has ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ended {
-    /// `disconnect`.
+    /// This side called `disconnect` or `abort`.
     Here,
     /// The peer disconnected, or its process ended.
     There,
@@ -54,11 +54,11 @@ pub(super) fn would_block(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }
 
-/// Returns what the error of a call on the socket means.
+/// Returns the reason that an error of a call on the socket means.
 pub(super) fn failed(error: &io::Error) -> Ended {
     match error.kind() {
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Ended::There,
-        // What Tokio says of a socket whose driver has gone.
+        // Tokio's error for a socket whose I/O driver has gone.
         io::ErrorKind::Other => Ended::Runtime,
         kind => Ended::Failed(kind),
     }

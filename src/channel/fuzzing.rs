@@ -1,4 +1,4 @@
-//! What a peer of a Channel may send, as a fuzzer makes it up. Built with `cfg(fuzzing)` only;
+//! A fuzz target for the data that a peer of a Channel sends. Built with `cfg(fuzzing)` only;
 //! .ci/fuzz runs it.
 
 use bytes::{BufMut, Bytes};
@@ -6,12 +6,12 @@ use bytes::{BufMut, Bytes};
 use super::greeting::{Answer, Hello};
 use super::inbox::{HEAD, Inbox};
 
-/// A stream of frames. The input: the longest message, how many are read ahead, how many bytes come
-/// at once, the stream.
+/// A stream of frames. The input is the maximum message size, the number of messages that are read
+/// ahead, the number of bytes that come at once, and the stream.
 pub struct Messages;
 
 impl Messages {
-    /// Takes what came as a stream, and as a greeting of either side.
+    /// Parses the input as a stream, and as a greeting of either side.
     pub fn take(input: &[u8]) {
         let Some((&[max, ahead, step], stream)) = input.split_first_chunk() else {
             return;
@@ -27,7 +27,7 @@ impl Messages {
         assert_eq!(received(stream, max, ahead, step.into()), sent(stream, max));
     }
 
-    /// Inputs to begin with.
+    /// Returns inputs with which the fuzzer begins.
     pub fn seeds() -> Vec<Vec<u8>> {
         let hello = Hello {
             max_message: 4080,
@@ -46,7 +46,8 @@ impl Messages {
     }
 }
 
-/// Returns what an Inbox makes of it, and whether it ends with a message that is too long.
+/// Returns the messages that an `Inbox` finds in `stream`, and whether the stream ends with a
+/// message that is too long.
 fn received(mut stream: &[u8], max: usize, ahead: usize, step: usize) -> (Vec<Bytes>, bool) {
     let mut inbox = Inbox::new(max, ahead);
     let mut messages = Vec::new();
@@ -71,7 +72,7 @@ fn received(mut stream: &[u8], max: usize, ahead: usize, step: usize) -> (Vec<By
     }
 }
 
-/// Returns what was sent, read plainly.
+/// Returns what `received` should return, by a simpler parser.
 fn sent(mut stream: &[u8], max: usize) -> (Vec<Bytes>, bool) {
     let mut messages = Vec::new();
     while let Some((head, rest)) = stream.split_first_chunk::<HEAD>() {

@@ -11,13 +11,13 @@ use crate::error::ErrorKind;
 
 const MAGIC: &[u8; 4] = b"TDCH";
 const VERSION: u8 = 1;
-/// The longest name of a service. A socket's name has room for it (unix(7)) beside the user's
-/// number and the longest domain.
+/// The maximum length of a service's name, in bytes. A socket's name (unix(7)) can hold it beside
+/// the user's id and the longest domain.
 pub(super) const NAME_MAX: usize = 32;
 /// The maximum length of a greeting, in bytes.
 pub(super) const LEN_MAX: usize = MAGIC.len() + 3 + NAME_MAX;
 
-/// What a client says.
+/// The greeting of a client.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Hello<'a> {
     pub(super) max_message: u16,
@@ -33,7 +33,8 @@ impl<'a> Hello<'a> {
         bytes
     }
 
-    /// Reads a greeting. `Err` has the answer if it is none.
+    /// Parses a client's greeting. If the bytes are no greeting, fails with the answer for the
+    /// client.
     pub(super) fn parse(bytes: &'a [u8]) -> Result<Hello<'a>, Answer> {
         let rest = bytes.strip_prefix(MAGIC).ok_or(Answer::Nonsense)?;
         let (&version, rest) = rest.split_first().ok_or(Answer::Nonsense)?;
@@ -53,12 +54,12 @@ impl<'a> Hello<'a> {
     }
 }
 
-/// Returns true if a service can be called so.
+/// Returns true if `service` is a valid name of a service.
 pub(super) fn is_name(service: &str) -> bool {
     (1..=NAME_MAX).contains(&service.len()) && !service.contains('\0')
 }
 
-/// What a service says to a client.
+/// The answer of a service to a client's greeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Welcome,
@@ -84,7 +85,8 @@ impl Answer {
         bytes
     }
 
-    /// Returns the answer, and the service's longest message; `None` if it is none.
+    /// Parses a service's answer. Returns it with the service's maximum message size, or `None` if
+    /// the bytes are no answer.
     pub(super) fn parse(bytes: &[u8]) -> Option<(Answer, u16)> {
         let rest = bytes.strip_prefix(MAGIC)?;
         let &[_version, answer, high, low] = rest else {

@@ -1,4 +1,5 @@
-//! What was read and not taken yet: bytes that a peer sent, and the messages in them.
+//! The receive queue: bytes that were read from a peer, and the messages in them that were not
+//! taken yet.
 
 use std::io;
 
@@ -6,7 +7,7 @@ use bytes::buf::Limit;
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio_util::codec::{Decoder, LengthDelimitedCodec};
 
-/// Bytes of a frame before its message.
+/// The number of bytes of a frame before its message.
 pub(super) const HEAD: usize = 4;
 
 /// Returns the codec of both directions: a length of four bytes, big-endian, and the message.
@@ -17,17 +18,18 @@ pub(super) fn codec(max_message: usize) -> LengthDelimitedCodec {
         .new_codec()
 }
 
-/// What a peer sent, up to a bound.
+/// A buffer of bounded size for the bytes that a peer sent.
 pub(crate) struct Inbox {
     bytes: BytesMut,
     codec: LengthDelimitedCodec,
-    /// The head of the next message was taken, and not all of the rest has come.
+    /// True if the head of the next message was decoded, but not all of its bytes have come.
     within: bool,
     bound: usize,
 }
 
 impl Inbox {
-    /// Of messages of at most so many bytes, read ahead by so many messages.
+    /// Returns an inbox for messages of at most `max_message` bytes, which reads `ahead` messages
+    /// ahead.
     pub(crate) fn new(max_message: usize, ahead: usize) -> Inbox {
         Inbox {
             bytes: BytesMut::new(),
@@ -37,17 +39,17 @@ impl Inbox {
         }
     }
 
-    /// What was agreed on for the messages from now on.
+    /// Sets the limits that both sides have agreed on, for the messages from now on.
     pub(crate) fn agree(&mut self, max_message: usize, ahead: usize) {
         self.codec.set_max_frame_length(max_message);
         self.bound = (HEAD + max_message) * ahead;
     }
 
-    /// The oldest message, if all of it is here.
+    /// Returns the oldest message, if all of it has come.
     ///
     /// # Errors
     ///
-    /// The peer sends a longer one than it may.
+    /// If the peer sends a message that is longer than allowed.
     pub(crate) fn next(&mut self) -> io::Result<Option<Bytes>> {
         let before = self.bytes.len();
         let frame = self.codec.decode(&mut self.bytes)?;
@@ -55,12 +57,11 @@ impl Inbox {
             Some(_) => false,
             None => self.within || self.bytes.len() < before,
         };
-        // By copy, so that a message keeps no more memory than it is long, and the room is used
-        // again.
+        // A copy, so that a message keeps no more memory than its length, and the buffer is reused.
         Ok(frame.map(|frame| Bytes::copy_from_slice(&frame)))
     }
 
-    /// Room for more: at least a byte where `next` has none.
+    /// Returns the free part of the buffer, for further bytes: at least one byte.
     pub(crate) fn room(&mut self) -> Limit<&mut BytesMut> {
         let room = self.bound.saturating_sub(self.bytes.len()).max(1);
         self.bytes.reserve(room);
@@ -72,7 +73,7 @@ impl Inbox {
         self.within || !self.bytes.is_empty()
     }
 
-    /// Returns how much memory it has taken.
+    /// Returns how many bytes of memory the buffer has.
     #[cfg(any(test, fuzzing))]
     pub(super) fn capacity(&self) -> usize {
         self.bytes.capacity()

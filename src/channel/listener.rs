@@ -1,4 +1,4 @@
-//! Where a service listens, of either family.
+//! Listening sockets of services: Unix or TCP.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,11 +13,11 @@ use super::socket::{ClosedElsewhere, Socket};
 use crate::error::{Error, ErrorKind, Result};
 use crate::process;
 
-/// Where a service listens.
+/// The listening socket of a service.
 pub(crate) enum Listener {
-    /// For clients of this user.
+    /// A Unix socket with an abstract name, for clients of this user.
     Unix(ClosedElsewhere<UnixListener>),
-    /// For clients of any user.
+    /// A Unix socket in the file system, for clients of any user.
     Path(ClosedElsewhere<UnixListener>),
     /// The second field is the address of the sockets that it accepts, unless it listens at all
     /// addresses.
@@ -25,21 +25,21 @@ pub(crate) enum Listener {
 }
 
 impl Listener {
-    /// Listens at the name, which no other service has.
+    /// Listens at an abstract name, which no other service may have.
     pub(super) fn unix(op: &'static str, name: &str) -> Result<Listener> {
         let address = UnixAddr::new_abstract(name.as_bytes());
         let listener = listen(address).map_err(|error| taken(op, name, error));
         listener.map(Listener::Unix)
     }
 
-    /// Listens at a path in the file system, where there is nothing yet.
+    /// Listens at a path in the file system, which must not exist yet.
     pub(crate) fn path(op: &'static str, path: &Path) -> Result<Listener> {
         let listener = listen(UnixAddr::new(path));
         let listener = listener.map_err(|error| taken(op, path.display(), error));
         listener.map(Listener::Path)
     }
 
-    /// Listens at the address.
+    /// Listens at a TCP address.
     pub(crate) async fn tcp(op: &'static str, addr: SocketAddr) -> Result<Listener> {
         let listener = TcpListener::bind(addr).await;
         listener
@@ -47,21 +47,21 @@ impl Listener {
             .map_err(|error| taken(op, addr, error))
     }
 
-    /// Takes a socket that listens already.
+    /// Returns a listener with a socket that listens already.
     pub(crate) fn from_std(socket: std::net::TcpListener) -> io::Result<Listener> {
         socket.set_nonblocking(true)?;
         TcpListener::from_std(socket).map(Listener::of_tcp)
     }
 
     fn of_tcp(listener: TcpListener) -> Listener {
-        // What it accepts inherits this.
+        // Accepted connections inherit this option.
         let _ = setsockopt(&listener, TcpNoDelay, &true);
         let local = listener.local_addr().ok();
         let local = local.filter(|it| !it.ip().to_canonical().is_unspecified());
         Listener::Tcp(listener, local)
     }
 
-    /// Returns the next connection; `None` for one that is not admitted, or has gone again.
+    /// Returns the next connection, or `None` if that one is not admitted or has gone again.
     pub(crate) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Socket>>> {
         let accepted = match self {
             Listener::Unix(listener) | Listener::Path(listener) => {
@@ -81,7 +81,7 @@ impl Listener {
         })
     }
 
-    /// Returns the TCP address.
+    /// Returns the address, if this is a TCP socket.
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         match self {
             Listener::Unix(..) | Listener::Path(..) => None,
@@ -90,8 +90,9 @@ impl Listener {
     }
 }
 
-/// Returns true if an error of accept(2) is of the connection that it would have returned, and not
-/// of the listening socket: "treat them like EAGAIN" (its manual page); EPERM is of a firewall.
+/// Returns true if an error of accept(2) concerns the connection to be accepted, and not the
+/// listening socket. The manual page says to treat such errors like EAGAIN; EPERM comes from a
+/// firewall.
 fn is_of_the_peer(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -137,7 +138,7 @@ mod tests {
     use super::super::socket::Stream;
     use super::*;
 
-    /// The listener says so once, and the kernel to each connection.
+    /// The listener sets the option once, and the kernel sets it for each connection.
     #[tokio::test]
     async fn what_is_accepted_sends_small_messages_at_once_and_knows_its_address() {
         for ip in [Ipv4Addr::LOCALHOST, Ipv4Addr::UNSPECIFIED] {

@@ -9,28 +9,27 @@
 //!
 //! On devices with representors the two sides meet at an abstract Unix socket whose name is made of
 //! the function's vuid, the user and the service: a client with another function finds no service.
-//! Both sides ask the kernel for the other's user, and turn strangers away. Devices without
-//! representors meet by TCP ([`ChannelBuilder::listen_tcp`]), where an address is all that protects
-//! a service.
+//! Each side asks the kernel for the user of the other side, and refuses strangers. Devices without
+//! representors connect by TCP ([`ChannelBuilder::listen_tcp`]), where only the choice of the
+//! address protects a service.
 //!
-//! A message is a frame: its length in four bytes, big-endian, and so many bytes. `send` writes it
-//! to the socket, and what the socket does not take waits in a queue of fixed size, which a task
-//! writes on; that task is there only while something waits. `recv` reads as far ahead as the
-//! receive queue is long. So a peer that does not read holds up its own connection, and one that
-//! floods fills its own socket: neither grows the memory of this process.
+//! A message is sent as a frame: its length in four bytes, big-endian, and then its bytes. `send`
+//! writes the frame to the socket. Bytes that the socket does not take wait in a queue of fixed
+//! size, which a task writes out; that task exists only while bytes wait. `recv` reads as far ahead
+//! as the receive queue is long. So a peer that does not read delays only its own connection, and a
+//! peer that floods fills only its own socket: neither makes this process use more memory.
 //!
 //! # What a peer may do
 //!
-//! Everything that it sends is hostile. A frame longer than was agreed, or a greeting that is none,
-//! ends its connection. At most 64 clients may be connected and silent; the next one takes the slot
-//! of the oldest, but not within its first 10 ms: a flood waits in the kernel's backlog. A client
-//! that is stopped or does not read keeps only its own connection from continuing, and nothing
-//! else.
+//! All bytes from a peer are treated as hostile. A frame longer than was agreed, or an invalid
+//! greeting, ends the peer's connection. At most 64 clients may be connected without having sent a
+//! greeting. The next client takes the slot of the oldest, but not within the oldest one's first 10
+//! ms: a flood waits in the kernel's backlog. A client that is stopped or does not read delays only
+//! its own connection.
 
-// The files:
-// The builder, the service and the channel are what a user holds, and import each other. They
-// stand on `connection`, which has both queues (`inbox`, `outbox`) and the `socket`; `greeting`
-// says how two sides agree.
+// The files: The builder, the service and the channel are the types that users have, and import
+// each other. They use `connection`, which has both queues (`inbox`, `outbox`) and the `socket`. In
+// `greeting` the two sides agree on the limits.
 
 mod arrivals;
 mod builder;
@@ -55,7 +54,7 @@ pub use connection::ChannelStats;
 pub use peer::Peer;
 pub use service::Service;
 
-// The exchange of streams goes by the same sockets and frames.
+// The exchange of streams uses the same sockets and frames.
 pub(crate) use arrivals::Arrivals;
 pub(crate) use inbox::Inbox;
 pub(crate) use listener::Listener;

@@ -1,4 +1,4 @@
-//! What was sent and the socket has not taken: frames, in order.
+//! The send queue: frames that were sent but not yet taken by the socket, in order.
 
 use std::collections::VecDeque;
 
@@ -7,15 +7,15 @@ use tokio_util::codec::{Encoder, LengthDelimitedCodec};
 
 use super::inbox;
 
-/// Frames that wait, or one that is about to be written.
+/// Frames that wait, or a frame that is about to be written.
 pub(super) struct Outbox {
     bytes: BytesMut,
     codec: LengthDelimitedCodec,
-    /// What is left of each frame.
+    /// The number of unwritten bytes of each frame.
     frames: VecDeque<usize>,
-    /// The number of frames so far.
+    /// The number of frames that were appended so far.
     pushed: u64,
-    /// A task writes them.
+    /// True while a task writes the frames.
     pub(super) flushing: bool,
 }
 
@@ -46,10 +46,10 @@ impl Outbox {
         &self.bytes
     }
 
-    /// So many were written: how many frames that ended.
+    /// Removes `written` bytes from the front, and returns how many frames are complete with them.
     pub(super) fn wrote(&mut self, written: usize) -> usize {
         if written == self.bytes.len() {
-            // Its memory is used again.
+            // The memory stays, and is used again.
             self.bytes.clear();
         } else {
             self.bytes.advance(written);
@@ -67,12 +67,12 @@ impl Outbox {
         ended
     }
 
-    /// Returns how many frames there were so far.
+    /// Returns how many frames were appended so far.
     pub(super) fn pushed(&self) -> u64 {
         self.pushed
     }
 
-    /// Returns how many of them were written.
+    /// Returns how many frames were written so far.
     pub(super) fn written(&self) -> u64 {
         self.pushed - self.frames.len() as u64
     }

@@ -36,8 +36,8 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Of the process with this number, as the kernel says it: 0 stands for one that is not seen
-    /// from here (pid_namespaces(7)).
+    /// Returns the peer with this process id, as the kernel reports it: 0 means a process that is
+    /// not visible from here (pid_namespaces(7)).
     pub(super) fn of_process(process: Option<i32>) -> Peer {
         Peer {
             process: process.filter(|&process| process > 0),
@@ -46,7 +46,7 @@ impl Peer {
         }
     }
 
-    /// Returns this peer with the user of its process, if the kernel says it.
+    /// Returns this peer with the user of its process, if the kernel reports it.
     pub(super) fn with_user(self, user: Option<u32>) -> Peer {
         Peer { user, ..self }
     }

@@ -1,4 +1,4 @@
-//! A service: the clients that come, those that are greeted, and those that are connected.
+//! A service: it accepts and greets clients, and knows those that are connected.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::sync::{Polled, lock, log};
 
 const ACCEPT: &str = "Service::accept";
-/// The maximum number of clients that have connected and not greeted.
+/// The maximum number of clients that have connected but not sent a greeting.
 const SILENT: usize = 64;
 /// How long a client may be silent while others wait for its slot. Most clients are on this host.
 const SILENCE: Duration = Duration::from_millis(10);
@@ -30,9 +30,9 @@ const SILENCE: Duration = Duration::from_millis(10);
 /// [`Channel`].
 ///
 /// Clients are greeted while a task awaits [`accept`](Service::accept), and wait until then.
-/// Several tasks may await it: one that is polled gets the next client. Once the service is
-/// dropped, another one, which may be of another process, can take its name; the Channels that it
-/// has accepted continue. `kill -9` frees the name as well.
+/// Several tasks may await `accept`: one that is polled gets the next client. Once the service is
+/// dropped, another service, even of another process, can take its name; accepted Channels
+/// continue. `kill -9` frees the name as well.
 ///
 /// ```
 /// use tokio_doca::channel::{Channel, Service};
@@ -71,7 +71,7 @@ pub struct Service {
     host: Host,
 }
 
-/// How clients are greeted.
+/// The values that are needed to greet a client.
 #[derive(Clone)]
 struct Host {
     config: ChannelBuilder,
@@ -80,14 +80,14 @@ struct Host {
     at: At,
 }
 
-/// Who is connected.
+/// The connected clients.
 struct Peers {
     max: usize,
     connections: Mutex<Vec<Weak<Connection>>>,
 }
 
 impl Peers {
-    /// Without those that are gone.
+    /// Locks the list of connections, without those that are gone.
     fn lock(&self) -> MutexGuard<'_, Vec<Weak<Connection>>> {
         let mut connections = lock(&self.connections);
         connections.retain(|connection| connection.strong_count() > 0);
@@ -120,13 +120,13 @@ impl Service {
 
     /// Waits for the next client, and returns its channel.
     ///
-    /// A client that goes wrong causes no error of this call, so that a server may end its loop at
-    /// an error. While this process has no descriptor or memory for a client, the call waits, tries
+    /// A client's failure causes no error of this call, so that a server may end its loop at an
+    /// error. While this process has no descriptor or memory for a client, the call waits, tries
     /// again every 100 ms, and logs to `tracing`.
     ///
     /// # Errors
     ///
-    /// What the system says if the listening socket has failed: the next call fails as well.
+    /// The system's error if the listening socket has failed. The next call fails as well.
     ///
     /// # Cancel safety
     ///
@@ -189,7 +189,7 @@ impl fmt::Debug for Service {
     }
 }
 
-/// Greets a client, which may be anyone.
+/// Greets a client, which may be hostile.
 async fn greet(socket: Socket, host: Host) -> Result<Channel, Option<Error>> {
     let Host {
         config,

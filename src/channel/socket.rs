@@ -1,4 +1,4 @@
-//! The socket of a connection, of either family.
+//! The socket of a connection: Unix or TCP.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -24,7 +24,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::process::{self, Guarded};
 use crate::sync::{Blocking, deadline, for_peers};
 
-/// How long a client waits in line before a service.
+/// How long a client waits while a service's backlog is full.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 // Without a destructor: it outlives nothing.
@@ -33,7 +33,7 @@ thread_local! {
     static CHECKED: Cell<Option<runtime::Id>> = const { Cell::new(None) };
 }
 
-/// A connected socket. Its calls take `&self`, so that both directions continue at once.
+/// A connected socket. Its calls take `&self`, so that both directions can be used at once.
 pub(crate) struct Socket {
     pub(super) stream: Stream,
     peer: Peer,
@@ -45,13 +45,13 @@ pub(super) enum Stream {
     Tcp(TcpStream),
 }
 
-/// A Unix socket of Tokio's. If it cannot refuse descriptors, it is closed where that takes none of
-/// a runtime's time.
+/// A Unix socket of Tokio. If the socket cannot refuse descriptors, closing it may take time, so a
+/// thread other than the runtime's closes it.
 pub(crate) struct ClosedElsewhere<T> {
-    /// `None` while it is dropped.
+    /// `None` while this is being dropped.
     socket: Option<T>,
     pub(super) refuses: bool,
-    /// Takes the descriptor out.
+    /// Converts the socket to its descriptor.
     into: fn(T) -> io::Result<OwnedFd>,
 }
 
@@ -94,7 +94,7 @@ impl<T> Drop for ClosedElsewhere<T> {
     }
 }
 
-/// Calls the method of whichever it is.
+/// Makes a call on the stream, of either kind.
 macro_rules! either {
     ($socket:expr, $stream:ident => $call:expr) => {
         match &$socket.stream {
@@ -127,12 +127,12 @@ impl Socket {
         either!(self, stream => stream.writable().await)
     }
 
-    /// For one task.
+    /// Polls until the socket is writable. Only the last task that polled is woken.
     pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         either!(self, stream => stream.poll_write_ready(cx))
     }
 
-    /// For one task.
+    /// Polls until the socket is readable. Only the last task that polled is woken.
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         either!(self, stream => stream.poll_read_ready(cx))
     }
@@ -141,7 +141,7 @@ impl Socket {
         either!(self, stream => stream.readable().await)
     }
 
-    /// Writes one frame, of a greeting.
+    /// Writes a greeting as one frame.
     pub(crate) async fn write_frame(&self, message: &[u8]) -> io::Result<()> {
         let mut outbox = Outbox::new(message.len());
         outbox.push(message);
@@ -161,7 +161,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Reads one frame, of a greeting.
+    /// Reads a greeting, which is one frame.
     pub(crate) async fn read_frame(&self, inbox: &mut Inbox) -> io::Result<Bytes> {
         loop {
             if let Some(message) = inbox.next()? {
@@ -215,16 +215,16 @@ impl Socket {
     }
 }
 
-/// Returns the runtime that polls.
+/// Returns the current runtime, after checking that it has I/O and time.
 ///
 /// # Panics
 ///
-/// As Tokio does, if it has no I/O or no time: before anything is begun.
+/// As Tokio does, if the runtime has no I/O or no time, before anything is begun.
 pub(crate) fn runtime(op: &'static str) -> Result<Handle> {
     let text = "a Channel or a stream needs a Tokio runtime with I/O and time: call it there";
     let runtime = Handle::try_current();
     let runtime = runtime.map_err(|_| Error::new(ErrorKind::BadState, op, text))?;
-    // A runtime that had I/O has it. Asking takes two sockets.
+    // A runtime that had I/O still has it. The check opens two sockets.
     if CHECKED.get() != Some(runtime.id()) {
         drop(UnixStream::pair());
         drop(tokio::time::sleep(Duration::ZERO));
@@ -237,7 +237,7 @@ pub(crate) fn runtime(op: &'static str) -> Result<Handle> {
 ///
 /// # Errors
 ///
-/// `NotPermitted` if this user cannot be told from others.
+/// `NotPermitted` if this user cannot be distinguished from others.
 pub(super) fn name(op: &'static str, domain: &str, service: &str) -> Result<String> {
     let wrong = |text| Error::new(ErrorKind::NotPermitted, op, text);
     process::check_own_user().map_err(wrong)?;
@@ -245,7 +245,7 @@ pub(super) fn name(op: &'static str, domain: &str, service: &str) -> Result<Stri
     Ok(format!("tokio-doca/{user}/{domain}/{service}"))
 }
 
-/// Connects to the socket of that name. While the service's line is full, waits 5 s at most.
+/// Connects to the socket of that name. While the service's backlog is full, waits at most 5 s.
 pub(super) async fn connect(op: &'static str, name: &str) -> Result<Socket> {
     let os = |errno: Errno| Error::os(op, name, errno.into());
     let address = UnixAddr::new_abstract(name.as_bytes()).map_err(os)?;
@@ -259,7 +259,7 @@ pub(super) async fn connect(op: &'static str, name: &str) -> Result<Socket> {
     }
 }
 
-/// Connects to a Unix socket. `name` is its address as a text.
+/// Connects to a Unix socket. `name` is the address as text, for errors.
 async fn connect_unix(op: &'static str, address: UnixAddr, name: &str) -> Result<Socket> {
     let socket = match process::connect(SockType::Stream, &address, false, None) {
         Err(Errno::EAGAIN) => wait_for_backlog(op, address).await?,
@@ -307,12 +307,12 @@ async fn wait_for_backlog(op: &'static str, address: UnixAddr) -> Result<nix::Re
 pub(super) async fn connect_tcp(op: &'static str, addr: SocketAddr) -> Result<Socket> {
     match TcpStream::connect(addr).await {
         Ok(stream) => {
-            // The kernel takes another one than what stands for this host.
+            // For an unspecified address, which means this host, the kernel uses another address.
             let peer = match addr.ip().is_unspecified() {
                 true => stream.peer_addr().ok(),
                 false => Some(addr),
             };
-            // Messages are small and waited for.
+            // Messages are small, and peers wait for them.
             let _ = stream.set_nodelay(true);
             Ok(Socket::tcp(stream, peer, None))
         }
@@ -337,7 +337,7 @@ impl Socket {
         connect_unix(op, address, &name).await
     }
 
-    /// `local` is its own address, if that is known.
+    /// Returns the socket of a TCP connection. `local` is this side's address, if that is known.
     pub(super) fn tcp(
         stream: TcpStream,
         peer: Option<SocketAddr>,
