@@ -1,10 +1,10 @@
-//! Descriptors whose closing may take time: a thread of its own closes them.
+//! Descriptors whose closing may take time: a separate thread closes them.
 //!
-//! close(2) takes as long as whoever made the file likes, if the descriptor is the last one: a TCP
-//! socket with unsent data and `SO_LINGER` waits for its peer, and a file system of a user's (FUSE)
-//! answers when it likes. Whatever a stranger sent is therefore closed on a thread that nothing
-//! waits for. So is a socket that may hold descriptors that nobody has read yet: closing it closes
-//! those.
+//! Closing the last descriptor of a file takes as long as the file's maker likes: a TCP socket with
+//! unsent data and `SO_LINGER` waits for its peer, and a user's file system (FUSE) answers when it
+//! likes. Descriptors that a stranger sent are therefore closed on a thread that nothing waits for.
+//! So are sockets that may hold descriptors which were not read yet, since closing the socket
+//! closes those.
 
 use std::mem::take;
 use std::ops::Deref;
@@ -23,7 +23,8 @@ pub(crate) struct Guarded {
 }
 
 impl Guarded {
-    /// `quick` says that closing it takes no time. If it may take some, a thread closes it.
+    /// Guards a descriptor. `quick` says that closing it takes no time; otherwise a thread closes
+    /// it.
     pub(crate) fn new(descriptor: impl Into<OwnedFd>, quick: bool) -> Guarded {
         Guarded {
             descriptor: Some(descriptor.into()),
@@ -31,8 +32,8 @@ impl Guarded {
         }
     }
 
-    /// Returns whether closing it takes no time. A socket of which that is said takes no
-    /// descriptors.
+    /// Returns true if closing the descriptor takes no time. A socket for which this is true
+    /// refuses descriptors that are sent to it.
     pub(crate) fn is_quick(&self) -> bool {
         self.quick
     }
@@ -41,12 +42,12 @@ impl Guarded {
         self.quick = quick;
     }
 
-    /// Another descriptor of the same file, with the same guard.
+    /// Returns another descriptor of the same file, with the same guard.
     pub(crate) fn duplicate(&self) -> std::io::Result<Guarded> {
         Ok(Guarded::new(self.try_clone()?, self.quick))
     }
 
-    /// Returns the descriptor without its guard, and whether closing it takes no time.
+    /// Returns the descriptor without its guard, and true if closing it takes no time.
     pub(crate) fn into_parts(mut self) -> (OwnedFd, bool) {
         let descriptor = self.descriptor.take();
         let descriptor = descriptor.expect("whoever takes it out consumes the guard");
@@ -84,7 +85,7 @@ impl Drop for Guarded {
     }
 }
 
-/// What the thread is to close.
+/// The descriptors that the thread is to close.
 #[derive(Default)]
 struct Queue {
     has_thread: bool,
@@ -93,7 +94,8 @@ struct Queue {
 
 static QUEUE: EachProcess<Mutex<Queue>> = EachProcess::new(Mutex::default);
 
-/// Has the thread close a descriptor. The thread starts if none runs, and ends with the last one.
+/// Passes a descriptor to the thread, which closes it. The thread starts if none runs, and ends
+/// when no descriptor is left.
 ///
 /// If no thread can be started, the descriptor stays open until one can.
 fn close(descriptor: OwnedFd) {
@@ -103,7 +105,7 @@ fn close(descriptor: OwnedFd) {
         return;
     }
     let run = || {
-        // Handlers of the application run on the application's threads.
+        // Signal handlers of the application run only on the application's threads.
         let _ = SigSet::all().thread_block();
         loop {
             let mut queue = lock(QUEUE.get());

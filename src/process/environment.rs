@@ -1,17 +1,18 @@
-//! Variables of the environment.
+//! Environment variables.
 #![expect(unsafe_code, reason = "a system call that nix does not wrap")]
 
 use std::ffi::OsString;
 
-/// Returns the value of a variable of this crate's.
+/// Returns the value of an environment variable.
 ///
-/// As secure_getenv(3), returns `None` in a program that runs with more rights than who started it
-/// has (setuid, setgid, file capabilities): the environment is that one's.
+/// Like secure_getenv(3), returns `None` in a program that runs with more rights than the user who
+/// started it (setuid, setgid, file capabilities), since that user controls the environment.
 pub(crate) fn variable(name: &str) -> Option<OsString> {
     is_own().then(|| std::env::var_os(name)).flatten()
 }
 
-/// Returns the names of the variables that begin so, under the same condition.
+/// Returns the names of the environment variables that begin with `prefix`; none under the
+/// condition in which [`variable`] returns `None`.
 pub(crate) fn variables(prefix: &str) -> Vec<String> {
     let all = is_own().then(std::env::vars_os).into_iter().flatten();
     let names = all.map(|(name, _)| name.to_string_lossy().into_owned());

@@ -1,4 +1,4 @@
-//! The size of new memory.
+//! Setting the size of a memfd.
 
 use std::os::fd::OwnedFd;
 
@@ -8,12 +8,12 @@ use nix::unistd::ftruncate;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Gives a memfd its size.
+/// Sets the size of a memfd to `len` bytes.
 ///
 /// # Errors
 ///
-/// `NoMemory` beyond the limit of this process for a file, where the kernel would send SIGXFSZ,
-/// which ends the process (setrlimit(2)); what ftruncate(2) says.
+/// `NoMemory` if `len` is above this process's limit for a file, where the kernel would send
+/// SIGXFSZ and so end the process (setrlimit(2)); otherwise the error of ftruncate(2).
 pub(crate) fn lengthen(memfd: &OwnedFd, len: usize) -> Result<()> {
     let fail = |errno: Errno| Error::os(None, format!("ftruncate to {len} bytes"), errno.into());
     let size = i64::try_from(len).map_err(|_| fail(Errno::EFBIG))?;

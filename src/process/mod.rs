@@ -1,5 +1,5 @@
-//! This process and the system: what it believes of others, what it takes from them, and what the
-//! system lets it have.
+//! This process and the system: which peers the process trusts, what it accepts from them, and
+//! which limits the system sets.
 //!
 //! Everything here is a rule that several layers need, so that it exists once, below them.
 

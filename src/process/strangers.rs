@@ -1,17 +1,17 @@
-//! Unix sockets that strangers may send to, and how what they send is kept away.
+//! Unix sockets that strangers may send to, and the defence against descriptors that they send.
 //!
-//! A message can carry descriptors (`SCM_RIGHTS`). The party that reads it closes those that it has
-//! no room for, and whoever closes the socket closes those that nobody has read; either can take as
-//! long as the sender likes ([`closing`](super::closing)). So no thread of an application's and no
-//! service thread may do it:
+//! A message can carry descriptors (`SCM_RIGHTS`). Reading the message closes the descriptors for
+//! which the reader has no buffer, and closing the socket closes those that were not read. Either
+//! can take as long as the sender likes ([`closing`](super::closing)), so threads of the
+//! application and service threads must not do it:
 //!
 //! | | Linux 6.16 (`SO_PASSRIGHTS`) | before |
 //! |---|---|---|
-//! | a socket that expects none | refuses them: the sender gets `EPERM` | reads with room for all, and a thread closes them; it closes the socket too |
-//! | a client's, until its reply has come | reads nothing if more came than it expects; else a thread closes what is no memory, or much | the same |
+//! | a socket that expects none | refuses them: the sender gets `EPERM` | reads all of them, and a thread closes them; it closes the socket too |
+//! | a client's socket, until its reply has come | reads nothing if more descriptors came than it expects; otherwise a thread closes those that are no memory, or much memory | the same |
 //!
-//! Before Linux 6.16 a stranger can still have this process keep descriptors open, up to its limit:
-//! those that a thread is closing. If there is no room left for descriptors, the kernel closes
+//! Before Linux 6.16 a stranger can still make this process keep descriptors open, up to its limit,
+//! while a thread is closing them. If the process can have no more descriptors, the kernel closes
 //! them on the thread that reads.
 #![expect(unsafe_code, reason = "system calls that nix does not wrap")]
 
@@ -30,7 +30,7 @@ use nix::unistd::read;
 
 use super::closing::Guarded;
 
-/// The most descriptors that one message carries (`SCM_MAX_FD`, unix(7)).
+/// The maximum number of descriptors in one message (`SCM_MAX_FD`, unix(7)).
 const MOST: usize = 253;
 
 fn new(kind: SockType, flags: SockFlag) -> nix::Result<OwnedFd> {
@@ -38,7 +38,8 @@ fn new(kind: SockType, flags: SockFlag) -> nix::Result<OwnedFd> {
     socket::socket(AddressFamily::Unix, kind, flags, None)
 }
 
-/// Returns a socket that listens, and does not block. It and its connections take no descriptors.
+/// Returns a listening socket that does not block. The socket and its connections refuse
+/// descriptors, if the kernel can do so.
 pub(crate) fn listen(kind: SockType, address: &UnixAddr) -> nix::Result<Guarded> {
     let socket = new(kind, SockFlag::SOCK_NONBLOCK)?;
     let refuses = refuses(socket.as_fd());
@@ -47,8 +48,8 @@ pub(crate) fn listen(kind: SockType, address: &UnixAddr) -> nix::Result<Guarded>
     Ok(Guarded::new(socket, refuses))
 }
 
-/// Returns the next connection; it blocks, whatever the listener does, and takes descriptors if
-/// that does.
+/// Returns the next connection, as a socket that blocks even if the listener does not. The socket
+/// refuses descriptors if the listener does.
 pub(crate) fn accept(listener: &Guarded) -> nix::Result<Guarded> {
     let accepted = socket::accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC)?;
     // SAFETY: the call opened it: no other party has it.
@@ -56,14 +57,15 @@ pub(crate) fn accept(listener: &Guarded) -> nix::Result<Guarded> {
     Ok(Guarded::new(socket, listener.is_quick()))
 }
 
-/// Connects to where somebody listens. While others wait in line, waits until the deadline; without
-/// one, it does not wait. The connection does not block.
+/// Connects to a listening socket. While its backlog is full, waits until the deadline; without a
+/// deadline, does not wait. The returned socket does not block.
 ///
-/// `answered` says that an answer with descriptors is expected: [`refuse`] comes after it.
+/// `answered` says that an answer with descriptors is expected; the caller calls [`refuse`] after
+/// the answer.
 ///
 /// # Errors
 ///
-/// `EAGAIN` if the line was full until the deadline.
+/// `EAGAIN` if the backlog was full until the deadline.
 pub(crate) fn connect(
     kind: SockType,
     address: &UnixAddr,
@@ -83,7 +85,7 @@ pub(crate) fn connect(
             if left.is_zero() {
                 return Err(Errno::EAGAIN);
             }
-            // A limit of 0 would be none.
+            // A timeout of 0 would mean no timeout.
             let micros = i64::try_from(left.as_micros()).unwrap_or(i64::MAX).max(1);
             let limit = TimeVal::microseconds(micros.min(1 << 40));
             socket::setsockopt(&*socket, sockopt::SendTimeout, &limit)?;
@@ -99,9 +101,9 @@ pub(crate) fn connect(
     }
 }
 
-/// The answer has come: from now on the connection takes no descriptors.
+/// Makes the connection refuse descriptors from now on, since the answer has come.
 ///
-/// If some have come behind the answer, it stays one whose closing may take time.
+/// If descriptors have come behind the answer, closing the connection may still take time.
 pub(crate) fn refuse(socket: &mut Guarded) {
     if socket.is_quick() || !refuses(socket.as_fd()) {
         return;
@@ -111,14 +113,14 @@ pub(crate) fn refuse(socket: &mut Guarded) {
     }
 }
 
-/// Returns how many descriptors lie in a socket's queue; `None` if the kernel does not say so.
+/// Returns how many descriptors lie in a socket's queue; `None` if the kernel does not report it.
 ///
-/// It takes the lock under which a sender that was not refused puts its own there
-/// (`unix_show_fdinfo`).
+/// The kernel counts under the lock under which a sender that was not refused queues its
+/// descriptors (`unix_show_fdinfo`).
 fn queued(socket: BorrowedFd<'_>) -> Option<usize> {
     let path = format!("/proc/thread-self/fdinfo/{}", socket.as_raw_fd());
     let file = open(&*path, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).ok()?;
-    // It has some 60 bytes, which one read gets.
+    // The file has about 60 bytes, which one read returns.
     let mut info = [0; 256];
     let len = read(&file, &mut info)
         .ok()
@@ -129,17 +131,19 @@ fn queued(socket: BorrowedFd<'_>) -> Option<usize> {
         .and_then(|count| count.parse().ok())
 }
 
-/// Has a socket take no descriptors: whoever sends some gets `EPERM`. Connections inherit it.
+/// Makes a socket refuse descriptors: sending some fails with `EPERM`. Accepted connections inherit
+/// this.
 ///
-/// Returns `false` before Linux 6.16, which knows no such thing.
+/// Returns `false` before Linux 6.16, which cannot do this.
 fn refuses(socket: BorrowedFd<'_>) -> bool {
     set_rights(socket, 0)
 }
 
-/// The next answer may bring descriptors.
+/// Makes the connection accept descriptors, since the next answer may bring some.
 pub(crate) fn expect(socket: &mut Guarded) {
     socket.set_quick(false);
-    // One that is not quick may refuse them as well, if `refuse` could not ask what has come.
+    // A socket that is not quick may refuse descriptors too, if `refuse` could not find out how
+    // many have come.
     set_rights(socket.as_fd(), 1);
 }
 
@@ -152,7 +156,7 @@ fn set_rights(socket: BorrowedFd<'_>, pass: libc::c_int) -> bool {
     set == 0
 }
 
-/// Reads what has come, without descriptors.
+/// Reads bytes that have come, without descriptors.
 ///
 /// # Errors
 ///
@@ -164,13 +168,14 @@ pub(crate) fn receive(from: &Guarded, into: &mut [u8]) -> nix::Result<usize> {
     }
 }
 
-/// Takes one message with its descriptors, of which closing those is quick that are memory.
+/// Reads one message with its descriptors. Those that are little memory are marked as quick to
+/// close.
 ///
 /// # Errors
 ///
-/// `EBADMSG` if more than `N` came along, or the message is longer than the room for it. If the
-/// kernel says that more than `N` are in the queue, nothing is taken: each of them would stay open
-/// until the thread has closed those before it.
+/// `EBADMSG` if more than `N` descriptors came along, or the message is longer than `into`. If the
+/// kernel reports more than `N` descriptors in the queue, nothing is read: each of them would stay
+/// open until the thread has closed those before it.
 pub(crate) fn receive_with<const N: usize>(
     from: BorrowedFd<'_>,
     into: &mut [u8],
@@ -179,7 +184,7 @@ pub(crate) fn receive_with<const N: usize>(
         return Err(Errno::EBADMSG);
     }
     const HEADER: usize = size_of::<libc::cmsghdr>();
-    /// A header, and room for the descriptors.
+    /// A header, and a buffer for the descriptors.
     #[repr(C)]
     struct Control {
         header: libc::cmsghdr,
@@ -198,8 +203,8 @@ pub(crate) fn receive_with<const N: usize>(
     header.msg_control = (&raw mut control).cast();
     header.msg_controllen = size_of::<Control>() as _;
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: the header points to a buffer and to room for control messages, each with its length,
-    // which outlive the call.
+    // SAFETY: the header points to one buffer for bytes and one for control messages, each with its
+    // length. Both outlive the call.
     let len = unsafe { libc::recvmsg(from.as_raw_fd(), &raw mut header, flags) };
     let len = Errno::result(len)? as usize;
     let mut descriptors = ArrayVec::new();
@@ -211,11 +216,12 @@ pub(crate) fn receive_with<const N: usize>(
         let bytes = (control.header.cmsg_len as usize).saturating_sub(HEADER);
         let count = (bytes / size_of::<RawFd>()).min(MOST);
         for &descriptor in &control.descriptors[..count] {
-            // SAFETY: the kernel opened it for this message, and said so: it is nobody else's.
+            // SAFETY: the kernel has reported that it opened this descriptor for the message, so no
+            // other code owns it.
             let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
             let is_expected = !descriptors.is_full();
             right &= is_expected;
-            // One that is not expected is handed to the thread here.
+            // A descriptor that is not expected is dropped here, and so passed to the thread.
             let _ = descriptors.try_push(guarded(descriptor, is_expected));
         }
     }
@@ -225,11 +231,11 @@ pub(crate) fn receive_with<const N: usize>(
     }
 }
 
-/// The most memory, in units of 512 bytes, that is quick to close: 64 MiB.
+/// The largest memory that is quick to close, in units of 512 bytes: 64 MiB.
 const QUICK: i64 = 64 << 11;
 
-/// Closing the last descriptor of memory frees it, which takes 0.3 s for a GiB. It is quick for a
-/// little memory, of which there are as many as are expected.
+/// Guards a received descriptor. Closing the last descriptor of memory frees the memory, which
+/// takes 0.3 s for a GiB. Closing is quick only for expected descriptors of little memory.
 fn guarded(descriptor: OwnedFd, is_expected: bool) -> Guarded {
     // Only memory has seals.
     let is_memory = fcntl(&descriptor, FcntlArg::F_GET_SEALS).is_ok();
@@ -238,7 +244,7 @@ fn guarded(descriptor: OwnedFd, is_expected: bool) -> Guarded {
     Guarded::new(descriptor, quick)
 }
 
-/// Returns how many bytes of what was written to a TCP socket the peer's host has not acknowledged
+/// Returns how many of the bytes written to a TCP socket the peer's host has not acknowledged
 /// (tcp(7): SIOCOUTQ).
 pub(crate) fn unacknowledged(socket: impl AsFd) -> nix::Result<usize> {
     let (fd, mut len) = (socket.as_fd().as_raw_fd(), 0 as libc::c_int);

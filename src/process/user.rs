@@ -1,20 +1,20 @@
-//! Whether a process is of this user.
+//! Checks whether a process belongs to this user.
 //!
-//! In a user namespace every user whose number is not mapped has one number, that of
-//! `/proc/sys/kernel/overflowuid`: it stands for this user and for strangers alike.
+//! In a user namespace, all users whose ids are not mapped appear under one id, that in
+//! `/proc/sys/kernel/overflowuid`. It may mean this user or a stranger.
 
 use std::fs::read_to_string;
 use std::sync::OnceLock;
 
 use nix::unistd::geteuid;
 
-/// Returns whether `uid`, which the kernel says of a peer, is that of this process and of no other
-/// user.
+/// Returns true if `uid`, which the kernel reports for a peer, is the id of this process's user and
+/// of no other user.
 pub(crate) fn is_own_user(uid: u32) -> bool {
     uid == geteuid().as_raw() && check_own_user().is_ok()
 }
 
-/// Returns an error text if the number of this process's user may be that of others as well.
+/// Fails with an error text if the id of this process's user may also be that of other users.
 pub(crate) fn check_own_user() -> Result<(), String> {
     static OVERFLOW: OnceLock<u32> = OnceLock::new();
     let uid = geteuid().as_raw();
@@ -33,7 +33,7 @@ pub(crate) fn check_own_user() -> Result<(), String> {
     ))
 }
 
-/// Returns true if a map leaves all numbers as they are, so that each stands for one user.
+/// Returns true if a map of user ids leaves all ids unchanged, so that each id belongs to one user.
 fn is_identity(map: &std::io::Result<String>) -> bool {
     let Ok(map) = map else { return false };
     let numbers: Vec<&str> = map.split_whitespace().collect();
