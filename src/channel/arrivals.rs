@@ -168,8 +168,8 @@ impl<T> Arrivals<T> {
     }
 
     /// Returns true if the oldest peer has been silent for `spare`, or if there is no silent peer.
-    /// Otherwise registers the task for that time. If the timer has completed, the runtime has
-    /// polled for events before.
+    /// Otherwise registers the task for that time. Once that timer completes, the runtime has
+    /// polled for events too, since it does so before it completes a timer.
     fn is_silent(&mut self, cx: &mut Context<'_>) -> bool {
         let Some((since, ..)) = self.silent.front() else {
             return true;

@@ -209,8 +209,8 @@ impl ChannelBuilder {
     ///
     /// # Cancel safety
     ///
-    /// If this is dropped before it is ready, no connection remains: one that the service has
-    /// accepted already ends.
+    /// If this is dropped before it is ready, there is no connection. If the service has accepted
+    /// one already, the service's Channel ends.
     #[doc(alias = "doca_comm_channel_ep_connect")]
     #[doc(alias = "doca_comm_channel_ep_set_device")]
     pub async fn connect(self, device: &Device, service: &str) -> Result<Channel> {

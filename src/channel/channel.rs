@@ -193,7 +193,8 @@ impl Channel {
         self.0.is_connected()
     }
 
-    /// Returns the device of the channel, or the device whose representor has the service.
+    /// Returns the device that the Channel was connected with or, if a service accepted the
+    /// Channel, the device of the service.
     #[doc(alias = "doca_comm_channel_ep_get_device")]
     #[doc(alias = "doca_comch_client_get_device")]
     #[doc(alias = "doca_comch_server_get_device")]

@@ -154,7 +154,7 @@ impl Connection {
         log(|| tracing::debug!(target: "tokio_doca::channel", device, ?peer, cause, "{what}"));
     }
 
-    /// Returns the error for calls on a connection that has ended, as this one has.
+    /// Returns the error of a call on this connection, which has ended.
     fn over(&self, op: &'static str) -> Error {
         self.ended.get().unwrap_or(&Ended::There).error(op)
     }
@@ -371,8 +371,8 @@ impl Drop for Connection {
 /// ended.
 struct Flushing {
     connection: Arc<Connection>,
-    /// True once this task has ended its duty. `Outbox::flushing` is no substitute: the next task
-    /// may have set it again already.
+    /// True once this task has cleared `Outbox::flushing`. That field cannot show it: the next task
+    /// may have set the field again already.
     done: bool,
 }
 

@@ -46,7 +46,8 @@ impl Outbox {
         &self.bytes
     }
 
-    /// Removes `written` bytes from the front, and returns how many frames are complete with them.
+    /// Removes the first `written` bytes, which were written. Returns how many frames ended within
+    /// them.
     pub(super) fn wrote(&mut self, written: usize) -> usize {
         if written == self.bytes.len() {
             // The memory stays, and is used again.

@@ -169,7 +169,8 @@ impl Service {
         &self.host.name
     }
 
-    /// Returns the device of the service, or the device whose representor it is on.
+    /// Returns the device of the service: the one given to `listen_tcp`, or the device of the
+    /// service's representor.
     pub fn device(&self) -> &Device {
         &self.host.at.device
     }

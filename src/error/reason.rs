@@ -82,7 +82,7 @@ reasons! {
         |have, need|
         "the destination has {have} bytes of tailroom, and a digest {need}"
         => "reset_data_len() overwrites";
-    /// The length of a message's part, which is not the last part, is no multiple of the block
+    /// A part of a message, other than the last, has a length that is no multiple of the block
     /// size.
     NotWholeBlocks, InvalidValue,
         "a part that is not the last one does not consist of whole blocks",

@@ -168,8 +168,8 @@ pub(crate) fn receive(from: &Guarded, into: &mut [u8]) -> nix::Result<usize> {
     }
 }
 
-/// Reads one message with its descriptors. Those that are little memory are marked as quick to
-/// close.
+/// Reads one message with its descriptors. Descriptors of memory, up to 64 MiB, are marked as quick
+/// to close.
 ///
 /// # Errors
 ///
@@ -231,11 +231,11 @@ pub(crate) fn receive_with<const N: usize>(
     }
 }
 
-/// The largest memory that is quick to close, in units of 512 bytes: 64 MiB.
+/// The maximum size of memory that is quick to close, in units of 512 bytes: 64 MiB.
 const QUICK: i64 = 64 << 11;
 
 /// Guards a received descriptor. Closing the last descriptor of memory frees the memory, which
-/// takes 0.3 s for a GiB. Closing is quick only for expected descriptors of little memory.
+/// takes 0.3 s for a GiB. Closing is quick only for an expected descriptor of memory up to 64 MiB.
 fn guarded(descriptor: OwnedFd, is_expected: bool) -> Guarded {
     // Only memory has seals.
     let is_memory = fcntl(&descriptor, FcntlArg::F_GET_SEALS).is_ok();

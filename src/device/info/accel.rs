@@ -18,11 +18,11 @@ pub struct AccelCaps {
     /// The opcodes that the accelerator knows. The numbers are the provider's own: the same number
     /// may mean something else on another device.
     pub opcodes: Vec<u32>,
-    /// The maximum number of bytes that a job reads, or writes if it reads nothing. More is
-    /// `InvalidValue`.
+    /// The maximum number of bytes that a job reads, or writes if it reads nothing. A larger job
+    /// fails with `InvalidValue`.
     pub max_buf_size: u64,
     /// The maximum number of Bufs in a list on either side; 1 if lists are not supported. A longer
-    /// list is `InvalidValue`.
+    /// list fails with `InvalidValue`.
     pub max_list_len: u32,
     /// True if these jobs can signal an event handle. Otherwise an event-driven WorkQ refuses the
     /// context (`NotSupported`).

@@ -128,7 +128,7 @@ pub enum JobKind {
     Sha(Algorithm),
     /// A part of a message that is hashed by a [`ShaSession`](crate::sha::ShaSession).
     ShaPart(Algorithm),
-    /// A CRC-32C, also with a copy, by a [`Crc`](crate::crc::Crc).
+    /// A CRC-32C, alone or together with a copy, by a [`Crc`](crate::crc::Crc).
     Crc,
     /// A remote operation, by an [`Rdma`](crate::Rdma).
     Rdma(RdmaKind),

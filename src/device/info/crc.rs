@@ -16,11 +16,11 @@
 #[non_exhaustive]
 pub struct CrcCaps {
     /// The maximum number of bytes in a job. Values above 4,294,967,295 count as 4,294,967,295,
-    /// since a job returns the number of bytes and the CRC in one 64-bit number. A larger job is
-    /// `InvalidValue` ([`Reason::TooLarge`](crate::error::Reason::TooLarge)).
+    /// since a job returns the number of bytes and the CRC in one 64-bit number. A larger job fails
+    /// with `InvalidValue` ([`Reason::TooLarge`](crate::error::Reason::TooLarge)).
     pub max_buf_size: u64,
     /// The maximum number of Bufs in a list on either side; 1 if lists are not supported. A longer
-    /// list is `InvalidValue` ([`Reason::ListTooLong`](crate::error::Reason::ListTooLong)).
+    /// list fails with `InvalidValue` ([`Reason::ListTooLong`](crate::error::Reason::ListTooLong)).
     pub max_list_len: u32,
     /// True if these jobs can signal an event handle. Otherwise an event-driven WorkQ refuses the
     /// context (`NotSupported`).

@@ -16,14 +16,14 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DmaCaps {
-    /// The maximum number of bytes in a job. More is `InvalidValue`
+    /// The maximum number of bytes in a job. A larger job fails with `InvalidValue`
     /// ([`Reason::TooLarge`](crate::error::Reason::TooLarge)).
     #[doc(alias = "doca_dma_get_max_buf_size")]
     #[doc(alias = "doca_dma_cap_task_memcpy_get_max_buf_size")]
     pub max_buf_size: u64,
     /// The maximum number of Bufs in a list on either side; 1 if lists are not supported. A longer
-    /// list is `InvalidValue` ([`Reason::ListTooLong`](crate::error::Reason::ListTooLong)). Sources
-    /// without data and destinations without tailroom do not count.
+    /// list fails with `InvalidValue` ([`Reason::ListTooLong`](crate::error::Reason::ListTooLong)).
+    /// Sources without data and destinations without tailroom do not count.
     #[doc(alias = "doca_dma_get_max_list_buf_num_elem")]
     #[doc(alias = "doca_dma_cap_task_memcpy_get_max_buf_list_len")]
     pub max_list_len: u32,

@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind};
 
 /// A PCI address: domain, bus, device, function.
 ///
-/// Written in full (`0000:0b:00.0`) or short (`0b:00.0`, domain 0).
+/// An address is written in full (`0000:0b:00.0`) or in short (`0b:00.0`, which is in domain 0).
 ///
 /// ```
 /// use tokio_doca::device::PciAddr;

@@ -45,16 +45,16 @@ impl RdmaKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RdmaCaps {
-    /// The maximum size of a message, read or write, in bytes, and at most 2 GiB. More is
-    /// `InvalidValue`.
+    /// The maximum size of a message, read or write, in bytes, and at most 2 GiB. A longer
+    /// operation fails with `InvalidValue`.
     #[doc(alias = "doca_rdma_get_max_message_size")]
     #[doc(alias = "doca_rdma_cap_get_max_message_size")]
     pub max_message_size: u64,
-    /// The largest [`send_queue_size`](crate::rdma::RdmaBuilder::send_queue_size).
+    /// The maximum [`send_queue_size`](crate::rdma::RdmaBuilder::send_queue_size).
     #[doc(alias = "doca_rdma_get_max_send_queue_size")]
     #[doc(alias = "doca_rdma_cap_get_max_send_queue_size")]
     pub max_send_queue_size: u32,
-    /// The largest [`recv_queue_size`](crate::rdma::RdmaBuilder::recv_queue_size).
+    /// The maximum [`recv_queue_size`](crate::rdma::RdmaBuilder::recv_queue_size).
     #[doc(alias = "doca_rdma_get_max_recv_queue_size")]
     #[doc(alias = "doca_rdma_cap_get_max_recv_queue_size")]
     pub max_recv_queue_size: u32,

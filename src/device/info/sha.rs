@@ -29,14 +29,14 @@ pub struct ShaCaps {
     /// True if hardware computes the hashes, and not the CPU.
     #[doc(alias = "doca_sha_get_hardware_supported")]
     pub hardware: bool,
-    /// The maximum number of bytes in a job. More is `InvalidValue`
+    /// The maximum number of bytes in a job. A larger job fails with `InvalidValue`
     /// ([`Reason::TooLarge`](crate::error::Reason::TooLarge)).
     #[doc(alias = "doca_sha_get_max_src_buffer_size")]
     #[doc(alias = "doca_sha_cap_get_max_src_buf_size")]
     pub max_src_len: u64,
-    /// The maximum number of Bufs in a source list; 1 if lists are not supported. A longer list is
-    /// `InvalidValue` ([`Reason::ListTooLong`](crate::error::Reason::ListTooLong)). A destination
-    /// is one Buf.
+    /// The maximum number of Bufs in a source list; 1 if lists are not supported. A longer list
+    /// fails with `InvalidValue` ([`Reason::ListTooLong`](crate::error::Reason::ListTooLong)). A
+    /// destination is one Buf.
     #[doc(alias = "doca_sha_get_max_list_buf_num_elem")]
     #[doc(alias = "doca_sha_cap_get_max_list_buf_num_elem")]
     pub max_list_len: u32,

@@ -47,8 +47,8 @@ pub struct SyncEventCaps {
     /// `None` if the device cannot wait. The crate then submits jobs that get the value until the
     /// value is greater than the threshold; neither number has a limit then.
     pub max_wait: Option<u64>,
-    /// True if the mask of a wait must be 0, or 1, 2, 4 or 8 adjacent whole bytes. Other masks are
-    /// then `InvalidValue`.
+    /// True if the mask of a wait must be 0, or 1, 2, 4 or 8 adjacent whole bytes. A wait with
+    /// another mask then fails with `InvalidValue`.
     pub whole_byte_masks: bool,
     /// The maximum number of waits for one event that are in flight on one WorkQ.
     pub max_waits: u32,

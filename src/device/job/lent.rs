@@ -16,7 +16,7 @@ pub(crate) struct Lent {
     pub(crate) len: usize,
     /// True if other parties may write `src` while the job runs.
     pub(crate) shared: bool,
-    /// The session that the job continues with.
+    /// The session that the job continues, if there is one.
     pub(crate) session: Option<SessionRef>,
 }
 

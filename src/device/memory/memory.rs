@@ -100,8 +100,8 @@ pub enum RegistrationUse {
 /// Registers memory with a device, exports it, and imports memory that was exported.
 ///
 /// The crate lends memory to a device under the keys that its Registrar returns, and reaches
-/// imported memory at the addresses that it returns. So the crate's soundness rests on these
-/// duties, which the contract's test suite calls *registrar duties*:
+/// imported memory at the addresses that the Registrar returns. So the crate's soundness rests on
+/// these duties, which the contract's test suite calls *registrar duties*:
 ///
 /// 1. A key from `register` names the bytes of the Region, and no others, on every queue of the
 ///    same device. Any two registrations are independent: when one is dropped the other stays.

@@ -106,7 +106,7 @@ pub struct ExportRequest {
     leak_flag: LeakFlag,
 }
 
-/// Records whether peers may still reach exported memory after the export was dropped.
+/// A flag that is set if peers may still reach exported memory after the export was dropped.
 #[derive(Clone, Debug, Default)]
 pub struct LeakFlag(Arc<AtomicBool>);
 

@@ -176,14 +176,14 @@ pub trait Dialling: AsFd + Send {
 ///    of sending. If the peer has left, the state turns to Error only once its messages were taken;
 ///    a reset drops them. If a queue has several endpoints, a peer may have more messages waiting
 ///    than its credits, as long as the other peers have their credits or get them in the end.
-/// 5. The device does not trust a blob until the process that made it has proved so: `listen`
-///    contacts no process, and `dial` only that process.
+/// 5. The device does not trust a blob until the process that made the blob has proved that it did:
+///    `listen` contacts no process, and `dial` only that process.
 ///
 /// # Safety
 ///
 /// Implementors keep these duties.
 pub unsafe trait Endpoint: Submit {
-    /// Returns the state. It must be cheap.
+    /// Returns the state of the Endpoint. The call must be cheap.
     fn state(&self) -> EndpointState;
 
     /// Returns how the Endpoint's packets travel: [`EndpointConfig::transport`] with the changes
@@ -293,7 +293,7 @@ pub unsafe trait Endpoint: Submit {
     /// Returns true if [`take_message`](Endpoint::take_message) would find a message, with
     /// [`EndpointConfig::pooled_room`]. After `false`, the Endpoint calls
     /// [`EndpointConfig::changed`] once a message comes, which may be before this call returns. The
-    /// default returns `false`. It must be cheap.
+    /// default returns `false`. The call must be cheap.
     fn has_message(&self) -> bool {
         false
     }

@@ -89,9 +89,9 @@ impl fmt::Debug for EventBacking {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EventConfig {
-    /// The processor that will set the event. This is a hint: either side may.
+    /// The processor that will set the event. This is a hint: both sides may set it.
     pub publisher: Processor,
-    /// The processor that will wait for the event. This is a hint: either side may.
+    /// The processor that will wait for the event. This is a hint: both sides may wait for it.
     pub subscriber: Processor,
     /// The memory of the counter. With `None` the device allocates it.
     pub backing: Option<EventBacking>,
