@@ -1,10 +1,11 @@
-//! Handles: what an operation can own instead of borrowing.
+//! The trait of operands that an operation can own instead of borrowing them.
 
 #![allow(unreachable_pub, reason = "named in the bounds of a public method")]
 
 use super::{Buf, BufChain, BufSlice, RemoteBuf};
 
-/// A handle, or a reference to one: [`Op::owned`](crate::Op::owned) clones it.
+/// An operand that [`Op::owned`](crate::Op::owned) can clone: a handle such as a [`Buf`], or a
+/// reference to one.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is lent for the operation alone, and cannot be owned",
     note = "pass a handle, such as a Buf, or a reference to one"
@@ -25,7 +26,7 @@ impl<T: Handle> Handle for &T {
     }
 }
 
-/// Types whose clones are the same thing.
+/// Implements [`Handle`] for types whose clones refer to the same object.
 macro_rules! handles {
     ($($type:ty),* $(,)?) => {$(
         impl $crate::mem::Handle for $type {
@@ -41,7 +42,7 @@ pub(crate) use handles;
 
 handles!(Buf, BufSlice, BufChain, RemoteBuf);
 
-/// No operand.
+/// `()` is an absent operand.
 impl Handle for () {
     type Owned = ();
 

@@ -29,7 +29,8 @@ use crate::sync::atomic::{
 use crate::sync::loom::{Task, TrackedCell, block_on, check, mutant, spawn};
 use crate::sync::{Mutex, WaitNode, Waiters, lock};
 
-/// What a Lease word does, for the real one and for those that do it wrong.
+/// The operations of a Lease word, implemented by the real one and by twins that do one thing
+/// wrong.
 trait Word: Send + Sync + 'static {
     fn retain(&self);
     fn release(&self) -> bool;
@@ -84,7 +85,7 @@ enum Wrong {
     LookForLast,
 }
 
-/// A Lease word in a few lines, and ways to get it wrong.
+/// A Lease word in a few lines that does one thing wrong, which its `Wrong` names.
 struct Toy(AtomicU64, Wrong);
 
 const WRITER: u64 = 1 << 63;
@@ -148,7 +149,7 @@ impl Word for Toy {
     }
 }
 
-/// An element: the word, its bytes, and how often it was brought home.
+/// A model of an element: the word, its bytes, and how often it was brought home.
 struct Guarded<W> {
     word: W,
     bytes: TrackedCell,
@@ -164,7 +165,7 @@ impl<W: Word> Guarded<W> {
         }
     }
 
-    /// Reads if it may, and gives up its handle.
+    /// Reads the bytes if it gets a read Lease, and gives up the handle.
     fn read(&self) {
         if self.word.read() {
             self.bytes.read();
@@ -173,7 +174,8 @@ impl<W: Word> Guarded<W> {
         self.after(self.word.release());
     }
 
-    /// Writes if it may, and gives up its handle; `first` the handle, or first the Lease.
+    /// Writes the bytes if it gets the write Lease. Gives up the handle before the Lease if
+    /// `handle_first`.
     fn write(&self, handle_first: bool) {
         if self.word.write() {
             if handle_first {
@@ -247,7 +249,7 @@ fn mutant_that_looks_whether_it_was_the_last_is_found() {
     });
 }
 
-/// Futures that wait until no Lease is out: `poll` is how one is polled, by its number.
+/// Models futures that wait until no Lease is held. `poll` polls one of them, by its number.
 fn released(poll: fn(&Watches, &LeaseWord, &mut u64, &Waker) -> bool) {
     check(3, move || {
         let (watches, word) = (Arc::new(Watches::new()), Arc::new(real()));
@@ -260,7 +262,7 @@ fn released(poll: fn(&Watches, &LeaseWord, &mut u64, &Waker) -> bool) {
                 }
             })
         };
-        // One that gives up: the other's mark stays.
+        // A future that gives up: the mark of the other future stays.
         let mut gone = 0;
         watches.poll(ELEMENT, &word, &mut gone, Waker::noop());
         let mut future = 0;
@@ -302,7 +304,7 @@ fn mutant_that_marks_the_word_before_it_can_be_found_is_found() {
     });
 }
 
-/// A free list, and one that forgets the tag.
+/// The operations of a free list, implemented by the real one and by one that has no tag.
 trait List: Send + Sync + 'static {
     fn pop(&self) -> Option<u32>;
     fn push(&self, index: u32);
@@ -318,7 +320,7 @@ impl List for FreeList {
     }
 }
 
-/// Two indices, the head as it is; 2 is the end.
+/// A free list of two indices whose head has no tag. The value 2 marks the end.
 struct Untagged(AtomicU32, [AtomicU32; 2]);
 
 impl List for Untagged {
@@ -341,7 +343,8 @@ impl List for Untagged {
     }
 }
 
-/// One takes two and brings the first back, while another takes and brings back.
+/// One thread takes two indices and brings the first back, while another takes one and brings it
+/// back.
 fn take_and_bring_back<L: List>(list: fn() -> L) {
     check(3, move || {
         let list = Arc::new(list());
@@ -507,7 +510,7 @@ fn device(key: u64) -> Device {
     Device::from_adapter(Arc::new(Holder(info, key)))
 }
 
-/// Returns a real pool of one element, which is out.
+/// Returns a real pool of one element, which is in use.
 fn pool() -> (Mmap, BufPool, Buf) {
     let device = device(0);
     let mmap = Mmap::builder().device(&device).alloc(4096).unwrap();
@@ -586,7 +589,7 @@ impl Holding {
         }
     }
 
-    /// A pool, for a moment: its elements keep device and key of the moment.
+    /// Models a pool that exists for a moment: its elements keep the device and key of that moment.
     fn use_it(&self) {
         if lock(&self.ranges).claim(0..1).is_err() {
             return;
@@ -648,8 +651,8 @@ fn mutant_that_looks_whether_it_is_used_and_stops_later_is_found() {
     });
 }
 
-/// A session, for the real one and for those whose Lease is wrong: hashes a part, if no other party
-/// does.
+/// The operation of a hash session, implemented by the real one and by twins whose Lease is wrong.
+/// It hashes a part, unless another party does so now.
 trait Parts: Send + Sync + 'static {
     fn part(self: Arc<Self>) -> bool;
 }

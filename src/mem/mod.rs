@@ -1,8 +1,9 @@
 //! Registered memory, buffers in it, and leases, which decide what may touch which bytes now.
 //!
-//! - [`Mmap`] is a memory range that devices hold. [`MmapBuilder`] allocates it, or takes yours.
-//! - [`BufPool`] has buffers of one size; [`BufInventory`] cuts buffers of any range;
-//!   [`BufArray`] has buffers by index. All of them give out [`Buf`]s.
+//! - [`Mmap`] is a memory range that is registered with devices. [`MmapBuilder`] allocates the
+//!   memory, or registers memory of the application.
+//! - [`BufPool`] has buffers of one size; [`BufInventory`] makes buffers on any range; [`BufArray`]
+//!   has buffers by index. All of them give out [`Buf`]s.
 //! - [`BufChain`] is a list of buffers that one job gathers from or scatters to.
 //! - [`RemoteMmap`] is memory that another process has exported, and [`RemoteBuf`] a range of it.
 //!
@@ -10,12 +11,13 @@
 //!
 //! A borrow cannot guard memory that a forgotten future leaves in flight. A *lease* does: it lets
 //! many readers, or one writer, touch some bytes. A job takes its leases when it is submitted and
-//! returns them when it completes; guards ([`BufData`], [`BufDataMut`]) hold leases too. A lease
-//! that is refused is `InUse`: nothing waits, and nothing is undefined behaviour.
+//! returns them when it completes; guards ([`BufData`], [`BufDataMut`]) hold leases too. A job or
+//! guard whose lease is refused fails with `InUse`: it never waits, and there is no undefined
+//! behaviour.
 //!
 //! Leases belong to the [`Mmap`]. A [`BufPool`] and a [`BufArray`] claim their range, and a lease
 //! on one of their elements is a count in the element's word. Bufs of a [`BufInventory`] may
-//! overlap: interval trees of the Mmap hold their leased ranges.
+//! overlap, so the Mmap keeps their leased ranges in interval trees.
 //!
 //! A lease is a reference as well: an element returns to its pool once it has neither a handle nor
 //! a lease. So nothing dangles when a Buf, a guard or a future is dropped or forgotten, in whatever

@@ -1,11 +1,12 @@
-//! Memory that others may write at any time: opaque copies and atomics, and never a slice.
+//! Atomics on the data of a Buf, also in memory that a peer or another process may write at any
+//! time. Such memory is reached by opaque copies and atomics, and is never lent as a slice.
 //!
-//! Two rules. Nothing here is read twice and believed to be the same. And the one routine for
-//! copies ([`volatile_copy`](crate::device::volatile_copy)) is opaque to the compiler.
+//! Two rules hold. No code reads a byte twice and assumes the same value. Copies of such memory use
+//! [`volatile_copy`](crate::device::volatile_copy), which is opaque to the compiler.
 //!
-//! Atomics and Leases: where others write anyway an atomic takes a read Lease, so that many of
-//! them, and jobs that read, continue at once, and jobs and copies that write are kept away.
-//! Elsewhere an atomic that changes the bytes takes the write Lease.
+//! In memory that a peer may write anyway, an atomic takes a read Lease: many atomics and reading
+//! jobs can run at once, while jobs and copies that write are refused. In other memory, an atomic
+//! that changes the bytes takes the write Lease.
 #![expect(
     unsafe_code,
     reason = "accesses what somebody else may write meanwhile"
@@ -18,11 +19,11 @@ use super::buf::{Buf, in_use};
 use crate::error::{JobError, Reason};
 use crate::mem::element::Element;
 
-/// Returns the eight bytes of the data from `at` on.
+/// Returns the eight bytes of the data from `at` on, as an atomic.
 ///
 /// # Safety
 ///
-/// The caller has a Lease of the element, and keeps it for as long as the answer.
+/// The caller has a Lease on the element, and keeps it for as long as it uses the result.
 unsafe fn word(element: &Element, at: usize) -> Result<&AtomicU64, JobError> {
     const LEN: usize = size_of::<u64>();
     let data_len = element.data_len();
@@ -31,7 +32,8 @@ unsafe fn word(element: &Element, at: usize) -> Result<&AtomicU64, JobError> {
         let (end, len) = (end as u64, data_len as u64);
         return Err(JobError::new(Reason::SliceOutOfData, end, len));
     }
-    // SAFETY: they lie in the data, which lies in the element and does not change under a Lease.
+    // SAFETY: the eight bytes lie in the data, which lies in the element and does not change under
+    // a Lease.
     let byte = unsafe { element.byte(element.data() + at) };
     let word = byte.cast::<AtomicU64>();
     if !word.is_aligned() {
@@ -43,22 +45,22 @@ unsafe fn word(element: &Element, at: usize) -> Result<&AtomicU64, JobError> {
     Ok(unsafe { word.as_ref() })
 }
 
-/// 64-bit atomics on the data, in the byte order of the machine: they are what an `RDMA_ATOMIC` of
-/// a peer meets. All are `SeqCst`.
+/// 64-bit atomics on the data, in the machine's byte order. All are `SeqCst`. A peer with the
+/// permission `RDMA_ATOMIC` operates on the same values.
 impl Buf {
-    /// Loads the eight bytes of the data from its byte `at` on.
+    /// Loads the 64-bit value at byte `at` of the data.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` past the data, or if their address is no multiple of 8; `InUse` while a job
-    /// or a guard of this process writes the Buf.
+    /// `InvalidValue` if the value reaches past the data, or if its address is not a multiple of 8;
+    /// `InUse` while a job or a guard of this process writes the Buf.
     pub fn load(&self, at: usize) -> Result<u64, JobError> {
         let lease = self.0.read().map_err(in_use)?;
         // SAFETY: the Lease is kept until the word was loaded.
         let word = unsafe { word(&lease, at) }?;
         if self.0.check_writable().is_err() {
-            // Its pages may be mapped for reading only, where Relaxed loads alone are promised to
-            // work (`std::sync::atomic`, "Atomic accesses to read-only memory").
+            // The pages of the Buf may be mapped for reading only, where only Relaxed loads are
+            // guaranteed to work (`std::sync::atomic`, "Atomic accesses to read-only memory").
             fence(SeqCst);
             let value = word.load(Relaxed);
             fence(SeqCst);
@@ -67,17 +69,18 @@ impl Buf {
         Ok(word.load(SeqCst))
     }
 
-    /// Stores them.
+    /// Stores `value` at byte `at` of the data.
     ///
     /// # Errors
     ///
-    /// As [`Buf::load`]; `InUse` also while a job or a guard reads the Buf, except where others may
-    /// write it anyway; `NotPermitted` if the Mmap is `LOCAL_READ_ONLY`.
+    /// As [`Buf::load`]; `InUse` also while a job or a guard reads the Buf, unless a peer or
+    /// another process may write it anyway; `NotPermitted` if the Mmap is `LOCAL_READ_ONLY`.
     pub fn store(&self, at: usize, value: u64) -> Result<(), JobError> {
         self.change(at, |word| word.store(value, SeqCst))
     }
 
-    /// Adds to them, wrapping, and answers what they were.
+    /// Adds `value` to the 64-bit value at byte `at` of the data, wrapping around, and returns the
+    /// previous value.
     ///
     /// # Errors
     ///
@@ -86,7 +89,8 @@ impl Buf {
         self.change(at, |word| word.fetch_add(value, SeqCst))
     }
 
-    /// Makes them `new` if they are `current`; answers what they were, as `Err` if they were not.
+    /// Stores `new` at byte `at` of the data if the value there is `current`. Returns the previous
+    /// value: in `Ok` if it was replaced, in `Err` if not.
     ///
     /// # Errors
     ///

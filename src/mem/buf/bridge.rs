@@ -1,4 +1,4 @@
-//! What an application needs that uses an adapter by verbs of its own as well.
+//! Keys and addresses of Bufs, for an application that also posts verbs of its own to an adapter.
 
 use std::ptr::NonNull;
 
@@ -8,27 +8,27 @@ use crate::error::{Error, Result};
 use crate::mem::mmap::Holder;
 
 impl Buf {
-    /// Returns the key (`lkey`) that the adapter knows this memory by, in the protection domain
+    /// Returns the adapter's local key (`lkey`) for this memory, in the protection domain
     /// [`Device::pd`].
     ///
-    /// Requests of the application's own take no Leases: that nothing else touches the bytes
-    /// meanwhile, and that the Buf outlives them, is for the application to see to.
+    /// Requests that the application posts itself take no leases. The application must ensure that
+    /// nothing else touches the bytes meanwhile, and that the Buf outlives the requests.
     ///
     /// # Errors
     ///
-    /// `NotSupported` on a device that is no adapter; `InvalidValue` if the device does not hold
-    /// the Mmap; `NotPermitted` if it holds it for copies alone
+    /// `NotSupported` if the device is not an adapter; `InvalidValue` if the device does not hold
+    /// the Mmap; `NotPermitted` if the device holds the Mmap for copies alone
     /// ([`MmapBuilder::only_for`](crate::mem::MmapBuilder::only_for)).
     #[doc(alias = "doca_buf_get_mkey")]
     #[doc(alias = "doca_rdma_bridge_get_buf_mkey")]
     pub fn mkey(&self, device: &Device) -> Result<u32> {
         device.pd()?;
         let key = self.0.key(Holder::new(device.id(), RegistrationUse::Rdma));
-        // The lower half, as `Adapter::pd` has it.
+        // The lower half of the key is the `lkey`, as `Adapter::pd` demands.
         key.map(|key| key as u32).map_err(Error::from)
     }
 
-    /// Returns where its dataroom begins; [`Buf::headroom`] bytes further the data do.
+    /// Returns the address of the Buf's first byte. The data begin [`Buf::headroom`] bytes later.
     #[doc(alias = "doca_buf_get_head")]
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.0.head()

@@ -1,4 +1,5 @@
-//! A piece of an Mmap with headroom, data and tailroom, and a window on its data.
+//! [`Buf`], a piece of an Mmap with headroom, data and tailroom, and [`BufSlice`], a window on its
+//! data.
 #![expect(unsafe_code, reason = "copies into and out of leased memory")]
 
 use std::fmt;
@@ -17,9 +18,10 @@ use crate::mem::mmap::MmapInner;
 /// | headroom | data | tailroom |
 /// ```
 ///
-/// A source's data is read; what a job writes is appended to the tailroom of its destination, and
-/// the data grows. The headroom is never touched. Clones are the same Buf, and share its headroom,
-/// data and tailroom. The last handle or Lease to go returns the Buf to where it came from.
+/// A job reads the data of its source. It appends what it writes to the data of its destination,
+/// which grows into the tailroom. The headroom is never touched. Clones are the same Buf, and share
+/// its headroom, data and tailroom. When the last handle and the last lease are gone, the Buf
+/// returns to where it came from.
 ///
 /// ```
 /// # use tokio_doca::{Buf, BufPool, Device, Mmap};
@@ -47,7 +49,8 @@ impl Clone for Buf {
     }
 }
 
-/// Returns an error of a call on one Buf: it is neither a source nor a destination.
+/// Converts the error of a refused lease for a call on a single Buf, which is neither a source nor
+/// a destination.
 pub(super) fn in_use(error: JobError) -> JobError {
     match error.reason() {
         Reason::SourceInUse | Reason::DestinationInUse => JobError::of(Reason::BufInUse),
@@ -60,8 +63,9 @@ impl Buf {
     ///
     /// # Errors
     ///
-    /// `InUse` while a job or a guard writes it, `NotPermitted` if others may write it at any time
-    /// ([`Mmap::lends_slices`](crate::Mmap::lends_slices)): use [`Buf::copy_out`] and atomics.
+    /// `InUse` while a job or a guard writes the Buf, `NotPermitted` if a peer or another process
+    /// may write it at any time ([`Mmap::lends_slices`](crate::Mmap::lends_slices)): use
+    /// [`Buf::copy_out`] and atomics then.
     #[doc(alias = "doca_buf_get_data")]
     pub fn data(&self) -> Result<BufData<'_>, JobError> {
         self.refuse_shared()?;
@@ -73,9 +77,9 @@ impl Buf {
     ///
     /// # Errors
     ///
-    /// `InUse` while a job or a guard has it, `NotPermitted` if the Mmap is `LOCAL_READ_ONLY` or if
-    /// others may write it at any time ([`Mmap::lends_slices`](crate::Mmap::lends_slices)): use
-    /// [`Buf::copy_in`] and atomics.
+    /// `InUse` while a job or a guard uses the Buf, `NotPermitted` if the Mmap is `LOCAL_READ_ONLY`
+    /// or if a peer or another process may write it at any time
+    /// ([`Mmap::lends_slices`](crate::Mmap::lends_slices)): use [`Buf::copy_in`] and atomics then.
     pub fn data_mut(&self) -> Result<BufDataMut<'_>, JobError> {
         self.refuse_shared()?;
         Ok(BufDataMut::new(self.0.write().map_err(in_use)?))
@@ -86,7 +90,7 @@ impl Buf {
     /// # Errors
     ///
     /// `InvalidValue` if the tailroom is too small (nothing is written), `InUse` while a job or a
-    /// guard has the Buf, `NotPermitted` if the Mmap is `LOCAL_READ_ONLY`.
+    /// guard uses the Buf, `NotPermitted` if the Mmap is `LOCAL_READ_ONLY`.
     pub fn extend_from_slice(&self, bytes: &[u8]) -> Result<(), JobError> {
         let lease = self.0.write().map_err(in_use)?;
         let room = lease.tailroom();
@@ -106,12 +110,13 @@ impl Buf {
         Ok(())
     }
 
-    /// Copies from the data, from its byte `from` on, into `out`. What others write meanwhile may
-    /// show in part.
+    /// Fills `out` with bytes of the data, from byte `from` on. If a peer or another process writes
+    /// meanwhile, the copy may contain a part of that write.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` past the data, `InUse` while a job or a guard of this process writes it.
+    /// `InvalidValue` if the bytes reach past the data, `InUse` while a job or a guard of this
+    /// process writes the Buf.
     pub fn copy_out(&self, from: usize, out: &mut [u8]) -> Result<(), JobError> {
         let lease = self.0.read().map_err(in_use)?;
         check_data(from, out.len(), lease.data_len())?;
@@ -123,12 +128,12 @@ impl Buf {
         Ok(())
     }
 
-    /// Copies `bytes` over the data, from its byte `at` on.
+    /// Overwrites a part of the data, from byte `at` on, with `bytes`.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` past the data, `InUse` while a job or a guard has it, `NotPermitted` if the
-    /// Mmap is read-only.
+    /// `InvalidValue` if `bytes` reach past the data, `InUse` while a job or a guard uses the Buf,
+    /// `NotPermitted` if the Mmap is read-only.
     pub fn copy_in(&self, at: usize, bytes: &[u8]) -> Result<(), JobError> {
         let lease = self.0.write().map_err(in_use)?;
         check_data(at, bytes.len(), lease.data_len())?;
@@ -143,7 +148,7 @@ impl Buf {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if it ends before it begins
+    /// `InvalidValue` if the range ends before it begins
     /// ([`Reason::RangeReversed`](crate::error::Reason::RangeReversed)), or reaches past the data
     /// ([`Reason::SliceOutOfData`](crate::error::Reason::SliceOutOfData)).
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<BufSlice, JobError> {
@@ -170,11 +175,12 @@ impl Buf {
         self.0.data_len()
     }
 
-    /// Empties the data: what is written next overwrites it. The headroom stays.
+    /// Sets the length of the data to 0, so that later writes overwrite the old bytes. The headroom
+    /// stays.
     ///
     /// # Errors
     ///
-    /// `InUse` while a job or a guard has it.
+    /// `InUse` while a job or a guard uses the Buf.
     #[doc(alias = "doca_buf_reset_data_len")]
     pub fn reset_data_len(&self) -> Result<(), JobError> {
         let lease = self.0.exclusive().map_err(in_use)?;
@@ -182,11 +188,11 @@ impl Buf {
         Ok(())
     }
 
-    /// Makes `len` bytes from `offset` the data. The bytes are as they are.
+    /// Sets the bounds of the data: the `len` bytes from `offset` on. No byte is changed.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if they do not lie in the Buf, `InUse` while a job or a guard has it.
+    /// `InvalidValue` if these bytes do not lie in the Buf, `InUse` while a job or a guard uses it.
     #[doc(alias = "doca_buf_set_data")]
     #[doc(alias = "doca_buf_set_data_len")]
     pub fn set_data(&self, offset: usize, len: usize) -> Result<(), JobError> {
@@ -221,13 +227,14 @@ impl Buf {
         self.0.tailroom()
     }
 
-    /// Returns the data, for reading, by a guard that keeps the Buf itself.
+    /// Returns a read guard on the data that keeps the Buf alive instead of borrowing it.
     pub(crate) fn lend(&self) -> Result<BufData<'static>, JobError> {
         self.refuse_shared()?;
         Ok(BufData::new(self.0.read().map_err(in_use)?))
     }
 
-    /// Returns the data as [`Buf::data`] does, also where others may write the bytes at any time.
+    /// Returns the data as [`Buf::data`] does, even if a peer or another process may write the
+    /// bytes at any time.
     ///
     /// # Safety
     ///
@@ -237,13 +244,13 @@ impl Buf {
     ///
     /// # Errors
     ///
-    /// `InUse` while a job or a guard writes it.
+    /// `InUse` while a job or a guard writes the Buf.
     pub unsafe fn data_unchecked(&self) -> Result<BufData<'_>, JobError> {
         Ok(BufData::new(self.0.read().map_err(in_use)?))
     }
 
-    /// Returns the data as [`Buf::data_mut`] does, also where others may reach the bytes at any
-    /// time.
+    /// Returns the data as [`Buf::data_mut`] does, even if a peer or another process may access the
+    /// bytes at any time.
     ///
     /// # Safety
     ///
@@ -253,12 +260,13 @@ impl Buf {
     ///
     /// # Errors
     ///
-    /// `InUse` while a job or a guard has it, `NotPermitted` if the Mmap is `LOCAL_READ_ONLY`.
+    /// `InUse` while a job or a guard uses the Buf, `NotPermitted` if the Mmap is
+    /// `LOCAL_READ_ONLY`.
     pub unsafe fn data_mut_unchecked(&self) -> Result<BufDataMut<'_>, JobError> {
         Ok(BufDataMut::new(self.0.write().map_err(in_use)?))
     }
 
-    /// Returns where all of its bytes are.
+    /// Returns the addresses of all bytes of the Buf.
     pub(in crate::mem) fn span(&self) -> Span {
         Span::local(self.0.span())
     }
@@ -282,7 +290,8 @@ fn check_data(from: usize, len: usize, data_len: usize) -> Result<(), JobError> 
     Ok(())
 }
 
-/// Copies between bytes of this process and those of an element, which others may write meanwhile.
+/// Copies `len` bytes between memory of this process and an element, whose bytes a peer or another
+/// process may write meanwhile.
 ///
 /// # Safety
 ///
@@ -310,8 +319,8 @@ impl fmt::Debug for Buf {
 
 /// A window on the data of a Buf: a source of jobs, alone or in a chain.
 ///
-/// It names bytes by their offsets in the data, and keeps its Buf. If the data was shortened
-/// meanwhile, a job on the window is refused.
+/// A slice keeps its Buf, and names bytes by their offsets in the data. If the data has become
+/// shorter than that, a job on the slice fails.
 ///
 /// ```
 /// # use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
@@ -340,12 +349,12 @@ impl BufSlice {
         self.len
     }
 
-    /// Returns whether it has no bytes.
+    /// Returns true if the slice has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the Buf.
+    /// Returns the Buf that this is a slice of.
     pub fn buf(&self) -> &Buf {
         &self.buf
     }

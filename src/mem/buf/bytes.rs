@@ -11,7 +11,7 @@ use super::buf::{Buf, in_use};
 use super::guard::{BufData, BufDataMut};
 use crate::error::{Error, JobError};
 
-/// The error of a Buf that could not become [`Bytes`]. It returns the Buf.
+/// The error of [`Buf::into_bytes`]. It gives the Buf back: [`IntoBytesError::into_buf`].
 ///
 /// ```
 /// # use tokio_doca::{BufPool, Device, ErrorKind, Mmap};
@@ -35,12 +35,12 @@ pub struct IntoBytesError {
 }
 
 impl IntoBytesError {
-    /// Returns what was wrong.
+    /// Returns why the conversion failed.
     pub fn error(&self) -> JobError {
         self.error
     }
 
-    /// The Buf, as it was.
+    /// Returns the Buf, unchanged.
     pub fn into_buf(self) -> Buf {
         self.buf
     }
@@ -82,7 +82,7 @@ impl From<IntoBytesError> for std::io::Error {
     }
 }
 
-/// The owner of such a `Bytes`.
+/// The owner of a `Bytes` that `Buf::into_bytes` made: a read guard on the Buf.
 struct Lent(BufData<'static>);
 
 impl AsRef<[u8]> for Lent {
@@ -94,9 +94,8 @@ impl AsRef<[u8]> for Lent {
 impl Buf {
     /// Returns the data as [`Bytes`], without a copy.
     ///
-    /// The `Bytes` is a reader of the Buf like a guard: until the last clone or slice of it has
-    /// gone, a write to the Buf by another handle is refused (`InUse`), and its element does not go
-    /// home.
+    /// The `Bytes` reads the Buf, as a guard does. Until its last clone or slice is dropped, writes
+    /// to the Buf by other handles fail with `InUse`, and the Buf does not return to its pool.
     ///
     /// ```
     /// # use tokio_doca::{BufPool, Device, Mmap};
@@ -111,8 +110,9 @@ impl Buf {
     ///
     /// # Errors
     ///
-    /// `InUse` while a job or a guard writes it, `NotPermitted` if others may write it at any time
-    /// ([`Mmap::lends_slices`](crate::Mmap::lends_slices)). The error has the Buf.
+    /// `InUse` while a job or a guard writes the Buf, `NotPermitted` if a peer or another process
+    /// may write it at any time ([`Mmap::lends_slices`](crate::Mmap::lends_slices)). The error
+    /// contains the Buf.
     pub fn into_bytes(self) -> Result<Bytes, IntoBytesError> {
         let lease = self.refuse_shared().and_then(|()| self.0.read());
         match lease {
@@ -125,8 +125,8 @@ impl Buf {
     }
 }
 
-/// What is left of the data, as of a `&[u8]`: advancing makes the guard's slice shorter, and
-/// changes nothing of the Buf.
+/// Reads the data like a `&[u8]`: advancing shortens the guard's slice, and leaves the Buf
+/// unchanged.
 impl bytes::Buf for BufData<'_> {
     fn remaining(&self) -> usize {
         self.len()
@@ -138,7 +138,7 @@ impl bytes::Buf for BufData<'_> {
 
     /// # Panics
     ///
-    /// Past the end, as every `bytes::Buf`.
+    /// If `by` exceeds the remaining bytes, as for every `bytes::Buf`.
     fn advance(&mut self, by: usize) {
         let left = self.len();
         assert!(by <= left, "{by} bytes to advance, and {left} are left");
@@ -149,14 +149,15 @@ impl bytes::Buf for BufData<'_> {
 // SAFETY: `chunk_mut` is the tailroom, all of it, and `remaining_mut` its length; the Lease keeps
 // others from changing it, and `advance_mut` makes it shorter by what was filled.
 unsafe impl BufMut for BufDataMut<'_> {
-    /// Returns the tailroom: `put` panics beyond it, as every `bytes::BufMut`.
+    /// Returns the length of the tailroom. Like every `bytes::BufMut`, `put` panics if more is
+    /// written.
     fn remaining_mut(&self) -> usize {
         self.tailroom()
     }
 
     /// # Panics
     ///
-    /// Past the tailroom.
+    /// If `by` exceeds the tailroom.
     unsafe fn advance_mut(&mut self, by: usize) {
         let room = self.tailroom();
         assert!(

@@ -1,9 +1,9 @@
-//! How much one side of a job has.
+//! The size of one side of a job, in pieces and bytes.
 #![allow(unreachable_pub, reason = "named by the sealed traits of operands")]
 
 use crate::device::Segments;
 
-/// The size of one side of a job: the number of pieces that are not empty, and of their bytes.
+/// The size of one side of a job: the number of non-empty pieces, and the sum of their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
     pub pieces: usize,

@@ -1,4 +1,4 @@
-//! Guards that lend the data of a Buf: Leases with a slice.
+//! Guards that lend the data of a Buf as a slice, and hold a Lease meanwhile.
 #![expect(
     unsafe_code,
     reason = "a Lease is what makes a slice of shared memory sound"
@@ -12,11 +12,12 @@ use std::ops::{Deref, DerefMut};
 use super::buf::Buf;
 use crate::mem::element::{ReadLease, WriteLease};
 
-/// The data of a Buf, for reading. A job that wants to write it is refused (`InUse`) meanwhile.
+/// A guard that gives read access to the data of a Buf. While it lives, a job that would write the
+/// data fails with `InUse`.
 ///
-/// It is a [`bytes::Buf`] too: like a `&[u8]` it gets shorter by what is consumed.
+/// The guard is a [`bytes::Buf`] too: like a `&[u8]`, it gets shorter as bytes are consumed.
 ///
-/// Forgetting it is sound: the Buf stays leased.
+/// Forgetting the guard is sound: the Buf stays leased.
 ///
 /// ```
 /// # use tokio_doca::{BufPool, Device, ErrorKind, Mmap};
@@ -37,7 +38,7 @@ use crate::mem::element::{ReadLease, WriteLease};
 #[must_use = "the data is lent for as long as this lives"]
 pub struct BufData<'a> {
     lease: ReadLease,
-    /// Bytes of the data that were consumed.
+    /// The number of bytes that were consumed from the front of the data.
     consumed: usize,
     _buf: PhantomData<&'a Buf>,
 }
@@ -51,7 +52,7 @@ impl BufData<'_> {
         }
     }
 
-    /// Takes bytes off the front.
+    /// Consumes up to `by` bytes at the front of the data.
     pub(super) fn skip(&mut self, by: usize) {
         self.consumed += by.min(self.len());
     }
@@ -67,7 +68,7 @@ impl Deref for BufData<'_> {
         // - under a read Lease no job and no guard of this process writes it
         //   (tests/it/mem/leases.rs), and memory that others may write is never lent (`Buf::data`),
         //   or on the caller's word (`Buf::data_unchecked`);
-        // - it is initialized: zeroed when it was made, or the application's own.
+        // - the data is initialized: zeroed when it was made, or the application's own.
         let data = unsafe { std::slice::from_raw_parts(data.as_ptr(), self.lease.data_len()) };
         &data[self.consumed..]
     }
@@ -79,10 +80,11 @@ impl fmt::Debug for BufData<'_> {
     }
 }
 
-/// The data of a Buf, for writing. Every job and guard on its bytes is refused (`InUse`) meanwhile.
+/// A guard that gives write access to the data of a Buf. While it lives, every job and other guard
+/// on its bytes fails with `InUse`.
 ///
-/// It is a [`bytes::BufMut`] too, which appends to the data out of the tailroom, so that codecs and
-/// `read_buf` of Tokio write into a Buf:
+/// The guard is a [`bytes::BufMut`] too, which appends to the data as long as there is tailroom. So
+/// codecs and Tokio's `read_buf` can write into a Buf:
 ///
 /// ```
 /// # use tokio_doca::{BufPool, Device, Mmap};
@@ -98,7 +100,7 @@ impl fmt::Debug for BufData<'_> {
 /// # Ok::<(), tokio_doca::Error>(())
 /// ```
 ///
-/// Forgetting it is sound: the Buf stays leased.
+/// Forgetting the guard is sound: the Buf stays leased.
 #[must_use = "the data is lent for as long as this lives"]
 pub struct BufDataMut<'a> {
     lease: WriteLease,
@@ -113,15 +115,15 @@ impl BufDataMut<'_> {
         }
     }
 
-    /// Reads once, into the tailroom, and appends what came to the data; answers how much, 0 at the
-    /// end of the source or without tailroom.
+    /// Calls `reader.read` once, with the tailroom, and appends the bytes that it read to the data.
+    /// Returns their number: 0 at the end of the source or without tailroom.
     ///
     /// # Errors
     ///
-    /// What the reader says; the data is as it was then.
+    /// The error of the reader; the data is unchanged then.
     pub fn read_from(&mut self, reader: &mut (impl Read + ?Sized)) -> io::Result<usize> {
         let room = self.tailroom();
-        // A reader that claims more than it was given is not believed.
+        // Clamped, since a faulty reader may report more bytes than fit.
         let read = reader.read(self.tail())?.min(room);
         self.grow(read);
         Ok(read)

@@ -1,7 +1,8 @@
 //! Bufs and parts of them: how an application reaches their bytes.
 //!
-//! `guard` lends slices, `bytes` hands them on, `atomics` serves memory that others may write. Of
-//! the other modules of `mem` it imports `element`, `mmap` and `ranges`.
+//! `guard` lends slices, `bytes` turns Bufs into `Bytes`, `atomics` serves memory that a peer or
+//! another process may write. Of the other modules of `mem`, this one imports `element`, `mmap` and
+//! `ranges`.
 
 // First, since the documentation shows the methods of a type in the order of modules.
 mod buf;

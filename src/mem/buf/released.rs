@@ -1,4 +1,4 @@
-//! Waiting until no job and no guard has a Buf.
+//! A future that waits until no job and no guard uses a Buf.
 
 use std::fmt;
 use std::future::Future;
@@ -9,19 +9,18 @@ use super::buf::Buf;
 use crate::mem::element::Watch;
 
 impl Buf {
-    /// Waits until no job, no guard and no [`Bytes`](bytes::Bytes) has the Buf, so that its memory
+    /// Waits until no job, no guard and no [`Bytes`](bytes::Bytes) uses the Buf, so that its memory
     /// can be used again. The future keeps a clone of the Buf.
     ///
-    /// A job whose future was dropped, by a `tokio::time::timeout` for example, continues, and has
-    /// its memory until it has completed. That this comes to an end is for the job: what it was
-    /// submitted to is polled as for any other, by a Tokio runtime with I/O, by
-    /// [`WorkQ::block_on`](crate::WorkQ::block_on), or by a loop of the caller's own. A receive
-    /// that was dropped has its Buf until another receive takes it over, or its Rdma is reset or
-    /// dropped. What failed with [`Reason::MemoryKept`](crate::error::Reason::MemoryKept) has it
-    /// for ever.
+    /// A job whose future was dropped, for example by a `tokio::time::timeout`, continues, and uses
+    /// its memory until it has completed. For that its WorkQ must be polled, as for any other job:
+    /// by a Tokio runtime with I/O, by [`WorkQ::block_on`](crate::WorkQ::block_on), or by a loop of
+    /// the application. A dropped receive keeps its Buf until another receive replaces it, or until
+    /// its Rdma is reset or dropped. A job that failed with
+    /// [`Reason::MemoryKept`](crate::error::Reason::MemoryKept) keeps its Buf for ever.
     ///
-    /// Other tasks that have the Buf may take it again before this one continues. A Buf of an
-    /// inventory may share bytes with other Bufs, which this future does not wait for.
+    /// Other tasks that have a handle of the Buf may use it again before this task continues. A Buf
+    /// of an inventory may share bytes with other Bufs, which this future does not wait for.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -1,20 +1,20 @@
-//! Where memory is, to find out whether two sides of a job share some.
+//! Addresses of memory, to find out whether the two sides of a job overlap.
 #![allow(unreachable_pub, reason = "named by the sealed traits of operands")]
 
 use std::ops::Range;
 
-/// The addresses of one piece of memory. They sort by space, and then by address.
+/// The addresses of one piece of memory. Spans sort by address space, then by address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span {
-    /// Whose addresses they are: 0 for this process's, and otherwise a number of the import, since
-    /// other machines and processes have addresses of their own.
+    /// The address space: 0 for this process, otherwise a number of the import, since other
+    /// machines and processes have addresses of their own.
     space: usize,
     start: usize,
     end: usize,
 }
 
 impl Span {
-    /// Of memory of this process.
+    /// Returns the span of memory of this process.
     pub(in crate::mem) fn local(addrs: Range<usize>) -> Span {
         Span::of(0, addrs)
     }
@@ -31,7 +31,7 @@ impl Span {
         self.start >= self.end
     }
 
-    /// Returns it as a sorted list of pieces that are not empty.
+    /// Returns the span as a list of one, or an empty list if the span is empty.
     pub(in crate::mem) fn as_list(&self) -> &[Span] {
         match self.is_empty() {
             true => &[],
@@ -39,28 +39,30 @@ impl Span {
         }
     }
 
-    /// Returns whether the two have a byte in common.
+    /// Returns true if the two spans have a byte in common.
     #[inline(always)]
     pub(in crate::mem) fn meets(&self, other: &Span) -> bool {
         self.space == other.space && self.start.max(other.start) < self.end.min(other.end)
     }
 
-    /// Returns whether all of it lies in front of `other`, in the order of lists.
+    /// Returns true if this span ends before `other` begins, in the order in which lists are
+    /// sorted.
     fn is_before(&self, other: &Span) -> bool {
         (self.space, self.end) <= (other.space, other.start)
     }
 
-    /// Returns whether two pieces of a sorted list have a byte in common.
+    /// Returns true if two spans of a sorted list have a byte in common.
     pub(in crate::mem) fn any_twice(list: &[Span]) -> bool {
         list.windows(2).any(|pair| !pair[0].is_before(&pair[1]))
     }
 
-    /// Returns whether a piece of one sorted list has a byte in common with one of the other. Those
-    /// of `to` have none in common among themselves.
+    /// Returns true if a span of `from` has a byte in common with a span of `to`. Both lists are
+    /// sorted, and the spans of `to` do not overlap each other.
     pub(in crate::mem) fn any_shared(from: &[Span], to: &[Span]) -> bool {
         let mut to = to.iter().peekable();
         from.iter().any(|from| {
-            // The pieces of `from` begin in order, so no later one needs what is skipped here.
+            // `from` is sorted, so the spans of `to` that are skipped here meet no later span of
+            // `from`.
             while to.next_if(|to| to.is_before(from)).is_some() {}
             to.peek().is_some_and(|to| !from.is_before(to))
         })

@@ -1,6 +1,6 @@
-//! A scatter/gather list that allocates once and is counted like a Buf.
+//! A scatter/gather list that allocates once and is reference-counted like a Buf.
 //!
-//! While a job has it, the chain holds the leases of its pieces, and the list of segments that the
+//! While jobs use the chain, it holds the leases of its pieces, and the list of segments that the
 //! device reads. The first job makes both, and the last one gives them up ([`super::lease`]).
 #![expect(
     unsafe_code,
@@ -19,17 +19,18 @@ use crate::mem::element::{AfterLease, ReadLease, WriteLease};
 use crate::mem::mmap::Holder;
 use crate::sync::{Mutex, MutexGuard, lock};
 
-/// A list that a job gathers from or scatters to, in order (Core guide 3.3.3, `doca_buf_list`).
+/// A list of buffers that a job gathers from or scatters to, in order (Core guide 3.3.3,
+/// `doca_buf_list`).
 ///
-/// Its pieces are Bufs and slices of Bufs. A copy takes ranges of imported memory too
+/// The pieces are Bufs and slices of Bufs. A copy also takes chains with ranges of imported memory
 /// ([`RemoteBuf`](crate::mem::RemoteBuf)), of one import or of several: a range is read whole, and
-/// written from its start on. Other jobs refuse such a chain: the remote side of an operation of
-/// [`Rdma`](crate::Rdma) is one range, since a request on the wire names one.
+/// written from its start on. Other jobs refuse such a chain. An operation of [`Rdma`](crate::Rdma)
+/// has one remote range, since a request on the wire names one.
 ///
-/// A chain allocates when it is built and never again. While a job has it, changes are refused
-/// (`InUse`). Several jobs may read it at once, if they are of one device and either all or none of
-/// them of [`Rdma`](crate::Rdma): the list that the device reads is made once, with the keys of
-/// that use. Clones are the same chain.
+/// A chain of at most 4,096 pieces allocates only when it is built. While a job uses the chain,
+/// changes fail with `InUse`. Several jobs may read it at once if they run on one device, and if
+/// either all or none of them are operations of [`Rdma`](crate::Rdma): the list that the device
+/// reads is made once, with the keys of that use. Clones are the same chain.
 ///
 /// ```
 /// # use tokio_doca::{mem::{Access, BufChain, RemoteMmap}, BufPool, Dma, Mmap, WorkQ};
@@ -56,7 +57,7 @@ use crate::sync::{Mutex, MutexGuard, lock};
 #[doc(alias = "doca_buf_list_chain")]
 pub struct BufChain(pub(super) Arc<ChainInner>);
 
-/// The most pieces that memory is taken for when a chain is made.
+/// The maximum number of pieces for which `with_capacity` allocates memory at once.
 const AT_ONCE: usize = 4096;
 
 pub(super) struct ChainInner {
@@ -67,17 +68,18 @@ pub(super) struct ChainInner {
 pub(super) struct State {
     pub(super) pieces: Vec<ChainPiece>,
     pub(super) users: Users,
-    /// What the device reads. Unchanged while `users` says that a job has it.
+    /// The list of segments that the device reads. Unchanged unless `users` is `Free`.
     segments: Vec<Segment>,
     total: usize,
     pub(super) reads: Vec<ReadLease>,
     /// The lease of each piece, `None` for imported memory that takes none.
     pub(super) writes: Vec<Option<WriteLease>>,
-    /// The futures to notify of leases that were given back, once the chain is unlocked.
+    /// Work due after leases were given back, to be done once the chain is unlocked: it notifies
+    /// futures.
     pub(super) after: Vec<AfterLease>,
-    /// The memory in which `with_spans` sorts the spans of the pieces.
+    /// Scratch memory, in which `with_spans` sorts the spans of the pieces.
     spans: Vec<Span>,
-    /// The number of pieces that are imported.
+    /// The number of pieces of imported memory.
     imported: usize,
     /// The number of pieces that take no lease.
     pub(super) unleased: usize,
@@ -91,7 +93,7 @@ pub(super) enum Users {
 }
 
 impl BufChain {
-    /// Makes an empty chain with a capacity of `pieces` pieces. Memory for those beyond 4,096 is
+    /// Makes an empty chain for at most `pieces` pieces. Memory for pieces beyond 4,096 is
     /// allocated as they are pushed.
     pub fn with_capacity(pieces: usize) -> BufChain {
         let at_once = pieces.min(AT_ONCE);
@@ -117,7 +119,7 @@ impl BufChain {
     ///
     /// # Errors
     ///
-    /// `Full` beyond the capacity, `InUse` while a job has the chain.
+    /// `Full` if the chain has reached its capacity, `InUse` while a job uses the chain.
     #[doc(alias = "doca_buf_chain_list")]
     pub fn push(&self, piece: impl Into<ChainPiece>) -> Result<(), JobError> {
         let piece = piece.into();
@@ -135,7 +137,7 @@ impl BufChain {
     ///
     /// # Errors
     ///
-    /// `InUse` while a job has the chain.
+    /// `InUse` while a job uses the chain.
     #[doc(alias = "doca_buf_list_unchain")]
     #[doc(alias = "doca_buf_unchain_list")]
     pub fn pop(&self) -> Result<Option<ChainPiece>, JobError> {
@@ -148,7 +150,7 @@ impl BufChain {
         Ok(piece)
     }
 
-    /// Returns the state, if no job has the chain.
+    /// Locks the state for a change. Fails while a job uses the chain.
     fn changeable(&self) -> Result<MutexGuard<'_, State>, JobError> {
         let state = lock(&self.0.state);
         match state.users {
@@ -164,7 +166,7 @@ impl BufChain {
         lock(&self.0.state).pieces.len()
     }
 
-    /// Returns whether it has no pieces.
+    /// Returns true if the chain has no pieces.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -189,24 +191,26 @@ impl BufChain {
         self.extent(ChainPiece::room)
     }
 
-    /// Returns the number of pieces that are not empty, and their bytes.
+    /// Returns the number of non-empty pieces, and the sum of their bytes as `bytes_of` counts
+    /// them.
     fn extent(&self, bytes_of: impl Fn(&ChainPiece) -> usize) -> Extent {
         let state = lock(&self.0.state);
         let mut extent = Extent::default();
         for bytes in state.pieces.iter().map(bytes_of).filter(|&bytes| bytes > 0) {
             extent.pieces += 1;
-            // A hostile blob says how long an import is.
+            // Saturating, since the length of an import may come from a hostile blob.
             extent.bytes = extent.bytes.saturating_add(bytes);
         }
         extent
     }
 
-    /// Takes the leases of a job that reads it. Returns the segments and the number of bytes, too.
+    /// Takes the leases of a job that reads the chain. Also returns the segments and the number of
+    /// bytes.
     ///
     /// # Errors
     ///
-    /// `InUse` if a job has the chain that excludes this one; [`Reason::RemoteInChain`] if a piece
-    /// is imported and the job is not a copy (`copies`); otherwise the first error of a piece.
+    /// `InUse` if a job on the chain excludes this one; [`Reason::RemoteInChain`] if a piece is
+    /// imported and the job is not a copy (`copies`); otherwise the first error of a piece.
     pub(in crate::mem) fn begin_read(
         &self,
         holder: Holder,
@@ -241,7 +245,8 @@ impl BufChain {
         Ok((ChainRead::new(&self.0), segments, state.total))
     }
 
-    /// Takes the leases of a job that writes it. Returns the segments and the number of bytes, too.
+    /// Takes the leases of a job that writes the chain. Also returns the segments and the number of
+    /// bytes.
     ///
     /// # Errors
     ///
@@ -269,12 +274,12 @@ impl BufChain {
         Ok((ChainWrite::new(&self.0), segments, state.total))
     }
 
-    /// Returns whether jobs take a lease on each of its pieces.
+    /// Returns true if jobs take a lease on each piece of the chain.
     pub(in crate::mem) fn is_leased(&self) -> bool {
         lock(&self.0.state).unleased == 0
     }
 
-    /// Calls `f` with the pieces that are not empty, sorted. The chain is locked meanwhile.
+    /// Calls `f` with the spans of the non-empty pieces, sorted. The chain is locked meanwhile.
     pub(in crate::mem) fn with_spans(&self, f: &mut dyn FnMut(&[Span])) {
         let mut guard = lock(&self.0.state);
         let State { pieces, spans, .. } = &mut *guard;
@@ -301,7 +306,7 @@ impl State {
         Err(at.map_or(error, |at| error.in_piece(at)))
     }
 
-    /// Leases the pieces for reading, and lists their data.
+    /// Leases the pieces for reading, and fills `segments` with their data.
     fn gather(&mut self, holder: Holder) -> Result<(), JobError> {
         self.start();
         for (at, piece) in self.pieces.iter().enumerate() {
@@ -316,7 +321,7 @@ impl State {
         Ok(())
     }
 
-    /// Leases the pieces for writing, and lists their bytes that a job may write.
+    /// Leases the pieces for writing, and fills `segments` with the bytes that a job may write.
     fn scatter(&mut self, holder: Holder) -> Result<(), JobError> {
         self.start();
         for (at, piece) in self.pieces.iter().enumerate() {

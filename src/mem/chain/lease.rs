@@ -2,8 +2,8 @@
 //!
 //! The chain holds the leases of its pieces, which the first job takes and the last one gives back,
 //! under the chain's lock. The chain also holds the pieces themselves, so giving back a lease there
-//! brings no element home. It may notify futures that wait for the end of the leases: their wakers
-//! are called once the chain is unlocked ([`AfterChain`]).
+//! returns no Buf to its pool. But it may have to notify futures that wait for the end of the
+//! leases: their wakers are called once the chain is unlocked ([`AfterChain`]).
 #![allow(unreachable_pub, reason = "named by the sealed traits of operand")]
 
 use std::sync::Arc;
@@ -12,8 +12,9 @@ use super::chain::{BufChain, ChainInner, State, Users};
 use crate::mem::element::{ReadLease, WriteLease};
 use crate::sync::lock;
 
-/// A job has given its leases back. The drop of this notifies the futures that waited for that, and
-/// may be the last of the chain: both may run the application's code.
+/// Work left to do after a job gave back its leases on a chain. Dropping the value notifies the
+/// futures that wait for this, and may drop the last reference to the chain. Both may run the
+/// application's code.
 pub struct AfterChain {
     chain: Arc<ChainInner>,
     /// True if futures are to be notified.
@@ -29,8 +30,8 @@ impl Drop for AfterChain {
 }
 
 impl ChainInner {
-    /// Notifies the futures that waited for leases which were given back. The caller has not locked
-    /// the chain.
+    /// Notifies the futures that wait for leases that were given back. The caller must not hold the
+    /// chain's lock.
     pub(super) fn run_after(&self) {
         loop {
             let next = lock(&self.state).after.pop();
@@ -42,13 +43,13 @@ impl ChainInner {
 }
 
 impl State {
-    /// Gives the read leases back. The caller sees to `after` once the chain is unlocked.
+    /// Gives the read leases back. The caller calls `run_after` once the chain is unlocked.
     pub(super) fn end_reads(&mut self) {
         let after = self.reads.drain(..).filter_map(ReadLease::end);
         self.after.extend(after);
     }
 
-    /// The same for the write leases.
+    /// Gives the write leases back. The caller calls `run_after` once the chain is unlocked.
     pub(super) fn end_writes(&mut self) {
         let after = self.writes.drain(..).flatten().filter_map(WriteLease::end);
         self.after.extend(after);
@@ -63,16 +64,15 @@ impl ChainRead {
         ChainRead(Some(Arc::clone(chain)))
     }
 
-    /// Returns whether others may write one of its pieces meanwhile.
+    /// Returns true if a peer or another process may write a piece of the chain meanwhile.
     pub(in crate::mem) fn is_shared(&self) -> bool {
         let Some(chain) = &self.0 else { return false };
         let state = lock(&chain.state);
-        // A piece that takes no lease is memory that others write.
+        // A piece that takes no lease is memory that another process may write.
         state.unleased > 0 || state.reads.iter().any(|lease| lease.is_shared())
     }
 
-    /// Gives the leases back. The caller drops what is returned where the application's code may
-    /// run.
+    /// Gives the leases back. The caller drops the result where the application's code may run.
     pub(in crate::mem) fn end(mut self) -> Option<AfterChain> {
         self.give_back()
     }
@@ -116,8 +116,8 @@ impl ChainWrite {
         self.0.as_ref().is_some_and(|of| Arc::ptr_eq(of, &chain.0))
     }
 
-    /// Appends `by` bytes, filling one piece after the other. A piece of imported memory has no
-    /// data that grows.
+    /// Appends `by` bytes to the data of the pieces, filling one piece after the other. Imported
+    /// pieces take their share, but have no data that grows.
     pub(in crate::mem) fn grow(&self, mut by: usize) {
         let Some(chain) = &self.0 else { return };
         let state = lock(&chain.state);
@@ -130,8 +130,7 @@ impl ChainWrite {
         }
     }
 
-    /// Gives the leases back. The caller drops what is returned where the application's code may
-    /// run.
+    /// Gives the leases back. The caller drops the result where the application's code may run.
     pub(in crate::mem) fn end(mut self) -> Option<AfterChain> {
         self.give_back()
     }

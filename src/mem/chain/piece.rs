@@ -9,9 +9,9 @@ use crate::mem::element::{ReadLease, WriteLease};
 use crate::mem::mmap::Holder;
 use crate::mem::remote::RemoteBuf;
 
-/// The lease of a piece, if it takes one, and its bytes as the device sees them. The lease is there
-/// even if the bytes are refused: to drop it may run the application's code, while the chain is
-/// locked.
+/// The lease of a piece, if it takes one, and its bytes as the device sees them. The lease is
+/// returned even if the bytes are refused, since its drop may run the application's code, which
+/// must not run while the chain is locked.
 pub(super) type Leased<L> = (Option<L>, Result<Segment, JobError>);
 
 /// One piece of a [`BufChain`](crate::mem::BufChain): a Buf, a slice of one, or a range of imported
@@ -75,7 +75,7 @@ impl From<RemoteBuf> for ChainPiece {
 }
 
 impl ChainPiece {
-    /// Returns how many bytes a job reads.
+    /// Returns how many bytes of the piece a job reads.
     pub(super) fn data_len(&self) -> usize {
         match &self.0 {
             Repr::Whole(buf) => buf.data_len(),
@@ -84,7 +84,7 @@ impl ChainPiece {
         }
     }
 
-    /// Returns how many bytes a job can write.
+    /// Returns how many bytes a job can write to the piece.
     pub(super) fn room(&self) -> usize {
         match &self.0 {
             Repr::Whole(buf) => buf.tailroom(),
@@ -93,7 +93,7 @@ impl ChainPiece {
         }
     }
 
-    /// Returns where its memory is: all of its Buf, or the range.
+    /// Returns the addresses of the piece: those of its whole Buf, or of its range.
     pub(super) fn span(&self) -> Span {
         match &self.0 {
             Repr::Whole(buf) => buf.span(),
@@ -102,12 +102,12 @@ impl ChainPiece {
         }
     }
 
-    /// Returns whether it is imported memory.
+    /// Returns true if the piece is imported memory.
     pub(super) fn is_imported(&self) -> bool {
         matches!(self.0, Repr::Remote(_))
     }
 
-    /// Returns whether jobs on it take a lease.
+    /// Returns true if jobs on the piece take a lease.
     pub(super) fn is_leased(&self) -> bool {
         match &self.0 {
             Repr::Whole(_) | Repr::Slice(_) => true,
@@ -119,7 +119,7 @@ impl ChainPiece {
     ///
     /// # Errors
     ///
-    /// Those of the Buf, the slice or the range alone.
+    /// As for a job on the Buf, the slice or the range alone.
     pub(super) fn read(&self, holder: Holder) -> Result<Leased<ReadLease>, JobError> {
         let local = |buf: &Buf, part: Option<(usize, usize)>| {
             let lease = buf.0.read()?;

@@ -40,14 +40,15 @@ pub struct Element {
     head: AtomicPtr<u8>,
     len: AtomicUsize,
     /// The Mmap of the bytes. A pool's slab keeps it; an element of an inventory holds a count
-    /// while it is out.
+    /// while a Buf uses it.
     mmap: AtomicPtr<MmapInner>,
-    /// What the Mmap says of its first device, for each use, and of its access, near at hand.
+    /// Copied from the Mmap, so that jobs need not read it: the keys of its first device, one for
+    /// each use, and whether its access allows writes.
     near: [KeyEntry; 2],
     writable: AtomicBool,
-    /// True if others may write the bytes at any time.
+    /// True if a peer or another process may write the bytes at any time.
     shared: AtomicBool,
-    /// True if the Leases are in the Mmap's trees.
+    /// True for an element of an inventory, whose Leases are also in the Mmap's interval trees.
     pub(super) ranged: bool,
     index: u32,
     slab: NonNull<Slab>,
@@ -106,7 +107,7 @@ impl Element {
         self.shared.store(mmap.is_shared(), Relaxed);
     }
 
-    /// Returns the key that a device knows the bytes by.
+    /// Returns the holder's key for the bytes.
     #[inline(always)]
     pub(in crate::mem) fn key(&self, holder: Holder) -> Result<u64, JobError> {
         let [first, second] = &self.near;
@@ -131,7 +132,7 @@ impl Element {
         unsafe { &*self.mmap.load(Relaxed) }
     }
 
-    /// Returns a count of the Mmap.
+    /// Returns a new reference to the Mmap.
     pub(super) fn keep_mmap(&self) -> Arc<MmapInner> {
         let mmap = self.mmap.load(Relaxed);
         // SAFETY: as in `mmap`: there is a count, so another one may be made.
@@ -175,21 +176,21 @@ impl Element {
         self.data_len.load(Relaxed)
     }
 
-    /// Returns what is left behind the data. Without a Lease it may be a mixture of two states, so
-    /// it is clamped.
+    /// Returns the number of bytes behind the data. Without a Lease, `data` and `data_len` may be
+    /// of different writes, so the result is clamped at 0.
     pub(in crate::mem) fn tailroom(&self) -> usize {
         self.len()
             .saturating_sub(self.data())
             .saturating_sub(self.data_len())
     }
 
-    /// Returns true if others may write the bytes at any time: no slice of them is lent, and every
-    /// access is volatile or atomic.
+    /// Returns true if a peer or another process may write the bytes at any time: no slice of them
+    /// is lent, and every access is volatile or atomic.
     pub(in crate::mem) fn is_shared(&self) -> bool {
         self.shared.load(Relaxed)
     }
 
-    /// Returns the addresses of its bytes.
+    /// Returns the addresses of the element's bytes.
     pub(in crate::mem) fn span(&self) -> Range<usize> {
         let start = self.head().addr().get();
         start..start + self.len()
@@ -215,8 +216,8 @@ impl Element {
 
     #[inline(never)]
     fn read_ranged(&self) -> Result<(), LeaseRefusal> {
-        // SAFETY: the element was entered when it was taken, and stays entered until its last
-        // holder has gone.
+        // SAFETY: the node was added when the element was taken, and stays in the list until the
+        // element's last holder has gone.
         unsafe { self.mmap().ranges().read(self.node(), &self.word) }
     }
 
@@ -226,7 +227,7 @@ impl Element {
         unsafe { self.mmap().ranges().write(self.node(), &self.word) }
     }
 
-    /// Brings home an element that has no holder any more.
+    /// Returns an element of an inventory, which has no holder any more, to its slab.
     ///
     /// # Safety
     ///
@@ -235,7 +236,7 @@ impl Element {
         // SAFETY: the element has no holder, and is not home yet, so that it lies in its slab.
         let this = unsafe { element.as_ref() };
         let (mmap, slab, index) = (this.mmap.load(Relaxed), this.slab, this.index);
-        // SAFETY: it was entered when it was taken.
+        // SAFETY: the node was added when the element was taken.
         unsafe { this.mmap().ranges().forget(this.node()) };
         // SAFETY: the element has no holder, as the caller says; `slab` and `index` are those that
         // it was made with.
@@ -246,7 +247,8 @@ impl Element {
     }
 }
 
-/// One count of an element. It keeps the element, and all that the element depends on.
+/// One reference count of an element. It keeps the element alive, and all that the element depends
+/// on.
 pub struct Count(NonNull<Element>);
 
 // SAFETY: an Element is Send and Sync, and its count is atomic.
@@ -265,8 +267,8 @@ impl Deref for Count {
 }
 
 impl Count {
-    /// Returns the same count. The caller has counted a Lease of its own, or has given this count
-    /// back and does what comes after the last.
+    /// Copies the pointer without counting. The caller has counted a Lease itself, or has given
+    /// this count back and does the work that is due after the last one.
     #[inline(always)]
     pub(super) fn again(&self) -> Count {
         Count(self.0)
@@ -277,7 +279,7 @@ impl Count {
         self.0.addr().get()
     }
 
-    /// The last count was given back: brings the element home.
+    /// Returns the element to its slab, after its last count was given back.
     pub(super) fn bring_home(&self) {
         if self.ranged {
             // SAFETY: `last` says that this caller made the word 0.
@@ -290,11 +292,11 @@ impl Count {
     }
 }
 
-/// A handle: what a Buf is.
+/// A counted handle of an element: the content of a `Buf`.
 pub(in crate::mem) struct Handle(pub(super) Count);
 
 impl Handle {
-    /// Returns the first handle of an element just taken from a pool, empty.
+    /// Returns the first handle of an element just taken from a pool, without headroom and data.
     #[inline]
     pub(in crate::mem) fn first(element: &Element) -> Handle {
         element.data.store(0, Relaxed);
@@ -304,7 +306,7 @@ impl Handle {
     }
 
     /// Returns the first handle of an element just taken from an inventory, placed at `range`.
-    /// `Err` has what is in the way; the element is home again.
+    /// `Err` says why the range cannot be used; the element is back in its slab then.
     pub(in crate::mem) fn ranged(
         element: &Element,
         mmap: &Mmap,

@@ -8,15 +8,15 @@
 //! |  tag (39 bits)  | waited |    index     |     EMPTY: none free     CLOSED: the handle is gone
 //! ```
 //!
-//! - The tag changes with every operation, so that a pop which read `next` of an index that was
-//!   taken and brought back meanwhile fails. It would have to sleep between two instructions for
-//!   exactly 2^39 operations to err.
-//! - `waited` lies in the head word, so that a push either sees it or came before it was set, and
-//!   then the task that set it finds the list not empty. A push that does not see it touches
-//!   nothing afterwards: the list may be gone.
+//! - The tag changes with every operation. So a pop fails if another thread has taken and brought
+//!   back the index since the pop read its `next`. It would err only if it slept between two
+//!   instructions for exactly 2^39 operations.
+//! - `waited` lies in the head word. So a push either sees it, or came before it was set: then the
+//!   task that set it finds the list not empty. A push that does not see it touches nothing
+//!   afterwards, since the list may be gone.
 //! - The indices outlive their pool's handle, so the list has an end of its own: `close` takes all
-//!   indices that are home, and later ones are only counted. The call that counts the last one says
-//!   so to its caller.
+//!   free indices, and later ones are only counted. The call that counts the last index reports
+//!   that to its caller.
 
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -25,25 +25,25 @@ const WAITED: u64 = 1 << 24;
 const TAG: u64 = 1 << 25;
 const EMPTY: u32 = INDEX as u32;
 const CLOSED: u32 = INDEX as u32 - 1;
-/// The most indices.
+/// The maximum number of indices in a list.
 pub(in crate::mem) const MAX: usize = CLOSED as usize;
 
 pub(in crate::mem) struct FreeList {
     head: AtomicU64,
     next: Box<[AtomicU32]>,
-    /// The number of elements that are home for good, after `close`.
+    /// The number of indices that are back for good, counted from `close` on.
     home: AtomicU32,
 }
 
-/// What became of an index that was brought back.
+/// The result of `push`: what became of the index that was brought back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(in crate::mem) enum Pushed {
-    /// It is free.
+    /// The index is free again.
     Home,
-    /// The list is closed and this was the last: the caller owns the end.
+    /// The list is closed, and this was the last index: the caller ends the slab.
     Last,
-    /// A task waits, and the caller has said that it cannot wake one: nothing was done.
+    /// A task waits, and `can_wake` was false: nothing was done.
     Waited,
 }
 
@@ -53,7 +53,7 @@ fn step(head: u64, index: u32) -> u64 {
 }
 
 impl FreeList {
-    /// Returns all indices below `len`, the lowest first.
+    /// Returns a list of all indices below `len`. The lowest is taken first.
     pub(in crate::mem) fn new(len: usize) -> FreeList {
         assert!(len <= MAX);
         let next = (1..=len)
@@ -67,7 +67,7 @@ impl FreeList {
         }
     }
 
-    /// Takes one.
+    /// Takes a free index, or returns `None` if there is none.
     #[inline]
     pub(in crate::mem) fn pop(&self) -> Option<u32> {
         let mut head = self.head.load(Ordering::Acquire);
@@ -87,18 +87,19 @@ impl FreeList {
         }
     }
 
-    /// Returns the index below this one.
+    /// Returns the index that lies below `index` in the stack.
     #[inline(always)]
     fn next(&self, index: u32) -> u32 {
         self.next[index as usize].load(Ordering::Relaxed)
     }
 
-    /// Returns true if there was none a moment ago.
+    /// Returns true if no index was free a moment ago.
     pub(in crate::mem) fn is_empty(&self) -> bool {
         (self.head.load(Ordering::Acquire) & INDEX) as u32 >= CLOSED
     }
 
-    /// Brings one back. `can_wake` says that the caller may still touch what the indices belong to.
+    /// Brings an index back. `can_wake` is true if the caller may still touch the slab that the
+    /// indices belong to.
     #[inline]
     pub(in crate::mem) fn push(&self, index: u32, can_wake: bool) -> Pushed {
         let mut head = self.head.load(Ordering::Acquire);
@@ -126,7 +127,7 @@ impl FreeList {
         }
     }
 
-    /// Sets whether a task waits from now on.
+    /// Sets or clears the mark that a task waits.
     pub(in crate::mem) fn set_waited(&self, waited: bool) {
         let set = |head: u64| {
             let open = (head & INDEX) as u32 != CLOSED;
@@ -139,13 +140,14 @@ impl FreeList {
                 .wrapping_add(TAG)
             })
         };
-        // A closed list stays as it is.
+        // A closed list is not changed.
         let _ = self
             .head
             .fetch_update(Ordering::SeqCst, Ordering::Acquire, set);
     }
 
-    /// Closes the list. True if all were home: the caller then owns the end. To be called once.
+    /// Closes the list; called once. Returns true if all indices were free: the caller then ends
+    /// the slab.
     #[must_use]
     pub(in crate::mem) fn close(&self) -> bool {
         let head = self.head.swap(u64::from(CLOSED), Ordering::AcqRel);

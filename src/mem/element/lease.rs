@@ -1,10 +1,11 @@
 //! Leases on one element: the right to touch its bytes, and a reference to it.
 //!
-//! A [`ReadLease`] reaches the data, a [`WriteLease`] all bytes behind the headroom, and the bounds
-//! of the data. Leases are counts in the element's word, given back when they are dropped; the
-//! thread that gives back the last count brings the element home, and the one that gives back the
-//! last Lease notifies the futures that wait for that. Both may run code of the application, so a
-//! caller that must not run such code then runs it later ([`AfterLease`]).
+//! A [`ReadLease`] gives access to the data. A [`WriteLease`] gives access to all bytes behind the
+//! headroom, and to the bounds of the data. Leases are counts in the element's word, given back
+//! when they are dropped; the thread that gives back the last count returns the element to its
+//! slab, and the thread that gives back the last Lease notifies the futures that wait for that.
+//! Both may run code of the application. A caller that must not run such code at this point keeps
+//! an [`AfterLease`], and drops that later.
 #![allow(
     unreachable_pub,
     reason = "Leases are named by the sealed traits of operand"
@@ -23,17 +24,17 @@ use crate::error::{JobError, Reason};
 use crate::mem::mmap::Holder;
 use crate::mem::ranges::{LeaseRefusal, Left, MAX_READERS};
 
-/// A Lease was given back, and something is to be done. Its drop does it, and may run code of the
-/// application's.
+/// Work left to do after a Lease was given back. Dropping the value does the work, and may run the
+/// application's code.
 pub(crate) enum AfterLease {
-    /// The last count has gone: the element goes home.
+    /// The last count is gone: the element returns to its slab.
     Last(Count),
     /// No Lease is left, and futures wait for that. The element may have gone; this is its address.
     Watched(usize),
 }
 
 impl AfterLease {
-    /// Returns what is to be done, by what is left of the element.
+    /// Returns the work to do, given which counts of the element are left.
     #[inline(always)]
     fn of(left: Left, count: Count) -> Option<AfterLease> {
         match left {
@@ -67,15 +68,15 @@ impl Handle {
         }
     }
 
-    /// Returns the write Lease, for the bytes.
+    /// Takes the write Lease, to write the bytes.
     #[inline(always)]
     pub(in crate::mem) fn write(&self) -> Result<WriteLease, JobError> {
         self.check_writable()?;
         self.exclusive()
     }
 
-    /// Returns the write Lease, for the bounds of the data alone: memory that may not be written
-    /// has them too.
+    /// Takes the write Lease to change the bounds of the data alone, which is allowed in read-only
+    /// memory as well.
     #[inline(always)]
     pub(in crate::mem) fn exclusive(&self) -> Result<WriteLease, JobError> {
         let element = self.0.again();
@@ -105,7 +106,7 @@ impl<const WRITES: bool> Lease<WRITES> {
         unsafe { self.byte(self.data()) }
     }
 
-    /// Gives the Lease back, and leaves what is to be done afterwards to the caller.
+    /// Gives the Lease back, and returns the work that is due afterwards, for the caller to drop.
     #[inline(always)]
     pub(in crate::mem) fn end(self) -> Option<AfterLease> {
         let lease = ManuallyDrop::new(self);
@@ -123,13 +124,14 @@ impl<const WRITES: bool> Lease<WRITES> {
 
     #[inline(never)]
     fn end_ranged(&self) -> Left {
-        // Once the Lease is given back another thread may bring the element home, and the Mmap with
-        // it: not before its lock is open again.
+        // Once the Lease is given back, another thread may bring the element home and drop the
+        // Mmap. `mmap` keeps the Mmap until its lock is released.
         let mmap = self.keep_mmap();
         let mut ranges = mmap.ranges();
         let (node, word) = (self.node(), &self.word);
         match WRITES {
-            // SAFETY: it is entered while it is held, and this is such a Lease.
+            // SAFETY: the node is in the list while a Lease on the element is held, and this is
+            // such a Lease.
             true => unsafe { ranges.end_write(node, word) },
             // SAFETY: as above.
             false => unsafe { ranges.end_read(node, word) },
@@ -200,7 +202,7 @@ impl WriteLease {
         Ok(unsafe { Segment::new(end, self.len() - data_end, key) })
     }
 
-    /// Returns where the tailroom begins: within the element, and the address.
+    /// Returns the start of the tailroom: its offset in the element, and its address.
     #[inline(always)]
     pub(in crate::mem) fn data_end(&self) -> (usize, NonNull<u8>) {
         let end = self.data() + self.data_len();
@@ -208,7 +210,7 @@ impl WriteLease {
         (end, unsafe { self.byte(end) })
     }
 
-    /// Makes `data_len` bytes from `data` on the data.
+    /// Sets the bounds of the data: the `data_len` bytes from offset `data` on.
     pub(in crate::mem) fn set_data(&self, data: usize, data_len: usize) {
         assert!(
             data.checked_add(data_len)
@@ -218,7 +220,8 @@ impl WriteLease {
         self.data_len.store(data_len, Relaxed);
     }
 
-    /// Bytes were appended to the data. What a device claims beyond the tailroom is cut off.
+    /// Adds `by` bytes to the data. If a device reports more than the tailroom has, the excess is
+    /// cut off.
     #[inline(always)]
     pub(in crate::mem) fn grow(&self, by: usize) {
         let data_len = self.data_len();

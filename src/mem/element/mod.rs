@@ -1,8 +1,8 @@
 //! The descriptor behind every Buf: where its bytes are, the count of its holders, and the slab to
 //! which it returns.
 //!
-//! A handle and a Lease are counts of an element. The thread that gives the last count back brings
-//! the element home to its slab. Of the other modules of `mem` it imports `mmap` and `ranges`.
+//! A handle and a Lease are counts of an element. The thread that gives the last count back returns
+//! the element to its slab. Of the other modules of `mem`, this one imports `mmap` and `ranges`.
 
 mod element;
 mod free_list;

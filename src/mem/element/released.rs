@@ -1,13 +1,13 @@
 //! Futures that wait until no Lease on an element is left.
 //!
-//! They are in one list of the process, by the address of the element, since the thread that gives
-//! back the last Lease cannot reach the element afterwards. That thread reads the list only if the
-//! element's word says that a future waits, so that other Leases pay nothing.
+//! The futures are in one list of the process, by the address of their element, since the thread
+//! that gives back the last Lease cannot reach the element afterwards. That thread reads the list
+//! only if the element's word says that a future waits, so that other Leases pay nothing.
 //!
-//! A future enters the list before it sets that bit, under the list's lock. So either it sees that
-//! no Lease is out, or the caller that gives the last one back sees the bit, and finds the future
-//! in the list. An address may belong to another element by then: a future that is woken in vain
-//! checks its element, and waits on.
+//! A future enters the list, under the list's lock, before it sets the word's bit. So either it
+//! sees that no Lease is held, or the caller that gives the last one back sees the bit, and finds
+//! the future in the list. An address may belong to another element by then: a future that is woken
+//! in vain checks its element, and waits on.
 
 use std::collections::BTreeMap;
 use std::task::{Poll, Waker};
@@ -20,9 +20,9 @@ use crate::sync::{EachProcess, Mutex, Process, discard, lock, wake};
 pub(in crate::mem) struct Watches(Mutex<List>);
 
 struct List {
-    /// By the element and the number of the future.
+    /// The wakers, by the element's address and the future's number.
     wakers: BTreeMap<(usize, u64), Waker>,
-    /// The number of the last future that came.
+    /// The number that the last future in the list was given.
     last: u64,
 }
 
@@ -36,14 +36,15 @@ pub(super) fn released(element: usize) {
 
 impl Watches {
     pub(in crate::mem) fn new() -> Watches {
-        // No number is that of a future which a child of fork(2) inherits.
+        // A child of fork(2) counts from elsewhere, so that it reuses no number of a future that it
+        // inherits.
         let last = u64::from(Process::current().distinct()) << 32;
         let wakers = BTreeMap::new();
         Watches(Mutex::new(List { wakers, last }))
     }
 
-    /// Returns true if no Lease is out. If one is, the waker is woken at the end of the last.
-    /// `future` is 0 before the first poll.
+    /// Returns true if no Lease on the element is held. Otherwise `waker` is woken when the last
+    /// one ends. `future` is the future's number, and 0 before its first poll.
     pub(in crate::mem) fn poll(
         &self,
         element: usize,
@@ -63,7 +64,7 @@ impl Watches {
         true
     }
 
-    /// Puts the future into the list, or gives it a new waker there.
+    /// Adds the future to the list, or replaces its waker there.
     pub(in crate::mem) fn enter(&self, element: usize, future: &mut u64, waker: &Waker) {
         let waker = waker.clone();
         let mut list = lock(&self.0);
@@ -76,7 +77,7 @@ impl Watches {
         discard(before);
     }
 
-    /// The future waits no more.
+    /// Removes the future from the list.
     pub(in crate::mem) fn leave(&self, element: usize, word: &LeaseWord, future: u64) {
         if future == 0 {
             return;
@@ -110,10 +111,10 @@ impl List {
     }
 }
 
-/// One future that waits, which keeps the element.
+/// A future that waits until an element has no Lease. It keeps the element alive.
 pub(in crate::mem) struct Watch {
     handle: Handle,
-    /// Its number in the list, or 0.
+    /// The future's number in the list, or 0 before its first poll.
     future: u64,
 }
 

@@ -1,8 +1,9 @@
-//! The elements of a pool or an inventory, which outlive its handle.
+//! The slab: the elements of a pool or an inventory, which outlive the handle of the pool or
+//! inventory. An element is *home* while it is in the slab's free list, and unused.
 //!
-//! The slab is counted once by its handle, and once for all its elements together: until the handle
-//! is gone and the last element is home, which `FreeList::close` and `push` find out. So a live
-//! element keeps its slab.
+//! A slab has two reference counts: one of its handle, and one of all its elements together. The
+//! latter ends when the handle is gone and the last element is home, which `FreeList::close` and
+//! `push` find out. So a live element keeps its slab.
 #![expect(
     unsafe_code,
     reason = "a slab is ended by whoever brings its last element home"
@@ -27,14 +28,14 @@ pub(in crate::mem) struct Slab {
     /// The tasks that wait for an element, and take one in order.
     waiters: Waiters,
     order: Arc<Order>,
-    /// The process in which further tasks will be notified if those notified before take nothing,
-    /// or 0. A child of fork(2) has none of its parent's threads.
+    /// The process whose thread will soon call `pass_over`, which notifies further tasks if those
+    /// notified before take nothing; or 0. A child of fork(2) has none of its parent's threads.
     notified_in: AtomicU32,
     this: Weak<Slab>,
     base: Base,
 }
 
-/// What the elements of a slab depend on, and the slab keeps.
+/// What the elements of a slab depend on. The slab keeps it alive.
 pub(in crate::mem) enum Base {
     /// The Mmap and the range that a pool claimed of it.
     Claim(Mmap, Range<usize>),
@@ -64,7 +65,7 @@ impl Slab {
                 base,
             }
         });
-        // The elements' count; `bring_home` or the handle's drop takes it back.
+        // The count of all elements together, which `bring_home` or the handle's drop takes back.
         std::mem::forget(Arc::clone(&slab));
         SlabHandle(slab)
     }
@@ -85,22 +86,24 @@ impl Slab {
         self.free.is_empty()
     }
 
-    /// Returns how many elements are free, how many were ever out at once, and how many callers
+    /// Returns how many elements are free, how many were ever in use at once, and how many callers
     /// wait.
     pub(in crate::mem) fn counts(&self) -> (usize, usize, usize) {
         let count = |is: fn(&Element) -> bool| self.elements.iter().filter(|it| is(it)).count();
-        // The list hands out an index for the first time if all that were out before are out.
+        // The list hands out an index for the first time only while all indices used before are in
+        // use.
         let used = self.len() - count(Element::is_fresh);
         (count(Element::is_free), used, self.waiters.waiting())
     }
 
-    /// Returns a free element, which is the caller's.
+    /// Takes a free element, if there is one.
     #[inline]
     pub(in crate::mem) fn take(&self) -> Option<&Element> {
         Some(&self.elements[self.free.pop()? as usize])
     }
 
-    /// Brings an element home that has no holder any more, and notifies the tasks that wait.
+    /// Returns an element that has no holder any more to the slab, and notifies the tasks that
+    /// wait.
     ///
     /// # Safety
     ///
@@ -132,7 +135,8 @@ impl Slab {
         this.wake_next(1);
     }
 
-    /// Wakes the tasks that may take what is free. `freed` elements were just brought home.
+    /// Wakes tasks to take the free elements. `freed` is the number of elements that were just
+    /// brought home.
     pub(super) fn wake_next(&self, mut freed: usize) {
         loop {
             let any_free = !self.free.is_empty();
@@ -177,8 +181,7 @@ impl Slab {
         }
     }
 
-    /// Takes an element, or says that the caller must sleep: it waits in line then, and will be
-    /// woken.
+    /// Takes an element. If this returns `None`, the caller waits in line and will be woken.
     pub(in crate::mem) fn poll_take(
         &self,
         node: Pin<&WaitNode>,
@@ -218,7 +221,7 @@ impl Slab {
             self.wake_next(0);
             if !self.waiters.is_notified(node) {
                 // An element is free, but another task was notified of it before. This task is
-                // polled, and may overtake one that is not polled: after one turn.
+                // being polled, and may overtake a task that is not, but only after one more turn.
                 self.waiters.notify_self(node);
                 waker.wake_by_ref();
                 return None;
@@ -226,7 +229,7 @@ impl Slab {
         }
     }
 
-    /// Leaves the line. If the caller was notified of an element, another one is notified.
+    /// Leaves the line. If the caller was notified of an element, another task is notified.
     pub(in crate::mem) fn leave(&self, node: Pin<&WaitNode>) {
         if node.is_linked() {
             self.waiters.leave(node);
@@ -234,7 +237,7 @@ impl Slab {
         }
     }
 
-    /// Takes back the elements' count.
+    /// Gives back the count that all elements hold together.
     ///
     /// # Safety
     ///

@@ -15,7 +15,7 @@ use super::{devices, memfd, owner};
 use crate::device::{Access, Device, RegistrationUse};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Builds an [`Mmap`]: the settings first, and at last where its memory is from.
+/// Builds an [`Mmap`]: set the options first, then choose where its memory comes from.
 ///
 /// ```
 /// use tokio_doca::{Device, Mmap, mem::Access};
@@ -39,7 +39,7 @@ pub struct MmapBuilder {
 }
 
 impl Mmap {
-    /// Begins a new Mmap.
+    /// Returns a builder for a new Mmap.
     #[doc(alias = "doca_mmap_create")]
     pub fn builder() -> MmapBuilder {
         MmapBuilder {
@@ -52,8 +52,8 @@ impl Mmap {
 }
 
 impl MmapBuilder {
-    /// Adds a device that shall hold the memory. At least one is needed, at most
-    /// [`Mmap::MAX_DEVICES`]; each can be named once.
+    /// Adds a device to register the memory with. At least one device is needed, and at most
+    /// [`Mmap::MAX_DEVICES`]; each can be added once.
     #[doc(alias = "doca_mmap_dev_add")]
     #[doc(alias = "doca_mmap_add_dev")]
     pub fn device(mut self, device: &Device) -> MmapBuilder {
@@ -69,33 +69,33 @@ impl MmapBuilder {
         self
     }
 
-    /// Registers the memory for copies of this process (and hashes, and an accelerator's jobs), or
-    /// for remote operations, and not for both.
+    /// Registers the memory for one use only: for copies of this process (and hashes, and an
+    /// accelerator's jobs), or for remote operations.
     ///
-    /// An adapter has a Registration for each use, and counts the pages of each against
-    /// `ulimit -l`: this halves it. A context of the other kind refuses the Bufs
+    /// An adapter makes a registration for each use, and counts the pages of each against the limit
+    /// of `ulimit -l`: one use halves that. A context for the other use refuses the Bufs
     /// ([`Reason::OtherUse`](crate::error::Reason::OtherUse)).
     pub fn only_for(mut self, purpose: RegistrationUse) -> MmapBuilder {
         self.only_for = Some(purpose);
         self
     }
 
-    /// Sets what pages [`alloc`](MmapBuilder::alloc) shall take. Defaults to those of the system's
-    /// usual size.
+    /// Sets the kind of huge pages that [`alloc`](MmapBuilder::alloc) uses. Defaults to pages of
+    /// the system's usual size.
     pub fn huge_pages(mut self, pages: HugePages) -> MmapBuilder {
         self.huge = Some(pages);
         self
     }
 
-    /// Makes the memory: `len` bytes, zeroed and populated, registered with each device.
+    /// Allocates `len` bytes, zeroed and populated, and registers them with each device.
     ///
     /// # Errors
     ///
     /// `InvalidValue` without a device or for no bytes, or if the access flags contradict each
-    /// other; `InUse` if a device was named twice; `NoMemory` if there is not enough, of huge pages
-    /// too (the message says how to get some), or for too many devices; `NotSupported` for huge
-    /// pages that the machine does not have; whatever a device says of the registration: then no
-    /// device holds it.
+    /// other; `InUse` if a device was named twice; `NoMemory` if there is not enough memory, or not
+    /// enough huge pages (the message says how to get some), or for too many devices;
+    /// `NotSupported` for huge pages that the machine does not have; the error of a device that
+    /// refuses the registration: no device holds the memory then.
     #[doc(alias = "doca_mmap_start")]
     pub fn alloc(self, len: usize) -> Result<Mmap> {
         const OP: &str = "MmapBuilder::alloc";
@@ -105,7 +105,7 @@ impl MmapBuilder {
         self.begin(OP, memory)
     }
 
-    /// Memory that no device reaches: for Bufs that are only copied.
+    /// Allocates memory that is registered with no device, for Bufs that are only copied.
     pub(crate) fn alloc_for_copies(self, len: usize) -> Result<Mmap> {
         const OP: &str = "MmapBuilder::alloc";
         let memory = memfd::alloc(not_empty(OP, len)?, self.huge)?;
@@ -116,15 +116,16 @@ impl MmapBuilder {
     /// like memory that `alloc` makes.
     ///
     /// The memfd is sealed with `F_SEAL_SHRINK` (memfd_create(2), fcntl(2)): no process can shorten
-    /// it from now on, since a page that was cut off would end this process by SIGBUS. It may still
-    /// grow. Every other process that has it, or a mapping of it, may write it at any time, and so
-    /// may a peer; so its Bufs lend no slices, and are reached by
-    /// [`Buf::copy_out`](crate::Buf::copy_out), [`Buf::copy_in`](crate::Buf::copy_in), atomics and
-    /// jobs. A memfd that is sealed with `F_SEAL_WRITE` cannot change any more: an Mmap of it is
-    /// `LOCAL_READ_ONLY`, and does lend slices.
+    /// it from now on, since touching a page that was cut off would kill this process with SIGBUS.
+    /// The memfd may still grow. Every other process that has the memfd, or a mapping of it, may
+    /// write the memory at any time, and so may a peer. So its Bufs lend no slices, and are reached
+    /// by [`Buf::copy_out`](crate::Buf::copy_out), [`Buf::copy_in`](crate::Buf::copy_in), atomics
+    /// and jobs. A memfd that is sealed with `F_SEAL_WRITE` cannot change any more: an Mmap of it
+    /// must be `LOCAL_READ_ONLY`, and does lend slices.
     ///
-    /// Of a memfd of huge pages its other holders can punch out pages that may not be had again,
-    /// which is a SIGBUS as well: share such a one only with whom you trust.
+    /// If the memfd has huge pages, another process that holds it can punch out pages. If the
+    /// kernel has none to replace them, touching them is a SIGBUS as well. Share such a memfd only
+    /// with processes that you trust.
     ///
     /// ```
     /// # use tokio_doca::{mem::BufInventory, Device, Mmap};
@@ -141,11 +142,11 @@ impl MmapBuilder {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the descriptor is no memfd, if the range is empty or ends behind its end,
-    /// or if it does not begin at a multiple of the page size; `NotPermitted` if it cannot be
-    /// sealed, or is sealed against writing and the access is not `LOCAL_READ_ONLY`; `NoMemory` if
-    /// pages that are missing cannot be had; and what [`alloc`](MmapBuilder::alloc) says of devices
-    /// and access.
+    /// `InvalidValue` if the descriptor is not a memfd, or if the range is empty, reaches past the
+    /// end of the memfd, or does not begin at a multiple of the page size; `NotPermitted` if the
+    /// memfd cannot be sealed, or is sealed against writing and the access is not
+    /// `LOCAL_READ_ONLY`; `NoMemory` if missing pages cannot be allocated; and the errors of
+    /// [`alloc`](MmapBuilder::alloc) for devices and access.
     pub fn from_memfd(
         self,
         memfd: impl Into<OwnedFd>,
@@ -162,9 +163,9 @@ impl MmapBuilder {
     /// Registers the bytes of an owner: a `Vec<u8>`, a `BytesMut`, or another crate's mapping.
     ///
     /// The owner is moved to the heap, and asked once where its bytes are. It is dropped with the
-    /// last handle or job that uses the Mmap, by any thread, also by one that handles completions:
-    /// its `Drop` should not block. A panic in its `Drop` is contained. Such memory can be used in
-    /// this process and not be exported ([`Mmap::is_exportable`]). A child of `fork` inherits it,
+    /// last handle or job that uses the Mmap, on any thread, possibly one that handles completions:
+    /// so its `Drop` should not block. A panic in its `Drop` is contained. Such memory can be used
+    /// in this process, but not exported ([`Mmap::is_exportable`]). A child of `fork` inherits it,
     /// with what jobs have written by then.
     ///
     /// ```
@@ -178,8 +179,8 @@ impl MmapBuilder {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if it has no bytes, and what [`alloc`](MmapBuilder::alloc) says of devices
-    /// and access. The owner is dropped then.
+    /// `InvalidValue` if the owner has no bytes, and the errors of [`alloc`](MmapBuilder::alloc)
+    /// for devices and access. The owner is dropped on failure.
     #[doc(alias = "doca_mmap_set_memrange")]
     #[doc(alias = "doca_mmap_populate")]
     #[doc(alias = "doca_mmap_set_memory_range")]
@@ -195,8 +196,8 @@ impl MmapBuilder {
         self.begin(OP, memory)
     }
 
-    /// Registers `Bytes`, to send or to copy them without a copy before. The access is
-    /// `LOCAL_READ_ONLY`, whatever was set.
+    /// Registers `Bytes`, so that jobs can send or copy them without an extra copy before. The
+    /// access is `LOCAL_READ_ONLY`, whatever was set.
     ///
     /// The Mmap has a handle of the `Bytes`, and drops it as
     /// [`from_owner`](MmapBuilder::from_owner) drops an owner. Such memory cannot be exported.
@@ -213,8 +214,8 @@ impl MmapBuilder {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if there are no bytes, or if a peer may write them; and what
-    /// [`alloc`](MmapBuilder::alloc) says of devices.
+    /// `InvalidValue` if `bytes` is empty, or if the access lets a peer write; and the errors of
+    /// [`alloc`](MmapBuilder::alloc) for devices.
     pub fn from_bytes(mut self, bytes: Bytes) -> Result<Mmap> {
         const OP: &str = "MmapBuilder::from_bytes";
         if self.access.peer_writable() {
@@ -231,26 +232,26 @@ impl MmapBuilder {
         self.begin(OP, memory)
     }
 
-    /// Makes an Mmap of `len` bytes from `addr` on. `free` takes them back: it is called once, with
-    /// both, when the last user of the Mmap has gone.
+    /// Makes an Mmap of the `len` bytes from `addr` on. `free` takes them back: it is called once,
+    /// with `addr` and `len`, when the last user of the Mmap is gone.
     ///
-    /// `free` runs on whatever thread the last user goes, possibly in the middle of a completion,
-    /// where it should not block; a panic of it is contained. Such memory can be used in this
-    /// process and not be exported ([`Mmap::is_exportable`]).
+    /// `free` runs on the thread that drops the last user, possibly while that handles a
+    /// completion: so `free` should not block. A panic in `free` is contained. Such memory can be
+    /// used in this process, but not exported ([`Mmap::is_exportable`]).
     ///
     /// # Safety
     ///
-    /// Until `free` is called, or for ever if something is forgotten:
+    /// Until `free` is called, or for ever if a user of the Mmap is forgotten:
     ///
     /// - the range is valid for reads, and for writes too unless the access is `LOCAL_READ_ONLY`,
     ///   and all its bytes are initialized (`std::ptr`, "Safety");
-    /// - no other party writes it, or reads it but through this Mmap, and no reference to any of it
-    ///   is used. With a peer-write permission others may write it, as a peer does.
+    /// - no other party writes the range, or reads it except through this Mmap, and no reference
+    ///   into it is used. With a peer-write permission others may write the range, as a peer does.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for no bytes or for a range that wraps, and what
-    /// [`alloc`](MmapBuilder::alloc) says of devices and access. `free` is dropped then without
+    /// `InvalidValue` if `len` is 0 or the range wraps around, and the errors of
+    /// [`alloc`](MmapBuilder::alloc) for devices and access. On failure `free` is dropped without
     /// being called: the memory is still the caller's.
     #[doc(alias = "doca_mmap_set_memrange")]
     #[doc(alias = "doca_mmap_set_free_cb")]

@@ -1,17 +1,17 @@
-//! The devices that hold an Mmap, and the keys that they know it by.
+//! The devices that an Mmap is registered with, and the keys by which they address it.
 //!
-//! The keys are stored in a table of fixed size, which jobs read without a lock. It changes only
-//! while nothing of the Mmap is used: the Mmap's lock (`Ranges`) orders a change before the next
-//! claim or Buf.
+//! The keys are stored in a table of fixed size, which jobs read without a lock. The table changes
+//! only while nothing of the Mmap is used: the Mmap's lock (`Ranges`) orders a change before the
+//! next claim or Buf.
 
 use crate::device::{Audience, Device, DeviceId, Region, Registration, RegistrationUse};
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The most devices that hold one Mmap.
+/// The maximum number of devices that one Mmap is registered with.
 pub(super) const MAX: usize = 16;
 
-/// A device that holds the memory, and what for.
+/// A device that the memory is registered with, and the use that it is registered for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(unreachable_pub, reason = "sealed traits mention it")]
 pub struct Holder(u64);
@@ -40,11 +40,11 @@ impl Holder {
 /// The registrations of the range with one device: one for each use.
 pub(in crate::mem) struct Registrations {
     by_use: Vec<(RegistrationUse, Registration)>,
-    // Closed after the registrations were taken back.
+    // Declared last, so that the device is closed after the registrations were taken back.
     pub(super) device: Device,
 }
 
-/// Checks the devices that are to hold the memory.
+/// Checks the list of devices to register with: at least one, at most `MAX`, each once.
 pub(super) fn check(op: &'static str, devices: &[Device]) -> Result<()> {
     let refuse = |kind, text: String| Err(Error::new(kind, op, text));
     if devices.is_empty() {
@@ -65,8 +65,8 @@ pub(super) fn check(op: &'static str, devices: &[Device]) -> Result<()> {
     Ok(())
 }
 
-/// Registers with each device, for one use or for all that it has; or with none: if one refuses,
-/// those before it let go of the memory before this returns.
+/// Registers the memory with each device, for one use or for all that the device has. If one device
+/// refuses, the registrations made before are taken back, and the error is returned.
 pub(in crate::mem) fn register(
     devices: Vec<Device>,
     region: &Region,
@@ -90,7 +90,7 @@ pub(in crate::mem) fn register(
     Ok(held)
 }
 
-/// A Holder, and its key; 0 means that there is none.
+/// A Holder and its key. An unused entry has 0 as its Holder.
 pub(in crate::mem) struct KeyEntry(AtomicU64, AtomicU64);
 
 impl KeyEntry {
@@ -98,7 +98,7 @@ impl KeyEntry {
         KeyEntry(AtomicU64::new(0), AtomicU64::new(0))
     }
 
-    /// Its key, if it is of this Holder.
+    /// Returns the entry's key if the entry is for this Holder.
     #[inline(always)]
     pub(in crate::mem) fn key(&self, holder: Holder) -> Option<u64> {
         (self.0.load(Relaxed) == holder.0).then(|| self.1.load(Relaxed))
@@ -118,7 +118,7 @@ impl KeyEntry {
     }
 }
 
-/// All Holders, the first device's first.
+/// The keys of all Holders. Those of the first device come first.
 pub(in crate::mem) struct Keys([KeyEntry; 2 * MAX]);
 
 impl Keys {
@@ -126,7 +126,7 @@ impl Keys {
         Keys(std::array::from_fn(|_| KeyEntry::new()))
     }
 
-    /// Writes the table anew, while nothing of the Mmap is used.
+    /// Rewrites the table; called only while nothing of the Mmap is used.
     pub(in crate::mem) fn set(&self, held: &[Registrations]) {
         let of = |held: &Registrations| {
             let id = held.device.id();
@@ -145,7 +145,7 @@ impl Keys {
         self.0.iter()
     }
 
-    /// Returns the key that a Holder knows the memory by.
+    /// Returns the Holder's key for the memory.
     #[cold]
     pub(super) fn key(&self, holder: Holder) -> Result<u64, JobError> {
         if let Some(key) = self.iter().find_map(|entry| entry.key(holder)) {

@@ -1,4 +1,4 @@
-//! What an Mmap was exported as.
+//! Exports of an Mmap to the DPU and to peers.
 
 use super::mmap::Mmap;
 use crate::device::{Audience, Device, DeviceId, Exported};
@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::mem::ranges::Stage;
 use crate::sync::log;
 
-/// One export.
+/// One export of an Mmap: by which device, to which audience.
 pub(super) struct Export {
     device: DeviceId,
     audience: Audience,
@@ -14,28 +14,28 @@ pub(super) struct Export {
 }
 
 impl Mmap {
-    /// Exports the memory to the DPU; answers the blob that
-    /// [`RemoteMmap::from_export`](crate::mem::RemoteMmap::from_export) takes there. It is at most
-    /// 1,024 bytes, and goes there by whatever way the application has.
+    /// Exports the memory to the DPU, and returns the blob that
+    /// [`RemoteMmap::from_export`](crate::mem::RemoteMmap::from_export) takes there. The blob has
+    /// at most 1,024 bytes; the application sends it there by any means.
     ///
-    /// A process that has the blob reaches the memory, within the permissions `DPU_READ_ONLY` or
-    /// `DPU_READ_WRITE`: it is a secret. An Mmap may be exported to both audiences and by several
-    /// of its devices, at any time, with jobs running; the same export again is the same blob. Its
-    /// exports die with it, and when it is stopped: what importers begin later fails
-    /// ([`Reason::ExportRevoked`](crate::error::Reason::ExportRevoked)).
+    /// A process that has the blob can reach the memory, within the permissions `DPU_READ_ONLY` or
+    /// `DPU_READ_WRITE`: keep the blob secret. An Mmap may be exported to both audiences and by
+    /// several of its devices, at any time, even with jobs running. The same export again returns
+    /// the same blob. Exports end when the Mmap is stopped or dropped: jobs that importers begin
+    /// later fail ([`Reason::ExportRevoked`](crate::error::Reason::ExportRevoked)).
     ///
-    /// A memfd is sealed when it is exported (fcntl(2)): `F_SEAL_SHRINK`, `F_SEAL_GROW` and
-    /// `F_SEAL_SEAL`, and where no peer has a permission to write `F_SEAL_FUTURE_WRITE` too, so
-    /// that the kernel refuses every new writer, the application as well. With a permission to
-    /// write for one audience, what the other may only read is protected from other users alone: a
-    /// process of the same user can open the memfd anew (proc(5), `/proc/pid/fd`).
+    /// An export seals the memfd (fcntl(2)) with `F_SEAL_SHRINK`, `F_SEAL_GROW` and `F_SEAL_SEAL`.
+    /// If no peer may write, it adds `F_SEAL_FUTURE_WRITE`: the kernel then refuses every new
+    /// writer, including the application. If one audience may write and the other may only read,
+    /// the kernel keeps only other users from writing: a process of the same user can reopen the
+    /// memfd (proc(5), `/proc/pid/fd`).
     ///
     /// # Errors
     ///
-    /// `BadState` if it is stopped; `InvalidValue` if the device does not hold it; `NotPermitted`
-    /// if it was built without a permission for the DPU, if the memfd cannot be sealed or is sealed
-    /// against writing by now, or if the Mmap is a part of a memfd (an importer gets it as a
-    /// whole); `NotSupported` if the device exports nothing to the DPU
+    /// `BadState` if the Mmap is stopped; `InvalidValue` if the device does not hold it;
+    /// `NotPermitted` if it was built without a permission for the DPU, if the memfd cannot be
+    /// sealed or is sealed against writing by now, or if the Mmap is a part of a memfd (an importer
+    /// would get the whole memfd); `NotSupported` if the device cannot export to the DPU
     /// ([`Caps::export_dpu`](crate::device::Caps::export_dpu)), for memory in no memfd
     /// ([`Mmap::is_exportable`]), and for huge pages that a peer may write; `Full` or `NoMemory` if
     /// no further export can be made.
@@ -46,8 +46,8 @@ impl Mmap {
         self.export("Mmap::export_dpu", device, Audience::Dpu)
     }
 
-    /// Exports the memory to peers of an Rdma: as [`Mmap::export_dpu`], with the permissions
-    /// `RDMA_READ`, `RDMA_WRITE` and `RDMA_ATOMIC`.
+    /// Exports the memory to the peers of an Rdma, as [`Mmap::export_dpu`] does to the DPU. The
+    /// permissions are `RDMA_READ`, `RDMA_WRITE` and `RDMA_ATOMIC`.
     ///
     /// # Errors
     ///
@@ -58,7 +58,7 @@ impl Mmap {
         self.export("Mmap::export_rdma", device, Audience::Rdma)
     }
 
-    /// Returns true if it was exported, and not stopped since.
+    /// Returns true if the Mmap was exported, and was not stopped since.
     #[doc(alias = "doca_mmap_get_exported")]
     pub fn is_exported(&self) -> bool {
         !self.0.exports().is_empty()
@@ -74,8 +74,8 @@ impl Mmap {
             );
             return refuse(ErrorKind::NotPermitted, text);
         }
-        // The guard is held all the while: a caller that stops the Mmap takes what was exported by
-        // then, and finds no more later.
+        // The guard is held throughout, so that a thread which stops the Mmap takes all exports
+        // that were made, and none is added afterwards.
         let mut exports = self.0.exports();
         if self.0.ranges().stage() != Stage::Started {
             let text = "the Mmap is stopped: Mmap::start hands it to devices again";
@@ -103,7 +103,7 @@ impl Mmap {
             audience,
             exported,
         });
-        // First: a subscriber is code of the application's.
+        // Unlocked before the log is written, since a subscriber to it is code of the application.
         drop(exports);
         let (device, bytes) = (device.info().name(), self.0.region().len());
         log(|| tracing::debug!(target: "tokio_doca::mem", device, %audience, bytes, "exported"));

@@ -1,14 +1,13 @@
-//! Huge pages: which there are, and what to do when there are too few.
+//! The kinds of huge pages, and the error text when there are too few.
 
 use nix::sys::memfd::MFdFlags;
 
 const MIB: usize = 1 << 20;
 
-/// The pages of an Mmap's memory, if they are not of the system's usual size (Linux: hugetlbpage,
-/// transhuge).
+/// A kind of huge pages for an Mmap's memory (Linux: hugetlbpage, transhuge).
 ///
-/// They make page faults and address translation cheaper, and copies hardly: worth it for ranges of
-/// many MiB that an adapter reaches at random.
+/// Huge pages make page faults and address translation cheaper, but hardly speed up copies. They
+/// pay off for ranges of many MiB that an adapter accesses at random.
 ///
 /// ```
 /// use tokio_doca::{Device, Mmap, mem::HugePages};
@@ -23,17 +22,18 @@ const MIB: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HugePages {
-    /// Huge pages where the kernel finds some, and usual pages elsewhere. This is advice
+    /// Huge pages where the kernel finds some, and usual pages elsewhere. The request is advice
     /// (`MADV_HUGEPAGE`), which never fails.
     Transparent,
-    /// Pages of 2 MiB out of the pool that `vm.nr_hugepages` sets, or none at all.
+    /// Pages of 2 MiB out of the pool that `vm.nr_hugepages` sets. The allocation fails if there
+    /// are too few.
     Size2MiB,
-    /// Pages of 1 GiB out of their pool, or none at all.
+    /// Pages of 1 GiB out of their pool. The allocation fails if there are too few.
     Size1GiB,
 }
 
 impl HugePages {
-    /// Returns the size of a page in bytes, if pages come out of a pool.
+    /// Returns the size of a page in bytes, or `None` if pages come from no pool.
     pub(super) fn page(self) -> Option<usize> {
         match self {
             HugePages::Transparent => None,
@@ -42,7 +42,7 @@ impl HugePages {
         }
     }
 
-    /// Returns what asks memfd_create(2) for them.
+    /// Returns the flags of memfd_create(2) that request such pages.
     pub(super) fn flags(self) -> MFdFlags {
         match self {
             HugePages::Transparent => MFdFlags::empty(),
@@ -52,7 +52,7 @@ impl HugePages {
     }
 }
 
-/// Returns what to say when `len` bytes in pages of `page` bytes could not be had.
+/// Returns the error text for `len` bytes in pages of `page` bytes that cannot be allocated.
 pub(super) fn too_few(len: usize, page: usize) -> String {
     let need = len.div_ceil(page);
     let kib = page >> 10;

@@ -1,8 +1,8 @@
-//! Memory in a memfd: made here, or the application's.
+//! Memory in a memfd: one that is created here, or the application's.
 //!
 //! All of it is populated (a page fault costs as much as copying 20 to 40 pages) and not inherited
-//! by a child of `fork`. A memfd of the application's is sealed against shrinking: a page that was
-//! cut off is a SIGBUS for the thread that touches it.
+//! by a child of `fork`. The application's memfd is sealed against shrinking, since a thread that
+//! touches a page that was cut off gets a SIGBUS.
 #![expect(unsafe_code, reason = "maps memory")]
 
 use std::num::NonZeroUsize;
@@ -25,7 +25,7 @@ use crate::process::lengthen;
 const ALLOC: &str = "MmapBuilder::alloc";
 const FROM_MEMFD: &str = "MmapBuilder::from_memfd";
 
-/// New memory, zeroed.
+/// Allocates `len` bytes of zeroed memory.
 pub(super) fn alloc(len: NonZeroUsize, huge: Option<HugePages>) -> Result<Memory> {
     i64::try_from(len.get()).map_err(|_| fail("ftruncate", len.get())(Errno::EFBIG))?;
     let mapping = match huge {
@@ -44,7 +44,7 @@ fn fail(call: &str, len: usize) -> impl Fn(Errno) -> Error {
     move |errno| Error::os(ALLOC, &what, errno.into())
 }
 
-/// Of [`map`].
+/// Converts the error of [`map`].
 fn unmapped(len: usize) -> impl Fn((&'static str, Errno)) -> Error {
     move |(call, errno)| fail(call, len)(errno)
 }
@@ -52,48 +52,50 @@ fn unmapped(len: usize) -> impl Fn((&'static str, Errno)) -> Error {
 fn create(flags: MFdFlags) -> nix::Result<OwnedFd> {
     let flags = flags | MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     let file = memfd_create(c"tokio-doca", flags)?;
-    // Opened once more, as the kernel does not count the first descriptor as a writer: on what has
-    // a writer no peer gets a lease (fcntl(2)), which those who open it for other importers would
-    // have to wait for. Without /proc no process opens it.
+    // Opened once more, since the kernel does not count the first descriptor as a writer. While a
+    // file has a writer, the kernel grants no peer a lease on it (fcntl(2)), for which those that
+    // open the file for other importers would have to wait. Without /proc no process opens the
+    // file.
     let path = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
     let counted = open(&*path, OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty());
     Ok(counted.unwrap_or(file))
 }
 
-/// Returns a memfd of that size. Its pages are not there yet.
+/// Returns a new memfd of `len` bytes, whose pages are not allocated yet.
 fn file(len: usize) -> Result<OwnedFd> {
     let file = create(MFdFlags::empty()).map_err(fail("memfd_create", len))?;
     lengthen(&file, len).map_err(|error| error.with_call(ALLOC))?;
     Ok(file)
 }
 
-/// In pages of the usual size.
+/// Allocates memory in pages of the usual size.
 fn usual(len: NonZeroUsize) -> Result<Mapping> {
     let size = len.get();
     affordable(ALLOC, size)?;
     let file = file(size)?;
-    // Takes the pages now: too few are an error here, and not a signal at the first touch.
+    // Allocates the pages now, so that too few are an error here, and not a signal at the first
+    // touch.
     fallocate(&file, FallocateFlags::empty(), 0, size as i64).map_err(fail("fallocate", size))?;
     let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
     map(file, 0, len, writable(), flags).map_err(unmapped(size))
 }
 
-/// In huge pages where the kernel finds some. The advice is the mapping's, so that the pages are
-/// taken through it.
+/// Allocates memory in huge pages where the kernel finds some. The advice applies to the mapping,
+/// so the pages are populated through the mapping.
 fn transparent(len: NonZeroUsize) -> Result<Mapping> {
     let size = len.get();
     affordable(ALLOC, size)?;
     let file = file(size)?;
     let mapping = map(file, 0, len, writable(), MapFlags::MAP_SHARED);
     let mapping = mapping.map_err(unmapped(size))?;
-    // EINVAL is a kernel without them: usual pages do.
+    // EINVAL means a kernel without transparent huge pages: usual pages are used then.
     match advise(&mapping, MmapAdvise::MADV_HUGEPAGE) {
         Ok(()) | Err(Errno::EINVAL) => {}
         Err(errno) => return Err(fail("madvise(MADV_HUGEPAGE)", size)(errno)),
     }
     match advise(&mapping, MmapAdvise::MADV_POPULATE_WRITE) {
         Ok(()) => {}
-        // Before Linux 5.14.
+        // Linux before 5.14 does not know this advice.
         Err(Errno::EINVAL) => {
             fallocate(mapping.file(), FallocateFlags::empty(), 0, size as i64)
                 .map_err(fail("fallocate", size))?;
@@ -103,7 +105,7 @@ fn transparent(len: NonZeroUsize) -> Result<Mapping> {
     Ok(mapping)
 }
 
-/// In whole pages out of the pool of their size.
+/// Allocates memory in whole pages out of the pool of their size.
 fn from_pool(len: NonZeroUsize, huge: HugePages, page: usize) -> Result<Mapping> {
     let size = len.get();
     let whole = len
@@ -113,7 +115,7 @@ fn from_pool(len: NonZeroUsize, huge: HugePages, page: usize) -> Result<Mapping>
         .ok_or_else(|| fail("ftruncate", size)(Errno::EFBIG))?;
     let short = |kind| Error::new(kind, ALLOC, huge::too_few(size, page));
     let file = create(huge.flags()).map_err(|errno| match errno {
-        // A kernel without them, or a machine without pages of that size.
+        // The kernel has no huge pages, or the machine has none of that size.
         Errno::EINVAL | Errno::ENODEV | Errno::ENOENT => short(ErrorKind::NotSupported),
         errno => fail("memfd_create", size)(errno),
     })?;
@@ -123,7 +125,8 @@ fn from_pool(len: NonZeroUsize, huge: HugePages, page: usize) -> Result<Mapping>
         let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
         map(file, 0, whole, writable(), flags)
     });
-    // The pages that it did get are back by now, so that the numbers are right.
+    // The pages that were allocated are back in the pool by now, so that the error shows the right
+    // numbers.
     mapping.map_err(|(call, errno)| match errno {
         Errno::ENOSPC | Errno::ENOMEM => short(ErrorKind::NoMemory),
         errno => unmapped(size)((call, errno)),
@@ -152,7 +155,7 @@ pub(super) fn adopt(
     if !seals.contains(SealFlag::F_SEAL_SHRINK) {
         seal(&file)?;
     }
-    // Once more: it may have been cut before it was sealed.
+    // Checked once more, since the memfd may have been shortened before it was sealed.
     let within = self::within(&file, range)?;
     let size = within.len();
     if fstatfs(&file).is_ok_and(|fs| fs.filesystem_type() != HUGETLBFS_MAGIC) {
@@ -181,7 +184,8 @@ pub(super) fn adopt(
         true => MmapAdvise::MADV_POPULATE_WRITE,
         false => MmapAdvise::MADV_POPULATE_READ,
     };
-    // MAP_POPULATE says nothing when it fails; before Linux 5.14 (EINVAL) it is all there is.
+    // Populates the pages once more, since MAP_POPULATE reports no failure. Before Linux 5.14
+    // (EINVAL) there is only MAP_POPULATE.
     match advise(&mapping, populate) {
         Ok(()) | Err(Errno::EINVAL) => {}
         Err(errno) => return Err(fail("madvise(MADV_POPULATE)", errno)),
@@ -193,7 +197,7 @@ fn refuse<T>(kind: ErrorKind, text: impl Into<String>) -> Result<T> {
     Err(Error::new(kind, FROM_MEMFD, text.into()))
 }
 
-/// Returns the seals of a memfd. `write` is whether it shall be written.
+/// Returns the seals of a memfd. `write` is true if the memfd is to be written.
 fn seals(file: &OwnedFd, write: bool) -> Result<SealFlag> {
     let Ok(seals) = fcntl(file, FcntlArg::F_GET_SEALS) else {
         let text = "the descriptor is no memfd: memfd_create(2) makes one, with MFD_ALLOW_SEALING";
@@ -208,7 +212,7 @@ fn seals(file: &OwnedFd, write: bool) -> Result<SealFlag> {
     Ok(seals)
 }
 
-/// Seals it against being shortened.
+/// Seals the memfd against being shortened.
 fn seal(file: &OwnedFd) -> Result<()> {
     fcntl(file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK)).map(drop).or_else(|errno| {
         let text = format!(
@@ -219,7 +223,7 @@ fn seal(file: &OwnedFd) -> Result<()> {
     })
 }
 
-/// Returns the range within the size that the memfd has now.
+/// Resolves the range, and checks that it lies within the memfd's current size.
 fn within(file: &OwnedFd, range: impl RangeBounds<usize>) -> Result<Range<usize>> {
     let stat = fstat(file).map_err(|errno| Error::os(FROM_MEMFD, "fstat", errno.into()))?;
     let len = usize::try_from(stat.st_size).unwrap_or(0);
@@ -254,8 +258,8 @@ fn writable() -> ProtFlags {
     ProtFlags::PROT_READ | ProtFlags::PROT_WRITE
 }
 
-/// Maps a part of a file, so that a child of fork(2) does not have it. The error also has the call
-/// that failed.
+/// Maps a part of a file, such that a child of fork(2) does not inherit the mapping. The error
+/// includes the name of the system call that failed.
 fn map(
     file: OwnedFd,
     from: usize,
@@ -274,15 +278,15 @@ fn map(
     Ok(mapping)
 }
 
-/// Advice that changes no byte.
+/// Calls madvise(2) with advice that changes no byte.
 fn advise(mapping: &Mapping, advice: MmapAdvise) -> nix::Result<()> {
     // SAFETY: the range is the mapping's, which no code uses yet; the advices of this file change
     // what pages it has, and what a child inherits.
     unsafe { madvise(mapping.base().cast(), mapping.len(), advice) }
 }
 
-/// Pages of a memfd are not accounted for, and populating too many of them would call the OOM
-/// killer instead of failing.
+/// Fails if less than `len` bytes are available. The kernel does not account for pages of a memfd
+/// in advance, and populating too many would call the OOM killer instead of failing.
 fn affordable(op: &'static str, len: usize) -> Result<()> {
     match available().filter(|&available| len as u64 > available) {
         Some(available) => {
@@ -293,7 +297,7 @@ fn affordable(op: &'static str, len: usize) -> Result<()> {
     }
 }
 
-/// Returns how many bytes could be had without swapping, if the kernel says so.
+/// Returns how many bytes can be allocated without swapping, if the kernel reports that.
 fn available() -> Option<u64> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = info

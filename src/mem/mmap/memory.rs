@@ -1,9 +1,8 @@
 //! The bytes behind an Mmap: where they are, whether another process may write them, and how they
 //! are given back.
 //!
-//! A [`Memory`] is dropped after the devices let go of it and when no Buf and no Lease is left.
-//! What it then does is one thing of two: it unmaps a memfd, or it hands memory of the
-//! application's back, once.
+//! A [`Memory`] is dropped once no device holds it and no Buf and no Lease is left. It then unmaps
+//! its memfd, or hands the application's memory back, once.
 #![expect(unsafe_code, reason = "bytes of which it is said who may reach them")]
 
 use std::os::fd::OwnedFd;
@@ -13,16 +12,17 @@ use std::sync::Arc;
 use crate::device::Backing;
 use crate::sync::{Process, contain, log_later};
 
-/// What takes memory back is code of the application's: a panic of it is contained.
+/// Names the application's code that takes memory back, in the log message when its panic is
+/// contained.
 const WHAT: &str = "what takes an Mmap's memory back";
 
-/// Takes memory of the application's back. It may be dropped without having run.
+/// The application's callback that takes its memory back. It may be dropped without being called.
 pub(super) type Free = Box<dyn FnOnce(NonNull<u8>, usize) + Send>;
 
 pub(super) struct Memory {
     base: NonNull<u8>,
     len: usize,
-    /// True if another process may write it at any time, because it may hold the memfd.
+    /// True if another process may write the memory at any time, because it may hold the memfd.
     foreign: bool,
     backing: Storage,
 }
@@ -35,12 +35,13 @@ enum Storage {
 /// A mapping of a memfd.
 pub(super) struct Mapping {
     base: NonNull<u8>,
-    /// All that is mapped: whole pages.
+    /// The length of the mapping in bytes, in whole pages.
     len: usize,
     file: Arc<OwnedFd>,
-    /// Where it begins in the file.
+    /// The offset in the file at which the mapping begins.
     offset: u64,
-    /// A child of fork(2) has a copy of this value, and something else, or nothing, at its address.
+    /// The process that made the mapping. A child of fork(2) has a copy of this value, but
+    /// something else, or nothing, at the address.
     process: Process,
 }
 
@@ -51,8 +52,8 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Returns the first `len` bytes of a mapping. `foreign` says that others may write them at any
-    /// time.
+    /// Returns the first `len` bytes of a mapping. `foreign` is true if another process may write
+    /// them at any time.
     pub(super) fn mapped(mapping: Mapping, len: usize, foreign: bool) -> Memory {
         assert!(len <= mapping.len);
         Memory {
@@ -90,7 +91,7 @@ impl Memory {
         self.foreign
     }
 
-    /// Returns the memfd that it is a part of.
+    /// Returns the memfd that the memory is a part of, if there is one.
     pub(super) fn memfd(&self) -> Option<Backing> {
         match &self.backing {
             Storage::Memfd(mapping) => Some(Backing {

@@ -1,4 +1,4 @@
-//! A registered memory range that devices hold.
+//! A memory range that is registered with devices.
 #![expect(unsafe_code, reason = "hands out addresses within its memory")]
 
 use std::any::Any;
@@ -17,20 +17,21 @@ use crate::error::{JobError, Reason, Result};
 use crate::mem::ranges::{Ranges, Stage};
 use crate::sync::{Mutex, MutexGuard, lock, log};
 
-/// A memory range that devices hold (Core guide 3.3.1). Clones are the same range.
+/// A memory range that is registered with devices (Core guide 3.3.1). Clones refer to the same
+/// range.
 ///
-/// What [`MmapBuilder::alloc`](crate::mem::MmapBuilder::alloc) makes is zeroed, populated (a page
-/// fault costs as much as copying 20 to 40 pages), and not inherited by a child of `fork`. Memory
-/// of the application's can be used as well:
+/// Memory that [`MmapBuilder::alloc`](crate::mem::MmapBuilder::alloc) makes is zeroed, populated (a
+/// page fault costs as much as copying 20 to 40 pages), and not inherited by a child of `fork`. The
+/// application's own memory can be used as well:
 ///
 /// | memory | may be exported | slices | inherited by a child of `fork` |
 /// |---|---|---|---|
 /// | `alloc` | yes | yes | no |
-/// | `from_memfd` | yes | if it is sealed `F_SEAL_WRITE` | no |
-/// | `from_owner`, `from_bytes`, `from_raw` | no | yes | as it was |
+/// | `from_memfd` | yes | if the memfd is sealed with `F_SEAL_WRITE` | no |
+/// | `from_owner`, `from_bytes`, `from_raw` | no | yes | unchanged |
 ///
 /// An Mmap that a peer may write lends no slices, whatever its memory is ([`Mmap::lends_slices`]).
-/// The memory goes when the last handle, Buf and Lease has gone.
+/// The memory is given back when the last handle, Buf and lease are gone.
 ///
 /// ```
 /// use tokio_doca::{mem::Access, Device, Mmap};
@@ -45,13 +46,14 @@ use crate::sync::{Mutex, MutexGuard, lock, log};
 pub struct Mmap(pub(in crate::mem) Arc<MmapInner>);
 
 pub(in crate::mem) struct MmapInner {
-    /// Empty while it is stopped. Dropped by hand, before the memory.
+    /// The registrations; none while the Mmap is stopped. `drop` takes them back before the memory
+    /// goes.
     held: Mutex<Vec<Registrations>>,
-    /// Taken back before anything else.
+    /// The exports, which `drop` takes back before anything else.
     exports: Mutex<Vec<Export>>,
     keys: Keys,
     access: Access,
-    /// What it is registered for, if not for all that the devices have.
+    /// The only use that the memory is registered for, or `None` for all that the devices have.
     only_for: Option<RegistrationUse>,
     ranges: Mutex<Ranges>,
     leak_flag: LeakFlag,
@@ -59,61 +61,61 @@ pub(in crate::mem) struct MmapInner {
 }
 
 impl Mmap {
-    /// The maximum number of devices of an Mmap. The Mmap has a table of their keys, so that a job
-    /// finds its key without a lock.
+    /// The maximum number of devices that an Mmap is registered with. The Mmap has a table of their
+    /// keys, so that a job finds its key without a lock.
     #[doc(alias = "doca_mmap_set_max_num_devices")]
     #[doc(alias = "doca_mmap_get_max_num_devices")]
     pub const MAX_DEVICES: usize = devices::MAX;
 
-    /// Returns how many bytes.
+    /// Returns the length in bytes.
     #[allow(clippy::len_without_is_empty)] // it never is
     pub fn len(&self) -> usize {
         self.0.memory.len()
     }
 
-    /// Returns what it was built with.
+    /// Returns the access that the Mmap was built with.
     pub fn access(&self) -> Access {
         self.0.access
     }
 
-    /// Returns the devices that hold it, in the order in which they were named; none while it is
-    /// stopped.
+    /// Returns the devices that hold the memory, in the order in which they were added; none while
+    /// the Mmap is stopped.
     pub fn devices(&self) -> Vec<Device> {
         let held = lock(&self.0.held);
         held.iter().map(|held| held.device.clone()).collect()
     }
 
-    /// Returns true if devices hold it, so that Bufs of it can be had.
+    /// Returns true if devices hold the memory, so that Bufs can be made on it.
     pub fn is_started(&self) -> bool {
         self.0.ranges().stage() == Stage::Started
     }
 
-    /// Returns true if a pool, an array or a Buf of an inventory is on it: it cannot be stopped
-    /// then.
+    /// Returns true if a pool, an array or a Buf of an inventory uses the Mmap, which then cannot
+    /// be stopped.
     #[doc(alias = "doca_mmap_get_num_bufs")]
     pub fn is_in_use(&self) -> bool {
         self.0.ranges().is_used()
     }
 
-    /// Returns true if it can be exported to another process: memory in a memfd can, memory of an
-    /// owner's and raw memory cannot.
+    /// Returns true if the memory can be exported to another process. Memory in a memfd can; the
+    /// memory of an owner, `Bytes` and raw memory cannot.
     pub fn is_exportable(&self) -> bool {
         self.0.memory.memfd().is_some()
     }
 
-    /// Returns true if its Bufs lend slices ([`Buf::data`](crate::Buf::data)). They do not where a
-    /// peer, or another holder of the memfd, may write at any time.
+    /// Returns true if Bufs of this Mmap lend slices ([`Buf::data`](crate::Buf::data)). They do not
+    /// if a peer, or another process that has the memfd, may write the memory at any time.
     pub fn lends_slices(&self) -> bool {
         !self.0.is_shared()
     }
 
-    /// Takes the memory from its devices, and its exports back. The bytes stay as they are, and
-    /// [`Mmap::start`] hands them to devices again.
+    /// Deregisters the memory from its devices, and revokes its exports. The bytes are not changed,
+    /// and [`Mmap::start`] registers them again.
     ///
     /// # Errors
     ///
-    /// `InUse` while a pool, an array or a Buf of an inventory is on it, or a guard, a `Bytes` or a
-    /// job of theirs; `BadState` if it is not started.
+    /// `InUse` while a pool, an array or a Buf of an inventory uses the Mmap, or a guard, a `Bytes`
+    /// or a job on such a Buf; `BadState` if the Mmap is not started.
     #[doc(alias = "doca_mmap_stop")]
     pub fn stop(&self) -> Result<()> {
         self.0.ranges().begin_stop()?;
@@ -124,13 +126,14 @@ impl Mmap {
             log(|| tracing::debug!(target: "tokio_doca::mem", exports = revoked, "revoked"));
         }
         let held = std::mem::take(&mut *lock(&self.0.held));
-        // Outside of the locks: what a provider does there is its own.
+        // Dropped outside of the locks, since this runs code of the provider.
         drop(held);
         self.0.ranges().set_stage(Stage::Stopped);
         Ok(())
     }
 
-    /// Hands the memory of a stopped Mmap to devices: others than before, or the same ones.
+    /// Registers the memory of a stopped Mmap with devices: with the same as before, or with
+    /// others.
     ///
     /// ```
     /// # use tokio_doca::{Device, Mmap};
@@ -144,9 +147,9 @@ impl Mmap {
     ///
     /// # Errors
     ///
-    /// `BadState` if it is started; without a device `InvalidValue`, with one named twice `InUse`,
-    /// with more than [`Mmap::MAX_DEVICES`] `NoMemory`; whatever a device says of the registration.
-    /// It is stopped then, and no device holds it.
+    /// `BadState` if the Mmap is started; `InvalidValue` without a device; `InUse` if a device is
+    /// named twice; `NoMemory` for more than [`Mmap::MAX_DEVICES`]; the error of a device that
+    /// refuses the registration. In that case the Mmap stays stopped, and no device holds it.
     #[doc(alias = "doca_mmap_start")]
     #[doc(alias = "doca_mmap_dev_rm")]
     #[doc(alias = "doca_mmap_rm_dev")]
@@ -239,7 +242,7 @@ impl MmapInner {
         self.access.peer_writable() || self.memory.is_foreign()
     }
 
-    /// Returns where the byte at `offset` is; one past the end is allowed.
+    /// Returns the address of the byte at `offset`; one past the end is allowed.
     pub(in crate::mem) fn at(&self, offset: usize) -> NonNull<u8> {
         assert!(offset <= self.memory.len());
         // SAFETY: the offset was checked to lie within the memory, or one past its end.
@@ -250,18 +253,19 @@ impl MmapInner {
         lock(&self.ranges)
     }
 
-    /// Returns the keys that the devices know this memory by, the first device's first.
+    /// Returns the devices' keys for this memory. Those of the first device come first.
     pub(in crate::mem) fn keys(&self) -> std::slice::Iter<'_, KeyEntry> {
         self.keys.iter()
     }
 
-    /// Returns the key that a device knows this memory by.
+    /// Returns the holder's key for this memory.
     #[cold]
     pub(in crate::mem) fn key(&self, holder: Holder) -> Result<u64, JobError> {
         self.keys.key(holder)
     }
 
-    /// Returns the range in numbers, as `Err` if it is reversed or reaches past `len`.
+    /// Resolves the bounds of a range. Returns them as `Err` if the range is reversed or reaches
+    /// past `len`.
     pub(in crate::mem) fn resolve(
         range: impl RangeBounds<usize>,
         len: usize,
@@ -283,7 +287,7 @@ impl MmapInner {
         }
     }
 
-    /// As `resolve`, and refuses a range of no bytes as well. `Err` says why.
+    /// Resolves a range as `resolve` does, and refuses an empty one as well. `Err` says why.
     pub(in crate::mem) fn resolve_some(
         range: impl RangeBounds<usize>,
         len: usize,
@@ -298,7 +302,8 @@ impl MmapInner {
         }
     }
 
-    /// Says why `resolve` refused this range of `what`, which has `len` bytes.
+    /// Returns the text that says why `resolve` refused this range of `what`, which has `len`
+    /// bytes.
     #[cold]
     pub(in crate::mem) fn refusal(range: &Range<usize>, len: usize, what: &str) -> String {
         match MmapInner::not_within(range, len) {
@@ -307,7 +312,7 @@ impl MmapInner {
         }
     }
 
-    /// Returns why `resolve` refused this range.
+    /// Returns the error that says why `resolve` refused this range.
     #[cold]
     pub(in crate::mem) fn not_within(range: &Range<usize>, len: usize) -> JobError {
         let reach = range.start.max(range.end);

@@ -1,7 +1,7 @@
-//! The Mmap: where its memory comes from, which devices hold it, and whom it was exported to.
+//! The Mmap: where its memory comes from, which devices hold it, and to whom it was exported.
 //!
-//! `builder` makes one, of a memfd (`memfd`, `huge`) or of memory of the application's (`owner`);
-//! `memory` gives the bytes back. Of the other modules of `mem` it imports `ranges`.
+//! `builder` makes an Mmap on a memfd (`memfd`, `huge`) or on the application's memory (`owner`);
+//! `memory` gives the bytes back. Of the other modules of `mem`, this one imports `ranges`.
 
 mod builder;
 mod devices;

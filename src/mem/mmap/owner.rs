@@ -1,5 +1,5 @@
-//! Memory that an owner of the application's holds: boxed first, asked once where its bytes are,
-//! and not touched again until it is dropped.
+//! Memory that an owner, a value of the application, holds. The owner is boxed first, asked once
+//! where its bytes are, and not touched again until it is dropped.
 #![expect(
     unsafe_code,
     reason = "keeps an owner behind a pointer, so that nothing asserts to be alone with its bytes"
@@ -11,8 +11,8 @@ use bytes::Bytes;
 
 use super::memory::Memory;
 
-/// A boxed owner that no code names any more: a Box would assert at each move that no other party
-/// has its content.
+/// A boxed owner behind a raw pointer, since moving a `Box` asserts that no other party has its
+/// content.
 struct Owned<O>(NonNull<O>);
 
 // SAFETY: it is the owner, which may be sent.
@@ -25,7 +25,7 @@ impl<O> Drop for Owned<O> {
     }
 }
 
-/// Returns the bytes of an owner, which is dropped when they are given back.
+/// Returns the bytes of an owner. The owner is dropped when the memory is given back.
 pub(super) fn lend<O: AsMut<[u8]> + Send + 'static>(owner: O) -> Memory {
     let owned = Owned(NonNull::from(Box::leak(Box::new(owner))));
     // SAFETY: it was just leaked, and no other party has it.
@@ -36,11 +36,11 @@ pub(super) fn lend<O: AsMut<[u8]> + Send + 'static>(owner: O) -> Memory {
     unsafe { Memory::lent(bytes.cast(), bytes.len(), free) }
 }
 
-/// Lends bytes that others may read too.
+/// Returns the memory of `Bytes`, which other handles of the same `Bytes` may read too.
 ///
 /// # Safety
 ///
-/// No code writes them through the result.
+/// No code writes the bytes through the result.
 pub(super) unsafe fn lend_bytes(bytes: Bytes) -> Memory {
     let at = NonNull::from(&bytes[..]);
     let free = Box::new(move |_, _| drop(bytes));

@@ -1,4 +1,4 @@
-//! Operands of whatever kind, owned: what a node of a graph keeps from run to run.
+//! Owned operands of any type, which a node of a graph keeps from run to run.
 
 #![allow(unreachable_pub, reason = "the kinds are named by public aliases")]
 
@@ -20,11 +20,11 @@ use crate::mem::handle::Handle;
 use crate::mem::mmap::Holder;
 use crate::mem::remote::RemoteBuf;
 
-/// An operand that can be of several types, chosen at run time. It counts as a handle.
+/// An operand whose type, one of several, is chosen at run time. It can be owned like a handle.
 ///
-/// `K` says which types it is made of, with `From`: [`AnySource`], [`AnyDestination`],
-/// [`AnyCopySource`], [`AnyCopyDestination`], [`MaybeAnySource`], [`MaybeAnyDestination`] and
-/// [`MaybeAnyRemote`] are the names for each.
+/// `K` says which types convert into it with `From`. There is an alias for each `K`: [`AnySource`],
+/// [`AnyDestination`], [`AnyCopySource`], [`AnyCopyDestination`], [`MaybeAnySource`],
+/// [`MaybeAnyDestination`] and [`MaybeAnyRemote`].
 ///
 /// ```
 /// use tokio_doca::mem::{AnySource, BufChain};
@@ -59,16 +59,16 @@ enum One {
     Remote(RemoteBuf),
 }
 
-/// Says which types an [`Any`] is made of.
+/// Says which types of operands an [`Any`] can hold.
 pub trait Kind {
-    /// True if it may be no operand.
+    /// True if the operand may be absent: `()`.
     const NONE: bool;
-    /// True if it may be a [`RemoteBuf`].
+    /// True if the operand may be a [`RemoteBuf`].
     const REMOTE: bool;
 }
 
-/// Defines each kind: its name, the name of an [`Any`] of it, what may be in that, and which traits
-/// of operands it has.
+/// Defines each kind: its name, the alias of its [`Any`], the types that this `Any` can hold, and
+/// the operand traits that it implements.
 macro_rules! kinds {
     ($(
         $(#[$meta:meta])*
@@ -208,8 +208,8 @@ impl<K: Kind> ReadFrom for Any<K> {
 
     #[inline(always)]
     fn most(&self) -> usize {
-        // Apart, here and for both leases: with the jump by the kind a node of a graph costs 21
-        // instructions more.
+        // A Buf is handled apart, here and for both leases: with the jump by the type a node of a
+        // graph costs 21 instructions more.
         if let One::Buf(buf) = &self.0 {
             return buf.most();
         }
@@ -283,7 +283,7 @@ impl<K: Kind> WriteTo for Any<K> {
     }
 }
 
-/// The same with leases of any kind.
+/// Converts leases of an operand's own type to leases of any operand.
 #[inline(always)]
 fn any<L: IntoKept<K>, K>(taken: LeasedOperand<L>) -> LeasedOperand<Option<K>> {
     let (lease, segments, len) = taken?;

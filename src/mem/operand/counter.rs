@@ -9,13 +9,14 @@ use crate::mem::mmap::Mmap;
 use crate::mem::pool::BufInventory;
 
 impl Mmap {
-    /// Lends the eight bytes from this one on. They are in use until the returned value is dropped.
+    /// Lends the eight bytes from `offset` on, as the counter of a sync event. They are in use
+    /// until the returned value is dropped.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` unless they lie in the Mmap, at a multiple of 8, and the device holds it;
-    /// `NotPermitted` unless the DPU may write it; `NotSupported` if it is in no memfd; `InUse` if
-    /// a pool or an array has them; `BadState` while it is stopped.
+    /// `InvalidValue` unless the bytes lie in the Mmap, at a multiple of 8, and the device holds
+    /// the Mmap; `NotPermitted` unless the DPU may write it; `NotSupported` if it is in no memfd;
+    /// `InUse` if a pool or an array has the bytes; `BadState` while the Mmap is stopped.
     #[doc(hidden)] // the contract suite takes one as well
     pub fn counter(
         &self,
@@ -37,7 +38,7 @@ impl Mmap {
             let text = format!("device {name} does not hold the Mmap");
             return refuse(ErrorKind::InvalidValue, text);
         }
-        // Such memory lends no slices, so that its bytes may change at any time.
+        // Memory that the DPU may write lends no slices, so that its bytes may change at any time.
         if !self.access().contains(Access::DPU_READ_WRITE) {
             let text = "the counter may be set by the DPU: build its Mmap with DPU_READ_WRITE";
             return refuse(ErrorKind::NotPermitted, text.to_owned());

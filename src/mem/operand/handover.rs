@@ -1,10 +1,10 @@
-//! What landed in memory of a receive that was dropped goes to the memory of the next one.
+//! Copies a message that arrived for a dropped receive to the memory of the next receive.
 #![expect(unsafe_code, reason = "copies between leased memory")]
 
 use crate::device::{Cursor, Segments, volatile_copy};
 
-/// Copies `len` bytes from the front of one list to the front of another one. Each list has at
-/// least `len` bytes.
+/// Copies `len` bytes from the front of one list of segments to the front of another. Each list has
+/// at least `len` bytes.
 ///
 /// # Safety
 ///

@@ -1,8 +1,8 @@
-//! A job, and the leases of the memory that it names: what may be submitted.
+//! A job together with the leases of the memory that it names, which may be submitted.
 //!
 //! Invariant: while `leases` are held, and wherever they are moved, a device may do `job`. Only
-//! [`Leased::new`] puts the two together, so that a caller that hands memory to a device needs no
-//! word of its caller.
+//! [`Leased::new`] puts the two together. So code that hands a `Leased` to a device needs no
+//! promise of its caller.
 #![expect(unsafe_code, reason = "promises that leases are those of a job")]
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::error::{JobError, Reason};
 use crate::mem::buf::Extent;
 use crate::mem::mmap::Holder;
 
-/// A job that may be given to a device, and what keeps its memory meanwhile.
+/// A job that may be given to a device, and the leases that keep its memory meanwhile.
 pub(crate) struct Leased<L, J> {
     leases: L,
     job: J,
@@ -51,7 +51,7 @@ impl<L, J> Leased<L, J> {
 }
 
 impl<L: OfJob, J> Leased<L, J> {
-    /// The same with leases as a Slot keeps them.
+    /// Converts the leases to the form in which a slot keeps them.
     #[inline(always)]
     pub(crate) fn keep(self) -> Leased<Leases, J> {
         Leased {
@@ -62,8 +62,9 @@ impl<L: OfJob, J> Leased<L, J> {
 }
 
 impl<L: OfJob, J: AsJob> Leased<L, J> {
-    /// The device has finished the job inline: appends what it wrote, and gives the leases back.
-    /// Returns how many bytes are copied in the time that it took.
+    /// Ends a job that the device has finished inline: appends the bytes that it wrote, and gives
+    /// the leases back. Returns the cost of the job, as the number of bytes that are copied in the
+    /// same time.
     #[inline(always)]
     pub(crate) fn end(self, outcome: &Result<u64, JobError>) -> usize {
         let Leased { leases, job } = self;
@@ -72,14 +73,14 @@ impl<L: OfJob, J: AsJob> Leased<L, J> {
     }
 }
 
-/// The sides of a job, and the context that is to do it.
+/// The two sides of a job, and the device and use for which its memory is registered.
 pub(crate) struct Sides<'a, S, D> {
     src: &'a S,
     dst: &'a D,
     holder: Holder,
 }
 
-/// Leases of both sides, the segments that they are on, and how many bytes are moved.
+/// The leases of both sides, the segments that they are on, and the number of bytes to move.
 struct BothSides<R, W> {
     leases: (R, W),
     src: Segments,
@@ -93,12 +94,12 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         Sides { src, dst, holder }
     }
 
-    /// Takes the leases of a job: all of them, or none. Then the two sides share no byte. A lease
-    /// that writes overlaps no other lease. Bytes that need no lease are compared here, unless
-    /// others may write them anyway (ADR 0022).
+    /// Takes all leases of a job, or none. On success the two sides share no byte: a write lease
+    /// overlaps no other lease, and bytes that need no lease are compared here, unless others may
+    /// write them anyway (ADR 0022).
     ///
-    /// `check` refuses what is beyond the device's limits. With `fits`, it is not called if each
-    /// side is one piece, of at most `fits` bytes.
+    /// `check` refuses a job that is beyond the device's limits. With `fits`, it is not called if
+    /// each side is one piece, and the source has at most `fits` bytes.
     #[inline(always)]
     fn take(
         &self,
@@ -113,7 +114,8 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         }
         check(self.src.data(), self.dst.room())?;
         let taken = self.take_unchecked(rule)?;
-        // Once more, since without the leases another thread may have changed them meanwhile.
+        // Checked once more, since another thread may have changed the sides before they were
+        // leased.
         check(Extent::of(&taken.src), Extent::of(&taken.dst))?;
         Ok(taken)
     }
@@ -121,7 +123,8 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
     #[inline(always)]
     fn take_unchecked(&self, rule: Rule) -> Result<BothSides<S::Lease, D::Lease>, JobError> {
         let Sides { src, dst, holder } = *self;
-        // Asked before the leases: where the caller knows it, nothing is asked twice.
+        // Called before the leases are taken. For most types of operands these are constants, which
+        // cost nothing.
         let single = src.is_single() && dst.is_single();
         let imported = src.place() == Place::Remote || dst.place() == Place::Remote;
         let leases_tell = single && !imported;
@@ -142,7 +145,7 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         })
     }
 
-    /// Returns the job that is made of both sides.
+    /// Takes the leases, and returns the job on both sides.
     #[inline(always)]
     pub(crate) fn lend<J: OnLent>(
         self,
@@ -161,7 +164,7 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
             src,
             dst,
             len,
-            // A job that is made here does not ask whether the source is shared, and it may be.
+            // Jobs that are made here do not read this flag; the source may be shared.
             shared: true,
             session: None,
         };
@@ -172,15 +175,15 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         Ok(unsafe { Leased::new(leases, job) })
     }
 
-    /// Returns the job that is made of both sides, and of the session if there is one. The job
-    /// learns whether others may write what it reads.
+    /// Takes the leases, and returns the job on both sides and on the session, if there is one. The
+    /// job learns whether others may write its source meanwhile.
     pub(crate) fn lend_read<J: OnLent>(
         self,
         order: J::Order,
         session: Option<&Arc<Session>>,
         check: impl Fn(Extent, Extent) -> Result<(), JobError>,
     ) -> Result<Leased<Leases, J>, JobError> {
-        // What is wrong with the operands is said before the session is asked for.
+        // Errors of the operands come before an error of the session.
         check(self.src.data(), self.dst.room())?;
         let session = session.map(Session::lease).transpose()?;
         let rule = Rule::on_lent::<J>(order);
@@ -206,11 +209,13 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
         Ok(unsafe { Leased::new(leases, job) })
     }
 
-    /// Returns a remote operation, which moves the number of bytes that `rule` gives.
+    /// Takes the leases, and returns a remote operation, which moves the number of bytes that
+    /// `rule` gives.
     ///
     /// # Panics
     ///
-    /// If that is not the rule of the verb: most often both are known when this is compiled.
+    /// If `rule` is not the rule of the verb. Mostly both are constants, and the check is compiled
+    /// away.
     #[inline(always)]
     pub(crate) fn rdma(
         self,
@@ -226,7 +231,7 @@ impl<'a, S: ReadFrom, D: WriteTo> Sides<'a, S, D> {
             dst,
             len,
         } = self.take(rule, Some(fits), check)?;
-        // Where nothing is moved there is none.
+        // If no byte is moved, there is no remote segment.
         let remote = |of: &Segments| of.as_one().filter(|_| len > 0).copied();
         let (local, remote) = match rule {
             Rule::Exact => (src, remote(&dst)),

@@ -1,9 +1,9 @@
 //! The Leases of a job, whatever its operands are, and what is left to do after they were given
 //! back.
 //!
-//! To give a count back runs no code of the application's. After a last count its element goes
-//! home, and perhaps its Mmap ends: that wakes wakers and drops owners. A caller that must not run
-//! such code ends the Leases, and drops what they leave later ([`Last`]).
+//! Giving a count back runs no code of the application. After the last count, the element returns
+//! to its slab, and perhaps its Mmap ends: that wakes wakers and drops owners. A caller that must
+//! not run such code ends the Leases, and drops the returned [`Last`] later.
 #![allow(
     unreachable_pub,
     reason = "the Leases are named by the sealed traits of operands"
@@ -14,7 +14,7 @@ use crate::mem::chain::{AfterChain, ChainRead, ChainWrite};
 use crate::mem::element::{AfterLease, ReadLease, WriteLease};
 use crate::mem::remote::{LastImport, RemoteMmap, RemoteRead, RemoteWrite};
 
-/// The Leases of a job of any kind, as a Slot keeps them.
+/// The Leases of a job of any kind, in the form in which a slot keeps them.
 pub(crate) struct Leases {
     pub(crate) read: Option<Reading>,
     pub(crate) write: Option<Writing>,
@@ -33,13 +33,13 @@ impl Leases {
     }
 }
 
-/// All Leases of a job.
+/// The Leases on both sides of a job.
 pub(crate) trait OfJob {
     /// Appends `by` bytes to the data of the destination, if the job succeeded, and gives the
     /// leases back.
     fn end(self, by: Option<usize>);
 
-    /// Returns them as a Slot keeps them.
+    /// Converts the Leases to the form in which a slot keeps them.
     fn keep(self) -> Leases;
 }
 
@@ -60,7 +60,7 @@ impl OfJob for Leases {
 impl<R: IntoKept<Reading>, W: IntoKept<Writing> + Grow> OfJob for (R, W) {
     #[inline(always)]
     fn end(self, by: Option<usize>) {
-        // One by one: the glue that drops a pair is a call.
+        // Ended one by one, since the drop glue of a pair is a call.
         let (read, write) = self;
         if let Some(by) = by {
             write.grow(by);
@@ -81,7 +81,8 @@ pub enum Reading {
     Chain(ChainRead),
     /// Memory that no lease of this process protects.
     Import(RemoteMmap),
-    /// The same, which the device reaches without the import.
+    /// Memory that no lease of this process protects, and that the device reaches without the
+    /// import.
     Lasting,
 }
 
@@ -91,16 +92,17 @@ pub enum Writing {
     Chain(ChainWrite),
     /// Memory that no lease of this process protects.
     Import(RemoteMmap),
-    /// The same, which the device reaches without the import.
+    /// Memory that no lease of this process protects, and that the device reaches without the
+    /// import.
     Lasting,
 }
 
-/// A Slot has two words for each side.
+/// A slot has two words for each side of its job.
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<(Option<Reading>, Option<Writing>)>() == 32);
 
 impl Reading {
-    /// Returns true if others may write some of it meanwhile.
+    /// Returns true if a peer or another process may write some of the memory meanwhile.
     pub(crate) fn is_shared(&self) -> bool {
         match self {
             Reading::Buf(lease) => lease.is_shared(),
@@ -110,7 +112,7 @@ impl Reading {
     }
 }
 
-/// A write Lease that can take what a job wrote.
+/// A write Lease, whose data grows by the bytes that a job wrote.
 pub trait Grow {
     /// Appends `by` bytes to the data.
     fn grow(&self, by: usize);
@@ -160,9 +162,9 @@ impl Grow for Option<Writing> {
     }
 }
 
-/// Leases of an operand, whose type says which they are.
+/// The Lease of one type of operand, or none, which converts to a Lease of any operand.
 pub trait IntoKept<K> {
-    /// Returns them as a Slot keeps them.
+    /// Converts the Lease to the form in which a slot keeps it.
     fn kept(self) -> Option<K>;
 }
 
@@ -199,21 +201,22 @@ keep! {
     () => Writing: |()| None;
 }
 
-/// What is left to do after a Lease was given back. Its drop does it, and may run code of the
-/// application's: the drop of an owner, and wakers that wait for an element.
+/// Work left to do after a Lease was given back. Dropping the value does the work, and may run code
+/// of the application: the drop of an owner, and wakers that wait for an element.
 #[must_use = "its drop may run code of the application's"]
 #[expect(dead_code, reason = "what is in it is there to be dropped")]
 pub(crate) enum Last {
-    /// What the end of a Lease on an element asks for.
+    /// The work due after the end of a Lease on an element.
     Element(AfterLease),
-    /// What the end of the leases of a chain asks for, and a count of the chain.
+    /// The work due after the end of a chain's leases, and a reference to the chain.
     Chain(AfterChain),
-    /// The last count of an import.
+    /// The last reference to an import.
     Import(LastImport),
 }
 
 impl Reading {
-    /// Gives it back, and leaves to the caller what may run code of the application's.
+    /// Gives the Lease back. The result is the work that may run code of the application, for the
+    /// caller to drop.
     #[inline(always)]
     pub(crate) fn end(self) -> Option<Last> {
         match self {
@@ -226,7 +229,8 @@ impl Reading {
 }
 
 impl Writing {
-    /// Gives it back, and leaves to the caller what may run code of the application's.
+    /// Gives the Lease back. The result is the work that may run code of the application, for the
+    /// caller to drop.
     #[inline(always)]
     pub(crate) fn end(self) -> Option<Last> {
         match self {

@@ -1,12 +1,12 @@
-//! The public traits: which operands an operation takes. They are marks on types; the sealed traits
-//! of [`super::model`] do the work.
+//! The public traits, which say which operands an operation takes. They are marker traits; the
+//! sealed traits of [`super::model`] do the work.
 
 use super::model::sealed;
 use crate::mem::buf::{Buf, BufSlice};
 use crate::mem::chain::BufChain;
 use crate::mem::remote::RemoteBuf;
 
-/// Defines public traits, the types that have each, and references to those types.
+/// Defines public traits, and implements each for its types and for references to them.
 macro_rules! marks {
     ($(
         $(#[$meta:meta])*
@@ -85,14 +85,14 @@ marks! {
     )]
     MaybeRemote: RdmaSource, RdmaDestination; RemoteBuf, ();
 
-    /// Where a remote operation takes its bytes from: a [`MaybeSource`], or a [`MaybeRemote`].
+    /// The source of a remote operation: a [`MaybeSource`], or a [`MaybeRemote`].
     #[diagnostic::on_unimplemented(
         message = "a remote operation cannot read `{Self}`",
         note = "a device reaches a `Buf`, `BufSlice`, `BufChain` or `RemoteBuf`, or a reference to one"
     )]
     RdmaSource: sealed::ReadFrom; Buf, BufSlice, BufChain, RemoteBuf, ();
 
-    /// Where a remote operation puts its bytes: a [`MaybeDestination`], or a [`MaybeRemote`].
+    /// The destination of a remote operation: a [`MaybeDestination`], or a [`MaybeRemote`].
     #[diagnostic::on_unimplemented(
         message = "a remote operation cannot write to `{Self}`",
         note = "a device reaches a `Buf`, `BufChain` or `RemoteBuf`, or a reference to one"

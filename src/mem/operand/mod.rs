@@ -1,11 +1,10 @@
 //! What a job reads and writes, and how its memory is lent to a device.
 //!
 //! `marks` says which operands an operation takes. `model` says what can be read and what can be
-//! written, and takes the leases of either. `leased` makes of two sides a `Leased`: a job, and the
-//! leases of all memory that it names. How many bytes that moves says a `Rule`. A new type of
-//! operand implements the traits of `model`; a new kind of job implements `OnLent` of `device`, and
-//! this module does not know of it. This module may import all others of `mem`, and none of them
-//! imports it.
+//! written, and takes the leases of either. `leased` makes a `Leased` out of two sides: a job, and
+//! the leases of all memory that it names. A `Rule` says how many bytes the job moves. A new type
+//! of operand implements the traits of `model`; a new kind of job implements `OnLent` of `device`,
+//! without a change here. This module may import all others of `mem`, and none of them imports it.
 
 mod any;
 mod counter;

@@ -1,4 +1,4 @@
-//! What jobs read and what they write: a trait for each, and the types that have them.
+//! Traits for what jobs read and for what they write, implemented for each type of operand.
 //!
 //! The public traits of [`super::marks`] say which operands an operation takes; these do the work.
 
@@ -32,26 +32,28 @@ pub enum Place {
 pub mod sealed {
     use super::*;
 
-    /// One side of a job.
+    /// An operand: one side of a job, its source or its destination.
     pub trait Operand {
         fn place(&self) -> Place;
-        /// Returns true if it is one piece at most, always.
+        /// Returns true if the operand is always one piece at most.
         #[inline(always)]
         fn is_single(&self) -> bool {
             true
         }
-        /// Returns true if jobs take leases on all of it. Of a chain: asked under the lease.
+        /// Returns true if jobs take leases on all of the operand. For a chain, called under its
+        /// lease.
         #[inline(always)]
         fn is_leased(&self) -> bool {
             true
         }
-        /// Returns where it begins in the memory that was exported, if it is imported.
+        /// Returns the offset of the operand in the exported memory, if it is imported.
         fn offset(&self) -> usize {
             0
         }
-        /// Returns where it is, if it is one piece; `None` for a list.
+        /// Returns the addresses of the operand if it is one piece; `None` for a list.
         fn span(&self) -> Option<Span>;
-        /// Calls `f` with its pieces that are not empty, sorted. A list is locked meanwhile.
+        /// Calls `f` with the spans of the operand's non-empty pieces, sorted. A list is locked
+        /// meanwhile.
         fn with_spans(&self, f: &mut dyn FnMut(&[Span])) {
             f(self.span().as_ref().map_or(&[], Span::as_list));
         }
@@ -60,28 +62,28 @@ pub mod sealed {
     /// An operand that a job reads.
     pub trait ReadFrom: Operand {
         type Lease: IntoKept<Reading>;
-        /// More bytes of data than this it cannot come to have.
+        /// Returns the maximum number of bytes of data that the operand can ever have.
         fn most(&self) -> usize;
-        /// Returns its data now, without a lease.
+        /// Returns the extent of the operand's data now, without a lease.
         fn data(&self) -> Extent;
-        /// Takes the leases. Returns the segments and the number of bytes, too.
+        /// Takes the leases. Also returns the segments and the number of bytes.
         fn lease_data(&self, holder: Holder, rule: Rule) -> LeasedOperand<Self::Lease>;
     }
 
     /// An operand that a job writes.
     pub trait WriteTo: Operand {
         type Lease: IntoKept<Writing> + Grow;
-        /// Returns its tailroom now, without a lease.
+        /// Returns the extent of the operand's tailroom now, without a lease.
         fn room(&self) -> Extent;
-        /// Takes the leases. Returns the segments and the number of bytes, too.
+        /// Takes the leases. Also returns the segments and the number of bytes.
         fn lease_room(&self, holder: Holder, rule: Rule) -> LeasedOperand<Self::Lease>;
-        /// Returns true if this is a write lease on it.
+        /// Returns true if this is a write lease on the operand.
         fn is_leased_by(&self, _lease: &Writing) -> bool {
             false
         }
     }
 
-    /// Leases, and the segments that they are on.
+    /// The leases, the segments that they are on, and the number of bytes.
     pub type LeasedOperand<L> = Result<(L, Segments, usize), JobError>;
 }
 
@@ -260,8 +262,8 @@ impl ReadFrom for RemoteBuf {
         Extent::one(self.len())
     }
 
-    /// An atomic takes a read lease on memory of this process, as an atomic of a Buf does: others
-    /// write there anyway.
+    /// An atomic takes a read lease on memory of this process, as an atomic of a Buf does, since
+    /// others may write there anyway.
     #[inline(always)]
     fn lease_data(&self, holder: Holder, rule: Rule) -> LeasedOperand<RemoteRead> {
         let segment = match rule {
@@ -289,7 +291,7 @@ impl WriteTo for RemoteBuf {
     }
 }
 
-/// No operand.
+/// `()` is an absent operand, which has no bytes.
 impl Operand for () {
     #[inline(always)]
     fn place(&self) -> Place {

@@ -1,4 +1,4 @@
-//! Whether the two sides of a job share memory.
+//! Finds out whether the two sides of a job share memory.
 
 use super::model::Place;
 use super::model::sealed::Operand;
@@ -6,9 +6,10 @@ use crate::error::{ErrorKind, JobError, Reason};
 use crate::mem::buf::Span;
 
 /// Returns true if two operands have a byte in common, or if a destination has a byte twice. Leases
-/// cannot exclude that for memory that takes none. The caller holds the leases of both.
+/// exclude that, except for memory that takes none. The caller holds the leases of both operands.
 ///
-/// `single` is true if each operand is one piece. They are compared then only if one is imported.
+/// `single` is true if each operand is one piece. Two single pieces are compared only if one is
+/// imported.
 #[inline(always)]
 pub(super) fn share(src: &impl Operand, dst: &impl Operand, single: bool) -> bool {
     if !single {
@@ -19,11 +20,12 @@ pub(super) fn share(src: &impl Operand, dst: &impl Operand, single: bool) -> boo
     imported && !(src.is_leased() && dst.is_leased()) && meet()
 }
 
-/// As [`share`], where one side is a list at least.
+/// Does the work of [`share`] if at least one side is a list.
 ///
-/// A list is locked while its pieces are compared. Here two may be, first the destination: no other
-/// thread has locked another list and waits for this one. To do so it would have to hold the write
-/// lease of a list that this thread reads, or have leased the list that this thread writes.
+/// A list is locked while its pieces are compared. Here two lists may be locked, first the
+/// destination. This cannot deadlock: a thread that has locked one of them and waits for the other
+/// would have to hold the write lease of the list that this thread reads, or a lease of the list
+/// that this thread writes.
 #[cold]
 #[inline(never)]
 fn lists_share(src: &impl Operand, dst: &impl Operand) -> bool {
@@ -40,8 +42,8 @@ fn lists_share(src: &impl Operand, dst: &impl Operand) -> bool {
     shared
 }
 
-/// Returns the cause behind a refused lease: a job that shares memory with itself is wrong, also if
-/// another job has the memory.
+/// Returns the cause behind a refused lease. If the two sides of the job overlap, that is the
+/// error, even if another job uses the memory too.
 #[cold]
 pub(super) fn explain(src: &impl Operand, dst: &impl Operand, error: JobError) -> JobError {
     if error.kind() != ErrorKind::InUse {
@@ -57,7 +59,8 @@ pub(super) fn explain(src: &impl Operand, dst: &impl Operand, error: JobError) -
     let shared = match dst.span() {
         Some(to) => shares(&[to]),
         None => {
-            // Without the leases both may be one list, which is locked once at a time.
+            // Both operands may be the same list, since they are not leased here. Its spans are
+            // copied first, so that the list is locked once at a time.
             let mut to = Vec::new();
             dst.with_spans(&mut |spans| to.extend_from_slice(spans));
             shares(&to)

@@ -4,10 +4,10 @@
 use crate::device::{OnLent, Verb};
 use crate::error::{JobError, Reason};
 
-/// Bytes of an atomic.
+/// The number of bytes that an atomic operates on.
 const WORD: usize = size_of::<u64>();
 
-/// The rule by which the number of bytes follows that a job moves.
+/// Determines how many bytes a job moves, and to where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// All of the source, into a tailroom. Lists of either side may have pieces of imported memory.
@@ -18,16 +18,16 @@ pub enum Rule {
     Message,
     /// All of the source, to the start of a range.
     Exact,
-    /// As much as both sides have.
+    /// The bytes of the shorter side.
     AtMost,
-    /// The eight bytes at the start of the source, where they are.
+    /// The eight bytes at the start of the source, which the atomic reads and may overwrite.
     Atomic,
     /// The device decides: it reads all of the source, and may write all of the tailroom.
     Open,
 }
 
 impl Rule {
-    /// Returns what a job of this kind moves.
+    /// Returns the rule of a kind of job.
     #[inline(always)]
     pub(super) fn on_lent<J: OnLent>(order: J::Order) -> Rule {
         match J::fills(order) {
@@ -37,7 +37,7 @@ impl Rule {
         }
     }
 
-    /// Returns what a verb moves.
+    /// Returns the rule of a verb.
     #[inline(always)]
     pub(crate) fn of(verb: Verb) -> Rule {
         match verb {
@@ -48,7 +48,8 @@ impl Rule {
         }
     }
 
-    /// Returns how many bytes are moved, of `data` bytes that there are, and `room` for them.
+    /// Returns how many bytes are moved if the source has `data` bytes, and the destination has
+    /// `room` bytes for them.
     #[inline(always)]
     pub(super) fn len(self, data: usize, room: usize) -> Result<usize, JobError> {
         let too_small =

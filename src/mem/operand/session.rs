@@ -1,7 +1,7 @@
-//! What a session has hashed so far, and the Lease on it.
+//! The state of a hash session, and the Lease on that state.
 //!
-//! A session is memory that a device may hold: a job in flight has its Lease, so that neither the
-//! next job nor a copy touches it. A refused Lease is `InUse`.
+//! A device may be using the state: a job in flight has the Lease, so that neither the next job nor
+//! a copy touches the state meanwhile. A refused Lease is `InUse`.
 #![expect(unsafe_code, reason = "whoever has the Lease has the state")]
 
 use std::ptr::NonNull;
@@ -34,9 +34,9 @@ impl Session {
         self.algorithm
     }
 
-    /// Takes the Lease.
+    /// Takes the Lease on the state.
     pub(crate) fn lease(self: &Arc<Session>) -> Result<SessionLease, JobError> {
-        // Acquire: pairs with the Release of the last one, in `drop`.
+        // Acquire: pairs with the Release of the last Lease, in `drop`.
         let leased =
             self.leased
                 .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
@@ -51,7 +51,7 @@ impl Session {
 pub(crate) struct SessionLease(Arc<Session>);
 
 impl SessionLease {
-    /// Returns what the device is lent.
+    /// Returns the reference to the state that the device is lent.
     pub(crate) fn for_device(&self) -> SessionRef {
         self.0.state.with_mut(|state| {
             // SAFETY: the state of an Arc's content is at no null address.
@@ -61,7 +61,7 @@ impl SessionLease {
         })
     }
 
-    /// Returns what was hashed so far.
+    /// Returns a copy of the state after what was hashed so far.
     pub(crate) fn get(&mut self) -> Hasher {
         self.0.state.with(|state| {
             // SAFETY: this is the Lease, and `&mut self` makes this its only use: none is lent to a
@@ -70,7 +70,7 @@ impl SessionLease {
         })
     }
 
-    /// Continues from there.
+    /// Replaces the state, so that the next part continues from `hasher`.
     pub(crate) fn set(&mut self, hasher: Hasher) {
         self.0.state.with_mut(|state| {
             // SAFETY: as above.

@@ -24,12 +24,12 @@ pub enum ArrayTarget {
     Dpa,
 }
 
-/// A row of Bufs of one size, reached by their index (Core guide 3.3.4.2). Clones are the same
+/// An array of Bufs of one size, reached by their index (Core guide 3.3.4.2). Clones are the same
 /// array.
 ///
-/// All its elements are out from the beginning: [`get`](BufArray::get) is one more handle of the
-/// same Buf each time, with the headroom and data that it was left with. It claims its range of the
-/// Mmap until the array and the last of its Bufs have gone.
+/// All Bufs exist from the beginning. [`get`](BufArray::get) returns one more handle of the same
+/// Buf each time, with the headroom and data that the Buf was left with. The array claims its range
+/// of the Mmap until the array and the last of its Bufs are gone.
 ///
 /// ```
 /// # use tokio_doca::{mem::BufArray, Device, Mmap};
@@ -46,14 +46,14 @@ pub enum ArrayTarget {
 pub struct BufArray(Arc<ArrayInner>);
 
 struct ArrayInner {
-    /// They keep their slab, and so the claim.
+    /// The Bufs keep their slab, and so the claim on the range.
     bufs: Box<[Buf]>,
     element_size: usize,
     mmap: Mmap,
 }
 
 impl BufArray {
-    /// Begins an array on an Mmap.
+    /// Returns a builder for an array on an Mmap.
     #[doc(alias = "doca_buf_arr_create")]
     pub fn builder(mmap: &Mmap) -> BufArrayBuilder<'_> {
         BufArrayBuilder {
@@ -78,7 +78,7 @@ impl BufArray {
         self.0.bufs.get(index).cloned().ok_or(none)
     }
 
-    /// Returns how many elements it has.
+    /// Returns the number of elements.
     #[allow(clippy::len_without_is_empty)] // it has at least one
     pub fn len(&self) -> usize {
         self.0.bufs.len()
@@ -89,7 +89,7 @@ impl BufArray {
         self.0.element_size
     }
 
-    /// Returns the Mmap whose range it claims.
+    /// Returns the Mmap of which the array claims a range.
     pub fn mmap(&self) -> &Mmap {
         &self.0.mmap
     }
@@ -130,7 +130,7 @@ pub struct BufArrayBuilder<'a> {
 }
 
 impl BufArrayBuilder<'_> {
-    /// Sets the range of the Mmap. Defaults to all of them.
+    /// Sets the range of the Mmap to use, in bytes. Defaults to the whole Mmap.
     pub fn range(mut self, range: impl RangeBounds<usize>) -> Self {
         self.range = (range.start_bound().cloned(), range.end_bound().cloned());
         self
@@ -162,7 +162,7 @@ impl BufArrayBuilder<'_> {
         self
     }
 
-    /// Claims the range and cuts it into elements, all of them empty.
+    /// Claims the range and cuts it into elements, which have no data yet.
     ///
     /// # Errors
     ///
@@ -185,7 +185,7 @@ impl BufArrayBuilder<'_> {
             cut = cut.limit(OP, elements)?;
         }
         let slab = cut.claim(OP, self.mmap)?;
-        // The lowest first, so that each comes at its index.
+        // The slab hands out the lowest index first, so that each Buf is stored at its index.
         let bufs = std::iter::from_fn(|| Some(Buf(Handle::first(slab.take()?))));
         Ok(BufArray(Arc::new(ArrayInner {
             bufs: bufs.collect(),

@@ -1,4 +1,4 @@
-//! How a range is cut into elements of one size, for pools and arrays, and claimed for them.
+//! Cuts a range into elements of one size and claims it, for pools and arrays.
 
 use std::ops::{Range, RangeBounds};
 
@@ -15,7 +15,7 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    /// Cuts the range into all elements of `size` bytes, each aligned, that fit.
+    /// Cuts the range into aligned elements of `size` bytes, the maximum number that fits.
     pub(super) fn new(
         op: &'static str,
         mmap: &Mmap,
@@ -58,7 +58,7 @@ impl Cut {
         })
     }
 
-    /// Cuts it to the first `count` elements, and claims no range behind them.
+    /// Keeps only the first `count` elements, so that the range behind them is not claimed.
     pub(super) fn limit(self, op: &'static str, count: usize) -> Result<Cut> {
         if count == 0 || count > self.count {
             let (size, fit) = (self.size, self.count);

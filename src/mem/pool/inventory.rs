@@ -10,8 +10,8 @@ use crate::mem::element::{Base, Element, Handle, MAX_ELEMENTS, Slab, SlabHandle}
 use crate::mem::mmap::{Mmap, MmapInner};
 use crate::mem::ranges::Busy;
 
-/// Descriptors for Bufs on ranges of the caller's choice (Core guide 3.3.4). Clones are the same
-/// inventory.
+/// A fixed number of descriptors for Bufs on ranges of the caller's choice (Core guide 3.3.4).
+/// Clones are the same inventory.
 ///
 /// Bufs may overlap; jobs and guards on overlapping bytes exclude each other as on the same Buf.
 ///
@@ -30,8 +30,8 @@ use crate::mem::ranges::Busy;
 pub struct BufInventory(Arc<SlabHandle>);
 
 impl BufInventory {
-    /// Returns an inventory of which at most `descriptors` Bufs can be alive at once. The maximum
-    /// is 16,777,214.
+    /// Returns an inventory with `descriptors` descriptors, at most 16,777,214. Each Buf of the
+    /// inventory uses one while it is alive.
     ///
     /// # Panics
     ///
@@ -57,7 +57,7 @@ impl BufInventory {
         Some(Handle::ranged(element, mmap, range).map(Buf))
     }
 
-    /// As `place`, and all bytes are data.
+    /// Makes a Buf as `place` does, with all bytes as data.
     pub(in crate::mem) fn place_filled(
         &self,
         mmap: &Mmap,
@@ -67,7 +67,7 @@ impl BufInventory {
         placed.map(|buf| buf.inspect(|buf| buf.0.fill()))
     }
 
-    /// Returns a Buf without data: a destination.
+    /// Returns a Buf without data on a range, for use as a destination.
     ///
     /// # Errors
     ///
@@ -95,7 +95,7 @@ impl BufInventory {
         }
     }
 
-    /// Returns a Buf whose bytes are all data: a source.
+    /// Returns a Buf on a range whose bytes are all data, for use as a source.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl BufInventory {
         Ok(buf)
     }
 
-    /// Returns how many descriptors it has.
+    /// Returns the number of descriptors, used and unused.
     #[doc(alias = "doca_buf_inventory_get_num_elements")]
     pub fn descriptors(&self) -> usize {
         self.0.len()

@@ -1,8 +1,8 @@
 //! Where Bufs come from: pools, arrays and inventories.
 //!
 //! Pools and arrays claim a range of their Mmap and cut it into elements of one size (`cut`).
-//! Inventories make a Buf on any range. Of the other modules of `mem` it imports `buf` and those
-//! that `buf` imports.
+//! Inventories make a Buf on any range. Of the other modules of `mem`, this one imports `buf` and
+//! those that `buf` imports.
 
 mod array;
 mod cut;

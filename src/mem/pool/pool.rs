@@ -1,4 +1,4 @@
-//! Bufs of one size out of a claimed range: the fastest source.
+//! A pool of Bufs of one size on a claimed range: the fastest way to get Bufs.
 
 use std::fmt;
 use std::future::Future;
@@ -16,10 +16,11 @@ use crate::mem::element::{Handle, Slab, SlabHandle};
 use crate::mem::mmap::Mmap;
 use crate::sync::WaitNode;
 
-/// Bufs of one size (Core guide 3.3.4.2). Clones are the same pool.
+/// A pool of Bufs of one size (Core guide 3.3.4.2). Clones are the same pool.
 ///
-/// It claims its range of the Mmap until the pool and the last of its Bufs have gone. A Buf comes
-/// empty, and goes home when its last handle, and the last job or guard on it, has gone.
+/// The pool claims its range of the Mmap until the pool and the last of its Bufs are gone. A Buf is
+/// handed out empty, and returns to the pool when its last handle, and the last job or guard on it,
+/// are gone.
 ///
 /// ```
 /// # use tokio_doca::{BufPool, Device, Mmap};
@@ -42,7 +43,7 @@ struct PoolInner {
 }
 
 impl BufPool {
-    /// Begins a pool on an Mmap.
+    /// Returns a builder for a pool on an Mmap.
     #[doc(alias = "doca_bufpool_create")]
     #[doc(alias = "doca_buf_pool_create")]
     pub fn builder(mmap: &Mmap) -> BufPoolBuilder<'_> {
@@ -55,11 +56,11 @@ impl BufPool {
         }
     }
 
-    /// Returns an empty Buf, or `Again`.
+    /// Returns an empty Buf, without waiting.
     ///
     /// # Errors
     ///
-    /// `Again` if all are in use.
+    /// `Again` if all Bufs are in use.
     #[doc(alias = "doca_bufpool_buf_alloc")]
     #[doc(alias = "doca_buf_pool_buf_alloc")]
     #[inline]
@@ -74,15 +75,15 @@ impl BufPool {
         }
     }
 
-    /// Returns an empty Buf; waits its turn while all are in use.
+    /// Returns an empty Buf. If all are in use, waits in line until one is returned.
     ///
-    /// It waits for ever if its own task holds all of them. The log says at trace that it `waits
-    /// for a Buf`, [`stats`](Self::stats) counts the tasks that wait, and
-    /// [`try_alloc`](Self::try_alloc) fails instead.
+    /// A task that itself holds all Bufs waits for ever. To find such a task: at level trace the
+    /// log has `waits for a Buf`, and [`stats`](Self::stats) counts the tasks that wait.
+    /// [`try_alloc`](Self::try_alloc) fails instead of waiting.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future takes it out of the line; nothing is lost.
+    /// Dropping the future leaves the line; no Buf is lost.
     pub fn alloc(&self) -> Alloc<'_> {
         Alloc {
             pool: self,
@@ -90,7 +91,7 @@ impl BufPool {
         }
     }
 
-    /// Returns how many elements it has.
+    /// Returns the number of elements.
     #[doc(alias = "doca_bufpool_get_num_elements")]
     #[doc(alias = "doca_buf_pool_get_num_elements")]
     pub fn elements(&self) -> usize {
@@ -102,7 +103,7 @@ impl BufPool {
         self.0.element_size
     }
 
-    /// Returns the Mmap whose range it claims.
+    /// Returns the Mmap of which the pool claims a range.
     pub fn mmap(&self) -> &Mmap {
         self.0.slab.mmap().expect("a pool claims a range")
     }
@@ -130,14 +131,14 @@ pub struct PoolStats {
     pub free: usize,
     /// The maximum number of Bufs that were in use at once since the pool was built.
     pub high_water: usize,
-    /// Callers of [`BufPool::alloc`] that wait in line.
+    /// The number of callers of [`BufPool::alloc`] that wait in line.
     pub waiting: usize,
 }
 
 impl BufPool {
-    /// Returns how much of it is in use. The counts are always kept; this call visits each element,
-    /// and `alloc` pays nothing for it. Taken while others allocate, the numbers may be off by
-    /// their Bufs.
+    /// Returns how many Bufs are free or were in use, and how many tasks wait. The call visits each
+    /// element, so that `alloc` need not count. While other threads allocate, the numbers may be
+    /// off by their Bufs.
     pub fn stats(&self) -> PoolStats {
         let (free, high_water, waiting) = self.0.slab.counts();
         PoolStats {
@@ -157,7 +158,7 @@ impl fmt::Debug for BufPool {
     }
 }
 
-/// The future of [`BufPool::alloc`]. It cannot outlive what it borrows:
+/// The future of [`BufPool::alloc`]. It cannot outlive the pool, which it borrows:
 ///
 /// ```compile_fail,E0597
 /// # use tokio_doca::{BufPool, Device, Mmap};
@@ -196,12 +197,12 @@ impl Future for Alloc<'_> {
 
 #[pinned_drop]
 impl PinnedDrop for Alloc<'_> {
-    /// Leaves the line by the node's own drop. Because of this drop the compiler requires that the
-    /// pool, which keeps the line, is still borrowed then.
+    /// Does nothing: the drop of the node leaves the line. Because this drop exists, the compiler
+    /// requires that the pool, which keeps the line, is still borrowed then.
     fn drop(self: Pin<&mut Self>) {}
 }
 
-/// Waits for one Buf after the other, in turn with others, and leaves the line when it is stopped.
+/// Waits for one Buf after the other, in line with other tasks. `stop` leaves the line.
 #[pin_project]
 pub(crate) struct BufWait {
     // Dropped before the pool, which keeps the line.
@@ -218,8 +219,8 @@ impl BufWait {
         }
     }
 
-    /// Takes the next Buf. If this is pending, the task is woken when there is one. A task that
-    /// asks again in the same turn passes others.
+    /// Takes the next Buf. If this returns `None`, the task is woken when there is one. A task that
+    /// polls again in the same turn passes others.
     #[inline]
     pub(crate) fn poll(self: Pin<&mut Self>, waker: &Waker) -> Option<Buf> {
         let this = self.project();
@@ -227,12 +228,12 @@ impl BufWait {
         Some(Buf(Handle::first(element)))
     }
 
-    /// Returns whether all Bufs of the pool were in use a moment ago.
+    /// Returns true if all Bufs of the pool were in use a moment ago.
     pub(crate) fn is_empty(&self) -> bool {
         self.pool.0.slab.is_empty()
     }
 
-    /// Waits no more.
+    /// Leaves the line.
     #[inline]
     pub(crate) fn stop(self: Pin<&mut Self>) {
         let this = self.project();
@@ -262,7 +263,7 @@ pub struct BufPoolBuilder<'a> {
 }
 
 impl BufPoolBuilder<'_> {
-    /// Sets the range of the Mmap. Defaults to all of them.
+    /// Sets the range of the Mmap to use, in bytes. Defaults to the whole Mmap.
     pub fn range(mut self, range: impl RangeBounds<usize>) -> Self {
         self.range = (range.start_bound().cloned(), range.end_bound().cloned());
         self
@@ -282,12 +283,12 @@ impl BufPoolBuilder<'_> {
         self
     }
 
-    /// Claims the range and cuts it into all elements that fit.
+    /// Claims the range and cuts it into elements, the maximum number that fits.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the range does not lie in the Mmap or not one element fits, if the size is
-    /// 0 or the alignment no power of two; `InUse` if another pool, an array or a Buf of an
+    /// `InvalidValue` if the range does not lie in the Mmap or is too short for one element, if the
+    /// size is 0 or the alignment no power of two; `InUse` if another pool, an array or a Buf of an
     /// inventory has a part of the range; `BadState` while the Mmap is stopped.
     #[doc(alias = "doca_bufpool_start")]
     #[doc(alias = "doca_buf_pool_start")]

@@ -1,8 +1,8 @@
-//! A tree of ranges whose nodes lie in the elements that have these ranges: it allocates nothing.
+//! A tree of ranges that allocates nothing: its nodes lie in the elements that have these ranges.
 //!
 //! An AVL tree, ordered by start, in which every node knows the largest end below it, so that one
 //! walk down finds an overlap. Its height is at most 1.45 times the logarithm of how many ranges it
-//! has, in whatever order they come and go. No function calls itself.
+//! has, in whatever order they come and go. No function is recursive.
 #![expect(unsafe_code, reason = "the tree links nodes that lie in elements")]
 
 use std::ptr::NonNull;
@@ -28,7 +28,7 @@ pub(super) struct Node {
     max_end: usize,
     left: Link,
     right: Link,
-    /// Of the tree below and with it, in nodes.
+    /// The height of the tree below this node, with the node itself.
     height: u32,
 }
 
@@ -45,7 +45,7 @@ impl Node {
     }
 }
 
-/// The tree. It owns nothing.
+/// The tree. It does not own its nodes.
 pub(super) struct IntervalTree {
     root: Link,
 }
@@ -88,7 +88,7 @@ fn key(node: Linked) -> (usize, usize) {
     (node.get().start, node.0.as_ptr() as usize)
 }
 
-/// Sums up what is below a node, whose children are right.
+/// Recomputes a node's height and largest end from its children, which are up to date.
 fn update(node: Linked) {
     let Node { left, right, .. } = node.get();
     let below = max_end(left).max(max_end(right));
@@ -119,7 +119,7 @@ fn rotate_right(node: Linked, left: Linked) -> Linked {
     left
 }
 
-/// Makes a tree right whose two sides are right, and differ by two in height at most. Returns its
+/// Balances a tree whose two sides are balanced, and differ by at most two in height. Returns its
 /// root.
 fn balance(node: Linked) -> Linked {
     update(node);
@@ -158,7 +158,7 @@ impl IntervalTree {
         IntervalTree { root: None }
     }
 
-    /// Has the parent, or the root if there is none, point to `new` where it pointed to `old`.
+    /// Replaces `old` by `new` in the parent, or as the root if there is no parent.
     fn relink(&mut self, parent: Link, old: Linked, new: Link) {
         match parent {
             None => self.root = new,
@@ -169,7 +169,7 @@ impl IntervalTree {
         }
     }
 
-    /// Balances what lies on a path, from its end to the root.
+    /// Balances the nodes of a path, from its end up to the root.
     fn balance_up(&mut self, mut path: Path) {
         while let Some(node) = path.pop() {
             let top = balance(node);
@@ -236,7 +236,7 @@ impl IntervalTree {
         let Node { left, right, .. } = old.get();
         match (left, right) {
             (Some(_), Some(right)) => {
-                // The next node in the order replaces it.
+                // The next node in the order replaces the removed one.
                 let place = path.len();
                 path.push(old);
                 let mut next = right;

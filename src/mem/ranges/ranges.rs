@@ -1,10 +1,10 @@
-//! What is claimed, and what is leased, of an Mmap whose Bufs may overlap.
+//! The claimed and the leased ranges of an Mmap whose Bufs may overlap.
 //!
 //! One lock per Mmap guards the claims of pools and arrays, the list of live Bufs of inventories,
-//! and the two trees of their leased ranges (an empty range is in neither); and whether the Mmap is
-//! started, since an Mmap is stopped only while it is unused, and used only while it is started. A
-//! range in the tree of writers overlaps nothing in either tree. A Buf that is not leased is in no
-//! tree, so that a thousand idle Bufs cost nothing.
+//! and the two trees of their leased ranges (an empty range is in neither). It also guards whether
+//! the Mmap is started, since an Mmap is stopped only while it is unused, and used only while it is
+//! started. A range in the tree of writers overlaps nothing in either tree. A Buf that is not
+//! leased is in no tree, so that a thousand idle Bufs cost nothing.
 #![expect(unsafe_code, reason = "trees and list link nodes that lie in elements")]
 
 use std::ops::Range;
@@ -50,19 +50,19 @@ impl RangeNode {
     }
 }
 
-/// Whether devices hold the memory.
+/// The state of an Mmap: whether devices hold its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::mem) enum Stage {
     Started,
-    /// A thread stops or starts it just now.
+    /// A thread is stopping or starting the Mmap.
     Changing,
     Stopped,
 }
 
-/// Why a range cannot be had.
+/// Why a range cannot be claimed or given to a Buf.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::mem) enum Busy {
-    /// A claim, or a live Buf, has a part of it.
+    /// A claim or a live Buf, which has this range, uses a part of the requested one.
     Taken(Range<usize>),
     /// The Mmap is not started.
     NotStarted,
@@ -114,7 +114,7 @@ impl Ranges {
         }
     }
 
-    /// Reaches a node's content.
+    /// Calls `f` with the content of a node.
     fn with<R>(&mut self, node: NonNull<RangeNode>, f: impl FnOnce(&mut Guarded) -> R) -> R {
         // SAFETY: by the contract of `add` the node is alive until `forget`.
         let node = unsafe { node.as_ref() };
@@ -128,7 +128,7 @@ impl Ranges {
         self.with(node, |node| (node.start, node.end))
     }
 
-    /// Returns where the node of the trees is. Nothing but the trees goes through it.
+    /// Returns the address of the tree node inside `node`. Only the trees use this pointer.
     fn tree_node(&mut self, node: NonNull<RangeNode>) -> NonNull<Node> {
         // SAFETY: by the contract of `add` the node is alive until `forget`.
         let node = unsafe { node.as_ref() };
@@ -140,7 +140,7 @@ impl Ranges {
         self.stage
     }
 
-    /// Ends a change.
+    /// Sets the stage, at the end of a stop or start.
     pub(in crate::mem) fn set_stage(&mut self, stage: Stage) {
         self.stage = stage;
     }
@@ -149,7 +149,8 @@ impl Ranges {
         !self.claims.is_empty() || self.live.is_some()
     }
 
-    /// From now on nothing can be had, until `set_stage`. Refused while something is used.
+    /// Begins to stop the Mmap: until `set_stage`, no range can be claimed and no Buf made. Fails
+    /// while one is in use.
     pub(in crate::mem) fn begin_stop(&mut self) -> Result<()> {
         const OP: &str = "Mmap::stop";
         if self.stage != Stage::Started {
@@ -168,7 +169,7 @@ impl Ranges {
         Ok(())
     }
 
-    /// The caller may register the memory anew, until `set_stage`.
+    /// Begins to start a stopped Mmap: the caller registers the memory, then calls `set_stage`.
     pub(in crate::mem) fn begin_start(&mut self) -> Result<()> {
         if self.stage != Stage::Stopped {
             let text = "it is started: stop it first";
@@ -187,7 +188,7 @@ impl Ranges {
         len
     }
 
-    /// Takes a range for a pool or an array. `Err`: what is in the way.
+    /// Claims a range for a pool or an array. `Err` says what is in the way.
     pub(in crate::mem) fn claim(&mut self, range: Range<usize>) -> Result<(), Busy> {
         if self.stage != Stage::Started {
             return Err(Busy::NotStarted);
@@ -212,11 +213,11 @@ impl Ranges {
         self.claims.retain(|other| other != range);
     }
 
-    /// Enters a live Buf of an inventory. `Err`: what is in the way.
+    /// Adds a Buf of an inventory to the list of live ones. `Err` says what is in the way.
     ///
     /// # Safety
     ///
-    /// The node is not entered, and stays where it is until `forget`.
+    /// The node is not in the list, and stays where it is until `forget`.
     pub(in crate::mem) unsafe fn add(
         &mut self,
         node: NonNull<RangeNode>,
@@ -239,11 +240,11 @@ impl Ranges {
         Ok(())
     }
 
-    /// Takes a Buf out that has neither handles nor Leases.
+    /// Removes a Buf that has neither handles nor Leases from the list of live ones.
     ///
     /// # Safety
     ///
-    /// The node was entered.
+    /// The node was added (`add`), and not forgotten since.
     pub(in crate::mem) unsafe fn forget(&mut self, node: NonNull<RangeNode>) {
         let (prev, next) = self.with(node, |node| (node.prev.take(), node.next.take()));
         match prev {
@@ -255,11 +256,11 @@ impl Ranges {
         }
     }
 
-    /// A read Lease of an entered Buf.
+    /// Takes a read Lease of a live Buf.
     ///
     /// # Safety
     ///
-    /// The node was entered, and the word is of the same element.
+    /// The node was added (`add`), and not forgotten since. The word is of the same element.
     pub(in crate::mem) unsafe fn read(
         &mut self,
         node: NonNull<RangeNode>,
@@ -280,7 +281,7 @@ impl Ranges {
         Ok(())
     }
 
-    /// Takes the write Lease of an entered Buf. On a Buf of no bytes the Lease counts as one of the
+    /// Takes the write Lease of a live Buf. On a Buf of no bytes the Lease counts as one of the
     /// readers, which do not exclude each other.
     ///
     /// # Safety
@@ -324,7 +325,7 @@ impl Ranges {
         word.end_read()
     }
 
-    /// Returns the write Lease back.
+    /// Gives the write Lease back.
     ///
     /// # Safety
     ///

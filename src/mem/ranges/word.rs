@@ -5,9 +5,9 @@
 //! | write |    readers    | watched |    handles    |
 //! ```
 //!
-//! Invariant: `write` excludes `readers`. The element is free, and goes home, when no count is
-//! left. The caller that took the last count away brings the element home. Before the element's
-//! first handle all bits are set.
+//! Invariant: `write` excludes `readers`. When no count is left, the element is free. The caller
+//! that took the last count away returns the element to its slab (*brings it home*). Before the
+//! element's first handle all bits are set.
 //!
 //! `watched` counts nothing. It asks the thread that gives back the last Lease to notify the
 //! futures that wait for that (`element/released.rs`). It lies in the lower half, so that one
@@ -25,17 +25,17 @@ const READERS: u64 = WRITER - READER;
 const LEASES: u64 = WRITER | READERS;
 const WATCHED: u64 = 1 << 31;
 const HANDLES: u64 = WATCHED - 1;
-/// No holder was there yet.
+/// The word of an element that has had no holder yet.
 const FRESH: u64 = u64::MAX;
-/// The most readers that can be counted.
+/// The maximum number of read Leases that the word can count.
 pub(in crate::mem) const MAX_READERS: u64 = READERS >> 32;
 
 /// Why a Lease was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::mem) enum LeaseRefusal {
-    /// A Lease that excludes it exists.
+    /// A Lease that excludes the requested one exists.
     Held,
-    /// `MAX_READERS` read Leases are out already.
+    /// `MAX_READERS` read Leases are held already.
     Limit,
 }
 
@@ -43,12 +43,12 @@ pub(in crate::mem) enum LeaseRefusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(in crate::mem) enum Left {
-    /// Other counts, and nothing is to be done.
+    /// Other counts are left, and nothing is to be done.
     Counts,
-    /// Nothing: the caller brings the element home.
+    /// No count is left: the caller returns the element to its slab.
     Nothing,
-    /// No Lease, and the caller notifies the futures that wait for that. The element may go at any
-    /// moment: the caller does not reach it any more.
+    /// No Lease is left, and the caller notifies the futures that wait for that. The element may go
+    /// at any moment: the caller does not reach it any more.
     Watchers,
 }
 
@@ -68,7 +68,7 @@ impl LeaseWord {
         LeaseWord(AtomicU64::new(FRESH))
     }
 
-    /// The first handle of an element that came out of a free list.
+    /// Counts the first handle of an element that came out of a free list.
     #[inline(always)]
     pub(in crate::mem) fn begin(&self) {
         self.0.store(1, Ordering::Relaxed);
@@ -78,13 +78,13 @@ impl LeaseWord {
         matches!(self.0.load(Ordering::Relaxed), 0 | FRESH)
     }
 
-    /// Returns true if it was free since it was made.
+    /// Returns true if the element was never taken since it was made.
     pub(in crate::mem) fn is_fresh(&self) -> bool {
         self.0.load(Ordering::Relaxed) == FRESH
     }
 
-    /// One handle more; the caller has one. Aborts at 2^30, as `Arc` does at its limit: only
-    /// forgotten handles get there.
+    /// Counts one more handle; the caller has one already. Aborts at 2^30, as `Arc` does at its
+    /// limit: only forgotten handles get there.
     #[inline(always)]
     pub(in crate::mem) fn retain(&self) {
         if self.0.fetch_add(1, Ordering::Relaxed) & HANDLES >= 1 << 30 {
@@ -92,7 +92,7 @@ impl LeaseWord {
         }
     }
 
-    /// One handle less.
+    /// Gives one handle back.
     #[inline(always)]
     pub(in crate::mem) fn release(&self) -> Left {
         // The only handle and no Lease: no other party can reach the word.
@@ -107,7 +107,7 @@ impl LeaseWord {
         }
     }
 
-    /// A read Lease; the caller has a handle or a Lease.
+    /// Takes a read Lease; the caller has a handle or a Lease.
     #[inline(always)]
     pub(in crate::mem) fn read(&self) -> Result<(), LeaseRefusal> {
         let mut now = self.0.load(Ordering::Relaxed);
@@ -128,13 +128,13 @@ impl LeaseWord {
         }
     }
 
-    /// Returns the read Lease back.
+    /// Gives the read Lease back.
     #[inline(always)]
     pub(in crate::mem) fn end_read(&self) -> Left {
         self.give_back(READER)
     }
 
-    /// The write Lease; the caller has a handle.
+    /// Takes the write Lease; the caller has a handle.
     #[inline(always)]
     pub(in crate::mem) fn write(&self) -> Result<(), LeaseRefusal> {
         let mut now = self.0.load(Ordering::Relaxed);
@@ -154,24 +154,25 @@ impl LeaseWord {
         }
     }
 
-    /// Returns the write Lease back.
+    /// Gives the write Lease back.
     #[inline(always)]
     pub(in crate::mem) fn end_write(&self) -> Left {
         self.give_back(WRITER)
     }
 
-    /// Returns how many hold a read Lease. Exact only where the caller excludes others.
+    /// Returns the number of read Leases. It is exact only if the caller excludes other threads.
     pub(super) fn readers(&self) -> u64 {
         (self.0.load(Ordering::Relaxed) & READERS) >> 32
     }
 
-    /// Returns true if a Lease is out. Acquire: what its holder did to the bytes is seen if not.
+    /// Returns true if a Lease is held. If not, Acquire shows the caller what the last holder did
+    /// to the bytes.
     pub(in crate::mem) fn is_leased(&self) -> bool {
         self.0.load(Ordering::Acquire) & LEASES != 0
     }
 
-    /// Asks for a notification at the end of the last Lease; false if none is out. The caller has a
-    /// handle.
+    /// Asks for a notification at the end of the last Lease. Returns false if no Lease is held. The
+    /// caller has a handle.
     pub(in crate::mem) fn watch(&self) -> bool {
         self.0.fetch_or(WATCHED, Ordering::AcqRel) & LEASES != 0
     }
@@ -196,7 +197,7 @@ impl LeaseWord {
         self.give_back_watched(before, what)
     }
 
-    /// All handles have gone, or a future waits.
+    /// Does the rest of `give_back` if all handles are gone or a future waits.
     #[cold]
     #[inline(never)]
     fn give_back_watched(&self, before: u64, what: u64) -> Left {

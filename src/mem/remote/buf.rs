@@ -14,15 +14,15 @@ use crate::mem::ranges::Busy;
 
 /// A plain range of a [`RemoteMmap`], without headroom and tailroom. Clones are the same range.
 ///
-/// A copy or a remote operation reads all of it, and writes from its start on. (DOCA gives remote
-/// descriptors headroom, data and tailroom too, which makes a read from a fresh one silently
+/// A copy or a remote operation reads all of the range, or writes it from its start on. (DOCA gives
+/// remote descriptors headroom, data and tailroom too, which makes a read from a fresh one silently
 /// empty.)
 ///
-/// A range is a few words: making one, slicing and cloning allocate nothing, so that a service can
-/// take another range for each job. The exception is memory of this process that it imported itself
-/// ([`RemoteMmap::is_own`]): when more of its ranges are alive than ever before, from the
-/// seventeenth on, the import adds a table of descriptors, of twice the size; a job in flight
-/// counts as its range.
+/// A range is a few words in size. Making, slicing and cloning one allocate nothing, so that a
+/// service can take another range for each job. The exception is memory of this process that it
+/// imported itself ([`RemoteMmap::is_own`]). When more of its ranges are alive than ever before,
+/// from the seventeenth on, the import adds a table of descriptors, each time of twice the size. A
+/// job in flight counts as a range.
 ///
 /// ```
 /// use tokio_doca::{Device, Mmap, mem::{Access, RemoteBuf, RemoteMmap}};
@@ -40,7 +40,7 @@ use crate::mem::ranges::Busy;
 #[derive(Clone)]
 pub struct RemoteBuf {
     mmap: RemoteMmap,
-    /// What its leases are taken on, if it is memory of this process that takes any.
+    /// The Buf on which leases are taken, if the range is memory of this process that takes any.
     own: Option<Buf>,
     /// Its bytes, as the device knows them.
     segment: Segment,
@@ -53,17 +53,17 @@ impl RemoteBuf {
         self.segment.len()
     }
 
-    /// Returns whether it has no bytes.
+    /// Returns true if the range has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns where it begins in the memory that was exported.
+    /// Returns the offset of the range in the exported memory.
     pub(in crate::mem) fn offset(&self) -> usize {
         self.segment.addr().addr().get() - self.inner().whole.addr().addr().get()
     }
 
-    /// Returns the memory that it is a range of.
+    /// Returns the imported memory that this is a range of.
     #[inline(always)]
     pub fn mmap(&self) -> &RemoteMmap {
         &self.mmap
@@ -79,7 +79,7 @@ impl RemoteBuf {
         let range = MmapInner::resolve(range, self.len())
             .map_err(|range| MmapInner::not_within(&range, self.len()))?;
         let from = self.offset() + range.start;
-        // Its leases are on these bytes alone.
+        // Leases of the part are on its bytes alone.
         let part = |(own, whole): (&Own, &Buf)| {
             // While `whole` exists no caller can claim its range or stop the Mmap, so this does not
             // fail.
@@ -94,7 +94,7 @@ impl RemoteBuf {
         })
     }
 
-    /// Returns where its bytes are.
+    /// Returns the addresses of its bytes.
     pub(in crate::mem) fn span(&self) -> Span {
         let start = self.segment.addr().addr().get();
         let space = match self.mmap.is_own() {
@@ -104,7 +104,7 @@ impl RemoteBuf {
         Span::of(space, start..start + self.len())
     }
 
-    /// Returns what its leases are taken on, if it takes any.
+    /// Returns the Buf on which leases are taken, if the range takes any.
     #[inline(always)]
     pub(in crate::mem) fn own(&self) -> Option<&Buf> {
         self.own.as_ref()
@@ -115,26 +115,27 @@ impl RemoteBuf {
         &self.mmap.0
     }
 
-    /// Returns its bytes for a job that reads them.
+    /// Returns the range as a segment for a job that reads it.
     ///
     /// # Errors
     ///
-    /// The device of the job did not import it, its use is another one, or its exporter does not
-    /// let this peer read.
+    /// Fails if the job's device did not import the memory, if the memory was exported for another
+    /// use, or if its exporter does not let this peer read.
     #[inline(always)]
     pub(in crate::mem) fn readable(&self, holder: Holder) -> Result<Segment, JobError> {
         let may = |by: Audience| by.may_read(self.mmap.access());
         self.segment(holder, may, Reason::RemoteNotReadable)
     }
 
-    /// Returns its bytes for an atomic. The errors are those of [`RemoteBuf::readable`].
+    /// Returns the range as a segment for an atomic. The errors are those of
+    /// [`RemoteBuf::readable`].
     #[inline(always)]
     pub(in crate::mem) fn atomic(&self, holder: Holder) -> Result<Segment, JobError> {
         let may = |by: Audience| by.may_do_atomics(self.mmap.access());
         self.segment(holder, may, Reason::RemoteNotAtomic)
     }
 
-    /// Returns its bytes for a job that writes them. The errors are those of
+    /// Returns the range as a segment for a job that writes it. The errors are those of
     /// [`RemoteBuf::readable`].
     #[inline(always)]
     pub(in crate::mem) fn writable(&self, holder: Holder) -> Result<Segment, JobError> {
@@ -177,13 +178,13 @@ impl fmt::Debug for RemoteBuf {
 }
 
 impl RemoteMmap {
-    /// Returns a range of it.
+    /// Returns a range of this memory.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the range ends before it begins or reaches past the memory. Of this
-    /// process's own Mmap: `InUse` if a pool or an array has a part of the range, and peers may not
-    /// write it; `BadState` if it is stopped.
+    /// `InvalidValue` if the range ends before it begins or reaches past the memory. If the memory
+    /// is an Mmap of this process: `InUse` if a pool or an array has a part of the range, and peers
+    /// may not write the Mmap; `BadState` if the Mmap is stopped.
     pub fn buf(&self, range: impl RangeBounds<usize>) -> Result<RemoteBuf> {
         const OP: &str = "RemoteMmap::buf";
         let len = self.len();
@@ -195,7 +196,7 @@ impl RemoteMmap {
             None => None,
             Some(own) => match own.buf(range.clone()) {
                 Ok(buf) => Some(buf),
-                // Nothing of it lends a slice that a lease would protect.
+                // Bufs on this memory lend no slices that a lease would protect.
                 Err(Busy::Taken(_)) if own.mmap.access().peer_writable() => None,
                 Err(busy) => return Err(busy.error(OP, &range)),
             },

@@ -1,7 +1,7 @@
-//! An import under way.
+//! The future of an import.
 //!
-//! It blocks: it asks another process, and maps what may be gigabytes. So another thread does it
-//! ([`Blocking`]).
+//! An import blocks, since it asks another process and maps possibly gigabytes. So another thread
+//! does it ([`Blocking`]).
 
 use std::fmt;
 use std::future::Future;
@@ -44,11 +44,11 @@ impl Import {
         self
     }
 
-    /// Imports on this thread, and blocks meanwhile.
+    /// Imports the memory on this thread, which blocks meanwhile.
     ///
     /// # Errors
     ///
-    /// As [`RemoteMmap::from_export`]. `BadState` if it was polled.
+    /// As [`RemoteMmap::from_export`]. `BadState` if the future was polled before.
     pub fn wait(self) -> Result<RemoteMmap> {
         if self.call.is_begun() {
             let text = "it was polled: go on to await it";

@@ -11,21 +11,23 @@ use super::mmap::{RemoteMmap, RemoteMmapInner};
 use crate::error::JobError;
 use crate::mem::element::{ReadLease, WriteLease};
 
-/// What a job that reads a RemoteBuf keeps.
+/// What a job that reads a RemoteBuf keeps until it has completed.
 pub enum RemoteRead {
-    /// A lease on own memory. Its slab keeps the import's origin, and so its key.
+    /// A lease on memory of this process. The slab behind it keeps the import's origin, and so the
+    /// key.
     Own(ReadLease),
-    /// The import, which no lease of this process protects.
+    /// The import of memory that no lease of this process protects.
     Import(RemoteMmap),
     /// The job keeps nothing: the device reaches the memory without the import.
     Lasting,
 }
 
-/// What a job that writes a RemoteBuf keeps.
+/// What a job that writes a RemoteBuf keeps until it has completed.
 pub enum RemoteWrite {
-    /// A lease on own memory. Its slab keeps the import's origin, and so its key.
+    /// A lease on memory of this process. The slab behind it keeps the import's origin, and so the
+    /// key.
     Own(WriteLease),
-    /// The import, which no lease of this process protects.
+    /// The import of memory that no lease of this process protects.
     Import(RemoteMmap),
     /// The job keeps nothing: the device reaches the memory without the import.
     Lasting,
@@ -53,13 +55,14 @@ impl RemoteWrite {
     }
 }
 
-/// An import whose last count was given back: dropping this gives back the memory.
+/// An import whose last reference is gone. Dropping this value gives the memory back.
 pub(crate) struct LastImport(
     #[expect(dead_code, reason = "it is there to be dropped")] RemoteMmapInner,
 );
 
 impl RemoteMmap {
-    /// Gives this count back, and leaves what is to be done after the last one to the caller.
+    /// Gives this reference back. If it was the last one, returns the import for the caller to
+    /// drop.
     #[inline(always)]
     pub(in crate::mem) fn end(self) -> Option<LastImport> {
         Arc::into_inner(self.0).map(LastImport)

@@ -31,15 +31,15 @@ use crate::mem::mmap::{Mmap, MmapInner};
 ///
 /// # Trust
 ///
-/// An exporter is trusted with the importer's time. On the software device it can punch holes into
-/// memory that it may write, and a thread that touches the memory meanwhile waits for it: for up to
-/// 1.5 s while it punches 4 GiB. By default a copy of at most 64 KiB touches the memory in the task
-/// that awaits it. To copy from an exporter that is not trusted, import through a provider built
-/// with [`SoftBuilder::inline_limit(0)`](crate::soft::SoftBuilder::inline_limit): an engine thread
-/// touches the memory then, and only the copies of that provider's devices wait. Remote operations
-/// of an [`Rdma`](crate::Rdma), and a sync event whose counter lies in its owner's memory, always
-/// touch the memory in the task. The pages that a touch fills are charged to the process that
-/// touches.
+/// An exporter can delay the importer. On the software device it can punch holes into memory that
+/// it may write, and a thread of the importer that touches the memory meanwhile waits: for up to
+/// 1.5 s while a hole of 4 GiB is punched. By default a copy of at most 64 KiB touches the memory
+/// in the task that awaits it. To copy from an exporter that is not trusted, import through a
+/// provider built with [`SoftBuilder::inline_limit(0)`](crate::soft::SoftBuilder::inline_limit): an
+/// engine thread touches the memory then, and only the copies of that provider's devices wait.
+/// Remote operations of an [`Rdma`](crate::Rdma), and a sync event whose counter lies in its
+/// owner's memory, always touch the memory in the task. The pages that a touch fills are charged to
+/// the process that touches.
 ///
 /// On the software device, an exporter that replaces its program (execve(2)) has ended.
 ///
@@ -74,19 +74,20 @@ pub struct RemoteMmap(pub(super) Arc<RemoteMmapInner>);
 
 pub(super) struct RemoteMmapInner {
     pub(super) device: Device,
-    /// All of it, as the device knows it.
+    /// The whole memory, as the device addresses it.
     pub(super) whole: Segment,
     pub(super) access: Access,
     pub(super) audience: Audience,
-    /// If this process exported it: its Mmap, and the descriptors of its ranges.
+    /// If this process exported the memory: its Mmap, and descriptors for ranges of it.
     pub(super) own: Option<Box<Own>>,
-    /// A job need not keep the import.
+    /// True if a job need not keep the import.
     pub(super) lasting: bool,
     origin: Arc<dyn ImportOrigin>,
 }
 
 impl RemoteMmap {
-    /// Imports memory by the blob that [`Mmap::export_dpu`] or [`Mmap::export_rdma`] returned.
+    /// Imports memory that was exported, by the blob that [`Mmap::export_dpu`] or
+    /// [`Mmap::export_rdma`] returned.
     ///
     /// Nothing begins before the first poll, and no runtime is needed. The time limit defaults to 5
     /// s ([`Import::timeout`]).
@@ -98,10 +99,10 @@ impl RemoteMmap {
     /// # Errors
     ///
     /// - `InvalidValue` if the bytes are no blob, or were cut off or changed; and for a blob of
-    ///   something else, with the call that takes it.
+    ///   another kind of object, with a message that names the call that takes it.
     /// - `UnsupportedVersion` for a newer blob.
-    /// - `NotSupported` if this device does not import it, or if it is from another host, or from
-    ///   another network namespace without a path.
+    /// - `NotSupported` if this device cannot import the memory, or if the blob is from another
+    ///   host, or from another network namespace without a path.
     /// - `NotPermitted` if the exporter knows no such export: it was revoked, or the blob is
     ///   forged.
     /// - `ConnectionReset` if the exporter has gone.
@@ -150,14 +151,14 @@ impl RemoteMmap {
         })))
     }
 
-    /// Returns how many bytes.
+    /// Returns the length in bytes.
     #[allow(clippy::len_without_is_empty)] // it never is
     #[doc(alias = "doca_mmap_get_memrange")]
     pub fn len(&self) -> usize {
         self.0.whole.len()
     }
 
-    /// Returns what the exporter's Mmap was built with, as far as this audience is concerned.
+    /// Returns the access that the exporter's Mmap grants to this audience.
     pub fn access(&self) -> Access {
         self.0.access
     }
@@ -172,7 +173,7 @@ impl RemoteMmap {
         &self.0.device
     }
 
-    /// Returns all of it, as the contract suite gives it to a device.
+    /// Returns the whole memory as a segment, which the contract suite gives to a device.
     ///
     /// # Safety
     ///
@@ -183,12 +184,12 @@ impl RemoteMmap {
         self.0.whole
     }
 
-    /// Returns true if it is memory of this process.
+    /// Returns true if this process exported the memory itself.
     pub fn is_own(&self) -> bool {
         self.0.own.is_some()
     }
 
-    /// Checks whether it is still exported: what a job finds out too.
+    /// Checks whether the memory is still exported, as each job on it does.
     ///
     /// # Errors
     ///
@@ -218,7 +219,7 @@ pub(super) mod tests {
 
     use std::ptr::NonNull;
 
-    /// Memory that stays exported.
+    /// The origin of memory that stays exported.
     pub(in crate::mem::remote) struct Always;
 
     impl ImportOrigin for Always {
@@ -227,7 +228,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Memory of another process, at an address of the device.
+    /// Returns an import of another process's memory, at address `addr` of the device.
     fn imported(device: &Device, addr: usize, len: usize) -> Result<RemoteMmap> {
         let addr = NonNull::new(std::ptr::without_provenance_mut(addr)).expect("no null address");
         let access = Access::DPU_READ_WRITE;

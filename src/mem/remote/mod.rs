@@ -1,6 +1,6 @@
 //! Memory that another process exported: its import, ranges of it, and what a job keeps of a range.
 //!
-//! Of the other modules of `mem` it imports `pool` and those that `pool` imports.
+//! Of the other modules of `mem`, this one imports `pool` and those that `pool` imports.
 
 mod buf;
 mod import;

@@ -1,8 +1,8 @@
-//! Memory of this process that it imported itself: where its ranges get their descriptors.
+//! Descriptors for ranges of memory that this process both exported and imported.
 //!
 //! A range of own memory is a Buf, so that its leases are in the trees of the Mmap (ADR 0022). Its
 //! descriptor comes from an inventory of the import, which adds a table when more ranges are alive
-//! than ever before. So making a range allocates nothing otherwise, and a job never does (ADR
+//! than ever before. Apart from that, making a range allocates nothing. A job never allocates (ADR
 //! 0036).
 
 use std::ops::Range;
@@ -15,17 +15,17 @@ use crate::mem::mmap::Mmap;
 use crate::mem::pool::BufInventory;
 use crate::mem::ranges::Busy;
 
-/// Ranges that can be alive before the first growth.
+/// The number of ranges that can be alive before the first table is added.
 const FIRST: usize = 16;
 
-/// This process's Mmap, and the descriptors of the import's ranges.
+/// An Mmap of this process that it imported itself, and descriptors for ranges of the import.
 pub(super) struct Own {
     pub(super) mmap: Mmap,
     origin: Arc<dyn ImportOrigin>,
     first: Descriptors,
 }
 
-/// An inventory, and a larger one that is made once this one is empty.
+/// An inventory, and a larger one that is made once this one has no descriptors left.
 struct Descriptors {
     inventory: BufInventory,
     more: OnceLock<Box<Descriptors>>,
