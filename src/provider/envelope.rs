@@ -1,14 +1,15 @@
-//! What is around every blob: magic, version and length before it, a checksum behind.
+//! The envelope of every exported blob: magic, version and length in front, a checksum behind.
 //!
 //! | at | bytes | what |
 //! |---|---|---|
 //! | 0 | 8 | magic |
 //! | 8 | 2, 2 | version, total length |
-//! | 12 | | what the blob says, its name last |
+//! | 12 | | the fields of the blob, then its name |
 //! | | 8 | the first bytes of the SHA-256 of all before |
 //!
-//! Numbers are little-endian. The checksum finds accidents. Against forgery there is a key in each
-//! blob of a software device: whoever has the blob may do what it says, and no other party can.
+//! Numbers are little-endian. The checksum detects accidental damage alone. Against forgery, each
+//! blob of a software device contains a secret key: a process that has the blob may use what it
+//! exports, and no other process can.
 
 use sha2::{Digest, Sha256};
 use zerocopy::little_endian::U16;
@@ -16,20 +17,21 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// What stands before the fields.
+/// The header in front of the fields of a blob.
 #[derive(FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct Head {
     magic: [u8; 8],
     version: U16,
-    /// Bytes of the blob.
+    /// The length of the whole blob in bytes.
     total: U16,
 }
 
 pub(in crate::provider) const HEAD: usize = size_of::<Head>();
 pub(in crate::provider) const CHECKSUM: usize = 8;
 
-/// What a blob is of. Every kind of blob of the built-in providers is one of [`KINDS`].
+/// A kind of blob: which object it exports, of which devices. Every kind of blob of the built-in
+/// providers is one of [`KINDS`].
 #[derive(Clone, Copy)]
 pub(in crate::provider) struct Kind {
     pub(in crate::provider) magic: [u8; 8],
@@ -37,7 +39,7 @@ pub(in crate::provider) struct Kind {
     device: &'static str,
     /// The object that was exported.
     object: &'static str,
-    /// The public call that takes it.
+    /// The public call that takes blobs of this kind.
     call: &'static str,
 }
 
@@ -88,12 +90,12 @@ const KINDS: [Kind; 5] = [
 pub(in crate::provider) struct Envelope {
     pub(in crate::provider) kind: Kind,
     pub(in crate::provider) version: u16,
-    /// The longest name; 0 if there is none.
+    /// The maximum length of the name in bytes; 0 if blobs of this kind have no name.
     pub(in crate::provider) name_max: usize,
 }
 
 impl Kind {
-    /// Says what `bytes` are, which begin with another magic.
+    /// Returns the error text that says what `bytes` are, which begin with another magic.
     fn not(&self, bytes: &[u8], known: usize) -> String {
         let Kind {
             device,
@@ -138,12 +140,12 @@ impl Envelope {
         bytes
     }
 
-    /// Reads what somebody handed over. `read` gets the fields and the name, and returns `None` for
-    /// what nobody writes.
+    /// Checks and reads a blob that the application handed over. `read` gets the fields and the
+    /// name, and returns `None` for values that no exporter writes.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for what is truncated, damaged or no blob of this kind at all,
+    /// `InvalidValue` if the bytes are truncated, damaged or no blob of this kind at all,
     /// `UnsupportedVersion` for another version.
     pub(in crate::provider) fn open<F: FromBytes, T>(
         &self,
@@ -213,7 +215,7 @@ fn checksum(bytes: &[u8]) -> [u8; CHECKSUM] {
     sum
 }
 
-/// Makes the checksum right, as somebody does who forges an export.
+/// Writes the right checksum into a changed blob, as a forger of an export does.
 #[cfg(any(test, fuzzing))]
 pub(in crate::provider) fn seal(bytes: &mut [u8]) {
     if let Some((body, sum)) = bytes.split_last_chunk_mut() {
@@ -225,7 +227,7 @@ pub(in crate::provider) fn seal(bytes: &mut [u8]) {
 mod tests {
     use super::*;
 
-    /// Of each kind: what it says of a blob of each other kind.
+    /// Opens a blob of each kind as each other kind, and checks the error text.
     #[test]
     fn a_blob_of_another_kind_is_named_with_the_call_or_the_device_that_takes_it() {
         for (own, mine) in KINDS.iter().enumerate() {

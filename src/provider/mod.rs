@@ -1,6 +1,7 @@
 //! The families of devices, and how a device is found and opened.
 //!
-//! A provider sees `device` alone. What it opens is handed upward as a [`Device`].
+//! Of the crate's modules, a provider sees `device`, `error`, `sync` and `process` alone. What a
+//! provider opens is handed upward as a [`Device`].
 
 // First, since the documentation shows the methods of a type in the order of modules.
 mod open;
@@ -33,8 +34,8 @@ fn verbs() -> &'static verbs::Verbs {
     &VERBS
 }
 
-/// Returns all providers. Adapters are the last, so that only who looks for what no other provider
-/// has opens libibverbs.
+/// Returns all providers. Adapters come last, so that libibverbs is opened only to find a device
+/// that no other provider has.
 fn providers() -> List {
     #[allow(unused_mut, reason = "there may be no adapters")]
     let mut list = lock(&*PROVIDERS).clone();
@@ -43,7 +44,7 @@ fn providers() -> List {
     list
 }
 
-/// Opens the device, and writes so to the log.
+/// Opens the device, and logs whether that succeeded.
 fn open(provider: &dyn Provider, info: &DevInfo) -> Result<Device> {
     let opened = provider.open(info);
     let (device, provider) = (info.name(), provider.name());
@@ -56,11 +57,12 @@ fn open(provider: &dyn Provider, info: &DevInfo) -> Result<Device> {
     opened
 }
 
-/// Adds a provider of the application's: its devices are listed and opened by name like all others.
+/// Adds a provider that the application implements. Its devices are listed and opened by name like
+/// all others.
 ///
 /// # Errors
 ///
-/// `AlreadyExist` if there is one of that name.
+/// `AlreadyExist` if there is a provider of that name.
 pub fn add_provider(provider: Arc<dyn Provider>) -> Result<()> {
     let mut list = lock(&*PROVIDERS);
     let name = provider.name();

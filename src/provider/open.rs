@@ -5,11 +5,11 @@ use crate::device::{DevInfo, Device};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Device {
-    /// Opens the first device that copies.
+    /// Opens the first device that can copy memory.
     ///
     /// # Errors
     ///
-    /// `NotFound` if there is none; whatever the provider says.
+    /// `NotFound` if no device can; the error of a provider that cannot list or open its devices.
     pub fn open_default() -> Result<Device> {
         let first = || {
             for provider in providers() {
@@ -23,19 +23,20 @@ impl Device {
         first().map_err(|error: Error| error.with_call("Device::open_default"))
     }
 
-    /// Opens a device by name (`pf0`) or PCI address (`0000:0b:00.0`, `0b:00.0`). Opening an open
-    /// device yields the same one.
+    /// Opens a device by name (`pf0`) or PCI address (`0000:0b:00.0`, `0b:00.0`). Opening a device
+    /// that is open already returns the same device.
     ///
-    /// An adapter's name (`mlx5_0`) opens it with its first port that is up, or with the first if
-    /// none is. With the number of a port behind it the name opens that port: `mlx5_0/2` is the
-    /// second. Ports are numbered from 1. Each of these names is a device of its own, with memory
-    /// and contexts of its own; `mlx5_0/1` is `mlx5_0` if the adapter has one port.
+    /// An adapter's name (`mlx5_0`) opens its first port that is up, or its first port if none is
+    /// up. A name with a port number opens that port: `mlx5_0/2` is the second. Ports are numbered
+    /// from 1. Each of these names is a device of its own, with memory and contexts of its own;
+    /// `mlx5_0/1` is `mlx5_0` if the adapter has one port.
     ///
     /// # Errors
     ///
-    /// `NotFound`, with the names that there are, and how to get the device if that is known: an
-    /// adapter without the feature `verbs`, a port that the adapter does not have, a device of the
-    /// software card's other [`View`](crate::soft::View); whatever the provider says.
+    /// `NotFound` if there is no such device. The message lists the names that exist, and says how
+    /// to get the device if that is known: for an adapter without the feature `verbs`, a port that
+    /// the adapter does not have, or a device of the software card's other
+    /// [`View`](crate::soft::View). Otherwise, the error of a provider.
     #[doc(alias = "doca_dev_open")]
     pub fn open(name: &str) -> Result<Device> {
         const OP: &str = "Device::open";
@@ -69,7 +70,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// Why a provider could not list its devices.
+    /// The error of a provider that cannot list its devices.
     #[doc(alias = "doca_devinfo_list_create")]
     #[doc(alias = "doca_devinfo_create_list")]
     pub fn list() -> Result<Vec<DevInfo>> {
