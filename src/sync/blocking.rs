@@ -75,16 +75,16 @@ impl<T> Drop for Blocking<T> {
 }
 
 impl<T: Send + 'static> Blocking<T> {
-    /// Begins a call that is answered from elsewhere. If its callback is dropped uncalled, the call
-    /// has failed.
+    /// Begins a call whose result comes through a callback, which `call` gets. If the callback is
+    /// dropped uncalled, the call has failed.
     pub(crate) fn begin_answered(&mut self, call: impl FnOnce(Box<dyn FnOnce(Result<T>) + Send>)) {
         let (tell, told) = oneshot::channel();
         *self = Blocking::Begun(told);
         call(Box::new(move |result| _ = tell.send(result)));
     }
 
-    /// Begins the call as soon as one of these threads is free for it. A time limit begins before
-    /// that.
+    /// Begins the call, on one of `threads` as soon as one is free. A time limit of the call begins
+    /// before that.
     ///
     /// # Errors
     ///
@@ -139,7 +139,7 @@ pub(crate) fn for_peers() -> &'static Threads {
 }
 
 /// The threads for calls that may wait for a peer which has come to a listener, and may never
-/// answer. What the application itself asks for does not wait for them.
+/// answer. Calls for peers that the application named do not wait for these threads.
 pub(crate) fn for_strangers() -> &'static Threads {
     static STRANGERS: EachProcess<Threads> = EachProcess::new(|| Threads::new(64));
     STRANGERS.get()
@@ -255,7 +255,7 @@ mod tests {
         go.send(()).unwrap();
     }
 
-    /// A panic during another one would end the process.
+    /// A waker that panics during the panic of the call would end the process.
     #[test]
     fn a_call_that_panics_wakes_a_waker_that_panics_too() {
         let mut call = Blocking::<()>::new();

@@ -156,7 +156,7 @@ mod tests {
     }
 }
 
-/// A model, and a twin that must fail.
+/// A loom model of the mutex, and a twin that must fail.
 #[cfg(all(test, tokio_doca_loom))]
 mod loom {
     use std::sync::Arc;

@@ -29,9 +29,10 @@ pub(crate) fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static
     });
 }
 
-/// Returns `preemptions`, and one more where `TOKIO_DOCA_LOOM_DEEP` is set: `.ci/soak` sets it. It
-/// is for models that would take most of a minute of every landing. A model that takes that long
-/// anyway is `#[ignore = "deep: .ci/soak loom"]`, and so is a mutant that only the deep one finds.
+/// Returns `preemptions`, and one more where `TOKIO_DOCA_LOOM_DEEP` is set: `.ci/soak` sets it. The
+/// deeper run is for models that would take most of a minute of every landing. A model that takes
+/// that long anyway is `#[ignore = "deep: .ci/soak loom"]`, and so is a mutant that only the deep
+/// one finds.
 pub(crate) fn deep(preemptions: usize) -> usize {
     preemptions + usize::from(std::env::var_os("TOKIO_DOCA_LOOM_DEEP").is_some())
 }
@@ -182,7 +183,7 @@ impl Permits {
         unsafe { self.waiters.enqueue(node, waker) };
     }
 
-    /// Enqueue, then check, then sleep.
+    /// Waits for a permit: enqueues, then checks, then sleeps.
     fn wait(&self) {
         let (node, task) = (pin!(WaitNode::new()), Task::new());
         loop {
@@ -298,7 +299,8 @@ fn mutant_that_sleeps_on_after_it_was_overtaken_is_found() {
             let (node, task) = (pin!(WaitNode::new()), Task::new());
             permits.enqueue(node.as_ref(), &task.waker());
             while !permits.take() {
-                // It was notified before, and is not notified again unless it enqueues itself anew.
+                // This waiter was notified before, and is not notified again unless it enqueues
+                // itself anew.
                 task.sleep();
             }
             permits.waiters.leave(node.as_ref());
@@ -363,7 +365,7 @@ impl Permits {
     }
 }
 
-/// What a waiter does that is held: it is polled once more.
+/// What a held waiter does: it yields, and is polled once more.
 const WAKES_ITSELF: fn(&Task) = |_| thread::yield_now();
 
 /// Two waiters are in line, and two permits are given. The first one does as `first` says, the
@@ -527,7 +529,7 @@ pub(super) fn take_one(left: &mut u32) -> Poll<()> {
 
 type PollTurn = fn(&Waiters, &Arc<Order>, Pin<&WaitNode>, &Waker) -> Turn;
 
-/// As above by the line alone: one task waits, and another one is polled while the first takes.
+/// Models two tasks in one line, each of which takes one of two items when `turn` lets it.
 fn two_turns(turn: PollTurn) {
     check(deep(2), move || {
         let line = Arc::new((Waiters::new(), Order::new(), super::Mutex::new(0)));

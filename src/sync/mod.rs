@@ -1,7 +1,8 @@
-//! The one switch between std and loom, and the line of waiters that both pools and WorkQs use.
+//! The switch between the types of std and of loom, and the line of waiters that both pools and
+//! WorkQs use.
 //!
-//! Everything that a loom model checks takes its atomics, cells and locks from here. Loom is
-//! switched on by our own cfg, `tokio_doca_loom`: `cfg(loom)` would break Tokio's `net`.
+//! Everything that a loom model checks takes its atomics, cells and locks from here. The crate's
+//! own cfg, `tokio_doca_loom`, switches loom on: `cfg(loom)` would break Tokio's `net`.
 
 mod blocking;
 mod brief;
@@ -52,7 +53,8 @@ pub(crate) fn thread_number() -> usize {
     use std::cell::Cell;
     use std::sync::atomic::{AtomicUsize, Ordering};
     static NEXT: AtomicUsize = AtomicUsize::new(1);
-    // Const and without a destructor: it allocates nothing and outlives nothing.
+    // A const thread-local without a destructor allocates nothing, and can be used while the thread
+    // ends.
     thread_local!(static NUMBER: Cell<usize> = const { Cell::new(0) });
     NUMBER.with(|number| match number.get() {
         0 => {

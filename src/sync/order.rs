@@ -40,15 +40,15 @@ pub(crate) struct Order {
     len: AtomicUsize,
     /// The address of the list that uses the order, once one does.
     list: OnceLock<usize>,
-    /// Accessed under the lock of that list.
+    /// The first member and the last refusal. Accessed under the lock of the list.
     front: UnsafeCell<Front>,
 }
 
 #[derive(Default)]
 struct Front {
-    /// The first member in the list.
+    /// The member that is the first in the list, if there is a member.
     node: Option<NonNull<WaitNode>>,
-    /// When a call that does not wait was refused last.
+    /// The time at which a call that does not wait was last refused.
     refused: Option<Time>,
 }
 
@@ -67,8 +67,8 @@ pub(super) struct Time([u8; 7]);
 /// Counts how often waiters that are not polled were passed, and which of them were overtaken.
 #[derive(Default)]
 pub(super) struct Overtaking {
-    /// The number of polls that found what others had been notified of, since a node last left the
-    /// list.
+    /// The number of polls that found something of which other nodes had been notified, since a
+    /// node last left the list.
     pub(super) passed: u64,
     /// Of the nodes that were notified before `until`, and were overtaken, the number that were not
     /// polled since.
@@ -76,7 +76,7 @@ pub(super) struct Overtaking {
     until: Time,
 }
 
-/// What a waiter that is polled shall do.
+/// What a waiter shall do when it is polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     Take,
@@ -97,7 +97,8 @@ impl Order {
     /// Returns true if no member is in line.
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
-        // Relaxed: a thread that may rely on the order of both knows what was enqueued before.
+        // Relaxed is enough: a caller that must come after an enqueued member has synchronized with
+        // that member's task.
         self.len.load(Ordering::Relaxed) == 0
     }
 
@@ -126,8 +127,8 @@ impl Waiters {
         list.waiting + list.notified
     }
 
-    /// Does as [`Waiters::turn`], also for a node that may not be in line yet: it takes if the line
-    /// is empty.
+    /// Returns the turn as [`Waiters::turn`] does, also for a node that may not be in line yet:
+    /// such a node takes if the line is empty.
     pub(crate) fn turn_of(&self, node: Pin<&WaitNode>) -> Turn {
         match node.is_linked() {
             true => self.turn(node),
@@ -207,7 +208,7 @@ impl Waiters {
         }
         let this = NonNull::from(node.get_ref());
         let mut list = lock(&self.list);
-        // Before anything is changed, since this may panic.
+        // Called before anything is changed, since `bind` may panic.
         order.inspect(|order| order.bind(&list));
         let (tail, next) = (list.tail, list.ticket);
         let (was, since, ticket, old) = List::links(this, |links| {
@@ -273,10 +274,11 @@ impl Waiters {
         unsafe { self.enqueue_then(Some(order), node, waker, then) }
     }
 
-    /// Counts a poll of a node's owner that found what others had been notified of. Once that has
-    /// happened `limit` times for each node in the list, and none has left it meanwhile, the others
-    /// are not being polled: this notifies the node and all members in front of it in its order,
-    /// and returns true. Waiters that were overtaken delay no others until they are polled.
+    /// Counts a poll of a node's owner that found something of which other nodes had been notified.
+    /// Once that has happened `limit` times for each node in the list, and none has left it
+    /// meanwhile, the others are not being polled: this notifies the node and all members in front
+    /// of it in its order, and returns true. Waiters that were overtaken delay no others until they
+    /// are polled.
     pub(crate) fn overtake(&self, node: Pin<&WaitNode>, limit: u32) -> bool {
         let Some(this) = self.linked(node) else {
             return false;
@@ -356,14 +358,14 @@ impl Time {
 }
 
 impl Overtaking {
-    /// Notes that a node was polled, or left, that was notified at `since`.
+    /// Notes that a node, which was notified at `since`, was polled or has left.
     fn polled(&mut self, since: Time) {
         self.stale -= usize::from(since <= self.until);
     }
 }
 
 impl List {
-    /// Counts a node that was notified at `since`, and no longer is.
+    /// Updates the counts for a node that was notified at `since`, and no longer is.
     pub(super) fn forget_notified(&mut self, since: Time) {
         self.notified -= 1;
         self.overtaking.polled(since);
@@ -374,7 +376,7 @@ impl List {
         Time::at(self.ticket - 1)
     }
 
-    /// Returns what a member shall do that was held at `since`, or a caller behind all members.
+    /// Returns the turn of a member that was held at `since`, or of a caller behind all members.
     fn turn(
         &mut self,
         order: &Order,
@@ -423,8 +425,8 @@ impl List {
         order.len.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Removes a node that leaves the list from its order, if it has one. `next` is the node behind
-    /// it in the list.
+    /// Removes a node, which leaves the list, from its order, if it has one. `next` is the node
+    /// behind it in the list.
     pub(super) fn part(&mut self, node: NonNull<WaitNode>, next: Option<NonNull<WaitNode>>) {
         let Some(order) = List::links(node, |links| links.order.take()) else {
             return;

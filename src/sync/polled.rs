@@ -1,7 +1,7 @@
 //! State that several tasks await. They take what comes in the order in which they began to wait,
 //! but a future that is not polled does not delay the others.
 //!
-//! The rule is that of all lines (ADR 0004): a task that was notified owns nothing. The number of
+//! The rule of all lines (ADR 0004) holds: a task that was notified owns nothing. The number of
 //! things to take is not counted, so each change notifies all tasks in line. They take in order,
 //! and a task that is not polled is passed.
 #![expect(unsafe_code, reason = "a task in line is a pinned node")]
@@ -26,7 +26,8 @@ pub(crate) struct Polled<T> {
 struct Tasks {
     line: Waiters,
     order: Arc<Order>,
-    /// A task polls the state: wakers of the application run once the lock was dropped.
+    /// True while a task polls the state. Wakers of the application then run only once the lock was
+    /// dropped.
     polls: AtomicBool,
     woken: AtomicBool,
 }
@@ -57,7 +58,7 @@ impl Tasks {
     }
 }
 
-/// A poll, under the lock of the state.
+/// A mark, set until it is dropped, that a poll under the lock of the state is in progress.
 struct Polls<'a>(&'a Tasks);
 
 impl Polls<'_> {
@@ -73,7 +74,7 @@ impl Drop for Polls<'_> {
     }
 }
 
-/// Notifies the tasks that were woken meanwhile, once the lock was dropped.
+/// When dropped, which is after the lock, notifies the tasks that were woken meanwhile.
 struct Notifies<'a>(&'a Tasks);
 
 impl Drop for Notifies<'_> {
@@ -146,7 +147,7 @@ impl<T> Polled<T> {
 /// A task's node in line.
 #[pin_project(PinnedDrop)]
 struct Place {
-    // Dropped before the line.
+    // Declared first, so that the node is dropped before the line.
     #[pin]
     node: WaitNode,
     tasks: Arc<Tasks>,
@@ -281,7 +282,7 @@ mod models {
     use super::super::loom::{block_on, check, deep, spawn, take_one};
     use super::*;
 
-    /// Two tasks wait for what two changes bring, and each takes one.
+    /// Two tasks wait for two items, which two changes add, and each takes one.
     #[test]
     fn what_comes_is_taken_by_all_that_wait() {
         check(deep(2), || {

@@ -1,4 +1,5 @@
-//! Which process this is: a child of fork(2) has a copy of everything that its parent made.
+//! The identity of a process, since a child of fork(2) has a copy of everything that its parent
+//! made.
 #![expect(unsafe_code, reason = "what a child gets empty or anew")]
 
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -22,7 +23,8 @@ impl Process {
         self.0 as u32
     }
 
-    /// Returns a number that no ancestor of the process has, whose state it inherits. It is not 0.
+    /// Returns a number, never 0, that differs from those of all ancestors of the process, whose
+    /// state it inherits.
     pub(crate) fn distinct(self) -> u32 {
         let generation = NonZeroU32::new((self.0 >> 32) as u32);
         generation.map_or(self.id(), NonZeroU32::get)
@@ -50,7 +52,7 @@ impl<T: Send + Sync> EachProcess<T> {
 
     pub(crate) fn get(&self) -> &'static T {
         let made = self.made.load(Ordering::Acquire);
-        // SAFETY: it is null, or was leaked below, and is only shared since.
+        // SAFETY: `made` is null, or its value was leaked below, and is only shared since.
         match unsafe { made.as_ref() } {
             Some((process, value)) if process.is_current() => value,
             _ => self.make_after(made),
@@ -69,7 +71,7 @@ impl<T: Send + Sync> EachProcess<T> {
 /// The address of the number of this process. A child of fork(2) finds 0 there.
 static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 
-/// Replaces a page that could not be mapped.
+/// Used instead of the page if the page cannot be mapped.
 static NONE: AtomicU64 = AtomicU64::new(0);
 
 /// The number of processes, of this one and its ancestors, that have asked for their number.
@@ -99,7 +101,7 @@ fn number() -> u64 {
     }
 }
 
-/// Maps a page that is empty in a child (madvise(2): MADV_WIPEONFORK).
+/// Maps a page that a child of fork(2) finds empty (madvise(2): MADV_WIPEONFORK).
 #[cold]
 fn new_page() -> *mut AtomicU64 {
     let len = NonZeroUsize::new(4096).expect("it is more than 0");
@@ -155,7 +157,8 @@ mod tests {
         assert_eq!(*VALUE.get().lock().unwrap(), 8);
     }
 
-    /// As a child in a new PID namespace, which may have the ID of its parent there.
+    /// Compares generations alone, since a child in a new PID namespace may have the ID of its
+    /// parent.
     #[test]
     fn a_child_is_told_apart_without_its_process_id() {
         let generation = || Process::current().0 >> 32;

@@ -32,9 +32,10 @@ struct Stalled {
 /// The lines, and the condition that wakes the thread.
 static STALLED: EachProcess<(Mutex<Stalled>, Condvar)> = EachProcess::new(Default::default);
 
-/// Has [`Line::pass_over`] called once, soon. Returns false if no thread can do that.
+/// Arranges that a thread calls [`Line::pass_over`] once, soon. Returns false if no thread can do
+/// that.
 pub(crate) fn pass_over_soon(line: Weak<dyn Line>) -> bool {
-    // A model has no time.
+    // Loom models have no clock.
     if cfg!(tokio_doca_loom) {
         return false;
     }

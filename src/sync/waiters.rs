@@ -59,7 +59,7 @@ pub(crate) struct WaitNode {
 #[derive(Default)]
 pub(super) struct Links {
     pub(super) state: State,
-    /// When the node was last notified or held.
+    /// The time at which the node was last notified or held.
     pub(super) since: Time,
     /// Higher than the tickets of all nodes in front of it.
     pub(super) ticket: u64,
@@ -112,7 +112,8 @@ pub(super) struct List {
     pub(super) notified: usize,
     /// The ticket of the next node: the list's clock.
     pub(super) ticket: u64,
-    /// No node in front of this one is Waiting; if it is `None`, no node is.
+    /// The first node that may be Waiting: no node in front of it is. If `None`, no node is
+    /// Waiting.
     pub(super) first: Option<NonNull<WaitNode>>,
     /// Where a sweep continues, and the ticket at which it ends.
     sweep: Option<(NonNull<WaitNode>, u64)>,
@@ -402,7 +403,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts its wakes, and enqueues another node again in each.
+    /// A waker that counts its wakes, and enqueues another node again at each wake.
     struct Returns {
         wakes: Count,
         line: Arc<Line>,

@@ -19,7 +19,8 @@ pub(super) struct WakeBatch {
 }
 
 impl WakeBatch {
-    /// Returns the number of wakers. It is less than the number to be notified if those do not fit.
+    /// Returns the number of wakers. It is less than the number of nodes to notify if not all of
+    /// them fit.
     pub(super) fn len(&self) -> usize {
         self.wakers.len()
     }
@@ -60,11 +61,11 @@ pub(crate) fn contain(what: &str, code: impl FnOnce()) {
     }
 }
 
-/// Has a thread write to the log, for a caller that may hold a lock. If no thread can be started,
-/// the caller writes.
+/// Writes to the log on another thread, for a caller that may hold a lock. If no thread can be
+/// started, the caller writes.
 #[cold]
 pub(crate) fn log_later(write: impl FnOnce() + Send + 'static) {
-    // No call that waits delays it.
+    // A thread for the log alone, which no blocking call delays.
     static THREAD: EachProcess<Threads> = EachProcess::new(|| Threads::new(1));
     if let Err((_, write)) = THREAD.get().run(Box::new(|| log(write))) {
         write();
