@@ -1,4 +1,4 @@
-//! What a context is built with.
+//! [`RdmaBuilder`]: the settings that an [`Rdma`] is built with.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ops::context::{Context, contexts};
 use crate::reactor::{EndpointPort, WorkQ};
 
-/// The flags that say what a peer may do.
+/// The flags that permit operations to a peer.
 const REMOTE: Access = Access::RDMA_READ
     .union(Access::RDMA_WRITE)
     .union(Access::RDMA_ATOMIC);
 
-/// The flags that are for a Dma.
+/// The flags for a [`Dma`](crate::Dma), which an Rdma refuses.
 const DPU: Access = Access::DPU_READ_ONLY.union(Access::DPU_READ_WRITE);
 
 /// Builds an [`Rdma`].
@@ -67,36 +67,36 @@ impl RdmaBuilder<'_> {
         }
     }
 
-    /// Sets what the peer may do with memory that was exported to it: of `RDMA_READ`, `RDMA_WRITE`
-    /// and `RDMA_ATOMIC`. Defaults to nothing. Local flags are ignored.
+    /// Sets what the peer may do with memory that was exported to it: any of `RDMA_READ`,
+    /// `RDMA_WRITE` and `RDMA_ATOMIC`. Defaults to none of them. Local flags are ignored.
     ///
-    /// On the software device the peer's process checks it. What a hostile one can do is bounded by
-    /// the access of the Mmaps whose blobs it has.
+    /// On the software device the peer's process checks these permissions. A hostile process can do
+    /// whatever the access of the Mmaps allows whose blobs it has.
     #[doc(alias = "doca_rdma_set_permissions")]
     pub fn permissions(mut self, access: Access) -> Self {
         self.permissions = access;
         self
     }
 
-    /// Sets how many jobs the device works on at once. Defaults to 64. It is rounded up to a power
-    /// of two. The depth of the WorkQ limits how many jobs are in flight in all.
+    /// Sets how many jobs the device works on at once. Defaults to 64. The number is rounded up to
+    /// a power of two. The depth of the WorkQ limits how many jobs are in flight in all.
     #[doc(alias = "doca_rdma_set_send_queue_size")]
     pub fn send_queue_size(mut self, jobs: u32) -> Self {
         self.send_queue_size = jobs;
         self
     }
 
-    /// Sets how many receives can be posted at once. Defaults to 64. It is rounded up to a power of
-    /// two. Each entry takes about 150 bytes.
+    /// Sets how many receives can be posted at once. Defaults to 64. The number is rounded up to a
+    /// power of two. Each entry takes about 150 bytes.
     #[doc(alias = "doca_rdma_set_recv_queue_size")]
     pub fn recv_queue_size(mut self, receives: u32) -> Self {
         self.recv_queue_size = receives;
         self
     }
 
-    /// Receives from a pool that it shares with other Rdmas: see [`RecvPool`]. Its messages come
-    /// from [`Rdma::messages`], and [`Rdma::recv`] and [`Rdma::recv_stream`] are refused.
-    /// [`recv_queue_size`](Self::recv_queue_size) is not used then.
+    /// Receives messages from a pool that several Rdmas share: see [`RecvPool`]. [`Rdma::messages`]
+    /// returns the messages; [`Rdma::recv`] and [`Rdma::recv_stream`] are refused, and
+    /// [`recv_queue_size`](Self::recv_queue_size) has no effect.
     #[doc(alias = "ibv_srq")]
     pub fn recv_pool(mut self, pool: &RecvPool) -> Self {
         self.recv_pool = Some(pool.clone());
@@ -111,20 +111,21 @@ impl RdmaBuilder<'_> {
         self
     }
 
-    /// Sets the largest payload of a packet. Defaults to 1,024 bytes. Both sides use the smaller of
-    /// theirs.
+    /// Sets the largest payload of a packet. Defaults to 1,024 bytes. A connection uses the smaller
+    /// value of its two sides.
     #[doc(alias = "doca_rdma_set_mtu")]
     pub fn mtu(mut self, mtu: Mtu) -> Self {
         self.mtu = mtu;
         self
     }
 
-    /// Sets the index of the port's address. Defaults to `None`: the device chooses. It takes the
-    /// first address of an InfiniBand port. On Ethernet it is, once the peer's address is known,
-    /// one of the peer's subnet, or of its family (IPv4 or IPv6). Of several, and before, it is the
-    /// [`source`](Transport::source); then an address that a network device of this container has,
-    /// one that is routed before a link-local one (169.254/16, fe80::/10), RoCE v2 before v1, and
-    /// IPv4. [`Rdma::path`] says which it is.
+    /// Sets the index of the address that this side uses, in the port's table of addresses (GIDs).
+    /// Defaults to `None`: the device chooses. On InfiniBand it takes the first address. On
+    /// Ethernet, once the peer's address is known, it prefers an address of the peer's subnet, and
+    /// then of the peer's family (IPv4 or IPv6). Among several, or before the peer is known, it
+    /// prefers in this order: the [`source`](Transport::source); an address that a network device
+    /// of this container has; a routed address to a link-local one (169.254/16, fe80::/10); RoCE v2
+    /// to v1; and IPv4. [`Rdma::path`] returns the address that is used.
     #[doc(alias = "doca_rdma_set_gid_index")]
     pub fn gid_index(mut self, index: impl Into<Option<u32>>) -> Self {
         self.gid_index = index.into();
@@ -132,7 +133,7 @@ impl RdmaBuilder<'_> {
     }
 
     /// Sets how packets travel: traffic class, service level, partition, address, acknowledgements,
-    /// probes, data inside requests. Each [field](Transport) has its default, and says when to
+    /// probes, data inside requests. Each [field](Transport) documents its default, and when to
     /// change it.
     ///
     /// ```
@@ -147,10 +148,12 @@ impl RdmaBuilder<'_> {
     }
 
     /// Sets how long a job waits for a peer that has no receive posted, or does not answer, before
-    /// it fails. Defaults to 2 s. On an adapter it may be up to a second more, two for a time of
-    /// more than 4 s, and a long message has as much longer as its bytes take at 4 MB/s. What takes
-    /// no receive (reads, writes without immediates, atomics) has some 8 s more, and its bytes at
-    /// 64 KB/s: that is for a peer that asks for another try for ever.
+    /// it fails. Defaults to 2 s. On an adapter the job may fail up to 1 s later, or 2 s later if
+    /// `timeout` exceeds 4 s. A long message has more time: that of its bytes at 4 MB/s.
+    ///
+    /// On an adapter, operations that take no receive (reads, writes without immediates, atomics)
+    /// have about 8 s more, and the time of their bytes at 64 KB/s. That limit only ends operations
+    /// whose peer asks for retries forever.
     #[doc(alias = "doca_rdma_set_rnr_retry_count")]
     #[doc(alias = "doca_rdma_get_rnr_retry_count")]
     pub fn rnr_timeout(mut self, timeout: Duration) -> Self {
@@ -158,23 +161,25 @@ impl RdmaBuilder<'_> {
         self
     }
 
-    /// Sets how long a connection may take. Defaults to 5 s.
-    /// [`Connect::timeout`](super::Connect::timeout) says it of one.
+    /// Sets how long an attempt to connect may take. Defaults to 5 s.
+    /// [`Connect::timeout`](super::Connect::timeout) sets the limit of a single attempt.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// Attaches the context to a WorkQ, in the state Init. The table of receives is made here.
+    /// Attaches the context to a WorkQ, in the state Init, and allocates its table of receives.
     ///
     /// # Errors
     ///
-    /// `NotSupported` if the device has no remote operations, not such large queues or long lists,
-    /// receives from no pool or has no such large elements there, has no network for the
-    /// [`transport`](Self::transport), or cannot signal an event-driven WorkQ; `InvalidValue` for a
-    /// DPU permission, a size of 0, an address or a partition that the port does not have, a
-    /// transport that no network has, or a WorkQ that is deeper than the device allows; `BadState`
-    /// if it was shut down; `Full` beyond 8 devices or 4,094 contexts on a WorkQ.
+    /// - `NotSupported` if the device has no remote operations, takes no queues or lists of these
+    ///   sizes, cannot receive from a pool or from one with such large elements, has no network for
+    ///   the [`transport`](Self::transport), or cannot signal an event-driven WorkQ.
+    /// - `InvalidValue` for a DPU permission, a size of 0, an address or a partition that the port
+    ///   does not have, a transport that no network has, or a WorkQ that is deeper than the device
+    ///   allows.
+    /// - `BadState` if the WorkQ was shut down.
+    /// - `Full` beyond 8 devices or 4,094 contexts on a WorkQ.
     #[doc(alias = "doca_ctx_start")]
     #[doc(alias = "doca_ctx_workq_add")]
     pub fn attach(self, workq: &WorkQ) -> Result<Rdma> {
@@ -211,8 +216,8 @@ impl RdmaBuilder<'_> {
         Context::attach_with(self.device, workq, check, open).map(Rdma)
     }
 
-    /// Refuses what the device does not have; answers the sizes of the queues.
-    /// Refuses what [`attach`](Self::attach) would, but for what the device finds out by itself.
+    /// Returns the error that [`attach`](Self::attach) would return for the capabilities of
+    /// `device`. Errors that only the device itself can find are left to `attach`.
     pub(crate) fn check_on(&self, device: &Device) -> Result<()> {
         match &device.info().caps().rdma {
             Some(caps) => self.check(caps).map(drop),
@@ -248,7 +253,7 @@ impl RdmaBuilder<'_> {
         within("recv_chain_len", chain, Some(chain), caps.max_recv_list_len)?;
         self.check_pool(caps)?;
         self.check_transport(caps)?;
-        // Receives have the index of a Token.
+        // A receive is identified by the index of a Token, which has 20 bits.
         let receives = caps.max_recv_queue_size.min(1 << 20);
         Ok((
             size(
@@ -263,7 +268,7 @@ impl RdmaBuilder<'_> {
         ))
     }
 
-    /// Refuses a transport that the device does not have.
+    /// Returns an error if the device does not have the [`Transport`] that was set.
     fn check_transport(&self, caps: &RdmaCaps) -> Result<()> {
         self.transport.check()?;
         if self.transport != Transport::default() && !caps.transport {
@@ -283,7 +288,7 @@ impl RdmaBuilder<'_> {
         Ok(())
     }
 
-    /// Refuses a pool whose elements are too large for the device.
+    /// Returns an error if the elements of the [`RecvPool`] are too large for the device.
     fn check_pool(&self, caps: &RdmaCaps) -> Result<()> {
         let Some(pool) = &self.recv_pool else {
             return Ok(());
@@ -300,9 +305,9 @@ impl RdmaBuilder<'_> {
     }
 }
 
-/// What it was built with.
+/// The settings that the Rdma was built with.
 impl Rdma {
-    /// Returns what the peer may do through it: the RDMA flags that it was built with.
+    /// Returns what the peer may do with exported memory: the RDMA flags that the builder has set.
     #[doc(alias = "doca_rdma_get_permissions")]
     pub fn permissions(&self) -> Access {
         self.0.extra().permissions
@@ -314,8 +319,8 @@ impl Rdma {
         self.0.extra().send_queue_size
     }
 
-    /// Returns how many receives can be posted at once: a power of two. With a [`RecvPool`], the
-    /// credits of the peer.
+    /// Returns how many receives can be posted at once: a power of two. With a [`RecvPool`], this
+    /// is the number of the peer's credits.
     #[doc(alias = "doca_rdma_get_recv_queue_size")]
     pub fn recv_queue_size(&self) -> u32 {
         self.0.extra().recv_queue_size
@@ -328,27 +333,27 @@ impl Rdma {
         self.0.extra().recv_chain_len
     }
 
-    /// Returns the largest payload of a packet that it was built with; both sides use the smaller
-    /// of theirs.
+    /// Returns the largest payload of a packet, as set by the builder. A connection uses the
+    /// smaller value of its two sides.
     #[doc(alias = "doca_rdma_get_mtu")]
     pub fn mtu(&self) -> Mtu {
         self.0.extra().mtu
     }
 
-    /// Returns the index of the port's address, if the builder has set one.
+    /// Returns the index of the port's address (GID), if the builder has set one.
     #[doc(alias = "doca_rdma_get_gid_index")]
     pub fn gid_index(&self) -> Option<u32> {
         self.0.extra().gid_index
     }
 
-    /// Returns the settings of its packets, with the time for acknowledgements and the size of
-    /// inline data that the device uses.
+    /// Returns how packets travel. The time for acknowledgements and the size of inline data are
+    /// those that the device uses.
     pub fn transport(&self) -> Transport {
         self.port().transport()
     }
 
-    /// Returns how it reaches its peer: both addresses, and the largest packet. `None` until it is
-    /// connected, and on a device without a network. It stays until the next
+    /// Returns the path to the peer: both addresses, and the largest packet. Returns `None` before
+    /// the connection, and on a device without a network. The path is kept until the next
     /// [`reset`](Rdma::reset).
     pub fn path(&self) -> Option<Path> {
         self.port().path()
@@ -360,7 +365,7 @@ impl Rdma {
         self.0.extra().rnr_timeout
     }
 
-    /// Returns the pool for its messages, if the builder has set one.
+    /// Returns the [`RecvPool`] from which messages are received, if the builder has set one.
     pub fn recv_pool(&self) -> Option<&RecvPool> {
         self.0.extra().recv_pool.as_ref()
     }

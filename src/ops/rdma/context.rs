@@ -1,4 +1,4 @@
-//! The context: its properties, its states, and how it comes to be connected.
+//! [`Rdma`]: its properties, its states, and how it is connected.
 
 use std::time::Duration;
 
@@ -9,16 +9,17 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ops::context::{Context, Kind};
 use crate::reactor::{EndpointPort, RdmaState, RdmaWatch};
 
-/// The longest blob.
+/// The largest size of a blob that [`Rdma::export`] returns, in bytes.
 pub(super) const BLOB: usize = 1024;
 
 /// An RDMA context: messages and one-sided operations with a peer that it is connected to (RDMA
 /// guide; `doca_rdma`).
 ///
-/// It is attached to one [`WorkQ`](crate::WorkQ); clones are the same context. Each side exports a
-/// blob ([`export`](Rdma::export)), gets it to the other somehow, and connects with the one that it
-/// got ([`connect`](Rdma::connect)). Over a stream, [`handshake`](Rdma::handshake) does all of it,
-/// and [`handshake_accept`](Rdma::handshake_accept) does in a server.
+/// A context is attached to one [`WorkQ`](crate::WorkQ); clones are the same context. To connect,
+/// each side exports a blob ([`export`](Rdma::export)), sends it to the other side over a channel
+/// of the application, and passes the blob that it received to [`connect`](Rdma::connect). Over a
+/// stream, [`handshake`](Rdma::handshake) does all of this; a server calls
+/// [`handshake_accept`](Rdma::handshake_accept).
 ///
 /// ```
 /// # use tokio_doca::{error::JobError, BufPool, Device, ErrorKind, Mmap, Rdma, WorkQ};
@@ -34,18 +35,18 @@ pub(super) const BLOB: usize = 1024;
 ///
 /// # Errors of jobs
 ///
-/// What is refused before it is posted leaves the context as it is. A job that fails takes it to
-/// [`RdmaState::Error`], and often the peer's as well: all other jobs and receives end with
-/// [`Reason::Flushed`](crate::error::Reason::Flushed), which names the first cause
-/// ([`JobError::cause`](crate::error::JobError::cause)), and nothing is taken any more until both
-/// sides are [`reset`](Rdma::reset) and connected anew.
+/// A job that is refused before it is posted leaves the context as it is. A job that fails takes
+/// the context to [`RdmaState::Error`], and often the peer's as well. All other jobs and receives
+/// then end with [`Reason::Flushed`](crate::error::Reason::Flushed), which names the first cause
+/// ([`JobError::cause`](crate::error::JobError::cause)). New jobs are refused until both sides are
+/// [`reset`](Rdma::reset) and connected anew.
 ///
 /// # Receives
 ///
-/// Receives do not count against the depth of the WorkQ: they have a table of their own
-/// ([`recv_queue_size`](super::RdmaBuilder::recv_queue_size)). A message meets the receives in the
-/// order in which they were posted. A receive cannot be recalled: see [`Rdma::recv`] for what
-/// becomes of a dropped one.
+/// Receives do not count against the depth of the WorkQ: each Rdma has a table for them
+/// ([`recv_queue_size`](super::RdmaBuilder::recv_queue_size)). Messages complete the receives in
+/// the order in which those were posted. A receive cannot be recalled: [`Rdma::recv`] documents
+/// what happens to a receive that is dropped.
 #[derive(Clone)]
 #[doc(alias = "doca_rdma")]
 #[doc(alias = "ibv_qp")]
@@ -65,7 +66,7 @@ pub(super) struct RdmaInner {
     pub(super) recv_pool: Option<RecvPool>,
 }
 
-/// A context, as its connection.
+/// An [`Rdma`] that can be used as a reference to its [`EndpointPort`].
 pub(super) struct Pair(pub(super) Rdma);
 
 impl AsRef<EndpointPort> for Pair {
@@ -97,12 +98,14 @@ impl Kind for RdmaCaps {
 }
 
 impl Rdma {
-    /// Returns what the peer's [`connect`](Rdma::connect) needs, at most 1,024 bytes: the same
-    /// until the next [`reset`](Rdma::reset). Any process that has it can connect: it is a secret.
+    /// Returns the blob that the peer passes to [`connect`](Rdma::connect), of at most 1,024 bytes.
+    /// The blob is the same until the next [`reset`](Rdma::reset). Keep it secret: any process that
+    /// has it can connect.
     ///
     /// # Errors
     ///
-    /// `BadState` in the state Error, or once the WorkQ was shut down; what could not be had.
+    /// `BadState` in the state Error, or once the WorkQ was shut down; other kinds name the
+    /// resource that could not be obtained.
     #[doc(alias = "doca_rdma_export")]
     pub fn export(&self) -> Result<Vec<u8>> {
         const OP: &str = "Rdma::export";
@@ -119,37 +122,39 @@ impl Rdma {
         Ok(blob)
     }
 
-    /// Connects to the context that was exported so, with the time limit of the builder if
-    /// [`Connect::timeout`] says no other. Nothing begins before the first poll; no runtime is
-    /// needed. The peer need not have connected yet: it must before it takes anything.
+    /// Connects to the context whose [`export`](Rdma::export) returned `blob`. The time limit is
+    /// that of the builder, unless [`Connect::timeout`] sets another one. Nothing begins before the
+    /// first poll; no runtime is needed. The peer need not have connected yet, but takes no message
+    /// before it has.
     ///
     /// # Errors
     ///
-    /// `BadState` unless in the state Init; `InvalidValue` for what is no blob, or was changed, and
-    /// for a blob of something else, with the call that takes it; `ConnectionAborted` if the peer
-    /// refuses, was reset, or is connected to another one; `ConnectionReset` if it has gone;
-    /// `NotSupported` if it cannot be reached from here; `TimedOut`. The state is Init then; or
-    /// Error, if an adapter was half connected: [`reset`](Rdma::reset) it.
+    /// `BadState` unless in the state Init; `InvalidValue` if `blob` is not a blob, was changed, or
+    /// is a blob of something else (the error names the call that takes it); `ConnectionAborted` if
+    /// the peer refuses, was reset, or is connected to another context; `ConnectionReset` if the
+    /// peer has gone; `NotSupported` if the peer cannot be reached from here; `TimedOut`. After an
+    /// error the state is Init; or Error, if an adapter was half connected: [`reset`](Rdma::reset)
+    /// it.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it is ordinary: an attempt that is under way ends by itself, within the time limit,
-    /// and may connect. Check the [`state`](Rdma::state), or call [`reset`](Rdma::reset).
+    /// The future can be dropped. An attempt that has begun ends by itself, within the time limit,
+    /// and may still connect. Check the [`state`](Rdma::state), or call [`reset`](Rdma::reset).
     #[doc(alias = "doca_rdma_connect")]
     pub fn connect(&self, blob: &[u8]) -> Connect {
         Connect::new(self, How::Connect, blob, self.connect_timeout())
     }
 
-    /// Returns the state of the connection. It checks whether the peer has left.
+    /// Returns the state of the connection, after a check whether the peer has left.
     #[doc(alias = "doca_rdma_get_state")]
     pub fn state(&self) -> RdmaState {
         self.port().state()
     }
 
-    /// Watches the state: [`RdmaWatch::changed`] waits for the next change.
+    /// Returns a watch of the state: [`RdmaWatch::changed`] waits for the next change.
     ///
     /// If the WorkQ is not busy-polled, and the watch is made or awaited on a Tokio runtime, the
-    /// watch is notified of the end of the peer even if nothing else is awaited. In
+    /// watch is notified when the peer ends, even if nothing else is awaited. In
     /// [`Mode::BusyPoll`](crate::Mode::BusyPoll) a change is found by a poll of an operation, or by
     /// a call of [`state`](Rdma::state). Once [`WorkQ::set_mode`](crate::WorkQ::set_mode) has set
     /// another mode on a runtime, the watch is notified as well.
@@ -158,25 +163,25 @@ impl Rdma {
         self.port().watch()
     }
 
-    /// Ends the connection in order: waits until the peer has all messages that were submitted
-    /// before, and then does what [`reset`](Rdma::reset) does. The peer gets these messages, and
-    /// its next operation fails with an error that
-    /// [`is_disconnect`](crate::error::JobError::is_disconnect).
+    /// Closes the connection in order: waits until the peer has all messages that were submitted
+    /// before, and then calls [`reset`](Rdma::reset). The peer gets these messages, and its next
+    /// operation fails with an error that [`is_disconnect`](crate::error::JobError::is_disconnect).
     ///
     /// An Rdma that is dropped instead does not wait: messages that wait for a receive of the peer
     /// are lost.
     ///
     /// # Errors
     ///
-    /// As [`Rdma::send`], if a message could not be sent; the connection is not reset then.
+    /// As [`Rdma::send`], if a message could not be sent. The connection is then not reset.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the connection as it is: call it again, or reset.
+    /// Dropping the future leaves the connection as it is: call `close` again, or
+    /// [`reset`](Rdma::reset).
     #[doc(alias = "doca_rdma_connection_disconnect")]
     pub async fn close(&self) -> Result<()> {
         const OP: &str = "Rdma::close";
-        // Operations of a connection end in order, so that this one is the last.
+        // Operations of a connection complete in order, so that this empty write completes last.
         let ended = self.write((), ()).await;
         ended.map_err(|error| Error::from(error).with_call(OP))?;
         self.reset().map_err(|error| error.with_call(OP))
@@ -184,14 +189,14 @@ impl Rdma {
 
     /// Returns to Init from any state. The connection ends, and the peer's state turns to Error.
     /// Jobs in flight and receives end with [`Reason::Flushed`](crate::error::Reason::Flushed), for
-    /// [`Reason::Reset`](crate::error::Reason::Reset); messages that were not taken are dropped,
-    /// and so is one that lies in the memory of a dropped receive which another one took over, and
-    /// was not polled since. Messages that come before it returns count as old ones. What was
-    /// exported is worth nothing any more: export and connect anew. It does not wait; memory of
-    /// jobs in flight goes back as they are collected.
+    /// [`Reason::Reset`](crate::error::Reason::Reset); messages that were not taken are dropped. So
+    /// is a message for a dropped receive that another receive has taken over, if that one was not
+    /// polled since. Messages that come before `reset` returns count as messages of the old
+    /// connection. Blobs that were exported become invalid: export and connect anew. `reset` does
+    /// not wait; memory of jobs in flight is released as the jobs are collected.
     ///
-    /// An adapter that does not let go of them leaves the state at Error, and they end with
-    /// [`Reason::MemoryKept`](crate::error::Reason::MemoryKept): build another Rdma.
+    /// If an adapter does not release its jobs and receives, the state stays Error, and they end
+    /// with [`Reason::MemoryKept`](crate::error::Reason::MemoryKept): build another Rdma.
     ///
     /// # Errors
     ///
@@ -204,19 +209,20 @@ impl Rdma {
         Ok(())
     }
 
-    /// Gives this handle up, if it is the last one on its attachment. The connection ends with it.
+    /// Drops this handle, which must be the last one of the context, and ends the connection.
     ///
     /// # Errors
     ///
-    /// `InUse` while a clone, an Op or a stream has it. What it was is dropped all the same; jobs
-    /// in flight are finished.
+    /// `InUse` while a clone, an Op or a stream holds the context. This handle is dropped all the
+    /// same; jobs in flight finish.
     #[doc(alias = "doca_ctx_workq_rm")]
     #[doc(alias = "doca_rdma_destroy")]
     pub fn detach(self) -> Result<()> {
         self.0.detach()
     }
 
-    /// Returns what it has done so far. Always on; jobs and receives pay nothing for it.
+    /// Returns the counts of this Rdma so far. They are always kept; jobs and receives do no extra
+    /// work for them.
     pub fn stats(&self) -> RdmaStats {
         let (port, mut stats) = (self.port(), RdmaStats::default());
         let receives = port.receives();
@@ -227,15 +233,16 @@ impl Rdma {
         stats
     }
 
-    /// Connects to a context that [`listen`](Rdma::listen)s for this one; its process may be
-    /// hostile.
+    /// Connects to a context that [`listen`](Rdma::listen)s for this one. The process of that
+    /// context may be hostile.
     pub(crate) fn dial(&self, blob: &[u8]) -> Connect {
         Connect::new(self, How::Dial, blob, self.connect_timeout())
     }
 
-    /// Takes the context that was exported so as its peer, which [`dial`](Rdma::dial)s, and does
-    /// not wait for it, so that it has no time limit. An adapter may block in its driver; without a
-    /// network nothing does, and none of the threads that wait for peers is needed.
+    /// Takes the context whose export is `blob` as the peer, which will [`dial`](Rdma::dial). Does
+    /// not wait for the peer, so that there is no time limit. The driver of an adapter may block,
+    /// so that a thread for blocking calls is used. A device without a network does not block, and
+    /// needs no thread.
     pub(crate) async fn listen(&self, blob: &[u8]) -> Result<()> {
         let listen = Connect::new(self, How::Listen, blob, Duration::ZERO);
         match self.caps().transport {
@@ -244,22 +251,22 @@ impl Rdma {
         }
     }
 
-    /// The peer's stream has ended in order, for the log.
+    /// Records for the log that the peer's stream has ended in order.
     pub(crate) fn set_ended(&self) {
         self.port().set_ended();
     }
 
-    /// Returns what the peer lets this side do.
+    /// Returns the operations that the peer permits this side.
     pub(crate) fn peer_permissions(&self) -> Access {
         self.port().peer_permissions()
     }
 
-    /// Has the log name the peer from now on.
+    /// Sets the name of the peer for the log.
     pub(crate) fn set_peer(&self, peer: String) {
         self.port().set_peer(peer);
     }
 
-    /// Returns how long a connection may take that says no other limit.
+    /// Returns the time limit of attempts to connect that set no other limit.
     pub(super) fn connect_timeout(&self) -> Duration {
         self.0.extra().connect_timeout
     }
@@ -269,7 +276,7 @@ impl Rdma {
         &self.0.extra().port
     }
 
-    /// Refused once the WorkQ was shut down.
+    /// Returns `BadState` once the WorkQ was shut down.
     pub(super) fn check_open(&self, op: &'static str) -> Result<()> {
         self.0
             .attachment()
@@ -280,7 +287,7 @@ impl Rdma {
 
 /// Counts of an Rdma since it was attached, as [`Rdma::stats`] returns them.
 ///
-/// The numbers are exact while nothing happens. Jobs are counted by their
+/// The numbers are exact only while nothing is in progress. Jobs are not counted here but by their
 /// [`WorkQ`](crate::WorkQ::stats).
 ///
 /// ```
@@ -309,18 +316,18 @@ impl Rdma {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RdmaStats {
-    /// The number of times that it was connected. A change of the state is counted if the WorkQ is
-    /// polled, or `stats` is called, before the next change.
+    /// The number of times that the Rdma was connected. A change of the state is counted if the
+    /// WorkQ is polled, or `stats` is called, before the next change.
     pub connects: u64,
-    /// The number of times that its state turned to Error, counted in the same way.
+    /// The number of times that the state turned to Error, counted as `connects` is.
     pub errors: u64,
-    /// Receives that were posted. A receive that takes over a dropped one posts none.
+    /// The number of receives that were posted. A receive that takes over a dropped one posts none.
     pub receives_posted: u64,
-    /// The number of receive entries in use: posted receives, and messages that were not fetched
-    /// yet.
+    /// The number of receive entries in use: those of posted receives, and of messages that were
+    /// not fetched yet.
     pub receives_in_use: u64,
-    /// The number of `receives_in_use` whose operation was dropped, and which the next receive will
-    /// adopt.
+    /// The number of `receives_in_use` whose operation was dropped. The next receives will adopt
+    /// them.
     pub receives_dropped: u64,
     /// The number of receives that wait in line for an entry.
     pub receives_waiting: u64,

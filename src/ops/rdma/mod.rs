@@ -1,6 +1,6 @@
 //! Remote operations and messages, between two connected contexts.
 
-// First, since the documentation shows the methods of a type in the order of modules.
+// These modules come first, since rustdoc shows the methods of a type in the order of modules.
 mod connect;
 mod operations;
 

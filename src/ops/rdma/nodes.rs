@@ -1,5 +1,5 @@
-//! The context nodes of an Rdma: messages and one-sided operations. Receives are no jobs: see
-//! [`crate::ops::graph`].
+//! The graph nodes of an Rdma: messages and one-sided operations. Receives are not jobs, and so
+//! have no nodes: see [`crate::ops::graph`].
 
 use super::{Rdma, RdmaRequest};
 use crate::device::Verb;
@@ -11,7 +11,8 @@ type Local = MaybeAnySource;
 type RecvBuf = MaybeAnyDestination;
 type Remote = MaybeAnyRemote;
 
-/// Each operation: its node's kind, what that is set to, and the call that makes one.
+/// Defines for each operation the kind of its node, the data that the node is set to, and the
+/// method of [`GraphBuilder`] that makes the node.
 macro_rules! nodes {
     ($(
         $(#[$doc:meta])*
@@ -34,7 +35,8 @@ macro_rules! nodes {
             type Data = $data;
             type Request = RdmaRequest<Rdma, $src, $dst>;
             const NAME: &'static str = stringify!($method);
-            /// It is connected where it is.
+            /// An Rdma is connected where it is attached, so that a graph cannot attach it
+            /// elsewhere.
             const ATTACH: Option<Attach<Rdma>> = None;
 
             fn attachment(rdma: &Rdma) -> &Attachment {
@@ -57,32 +59,32 @@ macro_rules! nodes {
 }
 
 nodes! {
-    /// A node that sends a message, as [`Rdma::send`] does: it is set to a source, or to `()`. Its
-    /// result is the number of bytes.
+    /// Returns a node that sends a message, as [`Rdma::send`] does. The node is set to a source, or
+    /// to `()`. Its result is the number of bytes.
     fn rdma_send -> SendNode, SendData { Local => () }
 
-    /// A node that sends a message and an immediate, as [`Rdma::send_imm`] does: it is set to
-    /// `(source, immediate)`, or to `((), immediate)`. Its result is the number of bytes.
+    /// Returns a node that sends a message and an immediate, as [`Rdma::send_imm`] does. The node
+    /// is set to `(source, immediate)`, or to `((), immediate)`. Its result is the number of bytes.
     fn rdma_send_imm -> SendImmNode, SendImmData { Local => () }
 
-    /// A node that writes to the peer's memory, as [`Rdma::write`] does: it is set to `(source,
-    /// remote)`. Its result is the number of bytes.
+    /// Returns a node that writes to the peer's memory, as [`Rdma::write`] does. The node is set to
+    /// `(source, remote)`. Its result is the number of bytes.
     fn rdma_write -> WriteNode, WriteData { Local => Remote }
 
-    /// A node that writes and sends an immediate, as [`Rdma::write_imm`] does: it is set to
-    /// `(source, remote, immediate)`. Its result is the number of bytes.
+    /// Returns a node that writes and sends an immediate, as [`Rdma::write_imm`] does. The node is
+    /// set to `(source, remote, immediate)`. Its result is the number of bytes.
     fn rdma_write_imm -> WriteImmNode, WriteImmData { Local => Remote }
 
-    /// Returns a node that reads the peer's memory, as [`Rdma::read`] does: it is set to `(remote,
-    /// destination)`. Its result is the number of bytes.
+    /// Returns a node that reads the peer's memory, as [`Rdma::read`] does. The node is set to
+    /// `(remote, destination)`. Its result is the number of bytes.
     fn rdma_read -> ReadNode, ReadData { Remote => RecvBuf }
 
-    /// Returns a node that compares and swaps, as [`Rdma::compare_swap`] does: it is set to
-    /// `(remote, compare, swap)`. Its result is what was there before.
+    /// Returns a node that compares and swaps, as [`Rdma::compare_swap`] does. The node is set to
+    /// `(remote, compare, swap)`. Its result is the previous value.
     fn rdma_compare_swap -> CompareSwapNode, CompareSwapData { Remote => () }
 
-    /// Returns a node that adds, as [`Rdma::fetch_add`] does: it is set to `(remote, add)`. Its
-    /// result is what was there before.
+    /// Returns a node that adds, as [`Rdma::fetch_add`] does. The node is set to `(remote, add)`.
+    /// Its result is the previous value.
     fn rdma_fetch_add -> FetchAddNode, FetchAddData { Remote => () }
 }
 

@@ -1,4 +1,4 @@
-//! The operations.
+//! The operations of an [`Rdma`], and its streams and sinks.
 
 use super::recv::{RdmaRecv, RecvRequest};
 use super::request::{RdmaOp, RdmaRequest};
@@ -26,41 +26,45 @@ macro_rules! operations {
 /// order in which they are submitted.
 ///
 /// Operations of one connection are submitted in the order in which they are polled first, whatever
-/// is left of the task's cooperative budget, and also if they wait for a Slot of the WorkQ. So are
-/// its receives. `join!`, `buffered` and `FuturesUnordered` poll their futures first in the order
-/// in which they were added.
+/// is left of the task's cooperative budget, and also if they wait for a Slot of the WorkQ.
+/// Receives are posted in the same way. `join!`, `buffered` and `FuturesUnordered` poll their
+/// futures first in the order in which they were added.
 ///
-/// There is one exception. An operation that waits in line, has been notified that it may continue,
-/// and is still not polled when a later one has been polled twice since, may be passed by that one.
-/// (It has usually been woken by then. While another thread is waking it, it may not have been.)
-/// Operations that are passed keep their order among each other. Poll all of them, or await one
-/// before you begin the next. Before an operation that is [started](crate::Op::start) passes such
-/// operations, the connection refuses one with `Again`. The nodes of a graph have the order of its
-/// dependencies alone.
+/// There is one exception. If an operation waits in line, has been notified that it may continue,
+/// and is still not polled when a later operation has been polled twice since, the later operation
+/// may be submitted first. (The waiting task has usually been woken by then. While another thread
+/// is waking it, it may not have been.) Operations that are passed keep their order among each
+/// other. To rule this out, poll all of them, or await each before you begin the next. An operation
+/// that is [started](crate::Op::start) is refused with `Again` before it passes such operations.
+/// The nodes of a graph have only the order of its dependencies.
 impl Rdma {
     operations! {
         /// Sends the data of `src` as a message, and returns the number of bytes. Without data, or
-        /// with `()`, the message is empty. It completes a receive of the peer, which must be
-        /// posted, and have the tailroom for it.
+        /// with `()`, the message is empty. The message completes a receive of the peer, which must
+        /// be posted, and have enough tailroom.
         ///
         /// Messages of one connection arrive in the order in which their futures are polled first.
-        /// One that waits for a Slot, has been notified, and is still not polled when a later one
-        /// has been polled twice since, may be passed.
+        /// A send that waits for a Slot, has been notified, and is still not polled when a later
+        /// operation has been polled twice since, may be passed by that operation.
         ///
         /// # Errors
         ///
-        /// Refused, and the state stays as it is: `InvalidValue` if a source is a foreign device's,
-        /// or is more bytes or longer lists than the device takes ([`Rdma::caps`]); `InUse` if a
-        /// job or a guard writes it; `NotConnected`; `Shutdown`; `BadState` without a runtime in
-        /// event mode. Failed, and the state is Error: `TimedOut` if the peer has no receive posted
+        /// If the send is refused, the state does not change: `InvalidValue` if `src` belongs to
+        /// another device, or has more bytes or longer lists than the device takes
+        /// ([`Rdma::caps`]); `InUse` if a job or a guard writes `src`; `NotConnected`; `Shutdown`;
+        /// `BadState` without a runtime in event mode.
+        ///
+        /// If the send fails, the state becomes Error: `TimedOut` if the peer has no receive posted
         /// for the time of [`rnr_timeout`](crate::rdma::RdmaBuilder::rnr_timeout); `InvalidValue`
-        /// if the message is longer than the receive; what the peer's end was. In the state Error:
-        /// [`Reason::Flushed`](crate::error::Reason::Flushed), with the kind of the first cause.
+        /// if the message is longer than the receive; the cause if the peer has ended.
+        ///
+        /// In the state Error: [`Reason::Flushed`](crate::error::Reason::Flushed), with the kind of
+        /// the first cause.
         ///
         /// # Cancel safety
         ///
-        /// Dropping it is ordinary. What is in flight continues, keeps its memory leased until it
-        /// has completed, and is then forgotten. Forgetting the future is sound too.
+        /// The future can be dropped. A send in flight continues, and keeps its memory leased until
+        /// it has completed; its result is discarded. Forgetting the future is sound too.
         #[doc(alias = "doca_rdma_job_send")]
         #[doc(alias = "ibv_post_send")]
         #[doc(alias = "IBV_WR_SEND")]
@@ -68,7 +72,8 @@ impl Rdma {
         #[doc(alias = "doca_rdma_task_send_allocate_init")]
         fn send [S: MaybeSource] (src: S) -> [S, (), usize] { Verb::Send(None), src, () }
 
-        /// [`Rdma::send`], and an immediate beside the data.
+        /// Sends the data of `src` as a message with an immediate, and otherwise as [`Rdma::send`]
+        /// does.
         ///
         /// # Errors
         ///
@@ -85,17 +90,19 @@ impl Rdma {
         /// Writes the data of `src` to the start of `remote`, and returns the number of bytes. The
         /// peer is not notified.
         ///
-        /// Without data, or with `()` for both, it moves nothing, and asks whether the peer is
-        /// there. Once the peer has reset or dropped its Rdma, or its process has ended, the first
-        /// such write fails, after all messages that the peer had sent.
+        /// Without data, or with `()` for both, the write moves nothing, and checks whether the
+        /// peer is there. Once the peer has reset or dropped its Rdma, or its process has ended,
+        /// the first such write fails, after all messages that the peer had sent.
         ///
         /// # Errors
         ///
-        /// Refused, and the state stays as it is: as [`Rdma::send`]; `InvalidValue` if `remote` is
-        /// shorter than the data; `NotPermitted` if its exporter does not let peers write;
-        /// `NotSupported` if it was exported to the DPU; what was found of memory whose exporter
-        /// has gone. Failed, and the state of both sides is Error: `NotPermitted` if the peer's
-        /// context lacks the permission; what the peer's end was.
+        /// If the write is refused, the state does not change: as [`Rdma::send`]; `InvalidValue` if
+        /// `remote` is shorter than the data; `NotPermitted` if its exporter does not let peers
+        /// write; `NotSupported` if it was exported to the DPU; the error that was found if its
+        /// exporter has gone.
+        ///
+        /// If the write fails, the state of both sides becomes Error: `NotPermitted` if the peer's
+        /// context lacks the permission; the cause if the peer has ended.
         ///
         /// # Cancel safety
         ///
@@ -106,13 +113,13 @@ impl Rdma {
         #[doc(alias = "doca_rdma_task_write_allocate_init")]
         fn write [S: MaybeSource, R: MaybeRemote] (src: S, remote: R) -> [S, R, usize] { Verb::Write(None), src, remote }
 
-        /// [`Rdma::write`], and an immediate that ends a receive of the peer's, whose own memory is
-        /// untouched.
+        /// Writes as [`Rdma::write`] does, and completes a receive of the peer with an immediate.
+        /// The memory of that receive is untouched.
         ///
         /// # Errors
         ///
-        /// As [`Rdma::write`]; `NotSupported` if the device has none; `TimedOut` as for
-        /// [`Rdma::send`].
+        /// As [`Rdma::write`]; `NotSupported` if the device has no writes with immediates;
+        /// `TimedOut` as for [`Rdma::send`].
         ///
         /// # Cancel safety
         ///
@@ -124,12 +131,12 @@ impl Rdma {
 
         /// Reads `remote` into the tailroom of `dst`, whose data grows, and returns the number of
         /// bytes: the length of the shorter of the two. The peer is not notified. If that length is
-        /// 0, or with `()` for both, it asks whether the peer is there, as [`Rdma::write`] does.
+        /// 0, or with `()` for both, the read checks whether the peer is there, as [`Rdma::write`]
+        /// does.
         ///
         /// # Errors
         ///
-        /// Refused, and the state stays as it is: as [`Rdma::write`], of reading. Failed: as
-        /// [`Rdma::write`].
+        /// As [`Rdma::write`], with the permissions for reading.
         ///
         /// # Cancel safety
         ///
@@ -140,17 +147,22 @@ impl Rdma {
         #[doc(alias = "doca_rdma_task_read_allocate_init")]
         fn read [R: MaybeRemote, D: MaybeDestination] (remote: R, dst: D) -> [R, D, usize] { Verb::Read, remote, dst }
 
-        /// Makes the first 8 bytes of `remote` `swap` if they are `compare`, and answers what they
-        /// were, in the byte order of the machine. It is atomic against everything that reaches
-        /// them in 8 aligned bytes, [`Buf::load`](crate::Buf::load) and its kin included.
+        /// Replaces the first 8 bytes of `remote` by `swap` if they equal `compare`, and returns
+        /// their previous value, in the byte order of the machine. On the software device this is
+        /// atomic against every access to these 8 bytes as a whole, including
+        /// [`Buf::load`](crate::Buf::load) and the other atomics of `Buf`. On an adapter it is
+        /// atomic only against atomics of the same adapter.
         ///
         /// # Errors
         ///
-        /// Refused, and the state stays as it is: `InvalidValue` if `remote` is shorter than 8
-        /// bytes, or lies at no multiple of 8; `NotPermitted` if its exporter does not let peers do
-        /// atomics; `NotSupported` if the device has none; `BadState` where a job of the WorkQ
-        /// ended with [`Reason::MemoryKept`](crate::error::Reason::MemoryKept), since its answer
-        /// may still come; as [`Rdma::write`]. Failed: as [`Rdma::write`].
+        /// If the operation is refused, the state does not change: `InvalidValue` if `remote` is
+        /// shorter than 8 bytes, or its address is not a multiple of 8; `NotPermitted` if its
+        /// exporter does not let peers do atomics; `NotSupported` if the device has no atomics;
+        /// `BadState` if a job of the WorkQ ended with
+        /// [`Reason::MemoryKept`](crate::error::Reason::MemoryKept), since its answer may still
+        /// come; as [`Rdma::write`].
+        ///
+        /// If the operation fails: as [`Rdma::write`].
         ///
         /// # Cancel safety
         ///
@@ -161,8 +173,8 @@ impl Rdma {
         #[doc(alias = "doca_rdma_task_atomic_cmp_swp_allocate_init")]
         fn compare_swap [R: MaybeRemote] (remote: R, compare: u64, swap: u64) -> [R, (), u64] { Verb::CompareSwap { compare, swap }, remote, () }
 
-        /// Adds to the first 8 bytes of `remote`, wrapping, and answers what they were. Atomic as
-        /// [`Rdma::compare_swap`].
+        /// Adds `add` to the first 8 bytes of `remote`, wrapping, and returns their previous value.
+        /// Atomic as [`Rdma::compare_swap`] is.
         ///
         /// # Errors
         ///
@@ -178,38 +190,40 @@ impl Rdma {
         fn fetch_add [R: MaybeRemote] (remote: R, add: u64) -> [R, (), u64] { Verb::FetchAdd(add), remote, () }
     }
 
-    /// Receives a message into the tailroom of `dst`, whose data grows. With `()` it receives a
-    /// message that needs no tailroom: an empty one, or a write with an immediate. The receive is
-    /// posted at the first poll, in the states Init and Connected.
+    /// Receives a message into the tailroom of `dst`, whose data grows. With `()` as `dst` it
+    /// receives a message that needs no tailroom: an empty one, or a write with an immediate. The
+    /// receive is posted at the first poll, in the states Init and Connected.
     ///
     /// Receives that wait at once get their messages in the order in which they were polled first.
     /// If all entries ([`RdmaBuilder::recv_queue_size`](crate::rdma::RdmaBuilder::recv_queue_size))
     /// are in use, a receive waits its turn. A receive that waits for an entry, has been notified,
-    /// and is still not polled when a later one has been polled twice since, may be passed.
+    /// and is still not polled when a later receive has been polled twice since, may be passed by
+    /// that receive.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if `dst` has no tailroom, is a foreign device's, or is a longer list than
+    /// `InvalidValue` if `dst` has no tailroom, belongs to another device, or is a longer list than
     /// [`recv_chain_len`](crate::rdma::RdmaBuilder::recv_chain_len); `InUse` if a job or a guard
-    /// has it; `Shutdown`, also while it waits, and then it stays posted; `BadState` without a
-    /// runtime in event mode. Failed, and the state is Error: `InvalidValue` if a message is longer
-    /// than the tailroom. In the state Error: [`Reason::Flushed`](crate::error::Reason::Flushed).
+    /// has `dst`; `Shutdown`, also while the receive waits, which then stays posted; `BadState`
+    /// without a runtime in event mode.
+    ///
+    /// If the receive fails, the state becomes Error: `InvalidValue` if a message is longer than
+    /// the tailroom. In the state Error: [`Reason::Flushed`](crate::error::Reason::Flushed).
     ///
     /// # Cancel safety
     ///
     /// No message is lost by a drop. A receive that is dropped stays posted, and keeps its memory
-    /// leased; the next one that begins takes it over instead of posting another, and gets its
-    /// message, which is copied to its own destination, if that is another one. If that destination
-    /// has too little tailroom
-    /// ([`Reason::ReceiveTooSmall`](crate::error::Reason::ReceiveTooSmall)), or is in use, the
-    /// message stays for the receive after it. The tailroom of the receive that is posted bounds
-    /// what the peer may send: a message that is longer than the tailroom of the dropped receive is
-    /// an error, however much the next one has.
+    /// leased. The next receive that begins takes it over instead of posting another, and gets its
+    /// message. The message is copied if the new receive has another destination. If that has too
+    /// little tailroom ([`Reason::ReceiveTooSmall`](crate::error::Reason::ReceiveTooSmall)), or is
+    /// in use, the message stays for the receive after it. The tailroom of the posted receive
+    /// limits what the peer may send: a message that is longer than the tailroom of the dropped
+    /// receive is an error, even if the new receive has more.
     ///
     /// A future that is forgotten (`mem::forget`) keeps its entry and its memory, and the message
-    /// that meets it is lost: the crate cannot distinguish it from a future that will be polled
-    /// later. If it had taken over a dropped receive, a reset gives the memory of that receive
-    /// back.
+    /// that arrives for it is lost: the crate cannot distinguish it from a future that will be
+    /// polled later. If the forgotten future had taken over a dropped receive, a reset releases the
+    /// memory of that receive.
     #[doc(alias = "doca_rdma_job_recv")]
     #[doc(alias = "ibv_post_recv")]
     #[doc(alias = "DOCA_RDMA_JOB_RECV")]
@@ -221,14 +235,14 @@ impl Rdma {
 
     /// Returns a stream of messages in Bufs of a pool. The stream keeps up to `receives` receives
     /// posted, 1 to [`recv_queue_size`](Rdma::recv_queue_size). The first poll posts them. Later
-    /// polls post anew what was used up, once a quarter of them is, or 16, or nothing has come.
-    /// While the pool is empty, or other receives use the entries, it posts fewer, and continues as
-    /// it is polled.
+    /// polls replace the receives that were used, once a quarter of all or 16 were used, or if no
+    /// message waits. While the pool is empty, or other receives use the entries, the stream posts
+    /// fewer, and posts the missing ones in later polls.
     ///
-    /// The stream ends after the first error, which it yields, unless that says that the WorkQ
-    /// cannot be awaited where the stream was polled. The receives that it has posted are then
-    /// those of a stream that was dropped. If the connection ends while the pool is empty and
-    /// nothing is posted, the stream yields that error too.
+    /// The stream yields the first error, and then ends. An error that the WorkQ cannot be awaited
+    /// where the stream was polled does not end it. When the stream has ended, its posted receives
+    /// are treated like those of a dropped stream. If the connection ends while the pool is empty
+    /// and nothing is posted, the stream yields that error too.
     ///
     /// # Errors
     ///
@@ -237,19 +251,21 @@ impl Rdma {
     ///
     /// # Cancel safety
     ///
-    /// As [`Rdma::recv`], whose next call gets what comes for a stream that was dropped.
+    /// As [`Rdma::recv`]: the next call of `recv` gets the messages that come for a stream that was
+    /// dropped.
     pub fn recv_stream(&self, pool: &BufPool, receives: usize) -> RecvStream {
         RecvStream::posted(self, pool, receives)
     }
 
-    /// Messages as they come, into Bufs of the [`RecvPool`](super::RecvPool) that the Rdma was
-    /// built with, in the order in which the peer sent them. A message is copied when the stream
-    /// is polled for it.
+    /// Returns a stream of messages in Bufs of the [`RecvPool`](super::RecvPool) that the Rdma was
+    /// built with, in the order in which the peer sent them. A message is copied when the stream is
+    /// polled for it.
     ///
-    /// The stream ends after the first error, which it yields, and with a reset. If the peer has
-    /// left, its messages come first, and the [`state`](Rdma::state) stays Connected until all of
-    /// them were taken. An operation of this side that fails meanwhile, since the peer has left
-    /// for instance, drops them. With [`Mode::Hybrid`](crate::Mode::Hybrid) it waits by event.
+    /// The stream yields the first error, and then ends. It also ends with a reset. If the peer has
+    /// left, the stream yields the peer's messages before the error, and the [`state`](Rdma::state)
+    /// stays Connected until all of them were taken. An operation of this side that fails
+    /// meanwhile, for instance because the peer has left, drops these messages. With
+    /// [`Mode::Hybrid`](crate::Mode::Hybrid) the stream waits by event.
     ///
     /// # Errors
     ///
@@ -259,26 +275,26 @@ impl Rdma {
     ///
     /// # Cancel safety
     ///
-    /// No message is lost by a drop: the next stream takes it.
+    /// Dropping the stream loses no message: the next stream takes those that wait.
     pub fn messages(&self) -> RecvStream {
         RecvStream::pooled(self)
     }
 
-    /// Sends messages in batches: [`feed`](futures::SinkExt::feed) takes a message, and
-    /// [`flush`](futures::SinkExt::flush) submits what was fed and waits until all of it was sent.
-    /// A batch costs the endpoint's lock and the notification of the peer once, and not for each
+    /// Returns a sink that sends messages in batches: [`feed`](futures::SinkExt::feed) takes a
+    /// message, and [`flush`](futures::SinkExt::flush) submits what was fed and waits until all of
+    /// it was sent. The endpoint is locked and the peer notified once for each batch, not for each
     /// message. So feed all answers to a burst of requests, and flush once.
     ///
     /// A fed message is leased at once. It is submitted with the flush, or with the 16th message of
-    /// a batch. Up to `depth` messages are fed or on their way: at least 1, and never more than the
-    /// WorkQ has Slots ([`WorkQ::depth`](crate::WorkQ::depth)). `feed` waits while there are that
-    /// many. Messages of the sink arrive in the order in which they were fed. Relative to other
-    /// operations of the Rdma, the poll that submits a message sets its position in the order, as
-    /// if the message were polled first then ([`Rdma::send`]).
+    /// a batch. Up to `depth` messages are fed or on their way: `depth` is at least 1, and at most
+    /// [`WorkQ::depth`](crate::WorkQ::depth), the number of Slots. `feed` waits while there are
+    /// `depth` messages. Messages of the sink arrive in the order in which they were fed. In the
+    /// order of all operations of the Rdma ([`Rdma::send`]), a message counts as polled first when
+    /// a poll of the sink submits it.
     ///
     /// [`send_all`](futures::SinkExt::send_all) feeds a stream of messages, and flushes at its end.
     ///
-    /// Its messages have no immediates: [`Rdma::send_imm`] sends those.
+    /// Messages of a sink have no immediates: use [`Rdma::send_imm`] for these.
     ///
     /// ```
     /// use futures::SinkExt;
@@ -295,8 +311,8 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// As [`Rdma::send`]; of a message that is refused `feed` returns the error. The first error
-    /// ends the sink: it is returned once, and messages that were not submitted by then are
+    /// As [`Rdma::send`]; if a message is refused, `feed` returns the error. The first error ends
+    /// the sink: the error is returned once, and messages that were not submitted by then are
     /// dropped. Later calls return [`Reason::SinkFailed`](crate::error::Reason::SinkFailed).
     ///
     /// # Panics
@@ -305,14 +321,15 @@ impl Rdma {
     ///
     /// # Cancel safety
     ///
-    /// Dropping a future of `feed` drops its message, if that was not fed; dropping one of `flush`
-    /// loses nothing, and a later `flush` continues. If the sink is dropped, what was submitted
-    /// continues as a dropped [`Rdma::send`] does. What was only fed is not sent, nor is what waits
-    /// in line for a Slot of the WorkQ, which has no lease meanwhile.
+    /// Dropping a future of `feed` drops its message, if that was not fed yet. Dropping a future of
+    /// `flush` loses nothing, and a later `flush` continues. If the sink is dropped, submitted
+    /// messages continue as a dropped [`Rdma::send`] does. Messages that were only fed are not
+    /// sent. Neither are messages that wait in line for a Slot of the WorkQ, which hold no lease
+    /// meanwhile.
     ///
-    /// A sink that is not polled submits nothing, and holds what was fed: flush before you wait for
-    /// a Buf of a pool that the sink may have emptied. What was submitted needs no poll: it gives
-    /// its Slot and its source back once it was sent.
+    /// A sink that is not polled submits nothing, and holds its fed messages: flush before you wait
+    /// for a Buf of a pool that the sink may have emptied. A submitted message needs no poll: once
+    /// it was sent, its Slot and its source are free again.
     #[doc(alias = "ibv_post_send")]
     pub fn send_sink<S: MaybeSource>(&self, depth: usize) -> SendSink<S> {
         let most = self.workq().depth() as usize;

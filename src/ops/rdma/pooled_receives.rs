@@ -1,7 +1,7 @@
-//! Messages that a stream takes from its endpoint, into Bufs of a pool.
+//! The receiving side of [`Rdma::messages`]: takes messages from the endpoint, into Bufs of a pool.
 //!
-//! An endpoint with a pool posts no receives. It lends its peer credits for a few messages, which
-//! need no Buf: the provider keeps them until a stream takes them, one by one. So an idle
+//! An endpoint with a pool posts no receives. It lends its peer credits for a few messages. These
+//! need no Buf: the provider keeps the messages until a stream takes them, one by one. So an idle
 //! connection has no Buf, and a connection whose messages are not taken stops only its own peer
 //! (ADR 0040).
 
@@ -18,14 +18,16 @@ use crate::reactor::{DisconnectWait, RecvBuf};
 
 /// Messages that a stream takes from its endpoint.
 pub(super) struct PooledReceives {
-    /// Where it takes Bufs from; in line while the pool is empty.
+    /// The wait for Bufs of the pool, in line while the pool is empty. `None` if the Rdma has no
+    /// pool.
     bufs: Option<Pin<Box<BufWait>>>,
-    /// For a message, and for the end of the connection.
+    /// The wait for a message, and for the end of the connection.
     wait: Pin<Box<DisconnectWait<Pair>>>,
     rdma: Rdma,
-    /// The life of the endpoint whose messages these are.
+    /// The life of the endpoint to which the messages belong. A reset begins another life.
     life: u32,
-    /// How many messages a stream of bytes lets its peer send: at most the credits of the pool.
+    /// How many messages the peer may send, if a stream of bytes uses this. At most the credits of
+    /// the pool.
     lent: usize,
 }
 
@@ -45,8 +47,8 @@ impl PooledReceives {
         self.lent = lent;
     }
 
-    /// Returns how many messages the peer may have on their way. That stays the same: each message
-    /// that is taken gives its credit back.
+    /// Returns how many messages the peer may have on their way. The number does not change, since
+    /// each message that is taken returns its credit.
     pub(super) fn lent(&self) -> usize {
         self.lent
     }
@@ -60,19 +62,20 @@ impl PooledReceives {
             return Poll::Ready(Err(JobError::of(Reason::NoRecvPool)));
         };
         let port = self.rdma.port();
-        // Messages of another connection are for another stream.
+        // Messages of a later connection are for another stream.
         if let Some(error) = port.ended_since(self.life) {
             return Poll::Ready(Err(error));
         }
         loop {
             if !port.has_message() {
-                // A Buf that returns to the pool is for other tasks meanwhile.
+                // Without a message this task leaves the line: a Buf that returns to the pool is
+                // for other tasks.
                 bufs.as_mut().stop();
                 if let Poll::Ready(error) = self.wait.as_mut().poll(cx) {
                     return Poll::Ready(Err(error));
                 }
-                // A message may have come, and its notification been sent, before this wait was in
-                // the list.
+                // A message may have come, and its notification may have been sent, before this
+                // wait was registered.
                 if !port.has_message() {
                     return Poll::Pending;
                 }
@@ -80,16 +83,16 @@ impl PooledReceives {
             let Some(buf) = bufs.as_mut().poll(cx.waker()) else {
                 return self.wait.as_mut().poll(cx).map(Err);
             };
-            // The wait continues: a stream of bytes has two tasks with one waker, and the other one
-            // may sleep. Only what wakes both ends what either has registered.
+            // The wait stays registered: a stream of bytes has two tasks with one waker, and the
+            // other task may sleep. Only an event that wakes both tasks ends the registration.
             if let Some(message) = take(&self.rdma, buf)? {
                 return Poll::Ready(Ok(message));
             }
-            // Another stream was faster.
+            // Another stream has taken the message, so try again.
         }
     }
 
-    /// Ends all waits.
+    /// Ends the waits for Bufs, for messages and for the end of the connection.
     pub(super) fn end(&mut self) {
         if let Some(bufs) = &mut self.bufs {
             bufs.as_mut().stop();

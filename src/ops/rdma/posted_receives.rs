@@ -1,4 +1,4 @@
-//! The receives that a stream of messages has posted.
+//! The receiving side of [`Rdma::recv_stream`]: receives that the stream has posted.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -16,22 +16,22 @@ use crate::reactor::{
     poll_posted, settle,
 };
 
-/// Receives that are posted for a stream, and Bufs for the next ones.
+/// The state of a stream that posts receives: the posted ones, and the waits for entries and Bufs.
 pub(super) struct PostedReceives {
-    /// Receives that are posted, the oldest first, each with the Buf that it is for.
+    /// The posted receives, the oldest first, each with its destination.
     posted: VecDeque<(Receipt, Buf)>,
-    /// How long the oldest of them was polled for.
+    /// How long the oldest posted receive has been polled.
     spin: Spin,
-    /// While none is posted: a receive that waits in line for an entry.
+    /// While no receive is posted: a receive that waits in line for an entry.
     in_line: Pin<Box<Option<Recv>>>,
     /// The wait for Bufs of the pool. It is in line while the pool is empty.
     bufs: Pin<Box<BufWait>>,
-    /// While none is posted, and the pool is empty: the wait for the end of the connection.
+    /// While no receive is posted, and the pool is empty: the wait for the end of the connection.
     disconnect_wait: Pin<Box<DisconnectWait<Pair>>>,
     rdma: Rdma,
     receives: usize,
-    /// Why the next receive could not be posted. It is returned after the messages of the receives
-    /// that were posted before.
+    /// The error with which the next receive was refused. It is returned after the messages of the
+    /// receives that were posted before.
     refused: Option<JobError>,
 }
 
@@ -83,8 +83,9 @@ impl PostedReceives {
         self.posted.len()
     }
 
-    /// Returns true if receives are to be posted before the first is polled: if many are missing,
-    /// if the task may be about to sleep, or if a dropped receive may be older than the first.
+    /// Returns true if receives shall be posted before the oldest one is polled: if many are
+    /// missing, if the task may be about to sleep, or if a dropped receive may be older than the
+    /// oldest one.
     fn shall_post(&self) -> bool {
         let missing = self.receives.saturating_sub(self.posted.len());
         let Some((first, _)) = self.posted.front() else {
@@ -97,20 +98,20 @@ impl PostedReceives {
                 || !receives.is_over(*first))
     }
 
-    /// Posts receives in order until `self.receives` are posted, no entry or Buf is left, or one is
-    /// refused. Returns true if the pool is empty.
+    /// Posts receives in order until `self.receives` are posted, no entry or Buf is left, or a
+    /// receive is refused. Returns true if the pool is empty.
     fn post(&mut self, cx: &mut Context<'_>) -> bool {
         while self.refused.is_none() && self.posted.len() < self.receives {
             let receives = self.rdma.port().receives();
-            // The tasks in line come first, if they are polled.
+            // Receives that wait in line for an entry come first, if their tasks are polled.
             let places = match receives.lets_pass() {
                 true => receives.available(),
                 false => 0,
             };
             let count = places.min(self.receives - self.posted.len());
             if count == 0 {
-                // A Buf that returns to the pool is for other tasks meanwhile. A stream without a
-                // posted receive waits for its first Buf, and keeps its turn.
+                // This stream needs no Buf now, and leaves the line for other tasks. Without a
+                // posted receive the stream needs its first Buf, and keeps its turn.
                 if !self.posted.is_empty() {
                     self.bufs.as_mut().stop();
                 }
@@ -153,7 +154,7 @@ impl PostedReceives {
         all
     }
 
-    /// Puts a receive where it belongs by its age.
+    /// Inserts a receive into `posted`, which is ordered by age.
     fn insert(&mut self, receipt: Receipt, buf: Buf) {
         let younger = |(other, _): &(Receipt, Buf)| !other.is_older_than(receipt);
         let at = self.posted.iter().position(younger);
@@ -172,8 +173,8 @@ impl PostedReceives {
         {
             return Poll::Ready(Err(error));
         }
-        // This comes first, since what follows may call the application's subscriber, which may
-        // panic.
+        // The receive is removed first: `settle` may call the application's tracing subscriber,
+        // which may panic.
         let (_, dst) = self.posted.pop_front().expect("one is posted");
         self.spin = Spin::default();
         let outcome = settle(&RecvRequest { rdma, dst: &dst }, receipt, ended);
@@ -191,7 +192,8 @@ impl PostedReceives {
             if let Some(error) = self.refused.take() {
                 return Poll::Ready(Err(error));
             }
-            // A task that asks twice in one turn would pass others that wait for a Buf.
+            // `post` has polled the empty pool already. A second poll in one turn could pass other
+            // tasks that wait for a Buf.
             let buf = match is_empty {
                 true => None,
                 false => self.bufs.as_mut().poll(cx.waker()),
@@ -211,7 +213,7 @@ impl PostedReceives {
         Poll::Ready(receipt.map(|receipt| self.insert(receipt, buf)))
     }
 
-    /// Ends all waits. Messages that come for its receives are for other receives.
+    /// Ends all waits, and abandons the posted receives, whose messages go to later receives.
     pub(super) fn end(&mut self) {
         self.bufs.as_mut().stop();
         self.disconnect_wait.as_mut().stop();

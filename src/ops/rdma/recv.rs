@@ -1,4 +1,4 @@
-//! One receive, from its first poll to its message.
+//! [`RdmaRecv`]: a receive, from its first poll to its message.
 
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 
@@ -16,7 +16,7 @@ use crate::reactor::{
     RecvFuture,
 };
 
-/// A receive.
+/// A receive: the [`Rdma`] that it is posted to, and its destination.
 pub struct RecvRequest<C, D> {
     pub(super) rdma: C,
     pub(super) dst: D,
@@ -38,7 +38,7 @@ impl<C: AsRef<Rdma>, D: MaybeDestination> RecvRequest<C, D> {
         let limit = rdma.recv_chain_len() as usize;
         match pieces {
             0 if self.dst.place() == Place::None => Ok(()),
-            // What is more than an empty message would break the connection.
+            // Any message with data would be too long, and break the connection.
             0 => Err(JobError::of(Reason::NoTailroom)),
             _ if pieces > limit => {
                 let (have, limit) = (pieces as u64, limit as u64);
@@ -62,7 +62,8 @@ impl<C: AsRef<Rdma>, D: MaybeDestination> Receiver for RecvRequest<C, D> {
     #[inline(always)]
     fn begin(&self) -> Result<RecvBuf, JobError> {
         let begun = mem::receive(&self.dst, self.attachment().holder(RegistrationUse::Rdma))?;
-        // Once more, since without the Lease another thread may have changed it meanwhile.
+        // The extent is checked again: before the Lease, another thread may have changed the
+        // destination.
         self.check_extent(Extent::of(begun.job()))?;
         Ok(RecvBuf::new(begun))
     }
@@ -165,10 +166,10 @@ pub type RdmaRecv<C, D> = Op<RecvRequest<C, D>>;
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Message {
-    /// The data of the message; `None` if there is none: the peer sent an empty one, or wrote
-    /// elsewhere.
+    /// The data of the message. `None` if the peer sent an empty message, or a write with an
+    /// immediate.
     pub buf: Option<Buf>,
-    /// Describes the message.
+    /// The length of the message, its kind, and its immediate.
     pub received: Received,
 }
 

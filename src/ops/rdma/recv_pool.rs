@@ -1,34 +1,35 @@
-//! One pool of Bufs for the messages of many connections.
+//! [`RecvPool`]: one pool of Bufs for the messages of many connections.
 
 use crate::mem::BufPool;
 
-/// The credits of each connection, if [`RecvPool::credits`] says nothing else.
+/// The default of [`RecvPool::credits`], for each connection.
 const CREDITS: u32 = 16;
 
 /// A pool of Bufs for the messages of many [`Rdma`](crate::Rdma)s (a shared receive queue). Clones
 /// are the same pool.
 ///
-/// [`RdmaBuilder::recv_pool`](super::RdmaBuilder::recv_pool) names it, and
-/// [`Rdma::messages`](crate::Rdma::messages) is the stream of the messages. A connection has a Buf
-/// only while the application handles one of its messages, so that thousands of idle connections
-/// need a few Bufs.
+/// [`RdmaBuilder::recv_pool`](super::RdmaBuilder::recv_pool) sets the pool of an Rdma, and
+/// [`Rdma::messages`](crate::Rdma::messages) returns the stream of its messages. A connection has a
+/// Buf only while the application handles one of its messages, so that thousands of idle
+/// connections need a few Bufs.
 ///
-/// **Credits.** Each connection lends its peer the same number of credits, whatever the others do.
-/// A message of the peer takes a credit. It waits outside of the pool until the stream takes it,
-/// which lends the credit anew. So the peer of a stream that is not polled stops once it has used
-/// its credits, one for each message, or after 512 KiB on the software device: its next send waits,
-/// and fails after its [`rnr_timeout`](super::RdmaBuilder::rnr_timeout) with
+/// **Credits.** Each connection lends its peer the same number of credits, independently of other
+/// connections. A message of the peer uses a credit. The message waits outside of the pool until
+/// the stream takes it; the credit is then lent again. So if a stream is not polled, its peer stops
+/// once it has used all credits, or after 512 KiB on the software device. The peer's next send
+/// waits, and fails after its [`rnr_timeout`](super::RdmaBuilder::rnr_timeout) with
 /// [`Reason::NoReceive`](crate::error::Reason::NoReceive). The peers of other connections continue.
 ///
 /// On an adapter the receives of all connections of a WorkQ are one shared receive queue, whose
 /// size is the sum of their credits. A peer may have more messages waiting than its credits while
-/// others leave theirs. If none is left, and its messages are not taken for a quarter of the
-/// connection's `rnr_timeout`, its connection fails with
+/// other peers do not use theirs. If no receive is left, and its messages are not taken for a
+/// quarter of the connection's `rnr_timeout`, its connection fails with
 /// [`Reason::CreditsExceeded`](crate::error::Reason::CreditsExceeded).
 ///
-/// **Fairness.** A stream that has a message and finds the pool empty waits in line for a Buf, with
-/// others that wait for one ([`BufPool::alloc`]), and takes one message at its turn. It waits for
-/// the end of its connection as well. A message without data takes a Buf for that moment.
+/// **Fairness.** A stream that has a message and finds the pool empty waits in line for a Buf,
+/// together with the callers of [`BufPool::alloc`], and takes one message at its turn. Meanwhile
+/// the stream also notices the end of its connection. A message without data needs a Buf only while
+/// it is taken.
 ///
 /// ```
 /// use futures::TryStreamExt;
@@ -54,7 +55,7 @@ pub struct RecvPool {
 }
 
 impl RecvPool {
-    /// Returns a pool of these Bufs. The longest message of a connection has
+    /// Returns a pool that receives into `bufs`. Messages have at most
     /// [`element_size`](BufPool::element_size) bytes.
     #[doc(alias = "ibv_create_srq")]
     pub fn new(bufs: &BufPool) -> RecvPool {
@@ -64,8 +65,8 @@ impl RecvPool {
         }
     }
 
-    /// Sets how many messages of each connection may wait to be taken. Defaults to 16. It is
-    /// rounded up to a power of two.
+    /// Sets how many messages of each connection may wait to be taken. Defaults to 16. The number
+    /// is rounded up to a power of two.
     pub fn credits(self, messages: u32) -> RecvPool {
         RecvPool {
             credits: messages,
@@ -73,7 +74,7 @@ impl RecvPool {
         }
     }
 
-    /// Returns the Bufs.
+    /// Returns the pool from which the Bufs are taken.
     pub fn bufs(&self) -> &BufPool {
         &self.bufs
     }

@@ -1,4 +1,4 @@
-//! One remote operation, from its first poll to its answer.
+//! [`RdmaRequest`]: a remote operation with its operands, and the checks before it is submitted.
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 
 use std::marker::PhantomData;
@@ -12,7 +12,7 @@ use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
 use crate::reactor::{Attachment, HasAttachment, JobFuture};
 
-/// A remote operation. `C` is how it has its context: borrowed (`&Rdma`) or owned (`Rdma`).
+/// A remote operation with its operands. `C` is the context, borrowed (`&Rdma`) or owned (`Rdma`).
 pub struct RdmaRequest<C, S, D, A = usize> {
     rdma: C,
     verb: Verb,
@@ -35,7 +35,7 @@ impl<C, S, D, A> RdmaRequest<C, S, D, A> {
 }
 
 impl<C, S, D, A> RdmaRequest<C, S, D, A> {
-    /// Gives the source back.
+    /// Returns the source of the request, and drops the rest.
     pub(super) fn into_source(self) -> S {
         self.src
     }
@@ -48,7 +48,7 @@ impl<C: AsRef<Rdma>, S, D, A> HasAttachment for RdmaRequest<C, S, D, A> {
     }
 }
 
-/// Refuses a kind of operation that the device does not have.
+/// Returns an error if the device does not have this kind of operation.
 #[inline(always)]
 fn check_kind(rdma: &Rdma, verb: Verb) -> Result<(), JobError> {
     let kind = match verb {
@@ -79,8 +79,8 @@ impl<C: AsRef<Rdma>, S: RdmaSource, D: RdmaDestination, A: Answer> Request
             &self.dst,
             context.attachment().holder(RegistrationUse::Rdma),
         );
-        // What the types say need not be asked of the verb: most often this is known when it is
-        // compiled.
+        // The types of the operands usually decide the rule at compile time. Otherwise the verb
+        // does.
         let rule = match (self.src.place(), self.dst.place()) {
             (Place::Local, Place::Remote) => Rule::Exact,
             (Place::Remote, Place::Local) => Rule::AtMost,
@@ -119,6 +119,6 @@ where
     }
 }
 
-/// The type of all operations of an [`Rdma`] but `recv`. Its output is the number of bytes that
-/// were moved, or the previous value if it is atomic.
+/// The operation of an [`Rdma`], of any kind except `recv`. Its output is the number of bytes that
+/// were moved or, for an atomic, the previous value.
 pub type RdmaOp<C, S, D, A = usize> = Op<RdmaRequest<C, S, D, A>>;

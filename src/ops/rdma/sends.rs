@@ -1,9 +1,9 @@
-//! Sends that need no poll once they were accepted: those of a stream of bytes, and those of a sink
-//! ([`super::sink`], which has its own rules for what it accepts).
+//! Sends that need no poll once they were accepted, for streams of bytes and for sinks
+//! ([`super::sink`], which accepts messages by its own rules).
 //!
-//! Invariant: a send that was accepted belongs to the device. It waits in no line, and the thread
-//! that reaps frees its slot and counts it as ended. So whatever a stream has accepted continues,
-//! and delays no other task, although the tasks of the stream do something else.
+//! Invariant: a send that was accepted belongs to the device, and waits in no line. The thread that
+//! reaps its completion frees its slot and counts it as ended. So the sends that a stream has
+//! accepted continue, and delay no other task, while the tasks of the stream do something else.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -22,34 +22,37 @@ use crate::ops::op::{Request, prepare};
 use crate::reactor::{Completions, Outcome, Prepared, Run, RunWaiter, StreamSlotWaiter, budget};
 use crate::sync::wake;
 
-/// The sends of one stream.
+/// The sends of one stream of bytes.
 pub(crate) struct Sends {
-    /// Waits for one of the Slots that streams may hold, and then for a free one.
+    /// The wait for a share of the Slots that streams may hold. After it, `line` waits for a free
+    /// Slot.
     share: Pin<Box<StreamSlotWaiter>>,
     line: Pin<Box<RunWaiter>>,
     ends: Arc<Ends>,
     rdma: Rdma,
-    /// Sends that a device has, or whose ends were not taken.
+    /// The number of sends that a device has, or whose ends were not taken.
     in_flight: usize,
-    /// Sends that were accepted, and of them those that the device finished inline.
+    /// The number of sends that were accepted, modulo 2^32. `inline` counts those of them that the
+    /// device finished inline.
     accepted: u32,
     inline: u32,
 }
 
-/// What has ended of the sends of one task.
+/// Counts of the completed sends of one stream or sink, and the waker of its task.
 pub(super) struct Ends {
-    /// Since they were taken last.
+    /// The number of sends that have ended since the last [`take`](Ends::take).
     ended: AtomicU32,
     /// The number of sends that have succeeded, modulo 2^32.
     succeeded: AtomicU32,
-    /// Why the first one failed that did.
+    /// The error of the first send that failed.
     error: OnceLock<JobError>,
     waker: AtomicWaker,
     is_stream: bool,
 }
 
 impl Ends {
-    /// `is_stream`: each of the sends has one of the Slots that streams of bytes may hold.
+    /// Returns new counts. With `is_stream`, each send has one of the Slots that streams of bytes
+    /// may hold.
     pub(super) fn new(is_stream: bool) -> Arc<Ends> {
         Arc::new(Ends {
             ended: AtomicU32::new(0),
@@ -60,7 +63,7 @@ impl Ends {
         })
     }
 
-    /// Returns how many have ended since the last call.
+    /// Returns how many sends have ended since the last call.
     pub(super) fn take(&self) -> usize {
         self.ended.swap(0, Ordering::Acquire) as usize
     }
@@ -116,7 +119,7 @@ impl Sends {
         }
     }
 
-    /// Returns how many are on their way.
+    /// Returns how many sends are on their way.
     pub(crate) fn in_flight(&mut self) -> usize {
         self.in_flight -= self.ends.take();
         self.in_flight
@@ -127,19 +130,19 @@ impl Sends {
         self.accepted
     }
 
-    /// Returns true if the peer has the first `first` of the accepted sends. Sends end in order, so
-    /// that those that succeed are the first ones.
+    /// Returns true if the peer has the first `first` accepted sends. Sends end in order, so that
+    /// the sends that succeed come before those that fail.
     pub(crate) fn has_delivered(&self, first: u32) -> bool {
         let succeeded = self.ends.succeeded();
         succeeded.wrapping_add(self.inline).wrapping_sub(first) as i32 >= 0
     }
 
-    /// Returns why one of them failed.
+    /// Returns the error of the first send that failed, if any did.
     pub(crate) fn error(&self) -> Option<JobError> {
         self.ends.error()
     }
 
-    /// Sends a message now, inline or by a free Slot; false if there is none.
+    /// Sends a message now, inline or with a free Slot. Returns false if there is no free Slot.
     pub(crate) fn try_send(&mut self, message: &Buf) -> Result<bool, JobError> {
         let request = request(&self.rdma, message);
         let begun = request.begin()?;
@@ -161,7 +164,8 @@ impl Sends {
         Ok(launched)
     }
 
-    /// Sends a message of these pieces now, inline and without a Buf; false if that cannot be done.
+    /// Sends a message of `pieces` now, inline and without a Buf. Returns false if that cannot be
+    /// done.
     pub(crate) fn try_send_bytes(&mut self, pieces: &[&[u8]]) -> Result<bool, JobError> {
         if self.is_in_line() {
             return Ok(false);
@@ -180,8 +184,8 @@ impl Sends {
         self.inline = self.inline.wrapping_add(1);
     }
 
-    /// Sends a message, or waits in line for a Slot. `message` makes it once it can be sent, and is
-    /// asked again later if this is pending.
+    /// Sends a message, or waits in line for a Slot. `message` returns the message, and is called
+    /// again in later polls if this is pending.
     pub(crate) fn poll_send(
         &mut self,
         cx: &mut Context<'_>,
@@ -192,8 +196,8 @@ impl Sends {
         }
         let run: Arc<dyn Run> = self.ends.clone();
         let (rdma, at) = (&self.rdma, self.rdma.attachment());
-        // The stream keeps no Slot without a job after this call, since it may not be polled for
-        // long.
+        // A Slot without a job is released when this call returns, since the stream may not be
+        // polled for long.
         let (slot, late) = (Cell::new(None), Cell::new(false));
         let prepare = || {
             let Some(taken) = slot.take().or_else(|| at.take_stream_slot(true)) else {
@@ -208,7 +212,8 @@ impl Sends {
                 ready!(self.share.as_mut().poll(cx, at))?;
             }
             let sent = self.line.as_mut().poll_launch(cx, at, &run, 0, &prepare);
-            // Another stream was faster, while this one waited in line for a free Slot.
+            // Another stream has taken the share while this one waited in line for a free Slot, so
+            // try again.
             if late.replace(false) {
                 continue;
             }
@@ -223,14 +228,15 @@ impl Sends {
         Poll::Ready(Ok(()))
     }
 
-    /// A send was submitted: its end must notify the stream, whichever task polls.
+    /// Counts a send that was submitted. Its end must notify the stream, whichever task polls.
     fn launched(&mut self) {
         self.in_flight += 1;
         self.accepted = self.accepted.wrapping_add(1);
         RunWaiter::attend(self.rdma.attachment());
     }
 
-    /// Waits until a send has ended. Meanwhile it polls for the whole WorkQ, as the mode demands.
+    /// Waits until a send has ended. Meanwhile the task polls for the whole WorkQ, if the mode
+    /// demands it.
     pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         let line = self.line.as_mut();
         line.poll_ends(cx, &mut false, &*self.ends)
@@ -241,12 +247,12 @@ impl Sends {
         RunWaiter::is_notified_here(self.rdma.attachment())
     }
 
-    /// Returns true if a send waits in line.
+    /// Returns true if a send waits in line for a Slot.
     pub(crate) fn is_in_line(&self) -> bool {
         self.line.is_in_line() || self.share.is_in_line()
     }
 
-    /// Takes a send that was not accepted out of the line.
+    /// Removes the send that waits in line, if there is one. It was not accepted.
     pub(crate) fn leave(&mut self) {
         self.share.as_mut().leave();
         self.line.as_mut().leave();

@@ -1,7 +1,8 @@
-//! Messages that are sent in batches: fed one by one, and submitted together.
+//! [`SendSink`]: sends messages in batches. Messages are fed one by one, and submitted together.
 //!
-//! Invariant: `waiting` and `fed` are in the order in which their messages were fed, and everything
-//! in `fed` came after what waits. What was submitted needs no poll: see [`super::sends`].
+//! Invariant: `waiting` and `fed` are in the order in which their messages were fed, and all
+//! messages in `fed` were fed after those in `waiting`. Submitted messages need no poll: see
+//! [`super::sends`].
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -60,17 +61,18 @@ pub struct SendSink<S: MaybeSource> {
     /// Messages that were fed before those in `fed`, and wait for a slot, each with its waiter in
     /// line.
     waiting: VecDeque<(Queued<S>, Pin<Box<RunWaiter>>)>,
-    /// Waiters that were used before, so that no message allocates.
+    /// Waiters that were used before. They are used again, so that messages allocate nothing.
     spare: Vec<Pin<Box<RunWaiter>>>,
-    /// The waiter for the ends of sends that a device has.
+    /// The waiter for the completions of sends that a device has.
     waiter: Pin<Box<RunWaiter>>,
     ends: Arc<Ends>,
-    /// Sends that a device has, or whose ends were not taken.
+    /// The number of sends that a device has, or whose completions were not taken from `ends`.
     in_flight: usize,
-    /// Why a message was not sent. It is notified once those before it have ended.
+    /// The error of a message that was refused. It is returned once the sends before that message
+    /// have completed.
     refused: Option<JobError>,
     rdma: Rdma,
-    /// The most messages that are fed or on their way.
+    /// The maximum number of messages that are fed or on their way.
     depth: usize,
     failed: bool,
 }
@@ -101,7 +103,7 @@ impl<S: MaybeSource> SendSink<S> {
         }
     }
 
-    /// Ends it with an error: what was fed or waits for a Slot is not sent.
+    /// Ends the sink with an error: messages that were fed or wait for a Slot are not sent.
     fn fail(&mut self, error: JobError) -> JobError {
         self.failed = true;
         self.drop_unsent();
@@ -116,9 +118,10 @@ impl<S: MaybeSource> SendSink<S> {
         }
     }
 
-    /// Returns how many messages are submitted together. If the device finishes them inside the
-    /// call it has no doorbell to save, and with one connection the peer works on the first half
-    /// of a burst while this side feeds the second: 32 messages there and back take half the time.
+    /// Returns how many messages are submitted together. The number is halved if the device
+    /// finishes messages inside the call, and this is the only connection. Such a device saves no
+    /// doorbell by a batch, and the peer works on the first half of a burst while this side feeds
+    /// the second. 32 messages there and back then take half the time.
     fn batch(&self) -> usize {
         match self.rdma.attachment().is_alone_and_inline() {
             true => SUBMIT_BATCH / 2,
@@ -126,21 +129,23 @@ impl<S: MaybeSource> SendSink<S> {
         }
     }
 
-    /// Returns how many messages are submitted, or wait for that.
+    /// Returns how many messages were submitted and have not completed, or wait for a Slot.
     fn on_their_way(&self) -> usize {
         self.waiting.len() + self.in_flight
     }
 
-    /// Submits what was fed, as far as there are Slots, and takes what has ended.
+    /// Submits the fed messages, as far as there are Slots, and takes the completions of earlier
+    /// ones.
     fn advance(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
-        // A submission that panics ends it as well.
+        // If the submission panics, the sink has failed.
         self.failed = true;
         let (mut jobs, mut bytes) = (0, 0);
         if self.refused.is_none() {
             let before = self.in_flight;
             let submitted = self.submit(cx);
             if self.in_flight > before {
-                // It may not be polled again for long.
+                // The sink may not be polled again for long, so the reactor must handle the
+                // completions.
                 RunWaiter::attend(self.rdma.attachment());
             }
             match submitted {
@@ -153,21 +158,20 @@ impl<S: MaybeSource> SendSink<S> {
         }
         self.in_flight -= self.ends.take();
         self.failed = false;
-        // Those on their way came first, and so does their error.
+        // The messages on their way were fed first, so their error is returned first.
         let refused = self.refused.filter(|_| self.in_flight == 0);
         if let Some(error) = self.ends.error().or(refused) {
             return Poll::Ready(Err(self.fail(error)));
         }
-        // This comes last: the budget must not delay a submission, since the order of submissions
-        // is fixed.
+        // The budget is charged last, since it must not delay a submission, whose order is fixed.
         if jobs > 0 {
             ready!(budget::finished_all(cx, jobs, bytes));
         }
         Poll::Ready(Ok(()))
     }
 
-    /// Submits in order: inline as far as the device can, and the rest by Slots. Returns how many
-    /// messages were finished inline, and their bytes.
+    /// Submits the fed messages in order: inline as far as the device can, and the others with
+    /// Slots. Returns how many messages were finished inline, and their bytes.
     fn submit(&mut self, cx: &mut Context<'_>) -> Result<(usize, usize), JobError> {
         let (mut jobs, mut bytes) = (0, 0);
         let at = self.rdma.attachment();
@@ -192,7 +196,7 @@ impl<S: MaybeSource> SendSink<S> {
             true => RunWaiter::launch_all::<_, SUBMIT_BATCH>(at, &mut batch, &run),
             false => (0, Ok(())),
         };
-        // The Leases of those that must wait go back.
+        // This returns the Leases of the messages that must wait.
         drop(batch);
         self.in_flight += launched;
         refused?;
@@ -203,7 +207,7 @@ impl<S: MaybeSource> SendSink<S> {
             let place = self.spare.pop().unwrap_or_else(new);
             self.waiting.push_back((send, place));
         }
-        // The first may have its turn; those behind it that are new get into the line.
+        // The first waiting message may have its turn. New messages behind it enter the line.
         let mut next = 0;
         while let Some((send, place)) = self.waiting.get_mut(next) {
             let stays = next > 0 && place.is_in_line();
@@ -224,7 +228,8 @@ impl<S: MaybeSource> SendSink<S> {
         Ok((jobs, bytes))
     }
 
-    /// Waits until one of those that a device has has completed, or for the Slot of the next one.
+    /// Waits until a send that the device has completes. If there is none, waits for the Slot of
+    /// the first waiting message, which has registered the task.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         match self.in_flight {
             0 => Poll::Pending,
@@ -237,7 +242,7 @@ impl<S: MaybeSource> SendSink<S> {
     }
 }
 
-// No source is pinned but inside its box.
+// The waiters are pinned inside their boxes, and sources are not pinned.
 impl<S: MaybeSource> Unpin for SendSink<S> {}
 
 impl<S: MaybeSource> Sink<S> for SendSink<S> {

@@ -1,4 +1,4 @@
-//! Messages as they come, into Bufs of a pool.
+//! [`RecvStream`]: messages as they come, in Bufs of a pool.
 
 use std::fmt;
 use std::pin::Pin;
@@ -75,10 +75,11 @@ impl RecvStream {
     }
 }
 
-// For streams of bytes.
+// Methods for streams of bytes, which lend their peer a number of receives.
 impl RecvStream {
-    /// Keeps `receives` posted from now on, and posts what is missing as far as the pool allows.
-    /// Returns how many messages the peer can send that have not been yielded.
+    /// Keeps `receives` receives posted from now on, and posts the missing ones as far as the pool
+    /// allows. Returns how many messages the peer can send, or has sent, that have not been
+    /// yielded.
     pub(crate) fn lend(&mut self, receives: usize, cx: &mut Context<'_>) -> usize {
         self.keep(receives);
         if let (Receives::Posted(receives), false) = (&mut self.receives, self.failed) {
@@ -87,7 +88,7 @@ impl RecvStream {
         self.lent()
     }
 
-    /// Keeps `receives` posted from the next poll on.
+    /// Keeps `receives` receives posted from the next poll on.
     pub(crate) fn keep(&mut self, receives: usize) {
         match &mut self.receives {
             Receives::Posted(posted) => posted.keep(receives),
@@ -123,7 +124,8 @@ impl Stream for RecvStream {
         });
         budget.made_progress();
         if let (Receives::Pooled(_), Ok(message)) = (&self.receives, &outcome) {
-            // Its bytes were copied in this poll. If they took the budget, the next poll waits.
+            // The message was copied in this poll. If its bytes exhaust the budget, the next poll
+            // waits.
             _ = budget::finished_all(cx, 0, message.received.len);
         }
         if outcome.as_ref().is_err_and(|error| !error.cannot_wait()) {

@@ -1,6 +1,7 @@
-//! A connection under way.
+//! [`Connect`]: an attempt to connect to the endpoint of a blob.
 //!
-//! It blocks: it may ask another process. So another thread does it ([`Blocking`]).
+//! The attempt blocks, since it may wait for another process. So another thread makes it
+//! ([`Blocking`]).
 
 use std::fmt;
 use std::future::Future;
@@ -18,13 +19,13 @@ use crate::sync::{Blocking, deadline, for_peers, for_strangers, log};
 
 pub(super) const OP: &str = "Rdma::connect";
 
-/// How an endpoint is connected to the one of a blob.
+/// The way in which an endpoint is connected to the endpoint of a blob.
 #[derive(Clone, Copy)]
 pub(in super::super) enum How {
     Connect,
     Dial,
-    /// This side listens for a stranger, which decides how often it comes: what it may cause is
-    /// logged at debug.
+    /// This side listens for an unknown peer, which can come as often as it likes. So failures are
+    /// logged only at debug level.
     Listen,
 }
 
@@ -67,17 +68,17 @@ impl Connect {
         }
     }
 
-    /// Sets how long it may take, from the first poll on.
+    /// Sets how long the attempt may take, from the first poll on.
     pub fn timeout(mut self, timeout: Duration) -> Connect {
         self.timeout = timeout;
         self
     }
 
-    /// Connects on this thread, and blocks meanwhile.
+    /// Connects on this thread, and blocks until the attempt ends.
     ///
     /// # Errors
     ///
-    /// As [`Rdma::connect`]. `BadState` if it was polled.
+    /// As [`Rdma::connect`]. `BadState` if the future was polled before.
     pub fn wait(self) -> Result<()> {
         if self.call.is_begun() {
             let text = "it was polled: go on to await it";
@@ -106,7 +107,7 @@ fn connect(
     logged(endpoint, how, rdma, connected)
 }
 
-/// Logs how it went.
+/// Logs the result of an attempt, and adds the name of the call to its error.
 pub(super) fn logged(
     endpoint: &dyn Endpoint,
     how: How,
@@ -133,14 +134,14 @@ impl Future for Connect {
         let this = &mut *self;
         if !this.call.is_begun() {
             this.rdma.check_open(OP)?;
-            // The endpoint alone: the thread keeps no context.
+            // The thread gets only the endpoint, so that it does not keep the Rdma.
             let port = this.rdma.port();
             let (endpoint, rdma) = (Arc::clone(port.endpoint()), port.id());
             let (blob, how) = (std::mem::take(&mut this.blob), this.how);
             let until = deadline(this.timeout);
             let run = move || connect(&*endpoint, how, rdma, &blob, until);
             let threads = match how {
-                // On adapters the kernel asks the network for the stranger's address.
+                // On adapters the kernel asks the network for the unknown peer's address.
                 How::Listen => for_strangers(),
                 How::Connect | How::Dial => for_peers(),
             };

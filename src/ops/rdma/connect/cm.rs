@@ -1,4 +1,4 @@
-//! Connections by rdma_cm, between addresses: a listener, its requests, and the side that dials.
+//! Connections by rdma_cm, between addresses: a listener, its requests, and the side that connects.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -25,26 +25,32 @@ const ACCEPT: &str = "CmRequest::accept";
 const BACKLOG: usize = 128;
 
 impl Rdma {
-    /// Connects by rdma_cm to a [`CmListener`] at this address, or to the listener of another
-    /// program: the kernel finds the adapter, the route and the addresses on it, and both sides are
-    /// notified at once when the other one ends. This needs an adapter, and the library librdmacm.
-    /// The address must be reached by the Rdma's own device;
-    /// [`source`](crate::rdma::Transport::source) sets from which address of this host. Packets are
-    /// as large as the route carries: [`RdmaBuilder::mtu`](super::super::RdmaBuilder::mtu) and
-    /// `gid_index` do not count.
+    /// Connects by rdma_cm to a [`CmListener`] at `addr`, or to the listener of another program.
+    /// The kernel finds the adapter, the route and the addresses on it. Each side is notified at
+    /// once when the other side ends. This needs an adapter, and the library librdmacm.
+    ///
+    /// `addr` must be reachable by the Rdma's own device;
+    /// [`source`](crate::rdma::Transport::source) sets the address of this host to connect from.
+    /// Packets are as large as the route carries:
+    /// [`RdmaBuilder::mtu`](super::super::RdmaBuilder::mtu) and `gid_index` have no effect.
     ///
     /// Nothing begins before the first poll. The time limit is that of the builder, unless
     /// [`ConnectTo::timeout`] sets another one.
     ///
     /// # Errors
     ///
-    /// `NotSupported` on the software device, without rdma_cm, and if the address is reached by
-    /// another device or by none; `ConnectionAborted` if there is no way to the host now, no
-    /// program listens at the address, or the peer refuses, with what its application says;
-    /// `TimedOut`; `InvalidValue` for too much private data, or if the peer has this library or not
-    /// against [`ConnectTo::foreign`]; `BadState` unless in the state Init, and if the WorkQ is
-    /// shut down, which ends the attempt. The state is Init then; or Error, if the queue pair was
-    /// half connected, over iWARP once the peer was asked: [`reset`](Rdma::reset) it.
+    /// - `NotSupported` on the software device, without rdma_cm, and if `addr` is reached by
+    ///   another device or by none.
+    /// - `ConnectionAborted` if there is no way to the host now, no program listens at `addr`, or
+    ///   the peer refuses. The error has what the peer's application says.
+    /// - `TimedOut`.
+    /// - `InvalidValue` for too much private data, or if [`ConnectTo::foreign`] does not match the
+    ///   peer.
+    /// - `BadState` unless in the state Init, and if the WorkQ is shut down, which ends the
+    ///   attempt.
+    ///
+    /// After an error the state is Init; or Error, if the queue pair was half connected (over
+    /// iWARP: once the peer was asked): [`reset`](Rdma::reset) it.
     ///
     /// # Cancel safety
     ///
@@ -57,7 +63,8 @@ impl Rdma {
     }
 }
 
-/// The future of [`Rdma::connect_to`]; its output is what the peer's application said.
+/// The future of [`Rdma::connect_to`]. Its output is the private data that the peer's application
+/// sent.
 ///
 /// ```no_run
 /// # use tokio_doca::{Device, Rdma, WorkQ};
@@ -80,22 +87,22 @@ macro_rules! options {
     ($name:ident, $most:literal, $foreign:literal, $output:ty, $said:expr) => {
         impl $name {
             #[doc = concat!("Says this to the peer's application: up to ", $most, " bytes, or ", $foreign)]
-            /// to a foreign one. Defaults to none.
+            /// to a [`foreign`](Self::foreign) one. Defaults to no data.
             pub fn private_data(mut self, data: &[u8]) -> $name {
                 self.0.private_data = data.to_vec();
                 self
             }
 
-            /// The peer is a program without this library: it is sent the private data alone. Its
-            /// private data come as long as the transport makes them, with zeros at their end. Like
-            /// every such peer it is trusted, and is not asked whether it is there while nothing is
-            /// under way. Defaults to `false`.
+            /// Sets whether the peer is a program without this library. Such a peer is sent the
+            /// private data alone. Its own private data arrive padded with zeros, to a length that
+            /// depends on the transport. A foreign peer is trusted, and is not probed while nothing
+            /// is under way. Defaults to `false`.
             pub fn foreign(mut self, foreign: bool) -> $name {
                 self.0.foreign = foreign;
                 self
             }
 
-            /// Returns how long it may take, from the first poll on.
+            /// Sets how long the attempt may take, from the first poll on.
             pub fn timeout(mut self, timeout: Duration) -> $name {
                 self.0.timeout = timeout;
                 self
@@ -125,14 +132,14 @@ macro_rules! options {
 options!(ConnectTo, "30", "56", Bytes, Bytes::from);
 options!(CmAccept, "170", "196", (), drop);
 
-/// Which side it is.
+/// The side of the connection: the one that connects, or the one that accepts.
 enum How {
     Dial(SocketAddr),
     Accept(Box<dyn CmOffer>),
     Begun,
 }
 
-/// A connection under way.
+/// An attempt to connect, or to accept a request, with its options.
 struct Call {
     rdma: Rdma,
     op: &'static str,
@@ -171,7 +178,7 @@ impl Call {
             return Poll::Pending;
         }
         let open = self.rdma.check_open(self.op);
-        // The shutdown ends the attempt: the peer is notified.
+        // The shutdown ends the attempt, and the reset notifies the peer.
         open.inspect_err(|_| self.rdma.port().reset())?;
         if let Poll::Ready(Ok(_)) = polled {
             self.rdma.port().set_peer(self.peer.to_string());
@@ -179,7 +186,7 @@ impl Call {
         polled.map_err(|error| error.with_call(self.op))
     }
 
-    /// Returns whether the WorkQ was shut down; if not, the task is woken when it is.
+    /// Returns true if the WorkQ was shut down. If not, the shutdown will wake the task.
     fn is_closed(&mut self, cx: &mut Context<'_>) -> bool {
         let closed = self.closed.get_or_insert_with(|| {
             let mut watch = self.rdma.port().watch();
@@ -217,11 +224,13 @@ impl Call {
     }
 }
 
-/// Listens at an address for connections by rdma_cm (`rdma_listen`), of other programs as well.
+/// Listens at an address for connections by rdma_cm (`rdma_listen`), also from programs without
+/// this library.
 ///
-/// A request has the peer's address, and what its application says; it is accepted by an [`Rdma`]
-/// on the listener's device, or refused. Up to 128 requests wait, and more are refused. Dropping
-/// the listener refuses those that wait, and leaves connections as they are.
+/// A request has the peer's address, and the private data of its application. The application
+/// accepts it with an [`Rdma`] on the listener's device, or refuses it. Up to 128 requests wait;
+/// further ones are refused. Dropping the listener refuses the requests that wait, and leaves
+/// connections as they are.
 ///
 /// ```no_run
 /// # use tokio_doca::{Device, Rdma, WorkQ, rdma::CmListener};
@@ -258,16 +267,16 @@ impl Call {
 #[doc(alias = "rdma_listen")]
 pub struct CmListener {
     device: Device,
-    // Before the line: no request comes after it.
+    // Declared before `line`, and so dropped first: no request arrives after that.
     listening: Box<dyn CmListening>,
     line: Arc<Polled<Requests>>,
 }
 
-/// Requests that wait.
+/// The requests of a listener that wait to be accepted.
 #[derive(Default)]
 struct Requests {
     offers: VecDeque<Box<dyn CmOffer>>,
-    /// Why there will be no more.
+    /// The reason why no more requests will come, if that is so.
     failure: Option<(ErrorKind, String)>,
 }
 
@@ -301,15 +310,15 @@ impl Requests {
 }
 
 impl CmListener {
-    /// Listens at an address of this device, or at all of them (`0.0.0.0`, `::`): requests that
-    /// come to another adapter are refused. Port 0 is replaced by a free one. The numbers of ports
-    /// are apart from those of TCP, but for iWARP.
+    /// Listens at an address of `device`, or at all its addresses (`0.0.0.0`, `::`): requests that
+    /// come to another adapter are refused. Port 0 is replaced by a free port. Port numbers are
+    /// separate from those of TCP, except on iWARP.
     ///
     /// # Errors
     ///
     /// `NotSupported` on the software device, without rdma_cm, and for an address that no adapter
-    /// has; `InvalidValue` for one of another adapter; `AlreadyExist` if it is in use;
-    /// the system's, if it is not this host's.
+    /// has; `InvalidValue` for an address of another adapter; `AlreadyExist` if the address is in
+    /// use; the system's error if it is not an address of this host.
     pub fn bind(device: &Device, addr: SocketAddr) -> Result<CmListener> {
         const OP: &str = "CmListener::bind";
         let line = Arc::new(Polled::new(Requests::default()));
@@ -325,17 +334,17 @@ impl CmListener {
         })
     }
 
-    /// Returns the address, with the port that was chosen.
+    /// Returns the address at which this listens, with the actual port.
     pub fn local_addr(&self) -> SocketAddr {
         self.listening.local_addr()
     }
 
-    /// Returns the device.
+    /// Returns the device whose requests are accepted.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Waits for a request.
+    /// Waits for the next request of a peer.
     ///
     /// # Errors
     ///
@@ -361,38 +370,40 @@ impl fmt::Debug for CmListener {
     }
 }
 
-/// A connection that a peer asks a [`CmListener`] for. Dropping it refuses.
+/// A peer's request to a [`CmListener`] for a connection. Dropping it refuses the peer.
 pub struct CmRequest(Box<dyn CmOffer>);
 
 impl CmRequest {
-    /// Returns the peer's address. The kernel of the peer says it: in a network of strangers it
+    /// Returns the peer's address. The peer's kernel reports it, so that in an untrusted network it
     /// proves nothing.
     pub fn peer_addr(&self) -> SocketAddr {
         self.0.peer_addr()
     }
 
-    /// Returns what the peer's application says. Of a [foreign](CmRequest::is_foreign) peer it has
-    /// zeros at its end.
+    /// Returns the private data of the peer's application. Those of a
+    /// [foreign](CmRequest::is_foreign) peer are padded with zeros.
     pub fn private_data(&self) -> &[u8] {
         self.0.private_data()
     }
 
-    /// Returns true if the peer is a program without this library, as it says. Accept it by
+    /// Returns true if the peer's request comes from a program without this library. Accept it with
     /// [`CmAccept::foreign`], or refuse it.
     pub fn is_foreign(&self) -> bool {
         self.0.is_foreign()
     }
 
-    /// Accepts the request. The Rdma is connected when the peer has said that it is. The peer may
-    /// send at once: post receives first. The time limit is that of the Rdma's builder if
-    /// [`CmAccept::timeout`] says no other. Nothing begins before the first poll. Over iWARP it is
-    /// connected without a word of the peer's, which sends first: Jobs of this side wait until its
-    /// first message has come, and fail if it does not within their time limits.
+    /// Accepts the request. The Rdma is connected once the peer has confirmed the connection. The
+    /// peer may send at once: post receives first. The time limit is that of the Rdma's builder,
+    /// unless [`CmAccept::timeout`] sets another one. Nothing begins before the first poll.
+    ///
+    /// Over iWARP the Rdma is connected without a confirmation, and the peer sends first. Jobs of
+    /// this side wait until the peer's first message has come, and fail if it does not come within
+    /// their time limits.
     ///
     /// # Errors
     ///
     /// As [`Rdma::connect_to`]; `InvalidValue` if the Rdma is on another device than the listener.
-    /// The peer is refused then.
+    /// On an error the peer is refused.
     ///
     /// # Cancel safety
     ///
@@ -404,12 +415,12 @@ impl CmRequest {
         CmAccept(Call::new(rdma, ACCEPT, How::Accept(self.0), peer))
     }
 
-    /// Refuses the peer, and sends its application the reason, of up to 148 bytes. It does not
-    /// wait. A peer that has given up meanwhile gets nothing.
+    /// Refuses the peer, and sends its application `private_data`, up to 148 bytes, as the reason.
+    /// Does not wait. A peer that has given up meanwhile gets nothing.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for more. The peer is refused all the same.
+    /// `InvalidValue` if `private_data` is longer than that. The peer is refused all the same.
     #[doc(alias = "doca_rdma_connection_reject")]
     #[doc(alias = "rdma_reject")]
     pub fn reject(self, private_data: &[u8]) -> Result<()> {

@@ -1,4 +1,4 @@
-//! A connection to a side that listens, which takes no thread if nothing blocks.
+//! Connections to a side that listens, without a thread if the device does not block.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,8 +15,8 @@ use crate::reactor::readable_fd;
 use crate::sync::log;
 
 impl Rdma {
-    /// Connects as [`dial`](Rdma::dial) does. Where the device need not block, the task waits on
-    /// this runtime, which has I/O and time.
+    /// Connects as [`dial`](Rdma::dial) does. If the device can connect without blocking, the task
+    /// waits on `runtime`, which has I/O and time enabled.
     pub(crate) async fn dial_on(
         &self,
         runtime: &Handle,
@@ -32,11 +32,11 @@ impl Rdma {
             let fd = asked.as_fd().try_clone_to_owned();
             let connected = match tokio::time::timeout(left(), readable(fd, runtime)).await {
                 Ok(Err(error)) => Err(Error::os(None, "to wait for the answer", error)),
-                // Without an answer in time, it says so.
+                // If no answer has come in time, `complete` returns that error.
                 Ok(Ok(())) | Err(_) => asked.complete(),
             };
             match connected {
-                // Without time left, a dial could only say that it is late.
+                // `dial` below finds out the cause. Without time left it could only time out.
                 Err(error) if error.kind() == ErrorKind::ConnectionReset && !left().is_zero() => {}
                 connected => return logged(&**endpoint, How::Dial, rdma, connected),
             }

@@ -1,4 +1,4 @@
-//! How a context begins, and how two come to be connected over a stream (docs/wire.md,
+//! [`Rdma::builder`], and the handshakes that connect two contexts over a stream (docs/wire.md,
 //! *Handshake*).
 
 use std::future::{Future, poll_fn};
@@ -21,14 +21,15 @@ const SHAKE: &str = "Rdma::handshake";
 const CONNECT: &str = "Rdma::handshake_connect";
 const ACCEPT: &str = "Rdma::handshake_accept";
 
-/// How long a side waits for its peer's blob before the log says so.
+/// How long a side waits for its peer's blob before it logs that it waits.
 const LATE: Duration = Duration::from_secs(1);
 
-/// In the length of a blob: the side that has made it listens, and the other one dials.
+/// A flag in the length of a blob. If it is set, the sender of the blob listens, and the receiver
+/// dials.
 const LISTENS: u32 = 1 << 31;
 
 impl Rdma {
-    /// Begins a context on a device.
+    /// Returns a builder for a context on `device`.
     #[doc(alias = "doca_rdma_create")]
     pub fn builder(device: &Device) -> RdmaBuilder<'_> {
         RdmaBuilder::new(device)
@@ -36,29 +37,29 @@ impl Rdma {
 
     /// Exports, exchanges the blobs over a stream, and connects, as the client of a server that
     /// calls [`handshake_accept`](Rdma::handshake_accept) at the other end. Both sides are
-    /// connected when it answers. The stream can be used for something else afterwards: no byte too
-    /// much is read.
+    /// connected when it returns. The stream can be used for something else afterwards: no byte
+    /// beyond the handshake is read.
     ///
-    /// The server may be hostile: it chooses nothing but whether they are connected. This side goes
-    /// to the process that has made the blob, and a peer that does not accept is refused. Over an
-    /// adapter the server names the address.
+    /// The server may be hostile: it can decide only whether the two sides are connected. This side
+    /// connects to the process that has made the blob, and refuses a peer that does not call
+    /// `handshake_accept`. Over an adapter the server names the address.
     ///
-    /// Its time limit is for the connection alone: a peer that says nothing is waited for
-    /// (`tokio::time::timeout`). So two sides of one task shake hands at once, by `tokio::join!`:
-    /// one `await` after the other waits for ever. The log says at debug that a side waits, after a
-    /// second.
+    /// The builder's time limit is for the connection alone. This side waits forever for a peer
+    /// that sends nothing: set a limit with `tokio::time::timeout`. If one task has both sides, run
+    /// them with `tokio::join!`: one `await` after the other waits forever. After a second of
+    /// waiting, a message is logged at debug level.
     ///
     /// # Errors
     ///
     /// As [`Rdma::export`] and [`Rdma::connect`]; `IoFailed` if the stream fails or ends;
-    /// `InvalidValue` for what is no blob; `NotPermitted` for a blob that names a socket of another
-    /// process; `ConnectionAborted` if the peer could not connect, refuses this side's blob, or
-    /// does not accept. It was reset then, if it had connected.
+    /// `InvalidValue` if the peer's blob is invalid; `NotPermitted` for a blob that names a socket
+    /// of another process; `ConnectionAborted` if the peer could not connect, refuses this side's
+    /// blob, or does not accept. If this side had connected, it is then reset.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it leaves the stream amid the exchange: drop it too, and [`reset`](Rdma::reset) the
-    /// context.
+    /// Dropping the future leaves the stream in the middle of the exchange: drop the stream too,
+    /// and [`reset`](Rdma::reset) the context.
     pub async fn handshake_connect<S>(&self, stream: &mut S) -> Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -66,13 +67,13 @@ impl Rdma {
         self.shake(CONNECT, stream).await
     }
 
-    /// Connects as [`handshake_connect`](Rdma::handshake_connect) does, but the peer may call this
-    /// as well, so that neither side is the server. Such a peer is trusted: this side goes where
-    /// its blob says, and believes that it is connected.
+    /// Connects as [`handshake_connect`](Rdma::handshake_connect) does, but the peer may call
+    /// `handshake` as well, so that neither side is the server. Such a peer is trusted: this side
+    /// connects to where its blob leads, and believes its answer that it is connected.
     ///
     /// # Errors
     ///
-    /// As [`Rdma::handshake_connect`], but a peer that calls this too is none.
+    /// As [`Rdma::handshake_connect`], except that a peer that calls `handshake` too is no error.
     ///
     /// # Cancel safety
     ///
@@ -101,7 +102,8 @@ impl Rdma {
             false => self.connect(&theirs),
         };
         let connected = connect.await;
-        // Each side says whether it is connected, so that neither begins with one that is not.
+        // Each side tells the other whether it is connected, so that neither begins with a peer
+        // that is not.
         let is_connected = [connected.is_ok().into()];
         let say = say(op, &mut writer, &is_connected);
         let heard = try_join(say, read_answer(op, &mut reader)).await;
@@ -111,12 +113,12 @@ impl Rdma {
     }
 
     /// Connects as the server of a client that calls [`handshake_connect`](Rdma::handshake_connect)
-    /// or [`handshake`](Rdma::handshake). The client may be hostile: this side contacts no one, and
-    /// is connected once the client has come with the key of the blob that it was given. A client
-    /// that says nothing, or that has no blob for this side, is not given one.
+    /// or [`handshake`](Rdma::handshake). The client may be hostile: this side contacts no other
+    /// process, and is connected once the client has come with the key of this side's blob. A
+    /// client that sends nothing, or no blob, is not given this side's blob.
     ///
-    /// An adapter cannot see whether its client has come: there it is connected if the client says
-    /// so, and the first message to a client that has lied fails.
+    /// An adapter cannot see whether its client has come. There, this side is connected if the
+    /// client says so, and the first message to a client that has lied fails.
     ///
     /// There is no time limit: this side waits for a client that says nothing. Set a limit, so that
     /// such a client does not occupy the Rdma for longer:
@@ -134,12 +136,12 @@ impl Rdma {
     ///
     /// # Errors
     ///
-    /// As [`Rdma::export`]; `IoFailed` if the stream fails or ends; `InvalidValue` for what is no
-    /// blob, and over an adapter for the blob of a program without this library; `NotSupported` for
-    /// the blob of another host's software device; `ConnectionAborted` if the client could not
-    /// connect, says that it is connected and has not come, or accepts as well. The context is in
-    /// the state Init then. A client whose blob did not come is sent nothing, and one whose blob is
-    /// refused is given none: drop the stream.
+    /// As [`Rdma::export`]; `IoFailed` if the stream fails or ends; `InvalidValue` if the client's
+    /// blob is invalid, and over an adapter for the blob of a program without this library;
+    /// `NotSupported` for the blob of another host's software device; `ConnectionAborted` if the
+    /// client could not connect, says that it is connected and has not come, or accepts as well.
+    /// After an error the context is in the state Init. A client whose blob did not come, or is
+    /// refused, does not get this side's blob: drop the stream.
     ///
     /// # Cancel safety
     ///
@@ -152,13 +154,13 @@ impl Rdma {
         let blob = self.export().map_err(|error| error.with_call(ACCEPT))?;
         let len = (blob.len() as u32 | LISTENS).to_be_bytes();
         let announce = say(ACCEPT, &mut writer, &len);
-        // This comes first, so that a peer that accepts as well is notified before this side gives
-        // up.
+        // The length is sent first, so that a peer that accepts as well is notified before this
+        // side gives up.
         let ((), (theirs, _)) = try_join(announce, self.get(ACCEPT, &mut reader)).await?;
         let accept = async {
             let listening = self.listen(&theirs).await;
             listening.map_err(|error| error.with_call(ACCEPT))?;
-            // Not before: a blob says much of its host.
+            // The blob is sent only now, since it reveals much about its host.
             say(ACCEPT, &mut writer, &blob).await?;
             read_answer(ACCEPT, &mut reader).await??;
             match self.state() {
@@ -212,7 +214,7 @@ impl Rdma {
         let mut told = false;
         poll_fn(|cx| {
             let polled = get.as_mut().poll(cx);
-            // Where nothing wakes it after a second, the log says it as soon as something does.
+            // If nothing wakes the task after a second, the message is logged at its next wake-up.
             let waits = polled.is_pending() && !told;
             let is_late = waits && late.as_mut().poll(cx).is_ready() && begun.elapsed() >= LATE;
             if is_late {
@@ -240,7 +242,7 @@ fn aborted<T>(op: &'static str, text: &'static str) -> Result<T> {
     Err(Error::new(ErrorKind::ConnectionAborted, op, text))
 }
 
-/// Reads whether the peer is connected.
+/// Reads the peer's answer. The inner result is an error if the peer is not connected.
 async fn read_answer(
     op: &'static str,
     reader: &mut (impl AsyncRead + Unpin),

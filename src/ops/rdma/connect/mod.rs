@@ -1,6 +1,6 @@
-//! How a context comes to be connected: over a stream, by the peer's blob, or by rdma_cm.
+//! The ways to connect a context: over a stream, by the peer's blob, or by rdma_cm.
 
-// First, since the documentation shows the methods of a type in the order of modules.
+// This module comes first, since rustdoc shows the methods of a type in the order of modules.
 mod handshake;
 
 mod blob;
