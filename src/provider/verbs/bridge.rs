@@ -12,11 +12,12 @@ impl Device {
     /// application's own verbs and this crate's contexts reach the same memory. Each call makes a
     /// new device.
     ///
-    /// The application reads the events of the adapter (ibv_get_async_event(3)). It acknowledges
-    /// each event before it calls this crate, since libibverbs waits for that before it destroys
-    /// the event's object. This crate learns of errors of its queue pairs from their completions.
-    /// It does not learn that the adapter was removed: jobs in flight do not end then. The device
-    /// has no shared receive queues, to which a thread of this crate would add memory: its
+    /// The application reads the events of the adapter (ibv_get_async_event(3)). It must
+    /// acknowledge each event before it calls this crate, since libibverbs destroys the object of
+    /// an event only once the event was acknowledged. This crate learns of errors of its queue
+    /// pairs from their completions. It does not learn that the adapter was removed: in that case,
+    /// jobs in flight do not end. The device has no shared receive queues, since a thread of this
+    /// crate would add memory to them: its
     /// [`max_pooled_room`](crate::device::RdmaCaps::max_pooled_room) is 0, and a
     /// [`RecvPool`](crate::rdma::RecvPool) is refused.
     ///
@@ -29,10 +30,10 @@ impl Device {
     ///
     /// # Safety
     ///
-    /// The domain belongs to the libibverbs that the system has. It is not deallocated before the
-    /// last handle of the device, and everything that was made with the device, is gone. A
-    /// [`connect`](crate::Rdma::connect) or an import that was polled must be awaited: if it is
-    /// dropped before, its thread keeps a handle of the device until the thread is done.
+    /// The domain belongs to the system's libibverbs. It is not deallocated before the last handle
+    /// of the device, and everything that was made with the device, is gone. A
+    /// [`connect`](crate::Rdma::connect) or an import that was polled must be awaited: if its
+    /// future is dropped early, its thread keeps a handle of the device until the thread is done.
     #[doc(alias = "doca_dev_open_from_pd")]
     #[doc(alias = "doca_rdma_bridge_open_dev_from_pd")]
     pub unsafe fn from_pd(pd: *mut c_void) -> Result<Device> {
@@ -46,7 +47,7 @@ impl Device {
         device.map_err(|error| error.with_call(OP))
     }
 
-    /// As [`Device::from_pd`], for a domain of `ibverbs-sys`.
+    /// Makes a device as [`Device::from_pd`] does, over a domain of the crate `ibverbs-sys`.
     ///
     /// # Errors
     ///
@@ -62,7 +63,7 @@ impl Device {
         unsafe { Device::from_pd(pd.cast()) }
     }
 
-    /// As [`Device::pd`], with the type of `ibverbs-sys`.
+    /// Returns the protection domain as [`Device::pd`] does, with the type of `ibverbs-sys`.
     ///
     /// # Errors
     ///

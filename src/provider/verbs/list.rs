@@ -22,9 +22,10 @@ use crate::sync::{lock, log};
 /// (`mlx5_0`, `rxe0`). If there are none, [`Verbs::unavailable`] returns the reason.
 ///
 /// A device uses one port of its adapter. The adapter's name opens it with the first port that is
-/// up, or with the first one if none is; `mlx5_0/2` opens it with its second port. An adapter with
-/// several ports is listed by its name, and then once for each port (`mlx5_0/1`, `mlx5_0/2`). Each
-/// of these is a separate device: memory and contexts of one cannot be used with another.
+/// up, or with the first port if none is up; `mlx5_0/2` opens it with its second port. An adapter
+/// with several ports is listed by its name, and then once for each port (`mlx5_0/1`, `mlx5_0/2`).
+/// Each of these names is a separate device, whose memory and contexts cannot be used with the
+/// others.
 ///
 /// ```
 /// use tokio_doca::device::contract::Provider;
@@ -51,7 +52,7 @@ impl fmt::Debug for Verbs {
     }
 }
 
-/// The devices of a process, as libibverbs lists them.
+/// The list of adapters that libibverbs returns. Dropping it frees the list.
 struct List<'a> {
     table: &'a Table,
     first: NonNull<*mut ibv_device>,
@@ -67,7 +68,7 @@ impl Verbs {
         }
     }
 
-    /// Returns a provider over functions of the caller.
+    /// Returns a provider that calls the functions of `table` in place of the system's library.
     ///
     /// # Safety
     ///
@@ -101,8 +102,9 @@ impl Verbs {
         list.map_err(|why| Error::new(ErrorKind::NotFound, None, why))
     }
 
-    /// Returns the device that opens by this name, and the number of its adapter's ports. Returns
-    /// `None` if it cannot be opened, which does not hide other devices.
+    /// Returns the information about the device with this name, and the number of its adapter's
+    /// ports. Returns `None` if the device cannot be opened, so that other devices are still
+    /// listed.
     fn describe(&self, list: &List<'_>, name: &str) -> Option<(DevInfo, u8)> {
         if let Some((open, ports)) = is_open(&lock(&self.open), name) {
             return Some((open.info().clone(), ports));
@@ -143,8 +145,8 @@ impl Verbs {
     }
 }
 
-/// Returns a device that is open already, but not one that was removed, since another device may
-/// have replaced it.
+/// Returns the device of this name if it is open already. A device that was removed is not
+/// returned, since another one may have replaced it.
 fn is_open(all: &Open, name: &str) -> Option<(Device, u8)> {
     let (device, ports) = all.get(name)?;
     let device = device.upgrade()?;
@@ -285,7 +287,7 @@ impl Drop for List<'_> {
     }
 }
 
-/// Returns why the provider uses no adapter in this environment.
+/// Returns the reason if the environment forbids the use of any adapter.
 fn why_not_here() -> Option<&'static str> {
     std::env::var_os("RDMAV_ALLOW_DISASSOC_DESTROY")?;
     Some(

@@ -20,9 +20,9 @@
 //! These differences follow from the transport:
 //!
 //! - Connecting makes no round trip, so that only the first operation notices that a peer is gone.
-//!   A connection shows nothing to a side that only waits. So the crate probes an idle peer once a
-//!   second (by a read of no bytes); the connection to a silent peer fails within about two
-//!   seconds. [`probe_interval`](crate::rdma::Transport::probe_interval) changes that.
+//!   Nothing shows the end of the peer to a side that only waits. So the crate probes an idle peer
+//!   once a second, by a read of no bytes. The connection to a silent peer fails within about two
+//!   seconds. [`probe_interval`](crate::rdma::Transport::probe_interval) sets another interval.
 //! - Memory is registered separately for copies and for remote operations, and locked: `ulimit -l`
 //!   counts both ([`MmapBuilder::only_for`](crate::mem::MmapBuilder::only_for)).
 //! - A [`Dma`](crate::Dma) copies by a loopback through the adapter, in a protection domain of its

@@ -2,9 +2,9 @@
 //! limits of connections.
 //!
 //! Events of a device are read and acknowledged at once, since the object of an unacknowledged
-//! event cannot be destroyed (ibv_get_async_event(3)). A reliable connection shows nothing to a
-//! side that only waits. So the thread checks the time limits while there is such a connection, and
-//! otherwise sleeps.
+//! event cannot be destroyed (ibv_get_async_event(3)). A side of a reliable connection that only
+//! waits does not notice that its peer is gone. So while there are connections, the thread checks
+//! their time limits. Otherwise it sleeps.
 #![expect(unsafe_code, reason = "calls libibverbs")]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -138,7 +138,7 @@ impl Watcher {
     /// closed their events, and all events were read. (Before 6.5, kernels then return `EAGAIN`
     /// from a nonblocking descriptor, and not `EIO`.)
     fn wait(&self, until: Option<Instant>) -> Vec<Weak<Context>> {
-        // This keeps the descriptors open during the wait.
+        // `events` keeps the descriptors open during the wait.
         let of = |it: &Device| Some((it.context.clone()?, it.events.clone()?));
         let events: Vec<_> = lock(&self.devices).iter().filter_map(of).collect();
         let mut fds: Vec<_> = events
@@ -208,7 +208,7 @@ fn read_events(context: &Context, watched: &EventTargets, closed: bool) {
         return;
     }
     // All events are read before the first is passed on: a thread that waits to learn that the
-    // device is gone may hold a lock that `tell` takes.
+    // device is gone may hold a lock that `pass_on` takes.
     let mut events = Vec::new();
     let mut event = ibv_async_event::default();
     let get_async_event = context.table.get_async_event;
@@ -235,7 +235,7 @@ fn read_events(context: &Context, watched: &EventTargets, closed: bool) {
     }
 }
 
-/// The object of an event.
+/// The object that an event is about.
 enum About {
     RcConnection(u64),
     /// A message has come to a queue pair whose peer has not reported that it is ready.
@@ -243,7 +243,7 @@ enum About {
     Queue(u64),
     /// Few receives are left of the shared queue with this id.
     SharedReceives(u32),
-    /// The port of this number has gone down.
+    /// The port with this number has gone down.
     Port(u8),
     Device,
     Other,
@@ -345,7 +345,8 @@ fn pass_on(context: &Context, watched: &EventTargets, about: About, kind: u32) {
             for core in watched.cores() {
                 core.request_reap();
             }
-            // For the kernel, a listener at all addresses belongs to no adapter.
+            // The kernel assigns a listener at all addresses to no adapter, so that the listener is
+            // notified here.
             for listener in watched.listeners() {
                 listener.handle(CmEvent::DEVICE_REMOVED);
             }

@@ -55,7 +55,7 @@ impl BlobOrigin {
     }
 }
 
-/// Returns a number that no other process is likely to have. A child of `fork` has another one.
+/// Returns a number that no other process is likely to have. A child of `fork` gets another number.
 fn process() -> u64 {
     static RANDOM: EachProcess<u64> = EachProcess::new(|| {
         let random = getrandom::u64();
@@ -64,12 +64,12 @@ fn process() -> u64 {
     *RANDOM.get()
 }
 
-/// Returns a random number of 24 bits, for the first packet.
+/// Returns a random number of 24 bits, as the sequence number (PSN) of the first packet.
 pub(in super::super) fn random_psn() -> u32 {
     RandomState::new().build_hasher().finish() as u32 & 0xff_ffff
 }
 
-/// Exported memory.
+/// The content of the blob of exported memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MemoryBlob {
     pub(in super::super) origin: BlobOrigin,
@@ -239,13 +239,13 @@ impl EndpointBlob {
 }
 
 impl EndpointBlob {
-    /// Checks that the blob does not come from a program without this library. A stranger might
-    /// claim that, in order not to be probed while the connection is idle, so that its end would
-    /// not be noticed.
+    /// Returns an error if the blob comes from a program without this library. An untrusted peer
+    /// might pretend to be such a program: it would not be probed while the connection is idle, and
+    /// its end would not be noticed.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the blob comes from such a program.
+    /// `InvalidValue` if the origin of the blob is [`BlobOrigin::FOREIGN`].
     pub(in super::super) fn is_of_this_library(&self) -> Result<()> {
         if !self.origin.is_foreign() {
             return Ok(());
@@ -260,7 +260,7 @@ impl Address {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for any other bytes.
+    /// `InvalidValue` if `blob` is not such a blob.
     pub fn of(blob: &[u8]) -> Result<Address> {
         EndpointBlob::parse(blob)
             .map(|blob| blob.address)

@@ -31,7 +31,7 @@ pub(in super::super) struct Context {
     /// permission on its destination. In `pd` that permission would open private memory to every
     /// peer that guesses a key.
     copies: Option<NonNull<ibv_pd>>,
-    /// `pd` and the device belong to the application.
+    /// True if `pd` and the device belong to the application.
     lent: bool,
     dead: AtomicBool,
     removed: Mutex<bool>,
@@ -51,7 +51,7 @@ unsafe impl Sync for Context {}
 /// How long the kernel may take to destroy the objects on a device that was removed.
 const TEARDOWN: Duration = Duration::from_secs(2);
 
-/// Closes a device that could not be opened completely.
+/// A device that is being opened. Dropping it closes the device, if a later step has failed.
 struct Opened<'a>(&'a Table, NonNull<ibv_context>);
 
 impl Drop for Opened<'_> {
@@ -251,7 +251,7 @@ impl Context {
         unsafe { Port::ask(&self.table, self.raw(), self.traits.port) }
     }
 
-    /// Returns the port's address at this index of its table, if there is one.
+    /// Returns the port's address (GID) at `index` of its table. Returns an error if there is none.
     pub(in super::super) fn gid(&self, index: u32) -> Result<ibv_gid_entry> {
         let mut entry = ibv_gid_entry::default();
         let port = u32::from(self.traits.port);

@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Gid {
     pub(in super::super) index: u32,
-    /// IPv4 addresses are mapped.
+    /// The address as IPv6. IPv4 addresses are mapped.
     pub(in super::super) addr: Ipv6Addr,
     kind: u32,
 }
@@ -26,6 +26,7 @@ pub(in super::super) struct Gid {
 pub(in super::super) struct Wish {
     /// The peer's address, if it is known. An address in its subnet is preferred.
     pub(in super::super) peer: Option<Ipv6Addr>,
+    /// The address of this side that the application prefers:
     /// [`Transport::source`](crate::device::Transport::source).
     pub(in super::super) source: Option<IpAddr>,
 }
@@ -93,7 +94,7 @@ impl Reach {
     }
 }
 
-/// The rank of an address. Earlier parts decide first, and `true` is better.
+/// The rank of an address. Earlier fields decide first, and `true` ranks higher.
 type Rank = ([bool; 4], Reach, [bool; 2]);
 
 fn rank(gid: &Gid, wish: &Wish, interfaces: &[Interface]) -> Rank {
@@ -139,7 +140,7 @@ impl Context {
     /// Returns the most suitable address.
     pub(in super::super) fn best_gid(&self, wish: &Wish) -> Result<Gid> {
         if !self.traits.ethernet {
-            // On InfiniBand all addresses are in one subnet, and zeros are no address.
+            // On InfiniBand all addresses of the port are in one subnet, and zeros are no address.
             return Ok(gid(0, &self.gid(0)?));
         }
         let gids = self.gids();
@@ -152,7 +153,8 @@ impl Context {
         })
     }
 
-    /// Returns this address, for the newer version of RoCE if the port has both.
+    /// Returns the GID of the port with this address. If the port has it for both versions of RoCE,
+    /// returns the newer one.
     pub(in super::super) fn gid_of(&self, addr: Ipv6Addr) -> Result<Gid> {
         let mut gids = self.gids();
         gids.retain(|gid| gid.addr == addr);
@@ -163,7 +165,7 @@ impl Context {
         })
     }
 
-    /// Returns the same address, whose index in the table may have changed.
+    /// Returns a known address with its present index, which may have changed.
     pub(in super::super) fn same_gid(&self, known: Gid) -> Result<Gid> {
         match self.gid(known.index) {
             Ok(entry) if gid(known.index, &entry) == known => Ok(known),

@@ -1,5 +1,6 @@
-//! The greeting that two sides with this library exchange when they connect by rdma_cm. It precedes
-//! the data of their applications. The manager itself carries addresses, numbers and the MTU.
+//! The greeting that two sides with this library exchange when they connect by rdma_cm. The
+//! greeting precedes the data of their applications. rdma_cm itself carries addresses, numbers and
+//! the MTU.
 
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -8,8 +9,8 @@ use super::blob::BlobOrigin;
 use crate::device::{Access, Audience};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The bytes of private data that a request, an answer and a refusal carry. On RoCE and InfiniBand
-/// a request has 56 (librdmacm refuses 57), an answer 196, and a refusal 148.
+/// The maximum number of bytes of private data in a request, on RoCE and InfiniBand (librdmacm
+/// refuses 57). `ACCEPT` is that of an answer, and `REJECT` that of a refusal.
 pub(in super::super) const CONNECT: usize = 56;
 pub(in super::super) const ACCEPT: usize = 196;
 pub(in super::super) const REJECT: usize = 148;

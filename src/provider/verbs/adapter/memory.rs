@@ -1,7 +1,7 @@
 //! Memory regions: for copies, for remote operations, and one for each export.
 //!
-//! A region for remote operations has no remote permission. An export is a region of its own, with
-//! just the permissions of the Mmap. When the export is taken back, its rkey becomes useless.
+//! A region for remote operations has no remote permission. An export is a separate region, with
+//! only the permissions of the Mmap. When the export is taken back, its rkey becomes useless.
 #![expect(unsafe_code, reason = "registers memory with libibverbs")]
 
 use std::any::Any;
@@ -26,7 +26,7 @@ pub(in super::super) struct Mr {
     context: Arc<Context>,
     raw: NonNull<ibv_mr>,
     /// A flag that is set if the region cannot be deregistered. Only regions that peers reach have
-    /// one: no request uses the others any more.
+    /// a flag; other regions are used by no request when they are dropped.
     leak_flag: Option<LeakFlag>,
 }
 
@@ -148,7 +148,7 @@ pub(in super::super) fn rkey(key: u64) -> u32 {
     (key >> 32) as u32
 }
 
-/// The exports of this process that were not taken back: the owner of each number.
+/// The exports of this process that were not taken back: the number of each, and its owner.
 type Exports = HashMap<u64, Weak<dyn Any + Send + Sync>>;
 
 fn exports() -> MutexGuard<'static, Exports> {
@@ -229,7 +229,8 @@ pub(in super::super) fn export(context: &Arc<Context>, offer: &ExportRequest) ->
     ))
 }
 
-/// Memory of another process. Only the next operation shows whether it is still exported.
+/// The origin of memory of another process. Only the next operation shows whether the memory is
+/// still exported.
 struct Far;
 
 impl ImportOrigin for Far {
@@ -238,7 +239,7 @@ impl ImportOrigin for Far {
     }
 }
 
-/// Memory of this process.
+/// The origin of memory that this process has exported, under this number.
 struct Own(u64);
 
 impl ImportOrigin for Own {

@@ -42,7 +42,7 @@ impl MemoryAddress {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for any other bytes.
+    /// `InvalidValue` if `blob` is not such a blob.
     pub fn of(blob: &[u8]) -> Result<MemoryAddress> {
         let blob = MemoryBlob::parse(blob).map_err(|error| error.with_call("MemoryAddress::of"))?;
         let MemoryBlob {
@@ -53,7 +53,8 @@ impl MemoryAddress {
 
     /// Returns a blob for [`RemoteMmap::from_export`](crate::mem::RemoteMmap::from_export), for
     /// memory of a peer that does not use this library, and that permits `access`. The peer's
-    /// adapter checks that: an operation that it does not permit fails, and ends the connection.
+    /// adapter checks the access: an operation that the peer does not permit fails, and ends the
+    /// connection.
     ///
     /// # Errors
     ///

@@ -2,8 +2,9 @@
 //! address ([sysfs]), its addresses ([gids]), its [memory] regions, and the [blobs](blob) and
 //! [greetings](greeting) that peers exchange.
 //!
-//! `wake` is the event that wakes the watcher. These files import `ffi` and one another downwards,
-//! `{memory, gids} > context > {traits, wake}` and `{memory, memory_address, greeting} > blob`.
+//! `wake` is the event that wakes the watcher. These files import `ffi`, and each other in this
+//! order: `{memory, gids} > context > {traits, wake}` and `{memory, memory_address, greeting} >
+//! blob`.
 
 mod blob;
 mod context;

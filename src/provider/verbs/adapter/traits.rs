@@ -9,18 +9,18 @@ use super::super::ffi::*;
 use crate::device::{Caps, Mtu, RdmaCaps};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The most Segments on either side of a job.
+/// The maximum number of Segments on either side of a job.
 pub(in super::super) const LIST: usize = 16;
-/// The most requests of a copy. Each request moves one of the pieces into which the boundaries of
-/// both lists cut the bytes.
+/// The maximum number of requests of a copy. The boundaries of both lists cut the bytes into
+/// pieces, and each request moves one of them.
 pub(in super::super) const REQUESTS: usize = 2 * LIST - 1;
 /// The number of entries in a send queue for probes, besides those for Jobs.
 pub(in super::super) const PROBES: u32 = 8;
-/// The deepest WorkQ, and the longest queue. An adapter may support millions, but a test of them
-/// would take minutes.
+/// The maximum depth of a WorkQ, and length of a queue. An adapter may support millions, but a test
+/// of such a depth would take minutes.
 const MOST: u32 = 1 << 14;
 
-/// The longest message of a shared receive queue in bytes. Each of its receives has this much
+/// The maximum length in bytes of a message in a shared receive queue. Each receive has this much
 /// memory.
 const POOLED: usize = 256 << 10;
 
@@ -28,7 +28,7 @@ const POOLED: usize = 256 << 10;
 #[derive(Clone, Debug)]
 pub(in super::super) struct Traits {
     pub(in super::super) iwarp: bool,
-    /// The transport is InfiniBand, or InfiniBand over Ethernet (RoCE).
+    /// True if the transport is InfiniBand, or InfiniBand over Ethernet (RoCE).
     ib: bool,
     /// The number of the adapter's ports.
     pub(in super::super) ports: u8,
@@ -58,7 +58,7 @@ pub(in super::super) struct Traits {
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Port {
     pub(in super::super) lid: u16,
-    /// Requests need a global header, also on InfiniBand.
+    /// True if requests need a global header (GRH), also on InfiniBand.
     pub(in super::super) needs_grh: bool,
     /// The largest payload of a packet that the port passes now.
     pub(in super::super) mtu: Mtu,
@@ -252,7 +252,8 @@ impl Traits {
         .with_cpu_jobs(1 << 31, LIST as u32);
         caps.max_depth = queue;
         caps.completion_vectors = self.comp_vectors;
-        // The crate probes connections by reads. Other transports (EFA's, usNIC's) have none.
+        // The crate probes connections by reads, which other transports (those of EFA and usNIC) do
+        // not have.
         let connections = self.ib || self.iwarp;
         if connections && self.rd_atomics.iter().all(|&most| most > 0) {
             caps.rdma = Some(rdma);

@@ -19,11 +19,11 @@ use crate::sync::{EachProcess, Process, Threads, lock, log};
 
 /// A handler of the events of an id.
 pub(in super::super) trait Handler: Send + Sync {
-    /// Handles an event. The watcher, among others, calls this, so that it must not wait.
+    /// Handles an event. This must not wait, since the watcher, among others, calls it.
     fn handle(self: Arc<Self>, event: CmEvent);
 
     /// Handles a peer's request for a connection, which has this id. Dropping the id refuses the
-    /// request. As for `handle`: this does no more than wake the application.
+    /// request. Like `handle`, this must not wait: it only wakes the application.
     fn offer(&self, _id: CmId, _event: CmEvent) {}
 }
 
@@ -49,8 +49,9 @@ unsafe impl Sync for Cm {}
 
 static CM: OnceLock<Cm> = OnceLock::new();
 
-/// The threads that do steps. They are not those of [`for_peers`](crate::sync::for_peers), which
-/// may all wait for peers, while the events of other connections must be handled at once.
+/// The threads on which [`step`] runs its functions. They are not those of
+/// [`for_peers`](crate::sync::for_peers), which may all wait for peers, while the events of other
+/// connections must be handled at once.
 static THREADS: EachProcess<Threads> = EachProcess::new(|| Threads::new(8));
 
 /// Threads that may wait for peers which do not answer, over iWARP. Neither the steps of other
@@ -63,7 +64,7 @@ pub(in super::super) fn wait_for_peer(run: impl FnOnce() + Send + 'static) -> st
 }
 
 thread_local! {
-    /// Whether the current thread is one of `THREADS`.
+    /// True if the current thread is one of `THREADS`.
     static STEPS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -76,7 +77,8 @@ pub(in super::super) fn step(run: impl FnOnce() + Send + 'static) -> std::io::Re
     THREADS.get().run(Box::new(run)).map_err(|(error, _)| error)
 }
 
-/// As `step`, for a function that takes no lock. A thread that does steps runs it at once.
+/// Runs a function that may block, and takes no lock. On a thread of [`step`], runs it at once;
+/// otherwise as `step` does.
 pub(super) fn step_at_once(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     if STEPS.get() {
         run();
@@ -159,7 +161,7 @@ impl Cm {
 
     pub(super) fn set_deadline(&self, number: u64, until: Instant, handler: Arc<dyn Handler>) {
         let mut waiting = lock(&self.waiting);
-        // Only the earliest time limit wakes the watcher. Most are later than those before them.
+        // The watcher is woken only if this is the earliest time limit, which is rare.
         let is_first = waiting.values().all(|(other, _)| until < *other);
         waiting.insert(number, (until, handler));
         drop(waiting);
@@ -206,7 +208,7 @@ impl Cm {
         match (self.handler(number), new) {
             (Some(handler), Some(id)) => handler.offer(id, event),
             (Some(handler), None) => handler.handle(event),
-            // The handler is gone.
+            // The handler was dropped, so that the event is ignored.
             (None, _) => {}
         }
         true
@@ -227,11 +229,11 @@ pub(in super::super) fn channel_fd() -> Option<BorrowedFd<'static>> {
     Some(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-/// The most events that are read before other sources have their turn.
+/// The maximum number of events that are read before other sources have their turn.
 const TURN: usize = 64;
 
-/// Reads up to [`TURN`] events. Returns true if reading has failed. The caller must not try again
-/// at once then.
+/// Reads up to [`TURN`] events. Returns true if reading has failed. In that case, the caller must
+/// not try again at once.
 pub(in super::super) fn read_events() -> bool {
     let Some(cm) = current() else {
         return false;

@@ -9,7 +9,7 @@ use crate::error::Error;
 pub(in super::super) enum What {
     AddrResolved,
     RouteResolved,
-    /// A peer asks a listener for a connection.
+    /// A peer requests a connection from a listener.
     Request,
     /// The peer has accepted. This side must make its queue pair ready, and then notify the peer.
     Response,
@@ -35,7 +35,8 @@ pub(in super::super) enum What {
 #[derive(Debug)]
 pub(in super::super) struct CmEvent {
     pub(in super::super) what: What,
-    /// Why a step has failed: a negative errno, or, for a rejection, a reason of the transport.
+    /// The reason why a step has failed: a negative errno or, for a rejection, a reason code of the
+    /// transport.
     pub(in super::super) status: i32,
     /// The data of the peer's application. The transport may have padded it with zeros.
     pub(in super::super) private_data: Vec<u8>,

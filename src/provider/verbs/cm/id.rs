@@ -20,7 +20,7 @@ pub(in super::super) struct CmId {
     cm: &'static Cm,
     raw: Raw,
     number: u64,
-    /// The id requests a connection from a peer, over iWARP.
+    /// True if the id requests a connection from a peer over iWARP.
     asks: bool,
 }
 
@@ -33,11 +33,11 @@ unsafe impl Send for Raw {}
 // change, and the id's owner reads the id after that event.
 unsafe impl Sync for Raw {}
 
-/// The parameters that one side offers the other when they connect.
+/// The parameters that a side offers its peer when the two connect.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Offer<'a> {
     pub(in super::super) qp_num: u32,
-    /// The queue pair takes its receives from a shared queue.
+    /// True if the queue pair takes its receives from a shared queue.
     pub(in super::super) srq: bool,
     pub(in super::super) private_data: &'a [u8],
     /// The number of concurrent reads and atomics that this side answers, and that it requests.
@@ -79,7 +79,7 @@ impl CmId {
         })
     }
 
-    /// Returns the id of a connection that a peer asks for.
+    /// Returns the id of a connection that a peer requests.
     ///
     /// # Safety
     ///
@@ -156,7 +156,7 @@ impl CmId {
         })
     }
 
-    /// Listens at that address, with up to `backlog` requests that were not read yet.
+    /// Listens at the bound address, with up to `backlog` requests that were not read yet.
     pub(in super::super) fn listen(&self, backlog: u32) -> Result<()> {
         let (listen, backlog) = (self.cm.table.listen, i32::try_from(backlog));
         // SAFETY: the id is alive.
@@ -249,7 +249,8 @@ impl CmId {
     }
 }
 
-/// Returns true if an adapter and port, as [`CmId::device`] returns them, belong to this device.
+/// Returns true if the adapter and port that [`CmId::device`] returned are those of the device of
+/// `context`.
 pub(in super::super) fn is_of(context: &Context, (name, port): &(String, u8)) -> bool {
     (name.as_str(), *port) == (adapter_and_port(&context.name).0, context.traits.port)
 }

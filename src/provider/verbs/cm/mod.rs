@@ -1,10 +1,10 @@
 //! The connection manager of the kernel, by librdmacm. It resolves addresses and routes, carries
-//! the requests and answers by which two sides connect, and notifies either side of the other's
-//! end.
+//! the requests and answers by which two sides connect, and notifies each side when the other side
+//! ends the connection.
 //!
 //! A process has one event channel, which the watcher reads ([channel]); an [id] is a connection or
 //! a listener on that channel. Every event is acknowledged as soon as it was read, since
-//! `rdma_destroy_id` waits for that. Calls that may block, above all those that destroy, run on
+//! `rdma_destroy_id` waits for that. Calls that may block, above all those that destroy ids, run on
 //! threads of this module ([`step`]), and never on a thread of the application (ADR 0047).
 //!
 //! These files import `ffi` and `adapter`, and `id` imports `channel`.

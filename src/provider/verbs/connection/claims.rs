@@ -13,12 +13,13 @@ use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::sync::BriefGuard;
 
 impl RcConnection {
-    /// Returns the origin, which distinguishes the endpoint from others until the next reset.
+    /// Returns the origin of the endpoint, which distinguishes it from other endpoints until the
+    /// next reset.
     pub(in super::super) fn origin(&self) -> BlobOrigin {
         self.inner().origin
     }
 
-    /// Returns the queue pair, if it can be connected.
+    /// Returns the queue pair of the connection, if it can be connected.
     pub(super) fn unconnected(&self, inner: &RcInner) -> Result<Arc<Qp>> {
         let text = match &inner.qp {
             _ if inner.state != EndpointState::Init || inner.connecting => {
@@ -31,7 +32,7 @@ impl RcConnection {
     }
 
     /// Claims the queue pair so that `by` connects it by rdma_cm; no other caller can connect it
-    /// meanwhile. `give_back` or `set_connected` returns it. A thread that ends the connection
+    /// meanwhile. `give_back` or `set_connected` ends the claim. A thread that ends the connection
     /// before then ends `by` too.
     pub(in super::super) fn claim(&self, by: &Arc<dyn Handler>) -> Result<Arc<Qp>> {
         let mut inner = self.inner();
@@ -65,7 +66,8 @@ impl RcConnection {
         cause: JobError,
     ) -> Result<()> {
         let mut inner = self.claimed(qp)?;
-        // The caller of this function has a handle to the link, so that this is not its last one.
+        // The caller of this function has another handle of the link, so that the link is not
+        // destroyed here.
         inner.link = None;
         let told = half && self.fail(&mut inner, cause);
         drop(inner);

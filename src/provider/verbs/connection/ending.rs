@@ -1,5 +1,5 @@
-//! The end of a connection, in two parts: between them the caller takes its queue pair from the
-//! adapter.
+//! Ends a connection in two parts. Between them, the caller takes the connection's queue pair from
+//! the adapter.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -15,8 +15,8 @@ impl RcConnection {
     /// [`finish_end`](RcConnection::finish_end), which ends the remaining Jobs and receives.
     /// Completions of the queue pair belong to this connection until then.
     ///
-    /// If the connection is ending already, returns what was left to a thread that has not begun,
-    /// or `None`.
+    /// If the connection is ending already, returns the queue pair that was left to a thread that
+    /// has not begun, or `None`.
     pub(in super::super) fn begin_end(&self, inner: &mut RcInner) -> Option<Dying> {
         if inner.dying {
             return inner.left.take();
@@ -36,8 +36,8 @@ impl RcConnection {
         }
     }
 
-    /// Ends a copy of the connection that this process has inherited by fork: its state becomes
-    /// Error.
+    /// Ends a copy of the connection that this process has inherited by fork: the state of the copy
+    /// becomes Error.
     pub(in super::super) fn give_up(&self) {
         let kept = EndpointState::Error(JobError::memory_kept());
         self.set_state(&mut self.inner(), kept);
@@ -92,7 +92,7 @@ impl RcConnection {
         inner.probes = 0;
     }
 
-    /// Begins to end a connection whose handle was dropped. As for `begin_end`.
+    /// Begins to end a connection whose handle was dropped, as `begin_end` does.
     pub(in super::super) fn retire(&self, inner: &mut RcInner) -> Option<Dying> {
         let dying = self.begin_end(inner)?;
         inner.retired = true;

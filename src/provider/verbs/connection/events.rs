@@ -22,8 +22,8 @@ impl RcConnection {
     }
 
     /// Fails the connection together with its device. If another thread holds the lock, this does
-    /// nothing: that thread may be destroying a queue pair, and wait until the watcher has learned
-    /// that the device is gone. The next reap fails the connection then.
+    /// nothing, and the next reap fails the connection: that thread may be destroying a queue pair,
+    /// and may wait until the watcher has learned that the device is gone.
     pub(in super::super) fn fail_now(self: &Arc<Self>, cause: JobError) {
         let Some(mut inner) = self.try_inner() else {
             return;
@@ -36,7 +36,8 @@ impl RcConnection {
     }
 
     /// Fails the connection because its queue pair has failed, if the queue pair still has this id.
-    /// If another thread holds the lock, or the connection is pooled, the next reap does it.
+    /// If another thread holds the lock, or the connection is pooled, the next reap fails the
+    /// connection.
     pub(in super::super) fn fail_queue_pair(self: &Arc<Self>, id: u64, cause: JobError) {
         if self.id() != id {
             return;
@@ -85,8 +86,8 @@ impl RcConnection {
 
     /// Checks the time limits for the watcher. Returns after how long to check again, or `None` if
     /// there is nothing to check. If the state of the connection has changed, adds the call that
-    /// notifies the application to `changed`. This happens only with a shared receive queue, which
-    /// no device that the application lent has: such a call may hold the last handle of a queue.
+    /// notifies the application to `changed`. This happens only with a shared receive queue, and so
+    /// on no device that the application lent: the call may hold the last handle of a queue.
     pub(super) fn tick(
         self: &Arc<Self>,
         now: Instant,
@@ -121,7 +122,8 @@ impl RcConnection {
             self.request_check();
         }
         if let Some(silence) = look.silent.filter(|_| inner.silent.is_none()) {
-            // As above, the peer's answer may have come.
+            // The peer's answer may have come, and not have been polled yet. The reaper checks
+            // that.
             let millis = status::millis(silence);
             inner.silent = Some(JobError::endpoint(Reason::PeerSilent, millis, 0));
             self.request_check();

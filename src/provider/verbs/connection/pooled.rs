@@ -17,16 +17,17 @@ use crate::error::{JobError, Reason, Result};
 pub(in super::super) struct Pooled {
     srq: Arc<Srq>,
     credits: u32,
-    /// The oldest is first.
+    /// The messages that wait, the oldest first.
     messages: VecDeque<Message>,
-    /// The next message is to be announced: a caller has found none, or none has come yet.
+    /// True if the application is notified of the next message: a caller has found none, or none
+    /// has come yet.
     notifies: bool,
-    /// The connection has ended, and fails with this cause once its messages were taken.
+    /// Set if the connection has ended: the cause with which it fails once its messages were taken.
     ending: Option<JobError>,
     /// The number of messages that were taken.
     taken: u64,
-    /// Since when the connection has exceeded its credits while no receive was left for others, and
-    /// the value of `taken` at that time.
+    /// The time since which the connection has exceeded its credits while no receive was left for
+    /// others, and the value of `taken` at that time.
     exceeded: Option<(Instant, u64)>,
 }
 
@@ -73,9 +74,9 @@ impl Pooled {
         true
     }
 
-    /// Checks whether the connection keeps others from their credits: it has more messages than its
-    /// own credits, no receive is left, and its messages are not taken. Returns after how long to
-    /// check again, and true if this state has lasted for `limit`.
+    /// Checks whether the connection keeps other connections from their credits: it has more
+    /// messages than its own credits, no receive is left, and its messages are not taken. Returns
+    /// after how long to check again, and true if this state has lasted for `limit`.
     pub(super) fn check_credits(
         &mut self,
         now: Instant,
@@ -169,7 +170,8 @@ impl RcConnection {
         Ok(taken)
     }
 
-    /// Handles the end of a receive of a shared queue. Returns true as `completed` does.
+    /// Handles the end of a receive of a shared queue. Returns true if the caller must notify the
+    /// application, as `completed` does.
     #[inline(never)]
     pub(super) fn arrived(self: &Arc<Self>, inner: &mut RcInner, wc: &Wc) -> bool {
         let is_error = matches!(inner.state, EndpointState::Error(_));
@@ -205,8 +207,8 @@ impl RcConnection {
         std::mem::take(&mut pooled.notifies)
     }
 
-    /// Fails the connection by itself, and not through a Job of this side: the messages that have
-    /// come are taken first. The caller has polled all completions. Returns true as `fail` does.
+    /// Fails the connection for a cause other than a Job of this side, once the messages that have
+    /// come were taken. The caller has polled all completions. Returns true as `fail` does.
     pub(super) fn fail_later(self: &Arc<Self>, inner: &mut RcInner, cause: JobError) -> bool {
         let later = |pooled: &mut Pooled| pooled.end_later(cause);
         let connected = inner.state == EndpointState::Connected;

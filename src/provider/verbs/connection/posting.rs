@@ -13,7 +13,7 @@ use crate::error::{ErrorKind, JobError, Reason};
 
 impl Work for RdmaJob {
     type Context = Remote;
-    /// The operation, and its number of bytes.
+    /// The operation, and the number of its bytes.
     type Posted = (Verb, usize);
 
     #[inline(always)]
@@ -126,8 +126,8 @@ impl RcConnection {
         }
     }
 
-    /// Adds Jobs to the line, up to one that is no RDMA operation, or whose sink cannot be
-    /// registered.
+    /// Adds Jobs to the line, up to the first that is not an RDMA operation, or whose sink cannot
+    /// be registered.
     ///
     /// # Safety
     ///
@@ -257,15 +257,16 @@ impl RcConnection {
         Submitted { accepted, refused }
     }
 
-    /// Asks the peer's adapter whether its queue pair exists. Nothing else shows that to a side
-    /// which only waits.
+    /// Sends a probe, which asks the peer's adapter whether the peer's queue pair exists. A side
+    /// that only waits cannot notice its end otherwise.
     pub(in super::super) fn probe(&self, inner: &mut RcInner) {
         let Some(qp) = &inner.qp else {
             return;
         };
         let (mut chain, iwarp) = (Chain::new(), self.core.context.traits.iwarp);
         // The last probe before all entries are taken is signalled, since its completion frees
-        // them. On iWARP every probe is, since only the answer proves that the peer is alive.
+        // them. On iWARP every probe is signalled, since only the answer proves that the peer is
+        // alive.
         let signaled = iwarp || inner.probes + 1 == PROBES;
         chain.push_probe(self.id(), signaled, iwarp);
         // SAFETY: the probe names no memory.

@@ -53,7 +53,7 @@ pub(in super::super) struct RcConnection {
     /// The id of a queue pair that has failed, and the cause, if the failure could not be handled
     /// at once.
     pub(in super::super) failed: Mutex<Option<(u64, JobError)>>,
-    /// The id that events of the queue pair carry. It differs from those of earlier queue pairs,
+    /// The id that events of the queue pair carry. It differs from the ids of earlier queue pairs,
     /// whose events may come late. 0 once the endpoint was retired.
     pub(super) id: AtomicU64,
     /// A copy of the state of `inner`, for callers that must not wait for its lock.
@@ -65,15 +65,15 @@ pub(in super::super) struct RcInner {
     pub(in super::super) qp: Option<Arc<Qp>>,
     pub(super) origin: BlobOrigin,
     pub(super) psn: u32,
-    /// This side's address, which the peer got, or which suits the peer's address.
+    /// This side's address: the exported one, or one that suits the peer's address.
     pub(super) gid: Option<Gid>,
     /// Set when the endpoint is connected, and cleared by the next reset.
     pub(in super::super) path: Option<Path>,
     pub(in super::super) peer: Option<EndpointBlob>,
-    /// A message has come since the endpoint has this queue pair.
+    /// True if a message has come since the endpoint has this queue pair.
     pub(super) got: bool,
-    /// Nothing is sent until a message has come: on iWARP the side that connects sends first (RFC
-    /// 5044, 7.1).
+    /// If true, nothing is sent until a message has come: on iWARP the side that connects sends
+    /// first (RFC 5044, 7.1).
     pub(super) waits: bool,
     /// The handler of rdma_cm that connects this queue pair, or has connected it. Cleared with the
     /// queue pair.
@@ -91,16 +91,16 @@ pub(in super::super) struct RcInner {
     /// A message that has waited too long for its receive, unless its completion waits to be
     /// polled.
     pub(super) overdue: Option<(Token, JobError)>,
-    /// The cause of a failure, unless the answer to a probe waits to be polled.
+    /// The cause of the failure of a silent peer, unless its answer to a probe waits to be polled.
     pub(super) silent: Option<JobError>,
     /// The Job whose failure is the cause in the state, if the Job has not ended yet.
     pub(in super::super) first_failed: Option<Token>,
-    /// The handle was dropped, so that the completions of receives are discarded.
+    /// True if the handle was dropped, so that the completions of receives are discarded.
     pub(in super::super) retired: bool,
-    /// The queue pair could not be taken from the adapter.
+    /// True if the queue pair could not be taken from the adapter.
     pub(super) doubt: bool,
-    /// The queue pair is being taken from the adapter, or another one is being made. Only the
-    /// thread that does this may change the connection.
+    /// True while the queue pair is being taken from the adapter, or another one is being made.
+    /// Only the thread that does this may change the connection.
     pub(in super::super) dying: bool,
     /// The queue pair that a thread shall take from the adapter, while that thread has not begun.
     pub(in super::super) left: Option<Dying>,
@@ -242,7 +242,7 @@ impl RcConnection {
         Ok((qp, pooled))
     }
 
-    /// Starts to use what `make` has made.
+    /// Starts to use the queue pair, and the part of a pool, that `make` has made.
     fn begin(&self, inner: &mut RcInner, (qp, pooled): (Qp, Option<Pooled>)) {
         inner.sends.set_capacity(qp.sends() - PROBES);
         local_endpoints::add(&inner.origin);
@@ -364,7 +364,7 @@ impl RcConnection {
         }
     }
 
-    /// Fails the connection by the Job at this position of `sends`.
+    /// Fails the connection because the Job at index `at` of `sends` has failed.
     pub(super) fn fail_of(
         self: &Arc<Self>,
         inner: &mut RcInner,
@@ -383,7 +383,8 @@ impl RcConnection {
     ///
     /// # Errors
     ///
-    /// Returns the error if no queue pair could be made. The connection is in the state Error then.
+    /// Returns the error if no queue pair could be made. In that case the connection is in the
+    /// state Error.
     pub(in super::super) fn renew(&self) -> Result<()> {
         let inner = self.inner();
         if inner.doubt || inner.retired {
@@ -408,8 +409,8 @@ impl RcConnection {
     }
 }
 
-/// Returns the most completions of an endpoint that may wait at once, without those of Jobs, which
-/// the queue's depth counts.
+/// Returns the maximum number of completions of an endpoint that may wait at once. Those of Jobs
+/// are not included, since the queue's depth counts them.
 fn promised(config: &EndpointConfig) -> u32 {
     own_receives(config) + PROBES
 }

@@ -13,16 +13,17 @@ use crate::error::JobError;
 #[derive(Default)]
 pub(in super::super) struct Sinks {
     all: Vec<Sink>,
-    /// A read was not posted, and the region of its sink stays. The connection must end.
+    /// True if a read was not posted, and the region of its sink stays. The connection must then
+    /// end.
     pub(super) any_stuck: bool,
 }
 
 struct Sink {
     token: Token,
     regions: Vec<(Mr, LeakFlag)>,
-    /// The peer may write there although a region was deregistered.
+    /// True if the peer may still write to the memory, since a region could not be deregistered.
     stuck: bool,
-    /// The pieces of the read, with the keys of these regions.
+    /// The pieces of the read, with the keys of `regions`.
     list: Box<[Segment]>,
 }
 
@@ -38,9 +39,9 @@ impl Sink {
 }
 
 impl Sinks {
-    /// Permits the peer to write to the memory of a read. Returns the read, with the keys for that.
-    /// If registering a piece fails, and the region of an earlier piece stays, sets `any_stuck` and
-    /// returns the read unchanged; the caller must not post it.
+    /// Permits the peer to write to the memory of a read. Returns the read, with the keys of the
+    /// new regions. If registering a piece fails, and the region of an earlier piece stays, sets
+    /// `any_stuck` and returns the read unchanged; the caller must not post it.
     ///
     /// # Safety
     ///
@@ -90,15 +91,15 @@ impl Sinks {
         Ok(RdmaJob { local, ..*job })
     }
 
-    /// Removes the sink of a read that has completed. Returns false if the peer may still write
-    /// there.
+    /// Removes the sink of a read that has completed. Returns false if the peer may still write to
+    /// the memory.
     pub(super) fn remove(&mut self, token: Token) -> bool {
         let at = self.all.iter().position(|sink| sink.token == token);
         at.is_none_or(|at| self.all.swap_remove(at).end())
     }
 
     /// Removes the sinks of the reads among `jobs`, which were not posted. If the region of a sink
-    /// stays, sets `any_stuck` and removes none; `clear` removes all then.
+    /// stays, sets `any_stuck` and removes none of them; `clear` later removes all.
     pub(super) fn were_refused(&mut self, jobs: &[(Token, Job<'_>)]) {
         let is_refused = |sink: &Sink| jobs.iter().any(|(token, _)| *token == sink.token);
         for sink in self.all.iter_mut().filter(|sink| is_refused(sink)) {
@@ -109,7 +110,7 @@ impl Sinks {
         }
     }
 
-    /// Removes all sinks. Returns the reads whose peer may still write there.
+    /// Removes all sinks. Returns the reads to whose memory the peer may still write.
     pub(super) fn clear(&mut self) -> Vec<Token> {
         self.any_stuck = false;
         let mut all = std::mem::take(&mut self.all);

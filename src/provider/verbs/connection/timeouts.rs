@@ -10,10 +10,10 @@ use crate::device::{Token, Verb};
 const MOST: Duration = Duration::from_secs(1);
 /// The shortest time between two checks.
 pub(super) const LEAST: Duration = Duration::from_millis(5);
-/// The bytes that any network moves in a millisecond. A message has this much more time than the
-/// limit for a receive, by its length.
+/// The number of bytes that any network moves in a millisecond. The time limit of a message is
+/// longer by its bytes at this rate.
 const SLOWEST: usize = 4096;
-/// The same for operations that take no receive, whose limit only ensures that they end.
+/// The same rate for operations that take no receive. Their limit only ensures that they end.
 const CRAWL: usize = 64;
 
 /// The state that the last check has left.
@@ -21,7 +21,7 @@ const CRAWL: usize = 64;
 pub(in super::super) struct Timeouts {
     front: Option<Token>,
     since: Option<Instant>,
-    /// The peer has answered or sent something since the last check.
+    /// True if the peer has answered or sent something since the last check.
     pub(super) heard: bool,
     /// The time at which a probe was sent on iWARP, if it has no answer yet. The transport does not
     /// limit that wait.
@@ -33,11 +33,11 @@ pub(in super::super) struct Timeouts {
 pub(super) struct Look {
     /// How long the oldest Job has waited, if that is too long.
     pub(super) overdue: Option<Duration>,
-    /// For a whole probe interval no Job was in flight, and nothing came from the peer.
+    /// True if for a whole probe interval no Job was in flight, and nothing came from the peer.
     pub(super) idle: bool,
     /// How long a probe has had no answer, if that is too long.
     pub(super) silent: Option<Duration>,
-    /// After how long to check again.
+    /// The time after which to check again.
     pub(in super::super) again: Duration,
 }
 
@@ -49,8 +49,8 @@ impl Timeouts {
 
     /// Checks the oldest Job. The transport itself fails an operation that takes no receive, if the
     /// peer is silent. A peer that always asks for another try (RNR NAK) could keep such an
-    /// operation for ever, so that it has a limit too, which is longer than the transport's. An
-    /// idle peer is probed every `probe`, if that is set.
+    /// operation for ever, so that the operation has a limit too, which is longer than the
+    /// transport's. An idle peer is probed every `probe`, if that is set.
     pub(super) fn check_oldest(
         &mut self,
         now: Instant,
@@ -109,9 +109,9 @@ impl PeerTimeouts {
         2 * self.ack
     }
 
-    /// Returns how long a Job may wait, and after how long to check it again.
+    /// Returns how long a Job may wait, and the time after which to check it again.
     fn of_job(&self, verb: Verb, len: usize) -> (Duration, Duration) {
-        // If the application has set longer tries, they end first.
+        // If the application has set longer tries, the transport's own tries end before this limit.
         let tries = match self.ack > self.receive {
             true => 4 * self.ack,
             false => Duration::ZERO,

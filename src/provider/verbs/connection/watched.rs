@@ -1,4 +1,5 @@
-//! The endpoints and queues of a device. The watcher notifies them of the device's events.
+//! The endpoints, queues and listeners of a device, which the watcher notifies of the device's
+//! events.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
@@ -8,9 +9,9 @@ use super::super::transport::Core;
 use super::rc::RcConnection;
 use crate::sync::lock;
 
-/// The targets of a device's events. The device, its queues and the watcher hold this. Of a device
-/// that the application lent, the watcher holds nothing else, and it calls only `tick`: an object
-/// that the watcher destroyed late would outlive the application's own device.
+/// The targets of a device's events. The device, its queues and the watcher hold this. For a device
+/// that the application lent, the watcher holds nothing else, and calls only `tick`: an object that
+/// the watcher destroyed late would outlive the application's device.
 #[derive(Default)]
 pub(in super::super) struct EventTargets {
     conns: Mutex<Vec<Weak<RcConnection>>>,
@@ -24,7 +25,7 @@ impl EventTargets {
         alive(&self.conns)
     }
 
-    /// Returns the queues.
+    /// Returns the states of the queues.
     pub(in super::super) fn cores(&self) -> Vec<Arc<Core>> {
         alive(&self.cores)
     }

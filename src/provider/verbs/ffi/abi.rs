@@ -1,9 +1,9 @@
 //! The types of the ABIs of libibverbs and librdmacm, with the names of their headers (verbs.h and
 //! rdma_cma.h of rdma-core).
 //!
-//! Types that the library makes may grow, but only at their end. Of such a type the used fields are
-//! declared, and all fields before them. Only tests make values of such a type, with a library of
-//! their own.
+//! Types of which the library makes the values may grow, but only at their end. `abi` declares the
+//! fields of such a type that are used, and all fields before them. Only tests make values of such
+//! a type, with a library of their own.
 #![allow(missing_docs)]
 #![allow(non_camel_case_types, reason = "the names of C")]
 
@@ -13,7 +13,7 @@ use zerocopy::FromZeros;
 
 use super::values::*;
 
-/// Declares structs and unions of C, which may be all zero.
+/// Declares structs and unions of C, for which all zeros are a valid value.
 ///
 /// `NAME = C TYPE [. FIELD]` names the corresponding type of C, or a field whose type has no name.
 /// With `..`, the type of C has more fields.
@@ -49,7 +49,7 @@ macro_rules! types {
     };
 }
 
-/// Returns the last value.
+/// Returns the last of these values.
 #[cfg(test)]
 fn last<T: Copy, const N: usize>(said: [T; N]) -> T {
     said[N - 1]

@@ -10,9 +10,9 @@ use super::values::{ENUMS, FLAGS};
 
 /// A type, as `abi` declares it.
 pub(super) struct Type {
-    /// The type of C that it is, or is a part of.
+    /// The type of C to which this type corresponds, or of which it is a part.
     pub(super) c: &'static str,
-    /// The field whose type it is, or "".
+    /// The field of `c` that has this type, or "" if this is `c` itself.
     pub(super) part: &'static str,
     /// The size in bytes, unless the type of C has more fields.
     pub(super) size: Option<usize>,
@@ -54,7 +54,7 @@ impl Type {
     }
 }
 
-/// The functions of `ibv_context_ops` that are called, as pointers in C.
+/// The functions of `ibv_context_ops` that the crate calls, and their types as pointers in C.
 const OPS: [(&str, &str); 5] = [
     ("poll_cq", "int (*)(struct ibv_cq *, int, struct ibv_wc *)"),
     ("req_notify_cq", "int (*)(struct ibv_cq *, int)"),

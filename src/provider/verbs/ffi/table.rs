@@ -81,8 +81,8 @@ table! {
     open_device = c"ibv_open_device", (*mut ibv_device) -> *mut ibv_context;
     close_device = c"ibv_close_device", (*mut ibv_context) -> c_int;
     query_device = c"ibv_query_device", (*mut ibv_context, *mut ibv_device_attr) -> c_int;
-    /// The symbol fills only the fields of the struct's first version. The header's inline function
-    /// requests more.
+    /// The symbol fills only the fields of the first version of the struct. The inline function of
+    /// the header requests more.
     query_port = c"ibv_query_port", (*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
     query_gid_ex = c"_ibv_query_gid_ex", (*mut ibv_context, u32, u32, *mut ibv_gid_entry, u32, usize) -> c_int;
     alloc_pd = c"ibv_alloc_pd", (*mut ibv_context) -> *mut ibv_pd;
@@ -162,8 +162,8 @@ pub(in super::super) mod ops {
     }
 
     impl Ops {
-        /// Returns `None` if the driver lacks one of the functions, except for that of shared
-        /// receive queues.
+        /// Returns the functions of a device. Returns `None` if the driver lacks any of them,
+        /// except `post_srq_recv`.
         pub(in super::super::super) fn of(ops: &ibv_context_ops) -> Option<Ops> {
             Some(Ops {
                 poll_cq: ops.poll_cq?,

@@ -16,7 +16,7 @@ macro_rules! enums {
     };
 }
 
-/// Declares flags. Each enum of flags has its own type, so that those of two enums are not mixed
+/// Declares flags. Each enum of flags has its own type, so that flags of two enums are not mixed
 /// up.
 macro_rules! flags {
     ($($(#[$doc:meta])* $name:ident { $($value:ident = $is:expr,)* })*) => {

@@ -20,10 +20,10 @@ pub(super) struct Attempt {
     pub(super) id: Arc<CmId>,
     pub(super) conn: Arc<RcConnection>,
     pub(super) qp: Arc<Qp>,
-    /// This side accepts a request of the peer.
+    /// True if this side accepts a request of the peer, and false if it connects.
     pub(super) accepts: bool,
-    /// The queue pair has left the state INIT, or may have left it. On iWARP this is set once the
-    /// manager uses the queue pair.
+    /// True if the queue pair has left the state INIT, or may have left it. On iWARP this is set
+    /// once the manager uses the queue pair.
     pub(super) half: bool,
     /// The peer, once the queue pair is connected.
     pub(super) ready: Option<(EndpointBlob, Path)>,
@@ -105,9 +105,9 @@ impl Attempt {
         if !self.is_iwarp() {
             return self.id.connect(&self.offer(&said, reads));
         }
-        // siw waits here for the peer's host, as long as TCP does. So a thread of its own makes the
-        // call, and the events of this connection are handled meanwhile. The thread keeps the queue
-        // pair alive, since the request names its number.
+        // siw (Soft-iWARP) waits here for the peer's host, as long as TCP does. So a separate
+        // thread makes the call, and the events of this connection are handled meanwhile. The
+        // thread keeps the queue pair alive, since the request names its number.
         let (id, qp, srq) = (Arc::clone(&self.id), Arc::clone(&self.qp), false);
         let ask = move || {
             if Arc::strong_count(&id) == 1 {
@@ -180,8 +180,8 @@ impl Attempt {
     }
 
     /// Moves the queue pair to RTS, by the route that rdma_cm has found. This library sets the time
-    /// limits and the permissions of the peer itself, since the values of rdma_cm (17 s a try, for
-    /// one) would break its promises.
+    /// limits and the permissions of the peer itself, since with the values of rdma_cm (for
+    /// example, 17 s for each try) it could not keep its own limits.
     fn make_ready(&mut self, greeting: Option<Greeting>, reads: [u8; 2]) -> Result<()> {
         let (conn, context) = (&self.conn, &self.conn.core.context);
         if self.is_iwarp() {
@@ -273,7 +273,7 @@ impl Attempt {
     }
 
     /// Returns a function that gives the queue pair back, drops the id, which notifies the peer,
-    /// and answers the application. The caller calls it without a lock.
+    /// and returns the error to the application. The caller calls that function without a lock.
     pub(super) fn fail(self, error: Error) -> Tell {
         Box::new(move || {
             self.id.clear_deadline();
@@ -286,8 +286,8 @@ impl Attempt {
     }
 }
 
-/// Returns the peer at an address, by its greeting, or with what is known of a foreign peer.
-/// `answers` is the number of concurrent reads that it answers, as the manager reports it.
+/// Returns the peer at an address, by its greeting, or with the known values of a foreign peer.
+/// `answers` is the number of concurrent reads that the peer answers, as the manager reports it.
 fn peer(address: Address, greeting: Option<Greeting>, answers: u8) -> EndpointBlob {
     EndpointBlob {
         origin: greeting.map_or(BlobOrigin::FOREIGN, |it| it.origin),
@@ -297,8 +297,8 @@ fn peer(address: Address, greeting: Option<Greeting>, answers: u8) -> EndpointBl
     }
 }
 
-/// Returns the permissions that a foreign peer which answers this many reads may have given, as far
-/// as is known.
+/// Returns the permissions that a foreign peer may have given, as far as is known. `answers` is the
+/// number of concurrent reads that the peer answers.
 fn may(answers: u8) -> Access {
     let reads = Access::RDMA_READ | Access::RDMA_ATOMIC;
     match answers {

@@ -1,14 +1,14 @@
-//! A connection that rdma_cm makes, from the address or a peer's request to the end, of which
-//! either side notifies the other.
+//! A connection that rdma_cm makes, from the address or a peer's request to the end. Either side
+//! notifies the other of the end.
 //!
 //! ```text
 //!   connect_to: address -> route -> request --- response: RTR, RTS ---> Connected
 //!   accept:     Offered -> RTR, RTS, answer --- established ----------> Connected
 //! ```
 //!
-//! Each event is a step. The steps of a connection are done one after the other, by a thread that
-//! may block ([`step`]). The queue pair is claimed from the first step on, so that a reset, a drop
-//! or the time limit ends the attempt.
+//! Each event causes a step. The steps of a connection are done one after the other, by a thread
+//! that may block ([`step`]). The queue pair is claimed from the first step on, so that a reset, a
+//! drop or the time limit ends the attempt.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -32,7 +32,7 @@ pub(in super::super) struct Managed {
 #[derive(Default)]
 struct Line {
     events: VecDeque<CmEvent>,
-    /// A thread is doing the steps.
+    /// True while a thread does the steps.
     busy: bool,
 }
 
@@ -62,10 +62,11 @@ impl State {
     }
 }
 
-/// Notifies the application of the result of a connection. It is called without a lock.
+/// A function that notifies the application of the result of a connection. It is called without a
+/// lock.
 pub(super) type Tell = Box<dyn FnOnce()>;
 
-/// Sets the state, and then notifies the application without its lock.
+/// Sets the state, releases its lock, and then calls `tell`, which notifies the application.
 fn leave(mut state: MutexGuard<'_, State>, next: State, tell: Option<Tell>) {
     *state = next;
     drop(state);
@@ -74,7 +75,8 @@ fn leave(mut state: MutexGuard<'_, State>, next: State, tell: Option<Tell>) {
     }
 }
 
-/// Leaves the state with an attempt, or with the end of one that has failed to begin.
+/// Sets the state to the attempt that has begun. If it failed to begin, sets the state `Over` and
+/// notifies the application.
 fn leave_begun(state: MutexGuard<'_, State>, begun: Result<Attempt, Tell>) {
     match begun {
         Ok(attempt) => leave(state, State::Connecting(Box::new(attempt)), None),
@@ -128,7 +130,8 @@ impl Managed {
                     if let Some(conn) = conn {
                         conn.fail_queue_pair(qp, JobError::of(cause));
                     }
-                    // Afterwards: to destroy it may take long, and over iWARP flushes Jobs.
+                    // The id is dropped last: destroying it may take long, and over iWARP flushes
+                    // Jobs.
                     drop(id);
                 };
                 (State::Over, Some(Box::new(fail)))
@@ -198,7 +201,7 @@ impl Handler for Managed {
 }
 
 impl RcConnection {
-    /// Connects to the side that listens at this address. The answer comes within the time limit.
+    /// Connects to the side that listens at `addr`. `answer` is called within the time limit.
     pub(in super::super) fn connect_to(
         self: Arc<Self>,
         addr: SocketAddr,
@@ -223,7 +226,7 @@ impl RcConnection {
         leave_begun(state, begun);
     }
 
-    /// Accepts a peer's request. As for `connect_to`.
+    /// Accepts a peer's request. `answer` is called within the time limit, as for `connect_to`.
     pub(in super::super) fn accept(
         self: Arc<Self>,
         offered: Offered,
@@ -256,8 +259,8 @@ impl RcConnection {
     }
 
     /// Claims the queue pair, and makes `managed` the handler of its id's events and of the time
-    /// limit. On failure returns the function that answers the application, which the caller calls
-    /// without a lock.
+    /// limit. On failure, returns a function that gives the error to the application. The caller
+    /// calls it without a lock.
     fn begin_managed(
         self: Arc<Self>,
         managed: &Arc<Managed>,

@@ -14,7 +14,7 @@ use crate::device::{CmListening, CmOffer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{contain, lock, log};
 
-/// A listener, which ends when its id is dropped.
+/// A listener at an address. It ends when its id is dropped.
 pub(in super::super) struct Listener {
     addr: SocketAddr,
     _arrivals: Arc<Arrivals>,
@@ -56,7 +56,7 @@ impl Listener {
             );
             return Err(Error::new(ErrorKind::InvalidValue, None, text));
         }
-        // A removal from now on finds the id.
+        // The lock is held until the id is stored, so that a removal of the adapter finds the id.
         let mut place = lock(&arrivals.id);
         id.listen(backlog).map_err(|error| not_bound(error, addr))?;
         let addr = id.local_addr().unwrap_or(addr);

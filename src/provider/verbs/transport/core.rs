@@ -19,14 +19,14 @@ pub(in super::super) struct Core {
     pub(in super::super) cq: Arc<Cq>,
     pub(in super::super) answers: Answers,
     finished: Mutex<VecDeque<Completion>>,
-    /// `finished` is not empty, or the reaper shall check everything.
+    /// True if `finished` is not empty, or if the reaper shall check everything.
     attention: AtomicBool,
     armed: AtomicBool,
-    /// The id that events of the copies' queue pair carry, and the id of the queue pair for which
-    /// such an event has come.
+    /// The id that events of the copies' queue pair carry. `copies_failed` is the id of the queue
+    /// pair for which such an event has come.
     copies: AtomicU64,
     copies_failed: AtomicU64,
-    /// A queue pair could not be taken from the adapter.
+    /// True if a queue pair could not be taken from the adapter.
     doubt: AtomicBool,
     answers_kept: AtomicBool,
     srqs: Mutex<Vec<Weak<Srq>>>,
@@ -90,7 +90,7 @@ impl Core {
         self.request_poll();
     }
 
-    /// Has the thread that armed poll next. It stays armed.
+    /// Makes the thread that armed poll next, without a signal. The armed state stays.
     pub(in super::super) fn request_poll(&self) {
         self.attention.store(true, SeqCst);
     }
@@ -100,8 +100,8 @@ impl Core {
         self.copies.store(id, SeqCst);
     }
 
-    /// Requests a reap if this is the copies' queue pair. It has failed, and perhaps no completion
-    /// shows that.
+    /// Requests a reap if the queue pair with this id is that of the copies. The queue pair has
+    /// failed, perhaps without a completion that shows it.
     pub(in super::super) fn fail_copies(&self, id: u64) {
         if self.copies.load(SeqCst) == id {
             self.copies_failed.store(id, SeqCst);
@@ -109,8 +109,8 @@ impl Core {
         }
     }
 
-    /// Returns true if the failed queue pair is the present one. Another one may have replaced it
-    /// meanwhile.
+    /// Returns true, once, if the present queue pair of the copies has failed. A failed queue pair
+    /// that was replaced meanwhile does not count.
     pub(in super::super) fn take_copies_failed(&self) -> bool {
         let failed = self.copies_failed.swap(0, SeqCst);
         failed != 0 && failed == self.copies.load(SeqCst)
@@ -118,7 +118,8 @@ impl Core {
 
     /// Requests that the reaper check more than the completion queue.
     pub(in super::super) fn request_reap(&self) {
-        // This comes before the check whether a thread armed. `arm` does both in the other order.
+        // The flag is set before the check whether a thread armed. `arm` does these in the opposite
+        // order.
         self.attention.store(true, SeqCst);
         self.ring();
     }
@@ -140,13 +141,12 @@ impl Core {
         self.attention.load(SeqCst)
     }
 
-    /// Keeps for ever all memory that a queue pair may still write, which could not be taken from
-    /// the adapter: the answers here, and the value that is given to `retire`. The queue pair has
-    /// at most `requests` requests.
+    /// Keeps for ever all memory to which a queue pair may still write because it could not be
+    /// taken from the adapter: the answers of atomics, and the memory that `Queue::retire` gets in
+    /// `keep`. The queue pair has at most `requests` requests.
     pub(in super::super) fn keep_for_ever(self: &Arc<Self>, requests: u32) {
         self.keep_jobs();
-        // The completions of these requests may come beside those of the Jobs that get the Slots
-        // next.
+        // These requests may still complete, in addition to the Jobs that get their Slots next.
         if let Err(error) = self.cq.promise(requests) {
             let (error, text) = (
                 error.to_string(),
@@ -176,8 +176,8 @@ impl Core {
         self.doubt.load(SeqCst)
     }
 
-    /// Returns a shared receive queue whose receives have `room` bytes, after a connection with
-    /// these `credits` has joined it.
+    /// Joins a shared receive queue whose receives have `room` bytes, for a connection with these
+    /// `credits`, and returns the queue.
     pub(in super::super) fn srq(&self, room: usize, credits: u32) -> Result<Arc<Srq>> {
         // These are dropped after the lock was released: dropping the last handle may wait for the
         // watcher, which takes the lock.
@@ -202,16 +202,16 @@ impl Core {
         srqs.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Posts a receive of a shared queue again, which has ended for a queue pair that is gone.
+    /// Posts a receive of a shared queue again, after it has ended for a queue pair that is gone.
     pub(in super::super) fn stray(&self, wr_id: u64) {
         for srq in self.open_srqs() {
             srq.give_back(srq.ended(wr_id));
         }
     }
 
-    /// Adds memory to the shared receive queues that need it. `told` is the id of a queue of which
-    /// the adapter reports that few receives are left. Returns true if a queue still needs memory.
-    /// The caller is the watcher.
+    /// Adds memory to the shared receive queues that need it. `told` is the id of a queue if the
+    /// adapter has reported that few of its receives are left. Returns true if a queue still needs
+    /// memory. The caller is the watcher.
     pub(in super::super) fn top_up(&self, told: Option<u32>) -> bool {
         let srqs = self.open_srqs().into_iter();
         let each = srqs.map(|srq| srq.top_up(told == Some(srq.id())));
@@ -265,7 +265,7 @@ impl Answers {
         (addr, self.mr.as_ref().map_or(0, Mr::lkey))
     }
 
-    /// Returns what the adapter wrote for a Job.
+    /// Returns the answer that the adapter wrote for the Job with this index.
     pub(in super::super) fn get(&self, index: u32) -> u64 {
         // The adapter wrote the word before the completion, which the caller has seen.
         let word = self.words.get(index as usize);

@@ -18,7 +18,7 @@ pub(in super::super) struct Cq {
     /// The number of requested notifications whose events were not read yet.
     requested: AtomicU32,
     id: u64,
-    /// The device has reported that the queue has failed, for example by an overrun.
+    /// True if the device has reported that the queue has failed, for example by an overrun.
     broken: AtomicBool,
     /// The number of completions that may wait at once, and the capacity of the queue.
     promised: Mutex<(u32, u32)>,
@@ -37,12 +37,13 @@ unsafe impl Sync for Cq {}
 
 /// Capacity for contexts that are attached later, since not every adapter can enlarge a queue.
 const HEADROOM: u32 = 1024;
-/// After this many requested notifications the events are read: a thread that only polls never
-/// clears them, and they would accumulate.
+/// The number of requested notifications after which events are read. A thread that only polls
+/// never clears the events, and they would accumulate.
 const UNREAD: u32 = 64;
 
 impl Cq {
-    /// Creates a queue with a capacity of `completions`. The interrupt number `vector` signals it.
+    /// Creates a queue with a capacity of `completions`. Its completions cause the interrupt number
+    /// `vector`.
     pub(in super::super) fn create(
         context: &Arc<Context>,
         completions: u32,
@@ -164,8 +165,8 @@ impl Cq {
 
     /// Reads the events that may have come, and acknowledges them in one call.
     ///
-    /// There is at most one event for each requested notification. No more are read than that,
-    /// which saves the call that would find no event.
+    /// There is at most one event for each requested notification. No more events than that are
+    /// read, which saves the call that would find none.
     pub(in super::super) fn read_events(&self) {
         let may_be = self.requested.swap(0, SeqCst);
         let mut read = 0;

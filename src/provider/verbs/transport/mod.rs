@@ -7,9 +7,9 @@
 //! - [srq] and [receives] hold receives that many queue pairs share.
 //! - [status] translates the reasons of failures that an adapter reports.
 //!
-//! `core` is what all queue pairs of one WorkQ and device share. These files know neither
-//! connections nor WorkQs. They import `ffi`, `adapter`, and one another downwards,
-//! `sends > qp > srq > {cq, wr, receives}` and `core > srq`.
+//! `core` is the state that all queue pairs of one WorkQ and device share. These files know neither
+//! connections nor WorkQs. They import `ffi`, `adapter`, and one another downwards, `sends > qp >
+//! srq > {cq, wr, receives}` and `core > srq`.
 
 mod core;
 mod cq;

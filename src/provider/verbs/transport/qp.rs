@@ -35,14 +35,14 @@ unsafe impl Sync for Qp {}
 /// The capacities of a queue pair (`ibv_qp_cap`).
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct QpCaps {
-    /// The wanted capacity. The adapter may give less, but at least `least_sends`. The limit
-    /// depends on the size of the requests.
+    /// The wanted capacity of the send queue. The adapter may give less, but at least
+    /// `least_sends`. Its limit depends on the size of the requests.
     pub(in super::super) sends: u32,
     pub(in super::super) least_sends: u32,
     pub(in super::super) send_sges: u32,
     pub(in super::super) receives: u32,
     pub(in super::super) receive_sges: u32,
-    /// The wanted size in bytes. The adapter may give less.
+    /// The wanted size of inline data in bytes. The adapter may give less.
     pub(in super::super) inline: u32,
 }
 
@@ -54,7 +54,7 @@ pub(in super::super) struct Route {
     pub(in super::super) psn: u32,
     pub(in super::super) gid_index: u32,
     pub(in super::super) mtu: Mtu,
-    /// The port needs a global header, whatever the address is.
+    /// True if the port needs a global header (GRH), whatever the address is.
     pub(in super::super) needs_grh: bool,
     /// The limits of concurrent reads and atomics: those that this side answers, and those that it
     /// requests.
@@ -65,21 +65,23 @@ pub(in super::super) struct Route {
     pub(in super::super) resolved: Option<ibv_ah_attr>,
 }
 
-/// When a peer that does not answer is given up.
+/// The limits after which the transport gives up a peer that does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Retry {
-    /// The time limit of an answer is 4.096 us times two to the power of this (ibv_modify_qp(3)).
+    /// The exponent of the time limit of an answer: 4.096 us times 2 to this power
+    /// (ibv_modify_qp(3)).
     timeout: u8,
     /// The number of tries after the first.
     count: u8,
 }
 
-/// The peer's waiting time after this side had no receive: 0.64 ms (ibv_modify_qp(3), the table of
-/// `min_rnr_timer`).
+/// How long the peer waits before it tries again, if this side had no receive: 0.64 ms
+/// (ibv_modify_qp(3), the table of `min_rnr_timer`).
 const RNR_TIMER: u8 = 12;
-/// 7 means that tries never end. [`super::super::connection::RcConnection::tick`] finds the sends
-/// that have waited for too long. With a limited number of tries, each would have to take a part of
-/// the whole time, up to half a second, and every receive that comes a moment late would cost that.
+/// The number of tries if the peer has no receive: 7 means that tries never end.
+/// [`super::super::connection::RcConnection::tick`] finds the sends that have waited for too long.
+/// With a limited number of tries, each would have to take a part of the whole time, up to half a
+/// second, and every receive that comes a moment late would cost that.
 const RNR_RETRIES: u8 = 7;
 
 impl Retry {
@@ -118,7 +120,7 @@ fn asks_for_grh(transport: &Transport) -> bool {
     of(transport) != of(&Transport::default())
 }
 
-/// Returns the route that was found, with the options of the application.
+/// Returns the route `found` by rdma_cm. Options that the application has set replace its values.
 fn as_asked(mut found: ibv_ah_attr, requested: &Transport) -> ibv_ah_attr {
     let default = Transport::default();
     if requested.service_level != default.service_level {
@@ -140,8 +142,9 @@ impl Qp {
         NEXT.fetch_add(1, Relaxed)
     }
 
-    /// Creates a queue pair in the state INIT. `remote` is what the peer may do; events carry `id`.
-    /// With a shared receive queue, the queue pair has no receives of its own.
+    /// Creates a queue pair in the state INIT. `remote` has the permissions of the peer; events of
+    /// the queue pair carry `id`. With a shared receive queue, the queue pair has no receives of
+    /// its own.
     pub(in super::super) fn create(
         (cq, srq): (&Arc<Cq>, Option<&Arc<Srq>>),
         pd: *mut ibv_pd,
@@ -170,9 +173,11 @@ impl Qp {
             // SAFETY: the domain is the context's, and both queues are held by what is made.
             let made = check_ptr("ibv_create_qp", unsafe { create_qp(pd, &mut attr) });
             match made {
-                // The adapter may give more, and the application may want none.
+                // The adapter may give more inline data than is wanted, and the application may
+                // want none.
                 Ok(raw) => break (raw, attr.cap.max_inline_data.min(wanted.inline)),
-                // No query returns how much an adapter supports of both.
+                // No query returns which sizes of inline data and of the queue an adapter supports
+                // together.
                 Err(_) if wanted.inline > 0 => wanted.inline /= 2,
                 Err(_) if wanted.sends > wanted.least_sends => {
                     wanted.sends = (wanted.sends / 2).max(wanted.least_sends);
@@ -242,8 +247,9 @@ impl Qp {
         self.modify("ibv_modify_qp to INIT", &mut attr, mask)
     }
 
-    /// Moves the queue pair to the states ready to receive and ready to send. The error is `true`
-    /// if the queue pair is half-way: going back to INIT would drop what was posted.
+    /// Moves the queue pair to the states ready to receive and ready to send. The error has `true`
+    /// if the queue pair is half-way, where it must stay: going back to INIT would drop posted
+    /// receives.
     pub(in super::super) fn connect(
         &self,
         route: &Route,

@@ -1,4 +1,4 @@
-//! The end of a queue pair.
+//! Ends a queue pair: takes it from the adapter.
 #![expect(unsafe_code, reason = "destroys queue pairs")]
 
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl Qp {
         quiesced
     }
 
-    /// Drops this handle, on another thread if that waits for the peer.
+    /// Drops this handle of the queue pair, on another thread if the drop may wait for the peer.
     pub(in super::super) fn let_go(self: Arc<Qp>) {
         if self.asks.load(SeqCst) {
             // If no thread can be started, the handle is dropped here.

@@ -16,11 +16,11 @@ use super::super::adapter::Mr;
 #[derive(Default)]
 pub(super) struct Receives {
     pub(super) chunks: Vec<Chunk>,
-    /// The oldest is first.
+    /// The receives that are posted, the oldest first.
     pub(super) posted: VecDeque<u32>,
     pub(super) overtaken: Vec<u32>,
     pub(super) spare: Vec<u32>,
-    /// For each receive, whether the adapter has it, either posted or overtaken.
+    /// For each receive, true if the adapter has it, either posted or overtaken.
     pub(super) with_adapter: Vec<bool>,
     /// The number of receives that were ever posted.
     pub(super) posted_in_all: u64,
@@ -32,7 +32,7 @@ pub(super) struct Receives {
     pub(super) credits: u32,
 }
 
-/// Receives with memory side by side.
+/// A block of memory for several receives.
 pub(super) struct Chunk {
     /// The region is dropped before the words.
     pub(super) mr: Mr,
@@ -40,12 +40,12 @@ pub(super) struct Chunk {
 }
 
 impl Receives {
-    /// Returns the number of receives without those that may be lost.
+    /// Returns the number of receives, except those that may be lost.
     pub(super) fn usable(&self) -> usize {
         self.with_adapter.len() - self.overtaken.len()
     }
 
-    /// Returns the number of receives whose messages connections have.
+    /// Returns the number of receives that connections hold, with a message.
     pub(super) fn had(&self) -> usize {
         self.usable() - self.posted.len() - self.spare.len()
     }
@@ -60,7 +60,7 @@ impl Receives {
         self.credits as usize + self.gone.len()
     }
 
-    /// Returns how many of the wanted receives have no memory.
+    /// Returns how many wanted receives have no memory yet.
     pub(super) fn missing(&self) -> usize {
         self.wanted().saturating_sub(self.usable())
     }

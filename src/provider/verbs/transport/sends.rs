@@ -1,5 +1,5 @@
-//! The Jobs of one queue pair, from their submission to their end. Some are posted; the others wait
-//! for entries of its send queue.
+//! The Jobs of one queue pair, from their submission to their end. Some Jobs are posted; the others
+//! wait for entries of the send queue.
 #![expect(unsafe_code, reason = "posts Jobs whose memory was lent")]
 
 use std::collections::VecDeque;
@@ -14,11 +14,11 @@ use crate::device::Token;
 
 /// A Job that becomes requests at the end of a chain.
 pub(in super::super) trait Work: Copy {
-    /// What all Jobs of a queue pair need to know.
+    /// The data that all Jobs of a queue pair need.
     type Context;
-    /// What is kept of a Job that is posted.
+    /// The data of a Job that are kept while it is posted.
     type Posted: Copy;
-    /// Returns the most requests that the Job needs.
+    /// Returns the maximum number of requests that the Job needs.
     fn most(&self) -> usize;
 
     fn push(&self, token: Token, chain: &mut Chain, context: &Self::Context);
@@ -30,8 +30,8 @@ pub(in super::super) trait Work: Copy {
 pub(in super::super) struct Sends<W: Work> {
     posted: VecDeque<SendEntry<W::Posted>>,
     waiting: VecDeque<SendEntry<W>>,
-    /// The entries of the send queue that are used, and the capacity of the send queue. The entry
-    /// of a request is free once a later completion was seen (ibv_post_send(3)).
+    /// The number of used entries of the send queue, of which there are `room`. The entry of a
+    /// request is free once a later completion was seen (ibv_post_send(3)).
     used: u32,
     room: u32,
 }
@@ -43,12 +43,12 @@ struct SendEntry<W> {
     requests: u32,
 }
 
-/// The adapter has refused a request.
+/// The error if the adapter has refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct PostFailure {
     /// The index of the first Job that is not posted as a whole.
     pub(in super::super) at: usize,
-    /// The adapter has taken some requests of that Job, or may have taken some.
+    /// True if the adapter has taken some requests of that Job, or may have taken some.
     pub(in super::super) cut: bool,
     pub(in super::super) errno: i32,
 }
@@ -89,7 +89,7 @@ impl<W: Work> Sends<W> {
         self.push_for(token, work, 0);
     }
 
-    /// Adds a Job to the line, for which a chain has `requests` already.
+    /// Adds a Job to the line, whose `requests` a chain contains already.
     #[inline(always)]
     fn push_for(&mut self, token: Token, work: W, requests: u32) {
         self.waiting.push_back(SendEntry {
@@ -296,7 +296,7 @@ impl<W: Work> Sends<W> {
         }
     }
 
-    /// Handles a refusal, before which the adapter has taken this many requests of a chain.
+    /// Handles a refusal. The adapter has taken the first `taken` requests of the chain.
     #[cold]
     fn refused(&mut self, mut taken: u32, errno: i32) -> PostFailure {
         let mut whole = 0;
@@ -315,7 +315,7 @@ impl<W: Work> Sends<W> {
         }
     }
 
-    /// Removes the oldest Job, if this is its completion and it was posted. Any other completion is
+    /// Removes the oldest Job, if it was posted and `token` is its token. Any other completion is
     /// of a queue pair that is gone, or an error of the driver.
     #[inline(always)]
     pub(in super::super) fn done(&mut self, token: Token) -> Option<W::Posted> {
@@ -341,9 +341,9 @@ impl<W: Work> Sends<W> {
     }
 }
 
-/// For Jobs that another queue pair can repeat.
+/// Methods for Jobs that another queue pair can repeat.
 impl<W: Work<Posted = W>> Sends<W> {
-    /// Makes all Jobs wait, when the queue pair is gone.
+    /// Moves all posted Jobs back to those that wait, when the queue pair is gone.
     pub(in super::super) fn unpost(&mut self) {
         self.used = 0;
         while let Some(entry) = self.posted.pop_back() {

@@ -1,13 +1,13 @@
 //! A shared receive queue: receives of many queue pairs, into memory of its own.
 //!
-//! Each receive has a number. It is posted; or its message has come, and a connection has it until
-//! it gives it back; or it is spare. The number of receives that are posted or with connections
-//! never exceeds the sum of the connections' credits, so that a single connection has exactly its
-//! credits. The watcher adds memory when few receives are left. The adapter reports that
-//! (`IBV_EVENT_SRQ_LIMIT_REACHED`), or completions show it.
+//! Each receive has a number, and one of three states: it is posted; or its message has come, and a
+//! connection holds the receive until it gives it back; or it is spare. The number of receives that
+//! are posted or with connections never exceeds the sum of the connections' credits, so that a
+//! single connection has exactly its credits. The watcher adds memory when few receives are left.
+//! An event of the adapter reports this (`IBV_EVENT_SRQ_LIMIT_REACHED`), or completions show it.
 //!
 //! A queue that may have lost many receives, or half of its capacity, takes no new connections. So
-//! peers that fail on purpose leave receives to others.
+//! even peers that fail on purpose leave receives to others.
 #![expect(unsafe_code, reason = "calls libibverbs")]
 
 use std::ptr::{self, NonNull};
@@ -26,14 +26,15 @@ use crate::sync::{lock, log};
 /// The bits that mark a receive's name in the lower half of its request's id: neither a Token nor a
 /// probe has them.
 const NAMES: u32 = 0xfff << 20;
-/// The most receives of a queue. One more would have the name of a probe.
+/// The maximum number of receives of a queue. One more would have the name of a probe.
 const NUMBERS: u32 = (1 << 20) - 1;
 /// The most receives that are posted at once.
 const POSTED: u32 = 1024;
-/// The most receives that may be lost, besides one for each connection, whose message may be on its
-/// way. At most half of the capacity may be lost in any case.
+/// The maximum number of receives that may be lost, in addition to one for each connection, whose
+/// message may be on its way. At most half of the capacity may be lost in any case.
 const LOST: usize = 64;
-/// The bytes of memory that are added at once, and the most receives in them.
+/// The size in bytes of a chunk, the memory that is added at once. `CHUNK` is the maximum number of
+/// receives in a chunk.
 const CHUNK_BYTES: usize = 1 << 20;
 const CHUNK: usize = 64;
 
@@ -48,9 +49,9 @@ pub(in super::super) struct Srq {
     /// The number of receives in a chunk of memory.
     per_chunk: u32,
     state: Mutex<Receives>,
-    /// Locked by the thread that adds memory.
+    /// The thread that adds memory holds this lock.
     growing: Mutex<()>,
-    /// The watcher shall add memory.
+    /// True if the watcher shall add memory.
     low: AtomicBool,
 }
 
@@ -59,7 +60,7 @@ unsafe impl Send for Srq {}
 // SAFETY: as above.
 unsafe impl Sync for Srq {}
 
-/// Returns true if this is the name of a receive of a shared queue.
+/// Returns true if `wr_id` is the name of a receive of any shared queue.
 #[inline(always)]
 pub(in super::super) fn is_name(wr_id: u64) -> bool {
     wr_id as u32 >= NAMES && wr_id as u32 != u32::MAX
@@ -107,7 +108,7 @@ impl Srq {
         self.raw.as_ptr()
     }
 
-    /// Returns the id that its events carry.
+    /// Returns the id that events of the queue carry.
     pub(in super::super) fn id(&self) -> u32 {
         self.id
     }
@@ -124,7 +125,7 @@ impl Srq {
         room == self.room && state.lost() <= bound
     }
 
-    /// Returns true if this is the name of one of its receives.
+    /// Returns true if `wr_id` is the name of a receive of this queue.
     #[inline(always)]
     pub(in super::super) fn has(&self, wr_id: u64) -> bool {
         is_name(wr_id) && (wr_id >> 32) as u32 == self.id
@@ -261,7 +262,8 @@ impl Srq {
     }
 
     /// Takes a receive that the adapter has ended, with or without a message. The caller has the
-    /// receive until it gives it back. Returns `None` for a name that the adapter does not have.
+    /// receive until it calls `give_back`. Returns `None` for a name that the adapter does not
+    /// have.
     pub(in super::super) fn ended(&self, wr_id: u64) -> Option<u32> {
         if !self.has(wr_id) {
             return None;
@@ -292,7 +294,7 @@ impl Srq {
         }
     }
 
-    /// Returns the number of receives that are left when memory is added.
+    /// Returns the number of posted receives below which memory is added.
     fn limit(&self) -> u32 {
         (self.per_chunk / 2).min(self.most / 2).max(1)
     }
@@ -338,7 +340,7 @@ impl Srq {
             return false;
         }
         if let Err(error) = self.add_memory(told) {
-            // The watcher is not woken, and tries again after a while.
+            // The watcher is not woken now, but tries again after a while.
             self.low.store(true, SeqCst);
             let text = "no more receives for a shared receive queue";
             log(|| tracing::debug!(target: "tokio_doca::verbs", %error, "{text}"));

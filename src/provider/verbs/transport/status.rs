@@ -23,11 +23,12 @@ pub(in super::super) enum Failed {
 pub(in super::super) struct PeerTimeouts {
     pub(in super::super) ack: Duration,
     pub(in super::super) receive: Duration,
-    /// The transport has no limit for a silent peer (iWARP).
+    /// True if the transport has no limit for a silent peer (iWARP).
     pub(in super::super) iwarp: bool,
 }
 
-/// Returns the reason, as the state Error has it, or `None` for a flush, which is no reason.
+/// Returns the reason of a failure, for the state Error. Returns `None` for a flush, which is not
+/// the reason of a failure.
 pub(in super::super) fn cause(
     what: Failed,
     status: ibv_wc_status,
@@ -80,7 +81,7 @@ pub(in super::super) fn device(status: ibv_wc_status, vendor: u32) -> JobError {
     JobError::device(kind, u64::from(status) << 32 | u64::from(vendor))
 }
 
-/// Returns why the adapter has refused a request.
+/// Returns the error for an adapter that refuses a request with `errno`.
 pub(in super::super) fn refusal(errno: c_int) -> JobError {
     let kind = match errno {
         libc::ENOMEM => ErrorKind::NoMemory,
@@ -90,7 +91,7 @@ pub(in super::super) fn refusal(errno: c_int) -> JobError {
     JobError::device(kind, errno.unsigned_abs().into())
 }
 
-/// Returns a time in milliseconds, as a reason has it.
+/// Returns a time in milliseconds, for the numbers of a [`JobError`].
 pub(in super::super) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

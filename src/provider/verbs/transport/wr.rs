@@ -11,23 +11,23 @@ use crate::device::{Access, CopyJob, RdmaJob, Receive, Segment, Segments, Token,
 /// The id of a request that is not the last one of its Job. It completes only if it fails.
 pub(in super::super) const UNNAMED: u64 = u64::MAX;
 
-/// Returns the id of a probe. It is no Token, and is used by this queue pair only, since an adapter
-/// may give the number of a queue pair to another one.
+/// Returns the id of a probe. The id is not a Token. It contains the id of the queue pair, since an
+/// adapter may give the number of a queue pair to a later one.
 pub(in super::super) const fn probe(id: u64) -> u64 {
     id << 32 | u32::MAX as u64
 }
 
 const PIECES: usize = 64;
 
-/// The most requests of a chain: those of a copy, or a batch of 32 jobs. (`has_room` demands
-/// capacity for two lists before a copy is added.)
+/// The maximum number of requests in a chain: those of a copy, or a batch of 32 jobs. (`has_room`
+/// demands capacity for two lists before a copy is added.)
 const CHAIN: usize = 33;
 const _: () = assert!(REQUESTS <= CHAIN);
 
 const SIGNALED: u32 = ibv_send_flags::IBV_SEND_SIGNALED.0;
 const INLINE: u32 = ibv_send_flags::IBV_SEND_INLINE.0;
 
-/// Requests under construction.
+/// A list of work requests under construction.
 pub(in super::super) struct Chain {
     wrs: ArrayVec<ibv_send_wr, CHAIN>,
     sges: ArrayVec<ibv_sge, PIECES>,
@@ -48,7 +48,7 @@ impl Chain {
         (self.wrs.len(), self.sges.len())
     }
 
-    /// Removes what was appended since a mark.
+    /// Removes the requests and pieces that were appended since a [`mark`](Chain::mark).
     pub(in super::super) fn truncate(&mut self, (wrs, sges): (usize, usize)) {
         self.wrs.truncate(wrs);
         self.sges.truncate(sges);
@@ -152,13 +152,13 @@ impl Chain {
     }
 }
 
-/// Receives under construction.
+/// A list of receives under construction.
 pub(in super::super) struct RecvChain {
     wrs: ArrayVec<ibv_recv_wr, RECEIVES>,
     sges: ArrayVec<ibv_sge, PIECES>,
 }
 
-/// The most receives in one list, which a stream posts at once.
+/// The maximum number of receives in one list, which a stream posts at once.
 const RECEIVES: usize = 32;
 
 impl RecvChain {
@@ -185,7 +185,7 @@ impl RecvChain {
     #[inline(always)]
     pub(in super::super) fn push(&mut self, receive: &Receive, iwarp: bool) -> bool {
         let first = self.sges.len();
-        // No message is longer.
+        // No message is longer than 2 GiB.
         let mut left = receive.room.min(1 << 31);
         for segment in receive.dst.as_slice() {
             let part = segment.len().min(left);
@@ -223,7 +223,7 @@ impl RecvChain {
 
 /// A request or a receive in a list.
 trait Linked {
-    /// Returns the number of its pieces.
+    /// Returns the number of pieces of the request or receive.
     fn pieces(&self) -> usize;
 
     fn set(&mut self, next: *mut Self, pieces: *mut ibv_sge);
@@ -391,7 +391,7 @@ fn answer<const N: usize>(sges: &mut ArrayVec<ibv_sge, N>, token: Token, how: &R
 /// both sides, as if the peer had refused it.
 const NOWHERE: (u64, u32) = (!0xfff, 0);
 
-/// What requests to a peer need besides the Job.
+/// The values that requests to a peer need besides the Job.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Remote {
     /// The peer's permissions. The peer's adapter itself refuses writes and atomics, but it always

@@ -1,4 +1,4 @@
-//! The end of connections, without a lock of the data path, and the callers that wait for it.
+//! Ends connections without holding a lock of the data path. Callers can wait for the end.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -33,7 +33,8 @@ impl Burials {
         self.threads.load(Ordering::SeqCst) > 0
     }
 
-    /// Waits while `is_so` returns true. [`tell`](Burials::tell) has it checked again.
+    /// Waits while `is_so` returns true. [`wake_waiting`](Burials::wake_waiting) has the condition
+    /// checked again.
     pub(super) fn wait_while(&self, mut is_so: impl FnMut() -> bool) {
         let mut waiting = lock(&self.waiting);
         *waiting += 1;
@@ -58,13 +59,14 @@ impl Drop for UnderWay {
 }
 
 impl Poll {
-    /// Notifies the application of a change of this connection, once the lock was given back.
+    /// Notifies the application of a change of this connection, once the lock of `Poll` is
+    /// released.
     #[cold]
     pub(super) fn notify_later(&mut self, conn: Arc<RcConnection>) {
         self.after.push(Box::new(move || conn.notify()));
     }
 
-    /// Returns true if a queue pair of this number is dying.
+    /// Returns true if a queue pair of this number is dying: it is being taken from the adapter.
     pub(super) fn is_dying(&self, number: u32) -> bool {
         let owner = self.owners.binary_search_by_key(&number, |(num, _)| *num);
         let dies = owner.is_ok_and(|at| self.owners[at].1.is_dying());
@@ -92,7 +94,7 @@ impl Shared {
         }
     }
 
-    /// Unlocks `poll`, and then does what it has for that time.
+    /// Unlocks `poll`, and then runs the functions in `Poll::after`.
     #[inline(always)]
     pub(in super::super) fn unlock(mut poll: BriefGuard<'_, Poll>) {
         if poll.after.is_empty() {
@@ -118,10 +120,11 @@ impl Shared {
         log_failed(&renewed, "no queue pair after a reset");
     }
 
-    /// Takes a connection from the adapter, and ends its Jobs and receives. `begin` begins the end.
-    /// If another thread ends or resets the connection, waits until that thread is done. When this
-    /// returns, the connection is still dying, so that only the caller may change it. No
-    /// application is notified meanwhile, since its waker might call this function again.
+    /// Takes the queue pair of a connection from the adapter, and ends the connection's Jobs and
+    /// receives. `begin` begins the end. If another thread ends or resets the connection, waits
+    /// until that thread is done. When this returns, the connection is still dying, so that only
+    /// the caller may change it. No application is notified meanwhile, since its waker might call
+    /// this function again.
     fn take_down(
         &self,
         conn: &Arc<RcConnection>,
@@ -140,8 +143,8 @@ impl Shared {
 
     /// Removes a connection whose queue pair is gone, or is in doubt.
     fn bury(&self, poll: &mut Poll, conn: &Arc<RcConnection>, quiesced: bool) {
-        // Completions that the queue pair had still belong to it. Its receives of a shared queue
-        // are posted again.
+        // Completions of the gone queue pair still belong to the connection. Its receives of a
+        // shared queue are posted again.
         self.drain(poll);
         conn.finish_end(&mut conn.inner(), quiesced);
         poll.remove(conn);
@@ -153,8 +156,8 @@ impl Shared {
         self.burials.wake_waiting();
     }
 
-    /// Has a thread end a connection that has begun to end, since the reaper has other tasks. If
-    /// there is no queue pair to wait for, ends the connection itself.
+    /// Ends a connection that has begun to end, on another thread, since the reaper has other
+    /// tasks. If there is no queue pair to wait for, ends the connection on this thread.
     pub(super) fn bury_elsewhere(&self, poll: &mut Poll, conn: &Arc<RcConnection>, dying: Dying) {
         if !dying.is_some() {
             self.bury(poll, conn, dying.quiesce());
@@ -166,7 +169,7 @@ impl Shared {
         let conn = Arc::clone(conn);
         self.do_elsewhere(poll, move |this| {
             let left = conn.inner().left.take();
-            // Without a value, another thread, which waits for the end, has taken it.
+            // If `left` is empty, another thread, which waits for the end, has taken the value.
             let Some(dying) = left else { return };
             let quiesced = dying.quiesce();
             this.bury(&mut lock(&this.poll), &conn, quiesced);
@@ -174,8 +177,8 @@ impl Shared {
         });
     }
 
-    /// Has a thread take the broken queue pair of the copies from the adapter and make another one,
-    /// since the reaper has other tasks.
+    /// Takes the broken queue pair of the copies from the adapter and makes another one, on another
+    /// thread, since the reaper has other tasks.
     pub(super) fn renew_broken_copies(&self, poll: &mut Poll) {
         let Some(copies) = &self.copies else { return };
         let mut guard = lock(copies);
@@ -185,8 +188,8 @@ impl Shared {
         poll.dying_copies = guard.qp.as_ref().map(|qp| qp.num());
         drop(guard);
         self.do_elsewhere(poll, |this| {
-            // If the queue was retired, `end` does it. `end` sets `retired` first, and then checks
-            // whether a thread has begun.
+            // If the queue was retired, `end` ends the queue pair. `end` sets `retired` first, and
+            // then checks whether a thread has begun.
             if let Some(copies) = &this.copies
                 && !this.retired.load(Ordering::SeqCst)
             {
@@ -195,8 +198,8 @@ impl Shared {
         });
     }
 
-    /// Has a thread do something, after which the reaper notifies the application of what has
-    /// changed. If no thread can be started, the caller does it once it has unlocked `poll`.
+    /// Calls `run` on another thread. Afterwards the reaper notifies the application of changes. If
+    /// no thread can be started, the caller calls `run` once it has unlocked `poll`.
     fn do_elsewhere(&self, poll: &mut Poll, run: impl FnOnce(&Shared) + Send + 'static) {
         let this = self.me.upgrade().expect("its caller has the queue");
         let run = move || {
@@ -233,8 +236,8 @@ impl Shared {
         }
     }
 
-    /// Ends all connections of a queue that is polled no more, and waits until threads have
-    /// released theirs.
+    /// Ends all connections of a queue that is no longer polled. Waits until no thread is
+    /// destroying a queue pair.
     pub(super) fn end_all(&self) {
         let owners = lock(&self.poll).owners.clone();
         owners.iter().for_each(|(_, conn)| self.retire(conn));

@@ -1,4 +1,4 @@
-//! Jobs that the adapter cannot do. The CPU computes a part of the oldest one in each poll of the
+//! Jobs that the adapter cannot do. The CPU computes a part of the oldest job in each poll of the
 //! reaper.
 #![expect(unsafe_code, reason = "reaches memory that was lent")]
 
@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use crate::device::{Completion, CpuJob, CpuState, Token};
 use crate::sync::lock;
 
-/// The bytes of a copy that take as long as one poll may compute: about 50 us.
+/// The limit of computing in one poll, as the bytes of a copy that takes equally long: about 50 us.
 const PIECE: usize = 256 << 10;
-/// A job of at most this many bytes is done inline, since it is not worth a Slot.
+/// The largest job in bytes that is done inline, since it is not worth a Slot.
 pub(super) const INLINE: usize = 64 << 10;
 
 pub(super) struct Computed {
@@ -64,7 +64,7 @@ impl Computed {
         Some(Completion::new(token, state.outcome(&job)))
     }
 
-    /// Drops all jobs. The memory of none is touched any more.
+    /// Drops all jobs, whose memory is then no longer touched.
     pub(super) fn end(&self) {
         let mut queue = lock(&self.queue);
         self.pending.fetch_sub(queue.jobs.len(), SeqCst);

@@ -20,14 +20,14 @@ pub(super) struct Copies {
     core: Arc<Core>,
     /// The capacity of the send queue.
     room: u32,
-    /// The thread that takes the queue pair quiesces it outside of the lock.
+    /// The queue pair of the copies. The thread that takes it out quiesces it outside of the lock.
     pub(super) qp: Option<Arc<Qp>>,
     sends: Sends<CopyJob>,
     /// Set if the queue pair is broken: the cause, and the Job that fails with it. There is no Job
     /// if the adapter had none.
     broken: Option<(JobError, Option<Token>)>,
-    /// The queue pair is broken because the adapter does not reach itself. Each of the remaining
-    /// copies would take as long to fail, one after the other.
+    /// True if the queue pair broke because the adapter does not reach itself. All copies then fail
+    /// together, since each of them would take as long to fail.
     unreachable: bool,
     /// Set while [`Shared`](super::shared::Shared) replaces the queue pair, outside of all locks:
     /// the number of Jobs when that began, which the adapter may have seen.
@@ -38,7 +38,7 @@ pub(super) struct Copies {
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Work for CopyJob {
-    /// The most pieces of one request.
+    /// The maximum number of pieces in one request.
     type Context = usize;
     /// The Job is kept, since another queue pair repeats it if this one breaks.
     type Posted = CopyJob;
@@ -199,7 +199,7 @@ impl Copies {
     #[inline(always)]
     pub(in super::super) fn completed(&mut self, wc: &Wc, give: impl FnOnce(Completion)) {
         if self.broken.is_some() {
-            // The completion is a flush, and the copy will be repeated.
+            // This completion is a flush, and the copy will be repeated.
             return;
         }
         if wc.status != IBV_WC_SUCCESS {
@@ -221,7 +221,7 @@ impl Copies {
         }
     }
 
-    /// Breaks the queue pair, because the adapter has reported that it failed.
+    /// Marks the queue pair as broken, because the adapter has reported that it failed.
     fn break_off(&mut self) {
         let cause = JobError::device(ErrorKind::Driver, IBV_EVENT_QP_FATAL.into());
         let oldest = self.sends.token(0).filter(|_| self.sends.any_posted());

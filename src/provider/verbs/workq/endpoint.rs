@@ -19,7 +19,7 @@ use crate::device::{
 use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::sync::{discard, lock};
 
-/// The handle that the layers above hold.
+/// The handle of an endpoint that the layers above hold.
 pub(super) struct VerbsEndpoint {
     queue: Arc<Shared>,
     conn: Arc<RcConnection>,

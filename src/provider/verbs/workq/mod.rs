@@ -4,7 +4,7 @@
 //! - [shared] is the state that both share.
 //! - [burials] ends connections.
 //! - [copies] does copies by a queue pair that is connected to itself.
-//! - [computed] does what the CPU computes.
+//! - [computed] does jobs on the CPU.
 //!
 //! These files import all other folders of the provider.
 

@@ -25,7 +25,7 @@ use crate::device::{Armed, Completion, CopyJob, EndpointState, QueueConfig, Subm
 use crate::error::{ErrorKind, JobError, Reason, Result as SetUp};
 use crate::sync::{BriefMutex, Run, lock, try_lock};
 
-/// The most completions of one poll.
+/// The maximum number of completions in one poll.
 const BATCH: usize = 16;
 
 pub(in super::super) struct Shared {
@@ -37,7 +37,7 @@ pub(in super::super) struct Shared {
     /// The endpoints that `handle_failures` checks.
     pub(super) failed: Arc<FailedConnections>,
     pub(super) depth: u32,
-    /// The completion queue has failed, or the device is gone.
+    /// True if the completion queue has failed, or the device is gone.
     broken: AtomicBool,
     pub(super) retired: AtomicBool,
     pub(super) burials: Arc<Burials>,
@@ -54,17 +54,17 @@ pub(in super::super) struct Poll {
     pub(super) owners: Vec<(u32, Arc<RcConnection>)>,
     /// The number of the queue pair of the copies that is being destroyed.
     pub(super) dying_copies: Option<u32>,
-    /// The index in `owners` of the last completion's connection, which most often has the next one
-    /// too.
+    /// The index in `owners` of the last completion's connection. Usually the next completion has
+    /// the same connection.
     last: usize,
-    /// What is done once the lock was given back: notifications of the application, and work for
-    /// which no thread could be started.
+    /// The functions to call once the lock is released: notifications of the application, and work
+    /// for which no thread could be started.
     pub(super) after: Vec<Run>,
 }
 
 impl Poll {
     /// Takes up to `most` completions, beginning with those that `ready` has kept. Returns their
-    /// range in `wcs`, and true if the completion queue was empty then. Returns `None` if the
+    /// range in `wcs`, and true if the completion queue was empty afterwards. Returns `None` if the
     /// completion queue is broken.
     #[inline(always)]
     fn take(&mut self, cq: &Cq, most: usize) -> Option<(Range<usize>, bool)> {
@@ -154,8 +154,8 @@ impl Shared {
             return Submitted::none(JobError::device(ErrorKind::NotSupported, 0));
         };
         let mut copies = lock(copies);
-        // This is checked under the lock: a thread that finds the queue broken says so first, and
-        // then ends all copies.
+        // This is checked under the lock: a thread that finds the queue broken first sets `broken`,
+        // and then ends all copies.
         if let Some(why) = self.refuses() {
             return Submitted::none(why);
         }
@@ -194,7 +194,7 @@ impl Shared {
     /// Polls all completions, and keeps them for the next reap.
     pub(in super::super) fn drain(&self, poll: &mut Poll) {
         // The number of polls is limited, since a broken driver might report completions without
-        // end. It suffices for all completions that exist now.
+        // end. The limit suffices for all completions that exist now.
         for _ in 0..=self.core.context.traits.max_cqe as usize / BATCH + 1 {
             let Some((taken, empty)) = poll.take(&self.core.cq, BATCH) else {
                 if !self.broken.swap(true, SeqCst) {
@@ -265,7 +265,7 @@ impl Shared {
         self.renew_broken_copies(poll);
     }
 
-    /// Returns the cause, if the queue does nothing any more.
+    /// Returns the cause if the queue is broken, and does nothing any more.
     pub(super) fn gone(&self) -> Option<JobError> {
         self.broken.load(SeqCst).then(|| self.cause())
     }
@@ -387,13 +387,14 @@ impl Shared {
         if self.core.cq.is_broken() && !self.broken.load(SeqCst) {
             self.core.request_poll();
         }
-        // Completions that came before cause no event, so that this takes them for the next reap.
+        // Completions that came before the request cause no event, so that they are kept here for
+        // the next reap.
         if let Some((taken, empty)) = poll.take(&self.core.cq, BATCH) {
             for at in taken {
                 self.dispatch(poll, at, |completion| self.core.keep(completion));
             }
             if !empty {
-                // There may be more completions, whatever happened to these.
+                // There may be more completions than those taken here.
                 self.core.request_poll();
             }
         } else if !self.broken.swap(true, SeqCst) {
