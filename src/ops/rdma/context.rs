@@ -190,8 +190,8 @@ impl Rdma {
     /// Returns to Init from any state. The connection ends, and the peer's state turns to Error.
     /// Jobs in flight and receives end with [`Reason::Flushed`](crate::error::Reason::Flushed), for
     /// [`Reason::Reset`](crate::error::Reason::Reset); messages that were not taken are dropped. So
-    /// is a message for a dropped receive that another receive has taken over, if that one was not
-    /// polled since. Messages that come before `reset` returns count as messages of the old
+    /// is a message for a dropped receive that a later receive has taken over, if the later one was
+    /// not polled since. Messages that come before `reset` returns count as messages of the old
     /// connection. Blobs that were exported become invalid: export and connect anew. `reset` does
     /// not wait; memory of jobs in flight is released as the jobs are collected.
     ///

@@ -7,7 +7,7 @@ use crate::device::Verb;
 use crate::mem::{BufPool, MaybeDestination, MaybeRemote, MaybeSource};
 use crate::ops::operation::Op;
 
-/// Each operation is a method that makes an [`Op`](crate::Op).
+/// Defines a method for each operation. The method makes an [`Op`](crate::Op).
 macro_rules! operations {
     ($(
         $(#[$doc:meta])*

@@ -22,8 +22,8 @@ const CREDITS: u32 = 16;
 ///
 /// On an adapter the receives of all connections of a WorkQ are one shared receive queue, whose
 /// size is the sum of their credits. A peer may have more messages waiting than its credits while
-/// other peers do not use theirs. If no receive is left, and its messages are not taken for a
-/// quarter of the connection's `rnr_timeout`, its connection fails with
+/// other peers do not use theirs. If no receive is left, and this peer's messages are not taken for
+/// a quarter of the connection's `rnr_timeout`, its connection fails with
 /// [`Reason::CreditsExceeded`](crate::error::Reason::CreditsExceeded).
 ///
 /// **Fairness.** A stream that has a message and finds the pool empty waits in line for a Buf,

@@ -68,7 +68,7 @@ impl Verbs {
         }
     }
 
-    /// Returns a provider that calls the functions of `table` in place of the system's library.
+    /// Returns a provider that calls the functions of `table` instead of the system's library.
     ///
     /// # Safety
     ///

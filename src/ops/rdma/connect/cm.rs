@@ -42,7 +42,7 @@ impl Rdma {
     /// - `NotSupported` on the software device, without rdma_cm, and if `addr` is reached by
     ///   another device or by none.
     /// - `ConnectionAborted` if there is no way to the host now, no program listens at `addr`, or
-    ///   the peer refuses. The error has what the peer's application says.
+    ///   the peer refuses. The error contains what the peer's application has sent.
     /// - `TimedOut`.
     /// - `InvalidValue` for too much private data, or if [`ConnectTo::foreign`] does not match the
     ///   peer.

@@ -32,7 +32,7 @@ impl Rdma {
             let fd = asked.as_fd().try_clone_to_owned();
             let connected = match tokio::time::timeout(left(), readable(fd, runtime)).await {
                 Ok(Err(error)) => Err(Error::os(None, "to wait for the answer", error)),
-                // If no answer has come in time, `complete` returns that error.
+                // If no answer has come in time, `complete` returns the error.
                 Ok(Ok(())) | Err(_) => asked.complete(),
             };
             match connected {

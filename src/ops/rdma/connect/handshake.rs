@@ -37,8 +37,8 @@ impl Rdma {
 
     /// Exports, exchanges the blobs over a stream, and connects, as the client of a server that
     /// calls [`handshake_accept`](Rdma::handshake_accept) at the other end. Both sides are
-    /// connected when it returns. The stream can be used for something else afterwards: no byte
-    /// beyond the handshake is read.
+    /// connected when `handshake_connect` returns. The stream can be used for something else
+    /// afterwards: no byte beyond the handshake is read.
     ///
     /// The server may be hostile: it can decide only whether the two sides are connected. This side
     /// connects to the process that has made the blob, and refuses a peer that does not call
@@ -102,7 +102,7 @@ impl Rdma {
             false => self.connect(&theirs),
         };
         let connected = connect.await;
-        // Each side tells the other whether it is connected, so that neither begins with a peer
+        // Each side sends the other whether it is connected, so that neither begins with a peer
         // that is not.
         let is_connected = [connected.is_ok().into()];
         let say = say(op, &mut writer, &is_connected);

@@ -160,7 +160,7 @@ impl RcConnection {
     ) -> Option<Result<(), PostFailure>> {
         let qp = inner.qp.as_ref().filter(|_| !inner.waits)?;
         let remote = self.remote(inner, qp);
-        // A read over iWARP needs a sink.
+        // A read over iWARP needs a sink: registered memory to which the peer writes.
         let at_once = |job: &RdmaJob| !(remote.iwarp && job.verb == Verb::Read);
         let is_new = |&(token, job): &(Token, Job<'a>)| match job {
             Job::Rdma(job) if at_once(job) => Some((token, job)),
@@ -258,7 +258,7 @@ impl RcConnection {
     }
 
     /// Sends a probe, which asks the peer's adapter whether the peer's queue pair exists. A side
-    /// that only waits cannot notice its end otherwise.
+    /// that only waits cannot notice the peer's end otherwise.
     pub(in super::super) fn probe(&self, inner: &mut RcInner) {
         let Some(qp) = &inner.qp else {
             return;

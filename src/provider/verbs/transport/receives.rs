@@ -55,7 +55,7 @@ impl Receives {
         self.credits = self.credits.saturating_sub(credits);
     }
 
-    /// Returns the number of receives that shall be posted or be with connections.
+    /// Returns the number of receives that shall be posted, or be held by connections.
     pub(super) fn wanted(&self) -> usize {
         self.credits as usize + self.gone.len()
     }

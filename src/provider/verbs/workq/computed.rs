@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use crate::device::{Completion, CpuJob, CpuState, Token};
 use crate::sync::lock;
 
-/// The limit of computing in one poll, as the bytes of a copy that takes equally long: about 50 us.
+/// The work of one poll: as much as copying this many bytes, about 50 us.
 const PIECE: usize = 256 << 10;
 /// The largest job in bytes that is done inline, since it is not worth a Slot.
 pub(super) const INLINE: usize = 64 << 10;

@@ -140,7 +140,7 @@ impl Copies {
         jobs: impl Iterator<Item = (Token, CopyJob)>,
     ) -> Submitted {
         if self.qp.is_none() && self.broken.is_none() {
-            // No queue pair could be made the last time.
+            // The last attempt to make a queue pair has failed.
             self.broken = Some((JobError::queue_failed(), None));
             self.core.request_reap();
         }

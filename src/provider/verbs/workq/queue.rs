@@ -142,7 +142,7 @@ unsafe impl Queue for VerbsQueue {
 }
 
 impl Drop for VerbsQueue {
-    /// Ends a queue that no WorkQ has retired.
+    /// Ends the queue, if no WorkQ has retired it.
     fn drop(&mut self) {
         self.0.end();
     }
