@@ -1,5 +1,6 @@
-//! The right to reap. One thread at a time has it, no thread waits for it, and the holder makes up
-//! for each poll that was refused.
+//! The gate of a WorkQ: the right to reap, that is to poll the devices and collect completions. One
+//! thread at a time holds it, and no thread waits for it. If a thread was refused, the holder polls
+//! once more.
 //!
 //! ```text
 //!            enter            enter (refused: delegated)
@@ -9,14 +10,14 @@
 //! ```
 //!
 //! A refused `enter` does not poll. It leaves a mark, and the holder of the gate polls once more
-//! after it has seen the mark. So that poll comes after all that the refused thread did before,
-//! such as arming. This is the half of the wait cycle that makes "arm, then poll once more" true
-//! while another thread polls.
+//! after it has seen the mark. So the holder's poll comes after all that the refused thread did
+//! before, such as arming. The rule "arm, then poll once more" thus holds even while another thread
+//! polls.
 //!
 //! No code of the application runs inside the gate: a waker that blocks on a job of the same WorkQ
-//! would wait for a poll that only its own thread can take. Two types keep this rule. [`Deferred`]
-//! wraps what the holder finds: its drop does nothing, and only a [`GateLeft`] opens it. Only
-//! leaving the gate makes one ([`Inside::leave`], [`Inside::leave_now`]).
+//! would wait for a poll that only its own thread can make. Two types enforce this rule.
+//! [`Deferred`] wraps what the holder finds: its drop does nothing, and it is opened only with a
+//! [`GateLeft`]. Only [`Inside::leave`] and [`Inside::leave_now`] return a `GateLeft`.
 
 #![expect(
     unsafe_code,
@@ -41,11 +42,12 @@ pub(super) struct Gate {
     completions: UnsafeCell<[Completion; BATCH]>,
 }
 
-// SAFETY: `completions` is reached only by the `Inside`, of which there is one at a time, and the
-// exchanges of `state` order one after the other. Its content is `Send`.
+// SAFETY: `completions` is reached only by the `Inside`. Only one `Inside` exists at a time, and
+// the exchanges of `state` order each after the one before. The content of `completions` is `Send`.
 unsafe impl Sync for Gate {}
 
-/// The right to reap. A panic gives it back; polls that were refused until then are lost.
+/// The right to reap, held by one thread. A panic gives it back; the polls that were refused until
+/// then are not made up for.
 #[must_use = "it is given back by leave"]
 pub(super) struct Inside<'a>(&'a Gate);
 
@@ -66,8 +68,8 @@ impl Gate {
         }
     }
 
-    /// Enters the gate. If it returns `Some` the caller reaps now, and must `leave`. If it returns
-    /// `None` the holder will poll once more.
+    /// Enters the gate. On `Some`, the caller reaps now, and must call `leave`. On `None`, another
+    /// thread holds the gate, and will poll once more.
     #[inline]
     #[must_use]
     pub(super) fn enter(&self) -> Option<Inside<'_>> {
@@ -102,12 +104,13 @@ impl Gate {
 
 impl<'a> Inside<'a> {
     /// Returns the array that completions are reaped into. Completions of earlier polls are still
-    /// in it. If a device reports a higher number than it has filled, these name jobs that have
-    /// ended, which the tables ignore.
+    /// in it. If a device reports more completions than it has filled in, the old ones name jobs
+    /// that have ended, and the tables ignore them.
     #[inline(always)]
     pub(super) fn completions(&mut self) -> &mut [Completion; BATCH] {
         self.0.completions.with_mut(|completions| {
-            // SAFETY: this is the only `Inside` (`enter`), which is borrowed for as long.
+            // SAFETY: this is the only `Inside` (`enter`), and it is borrowed for as long as the
+            // result.
             unsafe { &mut *completions }
         })
     }
@@ -124,14 +127,15 @@ impl<'a> Inside<'a> {
             forget(self);
             return Ok(GateLeft(()));
         }
-        // An exchange, so that it also acquires what came before the last refused `enter`.
+        // A swap and not a store, so that it also acquires what came before the last refused
+        // `enter`.
         gate.swap(HELD, Ordering::SeqCst);
         seq_cst_order();
         Err(self)
     }
 
-    /// Leaves the gate, and drops the polls that were refused. The caller signals for another turn,
-    /// or polls anew.
+    /// Leaves the gate without making up for polls that were refused. The caller signals for
+    /// another turn, or polls anew.
     pub(super) fn leave_now(self) -> GateLeft {
         self.0.state.swap(IDLE, Ordering::SeqCst);
         seq_cst_order();
@@ -141,7 +145,8 @@ impl<'a> Inside<'a> {
 }
 
 impl Drop for Inside<'_> {
-    /// Unwinding: the turn, and not this, asks another thread to poll.
+    /// Gives the gate back when a panic unwinds. This does not ask another thread to poll; the turn
+    /// does.
     fn drop(&mut self) {
         Inside(self.0).leave_now();
     }
@@ -153,7 +158,7 @@ impl<T> Deferred<T> {
         Deferred(ManuallyDrop::new(value))
     }
 
-    /// Wraps the value in another one. `with` does no more than that: it runs inside the gate.
+    /// Wraps the value by `with`, which runs inside the gate and must do nothing else.
     #[inline(always)]
     pub(super) fn map<U>(self, with: fn(T) -> U) -> Deferred<U> {
         Deferred::new(with(ManuallyDrop::into_inner(self.0)))
@@ -174,7 +179,7 @@ impl<T> Deferred<Option<T>> {
 
 #[cfg(test)]
 impl GateLeft {
-    /// Returns the proof for a thread of a test, which has entered no gate.
+    /// Returns the proof for the thread of a test, which has not entered a gate.
     pub(super) fn of_a_test() -> GateLeft {
         GateLeft(())
     }

@@ -1,9 +1,9 @@
-//! Loom models of the reactor, one file a subject, and what several of them are built with: jobs in
-//! flight, and a WorkQ on a device in a few lines.
+//! Loom models of the reactor, one file per subject. This file has what several of them use: jobs
+//! in flight, and a WorkQ on a minimal device ([`Fake`]).
 //!
-//! Each model has twins that do one thing wrong and must fail. If the wrong thing is inside one of
-//! the crate's types, the twin is a toy of the few lines that matter, with a twin of its own that
-//! is right.
+//! Each model has mutants, which do one thing wrong and must fail. If the wrong thing would be
+//! inside one of the crate's types, the mutant is a toy with the few lines that matter, and a
+//! correct version of the toy must pass.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 #![expect(
     unsafe_code,
@@ -59,7 +59,7 @@ fn in_flight() -> (Arc<Slot>, u32) {
     (slot, generation)
 }
 
-/// Completes the job of a slot, and does the work that this leaves to be done.
+/// Completes the job of a slot, and drops what this leaves to be dropped.
 fn complete(slot: &Slot, generation: u32, outcome: Outcome) -> Completed {
     let mut rest = Leftovers::new();
     let completed = slot.complete(generation, outcome, &mut rest);
@@ -83,33 +83,33 @@ fn end(slot: &Slot, generation: u32) -> bool {
     false
 }
 
-/// A device with an event of its own, which must be cleared. The turn that a signal leads to runs
-/// on the device's thread, if the event was not cleared by then: the driver is quick.
+/// A minimal device, whose event must be cleared. The device's thread also runs the turn for a
+/// signal, at once, unless the event was cleared by then.
 struct Fake {
-    /// For each slot, the Token of its job plus one; 0 for none.
+    /// For each slot, the Token of its submitted job plus one; 0 if there is no job.
     submitted: Box<[AtomicU64]>,
     done: Box<[AtomicU64]>,
     armed: AtomicBool,
     event: AtomicBool,
     engine: Task,
     stopped: AtomicBool,
-    /// It sets the WorkQ to busy-polling before it does a job, and never signals.
+    /// The device never signals, and sets the WorkQ to busy-polling before it completes a job.
     deaf: bool,
-    /// The number of jobs that it still refuses for reasons of its own.
+    /// The number of further jobs that the device refuses although it has capacity.
     refusals: AtomicU64,
-    /// The maximum number of jobs that it takes at once, and the number that it has.
+    /// The maximum number of jobs in the device at once. `taken` is the present number.
     room: u64,
     taken: AtomicU64,
-    /// The event handle's timer expires.
+    /// True if the timer of the event handle expires.
     timed: bool,
     polls_in_reap: bool,
-    /// A shutdown of the WorkQ has ended. (No atomic of the model: it is only checked, and orders
-    /// nothing.)
+    /// True once a shutdown of the WorkQ has completed. (This is not an atomic of loom: it is only
+    /// checked by an assertion, and orders nothing.)
     shut: std::sync::atomic::AtomicBool,
 }
 
-// SAFETY: it keeps the duties of `device::contract`, except for memory, which it does not touch:
-// each job completes once.
+// SAFETY: the device keeps the duties of `device::contract`: each job completes once, and no memory
+// is touched.
 unsafe impl Submit for Fake {
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         assert!(!self.shut.load(SeqCst), "a Job after the shutdown");
@@ -186,10 +186,11 @@ unsafe impl Queue for Fake {
 }
 
 impl Fake {
-    /// Does jobs, and the turns that its signals lead to, until it is stopped and has no jobs.
+    /// Completes jobs, and runs the turns for the signals, until the device is stopped and has no
+    /// jobs.
     fn run(&self, workq: &WorkQ) {
         loop {
-            // Asked first: no job comes after it was stopped.
+            // Read before the jobs: no job comes after the device was stopped.
             let stopped = self.stopped.load(SeqCst);
             let mut found = false;
             for (submitted, done) in self.submitted.iter().zip(&self.done) {
@@ -200,7 +201,7 @@ impl Fake {
                     self.finish(workq, done, token);
                 }
             }
-            // It also attends to the event handle.
+            // This thread also handles the events of the event handle.
             let signalled = workq.0.signalled.load(SeqCst);
             if self.timed && workq.0.timer.clock().ring() || signalled {
                 found = true;
@@ -258,7 +259,7 @@ unsafe impl Registrar for FakeAdapter {
     }
 }
 
-/// An event-driven WorkQ on such a device.
+/// A test bed: an event-driven WorkQ on a [`Fake`] device.
 struct Bed {
     workq: WorkQ,
     attachment: Arc<Attachment>,
@@ -309,12 +310,12 @@ impl Bed {
         }
     }
 
-    /// Runs the threads beside an engine, until everything has ended.
+    /// Runs the device's thread, and waits until all `threads` have ended.
     fn run<const N: usize>(&self, threads: [JoinHandle<()>; N]) {
         self.run_beside((), threads);
     }
 
-    /// Runs the threads as `run` does; `left` is dropped in the end.
+    /// Runs the threads as `run` does, and drops `left` at the end.
     fn run_beside<T, const N: usize>(&self, left: T, threads: [JoinHandle<()>; N]) {
         let (workq, queue) = (self.workq.clone(), Arc::clone(&self.queue));
         let engine = spawn(move || queue.run(&workq));
@@ -336,7 +337,7 @@ impl Bed {
         })
     }
 
-    /// Spawns a thread that polls an operation once, and drops it.
+    /// Spawns a thread that polls an operation once, and then drops the operation.
     fn spawn_dropped_op(&self) -> JoinHandle<()> {
         let attachment = Arc::clone(&self.attachment);
         spawn(move || {
@@ -358,7 +359,7 @@ impl HasAttachment for Arc<Attachment> {
 }
 
 fn prepared() -> Prepared<CopyJob> {
-    // SAFETY: the device reaches no memory.
+    // SAFETY: the device accesses no memory.
     let segments = Segments::one(unsafe { Segment::new(NonNull::dangling(), 1, 0) });
     let job = CopyJob {
         src: segments,
@@ -383,7 +384,7 @@ impl Future for Op {
     }
 }
 
-/// Runs the model on the real WorkQ, on a runtime that registers its event handle.
+/// Checks a model that uses the real WorkQ, on a runtime that registers the WorkQ's event handle.
 fn on_a_workq(preemptions: usize, model: impl Fn(&Bed) + Send + Sync + 'static) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()

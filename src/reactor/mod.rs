@@ -1,4 +1,5 @@
-//! Jobs in flight: where they are kept, how their completions are collected, and what is notified.
+//! The reactor: keeps the jobs in flight, collects their completions, and notifies the operations
+//! that wait for them.
 //!
 //! # The life of a job that is not finished inline
 //!
@@ -14,17 +15,19 @@
 //!  polls, takes the result, frees the Slot ---> the next in line
 //! ```
 //!
-//! A completion is collected in one of three ways. In event mode the *fan-out waker* does so, which
-//! sits in an `AsyncFd` of each runtime and runs inside Tokio's driver. In busy mode the poll of
-//! the operation itself does. And the caller's own loop does when it calls `WorkQ::progress`. The
-//! [`gate`] lets one thread reap at a time, and makes up for each poll that it refuses.
+//! A completion is collected (reaped) in one of three places. In event mode it is the *fan-out
+//! waker*: each runtime has one, in an `AsyncFd`, and calls it inside Tokio's driver. In busy mode
+//! it is the poll of the operation itself. In the caller's own loop it is the call of
+//! `WorkQ::progress`. The [`gate`] lets one thread reap at a time; if it refuses a thread, the
+//! thread inside polls once more.
 //!
 //! The receives of an Rdma and the waits of a sync event have tables of their own. Operations wait
 //! for them in the same way as for jobs. A wait can be recalled, but a receive cannot.
 //!
-//! An operation that is dropped leaves an orphan, whose completion frees its slot and Leases. An
-//! operation that is forgotten leaves its slot taken. When the last handle of the WorkQ is dropped,
-//! its slots are handed to the device, which drops them after its last job.
+//! The job of an operation that is dropped becomes an orphan: its completion frees its slot and
+//! Leases. An operation that is forgotten (`mem::forget`) leaves its slot taken. When the last
+//! handle of the WorkQ is dropped, its slots are handed to the device, which drops them after the
+//! last job.
 //!
 //! # Folders
 //!
@@ -40,10 +43,11 @@
 //! | [`slots`] | jobs in flight: slots, Leases, what to notify | none |
 //! | [`events`] | the event handle, its timer, runtimes | none |
 //!
-//! Beside them, and imported by all: [`gate`], [`mode`] (how to wait), [`spin`] (how long to poll),
-//! [`places`] (tables that have a line of waiters) and [`budget`] (Tokio's budget of a task).
+//! These files lie beside the folders, and all folders import them: [`gate`], [`mode`] (how to
+//! wait), [`spin`] (how long to poll), [`places`] (tables that have a line of waiters) and
+//! [`budget`] (Tokio's budget of a task).
 
-// First, since the documentation shows the methods of a type in the order of modules.
+// `workq` comes first, since rustdoc shows the methods of a type in the order of the modules.
 mod workq;
 
 pub(crate) mod budget;

@@ -1,8 +1,9 @@
-//! How an operation waits: a policy of the waiter, which can change while it waits.
+//! How an operation waits: by event, by polling, or both. The mode of a WorkQ can change while
+//! operations wait.
 //!
-//! The mode is one word, read at each poll. An operation that is about to sleep reads it once more
-//! after it is marked as asleep. Either it sees the new mode, or the thread that set the mode sees
-//! that it sleeps, and wakes it.
+//! The mode is one word, which an operation reads at each poll. An operation that is about to sleep
+//! reads the mode once more after it was marked as asleep. Either it sees a new mode then, or the
+//! thread that set the mode sees that the operation sleeps, and wakes it.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
@@ -42,13 +43,13 @@ pub enum Mode {
     ///
     /// # Panics
     ///
-    /// In a runtime without I/O an operation panics when it is polled and would wait, and so do
-    /// `start`, `bind` and `accept`, as all of Tokio's types for sockets do: build the runtime with
-    /// [`enable_io`](tokio::runtime::Builder::enable_io). The operation has not begun then; one
-    /// that began on another runtime continues as if it were dropped. The WorkQ remains usable. If
-    /// an operation in flight is dropped in such a runtime, the panic is caught, and the next
-    /// operation that is polled notices the end of the job. The panic hook may write a line then,
-    /// and with `panic = "abort"` the process ends.
+    /// In a runtime without I/O an operation panics when it is polled and would wait, as Tokio's
+    /// socket types do. So do `start`, `bind` and `accept`. Build the runtime with
+    /// [`enable_io`](tokio::runtime::Builder::enable_io). The operation has not begun when it
+    /// panics; an operation that began on another runtime continues as if it were dropped. The
+    /// WorkQ remains usable. If an operation in flight is dropped in such a runtime, the panic is
+    /// caught, and the next operation that is polled notices the end of the job. The panic hook may
+    /// still write a line about the panic, and with `panic = "abort"` the process ends.
     #[default]
     EventDriven,
     /// The task polls until the job has completed. Jobs make no system calls, and no runtime is
@@ -76,18 +77,18 @@ pub enum Mode {
     },
 }
 
-/// The longest spin. [`Mode::BusyPoll`] polls for longer.
+/// The maximum `spin` of [`Mode::Hybrid`]. To poll for longer, use [`Mode::BusyPoll`].
 const LONGEST: Duration = Duration::from_secs(1);
 
 const EVENT: u64 = 0;
 const BUSY: u64 = u64::MAX;
 
-/// A mode in one word. For Hybrid it is the nanoseconds plus one.
+/// A [`Mode`] in one word: `EVENT`, `BUSY`, or the nanoseconds of a Hybrid spin plus one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Policy(u64);
 
 impl Policy {
-    /// Waiters sleep at once.
+    /// The policy of [`Mode::EventDriven`]: waiters sleep at once.
     pub(super) const EVENT: Policy = Policy(EVENT);
 
     /// Returns the policy of a mode, or an error if its spin is too long.
@@ -146,8 +147,8 @@ impl Current {
         Policy(self.0.load(Ordering::Relaxed))
     }
 
-    /// Returns true if the mode is still `policy`. A waiter that is about to sleep asks, after it
-    /// can be found. Pairs with `set`.
+    /// Returns true if the mode is still `policy`. A waiter that is about to sleep calls this after
+    /// it was marked as asleep, where the thread that calls `set` finds it. Pairs with `set`.
     #[inline(always)]
     pub(super) fn is_still(&self, policy: Policy) -> bool {
         seq_cst_order();
@@ -161,12 +162,14 @@ impl Current {
     }
 }
 
-/// The number of polls of a queue in one busy poll. There is no `pause` between them: one costs as
-/// much as eighty loads.
+/// The number of polls of a queue in one busy poll. No `pause` instruction is executed between
+/// them: it costs as much as eighty loads.
 pub(super) const LOOKS: usize = if cfg!(tokio_doca_loom) { 1 } else { 32 };
-/// The number of busy polls that find nothing before the CPU is given up: they take about 30 us.
+/// The number of busy polls that find nothing before the thread yields the CPU: they take about 30
+/// us.
 pub(super) const MISSES: u32 = 256;
-/// The number by which the count of misses is then reduced.
+/// The number by which the count of misses is reduced when the thread yields, so that it yields
+/// again after this number of further misses.
 const FORGIVEN: u32 = 64;
 
 /// The number of busy polls in a row that found nothing, of all futures and loops that poll one
@@ -184,7 +187,7 @@ impl Misses {
         self.0.store(0, Relaxed);
     }
 
-    /// Counts a poll that has found nothing. After `MISSES` polls it gives the CPU up once.
+    /// Counts a poll that has found nothing. After `MISSES` such polls, yields the CPU once.
     pub(super) fn add(&self) {
         let misses = self.0.load(Relaxed) + 1;
         if misses < MISSES {

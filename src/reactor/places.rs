@@ -11,30 +11,33 @@ use crate::reactor::gate::Deferred;
 use crate::reactor::slots::{BATCH, Leftovers, Notify, Rest};
 use crate::sync::Waiters;
 
-/// Something that operations take, and wait for in a line.
+/// A resource that operations take, such as a table's entries, with a line of operations that wait
+/// for it.
 pub(crate) trait Wanted {
     fn line(&self) -> &Waiters;
 
-    /// Returns the number of waiters that could take something now.
+    /// Returns the number of waiters in line that could be served now.
     fn available(&self) -> usize;
 }
 
 /// A table of receives or waits.
 pub(super) trait Places: Wanted + Send + Sync {
-    /// Returns the number of the table: the upper part of its Tokens.
+    /// Returns the table's number: the upper part of the Tokens of its entries.
     fn number(&self) -> u32;
 
     /// Returns the number of entries that were ever taken.
     fn posted(&self) -> u64;
 
-    /// Enters completions from the device, of entries of this table. Adds each end to `ends`.
+    /// Marks entries of this table as completed, as the device has reported. Adds the work that
+    /// follows to `ends`.
     fn complete(&self, completions: &[Completion], ends: &mut Ends<'_>);
 
     /// Makes all operations that have an entry, or wait for one, poll again.
     fn wake_all(&self);
 }
 
-/// The work that a batch of ends leaves to be done, once no lock is held and the gate was left.
+/// The work that follows a batch of completions: it is done once no lock is held and the gate was
+/// left.
 pub(super) struct Ends<'a> {
     pub(super) to_notify: &'a mut ArrayVec<Notify, BATCH>,
     pub(super) rest: &'a mut Leftovers,
@@ -43,8 +46,8 @@ pub(super) struct Ends<'a> {
 }
 
 impl Ends<'_> {
-    /// Adds the work that the end of one entry leaves; `None` if no such entry is in use. It runs
-    /// no code of the application.
+    /// Adds the work that follows one completion. `ended` is `None` if the completion names no
+    /// entry in use. Runs no code of the application.
     #[inline(always)]
     pub(super) fn add(&mut self, completion: &Completion, ended: Option<Ended>) {
         let Some(Ended {
@@ -56,8 +59,8 @@ impl Ends<'_> {
             self.to_notify.push(Notify::Nobody(completion.token));
             return;
         };
-        // An entry that was freed had no waiter, so `to_notify` has capacity for notifying the
-        // line.
+        // An entry that was freed had no waker, so the batch leaves capacity in `to_notify` for
+        // notifying the line.
         debug_assert!(!freed || waker.is_none());
         self.freed |= freed;
         if let Some(lease) = lease {
@@ -69,11 +72,11 @@ impl Ends<'_> {
     }
 }
 
-/// Work to be done once no lock is held.
+/// The work that follows the completion of one entry. It is done once no lock is held.
 #[derive(Default)]
 pub(super) struct Ended {
     pub(super) waker: Option<Waker>,
-    /// A Lease that is given back.
+    /// The Lease to give back.
     pub(super) lease: Option<Writing>,
     /// An entry is free.
     pub(super) freed: bool,

@@ -1,36 +1,37 @@
-//! How long a future polls in Hybrid mode, and which future of a WorkQ polls; and how long a thread
-//! that polls continues with nothing to do.
+//! Decides how long a future polls (spins) in Hybrid mode, and which future of a WorkQ does; also
+//! how long a polling thread continues while it has nothing to do.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::mode::{LOOKS, Policy};
 
-/// The spin of one future: how long it has polled. It reads the clock rarely, since a reading costs
-/// as much as a poll.
+/// The spin of one future: counts its turns, and measures how long it has polled. It reads the
+/// clock rarely, since a reading costs as much as a poll.
 ///
 /// After each reading, the turn of the next reading is computed from the time that the turns have
-/// taken so far. Its number is at most twice that of the present turn.
+/// taken so far. That turn's number is at most twice the number of the present turn.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spin {
     /// The nanoseconds on the WorkQ's clock at the first reading, or 0.
     since: u64,
     turns: u32,
-    /// The turn of the next reading.
+    /// The turn of the next reading of the clock; `OVER` once the spin has ended.
     next: u32,
     /// The number of this future's last turn, among the turns of all futures.
     number: u32,
 }
 
-/// The turn of the second reading, and the maximum number of turns between two readings.
+/// The turn of the second reading of the clock. `APART` is the maximum number of turns between two
+/// readings.
 const FIRST: u32 = 4;
 const APART: u32 = 64;
 const OVER: u32 = u32::MAX;
 
 impl Spin {
-    /// Begins one more turn, and returns false. Returns true, from then on, if the time has passed,
-    /// another future spins, many wait, or spins are in vain. `asleep` returns the number of
-    /// receives and waits that sleep.
+    /// Returns true if the future shall stop spinning and sleep: the time has passed, another
+    /// future spins, many wait, or spins are in vain. Returns true from then on. Otherwise begins
+    /// one more turn. `asleep` returns the number of receives and waits that sleep.
     pub(super) fn is_over(
         &mut self,
         policy: Policy,
@@ -65,9 +66,9 @@ impl Spin {
         if self.turns > 1 { LOOKS } else { 1 }
     }
 
-    /// Notes that the future has found what it waits for. A find counts as in time however late in
-    /// the spin it comes: if both sides of a connection sleep, each answers late by a wake-up, and
-    /// such finds are what lets both spin again.
+    /// Notes that the future has found what it waits for. This counts as in time however late in
+    /// the spin it comes. If both sides of a connection sleep, each answers later by a wake-up;
+    /// only because such late finds count can both spin again.
     pub(super) fn found(&self, policy: Policy, spins: &Spins, now: impl Fn() -> u64) {
         if self.turns <= 1 || self.next == OVER {
             return;
@@ -117,27 +118,31 @@ impl Spin {
     }
 }
 
-/// The state by which the futures of a WorkQ know of each other's spins.
+/// The state of spinning that all futures of a WorkQ share.
 ///
-/// All of it is a hint. A future that does not spin sleeps by event, as in event mode, whatever the
-/// others do. So no wake-up depends on a future that spins, or that was dropped or forgotten.
+/// All of it is a hint. A future that does not spin waits for an event, as in event mode, whatever
+/// other futures do. So no wake-up depends on a future that spins, or that was dropped or
+/// forgotten.
 pub(super) struct Spins {
-    /// The number of turns of all futures that spin. The future that took the last turn continues;
-    /// a future that finds that another one took a turn after its own sleeps. So of many futures
-    /// that wait the last to begin spins, and has nothing to give back when it ends.
+    /// The number of turns of all futures that spin. A future that finds that another future took a
+    /// turn after its own turn goes to sleep. So of many waiting futures the last to begin spins,
+    /// and it has nothing to give back when it ends.
     turns: AtomicU32,
     /// The number of spins in vain, less the number that were in time; at most `MOST`.
     in_vain: AtomicU32,
-    /// The number of waits that shall not spin, and the time until which none shall; 0 if they may.
+    /// The number of waits to come that shall not spin. `until` is the time until which no wait
+    /// shall spin; 0 if waits may spin.
     skip: AtomicU32,
     until: AtomicU64,
 }
 
-/// The number of spins in vain, beyond those in time, that have no consequence.
+/// The value of `in_vain` up to which waits still spin.
 const SPARE: u32 = 2;
-/// At this number a wait spins after 64 others, and after 128 times the spin.
+/// The maximum of `in_vain`. At this value, the next wait to spin comes after 64 waits that do not,
+/// and after 128 times the spin.
 const MOST: u32 = SPARE + 7;
-/// If more than this number of futures wait, spins are in vain: one event completes many.
+/// The maximum number of waiting futures with which one spins. With more, spins are in vain: one
+/// event completes many of them.
 const CROWD: usize = 16;
 /// The number of waits between two readings of the clock, to find out whether spins may begin
 /// again.
@@ -169,7 +174,7 @@ impl Spins {
         false
     }
 
-    /// Begins one more turn. Returns its number.
+    /// Begins one more turn, and returns the turn's number.
     fn turn(&self) -> u32 {
         let turn = self.turns.load(Relaxed).wrapping_add(1);
         self.turns.store(turn, Relaxed);
@@ -186,8 +191,8 @@ impl Spins {
         self.in_vain.store(in_vain.saturating_sub(1), Relaxed);
     }
 
-    /// Counts a spin that has ended in a sleep, or was no faster than one. If most spins do, the
-    /// next ones are refused.
+    /// Counts a spin that has ended in a sleep, or was no faster than a sleep. If most spins are in
+    /// vain, the next ones are refused.
     fn was_in_vain(&self, policy: Policy, now: u64) {
         let in_vain = (self.in_vain.load(Relaxed) + 1).min(MOST);
         self.in_vain.store(in_vain, Relaxed);
@@ -236,7 +241,7 @@ mod tests {
         let (took, readings) = spun(30_000, 100_000);
         assert!(took <= 400_000, "{took}");
         assert!(readings <= 2, "{readings}");
-        // A clock that stands still for a while.
+        // A clock that does not advance for a while.
         let (took, _) = spun(50_000, 1);
         assert!((50_000..50_100).contains(&took), "{took}");
         assert_eq!(spun(0, 1), (0, 0));
@@ -244,7 +249,8 @@ mod tests {
 
     const POLICY_SPIN: u64 = 30_000;
 
-    /// The time, what the futures of a WorkQ know, and how they wait.
+    /// A WorkQ without devices: the time in nanoseconds, the shared state of its futures, and its
+    /// mode.
     struct Model(Cell<u64>, Spins, Policy);
 
     impl Model {
@@ -260,8 +266,8 @@ mod tests {
             spin.is_over(*policy, spins, || asleep, || time.get())
         }
 
-        /// Waits for something that takes `takes` nanoseconds, if no event notifies of it before.
-        /// Returns true if it spun.
+        /// Waits for a job of `takes` nanoseconds, by a spin and then asleep. Returns true if the
+        /// wait spun.
         fn wait(&self, takes: u64) -> bool {
             let Model(time, spins, policy) = self;
             let (mut spin, since) = (Spin::default(), time.get());
@@ -285,15 +291,15 @@ mod tests {
             let spun = (0..1_000).filter(|_| model.wait(takes)).count();
             assert!((10..50).contains(&spun), "{spun} of {takes} ns");
         }
-        // Short ones, after those that are left out.
+        // Short waits, once those that may not spin are over.
         let left_out = (0..2_000).take_while(|_| !model.wait(5_000)).count();
         assert!(left_out < 1_000, "{left_out}");
         assert!((0..1_000).all(|_| model.wait(5_000)));
-        // One in two is long, and each spins.
+        // Every second wait is long, and yet each wait spins.
         assert!((0..1_000).all(|at| model.wait([5_000, 100_000][at % 2])));
     }
 
-    /// The answer of a side that sleeps takes as long as its wake-up, and comes within the spin.
+    /// A side that sleeps answers only after its wake-up, and this is still within the peer's spin.
     #[test]
     fn two_sides_that_sleep_spin_again_together() {
         let sides = [Model::new(), Model::new()];
@@ -345,7 +351,7 @@ mod tests {
         }
         assert!(model.is_over(&mut Spin::default(), CROWD + 1));
         assert!(!model.is_over(&mut Spin::default(), CROWD));
-        // Futures that begin at once, and do not sleep yet, are many as well.
+        // Futures that begin together count as many even before they sleep.
         let mut spins = [Spin::default(); 64];
         for _ in 0..2 {
             for spin in &mut spins {

@@ -1,9 +1,9 @@
-//! The wait of a stream of messages that has no receive posted, because its pool is empty, or
-//! because its messages are taken from the endpoint (ADR 0040).
+//! [`DisconnectWait`], the wait of a stream of messages that has no receive posted: its pool is
+//! empty, or it takes its messages from the endpoint (ADR 0040).
 //!
-//! A receive that is posted ends with its connection. A stream without one waits here for that end,
-//! or for a message to take. It is in the list of the watchers of the state: in the line for
-//! entries it would hold up receives that have a buffer.
+//! A posted receive completes when its connection ends. A stream without a posted receive waits
+//! here for that end, or for a message to take. It waits in the list of the watchers of the state:
+//! in the line for entries it would hold up receives that have a buffer.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -17,11 +17,11 @@ use crate::reactor::tables::Watching;
 use crate::sync::WaitNode;
 use crate::sync::atomic::{Ordering, fence};
 
-/// Waits for the end of the connection while it is polled, until it is stopped. The task is also
-/// woken when a message waits to be taken.
+/// Waits for the end of the connection, until `stop` is called. The task is also woken when a
+/// message waits to be taken.
 #[pin_project]
 pub(crate) struct DisconnectWait<P: AsRef<EndpointPort>> {
-    // Dropped before the context, which keeps the node's list alive.
+    // Dropped before `port`, which keeps alive the list that the node is in.
     #[pin]
     node: WaitNode,
     port: P,
@@ -53,7 +53,7 @@ impl<P: AsRef<EndpointPort>> DisconnectWait<P> {
     }
 
     /// Waits until no message can come any more. Returns the error with which a posted receive
-    /// would have ended.
+    /// would have failed.
     pub(crate) fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<JobError> {
         let polled = self.as_mut().poll_end(cx);
         if polled.is_ready() {
@@ -71,7 +71,7 @@ impl<P: AsRef<EndpointPort>> DisconnectWait<P> {
             _watching: shared.core.registry.watch(),
         });
         let policy = shared.mode.load();
-        // In Hybrid mode it does not spin: the end of a connection may take long.
+        // In Hybrid mode this wait does not spin: the connection may not end for long.
         if policy.is_busy() {
             if !shared.poll_queue(port.queue(), LOOKS) {
                 shared.misses.add();
@@ -83,7 +83,7 @@ impl<P: AsRef<EndpointPort>> DisconnectWait<P> {
             }
             port.enqueue_disconnect(this.node.as_ref(), cx.waker());
             // Arm, then poll. As in `poll_event`, an event that other operations armed for is for
-            // this one, too.
+            // this wait, too.
             fence(Ordering::SeqCst);
             if !shared.expected.load(Ordering::Relaxed) && shared.arm() {
                 shared.turn();

@@ -1,4 +1,4 @@
-//! An Endpoint on a WorkQ, and its table of receives.
+//! [`EndpointPort`], the endpoint of an Rdma on a WorkQ, with its table of receives.
 #![expect(
     unsafe_code,
     reason = "the Endpoint must be promised valid, leased memory"
@@ -22,7 +22,7 @@ use crate::reactor::tables::{Changed, Receipt, Received, RecvBuf, RecvTable};
 use crate::reactor::workq::{Attachment, Shared};
 use crate::sync::{Order, WaitNode, contain, log};
 
-/// An Endpoint on a WorkQ, and its table of receives.
+/// The endpoint of an Rdma on a WorkQ: its end of the connection, with its table of receives.
 pub(crate) struct EndpointPort {
     attachment: Attachment,
     endpoint: Arc<dyn Endpoint>,
@@ -30,15 +30,15 @@ pub(crate) struct EndpointPort {
     watched: Arc<WatchState>,
 }
 
-/// Returns the function that is called once the state of the connection has changed, or a message
-/// waits to be taken.
+/// Returns the function that is called when the state of the connection may have changed, or a
+/// message waits to be taken.
 fn on_change(watched: &Arc<WatchState>, table: &Arc<OnceLock<Weak<RecvTable>>>) -> Changed {
     let (watched, table) = (Arc::clone(watched), Arc::clone(table));
     Arc::new(move || {
-        // The endpoint is a provider's, and may panic.
+        // `update` calls code of a provider, which may panic.
         contain("a device", || watched.update());
-        // A stream that has no receive posted polls by itself: it has none that could be flushed,
-        // and a message may wait to be taken.
+        // A stream that has no receive posted must poll: no flushed receive would wake it, and a
+        // message may wait to be taken.
         watched.waiting.wake_all();
         if let Some(receives) = table.get().and_then(Weak::upgrade) {
             receives.line.wake_all();
@@ -47,7 +47,7 @@ fn on_change(watched: &Arc<WatchState>, table: &Arc<OnceLock<Weak<RecvTable>>>) 
 }
 
 impl EndpointPort {
-    /// Opens an endpoint for a context that was attached.
+    /// Opens an endpoint on the queue of a context that was attached.
     pub(crate) fn open(
         attachment: &mut Attachment,
         config: EndpointConfig,
@@ -56,7 +56,8 @@ impl EndpointPort {
         let table: Arc<OnceLock<Weak<RecvTable>>> = Arc::default();
         let changed = on_change(&watched, &table);
         // The function that the provider calls, perhaps within a poll. It has no strong reference:
-        // if the provider dropped the last handle of the watch, that would wake wakers there.
+        // otherwise the provider might drop the last reference to the watch, which would wake
+        // wakers there.
         let said: Changed = {
             let shared = Arc::downgrade(&attachment.shared);
             let changed = Arc::downgrade(&changed);
@@ -93,7 +94,7 @@ impl EndpointPort {
         let receives = match registry.add(Some(Arc::clone(&closed)), |n| RecvTable::new(size, n)) {
             Ok(receives) => receives,
             Err(error) => {
-                // SAFETY: nothing was posted.
+                // SAFETY: no receive was posted.
                 unsafe { endpoint.retire(Arc::new(())) };
                 return Err(error);
             }
@@ -108,8 +109,8 @@ impl EndpointPort {
         attachment.listen()?;
         let (rdma, device) = (port.watched.id, attachment.device().info().name());
         log(|| tracing::debug!(target: "tokio_doca::rdma", rdma, device, "opened"));
-        // The state may have changed, or the WorkQ may have been shut down, before the endpoint was
-        // registered.
+        // The state may have changed, or the WorkQ may have been shut down, before the table was
+        // added to the registry.
         closed();
         Ok(port)
     }
@@ -132,21 +133,20 @@ impl EndpointPort {
             return RdmaState::Reset;
         }
         let shared = &self.attachment.shared;
-        // No other thread may be polling.
+        // Poll, since perhaps no other thread does.
         if shared.ready() {
             shared.turn();
         }
         self.watched.now()
     }
 
-    /// Watches the state. While the watch lives, the device signals changes too, if operations wait
-    /// by events and this thread has a runtime.
+    /// Returns a watch of the state. While it lives, the device also signals changes of the state,
+    /// if operations wait by event and this thread has a runtime.
     pub(crate) fn watch(&self) -> RdmaWatch {
         RdmaWatch::new(&self.watched, &self.attachment.shared)
     }
 
-    /// Returns how often the Rdma was connected, and how often its state turned to Error, as far as
-    /// was noticed.
+    /// Returns how often the Rdma was seen to become Connected, and how often to become Error.
     pub(crate) fn transitions(&self) -> (u64, u64) {
         self.watched.update();
         self.watched.transitions()
@@ -178,8 +178,9 @@ impl EndpointPort {
         let shared = &self.attachment.shared;
         let resetting = self.receives.reset();
         self.endpoint.reset();
-        // Collects the receives that were flushed, so that their memory is given back; and messages
-        // that had come before the reset, so that they are known as such.
+        // The turn collects the receives that were flushed, so that their memory is given back. It
+        // also collects messages that had come before the reset, while `resetting` marks them as
+        // such.
         shared.turn();
         drop(resetting);
         shared.notify_line(&*self.receives, false);
@@ -194,7 +195,7 @@ impl EndpointPort {
         &self.attachment.queue
     }
 
-    /// Returns `Shutdown` once the WorkQ was shut down.
+    /// Returns the error `Shutdown` if the WorkQ was shut down.
     pub(in crate::reactor) fn check_open(&self) -> Result<(), JobError> {
         self.attachment.check_open()
     }
@@ -212,10 +213,9 @@ impl EndpointPort {
         &self.receives
     }
 
-    /// Posts a receive for each receive buffer of `rooms`, from the first on, for which there is a
-    /// free entry. Adds their receipts to `receipts`, which must be empty. The other buffers stay
-    /// in `rooms`. If the device refuses a receive, neither that one nor those behind it are
-    /// posted.
+    /// Posts receives for the buffers of `rooms`, from the first on, while the table has free
+    /// entries. Adds their receipts to `receipts`, which must be empty. The other buffers stay in
+    /// `rooms`. If the device refuses a receive, that receive and those behind it are not posted.
     #[inline]
     pub(in crate::reactor) fn post<const N: usize>(
         &self,
@@ -237,8 +237,8 @@ impl EndpointPort {
             return Ok(());
         }
         // SAFETY: the entries have the Leases of the memory, and keep them until the completion was
-        // reaped, or until the device drops the table (`retire`). An entry is one receive, and
-        // there are as many as the endpoint was promised.
+        // reaped, or until the device drops the table (`retire`). Each entry holds one receive, and
+        // the number of entries is the queue size that the endpoint was opened with.
         let submitted = unsafe { self.endpoint.post_recvs(&receives) };
         let accepted = submitted.accepted.min(receipts.len());
         if table.life() != life {
@@ -258,8 +258,8 @@ impl EndpointPort {
         Err(submitted.refused.unwrap_or(nonsense))
     }
 
-    /// Returns the reason why nothing more comes that belongs to this life of the endpoint, if it
-    /// was reset or the WorkQ was shut down.
+    /// Returns an error if the given life of the endpoint has ended, so that no more messages of
+    /// that life come: the endpoint was reset, or the WorkQ was shut down.
     pub(crate) fn ended_since(&self, life: u32) -> Option<JobError> {
         if self.receives.life() != life {
             return Some(JobError::flushed(JobError::of(Reason::Reset)));
@@ -267,14 +267,14 @@ impl EndpointPort {
         self.check_open().err()
     }
 
-    /// Returns true if there is a message to take. If it returns false, the next message wakes
-    /// streams without a receive.
+    /// Returns true if there is a message to take. On false, the next message wakes streams without
+    /// a posted receive.
     pub(crate) fn has_message(&self) -> bool {
         self.endpoint.has_message()
     }
 
-    /// Sends a message of these pieces now, if the device can, and if no other job of the
-    /// connection waits in line.
+    /// Sends a message made of `pieces` within this call. Returns `None` if the device cannot, or
+    /// if another job of the connection waits in line.
     pub(crate) fn send_bytes(&self, pieces: &[&[u8]]) -> Option<Result<u64, JobError>> {
         let order = self.attachment.order.as_ref();
         if self.attachment.is_closed() || order.is_some_and(|order| !order.is_empty()) {
@@ -283,7 +283,7 @@ impl EndpointPort {
         self.endpoint.send_bytes(pieces)
     }
 
-    /// Takes the oldest message into `room`, if there is a message.
+    /// Moves the oldest message into `room`, if there is a message.
     pub(crate) fn take_message(&self, room: RecvBuf) -> Result<Option<Received>, JobError> {
         // SAFETY: `room` has the Lease of the memory until this returns.
         let taken = unsafe { self.endpoint.take_message(&room.segments, room.len) }?;
@@ -296,7 +296,7 @@ impl EndpointPort {
         Ok(received)
     }
 
-    /// Puts a receive in line for an entry.
+    /// Puts a receive in line for an entry of the table.
     pub(in crate::reactor) fn enqueue(&self, node: Pin<&WaitNode>, waker: &Waker) {
         let (line, order) = (&self.receives.line, &self.receives.order);
         // SAFETY: the table is in an Arc, which the RecvFuture that has the node reaches through
@@ -305,15 +305,15 @@ impl EndpointPort {
         unsafe { line.enqueue_in(Some(order), node, waker) };
     }
 
-    /// Puts a stream without a receive into the list that is woken when the connection ends, or
-    /// when a message waits.
+    /// Puts a stream without a posted receive into the list `waiting`, which is woken when the
+    /// connection ends or a message waits.
     pub(super) fn enqueue_disconnect(&self, node: Pin<&WaitNode>, waker: &Waker) {
         // SAFETY: the list is in an Arc, which the DisconnectWait that has the node reaches through
         // its context until after the node is dropped (field order).
         unsafe { self.watched.waiting.enqueue(node, waker) };
     }
 
-    /// Takes a stream out of that list.
+    /// Takes a stream out of the list `waiting`.
     pub(super) fn leave_disconnect(&self, node: Pin<&WaitNode>) {
         self.watched.waiting.leave(node);
     }
@@ -324,13 +324,14 @@ impl Drop for EndpointPort {
         self.watched.end();
         self.attachment.shared.core.registry.forget(&*self.receives);
         let keep: KeepAlive = Arc::clone(&self.receives) as KeepAlive;
-        // SAFETY: no handle and no operation is left, so that nothing posts; the table has the
-        // Leases of all receives that are posted.
+        // SAFETY: no handle and no operation is left, so no more receives are posted; the table has
+        // the Leases of all posted receives.
         unsafe { self.endpoint.retire(keep) };
         let shared = &self.attachment.shared;
         if !shared.mode.load().is_busy() {
-            // No operation may be waiting, so this signals: a poll then releases what the device
-            // had of the endpoint. Not here: wakers are code of the application.
+            // Perhaps no operation waits, so this signals for a turn, whose poll releases what the
+            // device had of the endpoint. The poll is not made here, since wakers are code of the
+            // application.
             shared.events.ring();
         }
     }

@@ -1,6 +1,7 @@
-//! The endpoint of an Rdma on a WorkQ (`endpoint_port`), and what tasks await there besides jobs:
-//! receives (`recv`), the end of the connection while no receive is posted (`disconnect_wait`), and
-//! changes of its state (`watch`). `recv_batch` posts several receives together.
+//! The endpoint of an Rdma on a WorkQ: its end of the connection (`endpoint_port`). Besides jobs,
+//! tasks await receives there (`recv`), the end of the connection while no receive is posted
+//! (`disconnect_wait`), and changes of the state (`watch`). `recv_batch` posts several receives
+//! together.
 //!
 //! These files import `waiting` and the folders below it. The table of receives is in `tables`.
 

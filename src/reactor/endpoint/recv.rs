@@ -1,4 +1,5 @@
-//! The future of one receive inside an operation: from the first poll to its message.
+//! [`RecvFuture`], the future of one receive inside an operation, from the first poll to the
+//! message.
 //!
 //! ```text
 //!   Idle --> Posted (a place of its own, or an orphan's) --> Finished
@@ -40,16 +41,16 @@ use crate::sync::{WaitNode, discard};
 pub(crate) trait Receiver: HasAttachment {
     fn port(&self) -> &EndpointPort;
 
-    /// Refuses a destination that no message can be put into.
+    /// Returns an error if no message can be put into the destination.
     fn check(&self) -> Result<(), JobError>;
 
     /// Leases the destination.
     fn begin(&self) -> Result<RecvBuf, JobError>;
 
-    /// Copies a message to the destination that landed in the memory of another operation.
+    /// Copies a message that lies in the memory of another operation to the destination.
     fn adopt(&self, landed: &RecvCompletion) -> Result<(), JobError>;
 
-    /// Returns true if this is a Lease on the destination.
+    /// Returns true if `lease` is a Lease on the destination.
     fn is_for(&self, lease: &Writing) -> bool;
 }
 
@@ -59,8 +60,8 @@ enum State {
     /// In line for an entry.
     Queued {
         spin: Spin,
-        /// Has the device signal the end of the connection: the operations that have the entries
-        /// may never be polled.
+        /// Makes the device signal the end of the connection while this waits: the operations that
+        /// have the entries may never be polled.
         _watching: Watching,
     },
     Posted(Receipt, Spin),
@@ -69,17 +70,17 @@ enum State {
     Finished,
 }
 
-/// The receive of an operation, pinned in it.
+/// The future of an operation's receive, pinned in the operation.
 #[pin_project(PinnedDrop)]
 pub struct RecvFuture<R: Receiver> {
-    // Dropped before the context, which keeps the node's list alive.
+    // Dropped before `receiver`, which keeps alive the list that the node is in.
     #[pin]
     node: WaitNode,
     receiver: R,
     state: State,
 }
 
-/// A posted receive, as an operation waits for it.
+/// A posted receive whose completion an operation awaits.
 pub(in crate::reactor) struct Posted<'a>(
     pub(in crate::reactor) &'a RecvTable,
     pub(in crate::reactor) Receipt,
@@ -112,7 +113,7 @@ impl<R: Receiver> RecvFuture<R> {
         &self.receiver
     }
 
-    /// Posts the receive now, or returns why it cannot. It never waits.
+    /// Posts the receive without waiting, or returns why it cannot be posted now.
     #[inline(always)]
     pub(crate) fn start(&mut self) -> Result<(), JobError> {
         ready_to_wait(&self.receiver)?;
@@ -120,8 +121,8 @@ impl<R: Receiver> RecvFuture<R> {
         Ok(())
     }
 
-    /// Posts the receive now for the caller's own loop, or returns why it cannot. It never waits.
-    /// The future stays idle.
+    /// Posts the receive for the caller's own loop, without waiting, or returns why it cannot be
+    /// posted now. The future stays idle.
     pub(crate) fn post(&self, user_data: u64) -> Result<(), JobError> {
         let receiver = &self.receiver;
         receiver.attachment().check_open()?;
@@ -132,7 +133,7 @@ impl<R: Receiver> RecvFuture<R> {
         {
             None
         } else {
-            // If this destination is too small for the message, the next receive gets it.
+            // If this destination is too small for the message, the next receive gets the message.
             let room = receiver.begin();
             Some(room.inspect_err(|_| abandon(receiver.port(), receipt))?)
         };
@@ -148,7 +149,8 @@ impl<R: Receiver> RecvFuture<R> {
         Ok(())
     }
 
-    /// Posts the receive, or waits in line for an entry. Then the caller has the receive.
+    /// Posts the receive, after waiting in line for an entry if needed. Returns the receipt: the
+    /// receive belongs to the caller then, and the future has finished.
     pub(crate) fn poll_place(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -162,8 +164,9 @@ impl<R: Receiver> RecvFuture<R> {
         })
     }
 
-    /// Begins the receive, if it has not begun: then it is posted or refused. Returns the policy
-    /// under which it was posted, if it was posted at once.
+    /// Posts the receive, unless it is posted already, after waiting in line for an entry if
+    /// needed. When this is ready, the receive is posted or refused. If it was posted without
+    /// waiting in line in this call, returns the policy.
     fn poll_begin(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Policy>> {
         let this = self.project();
         let mut begun_under = None;
@@ -198,12 +201,12 @@ impl<R: Receiver> RecvFuture<R> {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Received, JobError>> {
         let fresh = matches!(self.state, State::Idle | State::Queued { .. });
-        // Posted first, or put in line, whatever the budget: other receives may not pass it
-        // meanwhile.
+        // The receive is posted or put in line before the budget is checked, so that other receives
+        // do not pass it meanwhile.
         let begun_under = ready!(self.as_mut().poll_begin(cx));
         let this = self.project();
-        // Before the receive is checked: if the future is dropped now, its message goes to the next
-        // receive.
+        // The budget is checked before the receive: if the future is dropped now, its message goes
+        // to the next receive.
         let budget = if fresh {
             ready!(budget::proceed(cx));
             None
@@ -221,18 +224,20 @@ impl<R: Receiver> RecvFuture<R> {
             _ => panic!("an Op was polled after it had finished"),
         };
         let ended = ready!(poll_posted(this.receiver, receipt, begun_under, spin, cx));
-        // First, since the entry no longer belongs to this future if a subscriber panics below.
+        // Set before `settle`: if a subscriber to the log panics there, the entry no longer belongs
+        // to this future.
         *this.state = State::Finished;
         match budget {
             Some(budget) => budget.made_progress(),
-            // A loop of refused receives must not starve the others either.
+            // A loop of refused receives must not starve other tasks either.
             None => budget::spent(0),
         }
         Poll::Ready(settle(this.receiver, receipt, ended))
     }
 }
 
-/// Checks that a receive can begin, and that this runtime will notice its end. Returns the policy.
+/// Checks that a receive can begin, and registers this runtime so that it notices the completion.
+/// Returns the policy.
 fn ready_to_wait(receiver: &impl Receiver) -> Result<Policy, JobError> {
     receiver.attachment().check_open()?;
     receiver.check()?;
@@ -256,14 +261,15 @@ fn post(receiver: &impl Receiver) -> Result<Option<Receipt>, JobError> {
         let mut room = ArrayVec::from([receiver.begin()?]);
         let mut receipt = ArrayVec::<Receipt, 1>::new();
         port.post(&mut room, &mut receipt)?;
-        // The memory of another receive was leased meanwhile, and it may have become an orphan.
+        // There was no entry, but one is available now: another receive may have become an orphan
+        // meanwhile.
         if !receipt.is_empty() || port.receives().available() == 0 {
             return Ok(receipt.pop());
         }
     }
 }
 
-/// Posts a receive without waiting in line, or returns why it cannot.
+/// Posts a receive without waiting in line, or returns why it cannot be posted now.
 #[inline(always)]
 fn post_now(receiver: &impl Receiver) -> Result<Receipt, JobError> {
     let receives = receiver.port().receives();
@@ -302,9 +308,9 @@ fn post_in_line(
     polled
 }
 
-/// Waits for the end of a posted receive. `begun` is its policy if it was posted in this poll. An
-/// error says that no runtime or loop would notice the end. The caller passes the result to
-/// [`settle`].
+/// Waits for the completion of a posted receive. `begun` is the policy if the receive was posted in
+/// this poll. The result is an error if no runtime or loop would notice the completion, or the
+/// WorkQ was shut down. The caller passes the result to [`settle`].
 pub(crate) fn poll_posted(
     receiver: &impl Receiver,
     receipt: Receipt,
@@ -313,16 +319,16 @@ pub(crate) fn poll_posted(
     cx: &mut Context<'_>,
 ) -> Poll<Result<(), JobError>> {
     let (attachment, receives) = (receiver.attachment(), receiver.port().receives());
-    // If the policy has changed, the next poll follows the new one, as for jobs.
+    // If the policy has changed, the new policy is followed from the next poll on, as for jobs.
     let policy = begun.unwrap_or_else(|| attachment.shared.policy());
     let posted = Posted(receives, receipt);
-    // An adopted receive may have completed already: it is not fresh.
+    // An adopted receive is not fresh, since it may have completed already.
     let fresh = begun.is_some() && !receipt.adopted;
     match attachment.poll_end(&posted, fresh, policy, spin, cx) {
         Poll::Ready(Waited::Over(())) => Poll::Ready(Ok(())),
         Poll::Ready(Waited::Lost(error)) => Poll::Ready(Err(error)),
         Poll::Pending => {
-            // After the receive can be found asleep: pairs with `Shutdown`.
+            // This comes after the receive was marked as asleep: pairs with `Shutdown`.
             fence(Ordering::SeqCst);
             match attachment.check_open() {
                 Ok(()) => Poll::Pending,
@@ -332,8 +338,8 @@ pub(crate) fn poll_posted(
     }
 }
 
-/// Brings the message of a receive to its destination, or leaves it to the next receive. `ended` is
-/// the result of the wait for it.
+/// Brings the message of a receive to its destination. `ended` is the result of [`poll_posted`]; on
+/// an error, the message is left to the next receive.
 #[inline(always)]
 pub(crate) fn settle(
     receiver: &impl Receiver,
@@ -398,7 +404,7 @@ impl PostedRecv {
         let (receives, receipt) = (&*self.receives, self.receipt);
         if !receives.is_over(receipt) {
             receives.register(receipt, waker);
-            // Pairs with the end of the Rdma and `Shutdown`, which find the waker that is stored.
+            // Pairs with the drop of the Rdma and with `Shutdown`, which wake the stored waker.
             fence(Ordering::SeqCst);
         }
         if !receives.is_over(receipt) {
@@ -423,7 +429,7 @@ impl PostedRecv {
     }
 }
 
-/// Leaves a receive that its operation no longer waits for: the next receive gets its message.
+/// Abandons a receive that its operation no longer waits for: the next receive gets its message.
 pub(crate) fn abandon(port: &EndpointPort, receipt: Receipt) {
     let receives = port.receives();
     give_up(port.shared(), receives, receives.abandon(receipt));
@@ -443,7 +449,7 @@ impl<R: Receiver> PinnedDrop for RecvFuture<R> {
         let this = self.project();
         match *this.state {
             State::Posted(receipt, _) => abandon(this.receiver.port(), receipt),
-            // The node's own drop leaves the line, and passes a notification on.
+            // The drop of `node` leaves the line, and passes a notification on.
             State::Idle | State::Queued { .. } | State::LaunchError(_) | State::Finished => {}
         }
     }

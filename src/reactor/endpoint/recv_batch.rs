@@ -1,4 +1,4 @@
-//! Receives that are posted together, and do not have a future each.
+//! [`RecvBatch`], receives that are posted together and have no futures.
 
 use arrayvec::ArrayVec;
 
@@ -7,10 +7,10 @@ use super::recv::Receiver;
 use crate::error::JobError;
 use crate::reactor::tables::{Receipt, RecvBuf};
 
-/// The maximum number of jobs, or receives, that a device is given in one call.
+/// The maximum number of jobs or receives that are submitted to a device in one call.
 pub(crate) const SUBMIT_BATCH: usize = 32;
 
-/// Destinations that are leased, and for which receives are to be posted.
+/// Leased destinations, for which receives shall be posted.
 pub(crate) struct RecvBatch(ArrayVec<RecvBuf, SUBMIT_BATCH>);
 
 impl RecvBatch {
@@ -24,9 +24,9 @@ impl RecvBatch {
         Ok(())
     }
 
-    /// Posts the receives in order, and adds their receipts to `receipts`, which must be empty. It
-    /// posts fewer if there are fewer free entries, or if the device refuses one. The caller drops
-    /// the rest of the batch.
+    /// Posts the receives in order, and adds their receipts to `receipts`, which must be empty.
+    /// Stops when no entry is free, or when the device refuses a receive. The caller drops the rest
+    /// of the batch.
     pub(crate) fn post(
         &mut self,
         port: &EndpointPort,
@@ -35,7 +35,7 @@ impl RecvBatch {
         port.check_open()?;
         let shared = port.shared();
         if !shared.policy().is_busy() {
-            // This runtime must receive the events of their ends.
+            // This runtime must receive the events of the receives' completions.
             shared.events.register(shared)?;
         }
         port.post(&mut self.0, receipts)

@@ -1,4 +1,4 @@
-//! The state of an Rdma, and the watchers that wait for it to change.
+//! The state of an Rdma ([`RdmaState`]), and watches that wait until it changes ([`RdmaWatch`]).
 //!
 //! A watcher gets the state by value, so that no lock of this module is held while code of the
 //! application runs: a watcher may reset or connect the Rdma from the state that it has just read.
@@ -59,36 +59,37 @@ pub enum RdmaState {
     /// The Rdma is connected to its peer.
     #[doc(alias = "DOCA_RDMA_STATE_CONNECTED")]
     Connected,
-    /// A job has failed, or the peer has gone. Until [`Rdma::reset`](crate::Rdma::reset) every
-    /// operation is refused. The field is the first cause.
+    /// A job has failed, or the peer is gone. Every operation is refused until
+    /// [`Rdma::reset`](crate::Rdma::reset) is called. The field is the first cause.
     #[doc(alias = "DOCA_RDMA_STATE_ERROR")]
     Error(JobError),
 }
 
-/// The state of one Rdma, as its watchers know it.
+/// The state of one Rdma as it was last seen, shared with its watchers.
 pub(in crate::reactor) struct WatchState {
-    /// The number by which the log names the Rdma: no other one of this process has it.
+    /// The number by which the log names the Rdma. It is unique in this process.
     pub(super) id: u64,
-    /// The peer of the stream that the Rdma belongs to, for the log.
+    /// The name of the peer, for the log, if the Rdma belongs to a stream.
     peer: OnceLock<String>,
     known: Mutex<Known>,
-    /// Watchers that wait for the next change, and streams that have no receive posted, which wait
-    /// for the end of the connection or for a message to take.
+    /// Watchers that wait for the next change, and streams without a posted receive, which wait for
+    /// the end of the connection or for a message to take.
     pub(in crate::reactor) waiting: Waiters,
     endpoint: OnceLock<Weak<dyn Endpoint>>,
-    /// 1 once the WorkQ was shut down, and 2 once this side has left the peer because of that.
+    /// 0 at first, 1 once the WorkQ was shut down, and 2 once this side has disconnected because of
+    /// that.
     closed: AtomicU8,
 }
 
 struct Known {
     state: RdmaState,
-    /// How often the state was Connected, and how often Error.
+    /// How often the state became Connected, and how often it became Error.
     transitions: (u64, u64),
     /// The number of changes, by which a watcher can tell whether it has seen the last one.
     changes: u64,
-    /// The Rdma was dropped: the state does not change any more.
+    /// The Rdma was dropped, so the state will not change any more.
     gone: bool,
-    /// The peer's stream has ended in order: that the peer then leaves is no fault.
+    /// The peer's stream has ended in order, so a disconnect by the peer is not logged as a fault.
     ended: bool,
 }
 
@@ -111,7 +112,7 @@ impl WatchState {
         }
     }
 
-    /// Stores the endpoint whose state this is.
+    /// Stores a weak reference to the endpoint whose state this is.
     pub(super) fn set_endpoint(&self, endpoint: &Arc<dyn Endpoint>) {
         let _ = self.endpoint.set(Arc::downgrade(endpoint));
     }
@@ -130,8 +131,8 @@ impl WatchState {
         self.peer.get().map(display)
     }
 
-    /// Makes the state Reset from now on, since the WorkQ was shut down. If it `leaves`, the
-    /// peer learns of that, once.
+    /// Makes the state Reset from now on, since the WorkQ was shut down. If `leaves` is true, also
+    /// disconnects from the peer, once.
     pub(in crate::reactor) fn close(&self, leaves: bool) {
         let before = self
             .closed
@@ -156,17 +157,19 @@ impl WatchState {
         }
     }
 
-    /// Returns the state, for which it asks the endpoint.
+    /// Asks the endpoint for its state, and returns it.
     pub(in crate::reactor) fn now(&self) -> RdmaState {
         self.state_of(self.endpoint().as_deref())
     }
 
     /// Asks the endpoint for its state. If the state has changed, wakes the watchers.
     pub(in crate::reactor) fn update(&self) {
-        // Dropped after the lock: this may be the last handle.
+        // Declared before the lock, so that it is dropped after it: this may be the last reference
+        // to the endpoint.
         let endpoint = self.endpoint();
         let mut known = lock(&self.known);
-        // The endpoint is asked under the lock, so that the last caller stores the last state.
+        // The endpoint is asked while the lock is held, so that the last caller stores the last
+        // state.
         let state = self.state_of(endpoint.as_deref());
         if state == known.state {
             return;
@@ -184,7 +187,8 @@ impl WatchState {
         self.log(state, ended);
     }
 
-    /// Writes the new state to the log. The caller has no locks. It is no error if a peer leaves.
+    /// Writes the new state to the log. The caller holds no locks. A failure is logged as a
+    /// warning, but a disconnect by the peer only as a debug message.
     fn log(&self, state: RdmaState, ended: bool) {
         let (rdma, peer) = (self.id, self.peer());
         let leaves = |cause: JobError| {
@@ -209,7 +213,7 @@ impl WatchState {
         log(|| debug!(target: "tokio_doca::rdma", rdma, peer, "closed"));
     }
 
-    /// Returns how often the Rdma was connected, and how often its state turned to Error.
+    /// Returns how often the state became Connected, and how often it became Error.
     pub(super) fn transitions(&self) -> (u64, u64) {
         lock(&self.known).transitions
     }
@@ -219,8 +223,8 @@ impl WatchState {
         (known.state, known.changes)
     }
 
-    /// Returns the state and the number of changes if that number is not `seen`, so that the
-    /// watcher has missed a change.
+    /// Returns the state and the number of changes if that number differs from `seen`: the watcher
+    /// has not seen the last change. Returns `None` once the Rdma was dropped.
     pub(in crate::reactor) fn changed_since(&self, seen: u64) -> Poll<Option<(RdmaState, u64)>> {
         let known = lock(&self.known);
         match known.changes {
@@ -231,8 +235,8 @@ impl WatchState {
     }
 }
 
-/// Watches the state of an [`Rdma`](crate::Rdma): see [`Rdma::watch`](crate::Rdma::watch). A clone
-/// watches by itself, from the change on that the original has seen last.
+/// A watch of the state of an [`Rdma`](crate::Rdma): see [`Rdma::watch`](crate::Rdma::watch). A
+/// clone is a watch of its own, which has seen the same changes as the original.
 ///
 /// ```
 /// # use tokio_doca::{rdma::RdmaState, Rdma};
@@ -272,20 +276,19 @@ impl RdmaWatch {
         watch
     }
 
-    /// Returns the last state that was reported. It asks no device;
-    /// [`Rdma::state`](crate::Rdma::state) does.
+    /// Returns the state that was last reported, without asking the device.
+    /// [`Rdma::state`](crate::Rdma::state) asks it.
     pub fn state(&self) -> RdmaState {
         self.watched.known().0
     }
 
-    /// Waits for a change since this watch was made, or since the last call, and returns the state.
-    /// Changes in quick succession count as one. Returns `None` once the Rdma was dropped and its
-    /// last change was returned.
+    /// Waits until the state has changed since this watch was made, or since the last call, and
+    /// returns the state. Changes in quick succession count as one. Returns `None` once the Rdma
+    /// was dropped and its last change was returned.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the next call returns the change that this one would have
-    /// returned.
+    /// If the future is dropped, no change is lost: the next call returns it.
     pub async fn changed(&mut self) -> Option<RdmaState> {
         let node = pin!(WaitNode::new());
         let node = node.into_ref();
@@ -303,7 +306,7 @@ impl RdmaWatch {
             // has dropped the node.
             unsafe { watched.waiting.enqueue(node, cx.waker()) };
             if let Some(shared) = shared.upgrade() {
-                // This may be another runtime than the one on which the watch was made.
+                // The watch may have been made on another runtime, so this arms here too.
                 shared.arm_for_changes();
             }
             watched.changed_since(*seen)
@@ -313,12 +316,12 @@ impl RdmaWatch {
         Some(state)
     }
 
-    /// Waits until `right` accepts the state, which may be the present one, and returns that state.
-    /// Returns `None` if the Rdma is dropped before that.
+    /// Waits until `right` returns true for the state, beginning with the present one, and returns
+    /// that state. Returns `None` if the Rdma is dropped before.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses only the changes that `right` has refused.
+    /// Dropping the future loses only the changes for which `right` has returned false.
     pub async fn wait_for(
         &mut self,
         mut right: impl FnMut(RdmaState) -> bool,

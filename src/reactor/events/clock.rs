@@ -1,4 +1,5 @@
-//! The clock of a WorkQ, and a timerfd that signals by it. `modelled.rs` replaces both under loom.
+//! The clock of a WorkQ, and a timerfd that signals by that clock. `modelled.rs` replaces both
+//! under loom.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -28,9 +29,9 @@ impl Timerfd {
         TimerFd::new(ClockId::CLOCK_MONOTONIC, flags).map(Timerfd)
     }
 
-    /// Sets the timerfd to signal once, at `due` on the clock of the WorkQ, or at once if that has
-    /// passed. This replaces the time set before; the kernel takes back a signal that was not
-    /// received yet.
+    /// Sets the timerfd to signal once, at `due` on the clock of the WorkQ, or at once if that time
+    /// has passed. Replaces the time that was set before; the kernel takes back a signal that was
+    /// not received yet.
     pub(in crate::reactor) fn set(&self, clock: &Clock, due: u64) -> nix::Result<()> {
         let left = Duration::from_nanos(due.saturating_sub(clock.now()).max(1));
         let once = Expiration::OneShot(TimeSpec::from_duration(left));

@@ -1,22 +1,22 @@
-//! The event handle on Tokio: one `AsyncFd` per runtime, with the fan-out waker in it.
+//! The event handle of a WorkQ on Tokio: one `AsyncFd` per runtime, with the fan-out waker in it.
 //!
-//! There is no driver task. When Tokio's driver wakes it, the fan-out waker clears readiness,
-//! registers itself again, arms if a future waits, and then reaps. The eventfd is never read:
-//! Tokio's epoll is edge-triggered, and each write is an edge.
+//! There is no driver task. When Tokio's driver wakes the fan-out waker, it clears readiness,
+//! registers itself again, reaps, and arms if a future waits. The eventfd is never read: Tokio's
+//! epoll is edge-triggered, and each write is an edge.
 //!
-//! - The waker holds a `Weak`: waker, WorkQ and AsyncFd would otherwise keep each other alive for
-//!   ever.
-//! - Readiness is polled under `unconstrained`: with a spent budget Tokio wakes the waker at once,
-//!   which would poll again, until the stack overflows.
+//! - The fan-out waker holds a `Weak`: the waker, the WorkQ and the AsyncFd would otherwise keep
+//!   each other alive for ever.
+//! - Readiness is polled under `unconstrained`. Otherwise, with a spent budget, Tokio would wake
+//!   the waker at once, and the waker would poll again, until the stack overflows.
 //! - The handle is registered at the first Pending on a runtime, since an idle or blocked runtime
 //!   must not delay operations on other runtimes.
-//! - If the runtime is shut down, all futures that wait are woken, and register anew where they are
-//!   polled next.
-//! - The loop that clears is bounded: a hang-up cannot be cleared.
+//! - If a runtime is shut down, all futures that wait are woken, and register the handle on the
+//!   runtime where they are polled next.
+//! - The loop that clears readiness is bounded, since a hang-up cannot be cleared.
 //!
-//! The caller's own loop gets an epoll descriptor that spans all sources. It is made when the
-//! caller first asks for it, and stays the same, whatever is attached later. A loop that reads the
-//! eventfd takes the edge from Tokio's epoll, so it also takes a turn itself
+//! The caller's own loop gets an epoll descriptor that spans all sources. The descriptor is made
+//! when the caller first asks for it, and stays the same, whatever is attached later. A loop that
+//! reads the eventfd takes the edge from Tokio's epoll, so the loop also takes a turn itself
 //! ([`crate::reactor::loops::own_loop`]).
 #![expect(unsafe_code, reason = "AsyncFd must be promised an open descriptor")]
 
@@ -42,63 +42,65 @@ use crate::device::Signal;
 use crate::error::{Error, JobError, Reason, Result};
 use crate::sync::{Process, lock, log};
 
-/// The maximum number of runtimes that can await one WorkQ.
+/// The maximum number of runtimes that can be registered with one WorkQ.
 const RUNTIMES: usize = 4;
 /// The maximum number of times that readiness is cleared in one turn.
 const CLEARS: usize = 8;
-/// The maximum number of event sources that one call reads: those of all devices, and the signal.
+/// The maximum number of events that one call of `epoll_wait` reads: enough for the descriptors of
+/// all devices and the signal.
 const SOURCES: usize = 16;
-/// Inside the handle each event is reported once.
+/// The flags of a descriptor inside the event handle: each event is reported once (edge-triggered).
 const EDGES: EpollFlags = EpollFlags::EPOLLIN.union(EpollFlags::EPOLLET);
 
-/// The owner of the event handle, which handles its events.
+/// The owner of an event handle: the WorkQ's `Shared`, which handles the events.
 pub(in crate::reactor) trait Driven: Send + Sync + 'static {
     fn events(&self) -> &Events;
 
-    /// Adds a descriptor to the event handle, which has the signal already. Once the caller holds
-    /// no locks, it takes a turn of the WorkQ, which may run code of the application.
+    /// Adds a descriptor to the event handle, which has the signal already. Afterwards, once it
+    /// holds no locks, the caller takes a turn of the WorkQ, which may run code of the application.
     ///
     /// # Errors
     ///
-    /// `OperatingSystem` if the kernel refuses it.
+    /// `OperatingSystem` if the kernel refuses the descriptor.
     fn nest(&self, fd: BorrowedFd<'_>) -> Result<()>;
 
     /// Handles an event, after the event handle has turned readable.
     fn event_turn(&self);
 
-    /// Makes all futures that wait poll again: the runtime of some of them was shut down.
+    /// Makes all futures that wait poll again, since the runtime of some of them was shut down.
     fn wake_all(&self);
 
-    /// Notifies the caller's own loop that something it has posted is to be polled.
+    /// Notifies the caller's own loop that an operation that it has posted shall be polled.
     fn fire(&self);
 }
 
 /// The event handle, and the runtimes that it is registered with.
 pub(in crate::reactor) struct Events {
     signal: Arc<Signal>,
-    /// In a model: the task that waits for the event handle.
+    /// In a loom model: the waker of the task that waits for the event handle.
     #[cfg(tokio_doca_loom)]
     pub(in crate::reactor) driver: crate::sync::Mutex<Option<Waker>>,
-    /// Spans the signal and the descriptors of queues that have their own.
+    /// The epoll descriptor over the signal and the descriptors of queues that have their own.
     nest: OnceLock<Epoll>,
-    /// The caller has a loop of its own.
+    /// `lend` was called: the caller's own loop polls.
     lent: AtomicBool,
     inner: Mutex<EventHandleInner>,
 }
 
 struct EventHandleInner {
-    /// A queue has a descriptor of its own, so that the signal alone is not enough.
+    /// The handle has descriptors beside the signal, so that runtimes must be registered with
+    /// `nest`.
     several: bool,
     sources: [Option<Arc<Source>>; RUNTIMES],
-    /// Why runtimes could not be registered again, for the log.
+    /// The errors of runtimes that could not be registered again, for the log.
     lost: ArrayVec<JobError, RUNTIMES>,
-    /// The runtime without I/O that a drop has met last: it is not asked again.
+    /// The runtime without I/O that `try_register` has met last, and does not try again.
     without_io: Option<runtime::Id>,
 }
 
-/// One runtime's registration.
+/// The registration of the event handle with one runtime.
 struct Source {
-    /// Present until this is dropped.
+    /// `None` only while this is being dropped.
     fd: Option<AsyncFd<OwnedFd>>,
     process: Process,
     runtime: Handle,
@@ -106,7 +108,7 @@ struct Source {
     waker: OnceLock<Waker>,
 }
 
-/// The waker in the `AsyncFd`.
+/// The fan-out waker: the waker in the `AsyncFd`.
 struct FanOut(Weak<Source>);
 
 impl Events {
@@ -144,7 +146,8 @@ impl Events {
         }
     }
 
-    /// In a model, notifies the driver that time may pass as far as the timer is set.
+    /// In a loom model, notifies the driver that time may pass, up to the time at which the timer
+    /// is due.
     #[inline(always)]
     pub(super) fn timer_is_set(&self) {
         #[cfg(tokio_doca_loom)]
@@ -155,16 +158,16 @@ impl Events {
         lock(&self.inner)
     }
 
-    /// Adds a descriptor to the event handle. Returns false if a runtime that was registered no
-    /// longer is.
+    /// Adds a descriptor to the event handle. Returns false if a runtime that was registered could
+    /// not be registered again.
     pub(in crate::reactor) fn nest(&self, fd: BorrowedFd<'_>) -> Result<bool> {
         let mut inner = self.inner();
         let nest = self.span(&inner, None)?;
         nest.add(fd, EpollEvent::new(EDGES, 1))
             .map_err(|errno| Error::os(None, "epoll", errno.into()))?;
         inner.several = true;
-        // The handle is another one now. A future that waits, or that has left an orphan, must be
-        // woken by it on the runtime where the old handle was registered.
+        // The runtimes of the old handle are registered with the new one: a future that waits, or
+        // that has left an orphan, must still be woken there.
         let old = std::mem::replace(&mut inner.sources, [const { None }; RUNTIMES]);
         let mut all = true;
         for source in old.iter().flatten() {
@@ -181,8 +184,8 @@ impl Events {
         Ok(all)
     }
 
-    /// Logs which runtimes were lost. The caller has no lock, since a subscriber is code of the
-    /// application.
+    /// Logs why runtimes could not be registered again. The caller holds no lock, since a
+    /// subscriber to the log is code of the application.
     #[cold]
     pub(in crate::reactor) fn log_lost(&self) {
         let lost = std::mem::take(&mut self.inner().lost);
@@ -191,19 +194,19 @@ impl Events {
         }
     }
 
-    /// Registers the handle with the runtime that polls, unless it is registered already.
+    /// Registers the event handle with this thread's runtime, unless it is registered already.
     ///
     /// # Errors
     ///
-    /// `BadState` without a runtime, or beyond four runtimes. Without a runtime it succeeds in
-    /// `WorkQ::block_on`, where the thread itself polls, and while the event handle is lent to the
-    /// caller's own loop, which polls then.
+    /// `BadState` without a runtime, or beyond four runtimes. Without a runtime, the call succeeds
+    /// in `WorkQ::block_on`, where the thread itself polls, and once the event handle was lent to
+    /// the caller's own loop, which polls then.
     ///
     /// # Panics
     ///
-    /// In a runtime without I/O, as all of Tokio's types for descriptors do: Tokio has no query for
-    /// it. An operation that begins calls this before it has a slot or is in a list; an operation
-    /// that began on another runtime is left by its drop.
+    /// In a runtime without I/O, as Tokio's own types for descriptors do: Tokio cannot be asked
+    /// whether a runtime has I/O. An operation that begins calls this before it has a slot or is in
+    /// a list. An operation that began on another runtime is abandoned when it is dropped.
     #[inline]
     pub(in crate::reactor) fn register<T: Driven>(&self, driven: &Arc<T>) -> Result<(), JobError> {
         let Ok(handle) = Handle::try_current() else {
@@ -213,12 +216,13 @@ impl Events {
         if inner.has(&handle) {
             return Ok(());
         }
-        // A thread that polls by itself may have entered a runtime, for its timers.
+        // A thread that polls by itself may have entered a runtime for the sake of Tokio's timers.
         if this_thread::is_in_own_loop(&**driven) || this_thread::is_in_block_on(&**driven) {
             return Ok(());
         }
         drop(inner);
-        // Without I/O it panics here, without a lock: the process's panic hook runs.
+        // In a runtime without I/O this panics. No lock is held here, since the process's panic
+        // hook runs.
         drop(UnixStream::pair());
         let mut inner = self.inner();
         if inner.has(&handle) {
@@ -251,7 +255,8 @@ impl Events {
         }
     }
 
-    /// Returns an error unless a thread or loop polls for the WorkQ; there is no runtime here.
+    /// Checks, on a thread without a runtime, that this thread or the caller's own loop polls for
+    /// the WorkQ. Returns an error if neither does.
     #[cold]
     fn check_polled_elsewhere<T: Driven>(&self, driven: &T) -> Result<(), JobError> {
         let is_heard = self.lent.load(Ordering::Relaxed) || this_thread::is_in_block_on(driven);
@@ -261,16 +266,16 @@ impl Events {
         Err(JobError::of(Reason::NoRuntime))
     }
 
-    /// Returns one descriptor for all sources, present and future. The caller's loop waits for it
-    /// from now on.
+    /// Returns one descriptor for all event sources, present and future. The caller's own loop
+    /// waits for it from now on.
     pub(in crate::reactor) fn lend(&self) -> Result<BorrowedFd<'_>> {
         let nest = self.span(&self.inner(), "WorkQ::event_handle")?;
         self.lent.store(true, Ordering::Relaxed);
         Ok(nest.0.as_fd())
     }
 
-    /// Returns the epoll descriptor over all sources. The caller holds the lock, so that only one
-    /// is made.
+    /// Returns the epoll descriptor over all event sources, and makes it at the first call. The
+    /// caller holds the lock, so that only one is made.
     fn span(
         &self,
         _inner: &EventHandleInner,
@@ -287,12 +292,13 @@ impl Events {
         Ok(self.nest.get_or_init(|| nest))
     }
 
-    /// Sleeps until the event handle is readable, or `bell` is signalled. Returns true if the
-    /// handle is.
+    /// Sleeps until the event handle is readable, or `bell` is signalled. Returns true if the event
+    /// handle is readable, or may be.
     ///
     /// # Errors
     ///
-    /// `OperatingSystem` if the kernel has no descriptor. Then this has not waited.
+    /// `OperatingSystem` if the kernel has no descriptor for the event handle. The thread has not
+    /// slept then.
     pub(in crate::reactor) fn wait(&self, bell: &Signal) -> Result<bool> {
         let nest = self.span(&self.inner(), "WorkQ::block_on")?;
         let mut fds = [nest.0.as_fd(), bell.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
@@ -301,13 +307,14 @@ impl Events {
         Ok(interrupted || fds[0].any().unwrap_or(true))
     }
 
-    /// Makes the handle of the caller's loop quiet: it no longer shows earlier signals.
+    /// Makes the event handle of the caller's own loop quiet: it is no longer readable because of
+    /// earlier signals.
     pub(in crate::reactor) fn quiet(&self) {
         self.signal.quiet();
         let several = self.inner().several;
         if let Some(nest) = self.nest.get().filter(|_| several) {
-            // A source that was read is no longer reported; one that cannot be read (a hang-up) is
-            // reported once.
+            // An event that was read is no longer reported. An event that cannot be cleared (a
+            // hang-up) is reported once.
             let mut events = [EpollEvent::empty(); SOURCES];
             let _ = nest.wait(&mut events, EpollTimeout::ZERO);
         }
@@ -351,8 +358,8 @@ impl EventHandleInner {
         let Some(free) = self.sources.iter_mut().find(|source| source.is_none()) else {
             return Err(JobError::new(Reason::TooManyRuntimes, RUNTIMES as u64, 0));
         };
-        // A descriptor of its own: epoll identifies a registration by its descriptor, and the
-        // handle may be registered several times.
+        // Each registration has a duplicate of the descriptor: epoll identifies a registration by
+        // its descriptor, and the handle may be registered several times.
         let fd = fd.try_clone_to_owned().map_err(errno)?;
         let fd = readable_fd(fd).map_err(errno)?;
         let source = Arc::new(Source {
@@ -370,7 +377,7 @@ impl EventHandleInner {
     }
 }
 
-/// Registers a descriptor with the runtime of this thread, which has I/O.
+/// Registers a descriptor for reading with the runtime of this thread, which must have I/O.
 pub(crate) fn readable_fd(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an OwnedFd stays open and the same until the AsyncFd drops it.
     let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
@@ -378,8 +385,8 @@ pub(crate) fn readable_fd(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 }
 
 impl Drop for Source {
-    /// A child of fork(2) shares the runtime's epoll descriptor: if it removed the registration,
-    /// its parent would no longer receive events.
+    /// Removes the registration, except in a child of fork(2). The child shares the runtime's epoll
+    /// descriptor: if it removed the registration, its parent would no longer receive events.
     fn drop(&mut self) {
         if !self.process.is_current() {
             std::mem::forget(self.fd.take());
@@ -388,12 +395,13 @@ impl Drop for Source {
 }
 
 impl Source {
-    /// Clears readiness and puts the waker back. Fails if the runtime was shut down.
+    /// Clears readiness and registers the waker again. Fails if the runtime was shut down.
     fn rearm(&self, waker: &Waker) -> io::Result<()> {
         let mut cx = Context::from_waker(waker);
         let Some(fd) = &self.fd else { return Ok(()) };
         for _ in 0..CLEARS {
-            // "Would block" clears what was reported. It costs less than a poll that is ready.
+            // "Would block" clears the readiness that was reported. This costs less than a poll
+            // that returns ready.
             let clear = |_: &OwnedFd| Err::<(), _>(io::ErrorKind::WouldBlock.into());
             let _ = fd.try_io(Interest::READABLE, clear);
             let ready = poll_fn(|cx| fd.poll_read_ready(cx));

@@ -1,9 +1,9 @@
-//! The event handle of a WorkQ, and what signals it.
+//! The event handle of a WorkQ, and its timer.
 //!
-//! `handle` registers it with Tokio's runtimes and lends it to the caller's own loop. `timer` is
-//! the timerfd inside it. `this_thread` knows what the running thread does for a WorkQ, so that no
-//! runtime is registered where the thread itself polls. `clock` has the time; `modelled` replaces
-//! it under loom.
+//! `handle` registers the event handle with Tokio's runtimes and lends it to the caller's own loop.
+//! `timer` is the timerfd inside the event handle. `this_thread` knows what the running thread does
+//! for a WorkQ, so that no runtime is registered where the thread itself polls. `clock` has the
+//! time; `modelled` replaces `clock` under loom.
 //!
 //! These files know the WorkQ only as a [`Driven`]. They import no other folder of the reactor.
 

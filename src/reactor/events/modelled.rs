@@ -7,16 +7,17 @@ use crate::device::Signal;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
-/// All words are read and written by exchanges, so that no thread sees an old value. The thread
-/// that receives a signal of the timerfd sees what a thread did before it set the timerfd.
+/// All words are read and written by exchanges, so that no thread sees an old value. A thread that
+/// receives a signal of the timerfd sees all that another thread did before it set the timerfd.
 pub(in crate::reactor) struct Clock {
     now: AtomicU64,
-    /// When the timerfd signals. It is no field of the timerfd, since a `OnceLock` has that: loom
-    /// does not see that a thread which finds the timerfd comes after the thread that made it.
+    /// When the timerfd signals. The field is not in `Timerfd`, which lies in a `OnceLock`: loom
+    /// does not know that a thread that finds the timerfd there comes after the thread that made
+    /// it.
     due: AtomicU64,
 }
 
-/// The time of a timerfd that does not signal.
+/// The value of `due` while the timerfd is not set.
 const NEVER: u64 = u64::MAX;
 
 impl Clock {
@@ -31,8 +32,9 @@ impl Clock {
         self.now.fetch_add(0, Relaxed)
     }
 
-    /// Lets the time pass until the timerfd is due. Returns true if its signal is received then: a
-    /// thread that sets the timerfd between the two takes the signal back.
+    /// Lets the time pass until the timerfd is due. Returns true if the signal of the timerfd is
+    /// received. It is not if another thread sets the timerfd just then, which takes the signal
+    /// back.
     #[cfg(test)]
     pub(in crate::reactor) fn ring(&self) -> bool {
         let due = self.due.fetch_add(0, Relaxed);
@@ -45,7 +47,7 @@ impl Clock {
     }
 }
 
-/// A descriptor for the event handle, which is never signalled.
+/// The timerfd of a loom model: a descriptor for the event handle that is never signalled itself.
 pub(super) struct Timerfd(Signal);
 
 impl Timerfd {
@@ -54,7 +56,7 @@ impl Timerfd {
         Signal::new().map(Timerfd).map_err(errno)
     }
 
-    /// Lets time pass as far as `due` from now on. The caller notifies the driver of the model.
+    /// Allows time to pass up to `due`. The caller notifies the driver of the model.
     pub(in crate::reactor) fn set(&self, clock: &Clock, due: u64) -> nix::Result<()> {
         clock.due.swap(due, AcqRel);
         Ok(())

@@ -1,12 +1,12 @@
-//! The timer of a WorkQ: a timerfd in its event handle, for futures that poll again by themselves
-//! after a while. It needs no timers of a runtime, and no thread.
+//! The timer of a WorkQ: a timerfd in the event handle, for futures that poll again by themselves
+//! after a while. It needs neither a runtime's timers nor a thread.
 //!
 //! The timerfd is set to the earliest of all deadlines. The thread that handles an event after that
-//! deadline removes it and wakes all futures in line; those whose own time has not come set it
-//! anew.
+//! deadline removes the deadline and wakes all futures in line. Futures whose own deadline has not
+//! come set the timerfd again.
 //!
-//! The alarm is the deadline of a full device (`full.rs`). The timer remembers it, since no future
-//! sets it anew: it must signal even if no future is polled.
+//! The *alarm* is the time at which a full device is asked again (`full.rs`). The timer remembers
+//! the alarm and sets the timerfd for it again, since it must signal even if no future is polled.
 
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
@@ -18,17 +18,18 @@ use crate::error::{Error, JobError, Reason};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, Waiters, lock};
 
-/// No deadline.
+/// The value of `due` if there is no deadline.
 const NEVER: u64 = u64::MAX;
 
 pub(in crate::reactor) struct Timer {
     clock: Clock,
-    /// Made by the first future that needs it: until then the event handle is one descriptor less
-    /// deep.
+    /// Made by the first future that needs it. Until then the event handle needs no descriptor for
+    /// it.
     fd: OnceLock<Timerfd>,
-    /// When it signals, in nanoseconds on the clock of the WorkQ. Written under the lock.
+    /// When the timerfd signals, in nanoseconds on the clock of the WorkQ. Written under the lock
+    /// `set`.
     due: AtomicU64,
-    /// When the alarm signals, or has signalled.
+    /// When the alarm signals, or has signalled, in nanoseconds on the same clock.
     pub(in crate::reactor) alarm: AtomicU64,
     set: Mutex<()>,
     /// The futures that sleep until `due`, or longer.
@@ -58,8 +59,8 @@ impl Timer {
         self.clock.now()
     }
 
-    /// Has the event handle of `driven`, which has this timer, signalled at `due` or before. `due`
-    /// is in nanoseconds on the clock. The caller must be in line before.
+    /// Makes the event handle of `driven`, which has this timer, signal at `due` or before. `due`
+    /// is in nanoseconds on the clock. The caller must have put its future in line before.
     ///
     /// # Errors
     ///
@@ -74,24 +75,24 @@ impl Timer {
         self.signal_by(driven, fd, due)
     }
 
-    /// Sets the timerfd if needed. The caller has the lock.
+    /// Sets the timerfd if it would not signal by `due`. The caller holds the lock `set`.
     fn signal_by(&self, driven: &impl Driven, fd: &Timerfd, due: u64) -> Result<(), JobError> {
         let known = self.due.load(Ordering::Relaxed);
         if due < known {
             return self.set(driven, fd, due);
         }
-        // It has signalled, and no thread has handled that yet. Signal once more, so that no
-        // deadline relies on that event.
+        // The timerfd has signalled, and no thread has handled that event yet. It signals once
+        // more, so that no deadline relies on that event.
         if known <= self.now() {
             return self.set(driven, fd, known);
         }
         Ok(())
     }
 
-    /// Sets the timerfd. The caller has the lock.
+    /// Sets the timerfd to signal at `due`. The caller holds the lock `set`.
     fn set(&self, driven: &impl Driven, fd: &Timerfd, due: u64) -> Result<(), JobError> {
-        // First: it may signal before this thread continues, and `on_time` reads this without the
-        // lock.
+        // `due` is written first: the timerfd may signal before this thread continues, and
+        // `on_time` reads `due` without the lock.
         let before = self.due.swap(due, Ordering::SeqCst);
         fd.set(&self.clock, due).map_err(|errno| {
             self.due.store(before, Ordering::SeqCst);
@@ -110,7 +111,7 @@ impl Timer {
         }
     }
 
-    /// Makes the timer, and adds it to the event handle. `Err` has the error of the system.
+    /// Makes the timerfd, and adds it to the event handle. `Err` has the error code of the system.
     #[cold]
     fn make(&self, driven: &impl Driven) -> Result<&Timerfd, Option<i32>> {
         let code = |error: Error| error.errno();
@@ -126,7 +127,8 @@ impl Timer {
     /// Sets the alarm, in place of the earlier one. Only one caller at a time may set it. Returns
     /// false if the kernel has no timer; then no thread will receive the alarm.
     pub(in crate::reactor) fn set_alarm(&self, driven: &impl Driven, delay: Duration) -> bool {
-        // Before the kernel's timer starts, so that the time has passed when that timer expires.
+        // The clock is read before the kernel's timer starts, so that `due` has passed when that
+        // timer expires.
         let due = self.now() + delay.as_nanos() as u64;
         self.alarm.store(due, Ordering::SeqCst);
         self.signal_at(driven, due).is_ok()
@@ -138,7 +140,7 @@ impl Timer {
         Duration::from_nanos(due.saturating_sub(self.now()))
     }
 
-    /// Wakes the futures in line if the timer may have signalled, after an event was handled.
+    /// Wakes the futures in line if the timer is due. Called after an event was handled.
     #[inline]
     pub(in crate::reactor) fn on_time(&self, driven: &impl Driven) {
         if self.due.load(Ordering::SeqCst) != NEVER {
@@ -158,7 +160,8 @@ impl Timer {
         if alarm > now
             && let Some(fd) = self.fd.get()
         {
-            // It was set before with the same arguments, and the kernel has no reason to refuse it.
+            // The timerfd was set for this alarm before, and the kernel has no reason to refuse it
+            // now.
             let _ = self.set(driven, fd, alarm);
         }
         drop(set);

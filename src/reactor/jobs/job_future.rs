@@ -1,4 +1,4 @@
-//! The future of one job inside an operation: from the first poll to the result.
+//! [`JobFuture`], the future of one job inside an operation, from the first poll to the result.
 //!
 //! ```text
 //!   Idle --> (finished inline) ----------------------------+
@@ -8,7 +8,7 @@
 //!                                             +-- dropped: the Slot is an orphan
 //! ```
 //!
-//! [`crate::reactor::waiting::wait`] says how it waits.
+//! [`crate::reactor::waiting::wait`] says how the future waits.
 
 #![allow(unreachable_pub, reason = "named by what an operation is made of")]
 
@@ -37,10 +37,11 @@ enum State {
     Finished,
 }
 
-/// The job of an operation, pinned in it. `C` is how it reaches its context: borrowed, or owned.
+/// The future of an operation's job, pinned in the operation. `C` is the operation's request, by
+/// which the job reaches its context, borrowed or owned.
 #[pin_project(PinnedDrop)]
 pub struct JobFuture<C: HasAttachment> {
-    // Dropped before the context, which keeps the node's list alive.
+    // Dropped before `context`, which keeps alive the list that the node is in.
     #[pin]
     node: WaitNode,
     context: C,
@@ -68,20 +69,20 @@ impl<C: HasAttachment> JobFuture<C> {
         &self.context
     }
 
-    /// Finishes the future: its job was refused, or has finished inline.
+    /// Marks the future as finished: its job was refused, or has finished inline.
     #[inline(always)]
     pub(crate) fn finish(self: Pin<&mut Self>) {
         *self.project().state = State::Finished;
     }
 
-    /// Keeps the outcome of a job that has ended for the next poll, since the budget is spent.
+    /// Keeps the outcome of a completed job until the next poll, since the task's budget is spent.
     #[cold]
     pub(crate) fn keep(self: Pin<&mut Self>, outcome: Outcome) -> Poll<Outcome> {
         *self.project().state = State::Ready(outcome);
         Poll::Pending
     }
 
-    /// Submits the job at once, or returns why it cannot. It never waits.
+    /// Submits the job without waiting, or returns why the job cannot be submitted now.
     pub(crate) fn try_start<J: AsJob>(
         &mut self,
         mut prepared: Prepared<J>,
@@ -97,18 +98,18 @@ impl<C: HasAttachment> JobFuture<C> {
         Ok(())
     }
 
-    /// Notes that `Attachment::try_start_all` has submitted the job.
+    /// Marks the job as in flight, after `Attachment::try_start_all` has submitted it.
     pub(crate) fn set_in_flight(&mut self, token: Token) {
         self.state = State::InFlight(token, Spin::default());
     }
 
-    /// Keeps the outcome of a job that had completed before the future was made.
+    /// Stores the outcome of a job that had completed before the future was made.
     pub(crate) fn set_ready(&mut self, outcome: Outcome) {
         self.state = State::Ready(outcome);
     }
 
-    /// Takes the first step of a job that is not finished inline. After waiting for a slot,
-    /// `prepare` takes the job's Leases again.
+    /// Submits a job that was not finished inline, or puts it in line for a slot, and polls it
+    /// once. If the job waited in line, `prepare` takes its Leases again once there is a slot.
     #[inline(never)]
     pub(crate) fn start<J: AsJob>(
         self: Pin<&mut Self>,
@@ -141,7 +142,7 @@ impl<C: HasAttachment> JobFuture<C> {
         let this = self.as_mut().project();
         match *this.state {
             State::Queued(..) | State::InFlight(..) => {
-                // A job that waits in line is submitted before the budget is asked: other jobs may
+                // A job in line is submitted before the budget is checked, so that other jobs do
                 // not pass it meanwhile.
                 let budget = match this.state {
                     State::Queued(..) => None,
@@ -171,9 +172,8 @@ impl<C: HasAttachment> JobFuture<C> {
     }
 }
 
-/// A slot that was taken for a job, which the device tries to finish inline meanwhile, and may
-/// panic. If this is dropped, the slot is freed, and a waiter in line and the futures that wait for
-/// a shutdown are notified.
+/// A slot that is held while the device tries to finish its job inline, which may panic. Dropping
+/// it frees the slot, and notifies a waiter in line and the futures that wait for a shutdown.
 pub(crate) struct Reserved<'a> {
     shared: &'a Shared,
     slot: Option<ReservedSlot<'a>>,
@@ -199,7 +199,7 @@ impl Drop for Reserved<'_> {
 impl Attachment {
     /// Takes a free slot without waiting. The caller may pass the operations in line if all of them
     /// were notified and have not been polled. It may pass operations of its own connection or
-    /// event only when it asks again.
+    /// event only when it calls this again.
     ///
     /// # Errors
     ///
@@ -216,9 +216,9 @@ impl Attachment {
         free.ok_or(JobError::new(Reason::QueueFull, slots, 0))
     }
 
-    /// Submits at most `N` jobs together, in order, without waiting. Adds the Tokens of the jobs
-    /// that the device has accepted to `tokens`, which must be empty. Returns why the next job was
-    /// not accepted; its Leases are given back when it is dropped.
+    /// Submits at most `N` jobs together, in order, without waiting. Adds the Tokens of the
+    /// accepted jobs to `tokens`, which must be empty. If a job was not accepted, returns the
+    /// reason; the Leases of such a job are given back when it is dropped.
     #[inline(always)]
     pub(crate) fn try_start_all<J: AsJob, const N: usize>(
         &self,
@@ -256,8 +256,8 @@ impl Attachment {
         self.shared.give_back(index);
     }
 
-    /// Takes the first step of a job that was not finished inline: submits it at once, or puts it
-    /// in line.
+    /// Submits a job that was not finished inline. If it must wait for a slot, gives its Leases
+    /// back and returns `Queued`.
     #[inline(always)]
     fn begin<J: AsJob>(
         &self,
@@ -266,14 +266,15 @@ impl Attachment {
     ) -> Result<State, JobError> {
         let shared = &self.shared;
         if !policy.is_busy() {
-            // Before the job is submitted: without a runtime no thread would learn that it ended.
+            // This comes before the job is submitted: without a runtime no thread would learn that
+            // it ended.
             shared.events.register(shared)?;
         }
         if shared.waiters.is_empty()
             && let Some(slot) = shared.core.table.take()
         {
             match self.launch(slot, prepared, None) {
-                // The job waits in line, and asks once more from there.
+                // The job waits in line, and is submitted again from there.
                 Err(LaunchError::Full(_)) => {}
                 Err(LaunchError::Error(error)) => return Err(error),
                 Ok(token) => return Ok(State::InFlight(token, Spin::default())),
@@ -283,8 +284,8 @@ impl Attachment {
         Ok(State::Queued(Spin::default()))
     }
 
-    /// Waits in line for a slot. Once there is one, `prepare` returns the job with its Leases, and
-    /// the target that is notified of its end.
+    /// Waits in line for a slot and submits the job. Once there is a slot, `prepare` returns the
+    /// job with its Leases, and the target to notify once it has completed.
     pub(in crate::reactor) fn poll_queued<J: AsJob>(
         &self,
         node: Pin<&WaitNode>,
@@ -295,7 +296,7 @@ impl Attachment {
         let shared = &self.shared;
         let enqueue = |waker: &Waker| shared.enqueue(self.order.as_ref(), node, waker);
         let take = || {
-            // While the line pauses the device would refuse the job.
+            // While the line is paused, the device would refuse the job.
             let may_ask = !shared.pause.is_on();
             let Some(slot) = may_ask.then(|| shared.core.table.take()).flatten() else {
                 return Ok(None);
@@ -314,8 +315,8 @@ impl Attachment {
     }
 
     /// Polls a job that is in line or in flight. `begun` is the policy under which the job began,
-    /// if it began in this very poll. If the policy has changed since, only the next poll follows
-    /// the new one, since this runtime may not be registered.
+    /// if it began in this very poll. If the policy has changed since, the new policy is followed
+    /// from the next poll on, since this runtime may not be registered.
     fn go_on<J: AsJob>(
         &self,
         state: &mut State,
@@ -343,13 +344,13 @@ impl Attachment {
             unreachable!("a queued Job has just been launched")
         };
         let token = *token;
-        // The job was submitted in this very poll, and on this runtime.
+        // True if the job was submitted in this very poll, and so on this runtime.
         let fresh = begun.is_some();
         let policy = begun.unwrap_or_else(|| self.shared.mode.load());
         let slot = self.shared.core.table.slot(token);
         let outcome = self.poll_end(&slot, fresh, policy, spin, cx);
         if let Poll::Ready(outcome) = outcome {
-            // An error of the runtime, and not of the job, leaves the job in flight: it becomes an
+            // `Lost` is an error of the runtime and not of the job. The job stays in flight, as an
             // orphan.
             match outcome {
                 Waited::Over(outcome) => {
@@ -367,16 +368,16 @@ impl Attachment {
         Poll::Pending
     }
 
-    /// Leaves a job whose operation is dropped; the job may still be in flight.
+    /// Abandons the job of an operation that is dropped; the job may still be in flight.
     pub(in crate::reactor) fn abandon(&self, token: Token) {
         let shared = &self.shared;
         if shared.core.table.slot(token).abandon() {
             self.give_back(token.index());
             return;
         }
-        // A thread must learn of the orphan's end, or its memory stays leased. This runtime does,
-        // if there is one (the runtime that polled may be gone); otherwise the next poll of any
-        // operation does.
+        // A thread must notice the orphan's completion, or its memory stays leased. If this thread
+        // has a runtime, that runtime notices it (the runtime that polled may be gone); otherwise
+        // the next poll of any operation does.
         let heard = shared.events.try_register(shared);
         shared.arm_for_orphans(heard);
     }
@@ -388,7 +389,7 @@ impl<C: HasAttachment> PinnedDrop for JobFuture<C> {
         let this = self.project();
         match *this.state {
             State::InFlight(token, _) => this.context.attachment().abandon(token),
-            // The node's own drop leaves the line, and passes a notification on.
+            // The drop of `node` leaves the line, and passes a notification on.
             State::Idle | State::Queued(..) | State::Ready(_) | State::Finished => {}
         }
     }

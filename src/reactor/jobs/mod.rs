@@ -1,6 +1,6 @@
-//! The futures of jobs. `job_future` is one job inside an operation, from its first poll to its
-//! result. `run` is how a graph's run, which has many jobs, waits on its WorkQ. `stream_slot` is
-//! how a stream waits in line for the slots that streams may hold.
+//! The futures of jobs. `job_future` has the future of one job inside an operation, from its first
+//! poll to its result. `run` has the waiter of a graph's run, which has many jobs. `stream_slot`
+//! has the waiter of a stream, in line for the slots that streams may hold.
 //!
 //! These files import `waiting` and the folders below it.
 

@@ -1,9 +1,9 @@
-//! How a run of a graph waits: it has one waiter in line for all its nodes, and polls for the ends
-//! of all its jobs together.
+//! How a run of a graph waits: the run has one waiter in line for all its nodes, and waits for the
+//! completions of all its jobs together.
 //!
-//! A run is one future with many jobs. It submits them one by one. If no slot is free it waits in
-//! line like an operation, for the job that is next. The slots notify the run itself ([`Run`]), so
-//! that no waker is registered per job.
+//! A run is one future with many jobs, which it submits one by one. If no slot is free, the run
+//! waits in line, like an operation, to submit its next job. The slots notify the run itself
+//! ([`Run`]), so that no waker is registered per job.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,27 +22,27 @@ use crate::reactor::workq::{Attachment, LaunchError, Prepared, Shared, WorkQ};
 use crate::sync::WaitNode;
 use crate::sync::atomic::fence;
 
-/// The record of the ends of a run's jobs.
+/// The completions of a run's jobs that the run was notified of.
 pub(crate) trait Completions {
-    /// Returns true if the run was notified of ends that it has not taken yet.
+    /// Returns true if the run was notified of completions that it has not taken yet.
     fn any(&self) -> bool;
 
-    /// Registers the waker that the next end wakes. The caller must ask [`Completions::any`] once
-    /// more afterwards.
+    /// Registers the waker to wake at the next completion. The caller must check
+    /// [`Completions::any`] once more afterwards.
     fn register(&self, waker: &Waker);
 }
 
-/// A run's waiter on its WorkQ, pinned in the run's future.
+/// The waiter of a graph's run on its WorkQ, pinned in the run's future.
 #[pin_project]
 pub(crate) struct RunWaiter {
     // The lists of both nodes lie in the WorkQ, whose handle is dropped after them.
     #[pin]
     node: WaitNode,
-    /// In the list of the runs that sleep, through which a change of mode wakes them.
+    /// The node in the list of sleeping runs, by which a change of mode wakes them.
     #[pin]
     asleep: WaitNode,
     workq: WorkQ,
-    /// The spins of the wait for a slot, and of the wait for ends.
+    /// The spin of the wait for a slot, and the spin of the wait for completions.
     spins: [Spin; 2],
 }
 
@@ -56,12 +56,12 @@ impl RunWaiter {
         }
     }
 
-    /// Makes sure that this thread's runtime receives the events of the ends of jobs, unless the
-    /// WorkQ is busy-polled. `heard` is true once that was done in this poll: the next poll may be
-    /// on another runtime.
+    /// Registers the event handle with this thread's runtime, so that completions wake it, unless
+    /// the WorkQ is busy-polled. `heard` is set once this was done in the present poll: the next
+    /// poll may be on another runtime.
     fn register_once(heard: &mut bool, shared: &Arc<Shared>) -> Result<(), JobError> {
-        // In busy mode no runtime needs events. But another mode may be set before this very poll
-        // waits.
+        // In busy mode no runtime needs events. But `heard` stays false, since another mode may be
+        // set before this very poll waits.
         if !*heard && !shared.policy().is_busy() {
             shared.events.register(shared)?;
             *heard = true;
@@ -69,8 +69,8 @@ impl RunWaiter {
         Ok(())
     }
 
-    /// Submits a job whose end notifies the run. Returns false if the job must wait for a slot; its
-    /// Leases were given back then.
+    /// Submits a job of a run, whose completion notifies the run. Returns false if the job must
+    /// wait for a slot; its Leases were given back then.
     pub(crate) fn launch<J: AsJob>(
         at: &Attachment,
         heard: &mut bool,
@@ -79,7 +79,8 @@ impl RunWaiter {
         node: u32,
     ) -> Result<bool, JobError> {
         let shared = &at.shared;
-        // Before the job is submitted: without a runtime no thread would learn that it ended.
+        // This comes before the job is submitted: without a runtime no thread would learn that it
+        // ended.
         RunWaiter::register_once(heard, shared)?;
         if !shared.waiters.is_empty() {
             return Ok(false);
@@ -89,7 +90,7 @@ impl RunWaiter {
         };
         match at.launch(slot, &mut prepared, Some(Target::Run(run, node))) {
             Ok(_) => Ok(true),
-            // The node waits in line, and asks once more from there.
+            // The node waits in line, and is submitted again from there.
             Err(LaunchError::Full(_)) => Ok(false),
             Err(LaunchError::Error(error)) => Err(error),
         }
@@ -115,7 +116,8 @@ impl RunWaiter {
             .map_while(|job| Some((shared.core.table.take()?, job, target())));
         let mut tokens = ArrayVec::<_, N>::new();
         let refused = match at.launch_all(batch, &mut tokens) {
-            // The nodes behind it wait in line, and ask once more from there.
+            // The refused node and those behind it wait in line, and are submitted again from
+            // there.
             None | Some(LaunchError::Full(_)) => Ok(()),
             Some(LaunchError::Error(error)) => Err(error),
         };
@@ -150,9 +152,10 @@ impl RunWaiter {
         self.node.is_linked()
     }
 
-    /// Makes sure that the reactor handles the end of a job that was just submitted and for which
-    /// its run does not wait. If there is a runtime, this arms for an event, even if all waiters
-    /// poll busily. Without a runtime, the next operation that waits handles the end.
+    /// Makes sure that the completion of a job is collected although its run does not wait for it.
+    /// The job was just submitted. If this thread has a runtime, arms for an event, even if all
+    /// waiters poll busily. Without a runtime, the next operation that waits collects the
+    /// completion.
     pub(crate) fn attend(at: &Attachment) {
         let shared = &at.shared;
         if shared.policy().is_busy() {
@@ -164,7 +167,8 @@ impl RunWaiter {
         }
     }
 
-    /// Returns true if a run that waits here notices the ends of its jobs.
+    /// Returns true if a run that waits on this thread notices the completions of its jobs: the
+    /// WorkQ is busy-polled, or the thread has a runtime.
     pub(crate) fn is_notified_here(at: &Attachment) -> bool {
         let shared = &at.shared;
         shared.policy().is_busy() || shared.events.try_register(shared)
@@ -182,7 +186,7 @@ impl RunWaiter {
         }
     }
 
-    /// Waits until the run was notified of ends of its jobs.
+    /// Waits until the run was notified of completions of its jobs.
     pub(crate) fn poll_ends(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -214,11 +218,11 @@ impl RunWaiter {
         Poll::Pending
     }
 
-    /// Leaves the jobs of a run that is dropped. They may still be in flight, and a thread must
-    /// learn of their ends, or their memory stays leased.
+    /// Abandons the jobs of a run that is dropped. They may still be in flight, and a thread must
+    /// notice their completions, or their memory stays leased.
     pub(crate) fn abandon(self: Pin<&mut Self>) {
         let shared = &self.project().workq.0;
-        // As for an operation that is dropped.
+        // As `Attachment::abandon` does for an operation that is dropped.
         let heard = shared.events.try_register(shared);
         shared.arm_for_orphans(heard);
     }
@@ -236,8 +240,8 @@ fn poll_event(
     if RunWaiter::register_once(heard, shared).is_err() {
         return Poll::Ready(Err(JobError::of(Reason::CannotWake)));
     }
-    // Poll first: a job that has completed need not signal. If an event will come, no poll is
-    // needed: its turn polls for all waiters at once.
+    // Poll before arming: a job that has completed already need not signal. If an event is
+    // expected, no poll is needed: the event's turn polls for all waiters at once.
     if !shared.expected.load(Ordering::Relaxed) && shared.ready() {
         shared.turn();
         if ends.any() {
@@ -261,7 +265,7 @@ fn poll_event(
     Poll::Pending
 }
 
-/// Polls up to `LOOKS` times. Returns true if an end was found.
+/// Polls the devices up to `LOOKS` times. Returns true if the run was notified of a completion.
 fn poll_devices(shared: &Shared, ends: &impl Completions) -> bool {
     for _ in 0..LOOKS {
         if shared.ready() {

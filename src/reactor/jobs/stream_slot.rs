@@ -12,7 +12,7 @@ use crate::reactor::spin::Spin;
 use crate::reactor::workq::{Attachment, WorkQ};
 use crate::sync::WaitNode;
 
-/// A stream's waiter in line, pinned in the state by which the stream sends.
+/// The waiter of a stream in line for a slot, pinned in the state of the stream's sending side.
 #[pin_project]
 pub(crate) struct StreamSlotWaiter {
     // The list lies in the WorkQ, whose handle is dropped after the node.
@@ -31,7 +31,7 @@ impl StreamSlotWaiter {
         }
     }
 
-    /// Waits until streams may take another slot. It does not take the slot.
+    /// Waits until streams may take another slot, but does not take the slot.
     pub(crate) fn poll(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -79,12 +79,13 @@ impl Attachment {
     }
 }
 
-/// One of the slots that streams may hold. It is given back if its job is not submitted, even by a
-/// panic.
+/// One of the slots that streams may hold. Dropping it gives the slot back: its job was not
+/// submitted, perhaps because of a panic.
 pub(crate) struct StreamSlot<'a>(&'a Attachment);
 
 impl StreamSlot<'_> {
-    /// Leaves the slot to the job that was submitted: the end of the job gives it back.
+    /// Leaves the slot to the job that was submitted. The slot is given back once the job has
+    /// completed.
     pub(crate) fn submitted(self) {
         mem::forget(self);
     }

@@ -1,11 +1,11 @@
-//! One arm for all operations that sleep: the lines of `poll_event`, `event_turn`, `arm` and
-//! `attach` in which `Shared::expected` is written and read, and ways to get them wrong.
-//! `super::workq` has the real ones.
+//! A model of `Shared::expected`, by which one operation arms for all that sleep. It has the lines
+//! of `poll_event`, `event_turn`, `arm` and `attach` that write and read `expected`, and ways to
+//! get them wrong. `super::workq` has models of the real functions.
 //!
-//! (Words that two threads write are exchanged, since the model knows no order of plain stores.)
+//! (Words that two threads write are exchanged, since loom does not order plain stores.)
 //!
-//! There are two operations with a job each. The device's event must be cleared (`clear`); a driver
-//! of its own attends to it.
+//! There are two operations with one job each. The device's event must be cleared; a driver thread
+//! handles it.
 
 use std::sync::Arc;
 
@@ -42,16 +42,16 @@ struct Line {
     armed: [AtomicBool; 2],
     event: AtomicBool,
     driver: Task,
-    /// All operations are notified: the driver stops.
+    /// True once all operations were notified, so that the driver stops.
     stopped: AtomicBool,
     ops: [Op; 2],
 }
 
 struct Op {
-    /// The queue that has its job.
+    /// The index of the queue that has the operation's job.
     queue: usize,
     done: AtomicBool,
-    /// Its job was reaped, and the operation was notified.
+    /// True once the job was reaped and the operation was notified.
     over: AtomicBool,
     asleep: AtomicBool,
     task: Task,
@@ -81,7 +81,7 @@ impl Line {
         })
     }
 
-    /// As `WorkQ::attach`.
+    /// Does as `WorkQ::attach`: adds the second queue.
     fn attach(&self) {
         self.queues.store(2, Release);
         if self.wrong != Wrong::AttachedInSilence {
@@ -89,7 +89,7 @@ impl Line {
         }
     }
 
-    /// As `Shared::arm`, and as `arm` of the queues.
+    /// Does as `Shared::arm`, and as `arm` of the queues.
     fn arm(&self) -> bool {
         if self.wrong != Wrong::SaidAfterArming {
             self.expected.swap(true, AcqRel);
@@ -105,7 +105,7 @@ impl Line {
         ready
     }
 
-    /// As `Shared::turn`.
+    /// Does as `Shared::turn`: notifies the operations whose job is done.
     fn turn(&self) {
         for op in &self.ops {
             if op.done.load(SeqCst) && op.done.swap(false, SeqCst) {
@@ -116,7 +116,7 @@ impl Line {
         }
     }
 
-    /// As `Attachment::poll_event`, until it has completed.
+    /// Does as `Attachment::poll_event`, until the operation has completed.
     fn sleep(&self, op: usize) {
         let op = &self.ops[op];
         while !op.over.load(Acquire) {
@@ -146,7 +146,7 @@ impl Line {
         }
     }
 
-    /// Attends to events, until it is stopped.
+    /// Handles events until the driver is stopped.
     fn drive(&self) {
         while !self.stopped.load(SeqCst) {
             if self.event.load(SeqCst) {
@@ -157,12 +157,12 @@ impl Line {
         }
     }
 
-    /// As `Shared::event_turn`.
+    /// Does as `Shared::event_turn`.
     fn event_turn(&self) {
         if self.wrong == Wrong::TakenBackBeforeClear {
             self.expected.swap(false, AcqRel);
         }
-        // Read first, and not written blindly: then this thread sees what the thread that signalled
+        // The load comes before the swap, so that this thread sees what the thread that signalled
         // did.
         if self.event.load(SeqCst) {
             self.event.swap(false, SeqCst);
@@ -191,7 +191,8 @@ impl Line {
     }
 }
 
-/// Runs `beside` and `model` beside the driver.
+/// Runs `model` on this thread, and the driver and each function of `beside` on threads of their
+/// own.
 fn run<const N: usize>(line: &Arc<Line>, beside: [fn(&Line); N], model: fn(&Line)) {
     let driver = line.spawn(Line::drive);
     let beside = beside.map(|run| line.spawn(run));
@@ -203,8 +204,8 @@ fn run<const N: usize>(line: &Arc<Line>, beside: [fn(&Line); N], model: fn(&Line
     driver.join().unwrap();
 }
 
-/// One operation after the other sleeps on one queue, while an earlier event comes that reports no
-/// completion.
+/// Two operations sleep on one queue, one after the other, while an earlier event comes that
+/// reports no completion.
 fn both_are_told(wrong: Wrong, preemptions: usize) {
     check(preemptions, move || {
         let line = Line::new(wrong, [0, 0]);
@@ -220,7 +221,7 @@ fn both_are_told(wrong: Wrong, preemptions: usize) {
     });
 }
 
-/// An operation attaches a queue of its own, while another thread arms the queues that it knows.
+/// An operation attaches a second queue, while another thread arms the queues that it sees.
 fn who_attaches_is_told(wrong: Wrong, preemptions: usize) {
     check(preemptions, move || {
         let line = Line::new(wrong, [0, 1]);

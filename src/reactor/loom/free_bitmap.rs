@@ -1,4 +1,5 @@
-//! The words of bits of the free slots, and the line of the operations that wait for a slot.
+//! Models of [`FreeBitmap`], the set of free slots, with the line of operations that wait for a
+//! slot.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -23,7 +24,7 @@ fn bitmap(slots: usize, left: &[u32]) -> FreeBitmap {
 
 #[test]
 fn a_slot_is_taken_once_whichever_word_has_its_bit() {
-    // There are two words: one has the even slots, and the other one the odd slots.
+    // The bitmap has two words: one for the even slots, and one for the odd slots.
     check(3, || {
         let bitmap = Arc::new(bitmap(16, &[2, 5]));
         let cells: Arc<Vec<TrackedCell>> = Arc::new((0..16).map(|_| TrackedCell::new()).collect());
@@ -66,7 +67,7 @@ fn mutant_bitmap_that_loads_and_stores_is_found() {
     });
 }
 
-/// One operation waits for a slot, and one thread frees the only one.
+/// One operation waits for the only slot, and another thread frees that slot.
 fn one_waits(
     wait: impl Fn(&FreeBitmap, &Waiters, Pin<&WaitNode>, &Task) + Clone + Send + Sync + 'static,
     free: impl Fn(&FreeBitmap, &Waiters) + Clone + Send + Sync + 'static,
@@ -87,7 +88,8 @@ fn one_waits(
     });
 }
 
-/// As `Attachment::give_back`, `Shared::after_free` and `notify_line`.
+/// Frees the slot and notifies, as `Attachment::give_back`, `Shared::after_free` and `notify_line`
+/// do.
 fn put_then_ask(bitmap: &FreeBitmap, waiters: &Waiters) {
     bitmap.put(0);
     if !waiters.is_empty() {
@@ -96,7 +98,7 @@ fn put_then_ask(bitmap: &FreeBitmap, waiters: &Waiters) {
     }
 }
 
-/// As `Attachment::poll_queued`.
+/// Waits in line and takes the slot, as `Attachment::poll_queued` does.
 fn enqueue_then_look(bitmap: &FreeBitmap, waiters: &Waiters, node: Pin<&WaitNode>, task: &Task) {
     loop {
         // SAFETY: the callers' list outlives the node.
@@ -139,8 +141,8 @@ fn mutant_that_asks_who_waits_and_then_frees_is_found() {
     mutant("deadlock", || one_waits(enqueue_then_look, ask_then_put));
 }
 
-/// The pairing without its total order: one thread frees a slot and then checks whether an
-/// operation waits; the other one starts to wait and then checks for a free slot.
+/// One thread frees a slot and then checks whether an operation waits. Another thread starts to
+/// wait and then checks for a free slot. `order` is what each does in between.
 fn free_and_wait(order: fn()) {
     check(4, move || {
         let bitmap = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));

@@ -1,9 +1,9 @@
-//! A device that refuses jobs. The waiters in line are woken, whatever becomes of the future that
-//! met the refusal.
+//! Models of a device that refuses jobs. The waiters in line are woken even if the future whose job
+//! was refused is dropped or not polled again.
 //!
-//! Either the device takes one job, and refuses others until that one has completed; or it refuses
-//! jobs for reasons of its own. In the first case no timer may be needed: in those models it never
-//! expires.
+//! In some models the device takes one job, and refuses others until the first has completed. These
+//! must work without the timer, which never expires there. In other models the device refuses jobs
+//! although it has capacity.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -20,7 +20,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use crate::sync::loom::{Task, block_on, check, mutant, spawn};
 use crate::sync::seq_cst_order;
 
-/// Returns an operation that was polled once.
+/// Returns an operation that was polled once, and is pending.
 fn polled_once(attachment: &Arc<Attachment>) -> Pin<Box<Op>> {
     let mut op = Box::pin(Op(JobFuture::new(Arc::clone(attachment))));
     let polled = op.as_mut().poll(&mut Context::from_waker(Waker::noop()));
@@ -29,7 +29,8 @@ fn polled_once(attachment: &Arc<Attachment>) -> Pin<Box<Op>> {
 }
 
 impl Bed {
-    /// Submits without waiting in line; `refused` gets the refusal of the device.
+    /// Spawns a thread that submits a job without waiting in line. If the device refuses the job,
+    /// calls `refused`.
     fn spawn_try(&self, refused: fn(&Attachment, LaunchError<'_>)) -> JoinHandle<()> {
         let attachment = Arc::clone(&self.attachment);
         spawn(move || {
@@ -37,7 +38,7 @@ impl Bed {
                 return;
             };
             match attachment.launch(index.take(), &mut prepared(), None) {
-                // No operation waits for it: its completion frees the slot.
+                // No operation waits for the job: its completion frees the slot.
                 Ok(token) => attachment.abandon(token),
                 Err(full) => refused(&attachment, full),
             }
@@ -45,12 +46,12 @@ impl Bed {
     }
 }
 
-/// A job is in flight on a device that takes no other, while one operation waits in line, and
-/// another thread tries to submit.
+/// A job is in flight on a device that takes only one, while an operation waits in line and another
+/// thread tries to submit a job.
 fn one_tries(refused: fn(&Attachment, LaunchError<'_>)) {
     on_a_workq(1, move |_| {
         let bed = Bed::with(2, |queue| (queue.room, queue.timed) = (1, false));
-        // Not polled again until everything has ended.
+        // The first operation is not polled again until all threads have ended.
         let first = polled_once(&bed.attachment);
         bed.run_beside(first, [bed.spawn_op(), bed.spawn_try(refused)]);
     });
@@ -61,7 +62,7 @@ fn an_op_in_line_is_woken_though_another_one_that_does_not_wait_was_refused() {
     one_tries(|_, refused| drop(refused));
 }
 
-/// The line pauses, and the operation that has begun the pause is not in it.
+/// The line pauses, and the thread that began the pause is not in the line.
 #[test]
 fn mutant_that_pauses_the_line_and_goes_away_is_found() {
     mutant("deadlock", || {
@@ -86,13 +87,13 @@ fn a_shutdown_ends_though_a_job_was_refused_meanwhile() {
     });
 }
 
-/// The device refuses for reasons of its own, with nothing in flight. The future that met the
-/// refusal is dropped, or not polled again, while an operation waits in line behind it.
+/// The device refuses a job although nothing is in flight. The operation whose job was refused is
+/// dropped, or not polled again, while another operation waits in line behind it.
 fn one_is_refused(dropped: bool, timed: bool) {
     on_a_workq(1, move |_| {
         let bed = Bed::with(2, |queue| queue.timed = timed);
         bed.queue.refusals.store(2, SeqCst);
-        // One poll asks twice.
+        // One poll asks the device twice.
         let refused = polled_once(&bed.attachment);
         let ops = [bed.spawn_op()];
         if dropped {
@@ -128,14 +129,15 @@ fn an_op_that_is_refused_again_and_again_is_woken_each_time() {
     });
 }
 
-/// The words of a pause, for the thread that was refused and for the thread that collects, and ways
-/// to get them wrong.
+/// The ways to get a pause wrong: in the thread whose job was refused, or in the thread that
+/// collects.
 #[derive(Clone, Copy, PartialEq)]
 enum Wrong {
     Nothing,
-    /// The thread that was refused pauses and sleeps, without checking again what was collected.
+    /// The refused thread pauses and sleeps, without checking again whether a completion was
+    /// collected.
     NoSecondLook,
-    /// The thread that collects checks for a pause before it has counted.
+    /// The collecting thread checks for a pause before it has counted the completion.
     LooksBeforeItCounts,
 }
 
@@ -150,7 +152,7 @@ struct Toy {
 unsafe impl Sync for Toy {}
 
 impl Toy {
-    /// As `Shared::turn`.
+    /// Counts a completion and then ends a pause, as `Shared::turn` does.
     fn collect(&self) {
         let early = self.wrong == Wrong::LooksBeforeItCounts && self.paused.load(SeqCst);
         self.completed.store(1, SeqCst);
@@ -164,7 +166,7 @@ impl Toy {
         }
     }
 
-    /// As `Full::stay`, and the sleep that follows.
+    /// Does as `Full::stay`, and sleeps if no completion was collected.
     fn stay(&self, before: u64) {
         self.paused.store(true, SeqCst);
         seq_cst_order();

@@ -1,4 +1,4 @@
-//! The gate, and the wait cycle of an operation around it: register, arm, poll, sleep.
+//! Models of the gate, and of the wait cycle of an operation around it: register, arm, poll, sleep.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use crate::sync::loom::{Task, check, mutant, spawn};
 use crate::sync::{UnsafeCell, lock, seq_cst_order};
 
-/// A queue whose reaper must be alone, with one job, which has completed once `device` has run.
+/// A queue with one job, which `device` completes. Only one thread at a time may reap the queue.
 struct Bench {
     gate: Gate,
     done: AtomicBool,
     armed: AtomicBool,
-    /// Only the thread in the gate reaches it.
+    /// Only the thread in the gate accesses this cell.
     reaped: UnsafeCell<u32>,
     slot: Slot,
     generation: u32,
@@ -44,7 +44,8 @@ impl Bench {
         let over = self.reaped.with_mut(|reaped| {
             seq_cst_order();
             let over = self.done.load(SeqCst) && self.done.swap(false, SeqCst);
-            // SAFETY: in the gate.
+            // SAFETY: only the thread in the gate calls this, except in a mutant, which loom must
+            // catch.
             unsafe { *reaped += u32::from(over) };
             over
         });
@@ -53,7 +54,7 @@ impl Bench {
         }
     }
 
-    /// As `Shared::turn`.
+    /// Does as `Shared::turn`: reaps, and once more for each refused thread.
     fn turn(&self) {
         let Some(mut inside) = self.gate.enter() else {
             return;
@@ -67,7 +68,8 @@ impl Bench {
         }
     }
 
-    /// As `Shared::look`: it does not poll while another thread does, and asks for no further poll.
+    /// Polls as a busy operation does: does nothing while another thread is in the gate, and does
+    /// not ask that thread to poll once more.
     fn look(&self) {
         let mut inside = self.gate.try_enter();
         while let Some(now) = inside {
@@ -81,7 +83,7 @@ impl Bench {
         seq_cst_order();
     }
 
-    /// Finishes the job, signals if armed, and does the turn that the signal leads to.
+    /// Completes the job, and if the queue is armed, runs the turn for its signal.
     fn device(&self, turn: fn(&Bench)) {
         self.done.store(true, SeqCst);
         seq_cst_order();
@@ -91,12 +93,12 @@ impl Bench {
     }
 }
 
-/// An operation, the device, and a thread that polls at just the wrong moment.
+/// An operation waits for the device, while another thread takes a turn at any moment.
 fn wait_cycle(poll: fn(&Bench), turn: fn(&Bench)) {
     wait_cycle_beside(poll, turn, turn);
 }
 
-/// As `wait_cycle`, but that thread polls by `look`.
+/// Does as `wait_cycle`, but the other thread polls by `look`.
 fn wait_cycle_beside(poll: fn(&Bench), turn: fn(&Bench), look: fn(&Bench)) {
     check(3, move || {
         let bench = Bench::new();
@@ -164,8 +166,8 @@ fn mutant_that_arms_and_sleeps_after_a_look_that_nobody_owes_it_is_found() {
     });
 }
 
-/// A real busy operation polls beside an operation that sleeps, at a queue that polls in `reap` or
-/// before.
+/// Another thread polls by `look` beside a real operation that sleeps. If `in_reap`, the queue
+/// polls in `reap`, otherwise before.
 fn an_op_sleeps_beside_a_look(in_reap: bool, look: fn(&Bed)) {
     on_a_workq(1, move |_| {
         let bed = Arc::new(Bed::with(1, |queue| queue.polls_in_reap = in_reap));
@@ -207,7 +209,8 @@ fn mutant_that_looks_and_then_arms_is_found() {
     });
 }
 
-/// A change of a state is reported, perhaps while another thread polls. It is notified once.
+/// A change of a state is reported, perhaps while another thread polls. The watcher must be
+/// notified once.
 fn says_a_change(say: fn(&WorkQ, Changed)) {
     on_a_workq(3, move |bed| {
         let looker = {
@@ -238,11 +241,11 @@ fn mutant_that_says_a_change_after_the_look_is_found() {
     });
 }
 
-/// Takes a turn of a gate that counts a refused poll as a poll.
+/// Takes a turn that leaves the gate without polling once more for refused threads.
 fn turn_without_mark(bench: &Bench) {
     if let Some(inside) = bench.gate.enter() {
         bench.reap();
-        // Left without checking the mark.
+        // The gate is left without checking the mark of a refused thread.
         inside.leave_now();
     }
 }

@@ -1,4 +1,4 @@
-//! A change of mode, and an operation that goes to sleep meanwhile.
+//! Models of a change of mode while an operation goes to sleep.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::in_flight;
 use crate::reactor::slots::Slot;
 use crate::sync::loom::{Task, check, mutant, spawn};
 
-/// An operation goes to sleep while another thread sets a mode: it must poll again.
+/// An operation goes to sleep while another thread sets a mode: the operation must poll again.
 fn mode_is_set(
     sleep: impl Fn(&Current, &Slot, Policy, &Task) + Clone + Send + Sync + 'static,
     set: impl Fn(&Current, &Slot, Policy) + Clone + Send + Sync + 'static,
@@ -33,7 +33,7 @@ fn mode_is_set(
     });
 }
 
-/// As `Attachment::poll_event`.
+/// Stores the waker and then checks the mode, as `Attachment::poll_event` does.
 fn register_then_ask(mode: &Current, slot: &Slot, seen: Policy, task: &Task) {
     slot.register(&task.waker());
     if mode.is_still(seen) {
@@ -41,7 +41,7 @@ fn register_then_ask(mode: &Current, slot: &Slot, seen: Policy, task: &Task) {
     }
 }
 
-/// As `WorkQ::set_mode`.
+/// Sets the mode and then wakes the operation, as `WorkQ::set_mode` does.
 fn set_then_wake(mode: &Current, slot: &Slot, policy: Policy) {
     mode.set(policy);
     if let Some(waker) = slot.take_waker() {

@@ -1,5 +1,5 @@
-//! The caller's own loop: the ring of slots whose jobs have ended, and the mark that the loop has
-//! armed.
+//! Models of the caller's own loop: the ring of slots whose jobs have completed, and the mark that
+//! the loop has armed.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use crate::sync::seq_cst_order;
 #[test]
 fn what_ended_comes_out_of_the_ring_once_and_whole() {
     check(3, || {
-        // There are two slots, one of which is used twice: it then has another entry of the ring.
+        // There are two slots. Slot 0 is used twice, and has another entry of the ring the second
+        // time.
         let both = Arc::new((Finished::new(2), [TrackedCell::new(), TrackedCell::new()]));
         let finisher = |slot: u32| {
             let both = Arc::clone(&both);
@@ -70,14 +71,13 @@ fn mutant_that_puts_a_slot_in_and_then_writes_it_is_found() {
     });
 }
 
-/// The caller's own loop with one job, and another thread that collects its completion: no device
-/// signals.
+/// The caller's own loop with one job, whose completion another thread collects. No device signals.
 struct OwnLoop {
     slot: Slot,
     generation: u32,
     finished: Finished,
     armed: AtomicBool,
-    /// The event handle, and the thread that sleeps on it.
+    /// Stands for the event handle, and the thread that sleeps on it.
     task: Task,
 }
 
@@ -85,20 +85,20 @@ struct OwnLoop {
 unsafe impl Sync for OwnLoop {}
 
 impl OwnLoop {
-    /// As `Shared::fire`.
+    /// Wakes the loop if it has armed, as `Shared::fire` does.
     fn fire(&self) {
         if self.armed.load(SeqCst) && self.armed.swap(false, SeqCst) {
             self.task.waker().wake();
         }
     }
 
-    /// As `OwnLoop::mark`.
+    /// Marks the loop as armed, as the real `OwnLoop::mark` does.
     fn mark(&self) {
         self.armed.store(true, SeqCst);
         seq_cst_order();
     }
 
-    /// As `Table::complete` and `Shared::fire`.
+    /// Collects the completion, as `Table::complete` and `Shared::fire` do.
     fn collect(&self) {
         let completed = complete(&self.slot, self.generation, Ok(7));
         assert!(matches!(completed, Completed::Deliver));
@@ -112,7 +112,7 @@ impl OwnLoop {
             .map(|_| self.slot.take_posted_alone().unwrap())
     }
 
-    /// As `WorkQ::arm`.
+    /// Arms and then checks the ring, as `WorkQ::arm` does.
     fn arm(&self) {
         self.mark();
         if !self.finished.is_empty() {
@@ -120,7 +120,7 @@ impl OwnLoop {
         }
     }
 
-    /// As `WorkQ::progress`.
+    /// Takes a finished job, or arms again, as `WorkQ::progress` does.
     fn progress(&self) -> Option<(u64, Outcome)> {
         loop {
             let armed = self.armed.swap(false, SeqCst);

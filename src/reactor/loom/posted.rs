@@ -1,5 +1,5 @@
-//! Posted operations without a slot: an entry that is woken is polled once more, even if it is
-//! woken while it is polled.
+//! Models of posted operations without a slot: an entry that is woken is polled once more, even if
+//! it is woken while it is polled.
 
 use std::any::Any;
 use std::pin::Pin;
@@ -44,7 +44,7 @@ impl PostedRun for Listener {
     }
 }
 
-/// One thread strikes the gong, and two threads collect.
+/// One thread strikes the gong, and two threads collect. The entry must be handed out once.
 fn one_is_told(registers_first: bool) {
     on_a_workq(1, move |bed| {
         let gong = Arc::<Gong>::default();

@@ -1,4 +1,5 @@
-//! The real table of receives, with operations that sleep, complete, are dropped and adopt.
+//! Models of the real table of receives, with operations that sleep, complete, are dropped, and
+//! adopt receives.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -47,7 +48,7 @@ fn fill(receives: &RecvTable) -> Option<Receipt> {
     filled
 }
 
-/// Takes a message if it has come. Returns its length in bytes.
+/// Takes the message of a receive, if it has come. Returns its length in bytes.
 fn take(receives: &RecvTable, receipt: Receipt) -> Option<usize> {
     receives.is_over(receipt).then(|| match receipt.adopted {
         true => receives.take_adopted(receipt).len(),
@@ -55,7 +56,7 @@ fn take(receives: &RecvTable, receipt: Receipt) -> Option<usize> {
     })
 }
 
-/// Returns a table of one entry, with a posted receive.
+/// Returns a table with one entry, and the receive that is posted there.
 fn posted() -> (Arc<RecvTable>, Receipt) {
     let receives = Arc::new(RecvTable::new(1, numbered()));
     let receipt = fill(&receives).expect("it is empty");
@@ -97,7 +98,7 @@ fn tell(receives: &RecvTable, ended: Ended) -> bool {
     ended.freed
 }
 
-/// Check, register, check, sleep.
+/// Waits for a message: checks, registers, checks again, sleeps.
 fn await_message(receives: &RecvTable, receipt: Receipt) -> usize {
     let task = Task::new();
     loop {
@@ -183,7 +184,8 @@ fn a_reset_and_a_completion_free_an_orphan_once() {
     });
 }
 
-/// Waits in line for the only entry, and adopts its receive. If `looks`, checks once more in line.
+/// Waits in line for the only entry, and adopts its receive. If `looks`, checks once more after
+/// joining the line.
 fn await_place(receives: &RecvTable, looks: bool) -> Receipt {
     let task = Task::new();
     let node = pin!(WaitNode::new());
@@ -250,8 +252,8 @@ fn recv_on(bed: &Bed, receives: &RecvTable, receipt: Receipt) -> usize {
     block_on(pin!(message))
 }
 
-/// Posts a receive on the device of the bed, as if it were a job: its engine completes it with
-/// `LEN`.
+/// Posts a receive on the device of the bed, as if it were a job. The device completes it with a
+/// message of `LEN` bytes.
 fn post_on(bed: &Bed, receives: &RecvTable) -> Receipt {
     let receipt = fill(receives).expect("there is room");
     let token = receives.token(receipt).as_raw();

@@ -1,4 +1,4 @@
-//! Runs of graphs: jobs without operations, whose ends wake one waker.
+//! Models of runs of graphs: jobs without operations, whose completions wake one waker.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -20,7 +20,8 @@ use crate::sync::atomic::{
 use crate::sync::loom::{Task, TrackedCell, check, deep, mutant, spawn};
 use crate::sync::{Mutex, lock};
 
-/// The record of the ends of a run: a word and a waker, as `ops/graph/run/board.rs` has them.
+/// The completions that a run was notified of: a count and a waker, similar to
+/// `ops/graph/run/board.rs`.
 #[derive(Default)]
 struct Ends {
     told: Mutex<(u32, Option<Waker>)>,
@@ -50,8 +51,8 @@ impl reactor::Completions for Ends {
 }
 
 impl Bed {
-    /// Spawns a run of one node. It is launched, or waits in line, and its end is awaited; or it is
-    /// dropped after one poll.
+    /// Spawns a run of one node, which launches its job, after waiting in line if needed, and
+    /// awaits the completion. If `dropped`, the run is dropped after one poll.
     fn spawn_run(&self, dropped: bool) -> JoinHandle<()> {
         let (attachment, workq) = (Arc::clone(&self.attachment), self.workq.clone());
         spawn(move || {
@@ -97,7 +98,7 @@ impl Bed {
     }
 }
 
-/// A job is launched that no run waits for, beside an operation that is dropped, or a poll.
+/// A job that no run waits for is launched, while another thread drops an operation or polls.
 fn nobody_waits(attend: fn(&Attachment), beside: fn(&Bed) -> JoinHandle<()>) {
     on_a_workq(1, move |_| {
         let bed = Bed::on(2, false);
@@ -175,14 +176,15 @@ fn a_run_whose_job_is_refused_is_woken_meanwhile() {
     });
 }
 
-/// The cell of a slot that has a run's target, with one thread that launches and is refused, and
-/// one that wakes.
+/// The cell of a slot that has a run's target. One thread launches a job and is refused, while
+/// another thread wakes the runs.
 struct Toy {
     running: AtomicBool,
     target: TrackedCell,
 }
 
-/// A wake-up reads the slots of runs (`true`), or uses a list of its own.
+/// Checks the toy. If `at_the_slot`, the wake-up reads the slots of runs; otherwise it uses a list
+/// of its own.
 fn toy_is_refused_and_woken(at_the_slot: bool) {
     check(3, move || {
         let toy = Arc::new(Toy {

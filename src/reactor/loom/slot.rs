@@ -1,4 +1,4 @@
-//! The real slot, with operations that register, complete and are dropped.
+//! Models of the real slot, with operations that register, complete and are dropped.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -9,7 +9,7 @@ use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use crate::sync::loom::{Task, check, mutant, spawn};
 use crate::sync::seq_cst_order;
 
-/// Check, register, check, sleep: as `JobFuture` does.
+/// Waits for a job as `JobFuture` does: checks, registers, checks again, sleeps.
 fn await_slot(slot: &Slot) -> Outcome {
     let task = Task::new();
     loop {
@@ -96,7 +96,7 @@ fn an_op_that_is_woken_early_is_notified_all_the_same() {
     });
 }
 
-/// The purpose of the wake-up: the operation must poll again, though its job has not completed.
+/// The purpose of `take_waker`: the operation must poll again although its job has not completed.
 #[test]
 fn an_op_that_waits_while_it_is_woken_polls_again() {
     check(4, || {

@@ -1,4 +1,5 @@
-//! The slots that streams may hold: a stream in line for one, and the end of another stream's job.
+//! Models of the slots that streams may hold: a stream waits in line for a slot, and another stream
+//! gives one back.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -8,10 +9,11 @@ use crate::reactor::tables::StreamSlots;
 use crate::sync::WaitNode;
 use crate::sync::loom::{Task, check, mutant, spawn};
 
-/// The WorkQ has two slots, of which streams may hold one.
+/// The depth of the WorkQ: two slots, of which streams may hold one.
 const DEPTH: u32 = 2;
 
-/// A stream has the only slot, and gives it back. `streams` others want it, for one job each.
+/// A stream has the only slot, and gives it back. `streams` other streams want the slot, each for
+/// one job.
 fn all_have_one(
     streams: usize,
     wait: impl Fn(&StreamSlots, Pin<&WaitNode>, &Task) + Copy + Send + Sync + 'static,
@@ -41,7 +43,7 @@ fn all_have_one(
     });
 }
 
-/// As `Shared::give_stream_slot_back` and `notify_line`.
+/// Gives the slot back and notifies, as `Shared::give_stream_slot_back` and `notify_line` do.
 fn give_then_notify(slots: &StreamSlots) {
     slots.give_back();
     notify(slots);
@@ -61,8 +63,8 @@ fn enqueue(slots: &StreamSlots, node: Pin<&WaitNode>, task: &Task) {
     unsafe { slots.line.enqueue(node, &task.waker()) };
 }
 
-/// As `StreamSlotWaiter::poll` and `Sends::poll_send`: it leaves the line once a slot is free, and
-/// takes it then; if another stream was faster it waits in line again.
+/// Takes a slot as `StreamSlotWaiter::poll` and `Sends::poll_send` do: leaves the line once a slot
+/// is free, and takes the slot then. If another stream was faster, waits in line again.
 fn enqueue_then_look(slots: &StreamSlots, node: Pin<&WaitNode>, task: &Task) {
     loop {
         enqueue(slots, node, task);
@@ -116,7 +118,8 @@ fn mutant_that_notifies_and_then_gives_the_slot_back_is_found() {
     });
 }
 
-/// A stream that leaves with the notification and without a slot does not notify the next in line.
+/// A stream that was notified leaves the line without a slot, and does not notify the next stream
+/// in line.
 #[test]
 fn mutant_stream_that_takes_the_notification_along_is_found() {
     let one_gives_up = |is_passed_on: bool| {

@@ -1,5 +1,5 @@
-//! The real timer of a WorkQ, on a modelled clock: it wakes the pauses that end, and signals for
-//! the alarm, although other threads set it meanwhile.
+//! Models of the real timer of a WorkQ, on a modelled clock. The timer ends pauses in time, and
+//! signals for the alarm, although other threads set it meanwhile.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -16,7 +16,7 @@ use crate::sync::atomic::Ordering::SeqCst;
 use crate::sync::loom::{Task, block_on, mutant, spawn};
 use crate::sync::{WaitNode, Waiters};
 
-/// Sleeps until the time `until`.
+/// Sleeps until the time `until`, in nanoseconds on the modelled clock.
 fn nap(workq: &WorkQ, until: u64) {
     let mut nap = pin!(Backoff::until(workq.clone(), until));
     let slept = poll_fn(|cx| nap.as_mut().poll(cx));
@@ -96,7 +96,7 @@ fn alarm_is_set(set: fn(&Arc<Shared>)) {
             bed.spawn_on(|workq| nap(workq, 100)),
             bed.spawn_on(move |workq| set(&workq.0)),
         ]);
-        // The time has passed as far as the timer was set.
+        // The time has passed up to the last time that the timer was set to.
         assert!(bed.workq.0.timer.alarm_left().is_zero(), "the alarm rings");
     });
 }

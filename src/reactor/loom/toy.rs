@@ -1,4 +1,4 @@
-//! A toy of the slot, with ways to get it wrong, since the real one has no such switches.
+//! A toy of the slot, with ways to get it wrong, since the real slot has no such switches.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -10,7 +10,8 @@ use crate::sync::atomic::{
 };
 use crate::sync::loom::{Task, check, mutant, spawn};
 
-/// The lines of a slot in which waker, completion and drop meet, and ways to get them wrong.
+/// The lines of a slot in which waker, completion and drop meet. `wrong` selects a way to get them
+/// wrong.
 struct Toy {
     phase: AtomicU64,
     target: UnsafeCell<Option<Waker>>,
@@ -24,11 +25,11 @@ enum Wrong {
     SilentRegister,
     /// `register` writes the cell without claiming it.
     UnclaimedRegister,
-    /// `complete` sets the phase to Done and takes the waker then.
+    /// `complete` sets the phase to Done before it takes the waker.
     DoneTooEarly,
     /// `abandon` loads and stores, without an exchange.
     LookAndStore,
-    /// `complete` gives up the cell with Relaxed.
+    /// `complete` gives up the cell with Relaxed instead of Release.
     RelaxedDone,
 }
 
@@ -39,7 +40,7 @@ const DONE: u64 = 3;
 const ORPHAN: u64 = 4;
 const FREE: u64 = 5;
 
-// SAFETY: the cell is reached as the phase says; loom shall find that the wrong variants break
+// SAFETY: the phase says who may access the cell. Loom must find that the wrong variants break
 // this.
 unsafe impl Send for Toy {}
 // SAFETY: as above.
@@ -61,7 +62,7 @@ impl Toy {
 
     fn replace(&self, waker: Option<Waker>) -> Option<Waker> {
         self.target.with_mut(|target| {
-            // SAFETY: the phase says that the cell is the caller's.
+            // SAFETY: the phase says that the caller owns the cell.
             unsafe { std::ptr::replace(target, waker) }
         })
     }

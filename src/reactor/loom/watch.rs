@@ -1,4 +1,4 @@
-//! The real watch of a state: no watcher sleeps through a change.
+//! Models of the real watch of a state: no watcher sleeps through a change.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -8,7 +8,8 @@ use crate::reactor::endpoint::{RdmaState, RdmaWatch, WatchState};
 use crate::sync::WaitNode;
 use crate::sync::loom::{Task, block_on, mutant, spawn};
 
-/// Two watchers wait, while a thread closes what they watch, and another thread asks as well.
+/// Two watchers wait while another thread closes the watched state and reports the change. One of
+/// the watching threads updates the state too.
 fn watchers(wait: fn(&WatchState, RdmaWatch)) {
     on_a_workq(2, move |bed: &Bed| {
         let watched = Arc::new(WatchState::new());

@@ -1,4 +1,5 @@
-//! The real wait cycle of a whole WorkQ: operations, a shutdown, and the caller's own loop.
+//! Models of the real wait cycle of a whole WorkQ: operations, a shutdown, and the caller's own
+//! loop.
 
 use std::pin::pin;
 use std::sync::Arc;

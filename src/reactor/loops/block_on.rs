@@ -1,5 +1,5 @@
-//! Runs a future on this thread, without a runtime: the thread spins for its jobs, and sleeps for
-//! receives and waits, at once or after a while.
+//! `WorkQ::block_on`: runs a future on this thread, without a runtime. The thread spins while jobs
+//! are in flight. For receives and waits it sleeps, at once or after a while.
 
 use std::future::Future;
 use std::io;
@@ -17,24 +17,25 @@ use crate::reactor::events::{Driven, this_thread};
 use crate::reactor::spin::Spin;
 use crate::reactor::workq::{Shared, WorkQ};
 
-/// The number of turns before the CPU is given up.
+/// The number of turns of the loop after which the thread yields the CPU once.
 const MISSES: u32 = 1024;
 
 struct Unpark {
     thread: Thread,
     woken: AtomicBool,
-    /// Wakes the thread, which sleeps on the event handle and on this, or is about to.
+    /// Signalled to wake the thread while it sleeps on the event handle and on this. Made when the
+    /// thread first sleeps.
     bell: OnceLock<Signal>,
     asleep: AtomicBool,
 }
 
 impl Unpark {
-    /// Sleeps until the event handle or a wake-up signals. Returns false if it cannot sleep.
+    /// Sleeps until the event handle signals or the future is woken. Returns false if the thread
+    /// cannot sleep.
     #[cold]
     fn sleep(&self, shared: &Shared) -> bool {
         let Ok(bell) = self.bell() else { return false };
-        // Pairs with `wake`: either that sees that this thread sleeps, or this thread sees that it
-        // was woken.
+        // Pairs with `wake`: either the waking thread sees `asleep`, or this thread sees `woken`.
         self.asleep.store(true, Ordering::SeqCst);
         let slept = if self.woken.load(Ordering::SeqCst) {
             true
@@ -44,7 +45,7 @@ impl Unpark {
         } else {
             let signalled = shared.events.wait(bell);
             if let Ok(true) = signalled {
-                // As in the caller's own loop: an event that was read may have been for others too.
+                // As in `WorkQ::clear`: an event that was read may have been for other futures too.
                 shared.events.quiet();
                 shared.event_turn();
             }
@@ -72,8 +73,8 @@ impl Wake for Unpark {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Release, paired with the Acquire in `block_on`. The second of two wakes needs no system
-        // call.
+        // The Release in SeqCst is paired with the Acquire in `run`. The second of two wakes needs
+        // no system call.
         if !self.woken.swap(true, Ordering::SeqCst) && thread::current().id() != self.thread.id() {
             self.thread.unpark();
             if self.asleep.load(Ordering::SeqCst)
@@ -86,13 +87,14 @@ impl Wake for Unpark {
 }
 
 impl WorkQ {
-    /// Runs a future to its end on this thread. It needs no runtime, whatever the mode;
-    /// [`Mode::BusyPoll`](crate::Mode) makes no system calls.
+    /// Runs a future to completion on this thread. No runtime is needed in any mode; in
+    /// [`Mode::BusyPoll`](crate::Mode) jobs make no system calls.
     ///
-    /// While jobs are in flight, the thread spins, without a system call per job, and gives the CPU
-    /// up after a budget. While none are, it sleeps until the future is woken, or until a receive
-    /// or a wait that sleeps has an event. Only this thread polls for operations inside the future:
-    /// do not block there on a runtime that awaits operations of this WorkQ.
+    /// While jobs are in flight, the thread spins, without a system call per job, and now and then
+    /// yields the CPU. While no jobs are in flight, the thread sleeps until the future is woken, or
+    /// until a receive or a wait for a sync event has an event. Only this thread polls for
+    /// operations inside the future: do not block there on a runtime that awaits operations of this
+    /// WorkQ.
     ///
     /// ```
     /// use tokio_doca::{BufPool, Device, Dma, Mmap, Mode, WorkQ};
@@ -111,8 +113,8 @@ impl WorkQ {
         self.run(future, Duration::ZERO)
     }
 
-    /// Hands over to this thread's runtime, if it has one: the thread polls no more, and the
-    /// runtime notices the ends of jobs, receives and waits that are left.
+    /// Hands over to this thread's runtime, if there is one. The thread stops polling, and from
+    /// then on the runtime notices the completions of jobs, receives and waits that are left.
     fn hand_over(&self) {
         let shared = &self.0;
         let any_left = shared.core.table.any_in_flight() || shared.core.registry.any_asleep();
@@ -122,10 +124,11 @@ impl WorkQ {
         }
     }
 
-    /// Does as `block_on`, but polls for receives and waits for the time `spin` before it sleeps.
+    /// Runs a future as `block_on` does, but polls for the time `spin` with no job in flight before
+    /// the thread sleeps.
     pub(super) fn run<F: Future>(&self, future: F, spin: Duration) -> F::Output {
-        // This may run in a task of a runtime whose budget is spent. An operation that waits for a
-        // new budget would wait for ever: the runtime has no turn before this returns.
+        // This may run in a task of a runtime whose budget is spent. An operation that waited for a
+        // new budget would wait for ever, since the runtime does not run before this returns.
         let mut future = pin!(tokio::task::unconstrained(future));
         let doing = this_thread::enter_block_on(&*self.0);
         let unpark = Arc::new(Unpark {
@@ -150,14 +153,14 @@ impl WorkQ {
                 }
             } else if !self.0.core.table.any_in_flight() && idle.is_time_over(spin, || self.0.now())
             {
-                // In busy mode everything that the future waits for here wakes it.
+                // In busy mode, whatever the future waits for here calls its waker.
                 if self.0.mode.load().is_busy() && !self.0.core.registry.any_asleep() {
                     // `unpark` before `park` makes `park` return at once.
                     thread::park();
                     continue;
                 }
                 // The event handle signals for receives and waits, for the end of a connection, for
-                // a turn that is owed, and for the timer: of this future, or of others.
+                // a turn that `notify_line` has requested, and for the timer.
                 if unpark.sleep(&self.0) {
                     continue;
                 }

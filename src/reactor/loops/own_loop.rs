@@ -1,9 +1,9 @@
-//! Jobs of the caller's own loop, which uses select, poll or epoll on the event handle, without
+//! The caller's own loop: it uses select, poll or epoll on the event handle, and posts jobs without
 //! futures.
 //!
-//! A job that is posted has no operation. Its slot keeps the Leases until any thread has collected
-//! the completion, and then the result, until [`WorkQ::progress`] hands it out. So operations and
-//! such jobs share a WorkQ, and each may collect for the other.
+//! A posted job has no future. Its slot keeps the Leases until any thread has collected the
+//! completion, and then the result until [`WorkQ::progress`] hands it out. So futures and posted
+//! jobs can share a WorkQ, and each may collect completions of the other.
 //!
 //! ```text
 //!   post --> Slot: posted --> collected by progress, clear, an Op's poll, the fan-out
@@ -15,8 +15,8 @@
 //! `arm` asks the devices to signal *and* leaves a mark, since another thread may collect the
 //! completion before it is signalled, or may have collected it and not yet put it into Finished.
 //! The loop sets the mark and then checks Finished; the other thread puts the job into Finished and
-//! then checks the mark: one sees the other. A thread that is about to collect for the loop takes
-//! the mark away meanwhile, or it would signal for itself.
+//! then checks the mark: at least one sees what the other did. While the loop itself collects, it
+//! takes the mark away, so as not to signal itself.
 
 use std::future::{Future, poll_fn};
 use std::os::fd::BorrowedFd;
@@ -39,10 +39,10 @@ impl WorkQ {
     /// caller's own select, poll or epoll loop, level- or edge-triggered. Only wait for it; never
     /// read it.
     ///
-    /// It is an epoll descriptor over all the devices that are or will be attached. The first call
-    /// makes it, and it stays the same while the WorkQ lives. From that call on operations need no
-    /// runtime in any mode: without a runtime, the loop that calls [`clear`](WorkQ::clear) wakes
-    /// them.
+    /// It is an epoll descriptor over all devices that are or will be attached. The first call
+    /// makes it, and it stays the same while the WorkQ lives. From the first call on, operations
+    /// need no runtime in any mode: without a runtime, the loop that calls [`clear`](WorkQ::clear)
+    /// wakes them.
     ///
     /// The cycle is: [`arm`](WorkQ::arm), wait, [`clear`](WorkQ::clear),
     /// [`progress`](WorkQ::progress) until it returns 0, and again (Core guide 3.4.4). Jobs may be
@@ -83,15 +83,16 @@ impl WorkQ {
         self.0.events.lend()
     }
 
-    /// Requests one event, in any mode: the handle turns readable once the next job ends, or at
-    /// once if a completion waits for [`progress`](WorkQ::progress). After the event, arm again.
+    /// Requests one event, in any mode: the event handle turns readable once the next job
+    /// completes, or at once if a completion waits for [`progress`](WorkQ::progress). After the
+    /// event, arm again.
     #[doc(alias = "doca_workq_event_handle_arm")]
     #[doc(alias = "doca_pe_request_notification")]
     pub fn arm(&self) {
         let shared = &self.0;
         shared.own_loop.mark();
         if shared.arm() {
-            // Whether that completion was for the caller is known only once it was collected.
+            // Only collecting the completion shows whether it was for the caller.
             shared.turn();
         }
         if !shared.none_finished() {
@@ -99,16 +100,16 @@ impl WorkQ {
         }
     }
 
-    /// Acknowledges an event: the handle is quiet until the next one, also in a level-triggered
-    /// loop. Wakes operations whose jobs have completed. Call [`progress`](WorkQ::progress)
-    /// afterwards, and before the next wait.
+    /// Acknowledges an event: the event handle is not readable until the next event, also in a
+    /// level-triggered loop. Wakes operations whose jobs have completed. Call
+    /// [`progress`](WorkQ::progress) afterwards, and before the next wait.
     #[doc(alias = "doca_workq_event_handle_clear")]
     #[doc(alias = "doca_pe_clear_notification")]
     pub fn clear(&self) {
         let shared = &self.0;
         shared.events.quiet();
-        // An event that was read may have been for Tokio's epoll as well: a turn makes up for it,
-        // and arms for the operations.
+        // An event that was read may have been for Tokio's epoll as well. A turn makes up for that
+        // event, and arms for the operations.
         let armed = shared.own_loop.unmark();
         shared.event_turn();
         if armed && shared.none_finished() {
@@ -119,8 +120,9 @@ impl WorkQ {
         }
     }
 
-    /// Collects completions, and hands out what was posted for the caller's own loop and has
-    /// completed: its word, and how it ended. Returns the number that was handed out.
+    /// Collects completions, and calls `handle` with the `user_data` and the result of each
+    /// operation that was posted for the caller's own loop and has completed. Returns the number of
+    /// calls.
     pub(crate) fn collect(&self, mut handle: impl FnMut(u64, End)) -> usize {
         let shared = &self.0;
         let mut handed = 0;
@@ -142,10 +144,11 @@ impl WorkQ {
         if handed > 0 {
             shared.misses.reset();
         } else if !armed {
-            // A loop that does not sleep may share its CPU with an engine.
+            // A loop that does not sleep may share its CPU with a thread that does the jobs, so it
+            // yields now and then.
             shared.misses.add();
         } else {
-            // Anything handed out had signalled, or was there when the loop armed.
+            // Nothing was handed out, so the loop is still armed.
             shared.own_loop.mark();
             if !shared.none_finished() {
                 shared.fire();
@@ -154,7 +157,7 @@ impl WorkQ {
         handed
     }
 
-    /// Posts a run, which the next `collect` begins.
+    /// Posts a run of a graph, which the next `collect` begins.
     pub(crate) fn post_run(&self, user_data: u64, run: Pin<Box<dyn PostedRun>>) {
         let entries = self.0.own_loop.entries_or_new();
         entries.add(&self.0, user_data, PostedEntry::Run(run));
@@ -162,22 +165,22 @@ impl WorkQ {
 }
 
 impl Shared {
-    /// Returns true if `collect` would hand out nothing.
+    /// Returns true if no posted operation waits for `collect`.
     fn none_finished(&self) -> bool {
         self.core.table.finished().is_empty()
             && self.own_loop.entries().is_none_or(|it| it.none_ready())
     }
 }
 
-/// Polls an entry that was posted and has no slot.
+/// Polls a posted operation that has no slot.
 fn poll(entry: &mut PostedEntry, shared: &Arc<Shared>, cx: &mut Context<'_>) -> Poll<End> {
     match entry {
         PostedEntry::Recv(recv) => recv.poll(shared, cx.waker()).map(End::Received),
         PostedEntry::Wait(wait) => wait.poll(shared, cx.waker()).map(End::Waited),
         PostedEntry::Run(run) => {
             let _doing = this_thread::enter_own_loop(&**shared);
-            // The loop may run in a task. A spent budget of that task does not stop the run: the
-            // loop polls it again anyway.
+            // The loop may run in a task whose budget is spent. This does not stop the run, since
+            // the loop would poll it again anyway.
             let run = pin!(unconstrained(poll_fn(|cx| run.as_mut().poll(cx))));
             run.poll(cx).map(End::Run)
         }
@@ -185,7 +188,8 @@ fn poll(entry: &mut PostedEntry, shared: &Arc<Shared>, cx: &mut Context<'_>) -> 
 }
 
 impl Attachment {
-    /// Submits a job whose end `progress` hands out. If that fails the slot is free again.
+    /// Submits a job whose result `progress` hands out. If the submission fails, the slot is free
+    /// again.
     ///
     /// # Errors
     ///
@@ -206,8 +210,8 @@ impl Attachment {
         .map_err(JobError::from)
     }
 
-    /// Stores the outcome of a job that the device has finished inline: `progress` hands it out all
-    /// the same.
+    /// Stores the outcome of a job that the device has finished inline, so that `progress` hands it
+    /// out.
     pub(crate) fn settle(
         &self,
         slot: Reserved<'_>,

@@ -1,4 +1,4 @@
-//! A thread that polls a WorkQ all the time and runs tasks beside it.
+//! [`PollThread`], a thread that polls a WorkQ all the time and runs the tasks that use it.
 
 use std::future::Future;
 use std::panic::resume_unwind;
@@ -44,12 +44,12 @@ pub struct PollThread {
 }
 
 impl WorkQ {
-    /// Prepares a thread that polls this WorkQ and runs tasks, so that a job that completes or a
-    /// message that comes resumes its task without a wake-up by the kernel.
+    /// Returns a builder of a thread that polls this WorkQ and runs tasks. A job that completes or
+    /// a message that comes then resumes its task without a wake-up by the kernel.
     ///
     /// One thread serves one WorkQ and all its connections. It polls the device once a turn,
-    /// however many tasks wait. Leave the WorkQ in [`Mode::EventDriven`](crate::Mode), by which the
-    /// tasks wait: in busy mode each task that waits would poll too.
+    /// however many tasks wait. Leave the WorkQ in [`Mode::EventDriven`](crate::Mode): in busy mode
+    /// each task that waits would poll too.
     ///
     /// ```
     /// use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
@@ -92,23 +92,22 @@ impl PollThread {
     }
 
     /// Sets the time for which the thread polls with nothing to do before it sleeps until an event.
-    /// Defaults to 1 ms; `Duration::MAX` polls for ever. While it polls in vain it offers its CPU
-    /// to other threads about every 30 us.
+    /// Defaults to 1 ms; `Duration::MAX` polls for ever. While its polls find nothing, the thread
+    /// yields its CPU about every 30 us.
     pub fn spin(mut self, spin: Duration) -> PollThread {
         self.spin = spin;
         self
     }
 
-    /// Starts the thread. It calls `begin`, and runs the future that `begin` returns to its end. It
-    /// also runs the tasks that this future and its tasks begin by [`tokio::task::spawn_local`].
-    /// Tasks that are left when the future ends are dropped.
+    /// Starts the thread, which calls `begin` and runs the future that `begin` returns to
+    /// completion. The thread also runs the tasks that this future and its tasks start by
+    /// [`tokio::task::spawn_local`]. Tasks that are left when the future has completed are dropped.
     ///
-    /// The thread polls for operations of this WorkQ. All else that sleeps, such as timers and
-    /// sockets, waits by a runtime that other threads drive: the runtime on which `spawn` is
-    /// called, if it has worker threads. Such a task is resumed by a wake-up of the thread.
-    /// Otherwise enter a runtime in `begin` ([`Handle::enter`](tokio::runtime::Handle::enter)).
-    /// Without a runtime Tokio's timers panic; with a runtime of one thread that no thread drives
-    /// they never end.
+    /// The thread polls for operations of this WorkQ. Timers, sockets and the like need a runtime
+    /// that other threads drive: the runtime on which `spawn` is called, if it has worker threads.
+    /// A task that waits for them is resumed by a wake-up of the thread. Otherwise enter a runtime
+    /// in `begin` ([`Handle::enter`](tokio::runtime::Handle::enter)). Without a runtime Tokio's
+    /// timers panic. On a current-thread runtime that no thread drives they never complete.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -129,12 +128,12 @@ impl PollThread {
     /// # }
     /// ```
     ///
-    /// A task that does not yield holds up the others; operations yield by Tokio's budget.
+    /// A task that does not yield holds up the other tasks; operations yield by Tokio's budget.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the thread cannot run on that CPU; `OperatingSystem` if the system cannot
-    /// start a thread.
+    /// `InvalidValue` if the thread cannot run on the CPU set by [`PollThread::cpu`];
+    /// `OperatingSystem` if the system cannot start a thread.
     pub fn spawn<F>(
         self,
         begin: impl FnOnce() -> F + Send + 'static,
@@ -144,7 +143,8 @@ impl PollThread {
         F::Output: Send + 'static,
     {
         if self.cpu.is_some() {
-            // Tried first by a thread that ends: the other one cannot return an error.
+            // A thread that ends at once tries the pinning first: the real thread could not return
+            // an error.
             let pinned = start({
                 let this = self.clone();
                 move || this.pin()
@@ -157,10 +157,10 @@ impl PollThread {
         let runtime = Handle::try_current().ok().filter(workers);
         start(move || {
             let _entered = runtime.as_ref().map(Handle::enter);
-            // The CPU existed a moment ago. If it is taken away the system moves the thread.
+            // The CPU existed a moment ago. If it is taken away, the system moves the thread.
             let _ = self.pin();
             let tasks = LocalSet::new();
-            // A task like the others, which has a budget as they do.
+            // The main future runs as a task, so that it has a budget like the other tasks.
             let main = tasks.run_until(async { spawn_local(begin()).await });
             let ended = self.workq.run(main, self.spin);
             ended.unwrap_or_else(|error| resume_unwind(error.into_panic()))

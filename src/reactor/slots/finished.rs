@@ -1,11 +1,12 @@
-//! The jobs of the caller's own loop that have completed, in the order in which they ended.
+//! [`Finished`], a ring with the completed jobs of the caller's own loop, in the order in which
+//! they ended.
 //!
-//! Their slots keep the results. This ring has the numbers of the slots, and an entry for each slot
-//! of the table. It is never full, since a slot is in it at most once. The thread that ends a job
-//! pushes its slot; any thread may. The thread that makes progress pops it, once. The stamp of an
-//! entry says for which round it was written. A number that was claimed and not yet written holds
-//! up the numbers behind it, for a few instructions; its writer checks afterwards whether a thread
-//! waits.
+//! The ring holds numbers of slots; the slots keep the results. It has one entry per slot of the
+//! table, and is never full, since a slot is in it at most once. Any thread may complete a job and
+//! push its slot. The thread that makes progress pops the slot, once. The stamp of an entry says
+//! for which round of the ring it was written. An entry that was claimed and is not yet written
+//! holds up the entries behind it, for a few instructions; its writer checks afterwards whether a
+//! thread waits.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::seq_cst_order;
@@ -25,8 +26,9 @@ pub(in crate::reactor) struct Finished {
     cells: Box<[AtomicU64]>,
 }
 
-/// Returns the stamp that a cell has above its number once this entry was written. It differs from
-/// the stamps of all other rounds, and from that of an empty cell.
+/// Returns the stamp of the entry at position `place` of the endless sequence. It lies above the
+/// slot's number in the cell, and differs from the stamps of other rounds and from that of an empty
+/// cell.
 fn stamp(place: u64) -> u64 {
     place.wrapping_add(1) << INDEX_BITS
 }
@@ -44,27 +46,28 @@ impl Finished {
         &self.cells[(place % self.cells.len() as u64) as usize]
     }
 
-    /// Pushes a slot that is done. The caller does not touch the slot any more (Release, paired
-    /// with `pop`'s Acquire).
+    /// Pushes a slot that is done. The caller must not touch the slot afterwards: the Release here
+    /// is paired with the Acquire of `pop`.
     pub(in crate::reactor) fn push(&self, slot: u32) {
-        // Release and Acquire, paired with earlier claims: the thread that wrote this cell for the
-        // last round did so before a slot of that round was free again and was pushed here. With
-        // Relaxed the two writes would have no order.
+        // AcqRel, paired with earlier claims: the write of this cell for the last round came before
+        // a slot of that round was freed, and so before the present push. With Relaxed the two
+        // writes would have no order.
         let place = self.tail.0.fetch_add(1, Ordering::AcqRel);
         let word = stamp(place) | u64::from(slot);
-        // SeqCst: a thread that arms is seen afterwards, or sees this entry.
+        // SeqCst: either this thread sees afterwards that a thread has armed, or that thread sees
+        // this entry.
         self.cell(place).store(word, Ordering::SeqCst);
         seq_cst_order();
     }
 
-    /// Pops the oldest entry: its slot is the caller's.
+    /// Pops the oldest entry, and returns its slot, which then belongs to the caller.
     pub(in crate::reactor) fn pop(&self) -> Option<u32> {
         loop {
             let (place, slot) = self.first()?;
             let next = place.wrapping_add(1);
             let head = &self.head.0;
-            // If it fails another thread has popped the entry. An entry is not written anew before
-            // it was popped.
+            // If the exchange fails, another thread has popped the entry. A cell is not written
+            // again before its entry was popped.
             if head
                 .compare_exchange(place, next, Ordering::SeqCst, Ordering::Relaxed)
                 .is_ok()
@@ -74,7 +77,7 @@ impl Finished {
         }
     }
 
-    /// Returns true if there is no entry. Pairs with `push`.
+    /// Returns true if the ring has no entry. Pairs with `push`.
     pub(in crate::reactor) fn is_empty(&self) -> bool {
         seq_cst_order();
         self.first().is_none()
@@ -87,8 +90,8 @@ impl Finished {
             if word & !INDEX == stamp(place) {
                 return Some((place, (word & INDEX) as u32));
             }
-            // Either written for a later round, since another thread popped this entry, or not
-            // written yet.
+            // The cell was either written for a later round, since another thread popped this
+            // entry, or is not written yet.
             let now = self.head.0.load(Ordering::SeqCst);
             if now == place {
                 return None;

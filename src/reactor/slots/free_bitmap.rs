@@ -1,14 +1,15 @@
-//! Says which slots are free: words of bits, of which a thread uses its own first.
+//! [`FreeBitmap`], the set of free slots: words of bits, of which each thread uses its own word
+//! first.
 //!
-//! Each word is on a cache line of its own. A thread takes slots from the word of its number, and
-//! continues to the others when that word is empty. So it finds no free slot only after it has read
-//! all words. A slot goes back to the word that has its bit. There is no lock and no refill, and
-//! only a thread's number is thread-local.
+//! Each word is on a cache line of its own. A thread takes slots from the word that its number
+//! selects, and continues with the other words when that word is empty. So `take` returns `None`
+//! only after it has read all words. A slot goes back to the word that has its bit. Only the
+//! thread's number is thread-local, and no lock is needed.
 
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{seq_cst_order, thread_number};
 
-/// The maximum number of threads that have a word of their own, if there are enough slots.
+/// The number of words, and so of threads with a word of their own, if there are enough slots.
 const SPREAD: usize = 16;
 /// The minimum number of slots that a word should have.
 const SHARE: usize = 8;
@@ -22,7 +23,8 @@ struct Word {
 
 pub(in crate::reactor) struct FreeBitmap {
     words: Box<[Word]>,
-    /// The number of words, which is a power of two, less one; and the exponent of that power.
+    /// The number of words, less one. The number of words is a power of two; `shift` is its
+    /// exponent.
     mask: usize,
     shift: u32,
     slots: usize,
@@ -31,7 +33,8 @@ pub(in crate::reactor) struct FreeBitmap {
     hint: AtomicUsize,
 }
 
-/// Returns the bits of a word when no slot is taken: slot i is bit i / count of word i % count.
+/// Returns the bits of the word with index `at` when no slot is taken. Slot `i` is bit `i / count`
+/// of word `i % count`.
 fn full(slots: usize, count: usize, at: usize) -> u64 {
     match (slots + count - 1 - at) / count {
         64 => u64::MAX,
@@ -61,7 +64,8 @@ impl FreeBitmap {
         }
     }
 
-    /// Takes a free slot. Pairs with `put`, so that the taker sees the slot as it was left.
+    /// Takes a free slot. Pairs with `put`, so that this thread sees all that was written to the
+    /// slot before it was freed.
     #[inline]
     pub(in crate::reactor) fn take(&self) -> Option<u32> {
         self.take_from(thread_number())
@@ -90,7 +94,8 @@ impl FreeBitmap {
         None
     }
 
-    /// Takes a slot from another word. It reads all other words before it returns `None`.
+    /// Takes a slot from a word other than the thread's `own`. Reads all of them before it returns
+    /// `None`.
     #[cold]
     fn take_of_others(&self, own: usize) -> Option<u32> {
         if self.mask == 0 {
@@ -108,7 +113,7 @@ impl FreeBitmap {
     }
 
     /// Frees a slot. SeqCst: either this thread sees a waiter in line afterwards, or the waiter
-    /// sees the slot.
+    /// sees that the slot is free.
     #[inline]
     pub(in crate::reactor) fn put(&self, slot: u32) {
         let (at, bit) = (slot as usize & self.mask, slot >> self.shift);
@@ -117,7 +122,7 @@ impl FreeBitmap {
         seq_cst_order();
     }
 
-    /// Returns the number of free slots. It is exact if nothing changes meanwhile.
+    /// Returns the number of free slots, which is exact if no thread takes or frees one meanwhile.
     pub(in crate::reactor) fn free(&self) -> usize {
         seq_cst_order();
         self.words
@@ -126,8 +131,8 @@ impl FreeBitmap {
             .sum()
     }
 
-    /// Returns true if at least two slots of this thread's word are taken. Each busy poll asks, so
-    /// it reads one word only: a thread that polls elsewhere reads its own word.
+    /// Returns true if at least two slots of this thread's word are taken. Each busy poll calls
+    /// this, so it reads only this one word.
     #[inline]
     pub(in crate::reactor) fn several_taken(&self) -> bool {
         self.several_of(thread_number())
@@ -139,8 +144,9 @@ impl FreeBitmap {
         taken & taken.wrapping_sub(1) != 0
     }
 
-    /// Returns the slots that are taken. They are exact if nothing changes meanwhile. The slots of
-    /// the word that has `slot` come first, and those of the words before it last.
+    /// Returns the slots that are taken, which is exact if no thread takes or frees one meanwhile.
+    /// The slots of the word that has `slot` come first, and those of the words before that word
+    /// last.
     pub(in crate::reactor) fn taken_from(&self, slot: usize) -> impl Iterator<Item = usize> {
         let count = self.words.len();
         self.words_from(slot & self.mask)
@@ -155,7 +161,7 @@ impl FreeBitmap {
             })
     }
 
-    /// Returns the indices of all words, in turn from `first` on.
+    /// Returns the indices of all words, from `first` on, wrapping around.
     fn words_from(&self, first: usize) -> impl Iterator<Item = usize> + use<> {
         (first..self.words.len()).chain(0..first)
     }

@@ -1,4 +1,4 @@
-//! The Leases that a job in flight keeps.
+//! [`JobLeases`], the Leases that a job in flight keeps.
 
 use super::target::{Leftovers, Outcome, Rest};
 use crate::error::{JobError, Reason};
@@ -28,9 +28,10 @@ impl JobLeases {
         }
     }
 
-    /// For the reaper, once the job has completed: appends the bytes that were written, and gives
-    /// the Leases back, unless the device still uses the memory. The work that follows the last
-    /// count of some memory is added to `rest`, for later.
+    /// Appends the bytes that were written to the destination's data and gives the Leases back,
+    /// unless the device still uses the memory. The reaper calls this once the job has completed.
+    /// If a Lease was the last reference to its memory, what then runs is added to `rest`, for
+    /// later.
     #[inline(always)]
     pub(super) fn release(self, result: &Outcome, rest: &mut Leftovers) {
         match (&self.leases.write, result) {
@@ -54,7 +55,7 @@ impl JobLeases {
     }
 }
 
-/// Returns true if the device may use the memory of a job although the job has completed.
+/// Returns true if the device may still use the memory of a job that has completed with this error.
 pub(in crate::reactor) fn keeps_memory(error: &JobError) -> bool {
     error.reason() == Reason::MemoryKept
 }

@@ -1,9 +1,9 @@
 //! The slots of a WorkQ: one for each job in flight that was not finished inline.
 //!
-//! `table` has all slots, and `free_bitmap` says which are free. `slot` is the life of one slot,
-//! and `phases` names its phases, which other files count. A slot keeps the Leases of its job
-//! (`held`) and the target that is notified of the job's end (`target`). `finished` lists the slots
-//! whose jobs have completed and wait for the caller's own loop.
+//! `table` has all slots, and `free_bitmap` says which of them are free. `slot` is the life of one
+//! slot, and `phases` names its phases, which other files count. A slot keeps the Leases of its job
+//! (`job_leases`) and the target to notify once the job has completed (`target`). `finished` lists
+//! the slots whose jobs have completed and wait for the caller's own loop.
 //!
 //! These files import no other folder of the reactor.
 

@@ -41,7 +41,7 @@ const fn bit(phase: u64) -> u32 {
 }
 
 impl Phases {
-    /// Returns the phase of a slot in this state.
+    /// Returns the phase of a slot with this `state` word, as a set of one.
     pub(in crate::reactor) fn of(state: u64) -> Phases {
         Phases(1 << (state & PHASE))
     }
@@ -56,38 +56,39 @@ impl Phases {
         Phases(all)
     }
 
-    /// Returns true if all of these phases are among the others.
+    /// Returns true if all phases of this set are also in `others`.
     pub(super) fn is_in(self, others: Phases) -> bool {
         self.0 & !others.0 == 0
     }
 
-    /// Returns true if a device may have a job.
+    /// Returns true if a device may have the job of a slot in one of these phases.
     pub(in crate::reactor) fn any_in_flight(self) -> bool {
         self.0 & !(bit(FREE) | bit(DONE)) != 0
     }
 
-    /// Returns true if a result waits to be fetched.
+    /// Returns true if a slot is `DONE`: its result was not fetched yet.
     pub(super) fn is_done(self) -> bool {
         self.0 & bit(DONE) != 0
     }
 
-    /// Returns true if a device may have a job of an operation, dropped or not, or of a run.
+    /// Returns true if a device may have a job of an operation (dropped or not) or of a graph's
+    /// run, as opposed to one that the caller's own loop has posted.
     pub(in crate::reactor) fn any_op(self) -> bool {
         self.0 & !(bit(FREE) | bit(DONE) | bit(POSTED)) != 0
     }
 
-    /// Returns true if a device may have a job whose operation sleeps or was dropped, or that is a
-    /// run's: no future polls for its completion by itself.
+    /// Returns true if a device may have a job whose completion no future polls for by itself: its
+    /// operation sleeps or was dropped, or the job belongs to a run.
     pub(in crate::reactor) fn any_asleep(self) -> bool {
         self.0 & (bit(WAITING) | bit(ORPHAN) | bit(RUNNING)) != 0
     }
 }
 
-/// The phases in which a completion may come.
+/// The phases in which a slot's job may complete.
 pub(super) const IN_FLIGHT: Phases =
     Phases::any([PENDING, REGISTERING, WAITING, ORPHAN, POSTED, RUNNING]);
 
-/// Returns true if a completion may come.
+/// Returns true if the job of a slot with this `state` word may complete.
 #[inline(always)]
 pub(in crate::reactor) fn in_flight(state: u64) -> bool {
     Phases::of(state).is_in(IN_FLIGHT)

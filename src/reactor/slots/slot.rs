@@ -1,22 +1,22 @@
-//! A job's entry in the WorkQ: it owns the Leases, the waker and the result.
+//! [`Slot`], the entry of a job in the WorkQ's table: it owns the job's Leases, waker and result.
 //!
-//! One word holds the generation (upper half) and the phase ([`Phases`] draws their changes). The
-//! phase says which of three parties owns the cells: the operation (one thread at a time, by
-//! `&mut`), the reaper (one thread at a time, by the gate), or the free list.
+//! The word `state` holds the generation (upper half) and the phase. `phases.rs` draws how the
+//! phase changes. The phase says which of three parties owns the slot's cells: the operation (one
+//! thread at a time, by `&mut`), the reaper (one thread at a time, by the gate), or the free list.
 //!
-//! - `held` and `result`: the operation's until Pending, the reaper's until Done, then the
-//!   operation's.
-//! - `target`: the operation's in Registering and before Pending, the reaper's in Completing. In
-//!   Posted it does not change, and goes with `result` to the thread that takes the slot out of
-//!   [`Finished`](super::finished::Finished). In Running it is the submitter's until the device has
-//!   accepted the job, and then the completion's. No other code reads it, so a run that sleeps is
-//!   woken through a list of its own (`Shared::runs`).
+//! - `held` and `result` belong to the operation until Pending, to the reaper until Done, and then
+//!   to the operation again.
+//! - `target` belongs to the operation before Pending and in Registering, and to the reaper in
+//!   Completing. In Posted it does not change, and goes with `result` to the thread that takes the
+//!   slot out of [`Finished`](super::finished::Finished). In Running it belongs to the submitter
+//!   until the device has accepted the job, and then to the reaper of its completion. No other code
+//!   reads it, so a run that sleeps is woken through a list of its own (`Shared::runs`).
 //! - Each completion is taken once: a stale Token has another generation or phase, and changes
 //!   nothing.
 //!
 //! Orderings: every change of owner is a Release store or exchange, paired with the Acquire of the
-//! next owner. In debug builds each access checks that the slot is in a phase in which the cell is
-//! the caller's.
+//! next owner. In debug builds each access asserts that the slot is in a phase in which the caller
+//! owns the cell.
 #![expect(unsafe_code, reason = "the phase says who owns the cells")]
 
 use std::task::Waker;
@@ -53,7 +53,7 @@ pub(in crate::reactor) struct Slot {
     result: UnsafeCell<Outcome>,
 }
 
-// SAFETY: one party at a time reaches the cells, as the phase says; their contents are Send.
+// SAFETY: the phase says which party may access the cells, one at a time; their contents are Send.
 unsafe impl Send for Slot {}
 // SAFETY: as above.
 unsafe impl Sync for Slot {}
@@ -62,7 +62,7 @@ fn generation(state: u64) -> u32 {
     (state >> 32) as u32
 }
 
-/// Writes a cell. Returns the old content, for the caller to drop where no cell is open.
+/// Writes a cell. Returns the old content, so that the caller drops it outside of this access.
 ///
 /// # Safety
 ///
@@ -86,17 +86,19 @@ unsafe fn put<T>(cell: &UnsafeCell<Option<T>>, value: Option<T>) {
     });
 }
 
-/// A slot that was not filled.
+/// The phase of a slot that was not filled.
 const EMPTY: Phases = Phases::any([FREE]);
-/// A slot whose job the device has not accepted yet.
+/// The phases of a filled slot whose job the device may not have accepted yet.
 const SUBMITTING: Phases = Phases::any([PENDING, POSTED, RUNNING]);
-/// A slot whose job has completed.
+/// The phase of a slot whose job has completed.
 const OVER: Phases = Phases::any([DONE]);
-/// The operation writes its waker. A reaper that completes the job leaves the cell alone.
+/// The phases in which the operation writes its waker. Meanwhile a reaper may complete the job, but
+/// leaves the cell alone.
 const REGISTERS: Phases = Phases::any([REGISTERING, DONE]);
-/// The reaper takes the waker, to wake all that sleep. The operation may be dropped meanwhile.
+/// The phases in which `take_waker` takes the waker. The operation may be dropped meanwhile.
 const TAKES_WAKER: Phases = Phases::any([REGISTERING, ORPHAN]);
-/// The reaper takes the waker at the end of the job. The operation may be dropped meanwhile.
+/// The phases in which the reaper takes the waker of a completed job. The operation may be dropped
+/// meanwhile.
 const COMPLETES: Phases = Phases::any([COMPLETING, COMPLETING_ORPHAN]);
 
 /// Drops a target, which may hold a waker of the application. Most often there is none.
@@ -107,7 +109,7 @@ fn drop_target(target: Option<Target>) {
     }
 }
 
-/// Defers the drop of a target, if there is one, which nobody will notify: adds it to `rest`.
+/// Adds a target that will not be notified, if there is one, to `rest`, to be dropped later.
 #[inline]
 fn leave(target: Option<Deferred<Target>>, rest: &mut Leftovers) {
     if let Some(target) = target {
@@ -138,7 +140,8 @@ impl Slot {
         }
     }
 
-    /// Makes a slot that was taken from the free list pending. Returns its generation.
+    /// Stores a job's Leases and target in a slot that was taken from the free list, which leaves
+    /// the phase Free. Returns the slot's generation.
     ///
     /// # Safety
     ///
@@ -162,7 +165,8 @@ impl Slot {
         generation(state)
     }
 
-    /// Makes a slot that was taken from the free list done: the device has finished the job inline.
+    /// Stores the outcome of a job that the device has finished inline, in a slot that was taken
+    /// from the free list. The slot is Done afterwards.
     ///
     /// # Safety
     ///
@@ -182,8 +186,8 @@ impl Slot {
         self.state.store(state | DONE, Ordering::Release);
     }
 
-    /// Takes the word and result of a completed job, for the caller's own loop. The slot is free
-    /// then, but not in the free list.
+    /// Takes the caller's word and the result of a completed job, for the caller's own loop. The
+    /// slot's phase is Free then, but the slot is not yet in the free list.
     ///
     /// # Safety
     ///
@@ -193,7 +197,8 @@ impl Slot {
             return None;
         }
         self.owned_in(OVER);
-        // SAFETY: Done, and the caller has its only number in `Finished`, and so the cells.
+        // SAFETY: the slot is Done, and the caller took its number, which is in `Finished` only
+        // once: so the caller owns the cells.
         let result = unsafe { replace(&self.result, Ok(0)) };
         // SAFETY: as above.
         let target = unsafe { replace(&self.target, None) };
@@ -204,7 +209,8 @@ impl Slot {
         }
     }
 
-    /// Takes back a refused job, and returns its Leases. The slot is free then, but not listed.
+    /// Takes back a refused job, and returns its Leases. The slot's phase is Free then, but the
+    /// slot is not yet in the free list.
     ///
     /// # Safety
     ///
@@ -227,7 +233,8 @@ impl Slot {
             .store(u64::from(next) << 32 | FREE, Ordering::Release);
     }
 
-    /// Takes the result of a completed job, for the operation. The slot is free then, not listed.
+    /// Takes the result of a completed job, for the operation. The slot's phase is Free then, but
+    /// the slot is not yet in the free list.
     #[inline(always)]
     pub(in crate::reactor) fn take(&self) -> Option<Outcome> {
         if self.state.load(Ordering::Acquire) & PHASE != DONE {
@@ -244,7 +251,8 @@ impl Slot {
         Some(result)
     }
 
-    /// Stores the waker for the end, for the operation, which calls `take` once more afterwards.
+    /// Stores the operation's waker, to be woken once the job has completed. The operation must
+    /// call `take` once more afterwards.
     pub(in crate::reactor) fn register(&self, waker: &Waker) {
         let state = self.state.load(Ordering::Acquire);
         let registering = state & !PHASE | REGISTERING;
@@ -255,7 +263,8 @@ impl Slot {
                 .is_ok();
         if !mine {
             if self.state.load(Ordering::Acquire) & PHASE != DONE {
-                // The reaper took the old waker a moment ago, which may be another one than this.
+                // The reaper took the old waker a moment ago, and may wake that one instead of
+                // this.
                 waker.wake_by_ref();
             }
             return;
@@ -270,7 +279,8 @@ impl Slot {
             // SAFETY: as above. The clone is made before the cell is written.
             false => unsafe { replace(&self.target, Some(Target::Waker(waker.clone()))) },
         };
-        // If this fails the reaper has made the slot Done meanwhile, and `take` returns the result.
+        // If this exchange fails, the reaper has made the slot Done meanwhile, and `take` returns
+        // the result.
         let waiting = state & !PHASE | WAITING;
         // SeqCst: a thread that has set another mode sees the slot asleep, or this operation sees
         // the new mode afterwards (`take_waker`, `Current`).
@@ -280,19 +290,20 @@ impl Slot {
         drop_target(old);
     }
 
-    /// Leaves the job of an operation that is dropped. Returns true if the slot is free, but not
-    /// yet in the free list; otherwise the reaper will free it.
+    /// Abandons the job of an operation that is dropped. Returns true if the slot's phase is Free
+    /// now and the caller must add the slot to the free list; otherwise the reaper will free it.
     pub(in crate::reactor) fn abandon(&self) -> bool {
         let mut state = self.state.load(Ordering::Acquire);
         loop {
             let phase = match state & PHASE {
-                // Registering: a waker panicked when it was cloned, or `take_waker` is at work.
+                // The phase is Registering if a waker panicked when it was cloned, or while
+                // `take_waker` runs.
                 PENDING | WAITING | REGISTERING => ORPHAN,
                 COMPLETING => COMPLETING_ORPHAN,
                 DONE => return self.take().is_some(),
                 _ => return false,
             };
-            // Release: the waker that this operation stored becomes the reaper's to drop.
+            // Release: the reaper will drop the waker that this operation stored.
             match self.state.compare_exchange(
                 state,
                 state & !PHASE | phase,
@@ -305,7 +316,7 @@ impl Slot {
         }
     }
 
-    /// Enters the completion of the job, for the reaper.
+    /// Stores the outcome of the job, for the reaper. Returns what the reaper has to do next.
     #[inline(always)]
     pub(in crate::reactor) fn complete(
         &self,
@@ -329,11 +340,11 @@ impl Slot {
         loop {
             let phase = match state & PHASE {
                 WAITING => COMPLETING,
-                // No waker is stored, or the operation is about to check again.
+                // Either no waker is stored, or the operation is about to check again.
                 PENDING | REGISTERING => DONE,
                 POSTED => {
-                    // Release, for the thread that takes it out. No operation could have changed
-                    // the state.
+                    // Release, for the thread that takes the slot out of `Finished`. A store
+                    // suffices, since no operation can have changed the state.
                     self.state.store(state & !PHASE | DONE, Ordering::Release);
                     return Completed::Deliver;
                 }
@@ -354,7 +365,8 @@ impl Slot {
         }
     }
 
-    /// Takes the target, for the reaper. It may be code of the application, so it is opened later.
+    /// Takes the target, for the reaper. The target may run code of the application, so it is
+    /// opened later.
     ///
     /// # Safety
     ///
@@ -369,7 +381,7 @@ impl Slot {
     #[inline(always)]
     fn notify_op(&self, generation: u64, rest: &mut Leftovers) -> Completed {
         self.owned_in(COMPLETES);
-        // SAFETY: Completing: the cell is the reaper's.
+        // SAFETY: in Completing, the reaper owns the cell.
         let target = unsafe { self.take_target() };
         let [completing, done] = [COMPLETING, DONE].map(|phase| generation | phase);
         if self
@@ -389,7 +401,8 @@ impl Slot {
 
     fn end_run(&self, outcome: Outcome) -> Completed {
         self.owned_in(Phases::any([RUNNING]));
-        // SAFETY: Running, and its completion comes once: only the reaper is left.
+        // SAFETY: the slot is Running, and its completion comes once, so only the reaper accesses
+        // it.
         let target = unsafe { self.take_target() };
         self.free();
         Completed::Free(target.map(|target| Notify::Run(target, outcome)))
@@ -397,14 +410,14 @@ impl Slot {
 
     fn end_orphan(&self, rest: &mut Leftovers) -> Completed {
         self.owned_in(Phases::any([ORPHAN]));
-        // SAFETY: Orphan: only the reaper is left.
+        // SAFETY: the slot is an Orphan, so only the reaper accesses it.
         let target = unsafe { self.take_target() };
         self.free();
         leave(target, rest);
         Completed::Free(None)
     }
 
-    /// Returns the number of the queue that may have the job, if one may.
+    /// If the job may be in flight, returns the number of the queue that has it.
     ///
     /// # Safety
     ///
@@ -423,8 +436,8 @@ impl Slot {
         Phases::of(self.state.load(Ordering::Acquire))
     }
 
-    /// Takes the waker of an operation that waits, for the reaper, so that the operation polls
-    /// again, since a mode or a runtime has changed.
+    /// Takes the waker of an operation that waits, so that the reaper wakes the operation to poll
+    /// again. This is needed when a mode or a runtime has changed.
     pub(in crate::reactor) fn take_waker(&self) -> Option<Waker> {
         // SeqCst: pairs with `register`.
         let state = self.state.load(Ordering::SeqCst);
@@ -437,7 +450,7 @@ impl Slot {
         // SAFETY: Registering keeps the operation away (`register` gives up, `abandon` leaves the
         // cells), and the gate keeps other reapers away.
         let target = unsafe { replace(&self.target, None) };
-        // If it fails the operation was dropped meanwhile.
+        // If this exchange fails, the operation was dropped meanwhile.
         let _ =
             self.state
                 .compare_exchange(registering, pending, Ordering::Release, Ordering::Relaxed);
@@ -532,8 +545,8 @@ mod tests {
         let slot = Slot::new();
         let generation = slot.fill_alone(held(), None);
         let _ = complete(&slot, generation, Ok(3));
-        // SAFETY: there is no device; the phase is wrong, and the check comes before a cell is
-        // reached.
+        // SAFETY: there is no device. The phase is wrong, and the assertion fails before a cell is
+        // accessed.
         drop(unsafe { slot.undo() });
     }
 

@@ -1,4 +1,4 @@
-//! The slots of a WorkQ, and which of them are free.
+//! [`Table`], the slots of a WorkQ and the set of free ones.
 #![expect(unsafe_code, reason = "says whose a Slot is")]
 
 use std::mem::ManuallyDrop;
@@ -14,14 +14,15 @@ use super::target::{Leftovers, Notify, Outcome, ResultKind, Target};
 use crate::device::{Completion, Token};
 use crate::reactor::gate::Deferred;
 
-/// The slots. The table outlives the WorkQ while a device may complete one of its jobs.
+/// The slots of a WorkQ. The table outlives the WorkQ while a device may still complete one of its
+/// jobs.
 pub(in crate::reactor) struct Table {
     slots: Box<[Slot]>,
     free: FreeBitmap,
     finished: Finished,
     /// The number of completions that named no job in flight.
     stale: AtomicU64,
-    /// The slot that `any` has found last.
+    /// The slot that `any` found last, where it begins its next search.
     found: AtomicUsize,
 }
 
@@ -69,18 +70,18 @@ impl Table {
         self.free.put(token.index());
     }
 
-    /// Returns the jobs of the caller's own loop that have completed.
+    /// Returns the ring of the completed jobs of the caller's own loop.
     pub(in crate::reactor) fn finished(&self) -> &Finished {
         &self.finished
     }
 
-    /// Takes the oldest of the finished jobs: its word and its outcome. The slot is free
-    /// afterwards, but not yet in the free list.
+    /// Takes the oldest of the finished jobs. Returns its slot's number, the caller's word, the
+    /// meaning of the result, and the outcome. The slot is not yet back in the free list.
     pub(in crate::reactor) fn take_finished(&self) -> Option<(u32, u64, ResultKind, Outcome)> {
         loop {
             let index = self.finished.pop()?;
-            // SAFETY: the number was just taken out of `Finished`, where `complete` and `settle`
-            // put one for each end of such a job.
+            // SAFETY: the number was just taken out of `Finished`, into which `complete` and
+            // `settle` put it once for each job of the caller's own loop that ends.
             let taken = unsafe { self.slots[index as usize].take_posted() };
             if let Some((user_data, meaning, outcome)) = taken {
                 return Some((index, user_data, meaning, outcome));
@@ -89,7 +90,8 @@ impl Table {
         }
     }
 
-    /// Enters a completion, for the reaper. Returns what to notify.
+    /// Completes the job that `completion` names, for the reaper. Returns what to notify, if
+    /// anything.
     #[inline(always)]
     pub(in crate::reactor) fn complete(
         &self,
@@ -97,12 +99,12 @@ impl Table {
         rest: &mut Leftovers,
     ) -> Option<Notify> {
         let token = completion.token;
-        // The completion from a device is checked: a Token of this table names a slot, and its
-        // generation says which use of it.
+        // The Token comes from a device, so it is checked: table 0 is this one, the index names a
+        // slot, and the generation names one use of the slot.
         let slot = (token.table() == 0)
             .then(|| self.slots.get(token.index() as usize))
             .flatten();
-        // No closure: it would be a call.
+        // A closure (`map_or`) would cost a call.
         let completed = match slot {
             Some(slot) => slot.complete(token.generation(), completion.result, rest),
             None => Completed::Stale,
@@ -140,9 +142,9 @@ impl Table {
         self.stale.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a slot is in a phase for which `is` returns true. The search ends at the
-    /// first such slot. That is near the one that was found last if jobs end in the order in which
-    /// they took their slots.
+    /// Returns true if a slot is in a phase for which `is` returns true. The search begins at the
+    /// slot that was found last, and ends at the first such slot. It is short if jobs end in the
+    /// order in which they took their slots.
     pub(in crate::reactor) fn any(&self, is: impl Fn(Phases) -> bool) -> bool {
         let mut taken = self.free.taken_from(self.found.load(Ordering::Relaxed));
         let found = taken.find(|&slot| is(self.slots[slot].phase()));
@@ -152,7 +154,7 @@ impl Table {
         found.is_some()
     }
 
-    /// Returns the number of slots whose job a device may have, and of those whose result was not
+    /// Returns two numbers: of slots whose job a device may have, and of slots whose result was not
     /// fetched.
     pub(in crate::reactor) fn count(&self) -> (u64, u64) {
         let (mut in_flight, mut unfetched) = (0, 0);
@@ -165,7 +167,7 @@ impl Table {
         (in_flight, unfetched)
     }
 
-    /// Returns the number of jobs that a queue may still have.
+    /// Returns the number of jobs that the device's queue with the number `queue` may still have.
     ///
     /// # Safety
     ///
@@ -176,8 +178,8 @@ impl Table {
         self.slots.iter().filter(in_flight).count()
     }
 
-    /// Returns the wakers of the operations that sleep, for the reaper, to be woken once it has
-    /// left the gate.
+    /// Takes the wakers of the operations that sleep. The reaper calls this, and wakes them once it
+    /// has left the gate.
     pub(in crate::reactor) fn sleepers(&self) -> Vec<Deferred<Waker>> {
         let sleepers = self.taken().filter_map(Slot::take_waker);
         sleepers.map(Deferred::new).collect()
@@ -204,7 +206,7 @@ impl ReservedSlot<'_> {
     #[inline(always)]
     pub(in crate::reactor) fn fill(self, held: JobLeases, target: Option<Target>) -> Token {
         let ReservedSlot { slot, index, .. } = *ManuallyDrop::new(self);
-        // SAFETY: this was taken from the free list, and is used up here.
+        // SAFETY: the slot was taken from the free list, and `self` is used up here.
         let generation = unsafe { slot.fill(held, target) };
         Token::new(0, index, generation)
     }

@@ -1,5 +1,5 @@
-//! The target that is notified once a job has completed: an operation's waker, a run of a graph, or
-//! the caller's own loop.
+//! [`Target`], what is notified once a job has completed: an operation's waker, a run of a graph,
+//! or the caller's own loop.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -21,7 +21,7 @@ pub(crate) trait Run: Send + Sync {
     /// Called once the job of `node` has completed.
     fn completed(&self, node: u32, outcome: Outcome);
 
-    /// Returns true if it is a stream, whose slots count as slots of streams.
+    /// Returns true if this is a stream. Its slots count against the share that streams may hold.
     fn is_stream(&self) -> bool {
         false
     }
@@ -30,14 +30,15 @@ pub(crate) trait Run: Send + Sync {
 /// The target that is notified once a job has completed.
 pub(in crate::reactor) enum Target {
     Waker(Waker),
-    /// A graph's run needs no waker per node, and has no operation: the reaper frees its slots.
+    /// A run, and the node whose job this is. The reaper frees the slot, since the job has no
+    /// operation.
     Run(Arc<dyn Run>, u32),
-    /// The caller's own loop, which is handed this word and the meaning of the result. Both wait in
-    /// the slot.
+    /// The caller's own loop. It is handed this word and the meaning of the result, which are kept
+    /// in the slot until then.
     Caller(u64, ResultKind),
 }
 
-/// The meaning of the number with which a job of the caller's own loop ends.
+/// The meaning of the number that a job of the caller's own loop returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultKind {
     /// The number of bytes that were moved.
@@ -48,15 +49,15 @@ pub enum ResultKind {
     Nothing,
 }
 
-/// What to notify, once the gate was left.
+/// A notification that the reaper sends once it has left the gate.
 pub(in crate::reactor) enum Notify {
-    /// The operation whose job has ended.
+    /// The operation whose job has completed.
     Op(Deferred<Target>),
-    /// The run whose job has ended, and the outcome.
+    /// The run whose job has completed, and the job's outcome.
     Run(Deferred<Target>, Outcome),
-    /// The operation of a receive or wait.
+    /// The operation of a receive or wait that has completed.
     Waker(Deferred<Waker>),
-    /// The caller's own loop, if it armed.
+    /// The caller's own loop, if the loop has armed.
     Caller,
     /// The waiters in line for an entry of this table.
     Line(Deferred<Arc<dyn Places>>),
@@ -67,10 +68,10 @@ pub(in crate::reactor) enum Notify {
 /// The maximum number of completions that are reaped at once.
 pub(in crate::reactor) const BATCH: usize = 32;
 
-/// Other work that a completion leaves to be done once the gate was left.
+/// A value that a completion leaves to be dropped once the gate was left.
 #[expect(dead_code, reason = "what is in it is there to be dropped")]
 pub(in crate::reactor) enum Rest {
-    /// A last count of a job's memory.
+    /// The last reference to the memory of a job.
     Last(Last),
     /// The memory of a receive that has failed, or whose operation was dropped.
     Lease(Writing),

@@ -1,4 +1,4 @@
-//! A sync event on a WorkQ, and its table of waits.
+//! [`EventPortHandle`], a sync event on a WorkQ, and its table of waits.
 #![expect(unsafe_code, reason = "stands in a line, and pins its nodes")]
 
 use std::pin::Pin;
@@ -21,8 +21,8 @@ pub(crate) struct EventPortHandle {
 }
 
 impl EventPortHandle {
-    /// Opens an event on the queue of a context that was attached, for at most `waits` waits at
-    /// once.
+    /// Opens a port of `event` on the queue of a context that was attached, for at most `waits`
+    /// waits at once.
     pub(crate) fn open(
         attachment: &mut Attachment,
         event: Arc<dyn EventCounter>,
@@ -48,14 +48,15 @@ impl EventPortHandle {
         &self.event
     }
 
-    /// Returns the outcome of a wait, if it is known at once, or `Pending`. Returns `None` if the
-    /// device cannot be asked in this way.
+    /// Asks the device whether the condition of `wait` is met. Returns its outcome, or `Pending`.
+    /// Returns `None` if the device cannot be asked without a wait.
     #[inline(always)]
     pub(in crate::reactor) fn ask(&self, wait: &EventWait) -> Option<std::task::Poll<Outcome>> {
         self.port.try_wait(wait)
     }
 
-    /// Returns the outcome of a wait by asking the counter itself, which works on every device.
+    /// Asks the counter itself for the outcome of a wait, which works on every device. Returns
+    /// `Ok(None)` if the wait has not ended.
     pub(super) fn peek(&self, wait: &EventWait, highest: u64) -> Result<Option<u64>, JobError> {
         let beyond = EventWait {
             threshold: highest,
@@ -80,7 +81,7 @@ impl EventPortHandle {
         &self.port
     }
 
-    /// Begins a wait. Returns `None` if the table has no free entry.
+    /// Begins a wait on the device. Returns `None` if the table has no free entry.
     pub(in crate::reactor) fn post(&self, wait: EventWait) -> Result<Option<Ticket>, JobError> {
         let Some(ticket) = self.waits.fill() else {
             return Ok(None);
@@ -95,7 +96,7 @@ impl EventPortHandle {
         }
     }
 
-    /// Cancels a wait.
+    /// Cancels a wait on the device, and frees its entry.
     pub(super) fn cancel(&self, ticket: Ticket) {
         self.port.cancel(self.waits.token(ticket));
         self.waits.leave(ticket);
@@ -107,7 +108,7 @@ impl EventPortHandle {
         self.attachment.shared.notify_line(&*self.waits, false);
     }
 
-    /// Leaves the line. If this waiter was notified, the next one is notified instead.
+    /// Leaves the line. If this waiter was notified, the next waiter in line is notified instead.
     pub(in crate::reactor) fn leave(&self, node: Pin<&WaitNode>) {
         if node.is_linked() {
             self.waits.line().leave(node);
@@ -130,8 +131,8 @@ impl Drop for EventPortHandle {
         self.port.retire();
         let shared = &self.attachment.shared;
         if !shared.mode.load().is_busy() {
-            // A poll releases what the device had of the event. Not here: wakers are code of the
-            // application.
+            // This signals for a turn, whose poll releases what the device had of the event. The
+            // poll is not made here, since wakers are code of the application.
             shared.events.ring();
         }
     }

@@ -1,4 +1,5 @@
-//! The future of one wait inside an operation: from the first poll to a value.
+//! [`EventWaitFuture`], the future of one wait for a sync event inside an operation, from the first
+//! poll to the value.
 //!
 //! ```text
 //!   Idle --> Looking (no place, the poll itself looks) --> Waiting (a place, asleep) --> Finished
@@ -6,12 +7,12 @@
 //!                +--> Queued (in line for a place) -----------+   +-- dropped: cancelled
 //! ```
 //!
-//! While the mode spins, a wait only loads the value. It takes an entry when it is about to sleep,
-//! or if the device cannot be asked without one.
+//! While the mode is to spin, a wait only loads the value. It takes an entry when it is about to
+//! sleep, or if the device cannot be asked without an entry.
 //!
-//! The waits that have the entries may never end, or never be polled again. So a wait in line does
-//! not rely on them: each of its polls reads the counter, and it pauses between two polls, as on a
-//! device without waits.
+//! The waits that have the entries may never end, or never be polled again. A wait in line does not
+//! rely on them: each of its polls reads the counter, and it pauses between two polls, as on a
+//! device that cannot wait.
 
 #![allow(
     unreachable_pub,
@@ -39,16 +40,16 @@ use crate::reactor::workq::{HasAttachment, Shared};
 use crate::sync::WaitNode;
 use crate::sync::atomic::{Ordering, fence};
 
-/// The context and the threshold of a wait.
+/// A request to wait for a sync event: its context, and the condition.
 pub(crate) trait Waiter: HasAttachment {
     fn port(&self) -> &EventPortHandle;
 
     fn wait(&self) -> EventWait;
 
-    /// Refuses what the device cannot wait for.
+    /// Returns an error if the device cannot wait for this.
     fn check(&self) -> Result<(), JobError>;
 
-    /// Returns the highest value of the event at which the device waits.
+    /// Returns the highest value of the event for which the device can wait.
     fn highest(&self) -> u64;
 }
 
@@ -58,25 +59,25 @@ enum State {
     Looking(Spin),
     Queued(Spin),
     Waiting(Ticket, Spin),
-    /// The wait has ended, but the budget was spent.
+    /// The wait has ended, but the task's budget was spent.
     Ready(Outcome),
     Finished,
 }
 
-/// The wait of an operation, pinned in it.
+/// The future of an operation's wait for a sync event, pinned in the operation.
 #[pin_project(PinnedDrop)]
 pub struct EventWaitFuture<W: Waiter> {
-    // Dropped before the context, which keeps the node's list alive.
+    // Dropped before `waiter`, which keeps alive the list that the node is in.
     #[pin]
     node: WaitNode,
-    /// The pauses between polls, once it waits in line.
+    /// The pauses between polls while the wait is in line.
     #[pin]
     nap: Option<Backoff>,
     waiter: W,
     state: State,
 }
 
-/// A wait that has begun, as an operation waits for it.
+/// A wait with an entry, whose completion an operation awaits.
 pub(in crate::reactor) struct Begun<'a>(pub(super) &'a WaitTable, pub(in crate::reactor) Ticket);
 
 impl Awaited for Begun<'_> {
@@ -106,7 +107,7 @@ impl<W: Waiter> EventWaitFuture<W> {
         &self.waiter
     }
 
-    /// Begins now, with an entry, or returns why it cannot. It never waits.
+    /// Begins the wait with an entry, without waiting in line, or returns why it cannot begin now.
     pub(crate) fn start(&mut self) -> Result<(), JobError> {
         let policy = ready_to_wait(&self.waiter)?;
         let shared = &self.waiter.attachment().shared;
@@ -117,8 +118,8 @@ impl<W: Waiter> EventWaitFuture<W> {
         Ok(())
     }
 
-    /// Begins now for the caller's own loop, or returns why it cannot. It never waits. The future
-    /// stays idle.
+    /// Begins the wait for the caller's own loop, without waiting in line, or returns why it cannot
+    /// begin now. The future stays idle.
     pub(crate) fn post(&self, user_data: u64) -> Result<(), JobError> {
         let waiter = &self.waiter;
         waiter.attachment().check_open()?;
@@ -145,8 +146,8 @@ impl<W: Waiter> EventWaitFuture<W> {
             *this.state = State::Finished;
             return Poll::Ready(outcome);
         }
-        // A wait that has not begun begins before the budget is asked: others may not pass it
-        // meanwhile.
+        // A wait without an entry tries to take one before the budget is checked, so that other
+        // waits do not pass it meanwhile.
         let budget = match this.state {
             State::Idle | State::Queued(_) => None,
             _ => Some(ready!(tokio::task::coop::poll_proceed(cx))),
@@ -157,7 +158,7 @@ impl<W: Waiter> EventWaitFuture<W> {
                     begun_under = Some(policy);
                     *this.state = State::Looking(Spin::default());
                 }
-                // A loop of refused waits must not starve the others either.
+                // A loop of refused waits must not starve other tasks either.
                 Err(error) => return finish(this.state, Err(error), cx),
             }
         }
@@ -185,7 +186,7 @@ impl PostedWait {
         let mut outcome = waits.take(ticket);
         if outcome.is_none() {
             waits.register(ticket, waker);
-            // After the wait can be found: pairs with the end of the SyncEvent, and with
+            // This comes after the waker was stored: pairs with the drop of the SyncEvent, and with
             // `Shutdown`.
             fence(Ordering::SeqCst);
             outcome = waits.take(ticket);
@@ -218,7 +219,7 @@ fn finish(state: &mut State, outcome: Outcome, cx: &mut Context<'_>) -> Poll<Out
     polled
 }
 
-/// Begins without waiting in line, or returns why it cannot.
+/// Begins a wait without waiting in line, or returns why it cannot begin now.
 fn begin_now(waiter: &impl Waiter) -> Result<Ticket, JobError> {
     let port = waiter.port();
     let waits = port.waits();
@@ -267,7 +268,7 @@ fn go_on(
         panic!("an Op was polled after it had finished")
     };
     let ticket = *ticket;
-    // If the policy has changed, the next poll follows the new one, as for jobs.
+    // If the policy has changed, the new policy is followed from the next poll on, as for jobs.
     let policy = begun.unwrap_or_else(|| waiter.attachment().shared.policy());
     let begun_now = Begun(port.waits(), ticket);
     match waiter
@@ -283,7 +284,7 @@ fn go_on(
             Poll::Ready(Err(error))
         }
         Poll::Pending => {
-            // After the wait can be found asleep: pairs with `Shutdown`.
+            // This comes after the wait was marked as asleep: pairs with `Shutdown`.
             fence(Ordering::SeqCst);
             if let Err(error) = waiter.attachment().check_open() {
                 port.cancel(ticket);
@@ -294,8 +295,8 @@ fn go_on(
     }
 }
 
-/// Polls while the policy says so, and then takes an entry or waits in line for one. `Err` has the
-/// outcome of a wait that ends without an entry.
+/// Polls the device while the policy is to spin, and then takes an entry or begins to wait in line
+/// for one. `Err` has the outcome of a wait that ends without an entry.
 #[inline]
 fn check_and_begin(
     waiter: &impl Waiter,
@@ -314,7 +315,8 @@ fn check_and_begin(
         waiter.attachment().check_open()?;
         let finish = !shared.spins(policy, spin);
         if !policy.is_busy() && (begun.is_some() || finish) {
-            // Before it sleeps; the runtime may be another one than the last time.
+            // Registered before the operation sleeps, since its runtime may have changed since the
+            // last poll.
             shared.events.register(shared)?;
         }
         if found.is_some() && !finish {
@@ -379,8 +381,8 @@ fn poll_queued(
     }
 }
 
-/// Polls the device, several times if the policy has the wait spin. Returns `None` if the device
-/// cannot be asked in this way.
+/// Polls the device, several times if `policy` is to spin. Returns `None` if the device cannot be
+/// asked without a wait.
 #[inline]
 fn ask_device(waiter: &impl Waiter, policy: Policy) -> Option<Poll<Outcome>> {
     let (port, wait) = (waiter.port(), waiter.wait());
@@ -396,7 +398,7 @@ fn ask_device(waiter: &impl Waiter, policy: Policy) -> Option<Poll<Outcome>> {
 impl<W: Waiter> PinnedDrop for EventWaitFuture<W> {
     fn drop(self: Pin<&mut Self>) {
         let this = self.project();
-        // The node's own drop leaves the line, and passes a notification on.
+        // The drop of `node` leaves the line, and passes a notification on.
         if let State::Waiting(ticket, _) = *this.state {
             this.waiter.port().cancel(ticket);
         }

@@ -1,7 +1,7 @@
-//! Numbered entries, of which only those that were woken are polled.
+//! [`Entries`], numbered entries such as receives and runs; only those that were woken are polled.
 //!
 //! Each entry has a waker, which adds the entry's number to the list of ready entries, and signals
-//! the caller's own loop if that has armed.
+//! the caller's own loop if the loop has armed.
 //!
 //! ```text
 //!   add --> ready --- poll --> polled --> over: handed out
@@ -17,7 +17,7 @@ use crate::reactor::events::Driven;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, lock};
 
-/// The entries.
+/// The entries that the caller's own loop polls.
 pub(in crate::reactor) struct Entries<E> {
     places: Mutex<Places<E>>,
     ready: Arc<Ready>,
@@ -39,17 +39,17 @@ enum State<E> {
     Waiting(E),
     /// A thread polls the entry.
     Polled,
-    /// As `Polled`, and the entry was woken meanwhile.
+    /// A thread polls the entry, which was woken meanwhile.
     PolledAgain,
 }
 
 #[derive(Default)]
 struct Ready(Mutex<VecDeque<u32>>);
 
-/// The waker of an entry. One is made for each index, and used again for later entries.
+/// The waker of an entry. Each index has one waker, which later entries of that index use again.
 struct EntryWaker {
     index: u32,
-    /// The entry's number is in the list.
+    /// The entry's number is in the list of ready entries.
     queued: AtomicBool,
     ready: Arc<Ready>,
     driven: Weak<dyn Driven>,
@@ -65,7 +65,7 @@ impl Wake for EntryWaker {
             return;
         }
         lock(&self.ready.0).push_back(self.index);
-        // After the number is in the list: pairs with `arm`.
+        // This comes after the number was added to the list: pairs with `arm`.
         if let Some(driven) = self.driven.upgrade() {
             driven.fire();
         }
@@ -88,7 +88,8 @@ impl<E> Entries<E> {
         lock(&self.ready.0).is_empty()
     }
 
-    /// Adds an entry, which the next `poll` polls. `driven` is the WorkQ whose loop polls.
+    /// Adds an entry, which the next `poll` polls. `driven` is the WorkQ whose loop polls it;
+    /// `user_data` is handed out with the entry's result.
     pub(in crate::reactor) fn add<T: Driven>(&self, driven: &Arc<T>, user_data: u64, entry: E) {
         let mut places = lock(&self.places);
         let index = places.free.pop().unwrap_or_else(|| {
@@ -113,8 +114,8 @@ impl<E> Entries<E> {
         bell.wake();
     }
 
-    /// Polls the ready entries, at most once each, and hands out those that have completed. Returns
-    /// their number.
+    /// Polls the ready entries, at most once each, and passes the results of those that have
+    /// completed to `handle`. Returns the number of completed entries.
     pub(in crate::reactor) fn poll<T>(
         &self,
         mut poll: impl FnMut(&mut E, &mut Context<'_>) -> Poll<T>,
@@ -156,8 +157,8 @@ impl<E> Entries<E> {
     fn take(&self, index: u32) -> Option<(E, Waker)> {
         let mut places = lock(&self.places);
         let place = &mut places.places[index as usize];
-        // From here on a wake-up counts again. A swap: the poll must see what a thread did before a
-        // wake-up that was merged into an earlier one.
+        // From here on a wake-up queues the entry again. This is a swap and not a store: the poll
+        // must see what a thread did before its wake-up was merged into an earlier one.
         place.bell.queued.swap(false, Ordering::SeqCst);
         match std::mem::replace(&mut place.state, State::Polled) {
             State::Waiting(entry) => Some((entry, Waker::from(Arc::clone(&place.bell)))),
@@ -165,7 +166,7 @@ impl<E> Entries<E> {
                 place.state = State::PolledAgain;
                 None
             }
-            // A waker was called for an entry that has ended.
+            // The waker was called for an entry that has completed.
             State::Free => {
                 place.state = State::Free;
                 None
@@ -183,7 +184,7 @@ impl<E> Entries<E> {
         bell.into_iter().for_each(EntryWaker::wake);
     }
 
-    /// Frees the entry. Returns its word.
+    /// Frees the entry. Returns its `user_data`.
     fn end(&self, index: u32) -> u64 {
         let mut places = lock(&self.places);
         let place = &mut places.places[index as usize];
@@ -194,7 +195,7 @@ impl<E> Entries<E> {
     }
 }
 
-/// An entry that is polled; dropping this frees it.
+/// A guard of an entry that is being polled: dropping it frees the entry.
 struct Polled<'a, E>(&'a Entries<E>, u32);
 
 impl<E> Drop for Polled<'_, E> {

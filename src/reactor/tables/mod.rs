@@ -1,10 +1,10 @@
-//! The tables of operations that wait without a slot, since they may never end: receives, waits for
-//! sync events, and what was posted for the caller's own loop.
+//! The tables of operations that have no slot: receives and waits for sync events, which may never
+//! complete, and operations that were posted for the caller's own loop.
 //!
 //! `receives` and `waits` are tables, which `registry` numbers: the upper part of a Token is the
 //! number of its table. `orphans` orders the receives whose operation was dropped; `received`
-//! describes a received message. `entries` is a container that polls the entries that were woken,
-//! and `posted` has the entries in it.
+//! describes a received message. `entries` is a container that polls those of its entries that were
+//! woken; `posted` has the operations that it contains.
 //!
 //! `stream_slots` counts the slots of the WorkQ that streams hold.
 //!

@@ -1,22 +1,22 @@
-//! The receives without an operation, in the order in which they were posted.
+//! [`Orphans`], the receives whose operation was dropped, in the order in which they were posted.
 //!
-//! They are in a binary heap, and each knows its position there. So a drop, an adoption and a flush
-//! take logarithmic time, in whatever order operations are dropped. All memory is allocated when
-//! the table is made.
+//! The receives are in a binary heap, and the position of each in the heap is known. So a drop, an
+//! adoption and a flush take logarithmic time, in whatever order operations are dropped. All memory
+//! is allocated when the table is made.
 
 /// The position of an entry that is not in the heap.
 const NOWHERE: u32 = u32::MAX;
 
 pub(super) struct Orphans {
-    /// Each element is older than the two behind it, at twice its position plus one and plus two.
+    /// The heap: the element at position `i` is older than those at `2 * i + 1` and `2 * i + 2`.
     heap: Vec<OrphanEntry>,
-    /// The position in the heap of each entry of the table.
+    /// `at[i]` is the position of the table's entry `i` in the heap, or `NOWHERE`.
     at: Box<[u32]>,
 }
 
 #[derive(Clone, Copy)]
 struct OrphanEntry {
-    /// The number of receives that were posted before.
+    /// The number of receives that were posted before this one.
     posted: u64,
     /// The entry's index in the table.
     place: u32,
@@ -42,7 +42,7 @@ impl Orphans {
         self.rise(self.heap.len() - 1);
     }
 
-    /// Removes an entry. Does nothing if the entry is not in the heap.
+    /// Removes an entry from the heap, if it is there.
     pub(super) fn remove(&mut self, place: u32) {
         let at = std::mem::replace(&mut self.at[place as usize], NOWHERE) as usize;
         if at >= self.heap.len() {
@@ -55,7 +55,7 @@ impl Orphans {
         }
     }
 
-    /// Moves an element forward until the one before it is older. Returns its new position.
+    /// Moves an element towards the root until its parent is older. Returns its new position.
     fn rise(&mut self, mut at: usize) -> usize {
         let entry = self.heap[at];
         while at > 0 && entry.posted < self.heap[(at - 1) / 2].posted {
@@ -67,7 +67,7 @@ impl Orphans {
         at
     }
 
-    /// Moves an element back until both behind it are younger.
+    /// Moves an element away from the root until both of its children are younger.
     fn sink(&mut self, mut at: usize) {
         let entry = self.heap[at];
         loop {
@@ -83,7 +83,7 @@ impl Orphans {
         self.at[entry.place as usize] = at as u32;
     }
 
-    /// Copies the element at `from` to `to`.
+    /// Copies the element at position `from` to position `to`.
     fn put(&mut self, from: usize, to: usize) {
         self.heap[to] = self.heap[from];
         self.at[self.heap[to].place as usize] = to as u32;
@@ -108,7 +108,7 @@ mod tests {
             for (step, place, posted) in steps {
                 let known = model.iter().find(|(_, known)| **known == place).map(|(posted, _)| *posted);
                 match (step, known) {
-                    // Each receive has a number of its own.
+                    // No two receives have the same number.
                     (0, None) if !model.contains_key(&posted) => {
                         orphans.insert(place, posted);
                         model.insert(posted, place);

@@ -1,13 +1,13 @@
-//! The operations that are posted to the caller's own loop and take no slot: receives, waits, and
+//! The operations that are posted for the caller's own loop and take no slot: receives, waits, and
 //! runs of graphs.
 //!
 //! A job that is posted stays in its slot until `WorkQ::collect` hands it out (`own_loop.rs`). A
-//! receive and a wait have entries in tables of their own; a run has none. Each of them is an
-//! *entry* of [`Entries`] too, which `collect` polls: `entries.rs` says how.
+//! receive and a wait have entries in tables of their own; a run has none. Each receive, wait and
+//! run is also an *entry* of [`Entries`], which `collect` polls: `entries.rs` says how.
 //!
 //! The entry of a receive or a wait keeps its table, but not its context. So the context can be
-//! dropped while something is posted, which ends its connection; the entry then completes with an
-//! error. A run keeps its instance and with it the WorkQ, until the run is handed out.
+//! dropped while a receive or a wait is posted. This ends its connection, and the entry completes
+//! with an error. A run keeps its instance and with it the WorkQ, until the run is handed out.
 
 use std::any::Any;
 use std::pin::Pin;
@@ -25,12 +25,13 @@ use crate::reactor::slots::{Outcome, ResultKind};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::seq_cst_order;
 
-/// A run of a graph that was posted. The reactor does not know the type of its result.
+/// A run of a graph that was posted for the caller's own loop. The reactor does not know the type
+/// of the run's result.
 pub(crate) trait PostedRun: Send {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Box<dyn Any + Send>>;
 }
 
-/// How an operation that was posted ended.
+/// The result of an operation that was posted for the caller's own loop.
 pub(crate) enum End {
     /// A job, with the meaning of the number in its outcome.
     Job(ResultKind, Outcome),
@@ -39,7 +40,7 @@ pub(crate) enum End {
     Run(Box<dyn Any + Send>),
 }
 
-/// An entry that is polled until it has completed.
+/// A posted operation without a slot, which the caller's own loop polls until it has completed.
 pub(in crate::reactor) enum PostedEntry {
     Recv(PostedRecv),
     Wait(PostedWait),
@@ -50,7 +51,8 @@ pub(in crate::reactor) enum PostedEntry {
 pub(in crate::reactor) struct PostedRecv {
     pub(in crate::reactor) receives: Arc<RecvTable>,
     pub(in crate::reactor) receipt: Receipt,
-    /// The memory for the message, if the receive was adopted and is to be delivered elsewhere.
+    /// The memory to copy the message to, if the receive was adopted: the message comes into other
+    /// memory.
     pub(in crate::reactor) to: Option<RecvBuf>,
 }
 
@@ -61,9 +63,9 @@ pub(in crate::reactor) struct PostedWait {
     pub(in crate::reactor) ticket: Ticket,
 }
 
-/// What the caller's own loop has armed, and posted without a slot.
+/// The state of the caller's own loop: whether it has armed, and what it has posted without a slot.
 pub(in crate::reactor) struct OwnLoop {
-    /// The loop wants an event for the next end of what it has posted.
+    /// The loop has armed: it wants an event once an operation that it has posted completes.
     armed: AtomicBool,
     /// Made when the first entry is posted.
     entries: OnceLock<Entries<PostedEntry>>,
@@ -84,12 +86,13 @@ impl OwnLoop {
         seq_cst_order();
     }
 
-    /// Notes that the loop is about to poll by itself. Returns true if it wanted an event.
+    /// Notes that the loop is about to poll by itself. Returns true if the loop had armed.
     pub(in crate::reactor) fn unmark(&self) -> bool {
         self.armed.swap(false, Ordering::SeqCst)
     }
 
-    /// Makes the event handle readable if the loop has armed, once something has completed.
+    /// Makes the event handle readable if the loop has armed. Called after an operation has
+    /// completed.
     pub(in crate::reactor) fn fire(&self, events: &Events) {
         if self.armed.load(Ordering::SeqCst) && self.armed.swap(false, Ordering::SeqCst) {
             events.ring();
@@ -101,7 +104,7 @@ impl OwnLoop {
         self.entries.get()
     }
 
-    /// Returns the entries, which are made if there are none yet.
+    /// Returns the entries, and makes them at the first call.
     pub(in crate::reactor) fn entries_or_new(&self) -> &Entries<PostedEntry> {
         self.entries.get_or_init(Entries::new)
     }

@@ -1,11 +1,11 @@
-//! The description of a received message, and the memory of a receive.
+//! [`Received`], which describes a received message, and `RecvBuf`, the memory of a receive.
 #![expect(unsafe_code, reason = "a message is copied between leased memory")]
 
 use crate::device::{Completion, RecvOpcode, Segments};
 use crate::error::{ErrorKind, JobError, Reason};
 use crate::mem::{Extent, Grow, Leased, Writing, hand_over};
 
-/// Describes a received message: the output of [`Rdma::recv`](crate::Rdma::recv).
+/// A description of a received message: the output of [`Rdma::recv`](crate::Rdma::recv).
 ///
 /// ```
 /// use tokio_doca::rdma::{Received, RecvOpcode};
@@ -34,16 +34,16 @@ use crate::mem::{Extent, Grow, Leased, Writing, hand_over};
 #[doc(alias = "doca_rdma_task_receive_get_result_immediate_data")]
 #[non_exhaustive]
 pub struct Received {
-    /// The number of bytes that the peer sent, or wrote in a write with an immediate.
+    /// The number of bytes that the peer sent, or that its write with an immediate has written.
     pub len: usize,
-    /// The operation of the peer.
+    /// The operation by which the peer sent the message.
     pub opcode: RecvOpcode,
-    /// The immediate, if there is one.
+    /// The immediate value that the peer sent with the message, if any.
     pub immediate: Option<u32>,
 }
 
 impl Received {
-    /// Returns a description, for tests of code that awaits receives.
+    /// Returns a description with these values, for tests of code that awaits receives.
     pub const fn new(len: usize, opcode: RecvOpcode, immediate: Option<u32>) -> Received {
         Received {
             len,
@@ -52,7 +52,7 @@ impl Received {
         }
     }
 
-    /// Returns the number of bytes that lie in the memory of the receive.
+    /// Returns the number of bytes of the message that lie in the memory of the receive.
     pub(crate) fn landed(&self) -> usize {
         match self.opcode {
             RecvOpcode::WriteImm => 0,
@@ -95,19 +95,19 @@ pub(crate) struct RecvCompletion {
 }
 
 impl RecvCompletion {
-    /// Returns the number of bytes of a message that lie in the memory.
+    /// Returns the number of bytes of the message that lie in the receive's memory.
     pub(crate) fn len(&self) -> usize {
         self.outcome.map_or(0, |received| received.landed())
     }
 
-    /// Appends the message to the data of the memory that it lies in.
+    /// Appends the message, which lies in the receive's memory already, to the data of that memory.
     pub(crate) fn grow(&self) {
         if let Some(lease) = &self.room.lease {
             lease.grow(self.len());
         }
     }
 
-    /// Copies the message to other memory, if it fits, and appends it there.
+    /// Copies the message to the memory of `to`, if it fits, and appends it to the data there.
     pub(crate) fn hand_over(&self, to: &RecvBuf) -> Result<(), JobError> {
         let len = self.len();
         if len == 0 {
@@ -137,7 +137,8 @@ pub(super) fn nowhere() -> RecvBuf {
     }
 }
 
-/// Checks a completion from a device. Returns the description of the message.
+/// Checks a completion that a device has reported for a receive of `room` bytes. Returns the
+/// description of the message.
 pub(in crate::reactor) fn received(
     completion: &Completion,
     room: usize,

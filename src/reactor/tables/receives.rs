@@ -1,8 +1,9 @@
-//! The receives of one Rdma. Their table does not count against the depth of the WorkQ.
+//! [`RecvTable`], the receives of one Rdma. Receives do not count against the depth of the WorkQ.
 //!
-//! A receive cannot be recalled. So an operation that is dropped leaves an *orphan*, which stays
-//! posted and keeps its memory leased. The next operation that begins *adopts* the oldest orphan
-//! instead of posting a receive; the message is copied to the memory of the adopter.
+//! A receive cannot be recalled from the device. So an operation that is dropped leaves its receive
+//! as an *orphan*, which stays posted and keeps its memory leased. The next operation that begins
+//! *adopts* the oldest orphan instead of posting a receive; the message is copied to the memory of
+//! the adopter.
 //!
 //! ```text
 //!          fill              complete            take, free
@@ -13,8 +14,8 @@
 //!              orphan: Posted -------> orphan: Done
 //! ```
 //!
-//! One lock guards the table. No code of the application runs under it: wakers are cloned, woken
-//! and dropped, and Leases given back, outside of it.
+//! One lock guards the table. No code of the application runs while it is held: wakers are cloned,
+//! woken and dropped, and Leases are given back, after it was released.
 
 mod counts;
 mod lives;
@@ -36,12 +37,13 @@ use crate::reactor::slots::keeps_memory;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use crate::sync::{BriefMutex, Order, Waiters, discard, lock, wake};
 
-/// The entry of an operation, and the generation of its use.
+/// An operation's hold on a receive: the index of its entry, and the generation of the entry's use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Receipt {
     pub(in crate::reactor) index: u32,
     generation: u32,
-    /// An operation that was dropped has posted the receive, for its own memory.
+    /// The receive was posted by another operation, which was dropped, and has that operation's
+    /// memory.
     pub(in crate::reactor) adopted: bool,
 }
 
@@ -62,14 +64,15 @@ enum Phase {
 
 struct RecvSlot {
     phase: Phase,
-    /// The number of receives that were posted before it. The lower half is its generation.
+    /// The number of receives that were posted before this one. The lower half is the generation.
     posted: u64,
-    /// The life of the endpoint in which the receive was posted; `OVER` if its message is of an
-    /// earlier life.
+    /// The life of the endpoint in which the receive was posted; `OVER` if its message belongs to
+    /// an earlier life.
     life: u32,
     /// An operation has the receive. Without one it is an orphan.
     owned: bool,
-    /// The operation that has the receive has adopted it: the memory is the earlier operation's.
+    /// The operation that has the receive has adopted it: the memory is that of the dropped
+    /// operation.
     adopted: bool,
     room: RecvBuf,
     outcome: Result<Received, JobError>,
@@ -86,7 +89,8 @@ struct Places {
     places: Box<[RecvSlot]>,
     free: Vec<u32>,
     orphans: Orphans,
-    /// The number of receives that were ever posted. The lower half is the generation of the next.
+    /// The number of receives that were ever posted. The lower half is the generation of the next
+    /// receive.
     posted: u64,
     /// The number of threads that reset the endpoint just now. A message that comes meanwhile
     /// belongs to the previous life, whenever its receive was posted.
@@ -96,7 +100,7 @@ struct Places {
 /// The receives of one Rdma.
 pub(crate) struct RecvTable {
     number: u32,
-    /// The value of `posted` when the table was made: it counts the receives of earlier tables of
+    /// The value of `posted` when the table was made: the number of receives of earlier tables with
     /// the same number.
     first: u64,
     /// The number of operations that sleep, of all tables of the WorkQ.
@@ -110,7 +114,7 @@ pub(crate) struct RecvTable {
     life: AtomicU32,
     /// The operations that wait for an entry.
     pub(crate) line: Waiters,
-    /// The order of all waiters in that line.
+    /// The order in which all waiters of `line` take their entries.
     pub(in crate::reactor) order: Arc<Order>,
     table: BriefMutex<Places>,
 }
@@ -157,7 +161,7 @@ impl RecvTable {
         self.completed.len()
     }
 
-    /// Returns true if a receive that does not wait may take an entry.
+    /// Returns true if a receive that does not wait may take an entry now.
     pub(crate) fn lets_pass(&self) -> bool {
         let is_free = || self.available() > 0;
         self.line.lets_pass(Some(&self.order), is_free)
@@ -197,8 +201,8 @@ impl RecvTable {
         })
     }
 
-    /// Returns true if the receive has a Lease for which `is_for` returns true. `is_for` runs under
-    /// the lock.
+    /// Returns true if the receive has a Lease for which `is_for` returns true. `is_for` is called
+    /// with the table's lock held.
     pub(in crate::reactor) fn is_leased(
         &self,
         receipt: Receipt,
@@ -209,8 +213,9 @@ impl RecvTable {
         lease.is_some_and(is_for)
     }
 
-    /// Fills free entries with the first of `rooms`, until either runs out, and calls `each` for
-    /// each of them under the lock. The device may see the receives from here on.
+    /// Moves receive buffers from the front of `rooms` into free entries, until either runs out.
+    /// Calls `each` for each of them with the table's lock held. The device may see the receives
+    /// from here on.
     #[inline]
     pub(in crate::reactor) fn fill<const N: usize>(
         &self,
@@ -223,10 +228,11 @@ impl RecvTable {
         if count == 0 {
             return;
         }
-        // Written only under the lock, and no thread waits for the number to fall: no exchange is
-        // needed.
+        // A store suffices: the number is written only under the lock, and no thread waits until it
+        // falls.
         self.free.store(table.free.len() - count, Ordering::Release);
-        // Popped from the back: most often there is one, and a drain costs more than posting it.
+        // The buffers are popped from the back. Most often there is one, and a drain would cost
+        // more than posting it.
         rooms.reverse();
         let taken = std::iter::from_fn(|| rooms.pop().zip(table.free.pop()));
         for (room, index) in taken.take(count) {
@@ -236,7 +242,7 @@ impl RecvTable {
             (place.phase, place.owned) = (Phase::Posted, true);
             (place.posted, place.life) = (table.posted, self.life());
             table.posted += 1;
-            // The memory of a free entry is empty, and dropping it would be a call.
+            // The receive buffer of a free entry is empty, and dropping it would cost a call.
             std::mem::forget(std::mem::replace(&mut place.room, room));
             let receipt = Receipt {
                 index,
@@ -254,7 +260,7 @@ impl RecvTable {
         self.free(&mut table, receipt.index)
     }
 
-    /// Frees an entry. Returns its memory. The caller notifies the next waiter in line.
+    /// Frees an entry, and returns its memory. The caller notifies the next waiter in line.
     fn free(&self, table: &mut Places, index: u32) -> RecvBuf {
         let place = &mut table.places[index as usize];
         debug_assert!(place.waker.is_none());
@@ -265,8 +271,8 @@ impl RecvTable {
         room
     }
 
-    /// Returns the outcome of a receive that has completed and the Lease on its memory, for the
-    /// operation, and frees the entry.
+    /// Frees the entry of a receive that has completed. Returns the outcome and the Lease on the
+    /// memory, to the operation.
     #[inline]
     pub(in crate::reactor) fn finish(
         &self,
@@ -284,7 +290,7 @@ impl RecvTable {
     }
 
     /// Returns the outcome and the memory of a completed receive that an operation has adopted. The
-    /// memory is the caller's until `settle` or `put_back`.
+    /// caller owns the memory until it calls `settle` or `put_back`.
     pub(in crate::reactor) fn take_adopted(&self, receipt: Receipt) -> RecvCompletion {
         let mut table = lock(&self.table);
         let place = &mut table.places[receipt.index as usize];
@@ -308,8 +314,8 @@ impl RecvTable {
         self.leave(&mut table, receipt.index)
     }
 
-    /// Stores the waker that is woken at the end, for the operation. It must ask `is_over` once
-    /// more afterwards.
+    /// Stores the operation's waker, to be woken once the receive has completed. The operation must
+    /// check `is_over` once more afterwards.
     pub(in crate::reactor) fn register(&self, receipt: Receipt, waker: &Waker) {
         let waker = waker.clone();
         let mut table = lock(&self.table);
@@ -326,14 +332,14 @@ impl RecvTable {
         discard(old);
     }
 
-    /// Leaves the receive of an operation that is dropped.
+    /// Abandons the receive of an operation that is dropped.
     pub(in crate::reactor) fn abandon(&self, receipt: Receipt) -> Ended {
         let mut table = lock(&self.table);
         self.leave(&mut table, receipt.index)
     }
 
-    /// Takes the entry from its operation. It becomes an orphan, or is freed if it has failed, or
-    /// is of a life before.
+    /// Takes a receive from its operation. The receive becomes an orphan. If it has failed, or has
+    /// a message of an earlier life, its entry is freed instead.
     fn leave(&self, table: &mut Places, index: u32) -> Ended {
         let life = self.life();
         let place = &mut table.places[index as usize];
@@ -366,7 +372,8 @@ impl RecvTable {
         waker
     }
 
-    /// Enters the completion of a receive, for the reaper.
+    /// Stores the outcome of one receive, for the reaper. Returns the work that follows, or `None`
+    /// if the completion names no receive.
     fn complete_one(&self, table: &mut Places, completion: &Completion) -> Option<Ended> {
         let (index, generation) = (completion.token.index(), completion.token.generation());
         let (life, resetting) = (self.life(), table.resetting > 0);

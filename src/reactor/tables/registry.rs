@@ -1,5 +1,5 @@
-//! The tables of a WorkQ for receives and waits, beside the table of its slots. The upper part of a
-//! Token is the number of its table.
+//! [`Registry`], the tables of a WorkQ for receives and waits, apart from the table of its slots.
+//! The upper part of a Token is the number of its table.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::reactor::slots::{BATCH, Leftovers, Notify};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{BriefMutex, lock};
 
-/// The maximum number of tables. Number 0 is the table of the slots, and the number after the last
-/// is in no Token.
+/// The maximum number of tables in a [`Registry`]. They are numbered from 1; table 0 is the table
+/// of the slots. The number after the last table is in no Token.
 pub(crate) const TABLES: usize = 4094;
 
 /// A function that is called once the state of an Rdma has changed.
@@ -22,7 +22,7 @@ pub(in crate::reactor) type Changed = Arc<dyn Fn() + Send + Sync>;
 
 pub(in crate::reactor) struct Registry {
     entries: BriefMutex<Vec<TableEntry>>,
-    /// The number of entries that have a table.
+    /// The number of tables, that is of `entries` with a table.
     pub(in crate::reactor) tables: AtomicUsize,
     /// The number of operations of all tables that sleep.
     asleep: Arc<AtomicUsize>,
@@ -30,7 +30,7 @@ pub(in crate::reactor) struct Registry {
     watched: Arc<AtomicUsize>,
 }
 
-/// While this lives, the device shall signal changes of the state of an Rdma.
+/// A guard: while it lives, the device shall signal changes of the state of an Rdma.
 #[derive(Debug)]
 pub(in crate::reactor) struct Watching(Arc<AtomicUsize>);
 
@@ -53,11 +53,11 @@ impl Drop for Watching {
     }
 }
 
-/// A number, and the table that has it.
+/// What the registry knows of one table number: the table that has the number, if one does.
 #[derive(Default)]
 struct TableEntry {
     of: Option<(Arc<dyn Places>, Option<Changed>)>,
-    /// The number of receives or waits that earlier tables of this number have posted.
+    /// The number of receives or waits that earlier tables with this number have posted.
     posted: u64,
 }
 
@@ -79,7 +79,7 @@ impl Registry {
         }
     }
 
-    /// Has the device signal changes of the state of an Rdma while the result lives.
+    /// Makes the device signal changes of the state of an Rdma for as long as the result lives.
     pub(in crate::reactor) fn watch(&self) -> Watching {
         Watching::new(&self.watched)
     }
@@ -89,8 +89,8 @@ impl Registry {
         self.watched.load(Ordering::SeqCst) > 0
     }
 
-    /// Adds a table for an Rdma or for a sync event. An Rdma passes `changed`, which is called once
-    /// its state may have changed.
+    /// Adds a table for an Rdma or for a sync event. An Rdma passes `changed`, which is called each
+    /// time its state may have changed.
     pub(in crate::reactor) fn add<T: Places + 'static>(
         &self,
         changed: Option<Changed>,
@@ -126,7 +126,7 @@ impl Registry {
         of.as_ref().is_some_and(is_it)
     }
 
-    /// Removes the table of a context that is dropped.
+    /// Removes the table of a context that is being dropped.
     pub(in crate::reactor) fn forget(&self, table: &impl Places) {
         let index = table.number() as usize - 1;
         let mut entries = lock(&self.entries);
@@ -136,7 +136,8 @@ impl Registry {
         drop(entries);
         drop(of);
         if self.any_asleep() {
-            // An operation that was forgotten sleeps for ever, and no thread shall arm for it.
+            // An operation that was forgotten (`mem::forget`) would count as asleep for ever, so
+            // that threads would arm for it.
             table.wake_all();
         }
     }
@@ -146,14 +147,14 @@ impl Registry {
         self.asleep.load(Ordering::SeqCst) > 0
     }
 
-    /// Returns the approximate number of operations of tables that sleep.
+    /// Returns the approximate number of operations of all tables that sleep.
     pub(in crate::reactor) fn asleep(&self) -> usize {
         self.asleep.load(Ordering::Relaxed)
     }
 
-    /// Enters completions of entries of one table, for the reaper. The context may have been
-    /// dropped while the device's queue had them. Adds to `to_notify` at most as many as there are
-    /// completions.
+    /// Passes completions, all of entries of one table, to that table; for the reaper. The table's
+    /// context may have been dropped while the completions were in the device's queue. Adds at most
+    /// one element per completion to `to_notify`.
     #[inline]
     pub(in crate::reactor) fn complete(
         &self,

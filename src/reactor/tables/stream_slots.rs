@@ -1,5 +1,6 @@
-//! The slots that streams may hold: half of the WorkQ's slots, so that peers that receive nothing
-//! leave slots for all other jobs. Streams share this half in the order in which they come.
+//! [`StreamSlots`], the count of slots that streams hold. Streams may hold half of the WorkQ's
+//! slots, so that other jobs find slots even if the peers of all streams receive nothing. Streams
+//! share this half in the order in which they come.
 
 use crate::reactor::places::Wanted;
 use crate::sync::Waiters;
@@ -20,8 +21,8 @@ impl StreamSlots {
         }
     }
 
-    /// Takes a slot of the streams' share. Returns false if none is left. The caller gives it back
-    /// once its job has completed.
+    /// Takes a slot of the streams' share. Returns false if no slot is left. The caller gives the
+    /// slot back once its job has completed.
     pub(in crate::reactor) fn take(&self) -> bool {
         let more = |taken| (taken < self.most).then_some(taken + 1);
         let taken = self

@@ -1,4 +1,4 @@
-//! The waits of one sync event. Their table does not count against the depth of the WorkQ.
+//! [`WaitTable`], the waits of one sync event. Waits do not count against the depth of the WorkQ.
 //!
 //! ```text
 //!          fill             complete          take
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Unlike a receive, a wait can be recalled: an operation that is dropped frees its entry, and a
-//! later completion of the device names an old generation. One lock guards the table; no code of
-//! the application runs under it.
+//! later completion from the device names an old generation. One lock guards the table; no code of
+//! the application runs while it is held.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -21,7 +21,7 @@ use crate::reactor::slots::Outcome;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, Waiters, discard, lock, wake};
 
-/// The entry of an operation, and the generation of its use.
+/// An operation's hold on a wait: the index of its entry, and the generation of the entry's use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::reactor) struct Ticket {
     index: u32,
@@ -44,7 +44,7 @@ struct WaitSlot {
 struct Table {
     places: Box<[WaitSlot]>,
     free: Vec<u32>,
-    /// The number of waits that were ever begun. The lower half is the generation of the next.
+    /// The number of waits that were ever begun. The lower half is the generation of the next wait.
     posted: u64,
 }
 
@@ -110,8 +110,8 @@ impl WaitTable {
         Some(Ticket { index, generation })
     }
 
-    /// Takes the outcome of the wait if it has completed, for the operation. The entry is free
-    /// then, and the caller notifies the next waiter in line.
+    /// Takes the outcome of the wait, for the operation, and frees the entry. Returns `None` if the
+    /// wait has not completed. On `Some`, the caller notifies the next waiter in line.
     #[inline]
     pub(in crate::reactor) fn take(&self, ticket: Ticket) -> Option<Outcome> {
         if !self.completed[ticket.index as usize].load(Ordering::Acquire) {
@@ -125,8 +125,8 @@ impl WaitTable {
         Some(outcome)
     }
 
-    /// Stores the waker that is woken at the end, for the operation. It must call `take` once more
-    /// afterwards.
+    /// Stores the operation's waker, to be woken once the wait has completed. The operation must
+    /// call `take` once more afterwards.
     pub(in crate::reactor) fn register(&self, ticket: Ticket, waker: &Waker) {
         let waker = waker.clone();
         let mut table = lock(&self.table);

@@ -1,5 +1,5 @@
-//! The pause of a future between two polls, by the timer of its WorkQ. It ends at a multiple of its
-//! length, so that many pauses share their ends.
+//! [`Backoff`], the pauses of a future between its polls, kept by the timer of its WorkQ. Each
+//! pause ends at a multiple of its length, so that many pauses end at the same time.
 #![expect(unsafe_code, reason = "stands in a line, and pins its nodes")]
 
 use std::pin::Pin;
@@ -20,7 +20,7 @@ const LONGEST: u64 = 1 << 23;
 /// The pauses of a future between polls, each twice as long as the one before.
 #[pin_project]
 pub struct Backoff {
-    // Dropped before the handle, which keeps the node's list alive.
+    // Dropped before `workq`, which keeps alive the list that the node is in.
     #[pin]
     node: WaitNode,
     workq: WorkQ,
@@ -42,7 +42,8 @@ impl Backoff {
         }
     }
 
-    /// Returns a pause that has begun and ends after `time`; in busy mode it ends at once.
+    /// Returns a `Backoff` whose first pause has begun and ends after `time`. In busy mode the
+    /// pause ends at once.
     pub(crate) fn after(workq: WorkQ, time: Duration) -> Backoff {
         let until = workq.0.now() + time.as_nanos() as u64;
         Backoff {
@@ -51,7 +52,7 @@ impl Backoff {
         }
     }
 
-    /// Returns a pause that has begun and ends at `until`.
+    /// Returns a `Backoff` whose first pause has begun and ends at `until`.
     #[cfg(all(test, tokio_doca_loom))]
     pub(in crate::reactor) fn until(workq: WorkQ, until: u64) -> Backoff {
         Backoff {
@@ -60,8 +61,8 @@ impl Backoff {
         }
     }
 
-    /// Continues after a poll that found nothing: sleeps on, or begins another pause if the last
-    /// one has ended. While the mode spins the task is woken at once.
+    /// Continues after a poll that found nothing: continues the current pause, or begins another
+    /// one if it has ended. While the mode is to spin, wakes the task at once instead.
     ///
     /// # Errors
     ///
@@ -82,8 +83,8 @@ impl Backoff {
         let this = self.project();
         let shared = &this.workq.0;
         let policy = shared.policy();
-        // The future has a spin of its own: no queue reports what it waits for, so other futures
-        // gain nothing by its polls.
+        // The future does not share the WorkQ's spin: no queue reports what it waits for, so other
+        // futures gain nothing by its polls.
         let mut is_over = || this.spin.is_time_over(policy.spin(), || shared.now());
         if policy.is_busy() || !(policy.is_event() || is_over()) {
             return;
@@ -92,12 +93,12 @@ impl Backoff {
         *this.until = Some((shared.now() / *this.pause + 1) * *this.pause);
     }
 
-    /// Sleeps until the pause has ended. Returns at once if none was begun.
+    /// Sleeps until the pause has ended. Returns at once if no pause was begun.
     ///
     /// # Errors
     ///
-    /// `BadState` if no runtime or loop would notice its end; the error of the system if it has no
-    /// timer.
+    /// `BadState` if no runtime or loop would notice the end of the pause; the error of the system
+    /// if it has no timer.
     pub(crate) fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         let this = self.project();
         let (shared, node) = (&this.workq.0, this.node.as_ref());
@@ -110,12 +111,13 @@ impl Backoff {
             shared.timer.line.leave(node);
             return Poll::Ready(Ok(()));
         }
-        // First: it panics in a runtime without I/O.
+        // This comes before the future is in line, since it panics in a runtime without I/O.
         shared.events.register(shared)?;
         enqueue(shared, node, cx.waker());
         shared.timer.signal_at(&**shared, until)?;
         shared.turn_if_asked();
-        // Once more: the timer may be new, and this runtime may not be registered with it yet.
+        // Registered once more: the timer may be new, and this runtime may not be registered with
+        // the handle that has it.
         shared.events.register(shared)?;
         if !shared.is_still(policy) {
             cx.waker().wake_by_ref();
@@ -124,7 +126,7 @@ impl Backoff {
     }
 }
 
-/// Puts a future in line for the timer.
+/// Puts a future in line for the timer of its WorkQ.
 fn enqueue(shared: &Shared, node: Pin<&WaitNode>, waker: &Waker) {
     // SAFETY: Shared is in an Arc, of which the `Backoff` that has the node owns a count: its node
     // is dropped first, by the order of its fields, and is in this line alone.

@@ -1,20 +1,20 @@
 //! How an operation waits in line: for a slot of the WorkQ, or for an entry of another table.
 //!
-//! Both lines keep ADR 0004. A waiter that was notified owns nothing: it takes its slot or entry
-//! when it is polled. A waiter that is not polled does not stop the others:
+//! All lines follow ADR 0004. A waiter that was notified owns nothing yet: it takes its slot or
+//! entry when it is polled. A waiter that is not polled does not hold up the others:
 //!
 //! - A turn notifies as many waiters as there are free slots or entries, less those that were
 //!   notified before and have taken nothing (`notify.rs`).
-//! - If some are free and other waiters are left, a *turn* is signalled for (`Shared::signalled`).
-//!   That turn does not count the waiters that were notified before. So each turn notifies some
-//!   more, until all are notified.
+//! - If slots or entries are free and other waiters are left, another turn is requested
+//!   (`Shared::signalled`). That turn does not count the waiters that were notified before. So each
+//!   turn notifies some more waiters, until all are notified.
 //! - In busy mode no thread receives a signal. There a waiter that is polled, and finds free slots
 //!   or entries that others were notified of, overtakes them after a number of such polls
 //!   ([`Waiters::overtake`]).
 //!
 //! Messages and other jobs of one connection or sync event, and the receives of one connection, are
 //! members of an [`Order`](crate::sync::Order): they take their slots or entries in the order in
-//! which they came into the line.
+//! which they joined the line.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -28,8 +28,8 @@ use crate::sync::atomic::{Ordering, fence};
 use crate::sync::{Turn, WaitNode};
 
 impl Attachment {
-    /// Waits in line and takes one of `wanted`. `enqueue` puts the operation in that line. `take`
-    /// takes a slot or entry, and returns `None` if none is free.
+    /// Waits in the line of `wanted`, and takes a slot or an entry from it. `enqueue` puts the
+    /// operation in that line. `take` takes a slot or entry, and returns `None` if none is free.
     pub(in crate::reactor) fn poll_in_line<'a, T>(
         &self,
         wanted: &impl Wanted,
@@ -71,7 +71,7 @@ impl Attachment {
                 Err(LaunchError::Error(error)) => return end(Err(error)),
             };
             enqueue(cx.waker());
-            // Check once more.
+            // Check once more, now that the operation is in line.
             if refused.is_some_and(|full| full.stay()) {
                 line.notify_self(node);
                 continue;
@@ -83,7 +83,7 @@ impl Attachment {
                     continue;
                 }
             }
-            // After the operation can be found in line: pairs with `Shutdown`.
+            // This comes after the operation was put in line: pairs with `Shutdown`.
             fence(Ordering::SeqCst);
             if !self.is_closed() {
                 break;
@@ -95,11 +95,12 @@ impl Attachment {
         Poll::Pending
     }
 
-    /// Waits by the policy until the waiter is notified, or there may be something to take.
+    /// Waits as `policy` says until the waiter is notified, or there may be a slot or entry to
+    /// take.
     ///
     /// # Errors
     ///
-    /// The error of `register` if that fails: nothing would wake this operation.
+    /// The error of `Events::register`: nothing would wake this operation.
     fn sleep_in_line(
         &self,
         policy: Policy,
@@ -116,7 +117,7 @@ impl Attachment {
             return Ok(());
         }
         shared.events.register(shared)?;
-        // The end of any job may be what it waits for.
+        // The operation may wait for the completion of any job.
         if shared.in_use() > 0 && shared.arm() {
             shared.turn();
         }

@@ -1,5 +1,5 @@
-//! How any operation waits: for its end (`wait`), in line for a slot or an entry (`in_line`), and
-//! for a time (`backoff`).
+//! How operations wait: for their completion (`wait`), in line for a slot or an entry (`in_line`),
+//! and for a time (`backoff`).
 //!
 //! These files import `workq` and the folders below it.
 

@@ -1,13 +1,13 @@
-//! How an operation waits: for an event, or busily. [`super::in_line`] says how it waits in line
-//! for a slot.
+//! How an operation in flight waits for its completion: by event, or busily. [`super::in_line`]
+//! says how it waits in line for a slot.
 //!
-//! In event mode a poll that finds nothing stores the waker, makes sure that this runtime is
-//! registered, arms, which polls once more, and only then sleeps. In busy mode an operation polls
-//! the queue a few dozen times and wakes itself. After a budget it gives the CPU up, which an
-//! engine that spins may share. In Hybrid mode the operation that began to wait last does that for
+//! In event mode a poll that finds nothing registers this runtime, stores the waker, arms, which
+//! polls once more, and only then sleeps. In busy mode an operation polls the queue a few dozen
+//! times and wakes itself. After a number of such polls it yields the CPU, which it may share with
+//! an engine that spins. In Hybrid mode the operation that began to wait last polls in this way for
 //! a bounded time, and then sleeps as the others do (`spin.rs`).
 //!
-//! The mode may change meanwhile: an operation that is about to sleep checks whether it did.
+//! The mode may change meanwhile, so an operation that is about to sleep checks the mode again.
 
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
@@ -19,18 +19,19 @@ use crate::reactor::spin::Spin;
 use crate::reactor::workq::Attachment;
 use crate::sync::atomic::fence;
 
-/// The maximum number of polls that a queue is asked for at once. After each of these batches the
-/// operation checks whether another thread has collected its completion.
+/// The maximum number of polls of a queue in one call. After each call the operation checks whether
+/// another thread has collected its completion.
 const AT_ONCE: usize = 16;
 
-/// The end that an operation waits for: of a job, a receive or a wait.
+/// The completion that an operation waits for: of a job, a receive or a wait for a sync event.
 pub(in crate::reactor) trait Awaited {
     type End;
 
-    /// Takes the outcome if there is one.
+    /// Takes the outcome, if the operation has completed.
     fn take(&self) -> Option<Self::End>;
 
-    /// Stores the waker that is woken at the end. The caller must call `take` once more afterwards.
+    /// Stores the waker, to be woken at the completion. The caller must call `take` once more
+    /// afterwards.
     fn register(&self, waker: &Waker);
 }
 
@@ -48,7 +49,8 @@ impl Awaited for &Slot {
 }
 
 impl Attachment {
-    /// Waits as the policy says.
+    /// Waits for `end` as `policy` says. `fresh` is true if the operation was submitted in this
+    /// poll.
     #[inline(always)]
     pub(in crate::reactor) fn poll_end<A: Awaited>(
         &self,
@@ -79,7 +81,7 @@ impl Attachment {
             if let Some(outcome) = end.take() {
                 return Poll::Ready(Waited::Over(outcome));
             }
-            // The runtime may be another one than the last time.
+            // The operation may be polled on another runtime than the last time.
             if shared.events.register(&self.shared).is_err() {
                 return Poll::Ready(Waited::Lost(JobError::of(Reason::CannotWake)));
             }
@@ -93,9 +95,9 @@ impl Attachment {
             }
         }
         end.register(cx.waker());
-        // Arm, then poll. If another operation has armed before, its event is for this one too.
-        // Pairs with `event_turn`: either that sees that this operation sleeps, or this thread sees
-        // that no event is expected.
+        // Arm, then poll. If another operation has armed before, that event is for this operation
+        // too. Pairs with `event_turn`: either the turn sees that this operation sleeps, or this
+        // thread sees that no event is expected.
         fence(Ordering::SeqCst);
         if !shared.expected.load(Ordering::Relaxed) && shared.arm() {
             shared.turn();
@@ -127,7 +129,7 @@ impl Attachment {
         Poll::Pending
     }
 
-    /// Waits busily while it spins, and then by event.
+    /// Waits busily while the operation spins, and then by event.
     fn poll_hybrid<A: Awaited>(
         &self,
         end: &A,
@@ -137,7 +139,7 @@ impl Attachment {
         cx: &mut Context<'_>,
     ) -> Poll<Waited<A::End>> {
         let shared = &self.shared;
-        // First: an operation that does not spin does not poll either if an event will come.
+        // This comes first: an operation that does not spin need not poll if an event will come.
         if !shared.spins(policy, spin) {
             return self.poll_event(end, fresh, policy, cx);
         }
@@ -150,11 +152,11 @@ impl Attachment {
         Poll::Pending
     }
 
-    /// Polls up to `looks` times.
+    /// Polls the operation's queue up to `looks` times. Returns the outcome if it was found.
     #[inline(always)]
     fn poll_for<A: Awaited>(&self, end: &A, fresh: bool, looks: usize) -> Option<A::End> {
         let shared = &*self.shared;
-        // With other jobs in flight it polls less: their operations poll as well, and each poll
+        // With several jobs in flight, each operation polls less: all of them poll, and each poll
         // finds more.
         let several = shared.core.table.free().several_taken();
         if fresh && several {
@@ -182,9 +184,9 @@ impl Attachment {
     }
 }
 
-/// How waiting ended.
+/// The result of waiting for a completion.
 pub(in crate::reactor) enum Waited<E> {
     Over(E),
-    /// The job continues, but no runtime or loop would notice its end.
+    /// The job continues, but no runtime or loop would notice its completion.
     Lost(JobError),
 }

@@ -1,5 +1,5 @@
-//! Attaches a context to a WorkQ: opens a queue of its device there, and adds the queue's events to
-//! those of the WorkQ.
+//! Attaches a context to a WorkQ: opens a queue of the context's device, and adds the queue's
+//! events to those of the WorkQ.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,11 +17,11 @@ impl WorkQ {
         self.0.core.queues.find(device).is_some()
     }
 
-    /// Attaches a context of `device`. Returns its attachment. An error names no call; the context
-    /// adds it.
+    /// Attaches a context of `device`, and returns its attachment. An error does not name a call;
+    /// the context adds the name.
     pub(crate) fn attach(&self, device: &Device, event_driven: bool) -> Result<Attachment> {
         let shared = &self.0;
-        // Held until the context is attached, so that no mode is set after the check.
+        // The lock is held until the context is attached, so that no mode is set after the check.
         let attaching = shared.attaching();
         check_events(device, event_driven, shared.mode.load(), None)?;
         self.check_can_have(device)?;
@@ -30,8 +30,9 @@ impl WorkQ {
             Some(known) => known,
             None => {
                 let added = queues.add(|| open(shared, device, self.depth()))?;
-                // The new queue was not armed with the others. Release: the thread that arms next
-                // sees the queue, since all changes of `expected` are exchanges.
+                // The new queue was not armed with the others, so `expected` is cleared. Release:
+                // the thread that arms next sees the queue, since all changes of `expected` are
+                // exchanges.
                 shared.expected.swap(false, Ordering::AcqRel);
                 added
             }
@@ -39,7 +40,8 @@ impl WorkQ {
         attached.polled.fetch_or(!event_driven, Ordering::Relaxed);
         drop(attaching);
         shared.turn_if_asked();
-        // Contexts that were dropped give back what they had, even if no operation polls.
+        // A turn gives back the resources of contexts that were dropped, even if no operation
+        // polls.
         if shared.ready() {
             shared.turn();
         }
@@ -54,8 +56,8 @@ impl WorkQ {
         })
     }
 
-    /// Refuses a device whose maximum depth is less than the WorkQ's or that does not have the
-    /// WorkQ's completion vector, and any device once the WorkQ was shut down.
+    /// Returns an error if the device cannot be attached: its maximum depth is less than the
+    /// WorkQ's, it does not have the WorkQ's completion vector, or the WorkQ was shut down.
     fn check_can_have(&self, device: &Device) -> Result<()> {
         let max_depth = device.info().caps().max_depth;
         if self.depth() > max_depth {
@@ -79,7 +81,7 @@ impl WorkQ {
     }
 }
 
-/// Opens the device's queue. The caller holds the lock that `attaching` takes.
+/// Opens a queue of the device. The caller holds the lock that `attaching` takes.
 fn open(shared: &Shared, device: &Device, depth: u32) -> Result<Attached> {
     let mut config = QueueConfig::new(depth, Arc::clone(shared.events.signal()));
     config.completion_vector = shared.completion_vector;
@@ -98,8 +100,8 @@ fn open(shared: &Shared, device: &Device, depth: u32) -> Result<Attached> {
 }
 
 impl Attachment {
-    /// Nests the queue's descriptor in the event handle if it has one by now. The caller has opened
-    /// an endpoint or a port of a sync event, for which a queue may open a descriptor.
+    /// Adds the queue's descriptor to the event handle, if the queue has one by now. The caller has
+    /// opened an endpoint or a port of a sync event, for which a queue may open a descriptor.
     pub(in crate::reactor) fn listen(&self) -> Result<()> {
         let shared = &self.shared;
         let attaching = shared.attaching();

@@ -1,14 +1,14 @@
-//! The counts of a WorkQ.
+//! [`Counts`], the numbers that a WorkQ counts for its statistics.
 //!
-//! Submitting a job counts nothing. A job that finishes inline is counted by its device only. The
-//! reaper is the only writer of its counts, since it is inside the gate, and needs no locked
-//! instructions. The other numbers are derived (`stats.rs`).
+//! Submitting a job changes no count. A job that finishes inline is counted by its device only. The
+//! counts of completions are written only inside the gate, by one thread at a time, so they need no
+//! locked instructions. All other numbers are derived (`stats.rs`).
 
 use crate::device::Completion;
 use crate::error::{JobError, Reason};
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The numbers that are counted.
+/// The counts of a WorkQ, which [`WorkQ::stats`](crate::WorkQ::stats) returns.
 #[derive(Default)]
 pub(super) struct Counts {
     // Written only inside the gate.
@@ -18,12 +18,12 @@ pub(super) struct Counts {
     full_polls: AtomicU64,
     empty_polls: AtomicU64,
     received: AtomicU64,
-    // Written by the threads that arm or attend to an event.
+    // Written by any thread that arms or handles an event.
     arms: AtomicU64,
     wake_ups: AtomicU64,
 }
 
-/// Adds to a count without a locked instruction: the caller is its only writer.
+/// Adds `more` to a count without a locked instruction: only one thread at a time writes the count.
 #[inline(always)]
 fn add(count: &AtomicU64, more: u64) {
     count.store(count.load(Relaxed) + more, Relaxed);
@@ -48,14 +48,14 @@ impl Counts {
         self.completed.load(Relaxed)
     }
 
-    /// Counts a job or receive that has ended with an error. The caller is in the gate.
+    /// Counts a job, receive or wait that has failed. The caller is in the gate.
     #[cold]
     pub(in crate::reactor) fn failed(&self, error: JobError) {
         let flushed = error.reason() == Reason::Flushed;
         add(if flushed { &self.flushed } else { &self.failed }, 1);
     }
 
-    /// Counts receives or waits of one context that have ended. The caller is in the gate.
+    /// Counts receives or waits of one context that have completed. The caller is in the gate.
     #[inline(always)]
     pub(in crate::reactor) fn ended(&self, completions: &[Completion]) {
         let received = completions.iter().filter(|each| each.received.is_some());
@@ -84,7 +84,7 @@ impl Counts {
         self.received.load(Relaxed)
     }
 
-    /// Returns the number of times that a device was polled and had no completions.
+    /// Returns the number of times that a device was polled and returned no completions.
     pub(super) fn empty_polls(&self) -> u64 {
         self.empty_polls.load(Relaxed)
     }
@@ -104,7 +104,7 @@ impl Counts {
         self.arms.load(Relaxed)
     }
 
-    /// Returns the number of events that were attended to.
+    /// Returns the number of events that were handled.
     pub(super) fn wake_ups(&self) -> u64 {
         self.wake_ups.load(Relaxed)
     }

@@ -1,4 +1,4 @@
-//! What an event of the WorkQ leads to, and how the next one is requested.
+//! Handles an event of a WorkQ, and requests (arms) the next one.
 
 use std::mem::forget;
 use std::os::fd::BorrowedFd;
@@ -17,12 +17,13 @@ impl Driven for Shared {
         &self.events
     }
 
-    /// Adds a descriptor to the event handle. The runtimes are registered anew, with a handle that
-    /// spans the descriptor too, and an event may be swallowed meanwhile. So this signals an event,
-    /// whose turn arms for the futures that sleep.
+    /// Adds a descriptor to the event handle. The runtimes are registered again, with a handle that
+    /// includes the descriptor, and an event may be lost meanwhile. So this signals an event, whose
+    /// turn arms for the futures that sleep.
     fn nest(&self, fd: BorrowedFd<'_>) -> Result<()> {
         if !self.events.nest(fd)? {
-            // A future that slept on a runtime that is no longer registered registers anew.
+            // A runtime is no longer registered. A future that sleeps there is woken, and registers
+            // the runtime again.
             self.requests.fetch_or(WAKE_ALL, Ordering::SeqCst);
         }
         self.expected.swap(false, Ordering::AcqRel);
@@ -36,8 +37,8 @@ impl Driven for Shared {
     fn event_turn(&self) {
         self.counts.woken();
         let unheard = SignalOnDrop(self);
-        // A signal that this very turn sends is left to the next one: the futures that this turn
-        // notifies are polled first.
+        // Read before the turn: a signal that this turn sends is left to the next turn, so that the
+        // futures that this turn notifies are polled first.
         let signalled = self.is_signalled();
         self.queues().for_each(|queue| queue.clear());
         // The event that was expected may have been cleared just now. This must come after
@@ -49,7 +50,8 @@ impl Driven for Shared {
         if self.is_waited_for() && self.arm() {
             self.turn();
         }
-        // First: the pause must see as due an alarm that is taken out as due.
+        // `on_time` comes before `resume_if_due`: an alarm that the timer has handled as due must
+        // be due for the pause too.
         self.timer.on_time(self);
         self.resume_if_due();
         if signalled {
@@ -72,9 +74,9 @@ impl Driven for Shared {
 impl Shared {
     /// Returns true if a future waits for the next event.
     ///
-    /// Operations that poll by themselves do not wait for it. So in busy mode only orphans do, and
-    /// an operation that slept when the mode was set and has yet to be polled. The caller's own
-    /// loop arms for itself.
+    /// Operations that poll by themselves do not wait for an event. So in busy mode only two kinds
+    /// of jobs do: orphans, and those whose operation slept when the mode was set and has yet to be
+    /// polled. The caller's own loop arms for itself.
     fn is_waited_for(&self) -> bool {
         let policy = self.mode.load();
         let table = &self.core.table;
@@ -91,18 +93,19 @@ impl Shared {
         if self.core.registry.any_watched() {
             return true;
         }
-        // Counted as a shutdown counts: a slot that is taken may be filled.
+        // A shutdown waits while `any_in_flight`, which includes slots that are taken and not yet
+        // filled.
         if !self.drained.is_empty() && table.any_in_flight() {
             return true;
         }
-        // A waiter in line sleeps too, and the end of any job may be what it waits for.
+        // A waiter in line sleeps too, and may wait for the completion of any job.
         let lines = [&self.waiters, &self.stream_slots.line, &self.drained];
         lines.iter().any(|line| !line.is_empty()) && table.any(Phases::any_in_flight)
     }
 
-    /// Arms, so that the next event reports the ends of jobs that no operation waits for. `heard`
-    /// says that this runtime receives events: then an event that is expected already is enough.
-    /// Earlier events are cleared first, since no future may have waited for them.
+    /// Arms for jobs that no operation waits for, so that the next event reports their completions.
+    /// If this runtime receives events (`heard`), an event that is expected already is enough.
+    /// Otherwise clears earlier events first, since no future may have waited for them.
     pub(in crate::reactor) fn arm_for_orphans(&self, heard: bool) {
         // As in `poll_event`.
         fence(Ordering::SeqCst);
@@ -115,15 +118,15 @@ impl Shared {
         }
     }
 
-    /// Asks every queue to signal its next completion. Returns true if completions wait already. If
-    /// it returns false the caller need not poll again: the next completion signals.
+    /// Asks every queue to signal its next completion. Returns true if completions wait already. On
+    /// false the caller need not poll again: the next completion signals.
     pub(in crate::reactor) fn arm(&self) -> bool {
         self.counts.armed();
-        // Other threads rely on an event once one is expected, even if a provider panics before it
-        // is armed.
+        // Once an event is expected, other threads rely on it, even if a provider panics before its
+        // queue is armed. The guard signals then.
         let unheard = SignalOnDrop(self);
-        // First: an event that this causes must not come before it. A queue that was attached
-        // before is seen (`attach`).
+        // `expected` is set first, since the event may come as soon as a queue is armed. Acquire:
+        // this thread sees the queues that were attached before (`attach`).
         self.expected.swap(true, Ordering::AcqRel);
         let queues = self.queues();
         let ready = queues.fold(false, |ready, queue| ready | (queue.arm() == Armed::Ready));

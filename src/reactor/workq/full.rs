@@ -1,17 +1,17 @@
-//! A device that refuses a job for which the WorkQ has a slot: which waiter asks it again, and
-//! when.
+//! Handles a full device, which refuses a job although the WorkQ has a slot: decides which waiter
+//! asks the device again, and when.
 //!
 //! A refusal is a value, [`Full`], that its holder cannot lose. Either the holder waits in line for
 //! a slot and calls [`Full::stay`]: then the line *pauses*. Or the holder drops the value, and the
 //! next waiter in line is notified and asks the device.
 //!
-//! While the line pauses no waiter in it is notified of free slots, since the device would refuse
-//! each of them in turn. The pause ends with the next completion that is collected, or when its
-//! time has passed. It lasts 1 ms at first, twice as long each time that nothing has completed
-//! since the last pause, and at most 100 ms. A timerfd in the event handle (`timer.rs`) keeps the
-//! time; it is set before any thread can see the pause. So a line that pauses is always woken,
-//! whatever becomes of the future that met the refusal: it may be dropped, forgotten, or never
-//! polled again.
+//! While the line pauses, no waiter in line is notified of free slots, since the device would
+//! refuse each of them in turn. The pause ends with the next completion that is collected, or when
+//! its time has passed. A pause lasts 1 ms at first, twice as long each time that nothing has
+//! completed since the last pause, and at most 100 ms. A timerfd in the event handle (`timer.rs`)
+//! keeps the time, and is set before any thread can see the pause. So the line is always woken
+//! after a pause, even if the future whose job was refused is dropped, forgotten, or never polled
+//! again.
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -33,7 +33,8 @@ impl From<JobError> for LaunchError<'_> {
 }
 
 impl From<LaunchError<'_>> for JobError {
-    /// Used for a caller that does not wait in line: dropping the refusal notifies the next waiter.
+    /// Returns the error, for a caller that does not wait in line. This drops the refusal, which
+    /// notifies the next waiter.
     fn from(refused: LaunchError<'_>) -> JobError {
         match refused {
             LaunchError::Full(full) => full.error,
@@ -42,7 +43,8 @@ impl From<LaunchError<'_>> for JobError {
     }
 }
 
-/// The refusal of a device that is full. If it is dropped, the next waiter in line asks the device.
+/// A refusal by a device that is full. Dropping it notifies the next waiter in line, which asks the
+/// device.
 #[must_use = "somebody must ask the device again"]
 pub(in crate::reactor) struct Full<'a> {
     shared: &'a Arc<Shared>,
@@ -64,14 +66,14 @@ impl<'a> Full<'a> {
         }
     }
 
-    /// Begins a pause for the holder, which waits in line and is notified when the pause ends.
-    /// Returns true if a job has completed meanwhile, so that the holder must ask again at once.
+    /// Begins a pause. The holder must be in line, and is notified when the pause ends. Returns
+    /// true if a job has completed meanwhile, so that the holder must ask the device again at once.
     pub(in crate::reactor) fn stay(self) -> bool {
         let this = ManuallyDrop::new(self);
         let shared = this.shared;
         shared.begin_pause(this.completed);
-        // A turn goes through the gate. Either it comes after the turn that has collected a
-        // completion, and this thread sees the count; or that turn sees the pause.
+        // This turn goes through the gate. Either it comes after a turn that has collected a
+        // completion, and this thread sees the changed count; or the other turn sees the pause.
         shared.turn();
         let moved = shared.counts.collected() != this.completed;
         if moved {

@@ -1,4 +1,4 @@
-//! The queue that jobs go into and completions come out of.
+//! The public type [`WorkQ`] and its builder.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use crate::reactor::mode::{Mode, Policy};
 /// The queue that jobs go into and completions come out of (Core guide 3.4.3).
 ///
 /// Clones are handles of the same queue. It can be used from any task on any thread. If the queue
-/// is full, an operation that is awaited waits its turn, in order. Dropping the last handle never
-/// waits for jobs in flight: the device keeps what they need, and frees it after its last job.
-/// [`WorkQ::shutdown`] waits.
+/// is full, an operation that is awaited waits in line for its turn. Dropping the last handle does
+/// not wait for jobs in flight: the device keeps what they need until its last job has completed.
+/// To wait for them, use [`WorkQ::shutdown`].
 ///
 /// ```
 /// # use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ, sha::{Algorithm, Sha}};
@@ -65,12 +65,12 @@ impl WorkQ {
         self.0.mode.load().mode()
     }
 
-    /// Changes how operations wait. It can be called from any thread, and acts at once: all futures
-    /// that wait are woken, and continue in the new mode. Jobs in flight and the order of waiters
-    /// in line are not changed.
+    /// Changes how operations wait. Any thread may call this, and the change takes effect at once:
+    /// all futures that wait are woken, and continue in the new mode. Jobs in flight and the order
+    /// of waiters in line do not change.
     ///
     /// After a change from busy-polling to another mode, operations must be polled on a Tokio
-    /// runtime (or in [`WorkQ::block_on`]). An operation that is polled elsewhere ends with
+    /// runtime (or in [`WorkQ::block_on`]). An operation that is polled elsewhere fails with
     /// `BadState`, as always in event mode.
     ///
     /// # Errors
@@ -164,7 +164,7 @@ impl WorkQBuilder {
         self
     }
 
-    /// Sets the completion vector of an adapter that signals the WorkQ. Defaults to 0, which each
+    /// Sets the completion vector by which an adapter signals the WorkQ. Defaults to 0, which each
     /// device has.
     ///
     /// A completion vector is an interrupt of the adapter, which one CPU handles: /proc/interrupts

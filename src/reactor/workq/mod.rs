@@ -1,16 +1,16 @@
 //! The WorkQ itself: the state that its handles share, its devices, and the turn that reaps.
 //!
-//! `handle` has the public type and its builder, and `shared` the state behind it. `attach` puts a
-//! context's device on a WorkQ, whose queues are in `queues`; `submit` has all calls that hand
-//! memory to a device or take it back. `turn` collects completions, `event` handles and requests
-//! events, and `notify` decides which waiters in line are then notified. `full` and `pause` are
-//! about a device that refuses jobs. `shutdown` waits for the last job; `counts` and `stats` have
-//! the statistics.
+//! `handle` has the public type and its builder, and `shared` the state behind it. `attach`
+//! attaches a context to a WorkQ, and `queues` has the queues of the attached devices. `submit` has
+//! all calls that hand memory to a device or take it back. `turn` collects completions, `event`
+//! handles and requests events, and `notify` decides which waiters in line are notified. `full` and
+//! `pause` handle a device that refuses jobs. `shutdown` waits for the last job; `counts` and
+//! `stats` have the statistics.
 //!
-//! These files import `tables`, `slots` and `events`, and one another downwards: all of them import
-//! `shared`, which imports `counts`, `pause` and `queues`.
+//! These files import `tables`, `slots` and `events`. All of them also import `shared`, which
+//! imports only `counts`, `pause` and `queues` of this folder.
 
-// First, since the documentation shows the methods of a type in the order of modules.
+// `handle` comes first, since rustdoc shows the methods of a type in the order of the modules.
 mod handle;
 
 mod attach;

@@ -1,5 +1,5 @@
-//! Notifies the operation that a completion is for, and decides which waiters in line are notified,
-//! for slots or for entries of other tables. If some waiters are left, signals for another turn.
+//! Notifies the operation whose job has completed, and the waiters in line for slots or for entries
+//! of other tables. If slots or entries are free and waiters are left, signals for another turn.
 //! `in_line.rs` says how a waiter waits in line.
 
 use super::shared::Shared;
@@ -12,7 +12,7 @@ use crate::reactor::slots::{Leftovers, Notify, Target};
 use crate::sync::atomic::Ordering;
 use crate::sync::{Waiters, discard, log, wake};
 
-/// Operations wait for slots in the line `waiters`.
+/// The slots of a WorkQ. Operations wait for them in the line `waiters`.
 impl Wanted for Shared {
     fn line(&self) -> &Waiters {
         &self.waiters
@@ -27,9 +27,9 @@ impl Wanted for Shared {
 }
 
 impl Shared {
-    /// Notifies as many waiters in line as there are free slots or entries. With `overtake`,
-    /// waiters that were notified before and have taken nothing do not count. If some are left,
-    /// signals once for another turn.
+    /// Notifies one waiter in line per free slot or entry, less those that were notified before and
+    /// have taken nothing. With `overtake`, those do not count. If slots or entries are free and
+    /// waiters are left, signals once for another turn.
     #[inline(always)]
     pub(in crate::reactor) fn notify_line(&self, wanted: &(impl Wanted + ?Sized), overtake: bool) {
         if !wanted.line().is_empty() {
@@ -48,7 +48,7 @@ impl Shared {
             left = who.waiting - now;
             now
         });
-        // A job that was posted waits by event in every mode.
+        // A posted run waits by event in every mode.
         let heard = !self.mode.load().is_busy() || self.own_loop.entries().is_some();
         let stuck = room > 0 && left > 0 && heard;
         if stuck && !self.signalled.swap(true, Ordering::SeqCst) {
@@ -68,8 +68,9 @@ impl Shared {
         self.signalled.load(Ordering::SeqCst)
     }
 
-    /// Takes the turn that `notify_line` signalled for, if it has. The caller has polled before, so
-    /// that a panic of a provider in the poll does not lose the signal.
+    /// Takes the turn that `notify_line` has signalled for, if any: notifies further waiters in
+    /// line. The caller has polled before, so that a panic of a provider in the poll does not lose
+    /// the signal.
     #[inline]
     pub(in crate::reactor) fn answer_signal(&self) {
         if self.is_signalled() && self.signalled.swap(false, Ordering::SeqCst) {
@@ -111,17 +112,18 @@ impl Shared {
     }
 }
 
-/// Returns true if the error says that a device's queue no longer works.
+/// Returns true if the error means that a device's queue no longer works.
 pub(super) fn is_broken(error: JobError) -> bool {
     matches!(error.reason(), Reason::QueueFailed | Reason::QueueBroken)
 }
 
-/// A request to a turn, beside its own bits: a device has reported that its queue is broken.
+/// A bit of a turn's `requests`: a device has reported that its queue is broken. `turn.rs` has the
+/// other bits.
 pub(super) const BROKEN: u8 = 4;
 
 impl Shared {
-    /// Enters the completion of a job, for the reaper. Returns what to notify, and adds to `rest`
-    /// what else must be done outside of the gate.
+    /// Completes a job, for the reaper. Returns what to notify, and adds to `rest` what must be
+    /// dropped outside of the gate.
     #[inline(always)]
     pub(super) fn complete_job(
         &self,
@@ -138,8 +140,8 @@ impl Shared {
         self.core.table.complete(completion, rest)
     }
 
-    /// Writes to the log that a queue broke, once. The caller is outside of the gate and has no
-    /// lock.
+    /// Writes to the log, once, that a queue is broken. The caller is outside of the gate and holds
+    /// no lock.
     #[cold]
     pub(super) fn log_broken(&self) {
         if self.broken.swap(true, Ordering::Relaxed) {
@@ -165,7 +167,7 @@ pub(super) fn notify(shared: &Shared, whom: Notify, outside: &GateLeft) {
                     shared.give_stream_slot_back();
                 }
                 run.completed(node, outcome);
-                // The last handle may drop a waker of the application.
+                // Dropping the last reference to the run may drop a waker of the application.
                 discard(run);
             }
         }
@@ -174,7 +176,7 @@ pub(super) fn notify(shared: &Shared, whom: Notify, outside: &GateLeft) {
         Notify::Line(places) => {
             let places = places.open(outside);
             shared.notify_line(&*places, false);
-            // The last handle may drop owners.
+            // Dropping the last reference to the table may drop memory of the application.
             discard(places);
         }
         Notify::Nobody(token) => log_ignored(token),
@@ -190,7 +192,7 @@ fn log_ignored(token: Token) {
             token,
             "a completion of a job that is not in flight was ignored"
         ),
-        // A context that was dropped may have left it behind.
+        // The context was dropped, perhaps before its last completions came.
         _ => tracing::debug!(
             target: "tokio_doca::workq",
             token,

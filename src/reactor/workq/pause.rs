@@ -1,5 +1,5 @@
-//! Says whether the line for slots pauses, and for how long. It pauses once a device was full
-//! (`full.rs`).
+//! [`Pause`] says whether the line for slots pauses, and for how long. The line pauses once a
+//! device was full (`full.rs`).
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const LONGEST: Duration = Duration::from_millis(100);
 /// The state of the pause of the line for slots.
 pub(in crate::reactor) struct Pause {
     on: AtomicBool,
-    /// The timer could not be set: all waiters in line poll until the time has passed.
+    /// The timer could not be set, so all waiters in line poll until the time has passed.
     unheard: AtomicBool,
     pace: Mutex<Pace>,
 }
@@ -43,15 +43,15 @@ impl Pause {
         self.on.load(Ordering::SeqCst)
     }
 
-    /// Returns true if the line pauses and no event will signal the end of the pause. A future that
-    /// waits for it wakes itself then.
+    /// Returns true if the line pauses and no event will signal the end of the pause. A waiter in
+    /// line must wake itself then.
     pub(in crate::reactor) fn is_without_event(&self) -> bool {
         self.is_on() && self.unheard.load(Ordering::SeqCst)
     }
 
-    /// Begins a pause, if there is none. `set_alarm` has the event handle signalled when the pause
-    /// ends; it returns false if no thread will receive that signal. Returns true if all waiters in
-    /// line shall be woken, since they must poll by themselves.
+    /// Begins a pause, if there is none. `set_alarm` makes the event handle signal when the pause
+    /// ends, and returns false if no thread will receive that signal. Returns true if all waiters
+    /// in line shall be woken, since they must poll by themselves.
     pub(in crate::reactor) fn begin(
         &self,
         completed: u64,
@@ -73,7 +73,7 @@ impl Pause {
         !heard
     }
 
-    /// Ends the pause. Returns false if another thread has ended it.
+    /// Ends the pause. Returns false if there was none, or another thread has ended it.
     pub(in crate::reactor) fn end(&self) -> bool {
         self.on.swap(false, Ordering::SeqCst)
     }

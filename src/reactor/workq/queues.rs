@@ -15,7 +15,7 @@ pub(super) struct Queues([OnceLock<Attached>; DEVICES]);
 
 pub(super) struct Attached {
     pub(super) device: Device,
-    /// A context was attached whose device cannot signal its completions, so that its jobs must be
+    /// A context is attached whose completions the device cannot signal, so that they must be
     /// polled for.
     pub(super) polled: AtomicBool,
     /// The queue's own descriptor is part of the event handle.
@@ -40,8 +40,8 @@ impl Queues {
         found.map(|(index, attached)| (index as u8, attached))
     }
 
-    /// Adds a device with the queue that `open` opens. Returns the device's number. Only one caller
-    /// at a time may add.
+    /// Adds a device with the queue that `open` opens. Returns the device's number and queue. Only
+    /// one caller at a time may call this.
     ///
     /// # Errors
     ///
@@ -58,7 +58,8 @@ impl Queues {
         Ok((index as u8, place.get_or_init(|| opened)))
     }
 
-    /// Refuses a policy under which futures sleep, if the device of a context cannot signal.
+    /// Returns an error if futures sleep under `policy` and a device cannot signal the completions
+    /// of an attached context.
     pub(super) fn check_events(&self, policy: Policy, op: &'static str) -> Result<()> {
         let mut all = self.iter();
         all.try_for_each(|attached| {
@@ -68,7 +69,7 @@ impl Queues {
     }
 }
 
-/// Refuses a device that cannot signal, if `policy` has futures sleep.
+/// Returns an error if futures sleep under `policy` and `device` cannot signal their completions.
 pub(super) fn check_events(
     device: &Device,
     event_driven: bool,

@@ -1,5 +1,5 @@
-//! The state of a WorkQ that handles, contexts and operations share, and a context's attachment to
-//! it.
+//! [`Shared`], the state of a WorkQ that handles, contexts and operations share, and
+//! [`Attachment`], by which a context reaches it.
 //!
 //! All files that submit, wait or poll import this file, and it imports none of them.
 
@@ -21,52 +21,55 @@ use crate::reactor::tables::{Changed, OwnLoop, Registry, StreamSlots};
 use crate::sync::atomic::{AtomicBool, AtomicU8};
 use crate::sync::{Mutex, Order, Waiters, lock};
 
-/// The state that handles, contexts and operations share.
+/// The state of a WorkQ, which handles, contexts and operations share.
 pub(in crate::reactor) struct Shared {
     pub(in crate::reactor) mode: Current,
     pub(in crate::reactor) closed: AtomicBool,
     pub(in crate::reactor) core: Arc<Core>,
     pub(in crate::reactor) events: Events,
     pub(in crate::reactor) gate: Gate,
-    /// Keeps the time. It signals for idle waits that poll again after a while, and for a device
-    /// that was full.
+    /// Keeps the time. It signals for futures that poll again after a while, and for a device that
+    /// was full.
     pub(in crate::reactor) timer: Timer,
     /// The operations that wait for a free slot.
     pub(in crate::reactor) waiters: Waiters,
     pub(in crate::reactor) stream_slots: StreamSlots,
-    /// Says whether the waiters in line shall ask the device, which was full.
+    /// The pause of the line `waiters` after a device was full.
     pub(in crate::reactor) pause: Pause,
-    /// All queues were armed, and no event was seen since: an event will come with the next
-    /// completion, or is on its way, or the thread that armed is about to poll. A future that goes
-    /// to sleep meanwhile need not arm.
+    /// True if all queues were armed and no event was handled since. Then an event will come with
+    /// the next completion, or is on its way, or the thread that armed is about to poll. A future
+    /// that goes to sleep meanwhile need not arm.
     pub(in crate::reactor) expected: AtomicBool,
-    /// A turn was signalled for that notifies more waiters in line, for slots or for entries of
-    /// other tables.
+    /// True if a further turn was signalled for, to notify more waiters in line for slots or for
+    /// entries of other tables.
     pub(in crate::reactor) signalled: AtomicBool,
-    /// The futures that wait for the end of the last job.
+    /// The futures of [`WorkQ::shutdown`](crate::WorkQ::shutdown), which wait until the last job
+    /// has completed.
     pub(super) drained: Waiters,
     /// The runs of graphs that sleep. A run has no waker in its slots, so `wake_all` reaches it
     /// here.
     pub(super) runs: Waiters,
-    /// What else the next turn shall do: `turn.rs` has the bits.
+    /// Requests to the next turn, one bit each; `turn.rs` has the bits.
     pub(in crate::reactor) requests: AtomicU8,
-    /// The watches whose state has changed, to be notified by the next turn.
+    /// Functions that notify the watchers of Rdmas whose state has changed. The next turn calls
+    /// them.
     pub(in crate::reactor) changes: Mutex<Vec<Changed>>,
-    /// The budget of the busy mode.
+    /// The number of polls in a row that found nothing.
     pub(in crate::reactor) misses: Misses,
-    /// The spins of the Hybrid mode.
+    /// The state of spinning in Hybrid mode, which all futures share.
     spins: Spins,
-    /// The interrupt of an adapter that signals its queue.
+    /// The completion vector, that is the interrupt by which an adapter signals its queue.
     pub(super) completion_vector: u32,
-    /// What the caller's own loop has armed and posted.
+    /// The state of the caller's own loop: whether it has armed, and what it has posted.
     pub(in crate::reactor) own_loop: OwnLoop,
     pub(super) counts: Counts,
-    /// The log already says that a device's queue is broken.
+    /// True once the log says that a device's queue is broken.
     pub(super) broken: std::sync::atomic::AtomicBool,
     attaching: std::sync::Mutex<()>,
 }
 
-/// The state that a device needs until its last job: the slots, and the queues of all devices.
+/// The part of a WorkQ's state that the devices keep until their last job has completed: slots,
+/// tables and queues.
 pub(in crate::reactor) struct Core {
     pub(in crate::reactor) table: Table,
     /// The receives of the WorkQ's Rdmas, and the waits of its sync events.
@@ -81,8 +84,8 @@ pub struct Attachment {
     pub(in crate::reactor) queue: Arc<dyn Queue>,
     pub(in crate::reactor) device: Device,
     pub(in crate::reactor) index: u8,
-    /// Where the context submits its jobs: to the queue, or to the part of an Rdma or a SyncEvent
-    /// on it.
+    /// Where the context submits its jobs: to the queue, or to its Rdma's or SyncEvent's part of
+    /// the queue.
     pub(in crate::reactor) to: Arc<dyn Submit>,
     /// What [`Submit::finishes_inline`] of `to` returned.
     pub(in crate::reactor) finishes_inline: bool,
@@ -90,13 +93,13 @@ pub struct Attachment {
     pub(in crate::reactor) order: Option<Arc<Order>>,
 }
 
-/// An operation that is attached to a WorkQ by its context.
+/// A request of an operation, which reaches its WorkQ by its context's attachment.
 pub trait HasAttachment {
     fn attachment(&self) -> &Attachment;
 }
 
 impl Attachment {
-    /// Submits the context's jobs to a part of the queue from now on.
+    /// Makes the context submit its jobs to `to`, a part of the queue.
     pub(in crate::reactor) fn submit_to(&mut self, to: Arc<dyn Submit>) {
         self.finishes_inline = to.finishes_inline();
         self.to = to;
@@ -112,18 +115,19 @@ impl Attachment {
         &self.device
     }
 
-    /// Returns the context's device as the holder of memory for a use.
+    /// Returns the context's device as the holder of memory that is registered for `purpose`.
     pub(crate) fn holder(&self, purpose: RegistrationUse) -> Holder {
         Holder::new(self.device.id(), purpose)
     }
 
-    /// Returns true if the WorkQ was shut down. SeqCst, since `submit` needs it.
+    /// Returns true if the WorkQ was shut down. The load is SeqCst, since `submit` needs that
+    /// order.
     #[inline(always)]
     pub(in crate::reactor) fn is_closed(&self) -> bool {
         self.shared.closed.load(Ordering::SeqCst)
     }
 
-    /// Returns `Shutdown` once the WorkQ was shut down.
+    /// Returns the error `Shutdown` if the WorkQ was shut down.
     #[inline(always)]
     pub(crate) fn check_open(&self) -> Result<(), JobError> {
         let open = !self.is_closed();
@@ -132,7 +136,8 @@ impl Attachment {
 }
 
 impl Shared {
-    /// Returns the error of a receive, or `Shutdown`, if that has reset the connection.
+    /// Returns the error of a receive as the caller should see it: `Shutdown` if the shutdown of
+    /// the WorkQ has reset the connection, and `error` otherwise.
     pub(in crate::reactor) fn why(&self, error: JobError) -> JobError {
         let shut = error.cause() == Some(Reason::Reset) && self.closed.load(Ordering::SeqCst);
         let shutdown = shut.then(|| JobError::of(Reason::Shutdown));
@@ -175,7 +180,7 @@ impl Shared {
         })
     }
 
-    /// Locks the attaching of contexts: one is attached at a time, and no mode is set meanwhile.
+    /// Takes the lock by which one context at a time is attached, and no mode is set meanwhile.
     pub(super) fn attaching(&self) -> MutexGuard<'_, ()> {
         lock(&self.attaching)
     }
@@ -185,7 +190,8 @@ impl Shared {
         self.timer.now()
     }
 
-    /// Returns true if a future polls by itself, and is polled again at once, instead of sleeping.
+    /// Returns true if a future shall poll by itself now (spin) instead of sleeping. If so, the
+    /// future must make its task poll again at once.
     pub(in crate::reactor) fn spins(&self, policy: Policy, spin: &mut Spin) -> bool {
         let asleep = || self.core.registry.asleep();
         let is_over = |spin: &mut Spin| spin.is_over(policy, &self.spins, asleep, || self.now());
@@ -207,12 +213,12 @@ impl Shared {
         self.core.queues.iter().map(|attached| &attached.queue)
     }
 
-    /// Returns the devices of its contexts.
+    /// Returns the devices of all attached contexts.
     pub(super) fn devices(&self) -> impl Iterator<Item = &Device> {
         self.core.queues.iter().map(|attached| &attached.device)
     }
 
-    /// Returns how a future that is polled on this thread waits.
+    /// Returns the policy by which a future that is polled on this thread waits.
     #[inline]
     pub(in crate::reactor) fn policy(&self) -> Policy {
         match this_thread::is_in_own_loop(self) {
@@ -221,8 +227,8 @@ impl Shared {
         }
     }
 
-    /// Returns true if a future still waits by `policy`. A future asks before it sleeps, once it is
-    /// where a change of mode finds it.
+    /// Returns true if a future still waits by `policy`. A future calls this before it sleeps,
+    /// after it was stored where a change of mode finds it.
     pub(in crate::reactor) fn is_still(&self, policy: Policy) -> bool {
         this_thread::is_in_own_loop(self) || self.mode.is_still(policy)
     }

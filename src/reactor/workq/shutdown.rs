@@ -1,4 +1,4 @@
-//! The shutdown of a WorkQ, which waits until nothing is in flight.
+//! [`Shutdown`], the future of a WorkQ's shutdown, which waits until nothing is in flight.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -29,7 +29,7 @@ use crate::sync::{WaitNode, log};
 #[pin_project]
 #[must_use = "futures do nothing unless polled"]
 pub struct Shutdown {
-    // Dropped before the handle, which keeps its list alive.
+    // Dropped before `workq`, which keeps alive the list that the node is in.
     #[pin]
     node: WaitNode,
     workq: WorkQ,
@@ -37,10 +37,11 @@ pub struct Shutdown {
 
 impl WorkQ {
     /// Refuses new jobs from now on, and waits until nothing is in flight. Operations that wait for
-    /// a slot end with `Shutdown`; those in flight are finished, and their results can be fetched.
-    /// Receives and waits that were posted end with `Shutdown` too: [`progress`](WorkQ::progress)
-    /// hands them out. When nothing is in flight, its Rdmas and streams leave their peers, as those
-    /// that are dropped do. If the future is dropped before, they leave with the next call.
+    /// a slot fail with `Shutdown`; operations in flight complete, and their results can be
+    /// fetched. Posted receives and waits fail with `Shutdown` too: [`progress`](WorkQ::progress)
+    /// hands them out. When nothing is in flight, the WorkQ's Rdmas and streams disconnect from
+    /// their peers, as if they were dropped. If the future is dropped before, they disconnect with
+    /// the next call.
     ///
     /// # Cancel safety
     ///
@@ -67,9 +68,10 @@ impl Future for Shutdown {
             // A waiter in line for a slot will not get one.
             shared.waiters.wake_all();
             shared.stream_slots.line.wake_all();
-            // What has come is not lost: if nothing is in flight, the Rdmas leave their peers now.
+            // The turn collects messages that have come. Otherwise they would be lost: if nothing
+            // is in flight, the Rdmas disconnect now.
             shared.turn();
-            // A future that waits for a message will not get one either.
+            // A future that waits for a message will not get one.
             shared.core.registry.wake_all();
         }
         // Pairs with the exchange by which a slot is taken before `submit` checks `closed`.
@@ -78,7 +80,8 @@ impl Future for Shutdown {
         if table.any_in_flight() {
             let policy = shared.mode.load();
             if !policy.is_busy() {
-                // First: it panics in a runtime without I/O.
+                // This comes before the future is in line, since it panics in a runtime without
+                // I/O.
                 shared.events.register(shared)?;
             }
             shared.enqueue_drained(this.node.as_ref(), cx.waker());
@@ -87,9 +90,9 @@ impl Future for Shutdown {
                 shared.misses.add();
                 cx.waker().wake_by_ref();
             } else {
-                // Hybrid mode polls for short jobs only, and this may take long. Registered once
-                // more: the handle may have been replaced before this future could be found in
-                // line.
+                // Hybrid mode sleeps here too: it polls for short jobs only, and a shutdown may
+                // take long. Registered once more: the handle may have been replaced before this
+                // future was in line.
                 shared.events.register(shared)?;
                 shared.arm();
                 shared.turn();
@@ -102,7 +105,8 @@ impl Future for Shutdown {
                 return Poll::Pending;
             }
         }
-        // Nothing is in flight: the Rdmas leave their peers. A turn collects their receives.
+        // Nothing is in flight, so the Rdmas disconnect from their peers. The turn collects the
+        // receives that this ends.
         shared.core.registry.wake_all();
         shared.turn();
         Poll::Ready(Ok(()))

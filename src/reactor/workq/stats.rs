@@ -43,37 +43,38 @@ pub struct Stats {
     /// The number of `completed` receives that got a message.
     pub received: u64,
     /// The number of `completed` jobs that failed and were not flushed. Jobs that finished inline
-    /// are not counted: the call itself returns their failure.
+    /// are not counted: their submission itself returns the failure.
     pub failed: u64,
     /// The number of `completed` jobs that were flushed, because another job of their Rdma had
     /// failed or the connection had ended. A regular end flushes the receives that are still
     /// posted.
     pub flushed: u64,
-    /// The number of jobs that devices have. Some may have completed, and are not collected yet.
+    /// The number of jobs that devices have, including completed jobs that were not collected yet.
     pub in_flight: u64,
-    /// The number of results that were not fetched: their operation was not polled since, or was
-    /// forgotten, or they wait for the caller's own loop.
+    /// The number of jobs whose result was not fetched: their operation was not polled since, or
+    /// was forgotten (`mem::forget`), or they wait for the caller's own loop.
     pub unfetched: u64,
     /// The number of operations that wait in line for a slot.
     pub waiting: u64,
     /// The number of times that devices were asked for completions.
     pub polls: u64,
-    /// The number of `polls` that found none.
+    /// The number of `polls` that found no completions.
     pub empty_polls: u64,
     /// The number of times that devices were asked to signal the next completion.
     pub arms: u64,
-    /// The number of events that a runtime's driver or [`WorkQ::clear`] has attended to.
+    /// The number of events that a runtime's driver or [`WorkQ::clear`] has handled.
     pub wake_ups: u64,
-    /// The time for which the engines of the WorkQ's devices have worked, for all WorkQs, counted
-    /// when they pause. Always 0 on adapters.
+    /// The time for which the engines of the WorkQ's devices have worked. It includes work for
+    /// other WorkQs, and is updated when an engine pauses. Always 0 on adapters.
     pub engine_time: Duration,
 }
 
 impl WorkQ {
-    /// Returns what the WorkQ has done so far. Counting is always on, and costs jobs that finish
-    /// inline nothing.
+    /// Returns the counts of what the WorkQ has done so far. Counting is always on, and adds no
+    /// cost to jobs that finish inline.
     ///
-    /// The statistics lack inline jobs of a provider that does not count them.
+    /// If a provider does not count the jobs that it finishes inline, the statistics do not include
+    /// them.
     pub fn stats(&self) -> Stats {
         let shared = &*self.0;
         let (counts, table) = (&shared.counts, &shared.core.table);

@@ -1,4 +1,4 @@
-//! The calls to the device: only this file hands memory to a device.
+//! The calls that submit jobs to a device: only this file hands memory to a device.
 #![expect(
     unsafe_code,
     reason = "the Queue must be promised valid, leased memory, and pinned lists"
@@ -22,7 +22,7 @@ use crate::sync::{Order, WaitNode};
 /// A job and its Leases, ready to be submitted.
 pub(crate) struct Prepared<J> {
     job: J,
-    /// `None` once the Leases were handed over or given back.
+    /// `None` once the Leases were moved to a slot or given back.
     leases: Option<Leases>,
 }
 
@@ -39,19 +39,19 @@ impl<J> Prepared<J> {
         Prepared { job, leases }
     }
 
-    /// Gives the Leases back, since the job waits.
+    /// Gives the Leases back, since the job must wait for a slot.
     #[cold]
     pub(in crate::reactor) fn give_back(&mut self) {
         drop(self.leases.take());
     }
 
-    /// Takes the Leases, for a slot.
+    /// Takes the Leases, to be moved to a slot.
     #[inline(always)]
     fn hand_over(&mut self) -> Leases {
         self.leases.take().expect("a job is submitted once")
     }
 
-    /// Returns a job that a model submits: its device reaches no memory.
+    /// Returns a job for a loom model, without Leases: the model's device accesses no memory.
     #[cfg(all(test, tokio_doca_loom))]
     pub(in crate::reactor) fn modelled(job: J) -> Prepared<J> {
         Prepared::of(job, Leases::of(None, None))
@@ -59,8 +59,8 @@ impl<J> Prepared<J> {
 }
 
 impl Attachment {
-    /// Finishes a job now, if the device can. An `ordered` job finishes inline only while no job of
-    /// its context waits in line.
+    /// Finishes a job inline, if the device can. An `ordered` job finishes inline only while no job
+    /// of its context waits in line.
     #[inline(always)]
     pub(crate) fn finish_inline<L, J: AsJob>(
         &self,
@@ -70,8 +70,8 @@ impl Attachment {
         if ordered && self.must_submit() {
             return None;
         }
-        // SAFETY: what `mem` has begun holds the Leases of its memory, and of its session, here
-        // during the call.
+        // SAFETY: a `Leased` holds the Leases of the job's memory and session, and lives during the
+        // call.
         unsafe { self.to.try_inline(begun.job().as_job()) }
     }
 
@@ -81,9 +81,9 @@ impl Attachment {
         !self.finishes_inline || self.order.as_ref().is_some_and(|order| !order.is_empty())
     }
 
-    /// Finishes jobs of an ordered context now, in order, and stops at the first one that the
-    /// device cannot finish or that fails. Returns their outcomes. While another job waits in line
-    /// it finishes none.
+    /// Finishes jobs of an ordered context inline, in order, and stops at the first job that the
+    /// device cannot finish or that fails. Returns the outcomes. Finishes no job while another job
+    /// of the context waits in line.
     pub(crate) fn finish_inline_all<'a, L: 'a, J: AsJob + 'a, const N: usize>(
         &self,
         begun: impl Iterator<Item = &'a Leased<L, J>>,
@@ -100,8 +100,8 @@ impl Attachment {
         outcomes
     }
 
-    /// Submits a job by a slot that was taken, without moving the job. If the device refuses the
-    /// job, the slot is freed and the Leases are given back.
+    /// Submits a job that uses the taken `slot`. If the device refuses the job, the slot is freed
+    /// and the Leases are given back.
     #[inline(always)]
     pub(in crate::reactor) fn launch<J: AsJob>(
         &self,
@@ -114,9 +114,9 @@ impl Attachment {
         unsafe { self.submit(slot, prepared.job.as_job(), held, target) }
     }
 
-    /// Submits at most `N` jobs together, in order, as `launch` does. Adds the Tokens of the jobs
-    /// that the device has accepted to `tokens`, which must be empty. Returns why the device has
-    /// not accepted the next one.
+    /// Submits at most `N` jobs together, in order, as `launch` does. Adds the Tokens of the
+    /// accepted jobs to `tokens`, which must be empty. If a job was not accepted, returns the
+    /// reason.
     #[inline(always)]
     pub(in crate::reactor) fn launch_all<'a, 'j, J: AsJob + 'j, const N: usize>(
         &'a self,
@@ -135,7 +135,7 @@ impl Attachment {
             return None;
         }
         let submitted = match self.check_open() {
-            // SAFETY: as in `submit`, for each of them.
+            // SAFETY: as in `submit`, for each job.
             Ok(()) => unsafe { self.to.submit(&jobs) },
             Err(error) => Submitted::none(error),
         };
@@ -145,13 +145,14 @@ impl Attachment {
         let error = refused.unwrap_or(JobError::device(ErrorKind::Unexpected, 0));
         let mut why = None;
         for &(token, _) in rest {
-            // SAFETY: filled above, and the device refused the job: it never saw it (duty 3).
+            // SAFETY: the slot was filled above. The device refused the job, so it never saw it
+            // (duty 3).
             why.get_or_insert(unsafe { self.undo(token, error, completed) });
         }
         why
     }
 
-    /// Makes a taken slot pending and submits its job to the device.
+    /// Fills a taken slot and submits its job to the device.
     ///
     /// # Safety
     ///
@@ -167,18 +168,18 @@ impl Attachment {
         assert!(slot.is_of(&self.shared.core.table));
         // Read before the device is asked: a later completion may have freed capacity.
         let completed = self.shared.counts.collected();
-        // Pending before the device can see the job: the completion may come before `submit`
-        // returns.
+        // The slot is filled before the device can see the job: the completion may come before
+        // `submit` returns.
         let token = slot.fill(held, target);
-        // The slot was taken by a SeqCst exchange. Pairs with `Shutdown`: either that sees that the
-        // slot is taken, and waits, or this thread sees that the WorkQ is closed.
+        // The slot was taken by a SeqCst exchange. Pairs with `Shutdown`: either the shutdown sees
+        // that the slot is taken, and waits, or this thread sees that the WorkQ is closed.
         if let Err(error) = self.check_open() {
-            // SAFETY: filled above, and given to no device.
+            // SAFETY: the slot was filled above, and its job was given to no device.
             return Err(unsafe { self.undo(token, error, completed) });
         }
         // SAFETY: the slot holds the Leases of the job's memory, as the caller promises, and keeps
-        // them until its completion is reaped, or until the device drops the table (`retire`). A
-        // slot is one job, and there are as many slots as the queue's depth. The completion comes
+        // them until its completion is reaped, or until the device drops the table (`retire`). Each
+        // slot holds one job, and the number of slots is the queue's depth. The completion comes
         // out of this context's queue.
         let submitted = unsafe { self.to.submit(&[(token, job)]) };
         if submitted.accepted > 0 {
@@ -186,7 +187,8 @@ impl Attachment {
         }
         let refused = submitted.refused;
         let error = refused.unwrap_or(JobError::device(ErrorKind::Unexpected, 0));
-        // SAFETY: filled above, and the device refused the job: it never saw it (duty 3).
+        // SAFETY: the slot was filled above. The device refused the job, so it never saw it
+        // (duty 3).
         Err(unsafe { self.undo(token, error, completed) })
     }
 
@@ -202,7 +204,7 @@ impl Attachment {
         // SAFETY: as the caller promises.
         unsafe { shared.core.table.undo(token) };
         let refused = if error.kind() == ErrorKind::Again {
-            // The job counted as in flight.
+            // The job counted as in flight until now, so a shutdown may have waited for it.
             shared.if_drained();
             LaunchError::Full(Full::new(shared, error, completed))
         } else {
@@ -220,8 +222,8 @@ impl Shared {
     /// Reaps completions of `queue`. The caller is in the gate.
     #[inline(always)]
     pub(super) fn reap_from(queue: &Arc<dyn Queue>, out: &mut [Completion], looks: usize) -> usize {
-        // SAFETY: the gate lets in one thread at a time, and its exchanges order one after the
-        // other; no other code reaps the queue.
+        // SAFETY: the gate lets in one thread at a time, and its exchanges order these threads; no
+        // other code reaps the queue.
         let reaped = unsafe { queue.reap_within(out, looks) };
         // The number from a provider is checked: it cannot have filled more than `out` holds.
         reaped.min(out.len())
@@ -248,34 +250,36 @@ impl Shared {
         unsafe { self.stream_slots.line.enqueue(node, waker) };
     }
 
-    /// Puts a run that goes to sleep into the list where `wake_all` finds it.
+    /// Puts a run that goes to sleep into the list `runs`, where `wake_all` finds it.
     pub(in crate::reactor) fn enqueue_run(&self, node: Pin<&WaitNode>, waker: &Waker) {
         // SAFETY: a `Line` has the node, and owns a handle of the WorkQ that it is used with, which
         // is dropped after the node.
         unsafe { self.runs.enqueue(node, waker) };
     }
 
-    /// Puts a future in line for the end of the last job.
+    /// Puts a future of `WorkQ::shutdown` into the list `drained`, to be woken when the last job
+    /// has completed.
     pub(super) fn enqueue_drained(&self, node: Pin<&WaitNode>, waker: &Waker) {
-        // SAFETY: as above: `Shutdown` owns a handle, and its node is dropped first.
+        // SAFETY: a `Shutdown` has the node, and owns a handle of the WorkQ, which is dropped after
+        // the node.
         unsafe { self.drained.enqueue(node, waker) };
     }
 }
 
-/// Hands the slots to the devices, which keep them until their last job.
+/// Hands the slots to the devices, which keep them until their last job has completed.
 impl Drop for Shared {
     fn drop(&mut self) {
         for (number, queue) in self.queues().enumerate() {
             // SAFETY: no handle, context or operation is left, and the devices only keep the table.
             let outstanding = unsafe { self.core.table.outstanding(number as u8) };
             let keep: KeepAlive = Arc::clone(&self.core) as KeepAlive;
-            // SAFETY: no other code reaches queue or table, so that the count is exact; `keep` is
-            // the table, whose slots hold the Leases of those jobs.
+            // SAFETY: no other code reaches the queue or the table, so the count is exact; `keep`
+            // has the table, whose slots hold the Leases of these jobs.
             unsafe { queue.retire(keep, outstanding) };
         }
     }
 }
 
-/// A value larger than this is moved by a call.
+/// A value larger than 128 bytes would be moved by a call of `memcpy`.
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(size_of::<Prepared<CopyJob>>() <= 128);

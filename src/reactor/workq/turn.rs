@@ -1,8 +1,8 @@
-//! The turn: it polls the devices, and notifies the operations whose jobs have completed and the
-//! waiters in line for a slot.
+//! A turn of a WorkQ: polls the devices, and notifies the operations whose jobs have completed and
+//! the waiters in line for a slot.
 //!
-//! A [`Turn`] reaps inside the gate. Outside of the gate it does all that may run code of the
-//! application.
+//! A [`Turn`] reaps inside the gate. All that may run code of the application is done outside of
+//! the gate.
 
 use std::mem::forget;
 use std::sync::Arc;
@@ -19,17 +19,18 @@ use crate::reactor::slots::{BATCH, Leftovers, Notify};
 use crate::reactor::tables::Changed;
 use crate::sync::{discard, lock, wake};
 
-/// The maximum number of batches in one turn, which leaves the rest to the next turn.
+/// The maximum number of batches in one turn. The remaining completions are left to the next turn.
 const BATCHES: usize = 16;
 
 impl Shared {
-    /// Returns true if a poll would find something.
+    /// Returns true if a poll of the devices would find something.
     #[inline]
     pub(in crate::reactor) fn ready(&self) -> bool {
         self.queues().any(|queue| queue.ready())
     }
 
-    /// Takes a turn if a thread has requested something of the next one. The caller has no locks.
+    /// Takes a turn if a thread has set a bit of `requests` for the next turn. The caller holds no
+    /// locks.
     #[inline]
     pub(in crate::reactor) fn turn_if_asked(&self) {
         if self.requests.load(Ordering::SeqCst) != 0 {
@@ -37,19 +38,20 @@ impl Shared {
         }
     }
 
-    /// Notifies a watcher of the state of an Rdma or a future that waits for its messages. If
-    /// another thread holds the gate, that thread does it. A provider may call this within a poll,
-    /// and a watcher's waker is code of the application.
+    /// Calls `changed`, which notifies a watcher of the state of an Rdma or a future that waits for
+    /// its messages. If another thread holds the gate, that thread calls it. A provider may call
+    /// this function within a poll, where code of the application, such as a watcher's waker, must
+    /// not run.
     pub(in crate::reactor) fn changed(&self, changed: Changed) {
         lock(&self.changes).push(changed);
         self.requests.fetch_or(CHANGE, Ordering::SeqCst);
-        // Without a poll: the provider may hold a lock that its queue waits for.
+        // The devices are not polled here: the provider may hold a lock that its queue waits for.
         if let Some(inside) = self.gate.enter() {
             Turn::new(self, inside).notify_watchers();
         }
     }
 
-    /// Notifies of changes, one by one, so that the list keeps its memory.
+    /// Calls the functions in `changes`, one by one, so that the list keeps its memory.
     #[cold]
     fn notify_of_changes(&self) {
         let next = || lock(&self.changes).pop();
@@ -59,7 +61,7 @@ impl Shared {
         }
     }
 
-    /// Arms the devices if a watcher is to be notified of a change of state.
+    /// Arms the devices if a watcher waits for a change of the state of an Rdma.
     pub(in crate::reactor) fn arm_for_changes(self: &Arc<Self>) {
         // Without a runtime no watcher waits. A watcher with a runtime registers it, and arms.
         if self.core.registry.any_watched()
@@ -71,15 +73,16 @@ impl Shared {
         }
     }
 
-    /// Takes a turn: polls, reaps completions and notifies of them. If another thread is doing so
-    /// already, that thread polls once more.
+    /// Takes a turn: polls the devices, collects completions and notifies their operations. If
+    /// another thread takes a turn already, that thread polls once more.
     pub(in crate::reactor) fn turn(&self) {
         if let Some(inside) = self.gate.enter() {
             self.turn_inside(inside, 0);
         }
     }
 
-    /// Takes a turn of a thread that is in the gate and may have reaped a batch of one queue.
+    /// Takes a turn for a thread that is in the gate. `reaped` is the number of completions that it
+    /// has reaped from one queue already.
     #[inline(never)]
     fn turn_inside(&self, inside: Inside<'_>, reaped: usize) {
         let mut turn = Turn::new(self, inside);
@@ -93,9 +96,9 @@ impl Shared {
     }
 
     /// Polls one queue, up to `looks` times, and takes a turn if that finds something. Returns true
-    /// if it did. If another thread is in the gate, a queue that polls in `reap` is left to later
-    /// polls of the caller. Another queue has found something, and may keep it, so that the other
-    /// thread is asked to reap.
+    /// if this thread has reaped something. If another thread is in the gate, a queue that polls
+    /// only in `reap` is left to later polls of the caller. Any other queue has found something by
+    /// then, so the other thread is asked to reap it.
     #[inline(always)]
     pub(in crate::reactor) fn poll_queue(&self, queue: &Arc<dyn Queue>, looks: usize) -> bool {
         let polls_in_reap = queue.polls_in_reap();
@@ -132,14 +135,15 @@ impl Shared {
         self.after_free();
     }
 
-    /// Notifies the waiters after a slot became free or the last job ended.
+    /// Notifies the waiters in line and the shutdown, after a slot became free or the last job
+    /// completed.
     #[inline]
     pub(in crate::reactor) fn after_free(&self) {
         self.notify_line(self, false);
         self.if_drained();
     }
 
-    /// Wakes the futures that wait for the end of the last job, if nothing is in flight.
+    /// Wakes the futures of `WorkQ::shutdown` if nothing is in flight.
     #[inline]
     pub(in crate::reactor) fn if_drained(&self) {
         if !self.drained.is_empty() && !self.core.table.any_in_flight() {
@@ -148,9 +152,9 @@ impl Shared {
     }
 }
 
-/// An event that is being handled. If a provider panics meanwhile, the drop signals, so that
-/// another thread, or the next turn of this one, handles the event: futures that sleep rely on
-/// that.
+/// A guard while an event is handled or armed for. If a provider panics meanwhile, the drop signals
+/// the event handle, so that another thread, or the next turn of this thread, handles the event.
+/// Futures that sleep rely on this.
 pub(super) struct SignalOnDrop<'a>(pub(super) &'a Shared);
 
 impl Drop for SignalOnDrop<'_> {
@@ -159,18 +163,18 @@ impl Drop for SignalOnDrop<'_> {
     }
 }
 
-/// All waiters shall poll again.
+/// A bit of `Shared::requests`: all waiters shall poll again.
 pub(super) const WAKE_ALL: u8 = 1;
-/// The state of an Rdma has changed.
+/// A bit of `Shared::requests`: the state of an Rdma has changed.
 const CHANGE: u8 = 2;
 
-/// The right to reap, and the work that a batch of completions leaves to be done outside of the
-/// gate: all that may run code of the application.
+/// A turn in progress: the right to reap, and the work that a batch of completions leaves for
+/// outside of the gate, where code of the application may run.
 struct Turn<'a> {
     shared: &'a Shared,
     inside: Option<Inside<'a>>,
-    /// What to notify for this batch. A completion notifies its operation or the line, not both, so
-    /// that `BATCH` entries suffice.
+    /// What to notify for this batch. A completion notifies either its operation or the line, so
+    /// that `BATCH` elements suffice.
     to_notify: ArrayVec<Notify, BATCH>,
     rest: Leftovers,
     /// The wakers of the operations that sleep, if all are woken. Their slots can be reached only
@@ -198,8 +202,8 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Takes the requests to this turn, and the sleepers, which can be reached only inside the
-    /// gate.
+    /// Takes the `requests` to this turn, and if all waiters shall be woken, the wakers of the
+    /// operations that sleep.
     #[inline(always)]
     fn take_asked(&mut self) {
         let shared = self.shared;
@@ -212,8 +216,8 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Does what was requested, and reaps nothing. If another thread relies on a poll of this one,
-    /// it signals for a turn.
+    /// Handles the `requests`, and reaps nothing. If another thread was refused at the gate, and
+    /// relies on a poll by this thread, signals for a turn.
     fn notify_watchers(mut self) {
         self.take_asked();
         let Some(inside) = self.inside.take() else {
@@ -227,8 +231,8 @@ impl<'a> Turn<'a> {
         self.notify(&outside);
     }
 
-    /// Notifies of the batch that was reaped, and reaps more while there may be more, for at most
-    /// `BATCHES` batches. `from` is the number of the queue to begin with.
+    /// Notifies the operations of the batch that was reaped, and reaps further batches, at most
+    /// `BATCHES` in all. `from` is the number of the queue to begin with.
     #[inline(always)]
     fn go_on(&mut self, mut from: usize) {
         for _ in 1..BATCHES {
@@ -242,31 +246,32 @@ impl<'a> Turn<'a> {
             from = self.reap(from);
         }
         if self.leave_and_notify() {
-            // The rest must not be stranded: another turn is signalled for.
+            // Another turn is signalled for, which collects the remaining completions.
             self.shared.events.ring();
         }
     }
 
-    /// Enters a batch of one queue. Returns the number of the queue to continue with.
+    /// Handles a batch that was reaped from one queue. Returns the number of the queue to continue
+    /// with.
     #[inline(always)]
     fn begin(&mut self, reaped: usize) -> usize {
         self.take_asked();
         self.collect(0, reaped);
-        // More if there are other queues: no queue keeps a turn from them.
+        // There may be more if there are other queues: these were not polled yet.
         self.more = reaped >= BATCH || self.shared.queues().nth(1).is_some();
         0
     }
 
-    /// Reaps one batch, beginning with the queue of number `from`. Returns the number to continue
-    /// with.
+    /// Reaps one batch, beginning with the queue with the number `from`. Returns the number of the
+    /// queue to continue with.
     #[inline(always)]
     fn reap(&mut self, from: usize) -> usize {
         self.take_asked();
         let shared = self.shared;
         let mut taken = 0;
         self.reaped = false;
-        // The queues before `from` were polled for the last batch, which one of them filled; the
-        // next batch polls them again.
+        // The queues before `from` were polled for the last batch, which the last of them filled;
+        // the next batch polls them again.
         self.more = from > 0;
         for (number, queue) in shared.queues().enumerate().skip(from) {
             let Some(inside) = &mut self.inside else {
@@ -277,7 +282,8 @@ impl<'a> Turn<'a> {
             taken += reaped;
             if taken == BATCH {
                 self.more = true;
-                // A queue that fills each batch does not keep the others waiting.
+                // The next batch begins with the next queue, so that a queue that fills each batch
+                // does not hold up the others.
                 let behind = number + 1;
                 return if shared.queues().nth(behind).is_some() {
                     behind
@@ -289,8 +295,8 @@ impl<'a> Turn<'a> {
         0
     }
 
-    /// Enters the completions that were reaped, and collects the work that they leave for outside
-    /// of the gate.
+    /// Completes the jobs, receives and waits that were reaped, and collects the work that this
+    /// leaves for outside of the gate.
     #[inline(always)]
     fn collect(&mut self, from: usize, reaped: usize) {
         let Turn {
@@ -314,7 +320,7 @@ impl<'a> Turn<'a> {
                 to_notify.extend(whom);
                 continue;
             }
-            // Receives of one Rdma come together.
+            // Successive completions of one table are handled together.
             let of_it = |other: &&Completion| other.token.table() == table;
             let count = reaped_now.iter().take_while(of_it).count();
             let (run, behind) = reaped_now.split_at(count);
@@ -326,8 +332,8 @@ impl<'a> Turn<'a> {
         self.reaped |= reaped > 0;
     }
 
-    /// Leaves the gate, and then does the work that is left. Returns true if there may be more to
-    /// reap.
+    /// Leaves the gate, and then does the work that was collected. Returns true if there may be
+    /// more to reap.
     #[inline(always)]
     fn leave_and_notify(&mut self) -> bool {
         let Some(mut inside) = self.inside.take() else {
@@ -343,7 +349,7 @@ impl<'a> Turn<'a> {
         self.more
     }
 
-    /// Does the work that is left. Another thread may be in the gate by now.
+    /// Does the work that was collected. Another thread may be in the gate by now.
     #[inline(always)]
     fn notify(&mut self, outside: &GateLeft) {
         let shared = self.shared;
@@ -357,14 +363,14 @@ impl<'a> Turn<'a> {
                 notify(shared, whom, outside);
             }
         }
-        // After the gate was left: pairs with `Full::stay`.
+        // This comes after the gate was left: pairs with `Full::stay`.
         if self.reaped && shared.pause.is_on() {
             shared.resume(false);
         }
         if self.reaped || !shared.drained.is_empty() {
             shared.after_free();
         }
-        // Last: no waiter is delayed by a subscriber to the log.
+        // This comes last, so that a subscriber to the log delays no waiter.
         if self.requests != 0 {
             self.do_asked(outside);
         }
@@ -381,7 +387,7 @@ impl<'a> Turn<'a> {
             shared.drained.wake_all();
             shared.runs.wake_all();
             shared.timer.line.wake_all();
-            // Last of these: it may write a change of a state to the log.
+            // This comes last of the wake-ups, since it may write a change of a state to the log.
             shared.core.registry.wake_all();
         }
         if self.requests & CHANGE != 0 {
@@ -396,7 +402,7 @@ impl<'a> Turn<'a> {
         self.requests = 0;
     }
 
-    /// Leaves the gate although another thread relies on a poll of this one, and signals for
+    /// Leaves the gate, without polling once more for a thread that was refused, and signals for
     /// another turn.
     #[cold]
     fn give_up(&mut self) {
@@ -409,8 +415,8 @@ impl<'a> Turn<'a> {
 }
 
 impl Drop for Turn<'_> {
-    /// A provider may panic in a poll, or a subscriber to its log may. The operations whose
-    /// completions were reaped by then are notified, and another thread polls for the rest.
+    /// Ends a turn in which a provider, or a subscriber to its log, has panicked. The operations
+    /// whose completions were reaped by then are notified, and another thread polls for the rest.
     #[inline]
     fn drop(&mut self) {
         if self.inside.is_some() {

@@ -1,5 +1,5 @@
-//! The lives of an endpoint. Each reset begins a new life, and drops the messages of earlier lives
-//! that no operation has taken.
+//! The lives of an endpoint (one end of an Rdma's connection). Each reset begins a new life, and
+//! drops the messages of earlier lives that no operation has taken.
 //!
 //! A receive belongs to the life in which the device takes it. While another thread resets the
 //! endpoint, the thread that posts does not know which life that is. So a message that is collected
@@ -10,11 +10,11 @@ use crate::error::{JobError, Reason};
 use crate::sync::atomic::Ordering;
 use crate::sync::lock;
 
-/// Stands for any life that has ended.
+/// The number of any life that has ended.
 pub(super) const OVER: u32 = 0;
 pub(super) const FIRST: u32 = 1;
 
-/// A reset of the endpoint in progress. Dropping this finishes it.
+/// A reset of the endpoint in progress. Dropping this value finishes the reset.
 pub(in crate::reactor) struct Resetting<'a>(&'a RecvTable);
 
 impl Drop for Resetting<'_> {
@@ -25,15 +25,15 @@ impl Drop for Resetting<'_> {
 }
 
 impl RecvTable {
-    /// Returns the life that the endpoint is in, or is about to begin.
+    /// Returns the number of the life that the endpoint is in, or is about to begin.
     pub(crate) fn life(&self) -> u32 {
         self.life.load(Ordering::SeqCst)
     }
 
     /// Updates the life of a receive that the device has taken, if the endpoint was reset
-    /// meanwhile; for the operation. The device may have been reset before it took the receive:
-    /// then the receive belongs to the new life. If it was reset afterwards, it has flushed the
-    /// receive, or a message had come before.
+    /// meanwhile. The operation calls this. If the device took the receive after the reset, the
+    /// receive belongs to the new life. If the device took it before, the reset has flushed the
+    /// receive, unless a message had come already.
     #[cold]
     pub(in crate::reactor) fn posted_anew(&self, receipt: Receipt) {
         let mut table = lock(&self.table);
@@ -49,7 +49,7 @@ impl RecvTable {
     pub(in crate::reactor) fn reset(&self) -> Resetting<'_> {
         let mut table = lock(&self.table);
         table.resetting += 1;
-        // When it wraps it skips `OVER`.
+        // When the number wraps around it skips `OVER`.
         let next = self.life().checked_add(1).unwrap_or(FIRST);
         self.life.store(next, Ordering::SeqCst);
         for place in &mut table.places {
@@ -64,9 +64,9 @@ impl RecvTable {
 
     /// Drops the messages of earlier lives.
     ///
-    /// A message in the memory of a dropped receive is lost even if another operation has adopted
-    /// that receive and was not polled since: such an operation would keep the memory until it is
-    /// polled. It ends with the reset.
+    /// A message in the memory of a dropped receive is dropped even if another operation has
+    /// adopted that receive and was not polled since: such an operation would keep the memory until
+    /// it is polled. The adopting operation fails with `Reset`.
     fn forget_messages(&self) {
         let mut from = 0;
         loop {
