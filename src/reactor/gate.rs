@@ -135,7 +135,7 @@ impl<'a> Inside<'a> {
     }
 
     /// Leaves the gate without making up for polls that were refused. The caller signals for
-    /// another turn, or polls anew.
+    /// another turn, or polls again.
     pub(super) fn leave_now(self) -> GateLeft {
         self.0.state.swap(IDLE, Ordering::SeqCst);
         seq_cst_order();

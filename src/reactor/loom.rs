@@ -136,7 +136,7 @@ unsafe impl Submit for Fake {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: as for Submit: the device keeps the duties, and touches no memory.
 unsafe impl Queue for Fake {
     fn ready(&self) -> bool {
         seq_cst_order();

@@ -59,9 +59,9 @@ pub enum Mode {
     /// of busy-polling for short jobs, and uses almost no CPU time for long ones. Needs a Tokio
     /// runtime with I/O.
     ///
-    /// It is meant for up to 16 operations that wait at once. The one that began to wait last polls
-    /// for all; the others sleep as in event mode. While more than 16 receives and waits for sync
-    /// events sleep, all operations sleep.
+    /// Hybrid mode is meant for up to 16 operations that wait at once. The operation that began to
+    /// wait last polls for all; the others sleep as in event mode. While more than 16 receives and
+    /// waits for sync events sleep, all operations sleep.
     ///
     /// Most polls are in vain if jobs take longer than `spin`, or if the device or the peer needs
     /// this CPU. Then most operations sleep at once, until polling helps again: only one in 65

@@ -328,7 +328,7 @@ pub(crate) fn poll_posted(
         Poll::Ready(Waited::Over(())) => Poll::Ready(Ok(())),
         Poll::Ready(Waited::Lost(error)) => Poll::Ready(Err(error)),
         Poll::Pending => {
-            // This comes after the receive was marked as asleep: pairs with `Shutdown`.
+            // The WorkQ is checked after the receive was marked as asleep: pairs with `Shutdown`.
             fence(Ordering::SeqCst);
             match attachment.check_open() {
                 Ok(()) => Poll::Pending,

@@ -266,8 +266,8 @@ impl Attachment {
     ) -> Result<State, JobError> {
         let shared = &self.shared;
         if !policy.is_busy() {
-            // This comes before the job is submitted: without a runtime no thread would learn that
-            // it ended.
+            // Registered before the job is submitted: without a runtime no thread would notice that
+            // it completes.
             shared.events.register(shared)?;
         }
         if shared.waiters.is_empty()

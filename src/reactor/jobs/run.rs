@@ -79,8 +79,8 @@ impl RunWaiter {
         node: u32,
     ) -> Result<bool, JobError> {
         let shared = &at.shared;
-        // This comes before the job is submitted: without a runtime no thread would learn that it
-        // ended.
+        // Registered before the job is submitted: without a runtime no thread would notice that it
+        // completes.
         RunWaiter::register_once(heard, shared)?;
         if !shared.waiters.is_empty() {
             return Ok(false);

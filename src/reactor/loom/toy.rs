@@ -43,7 +43,7 @@ const FREE: u64 = 5;
 // SAFETY: the phase says who may access the cell. Loom must find that the wrong variants break
 // this.
 unsafe impl Send for Toy {}
-// SAFETY: as above.
+// SAFETY: as for Send: the phase says who may access the cell.
 unsafe impl Sync for Toy {}
 
 impl Toy {

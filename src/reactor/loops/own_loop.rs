@@ -39,10 +39,10 @@ impl WorkQ {
     /// caller's own select, poll or epoll loop, level- or edge-triggered. Only wait for it; never
     /// read it.
     ///
-    /// It is an epoll descriptor over all devices that are or will be attached. The first call
-    /// makes it, and it stays the same while the WorkQ lives. From the first call on, operations
-    /// need no runtime in any mode: without a runtime, the loop that calls [`clear`](WorkQ::clear)
-    /// wakes them.
+    /// The descriptor is an epoll descriptor over all devices that are or will be attached. The
+    /// first call makes it, and it stays the same while the WorkQ lives. From the first call on,
+    /// operations need no runtime in any mode: without a runtime, the loop that calls
+    /// [`clear`](WorkQ::clear) wakes them.
     ///
     /// The cycle is: [`arm`](WorkQ::arm), wait, [`clear`](WorkQ::clear),
     /// [`progress`](WorkQ::progress) until it returns 0, and again (Core guide 3.4.4). Jobs may be

@@ -55,7 +55,7 @@ pub(in crate::reactor) struct Slot {
 
 // SAFETY: the phase says which party may access the cells, one at a time; their contents are Send.
 unsafe impl Send for Slot {}
-// SAFETY: as above.
+// SAFETY: as for Send: one party at a time accesses the cells.
 unsafe impl Sync for Slot {}
 
 fn generation(state: u64) -> u32 {
@@ -158,7 +158,7 @@ impl Slot {
             Some(Target::Waker(_)) | None => PENDING,
         };
         if target.is_some() {
-            // SAFETY: as above.
+            // SAFETY: Free and out of the free list: the cell is the caller's, and empty.
             unsafe { put(&self.target, target) };
         }
         self.state.store(state | phase, Ordering::Release);
@@ -181,7 +181,7 @@ impl Slot {
         self.owned_in(EMPTY);
         // SAFETY: Free and out of the free list: the cells are the caller's.
         let _ = unsafe { replace(&self.result, outcome) };
-        // SAFETY: as above, and the cell is empty.
+        // SAFETY: Free and out of the free list: the cell is the caller's, and empty.
         unsafe { put(&self.target, Some(Target::Caller(user_data, meaning))) };
         self.state.store(state | DONE, Ordering::Release);
     }
@@ -200,7 +200,7 @@ impl Slot {
         // SAFETY: the slot is Done, and the caller took its number, which is in `Finished` only
         // once: so the caller owns the cells.
         let result = unsafe { replace(&self.result, Ok(0)) };
-        // SAFETY: as above.
+        // SAFETY: Done, and the caller has the slot's only number, and so its cells.
         let target = unsafe { replace(&self.target, None) };
         self.free();
         match target {
@@ -220,7 +220,7 @@ impl Slot {
         // SAFETY: no device has accepted the job, so that no completion can come; no operation has
         // stored a waker, and no other code reads a `target`: the caller owns the cells.
         let held = unsafe { replace(&self.held, None) };
-        // SAFETY: as above.
+        // SAFETY: no device has the job and no other code its Token: the caller owns the cell.
         let target = unsafe { replace(&self.target, None) };
         self.free();
         drop_target(target);
@@ -243,8 +243,8 @@ impl Slot {
         self.owned_in(OVER);
         // SAFETY: Done: the cells are the operation's.
         let result = unsafe { replace(&self.result, Ok(0)) };
-        // SAFETY: as above. (If the operation registered while the reaper completed the job, its
-        // waker is still in the cell.)
+        // SAFETY: Done: the cell is the operation's. (If the operation registered while the reaper
+        // completed the job, its waker is still in the cell.)
         let target = unsafe { replace(&self.target, None) };
         self.free();
         drop_target(target);
@@ -276,7 +276,7 @@ impl Slot {
         });
         let old = match known {
             true => None,
-            // SAFETY: as above. The clone is made before the cell is written.
+            // SAFETY: Registering: the cell is the operation's. The clone is made before the write.
             false => unsafe { replace(&self.target, Some(Target::Waker(waker.clone()))) },
         };
         // If this exchange fails, the reaper has made the slot Done meanwhile, and `take` returns
@@ -335,7 +335,7 @@ impl Slot {
         if let Some(held) = held {
             held.release(&outcome, rest);
         }
-        // SAFETY: as above.
+        // SAFETY: the completion comes once, so `result` is the reaper's.
         let _ = unsafe { replace(&self.result, outcome) };
         loop {
             let phase = match state & PHASE {
@@ -348,7 +348,7 @@ impl Slot {
                     self.state.store(state & !PHASE | DONE, Ordering::Release);
                     return Completed::Deliver;
                 }
-                // As above: only the reaper changes the state.
+                // As for Posted: only the reaper changes the state.
                 RUNNING => return self.end_run(outcome),
                 _ => return self.end_orphan(rest),
             };
@@ -481,7 +481,7 @@ mod alone {
 
         #[cfg(not(tokio_doca_loom))]
         pub(in crate::reactor) fn settle_alone(&self, user_data: u64, outcome: Outcome) {
-            // SAFETY: as above.
+            // SAFETY: the test settles the slot while it is free, and there is no free list.
             unsafe { self.settle(user_data, super::super::target::ResultKind::Bytes, outcome) }
         }
 

@@ -186,8 +186,8 @@ impl PostedWait {
         let mut outcome = waits.take(ticket);
         if outcome.is_none() {
             waits.register(ticket, waker);
-            // This comes after the waker was stored: pairs with the drop of the SyncEvent, and with
-            // `Shutdown`.
+            // The outcome is checked after the waker was stored: pairs with the drop of the
+            // SyncEvent, and with `Shutdown`.
             fence(Ordering::SeqCst);
             outcome = waits.take(ticket);
         }
@@ -284,7 +284,7 @@ fn go_on(
             Poll::Ready(Err(error))
         }
         Poll::Pending => {
-            // This comes after the wait was marked as asleep: pairs with `Shutdown`.
+            // The WorkQ is checked after the wait was marked as asleep: pairs with `Shutdown`.
             fence(Ordering::SeqCst);
             if let Err(error) = waiter.attachment().check_open() {
                 port.cancel(ticket);

@@ -65,7 +65,7 @@ impl Wake for EntryWaker {
             return;
         }
         lock(&self.ready.0).push_back(self.index);
-        // This comes after the number was added to the list: pairs with `arm`.
+        // The loop is signalled after the number was added to the list: pairs with `arm`.
         if let Some(driven) = self.driven.upgrade() {
             driven.fire();
         }

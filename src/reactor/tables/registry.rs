@@ -53,7 +53,7 @@ impl Drop for Watching {
     }
 }
 
-/// What the registry knows of one table number: the table that has the number, if one does.
+/// The registry's entry for one table number: the table that has the number, if one does.
 #[derive(Default)]
 struct TableEntry {
     of: Option<(Arc<dyn Places>, Option<Changed>)>,

@@ -111,7 +111,7 @@ impl Backoff {
             shared.timer.line.leave(node);
             return Poll::Ready(Ok(()));
         }
-        // This comes before the future is in line, since it panics in a runtime without I/O.
+        // `register` comes before the future is in line, since it panics in a runtime without I/O.
         shared.events.register(shared)?;
         enqueue(shared, node, cx.waker());
         shared.timer.signal_at(&**shared, until)?;

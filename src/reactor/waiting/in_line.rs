@@ -83,7 +83,7 @@ impl Attachment {
                     continue;
                 }
             }
-            // This comes after the operation was put in line: pairs with `Shutdown`.
+            // The WorkQ is checked after the operation was put in line: pairs with `Shutdown`.
             fence(Ordering::SeqCst);
             if !self.is_closed() {
                 break;

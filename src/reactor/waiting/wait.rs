@@ -139,7 +139,8 @@ impl Attachment {
         cx: &mut Context<'_>,
     ) -> Poll<Waited<A::End>> {
         let shared = &self.shared;
-        // This comes first: an operation that does not spin need not poll if an event will come.
+        // Checked before polling: an operation that does not spin need not poll if an event will
+        // come.
         if !shared.spins(policy, spin) {
             return self.poll_event(end, fresh, policy, cx);
         }

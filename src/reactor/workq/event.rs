@@ -107,7 +107,7 @@ impl Shared {
     /// If this runtime receives events (`heard`), an event that is expected already is enough.
     /// Otherwise clears earlier events first, since no future may have waited for them.
     pub(in crate::reactor) fn arm_for_orphans(&self, heard: bool) {
-        // As in `poll_event`.
+        // Pairs with `event_turn`, as the fence in `poll_event` does.
         fence(Ordering::SeqCst);
         if heard && self.expected.load(Ordering::Relaxed) {
             return;

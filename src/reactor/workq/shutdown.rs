@@ -80,8 +80,8 @@ impl Future for Shutdown {
         if table.any_in_flight() {
             let policy = shared.mode.load();
             if !policy.is_busy() {
-                // This comes before the future is in line, since it panics in a runtime without
-                // I/O.
+                // `register` comes before the future is in line, since it panics in a runtime
+                // without I/O.
                 shared.events.register(shared)?;
             }
             shared.enqueue_drained(this.node.as_ref(), cx.waker());

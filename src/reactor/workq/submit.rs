@@ -123,7 +123,7 @@ impl Attachment {
         batch: impl Iterator<Item = (ReservedSlot<'a>, &'j mut Prepared<J>, Option<Target>)>,
         tokens: &mut ArrayVec<Token, N>,
     ) -> Option<LaunchError<'a>> {
-        // As in `submit`.
+        // Read before the device is asked: a later completion may have freed capacity.
         let completed = self.shared.counts.collected();
         let mut jobs = ArrayVec::<(Token, Job<'_>), N>::new();
         for (slot, prepared, target) in batch {

@@ -363,14 +363,14 @@ impl<'a> Turn<'a> {
                 notify(shared, whom, outside);
             }
         }
-        // This comes after the gate was left: pairs with `Full::stay`.
+        // The pause is checked after the gate was left: pairs with `Full::stay`.
         if self.reaped && shared.pause.is_on() {
             shared.resume(false);
         }
         if self.reaped || !shared.drained.is_empty() {
             shared.after_free();
         }
-        // This comes last, so that a subscriber to the log delays no waiter.
+        // Requests are handled last, so that a subscriber to the log delays no waiter.
         if self.requests != 0 {
             self.do_asked(outside);
         }
@@ -387,7 +387,8 @@ impl<'a> Turn<'a> {
             shared.drained.wake_all();
             shared.runs.wake_all();
             shared.timer.line.wake_all();
-            // This comes last of the wake-ups, since it may write a change of a state to the log.
+            // The registry is the last to be woken, since this may write a change of a state to the
+            // log.
             shared.core.registry.wake_all();
         }
         if self.requests & CHANGE != 0 {
