@@ -1,4 +1,5 @@
-//! What the contexts of all kinds share: an attachment to a WorkQ, and the limits of the device.
+//! [`Context`], the part that contexts of all kinds share: an attachment to a WorkQ, and the limits
+//! of the device.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,10 +14,11 @@ use crate::sync::log;
 
 /// The capabilities of a device for one kind of context.
 pub(super) trait Kind: Clone {
-    /// The call that attaches a context of this kind, and the one that gives it up.
+    /// The name of the call that attaches a context of this kind. `DETACH` is the name of the call
+    /// that detaches it.
     const ATTACH: &'static str;
     const DETACH: &'static str;
-    /// What a device without this kind lacks: "device x {}".
+    /// The end of the error message "device x {}" for a device that lacks this kind.
     const LACKS: &'static str;
 
     /// Returns the capabilities of this kind, if the device has it.
@@ -26,17 +28,17 @@ pub(super) trait Kind: Clone {
     fn max_list_len(&self) -> u32;
 }
 
-/// What all kinds of contexts have: their properties, how they print, and that each counts as a
-/// handle, borrowed or owned. The first field is its [`Context`].
+/// Implements what contexts of all kinds have: methods for their properties, `Debug`, `AsRef`, and
+/// the trait of handles. The first field of the type is its [`Context`].
 macro_rules! contexts {
     ($(#[$about:meta])* $context:ident: $caps:ident) => {
         impl $context {
-            /// Returns the device.
+            /// Returns the device of the context.
             pub fn device(&self) -> &$crate::device::Device {
                 self.attachment().device()
             }
 
-            /// Returns the WorkQ that it is attached to.
+            /// Returns the WorkQ that the context is attached to.
             pub fn workq(&self) -> $crate::reactor::WorkQ {
                 self.attachment().workq()
             }
@@ -70,8 +72,7 @@ macro_rules! contexts {
 }
 pub(super) use contexts;
 
-/// A reference-counted attachment to a WorkQ. `E` is the further state that a context of this kind
-/// has.
+/// A reference-counted attachment to a WorkQ. `E` is further state that contexts of this kind have.
 pub(super) struct Context<K, E = ()>(Arc<ContextInner<K, E>>);
 
 struct ContextInner<K, E> {
@@ -87,15 +88,16 @@ impl<K, E> Clone for Context<K, E> {
 }
 
 impl<K: Kind> Context<K> {
-    /// Attaches a context to a WorkQ. This checks the capabilities now, and not at the first job.
+    /// Attaches a context to a WorkQ. Checks the capabilities of the device now, and not at the
+    /// first job.
     pub(super) fn attach(device: &Device, workq: &WorkQ) -> Result<Context<K>> {
         Context::attach_with(device, workq, |_| Ok(()), |_, ()| Ok(()))
     }
 }
 
 impl<K: Kind, E> Context<K, E> {
-    /// Attaches a context that has further state: calls `check` before it is attached, and `open`
-    /// afterwards.
+    /// Attaches a context with further state. Calls `check` before the context is attached, and
+    /// `open` afterwards to make the state.
     pub(super) fn attach_with<T>(
         device: &Device,
         workq: &WorkQ,
@@ -129,7 +131,8 @@ impl<K: Kind, E> Context<K, E> {
         })))
     }
 
-    /// Detaches from the WorkQ, if this is the last handle of the attachment.
+    /// Drops this handle, and so detaches from the WorkQ. Returns `InUse` if it was not the last
+    /// handle.
     pub(super) fn detach(self) -> Result<()> {
         match Arc::try_unwrap(self.0) {
             Ok(_) => Ok(()),
@@ -156,7 +159,8 @@ impl<K: Kind, E> Context<K, E> {
         &self.0.extra
     }
 
-    /// Refuses what the device does not take: the longer list, and the bytes that are moved.
+    /// Returns an error if the longer of the two lists, or the number of moved bytes, exceeds the
+    /// limits of the device.
     #[cold]
     pub(super) fn check_limits(
         &self,

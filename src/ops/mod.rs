@@ -1,4 +1,4 @@
-//! What a user awaits.
+//! The operations that a user awaits, and the contexts that make them.
 
 mod accel;
 mod context;

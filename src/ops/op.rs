@@ -1,7 +1,8 @@
-//! How a job goes from its first poll to its result, whatever kind of job it is.
+//! [`Request`], and how an operation polls, starts and posts the job of any request.
 //!
 //! A [`Request`] is what the caller asked for: a context and operands. It lies in the operation's
-//! [`JobFuture`], begins when that is polled first, and begins anew after waiting for a Slot.
+//! [`JobFuture`]. It begins when the future is first polled, and begins again after it has waited
+//! for a slot.
 
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 
@@ -19,37 +20,37 @@ use crate::reactor::{
     HasAttachment, JobFuture, Outcome, Prepared, ResultKind, SUBMIT_BATCH, budget,
 };
 
-/// A job to be, and how it reaches its context.
+/// A job that has not begun, with its context and operands.
 pub(crate) trait Request: Answers + HasAttachment + Sized {
     type Leases: OfJob;
     type Job: AsJob;
 
-    /// Those that are polled first in some order are submitted in that order. So they spend of the
-    /// budget afterwards.
+    /// True if such jobs of one context are submitted in the order in which they are first polled.
+    /// They are then charged to the task's budget afterwards and not before.
     const ORDERED: bool = false;
 
-    /// Checks, and takes the Leases of a job.
+    /// Checks the operands, takes their Leases, and returns the job.
     fn begin(&self) -> Result<LeasedJob<Self>, JobError>;
 
-    /// Finishes it now, if the device can.
+    /// Finishes the job inline, if the device can.
     #[inline(always)]
     fn finish_inline(&self, begun: &LeasedJob<Self>) -> Option<Outcome> {
         self.attachment().finish_inline(begun, Self::ORDERED)
     }
 }
 
-/// A request, with the type of its result.
+/// A request, with the type of its answer: the value that its job returns.
 pub trait Answers {
     type Answer: Answer;
 }
 
-/// The meaning of the number that a job ends with.
+/// A type that the number that a job returns is converted to.
 pub trait Answer: sealed::Of {}
 
 pub(super) mod sealed {
     use super::ResultKind;
 
-    /// How an answer is made of the number that a job ends with.
+    /// The conversion of the number that a job returns.
     pub trait Of {
         const MEANING: ResultKind;
 
@@ -57,13 +58,13 @@ pub(super) mod sealed {
     }
 }
 
-/// Bytes.
+/// The answer is a number of bytes.
 impl Answer for usize {}
 
-/// A value.
+/// The answer is a value.
 impl Answer for u64 {}
 
-/// Nothing.
+/// The job has no answer.
 impl Answer for () {}
 
 impl sealed::Of for usize {
@@ -91,7 +92,7 @@ impl sealed::Of for () {
     fn of(_: u64) {}
 }
 
-/// The job of a Request, and its Leases.
+/// The job of a [`Request`], and its Leases.
 pub(crate) type LeasedJob<R> = Leased<<R as Request>::Leases, <R as Request>::Job>;
 
 pub(super) fn prepare<R: Request>(request: &R) -> Result<Prepared<R::Job>, JobError> {
@@ -138,9 +139,9 @@ impl<R: Request> Kind for R {
     }
 }
 
-/// Starts the first of these operations, those of the first one's context: one after the other as
-/// long as the device finishes them inline, and then together. Returns how many, and why not the
-/// next one.
+/// Starts the leading operations of `ops` that share the context of the first one, at most
+/// `SUBMIT_BATCH`: one by one as long as the device finishes them inline, and then the others
+/// together. Returns the number of started operations, and why the next one was not started.
 fn start_batch<R: Request>(ops: &mut [Op<R>]) -> (usize, Option<JobError>) {
     let at = std::ptr::from_ref(ops[0].flight.context().attachment());
     let (mut inline, mut begun) = (0, ArrayVec::<Prepared<R::Job>, SUBMIT_BATCH>::new());
@@ -151,8 +152,8 @@ fn start_batch<R: Request>(ops: &mut [Op<R>]) -> (usize, Option<JobError>) {
         }
         let job = match request.begin() {
             Ok(job) => job,
-            // It may wait for the memory of one before it, which may have completed once it is
-            // submitted.
+            // This job may need memory of a job before it, which may be free again once that job
+            // was submitted.
             Err(_) if !begun.is_empty() => break,
             Err(error) => return (inline, Some(error)),
         };
@@ -211,7 +212,7 @@ fn poll<R: Request>(mut flight: Pin<&mut JobFuture<R>>, cx: &mut Context<'_>) ->
     let begun = match request.begin() {
         Ok(begun) => begun,
         Err(error) => {
-            // A loop of refused jobs must not starve the others either.
+            // A loop of refused jobs must not starve other tasks either.
             return finish(flight, cx, Err(error), 0);
         }
     };
@@ -228,8 +229,8 @@ fn poll<R: Request>(mut flight: Pin<&mut JobFuture<R>>, cx: &mut Context<'_>) ->
     }
 }
 
-/// It had completed within its first poll. If the budget is spent, the outcome is kept for the next
-/// one.
+/// Finishes a job that has completed within its first poll. If the budget is spent, the outcome of
+/// an `ORDERED` job is kept for the next poll.
 #[inline(always)]
 fn finish<R: Request>(
     mut flight: Pin<&mut JobFuture<R>>,

@@ -1,9 +1,9 @@
-//! An operation as a value: a future that can also be owned, started, or posted.
+//! [`Op`], an operation as a value: a future that can also be made owned, started, or posted.
 //!
-//! What a method such as [`Dma::copy`](super::Dma::copy) returns is an [`Op`]: a context and
-//! operands, and nothing begun. A type that describes one kind of operation implements [`Kind`],
-//! and says what state it has once it is begun ([`Kind::JobFuture`]), how that is polled, and how
-//! it is started.
+//! A method such as [`Dma::copy`](super::Dma::copy) returns an [`Op`] that has a context and
+//! operands, and has not begun. The type of each kind of operation implements [`Kind`]: the state
+//! of an operation that may have begun ([`Kind::JobFuture`]), how to poll that state, and how to
+//! start the operation.
 
 #![allow(
     unreachable_pub,
@@ -60,22 +60,22 @@ pub(super) mod sealed {
 
     /// A kind of operation: a context and operands.
     pub trait Kind: Sized {
-        /// What awaiting it gives.
+        /// The output of the operation when it is awaited.
         type Output;
-        /// The state of an operation that may be in flight, with what was asked for.
+        /// The state of an operation that may be in flight, which includes the request.
         type JobFuture;
 
-        /// Begins nothing.
+        /// Returns the state of the operation, which has not begun.
         fn flight(self) -> Self::JobFuture;
 
         fn poll(flight: Pin<&mut Self::JobFuture>, cx: &mut Context<'_>) -> Poll<Self::Output>;
 
-        /// Submits the operation now, or returns why it could not. The operation was not polled
-        /// before.
+        /// Submits the operation without waiting, or returns why it cannot be submitted now. The
+        /// operation must not have been polled.
         fn start(flight: &mut Self::JobFuture) -> Result<(), JobError>;
 
-        /// Submits the operations now, in order. Returns how many it submitted, and why it could
-        /// not submit the next one.
+        /// Submits the operations in order, without waiting. Returns the number of submitted
+        /// operations, and why the next one could not be submitted.
         fn start_all(ops: &mut [Op<Self>]) -> (usize, Option<JobError>) {
             for (number, op) in ops.iter_mut().enumerate() {
                 if let Err(error) = Self::start(&mut op.flight) {
@@ -86,32 +86,33 @@ pub(super) mod sealed {
         }
     }
 
-    /// A kind that can do without borrowing.
+    /// A kind of operation that can be converted to one that borrows nothing.
     pub trait Own: Kind {
         type Owned: Kind;
 
         fn own(flight: &Self::JobFuture) -> Self::Owned;
     }
 
-    /// A kind that a loop of the caller's own can have.
+    /// A kind of operation that can be posted for the caller's own loop.
     pub trait Post: Kind {
-        /// Submits the operation now, or returns why it could not. The operation was not polled
-        /// before, and is not polled afterwards.
+        /// Submits the operation without waiting, or returns why it cannot be submitted now. The
+        /// operation must not have been polled, and is not polled afterwards.
         fn post(flight: &mut Self::JobFuture, user_data: u64) -> Result<(), JobError>;
     }
 }
 
-/// An operation: a value that says what is to be done, and a future that does it.
+/// An operation: a value that describes the work, and a future that does it.
 ///
-/// Nothing happens before it is
+/// Nothing happens before the operation is
 ///
-/// - awaited, or polled otherwise: it waits for a Slot if there is none, and for its end;
-/// - [started](Op::start): it is submitted now, and the future of its end is returned;
-/// - [posted](Op::post): it is submitted now, and [`WorkQ::progress`](crate::WorkQ::progress)
-///   returns its result to a loop that the caller runs.
+/// - awaited, or polled otherwise: it waits for a free slot of the WorkQ if there is none, and then
+///   for its completion;
+/// - [started](Op::start): it is submitted in this call, which returns a future of its completion;
+/// - [posted](Op::post): it is submitted in this call, and
+///   [`WorkQ::progress`](crate::WorkQ::progress) hands its result to a loop that the caller runs.
 ///
-/// It borrows its context, and whatever operands were lent to it. [`Op::owned`] makes it `'static`.
-/// It can be moved until it is polled.
+/// An operation borrows its context and those operands that were passed by reference. [`Op::owned`]
+/// makes it `'static`. It can be moved until it is polled.
 ///
 /// ```
 /// # use tokio_doca::{Buf, Dma, Error};
@@ -144,17 +145,18 @@ impl<K: Operation> Op<K> {
         Op { flight }
     }
 
-    /// Submits it now, without waiting. The future that it returns waits for the end.
+    /// Submits the operation without waiting. Returns a future of its completion.
     ///
     /// # Errors
     ///
-    /// Nothing was submitted, and the operation comes back with the reason. `Again` says that the
-    /// WorkQ or the device is full, or that others wait for a Slot: try again, or await it. All
-    /// others are what the operation is refused for.
+    /// On an error nothing was submitted, and [`Refused`] returns the operation with the reason.
+    /// `Again` means that the WorkQ or the device is full, or that other operations wait for a
+    /// slot: try again, or await the operation. For the other errors see the method that makes the
+    /// operation.
     ///
     /// # Cancel safety
     ///
-    /// What dropping an operation in flight does is written at the method that makes it.
+    /// The method that makes the operation documents what happens if it is dropped in flight.
     #[doc(alias = "doca_task_try_submit")]
     #[inline(always)]
     pub fn start(mut self) -> Result<Started<Self>, Refused<Self>> {
@@ -166,10 +168,10 @@ impl<K: Operation> Op<K> {
 
     /// [Starts](Op::start) operations together, in order, until one is refused.
     ///
-    /// The jobs of one context that follow one another are given to the device in one call, up to
-    /// 32 of them. An adapter then reads a list, and is notified of it once. Those that the device
-    /// finishes inline are done one after the other, up to the first that it does not. What takes
-    /// no job, as a receive or a wait, is started alone.
+    /// Successive jobs of one context are submitted to the device in one call, up to 32 of them. An
+    /// adapter then reads a list, and is notified once. Before that, jobs that the device finishes
+    /// inline are done one after the other, up to the first job that it does not finish. An
+    /// operation without a job, such as a receive or a wait, is started alone.
     ///
     /// ```
     /// use tokio_doca::{Op, op::StartedAll};
@@ -211,8 +213,8 @@ impl<K: Operation> Op<K> {
     ///
     /// # Errors
     ///
-    /// [`StartedAll::refused`] has the operations from the first one on that was refused, as
-    /// [`Op::start`] refuses it.
+    /// [`StartedAll::refused`] has the first operation that was refused and all operations after
+    /// it, with the error that [`Op::start`] would return.
     ///
     /// # Cancel safety
     ///
@@ -232,25 +234,27 @@ impl<K: Operation> Op<K> {
         }
     }
 
-    /// Submits the operation now, for a loop that the caller runs.
-    /// [`WorkQ::progress`](crate::WorkQ::progress) returns its result, together with `user_data`.
+    /// Submits the operation without waiting, for a loop that the caller runs.
+    /// [`WorkQ::progress`](crate::WorkQ::progress) hands out the result, together with `user_data`.
     ///
-    /// There is no future, nothing to drop, and nothing waits. No runtime is needed, in any mode.
-    /// What the device finishes inline is returned by `progress` as well. The memory stays leased
-    /// (`InUse`) until the completion was collected; the data of a destination grows then.
+    /// A posted operation has no future to await or drop. No runtime is needed, in any mode.
+    /// Results of jobs that the device finishes inline are handed out by `progress` as well. The
+    /// memory stays leased (`InUse`) until the completion was collected; the data of a destination
+    /// grows then.
     ///
-    /// A run of a graph begins inside the next `progress`, which also calls its functions. It keeps
-    /// its WorkQ until it was handed out: hand it out before you drop the last handle, or both stay
-    /// for the life of the process. A receive or a wait ends with
+    /// A run of a graph begins inside the next `progress`, which also calls its functions. The run
+    /// keeps its WorkQ until its result was handed out. If you drop the last handle of the WorkQ
+    /// before that, both stay in memory for the life of the process. A receive or a wait fails with
     /// [`Reason::ContextGone`](crate::error::Reason::ContextGone) if its context is dropped first.
     ///
-    /// Jobs allocate nothing. Receives and waits allocate when more of them are posted at once than
-    /// ever before, and a run takes two boxes.
+    /// Posting a job allocates nothing. Posting a receive or a wait allocates if more of them are
+    /// posted at once than ever before. Posting a run allocates twice.
     ///
     /// # Errors
     ///
-    /// Nothing was submitted, `progress` will not report it, and the operation comes back with the
-    /// reason: `Again` if the WorkQ or the device is full, or what the operation is refused for.
+    /// On an error nothing was submitted, `progress` will not report the operation, and [`Refused`]
+    /// returns it with the reason: `Again` if the WorkQ or the device is full; for the other errors
+    /// see the method that makes the operation.
     #[doc(alias = "doca_workq_submit")]
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_post_recv")]
@@ -267,8 +271,8 @@ impl<K: Operation> Op<K> {
         }
     }
 
-    /// The same operation with everything owned: it is `'static`, and can be spawned. Handles that
-    /// were lent are cloned.
+    /// Converts the operation to one that borrows nothing: it is `'static`, and can be spawned.
+    /// Borrowed handles are cloned.
     ///
     /// ```compile_fail,E0277
     /// # use tokio_doca::{Dma, Buf};
@@ -300,9 +304,9 @@ impl<K: Operation> fmt::Debug for Op<K> {
     }
 }
 
-/// An operation that was submitted: the future of its end. [`Op::start`] makes it.
+/// An operation that was submitted by [`Op::start`]: the future of its completion.
 ///
-/// `O` is the operation, by the name that its context gives it: `Started<DmaCopy<&Dma, Buf, Buf>>`.
+/// `O` is the type of the operation, such as `DmaCopy` in `Started<DmaCopy<&Dma, Buf, Buf>>`.
 ///
 /// ```
 /// use tokio_doca::{dma::DmaCopy, op::Started};
@@ -331,7 +335,7 @@ impl<K: Operation> fmt::Debug for Op<K> {
 ///
 /// # Cancel safety
 ///
-/// What dropping an operation in flight does is written at the method that makes it.
+/// The method that makes the operation documents what happens if it is dropped in flight.
 #[pin_project]
 #[must_use = "it goes on, and a drop forgets its result"]
 pub struct Started<O>(#[pin] O);
@@ -358,6 +362,7 @@ impl<O> fmt::Debug for Started<O> {
 pub struct StartedAll<O> {
     /// The operations that were submitted, in order.
     pub started: Vec<Started<O>>,
-    /// The others, in order, and why the first of them was refused; `None` if all were submitted.
+    /// The operations that were not submitted, in order, and why the first of them was refused;
+    /// `None` if all were submitted.
     pub refused: Option<Refused<Vec<O>>>,
 }

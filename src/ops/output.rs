@@ -1,4 +1,4 @@
-//! What an operation that was posted to a loop of the caller's own answers.
+//! [`Output`], the output of an operation that was posted for the caller's own loop.
 
 use super::graph::{Instance, RunError};
 use crate::error::JobError;
@@ -31,25 +31,25 @@ use crate::reactor::{End, Received, ResultKind, WorkQ};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Output {
-    /// The number of bytes that a copy, a hash, a message, a read or a write moved. Of a hash that
-    /// ends a message these are the bytes of the digest.
+    /// The number of bytes that a copy, a hash, a message, a read or a write moved. For a hash that
+    /// ends a message, this is the length of the digest.
     Bytes(usize),
-    /// Another number: what an atomic operation found, the value of a sync event, a CRC, what
-    /// [`CrcCopied::from`](crate::crc::CrcCopied) reads of a copy with its CRC, or what a call to
-    /// an accelerator returns. The method that made the operation says what it is.
+    /// Another number: the value that an atomic operation found, the value of a sync event, a CRC,
+    /// the number that [`CrcCopied::from`](crate::crc::CrcCopied) converts, or the result of a call
+    /// of an accelerator. The method that makes the operation documents the number.
     Value(u64),
-    /// The operation is done, and has no other result.
+    /// The operation has completed, and has no other result.
     Done,
-    /// The message that was received.
+    /// The description of the message that was received.
     Received(Received),
-    /// The instance of a run, and how the run ended.
+    /// The instance of a run of a graph, and the result of the run.
     #[doc(alias = "DOCA_GRAPH_JOB")]
     Run(Box<(Instance, Result<(), RunError>)>),
 }
 
 impl Output {
-    /// Returns the number of bytes that were moved, or `None` if it is another output. Of a receive
-    /// these are the bytes of the message.
+    /// Returns the number of bytes of [`Output::Bytes`], or the length of a received message;
+    /// `None` for other outputs.
     pub fn bytes(&self) -> Option<usize> {
         match self {
             Output::Bytes(bytes) => Some(*bytes),
@@ -58,7 +58,7 @@ impl Output {
         }
     }
 
-    /// Returns the value, or `None` if it is another output.
+    /// Returns the number of [`Output::Value`]; `None` for other outputs.
     pub fn value(&self) -> Option<u64> {
         match self {
             Output::Value(value) => Some(*value),
@@ -88,25 +88,25 @@ impl Output {
 
 impl WorkQ {
     /// Collects completions, and hands the results of posted operations
-    /// ([`Op::post`](crate::Op::post)) to `handle`: the caller's `user_data`, untouched, and the
-    /// operation's result or why it failed. It hands out each result exactly once, on this thread:
-    /// the jobs in the order in which they ended, then the receives, waits and runs that have
-    /// ended. Returns how many.
+    /// ([`Op::post`](crate::Op::post)) to `handle`: the caller's `user_data`, unchanged, and the
+    /// operation's result or error. Each result is handed out exactly once, on this thread: first
+    /// those of jobs, in the order in which they completed, then those of receives, waits and runs.
+    /// Returns the number of results that were handed out.
     ///
-    /// One call hands out at most [`depth`](WorkQ::depth) jobs: if it returns 0, nothing is left.
-    /// `handle` may post, since a Slot is free by then, or call anything else. After a panic in it
-    /// the others are still there.
+    /// One call hands out the results of at most [`depth`](WorkQ::depth) jobs. If it returns 0, no
+    /// result is left. `handle` may post operations, since the job's slot is free by then, or call
+    /// anything else. If `handle` panics, later calls hand out the remaining results.
     ///
-    /// Futures on the same WorkQ whose jobs have completed are woken. It never waits, in any mode,
-    /// and makes no system call while it finds something and no other task waits: a loop that calls
-    /// nothing else polls busily. After 256 polls in a row that find nothing, those of futures on
-    /// the same WorkQ among them, it gives the CPU up once (`sched_yield(2)`), and again after each
-    /// 64 more, since an engine may share that CPU. A loop that has called [`arm`](WorkQ::arm) is
-    /// not held up so.
+    /// Futures on the same WorkQ whose jobs have completed are woken. This call never waits, in any
+    /// mode, and makes no system call while it finds something and no other task waits: a loop that
+    /// calls nothing else polls busily. After 256 polls in a row that find nothing, counting polls
+    /// of futures on the same WorkQ, the call yields the CPU once (`sched_yield(2)`), and again
+    /// after each 64 more such polls, since an engine may share that CPU. It does not yield if the
+    /// loop has called [`arm`](WorkQ::arm).
     ///
-    /// After [`shutdown`](WorkQ::shutdown) what has ended is still handed out. With the last handle
-    /// of the WorkQ it is forgotten, and so is the word; but for runs, which keep their WorkQ
-    /// ([`Op::post`](crate::Op::post)).
+    /// Results are still handed out after [`shutdown`](WorkQ::shutdown). When the last handle of
+    /// the WorkQ is dropped, results that were not handed out are lost together with their
+    /// `user_data`. Runs are an exception: they keep their WorkQ ([`Op::post`](crate::Op::post)).
     #[doc(alias = "doca_workq_progress_retrieve")]
     #[doc(alias = "doca_pe_progress")]
     pub fn progress(&self, mut handle: impl FnMut(u64, Result<Output, JobError>)) -> usize {

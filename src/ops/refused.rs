@@ -1,4 +1,4 @@
-//! An operation that comes back.
+//! [`Refused`], an operation that was not submitted and is returned with the reason.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind, JobError, Reason};
 
 /// An operation that was not submitted, and why.
 ///
-/// `?` keeps the reason alone, in functions that fail with [`JobError`], [`Error`],
+/// `?` keeps only the reason, in functions that fail with [`JobError`], [`Error`],
 /// [`std::io::Error`] or a boxed [`std::error::Error`]. For other errors write
 /// `.map_err(JobError::from)?`.
 ///
@@ -38,22 +38,22 @@ pub struct Refused<O> {
 }
 
 impl<O> Refused<O> {
-    /// Returns why it was refused.
+    /// Returns the error with which the operation was refused.
     pub fn error(&self) -> JobError {
         self.error
     }
 
-    /// Returns what kind of error it is.
+    /// Returns the kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.error.kind()
     }
 
-    /// Returns the exact reason.
+    /// Returns the exact reason of the error.
     pub fn reason(&self) -> Reason {
         self.error.reason()
     }
 
-    /// Gives the operation back, with its operands: to be started once more, or awaited.
+    /// Returns the operation with its operands, to be started again or awaited.
     pub fn into_op(self) -> O {
         self.op
     }
@@ -89,8 +89,8 @@ impl<O> fmt::Display for Refused<O> {
     }
 }
 
-// Not `std::error::Error`: `?` would box the operation, which borrows, as a `dyn Error`, which must
-// not.
+// `Refused` does not implement `std::error::Error`: `?` would then box the operation, which may
+// borrow, as a `dyn Error`, which must be `'static`.
 impl<O> From<Refused<O>> for Box<dyn std::error::Error> {
     fn from(refused: Refused<O>) -> Box<dyn std::error::Error> {
         refused.error.into()

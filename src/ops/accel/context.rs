@@ -1,4 +1,4 @@
-//! Jobs of a provider's own kinds, by a device that has some.
+//! [`Accel`], the context for jobs whose kinds a provider defines.
 
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 
@@ -11,11 +11,11 @@ use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
 use crate::reactor::{Attachment, HasAttachment, JobFuture, WorkQ};
 
-/// A context for an accelerator: Jobs whose kinds only their provider knows, by opcode.
+/// A context for an accelerator: a device with jobs whose kinds its provider defines, by opcode.
 ///
-/// What the crate does for copies it does here as well: Leases on both sides, back-pressure,
-/// cancellation, shutdown. What an opcode means, its provider says. It is attached to one
-/// [`WorkQ`]; clones are the same attachment.
+/// The crate treats these jobs as it treats copies: Leases on both sides, back-pressure,
+/// cancellation, shutdown. The meaning of an opcode is up to the provider. A context is attached to
+/// one [`WorkQ`]; clones are the same attachment.
 ///
 /// ```
 /// use tokio_doca::{accel::{Accel, AccelCall}, error::JobError, Buf, Device, WorkQ};
@@ -101,7 +101,7 @@ impl AccelCall {
 }
 
 impl<S, D> AccelCall<S, D> {
-    /// Sets the argument: a number that means what the opcode says.
+    /// Sets the argument: a number whose meaning depends on the opcode.
     pub fn arg(self, arg: u64) -> AccelCall<S, D> {
         AccelCall { arg, ..self }
     }
@@ -116,7 +116,7 @@ impl<S, D> AccelCall<S, D> {
         }
     }
 
-    /// The same call with other operands.
+    /// Returns the same call with other operands: `src` and `dst` convert the present ones.
     pub(super) fn map<T, E>(
         self,
         src: impl FnOnce(S) -> T,
@@ -130,7 +130,7 @@ impl<S, D> AccelCall<S, D> {
         }
     }
 
-    /// Returns what is written is appended to it, and its data grows.
+    /// Sets the operand to whose data the accelerator appends what it writes.
     pub fn dst<T>(self, dst: T) -> AccelCall<S, T> {
         AccelCall {
             opcode: self.opcode,
@@ -142,12 +142,12 @@ impl<S, D> AccelCall<S, D> {
 }
 
 impl Accel {
-    /// Begins a context on a device.
+    /// Returns a builder of a context on `device`.
     pub fn builder(device: &Device) -> AccelBuilder<'_> {
         AccelBuilder { device }
     }
 
-    /// Returns a handle on another WorkQ.
+    /// Attaches a context of the same device to another WorkQ.
     ///
     /// # Errors
     ///
@@ -157,39 +157,41 @@ impl Accel {
         Accel::builder(self.device()).attach(workq)
     }
 
-    /// Gives this handle up, if it is the last one on its attachment.
+    /// Detaches from the WorkQ. This handle must be the last one of its attachment.
     ///
     /// # Errors
     ///
-    /// `InUse` while a clone, an Op or a graph has it. What it was is dropped all the same; Jobs in
-    /// flight are finished.
+    /// `InUse` if a clone, a pending operation or a graph still holds the context. The handle is
+    /// consumed either way; jobs in flight finish.
     #[doc(alias = "doca_ctx_workq_rm")]
     pub fn detach(self) -> Result<()> {
         self.0.detach()
     }
 
-    /// Has the device perform the call, and returns its result: with a destination, the number of
-    /// bytes that the device appended to it; without one, what the opcode defines.
+    /// Makes the device perform a call, and returns the result: if the call has a destination, the
+    /// number of bytes that the device appended to it; otherwise a number that the opcode defines.
     ///
     /// A call that fails leaves the headroom and the tailroom of its destination as they were.
     /// Nothing happens before the first poll.
     ///
     /// # Errors
     ///
-    /// Refused, and nothing happened: `NotSupported` if the device does not know the opcode;
-    /// `InvalidValue` if a source has no data, a destination no tailroom, they share memory or are
-    /// a foreign device's, or are more bytes or longer lists than the device takes
-    /// ([`Accel::caps`]; the bytes are those of the source, or, without one, the tailroom);
-    /// `NotPermitted` if the destination is read-only; `InUse` if a job or a guard has either side;
-    /// `Shutdown`; `BadState` without a runtime in event mode. Failed: what the device reports, and
-    /// `BadState` ([`Reason::CannotWake`]) if an event-driven call in flight is polled where there
-    /// is no runtime: it continues.
+    /// A call that is refused has no effect: `NotSupported` if the device does not know the opcode;
+    /// `InvalidValue` if the source has no data or the destination no tailroom, if the two share
+    /// memory or are not registered with the device, or if they have more bytes or longer lists
+    /// than the device takes ([`Accel::caps`]; the bytes are those of the source, or without a
+    /// source those of the tailroom); `NotPermitted` if the destination is read-only; `InUse` if a
+    /// job or a guard uses either side; `Shutdown`; `BadState` without a runtime in event mode.
+    ///
+    /// A call that fails later returns the error of the device, or `BadState`
+    /// ([`Reason::CannotWake`]) if an event-driven call in flight is polled without a runtime; the
+    /// call continues.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it is ordinary. A call in flight continues, keeps both sides leased (`InUse`) until
-    /// it has completed, and is then forgotten; the destination may have been written. Forgetting
-    /// the future is sound too.
+    /// The operation can be dropped at any time. A call in flight continues, and keeps both sides
+    /// leased (`InUse`) until it has completed; the result is discarded, and the destination may
+    /// have been written. Forgetting the operation (`mem::forget`) is sound too.
     pub fn call<S: MaybeSource, D: MaybeDestination>(
         &self,
         call: AccelCall<S, D>,
@@ -198,7 +200,7 @@ impl Accel {
         Op::new(CallRequest { accel, call })
     }
 
-    /// Checks, and takes the Leases.
+    /// Checks a call, and takes the Leases of its operands.
     fn begin<S: MaybeSource, D: MaybeDestination>(
         &self,
         call: &AccelCall<S, D>,
@@ -229,7 +231,7 @@ contexts! {
     Accel: AccelCaps
 }
 
-/// A call, and its context: borrowed (`&Accel`) or owned (`Accel`).
+/// A request of a call. `C` is the context: borrowed (`&Accel`) or owned (`Accel`).
 pub struct CallRequest<C, S, D> {
     pub(super) accel: C,
     pub(super) call: AccelCall<S, D>,

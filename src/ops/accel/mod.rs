@@ -1,4 +1,4 @@
-//! Jobs of a provider's own kinds.
+//! Jobs whose kinds a provider defines, by opcode.
 
 mod context;
 mod node;

@@ -1,4 +1,4 @@
-//! The nodes of graphs that call an accelerator.
+//! Graph nodes that call an accelerator.
 
 use super::{Accel, AccelCall, CallRequest};
 use crate::mem::{MaybeAnyDestination, MaybeAnySource};
@@ -10,7 +10,7 @@ use crate::reactor::Attachment;
 #[derive(Debug)]
 pub enum CallNode {}
 
-/// The operands of a calling node: made of an [`AccelCall`].
+/// The operands of a node that calls an accelerator: made of an [`AccelCall`].
 #[derive(Clone, Debug)]
 pub struct CallData(AccelCall<MaybeAnySource, MaybeAnyDestination>);
 
@@ -42,7 +42,8 @@ impl Action for CallNode {
 }
 
 impl GraphBuilder {
-    /// Returns a node that calls an accelerator, as [`Accel::call`] does. Its result is the call's.
+    /// Returns a node that calls an accelerator, as [`Accel::call`] does. Its result is the result
+    /// of the call.
     #[doc(alias = "doca_graph_ctx_node_create")]
     pub fn accel(&mut self, accel: &Accel) -> Node<CallNode> {
         self.context(accel.clone())

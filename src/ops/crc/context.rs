@@ -1,4 +1,4 @@
-//! The context that computes CRCs.
+//! [`Crc`], the context that computes CRCs.
 
 use super::request::{CopyCrcOp, CrcOp, CrcRequest};
 use crate::device::{Caps, CrcCaps, CrcOptions, Device};
@@ -8,13 +8,14 @@ use crate::ops::context::{Context, Kind, contexts};
 use crate::ops::operation::Op;
 use crate::reactor::WorkQ;
 
-/// A CRC context: computes the CRC-32C of memory by a device, and copies it in the same pass.
+/// A CRC context: computes the CRC-32C of memory by a device, and can copy the memory in the same
+/// pass.
 ///
-/// It is attached to one [`WorkQ`]; clones are the same attachment. The module
+/// A context is attached to one [`WorkQ`]; clones are the same attachment. The module
 /// [`crc`](crate::crc) has an example.
 ///
-/// Small sources are done by the poll, larger ones by the device, off the task's thread: on a
-/// software device the limit is half of its inline limit, 32 KiB.
+/// The CRC of a small source is computed inside the poll, that of a larger one by the device, off
+/// the task's thread. On a software device the limit is half of its inline limit, 32 KiB.
 ///
 /// ```
 /// use tokio_doca::crc::Crc;
@@ -50,7 +51,7 @@ impl Kind for CrcCaps {
     }
 
     fn max_buf_size(&self) -> u64 {
-        // An answer has 32 bits for it.
+        // `CrcCopied` has 32 bits for the number of bytes.
         self.max_buf_size.min(u32::MAX.into())
     }
 
@@ -60,7 +61,7 @@ impl Kind for CrcCaps {
 }
 
 impl Crc {
-    /// Begins a context on a device.
+    /// Returns a builder of a context on `device`.
     pub fn builder(device: &Device) -> CrcBuilder<'_> {
         CrcBuilder { device }
     }
@@ -75,7 +76,7 @@ impl Crc {
         Crc::builder(self.device()).attach(workq)
     }
 
-    /// Gives this handle up, if it is the last one on its attachment.
+    /// Detaches from the WorkQ. This handle must be the last one of its attachment.
     ///
     /// # Errors
     ///
@@ -86,31 +87,34 @@ impl Crc {
         self.0.detach()
     }
 
-    /// Computes the CRC-32C of the data of `src`, all of it. The CRC of no data is 0.
+    /// Computes the CRC-32C of all data of `src`. The CRC of no data is 0.
     ///
     /// Nothing happens before the first poll. [`WorkQ::progress`] and graphs hand the CRC out as a
     /// number ([`Output::Value`](crate::op::Output::Value)).
     ///
     /// # Errors
     ///
-    /// Refused, and nothing happened: `InvalidValue` if `src` is a foreign device's, or has more
-    /// bytes or a longer list than the device takes ([`Crc::caps`]); `NotSupported`
-    /// ([`Reason::RemoteInChain`](crate::error::Reason::RemoteInChain)) for a chain with imported
-    /// memory; `InUse` if a job or a guard writes it; `Shutdown`; `BadState` without a runtime in
-    /// event mode. Failed: what the device reports, and `BadState`
+    /// An operation that is refused has no effect: `InvalidValue` if `src` is not registered with
+    /// the device, or has more bytes or a longer list than the device takes ([`Crc::caps`]);
+    /// `NotSupported` ([`Reason::RemoteInChain`](crate::error::Reason::RemoteInChain)) for a chain
+    /// with imported memory; `InUse` if a job or a guard writes `src`; `Shutdown`; `BadState`
+    /// without a runtime in event mode.
+    ///
+    /// An operation that fails later returns the error of the device, or `BadState`
     /// ([`Reason::CannotWake`](crate::error::Reason::CannotWake)) if an event-driven job in flight
-    /// is polled where there is no runtime: the job continues.
+    /// is polled without a runtime; the job continues.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future is ordinary. A job in flight continues, keeps `src` leased (`InUse`)
-    /// until it has completed, and is then forgotten. Forgetting the future is sound too.
+    /// The operation can be dropped at any time. A job in flight continues, and keeps `src` leased
+    /// (`InUse`) until it has completed; the result is discarded. Forgetting the operation
+    /// (`mem::forget`) is sound too.
     pub fn crc32c<S: Source>(&self, src: S) -> CrcOp<&Crc, S> {
         self.crc32c_with(CrcOptions::new(), src)
     }
 
-    /// Computes the CRC-32C of the data of `src`, from a seed on, and checks it if `options` say
-    /// what it must be. The CRC of no data is the seed.
+    /// Computes the CRC-32C of the data of `src` from a seed, and compares it with the expected
+    /// CRC, as `options` say. The CRC of no data is the seed.
     ///
     /// # Errors
     ///
@@ -124,39 +128,41 @@ impl Crc {
         Op::new(CrcRequest::new(self, options, src, ()))
     }
 
-    /// Copies the data of `src` into the tailroom of `dst`, whose data grows, and computes the
-    /// CRC-32C of what it copies in the same pass.
+    /// Appends the data of `src` to the data of `dst`, and computes the CRC-32C of the copied bytes
+    /// in the same pass.
     ///
-    /// The CRC is that of the bytes that were written to `dst`, even if a peer writes `src`
+    /// The result is the CRC of the bytes that were written to `dst`, even if a peer writes `src`
     /// meanwhile. If the operation fails, the data of `dst` does not grow. Nothing happens before
     /// the first poll. [`WorkQ::progress`] and graphs hand the result out as a number, which
     /// [`CrcCopied::from`](super::CrcCopied) reads.
     ///
     /// # Errors
     ///
-    /// Refused, and nothing was copied: `InvalidValue` if there is too little tailroom, if the two
-    /// sides have bytes in common, for a foreign device, and for more bytes or longer lists than
-    /// the device takes ([`Crc::caps`]); `NotSupported`
+    /// An operation that is refused has copied nothing: `InvalidValue` if there is too little
+    /// tailroom, if the two sides have bytes in common or are not registered with the device, or if
+    /// they have more bytes or longer lists than the device takes ([`Crc::caps`]); `NotSupported`
     /// ([`Reason::RemoteInChain`](crate::error::Reason::RemoteInChain)) for a chain with imported
-    /// memory; `NotPermitted` if the destination is read-only; `InUse` if a job or a guard has
-    /// either side; `Shutdown`; `BadState` without a runtime in event mode. Failed: what the device
-    /// reports, and `BadState` ([`Reason::CannotWake`](crate::error::Reason::CannotWake)) if an
-    /// event-driven job in flight is polled where there is no runtime: the job continues.
+    /// memory; `NotPermitted` if the destination is read-only; `InUse` if a job or a guard uses
+    /// either side; `Shutdown`; `BadState` without a runtime in event mode.
+    ///
+    /// An operation that fails later returns the error of the device, or `BadState`
+    /// ([`Reason::CannotWake`](crate::error::Reason::CannotWake)) if an event-driven job in flight
+    /// is polled without a runtime; the job continues.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future is ordinary. A job in flight continues, keeps both sides leased
-    /// (`InUse`) until it has completed, and is then forgotten; the data of `dst` grows if it
-    /// succeeds. Forgetting the future is sound too.
+    /// The operation can be dropped at any time. A job in flight continues, and keeps both sides
+    /// leased (`InUse`) until it has completed; the result is discarded, but the data of `dst`
+    /// grows if the job succeeds. Forgetting the operation (`mem::forget`) is sound too.
     pub fn copy_crc<S: Source, D: Destination>(&self, src: S, dst: D) -> CopyCrcOp<&Crc, S, D> {
         self.copy_crc_with(CrcOptions::new(), src, dst)
     }
 
-    /// Copies the data of `src` into the tailroom of `dst`, computes the CRC-32C of what it copies
-    /// from a seed on, and checks it if `options` say what it must be.
+    /// Appends the data of `src` to the data of `dst`, computes the CRC-32C of the copied bytes
+    /// from a seed, and compares it with the expected CRC, as `options` say.
     ///
     /// If the CRC is not the expected one, the operation fails and the data of `dst` does not grow.
-    /// The tailroom has been written: do not read it as if it were old.
+    /// The old bytes of the tailroom are overwritten nevertheless.
     ///
     /// # Errors
     ///

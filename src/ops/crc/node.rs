@@ -1,15 +1,16 @@
-//! The nodes of graphs that compute CRCs.
+//! Graph nodes that compute CRCs.
 
 use super::{Crc, CrcCopied, CrcOptions, CrcRequest};
 use crate::mem::{AnyDestination, AnySource};
 use crate::ops::graph::{Action, Attach, GraphBuilder, Node};
 use crate::reactor::Attachment;
 
-/// The kind of a node that computes a CRC: [`GraphBuilder::crc32c`], which says what it is set to.
+/// The kind of a node that computes a CRC: [`GraphBuilder::crc32c`], which documents what the node
+/// is set to.
 #[derive(Debug)]
 pub enum CrcNode {}
 
-/// The operands of a node of [`GraphBuilder::crc32c`], which says what they are made of.
+/// The operands of a node of [`GraphBuilder::crc32c`], which documents what they are made of.
 #[derive(Clone, Debug)]
 pub struct CrcData {
     src: AnySource,
@@ -45,12 +46,12 @@ impl Action for CrcNode {
     }
 }
 
-/// The kind of a node that copies and computes a CRC: [`GraphBuilder::copy_crc`], which says what
-/// it is set to.
+/// The kind of a node that copies and computes a CRC: [`GraphBuilder::copy_crc`], which documents
+/// what the node is set to.
 #[derive(Debug)]
 pub enum CopyCrcNode {}
 
-/// The operands of a node of [`GraphBuilder::copy_crc`], which says what they are made of.
+/// The operands of a node of [`GraphBuilder::copy_crc`], which documents what they are made of.
 #[derive(Clone, Debug)]
 pub struct CopyCrcData {
     src: AnySource,
@@ -88,14 +89,14 @@ impl Action for CopyCrcNode {
 }
 
 impl GraphBuilder {
-    /// Returns a node that computes a CRC, as [`Crc::crc32c_with`] does: it is set to a source, or
+    /// Returns a node that computes a CRC, as [`Crc::crc32c_with`] does. It is set to a source, or
     /// to `(source, options)`. Its result is the CRC.
     #[doc(alias = "doca_graph_ctx_node_create")]
     pub fn crc32c(&mut self, crc: &Crc) -> Node<CrcNode> {
         self.context(crc.clone())
     }
 
-    /// Returns a node that copies and computes a CRC, as [`Crc::copy_crc_with`] does: it is set to
+    /// Returns a node that copies and computes a CRC, as [`Crc::copy_crc_with`] does. It is set to
     /// `(source, destination)`, or to `(source, destination, options)`. Its result is the number
     /// that [`CrcCopied::from`](CrcCopied) reads.
     #[doc(alias = "doca_graph_ctx_node_create")]

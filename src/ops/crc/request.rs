@@ -1,4 +1,4 @@
-//! One CRC, from its first poll to its result.
+//! The request to compute a CRC, and its results.
 
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 
@@ -13,7 +13,7 @@ use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
 use crate::reactor::{Attachment, HasAttachment, JobFuture, ResultKind};
 
-/// The output of [`Crc::copy_crc`].
+/// The output of [`Crc::copy_crc`]: the number of copied bytes and their CRC.
 ///
 /// ```
 /// use tokio_doca::crc::{Crc, CrcCopied, combine};
@@ -37,13 +37,13 @@ use crate::reactor::{Attachment, HasAttachment, JobFuture, ResultKind};
 pub struct CrcCopied {
     /// The number of bytes that were copied.
     pub bytes: usize,
-    /// The CRC of the bytes, from the seed on.
+    /// The CRC of the copied bytes, computed from the seed.
     pub crc: u32,
 }
 
 impl From<u64> for CrcCopied {
-    /// Reads the number that [`WorkQ::progress`](crate::WorkQ::progress) hands out for a posted
-    /// [`Crc::copy_crc`], and that a graph has for its node.
+    /// Converts the number that [`WorkQ::progress`](crate::WorkQ::progress) hands out for a posted
+    /// [`Crc::copy_crc`], or that is the result of a graph's node.
     fn from(number: u64) -> CrcCopied {
         CrcCopied {
             bytes: (number >> 32) as usize,
@@ -62,7 +62,7 @@ impl Of for CrcCopied {
     }
 }
 
-/// A CRC.
+/// The answer of a CRC: its 32 bits.
 impl Answer for u32 {}
 
 impl Of for u32 {
@@ -73,8 +73,9 @@ impl Of for u32 {
     }
 }
 
-/// Returns the CRC of a message whose first part has the CRC `first`, and whose other part has
-/// `second_len` bytes and the CRC `second`: parts may be computed in any order, or at once.
+/// Returns the CRC of a message in two parts. The first part has the CRC `first`; the second part
+/// has `second_len` bytes and the CRC `second`. So the CRCs of parts can be computed in any order,
+/// or at once.
 ///
 /// ```
 /// use tokio_doca::crc::combine;
@@ -86,8 +87,8 @@ pub fn combine(first: u32, second: u32, second_len: usize) -> u32 {
     crc32c::crc32c_combine(first, second, second_len)
 }
 
-/// A computation of a CRC. `C` is how it has its context: borrowed (`&Crc`) or owned (`Crc`). `D`
-/// is `()` where nothing is copied.
+/// A request to compute a CRC. `C` is the context: borrowed (`&Crc`) or owned (`Crc`). `D` is `()`
+/// if nothing is copied.
 pub struct CrcRequest<C, S, D, A> {
     crc: C,
     options: CrcOptions,

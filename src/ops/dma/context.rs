@@ -1,4 +1,4 @@
-//! Memory copies by a device.
+//! [`Dma`], the context for memory copies by a device.
 
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 
@@ -13,8 +13,8 @@ use crate::reactor::{Attachment, HasAttachment, JobFuture, WorkQ};
 
 /// A DMA context: copies memory by a device (DMA guide; `doca_dma`).
 ///
-/// It is attached to one [`WorkQ`]; [`Dma::attach`] gives a handle on another one. Clones are the
-/// same attachment.
+/// A context is attached to one [`WorkQ`]; [`Dma::attach`] attaches another context of the device
+/// to another WorkQ. Clones are the same attachment.
 ///
 /// ```
 /// # use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
@@ -59,14 +59,14 @@ impl Kind for DmaCaps {
 }
 
 impl Dma {
-    /// Begins a context on a device.
+    /// Returns a builder of a context on `device`.
     #[doc(alias = "doca_dma_create")]
     #[doc(alias = "doca_ctx_dev_add")]
     pub fn builder(device: &Device) -> DmaBuilder<'_> {
         DmaBuilder { device }
     }
 
-    /// Returns a handle on another WorkQ.
+    /// Attaches a context of the same device to another WorkQ.
     ///
     /// # Errors
     ///
@@ -76,42 +76,44 @@ impl Dma {
         Dma::builder(self.device()).attach(workq)
     }
 
-    /// Gives this handle up, if it is the last one on its attachment.
+    /// Detaches from the WorkQ. This handle must be the last one of its attachment.
     ///
     /// # Errors
     ///
-    /// `InUse` while a clone, an Op or a graph has it. What it was is dropped all the same; Jobs in
-    /// flight are finished.
+    /// `InUse` if a clone, a pending operation or a graph still holds the context. The handle is
+    /// consumed either way; jobs in flight finish.
     #[doc(alias = "doca_ctx_workq_rm")]
     #[doc(alias = "doca_dma_destroy")]
     pub fn detach(self) -> Result<()> {
         self.0.detach()
     }
 
-    /// Copies the data of `src` into the tailroom of `dst`, whose data grows; answers the number of
-    /// bytes. If there is no data it copies none, and answers 0.
+    /// Appends the data of `src` to the data of `dst`, and returns the number of copied bytes. If
+    /// `src` has no data, returns 0.
     ///
-    /// A copy appends: what `dst` has stays before it. Call
-    /// [`Buf::reset_data_len`](crate::Buf::reset_data_len) first to overwrite.
+    /// The copied bytes go into the tailroom of `dst`, after its old data. To overwrite the old
+    /// data, call [`Buf::reset_data_len`](crate::Buf::reset_data_len) first.
     ///
     /// A copy does not touch the headroom of `dst`, and a copy that fails leaves its tailroom as it
     /// was. Nothing happens before the first poll.
     ///
     /// # Errors
     ///
-    /// Refused, and nothing moved: `InvalidValue` if there is too little tailroom, if the two sides
-    /// have bytes in common, for a foreign device, or more bytes or longer lists than the device
-    /// takes ([`Dma::caps`]); `NotPermitted` if the destination is read-only; `InUse` if a job or a
-    /// guard has either side; `Shutdown`; `BadState` without a runtime in event mode. Failed: what
-    /// the device reports, and `BadState`
+    /// A copy that is refused has moved nothing: `InvalidValue` if there is too little tailroom, if
+    /// the two sides have bytes in common or are not registered with the device, or if they have
+    /// more bytes or longer lists than the device takes ([`Dma::caps`]); `NotPermitted` if the
+    /// destination is read-only; `InUse` if a job or a guard uses either side; `Shutdown`;
+    /// `BadState` without a runtime in event mode.
+    ///
+    /// A copy that fails later returns the error of the device, or `BadState`
     /// ([`Reason::CannotWake`](crate::error::Reason::CannotWake)) if an event-driven copy in flight
-    /// is polled where there is no runtime: it continues.
+    /// is polled without a runtime; the copy continues.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it is ordinary. A copy in flight continues, keeps both sides leased (`InUse`) until
-    /// it has completed, and is then forgotten; the destination may have been written. Forgetting
-    /// the future is sound too.
+    /// The operation can be dropped at any time. A copy in flight continues, and keeps both sides
+    /// leased (`InUse`) until it has completed; the result is discarded, and the destination may
+    /// have been written. Forgetting the operation (`mem::forget`) is sound too.
     #[doc(alias = "doca_dma_task_memcpy_alloc_init")]
     #[doc(alias = "doca_dma_task_memcpy_set_conf")]
     #[doc(alias = "doca_dma_job_memcpy")]
@@ -128,7 +130,7 @@ contexts! {
     Dma: DmaCaps
 }
 
-/// A copy. `C` is how it has its context: borrowed (`&Dma`) or owned (`Dma`).
+/// A request to copy. `C` is the context: borrowed (`&Dma`) or owned (`Dma`).
 pub struct CopyRequest<C, S, D> {
     pub(super) dma: C,
     pub(super) src: S,

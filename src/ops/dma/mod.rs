@@ -1,4 +1,4 @@
-//! Copies by a device.
+//! Memory copies by a device.
 
 mod context;
 mod node;

@@ -1,4 +1,4 @@
-//! The nodes of graphs that copy.
+//! Graph nodes that copy.
 
 use super::{CopyRequest, Dma};
 use crate::mem::{AnyCopyDestination, AnyCopySource};
@@ -54,8 +54,8 @@ impl Action for CopyNode {
 }
 
 impl GraphBuilder {
-    /// Returns a node that copies, as [`Dma::copy`] does, to or from another process as well. Its
-    /// result is the number of bytes.
+    /// Returns a node that copies, as [`Dma::copy`] does, also to or from memory of another
+    /// process. Its result is the number of copied bytes.
     #[doc(alias = "doca_graph_ctx_node_create")]
     #[doc(alias = "doca_graph_node_create_from_ctx")]
     pub fn dma_copy(&mut self, dma: &Dma) -> Node<CopyNode> {

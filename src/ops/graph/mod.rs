@@ -1,9 +1,9 @@
-//! Work that is described once and run many times: jobs, user functions and sub-graphs, and what
-//! depends on what.
+//! Graphs: work that is described once and run many times. Their nodes are jobs, functions of the
+//! application and sub-graphs; edges say which node starts after which.
 //!
 //! A [`Graph`] is a plan: nodes, and edges between them. An [`Instance`] is the memory of one run
-//! at a time: operands, states and results; many of them run at once. A [`Run`] is one future: no
-//! task, no waker and no allocation for each node.
+//! at a time: operands, states and results. Many instances can run at once. A [`Run`] is one future
+//! for all nodes: a node needs no task, no waker and no allocation of its own.
 //!
 //! ```
 //! use tokio_doca::{graph::Graph, BufPool, Device, Dma, Error, ErrorKind, Mmap, WorkQ};
@@ -46,13 +46,14 @@
 //!                     in line for a Slot, as an Op is
 //! ```
 //!
-//! User functions run in the task that awaits the run. A node that fails ends the run once what is
-//! in flight has drained; [`RunError`] has the first cause, and all nodes that failed.
+//! User functions run in the task that awaits the run. If a node fails, no further nodes start, and
+//! the run ends once its jobs in flight have completed. [`RunError`] has the first cause, and all
+//! nodes that failed.
 //!
 //! # Remote operations
 //!
-//! All operations of an [`Rdma`](crate::Rdma) are nodes. A request that is sent, and an answer that
-//! is hashed when it came:
+//! All operations of an [`Rdma`](crate::Rdma) can be nodes. This graph sends a request, and hashes
+//! the answer when it has come:
 //!
 //! ```
 //! use tokio_doca::{graph::{Graph, Instance}, sha::{Algorithm, Sha}, BufPool, Error, Rdma};
@@ -81,11 +82,11 @@
 //!
 //! # Nodes of other contexts
 //!
-//! A context joins graphs with an `Action`: what its node is set to, and which `Request` that makes
-//! (`node/action.rs`). The `Action` and the builder's method lie in the context's own folder
-//! (`sha/node.rs`), and the engine knows nothing else of the context. A receive is no job of a
-//! Slot's: its node is polled, as a future's is (`kinds/receive.rs`); so is a wait of a SyncEvent
-//! (`kinds/sync_event.rs`).
+//! A context joins graphs by an `Action`, which says what its node is set to, and makes a `Request`
+//! of that (`node/action.rs`). The `Action` and the builder's method lie in the context's own
+//! folder (`sha/node.rs`), and the engine knows nothing else of the context. A receive is not a job
+//! with a slot: its node is polled, as the node of a future is (`kinds/receive.rs`). So is a wait
+//! for a SyncEvent (`kinds/sync_event.rs`).
 
 mod kinds;
 mod node;

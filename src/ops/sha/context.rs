@@ -1,4 +1,4 @@
-//! The context that hashes.
+//! [`Sha`], the context that hashes.
 
 use super::ShaSession;
 use super::request::{ShaOp, ShaRequest};
@@ -11,12 +11,12 @@ use crate::reactor::WorkQ;
 
 /// A SHA context: hashes memory by a device (`doca_sha`).
 ///
-/// It is attached to one [`WorkQ`]; clones are the same attachment. A message in one piece, or in
-/// one chain, is one job ([`Sha::hash`]); one that comes in parts is hashed by a session
-/// ([`Sha::session`]).
+/// A context is attached to one [`WorkQ`]; clones are the same attachment. A message in one piece,
+/// or in one chain, is hashed by one job ([`Sha::hash`]). A message that comes in parts is hashed
+/// by a session ([`Sha::session`]).
 ///
-/// Small inputs are hashed by the poll, larger ones by the device, off the task's thread: on a
-/// software device the border is an eighth of its inline limit, 8 KiB.
+/// Small inputs are hashed inside the poll, larger ones by the device, off the task's thread. On a
+/// software device the limit is an eighth of its inline limit, 8 KiB.
 ///
 /// ```
 /// # use tokio_doca::{sha::{Algorithm, Sha}, BufPool, Device, Mmap, WorkQ};
@@ -60,13 +60,13 @@ impl Kind for ShaCaps {
 }
 
 impl Sha {
-    /// Begins a context on a device.
+    /// Returns a builder of a context on `device`.
     #[doc(alias = "doca_sha_create")]
     pub fn builder(device: &Device) -> ShaBuilder<'_> {
         ShaBuilder { device }
     }
 
-    /// Returns a handle on another WorkQ.
+    /// Attaches a context of the same device to another WorkQ.
     ///
     /// # Errors
     ///
@@ -76,12 +76,12 @@ impl Sha {
         Sha::builder(self.device()).attach(workq)
     }
 
-    /// Gives this handle up, if it is the last one on its attachment.
+    /// Detaches from the WorkQ. This handle must be the last one of its attachment.
     ///
     /// # Errors
     ///
-    /// `InUse` while a clone, a session, an Op or a graph has it. What it was is dropped all the
-    /// same; Jobs in flight are finished.
+    /// `InUse` if a clone, a session, a pending operation or a graph still holds the context. The
+    /// handle is consumed either way; jobs in flight finish.
     #[doc(alias = "doca_ctx_workq_rm")]
     #[doc(alias = "doca_sha_destroy")]
     pub fn detach(self) -> Result<()> {
@@ -96,20 +96,22 @@ impl Sha {
     ///
     /// # Errors
     ///
-    /// Refused, and nothing happened: `InvalidValue` if there is less tailroom than a digest
-    /// ([`Algorithm::digest_len`]), tailroom in more than one Buf of a destination chain, shared
-    /// memory, a foreign device, or more bytes or a longer list than the device takes
-    /// ([`Sha::caps`]); `NotSupported` if the device does not compute this hash; `NotPermitted` if
-    /// the destination is read-only; `InUse` if a job or a guard has either side; `Shutdown`;
-    /// `BadState` without a runtime in event mode. Failed: what the device reports, and `BadState`
+    /// A hash that is refused has no effect: `InvalidValue` if the tailroom is shorter than a
+    /// digest ([`Algorithm::digest_len`]) or lies in more than one Buf of a destination chain, if
+    /// the two sides share memory or are not registered with the device, or if the source has more
+    /// bytes or a longer list than the device takes ([`Sha::caps`]); `NotSupported` if the device
+    /// does not compute this hash; `NotPermitted` if the destination is read-only; `InUse` if a job
+    /// or a guard uses either side; `Shutdown`; `BadState` without a runtime in event mode.
+    ///
+    /// A hash that fails later returns the error of the device, or `BadState`
     /// ([`Reason::CannotWake`](crate::error::Reason::CannotWake)) if an event-driven hash in flight
-    /// is polled where there is no runtime: it continues.
+    /// is polled without a runtime; the hash continues.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it is ordinary. A hash in flight continues, keeps both sides leased (`InUse`) until
-    /// it has completed, and is then forgotten; the destination may have been written. Forgetting
-    /// the future is sound too.
+    /// The operation can be dropped at any time. A hash in flight continues, and keeps both sides
+    /// leased (`InUse`) until it has completed; the result is discarded, and the destination may
+    /// have been written. Forgetting the operation (`mem::forget`) is sound too.
     #[doc(alias = "doca_sha_job")]
     #[doc(alias = "doca_sha_task_hash_alloc_init")]
     #[doc(alias = "doca_sha_task_hash_set_conf")]
@@ -122,7 +124,8 @@ impl Sha {
         Op::new(ShaRequest::whole(self, algorithm, src, dst))
     }
 
-    /// Begins a message that comes in parts. This allocates; the session's jobs do not.
+    /// Returns a session, which hashes a message in parts. This call allocates; the session's jobs
+    /// do not.
     ///
     /// # Errors
     ///
@@ -142,7 +145,7 @@ impl Sha {
 }
 
 contexts! {
-    /// Returns what the device computes, and its limits.
+    /// Returns the hashes that the device computes, and its limits.
     Sha: ShaCaps
 }
 

@@ -1,4 +1,4 @@
-//! The nodes of graphs that hash.
+//! Graph nodes that hash.
 
 use super::{Sha, ShaRequest};
 use crate::device::Algorithm;
@@ -56,8 +56,8 @@ impl Action for HashNode {
 }
 
 impl GraphBuilder {
-    /// Returns a node that hashes, as [`Sha::hash`] does. Its result is the number of bytes of the
-    /// digest.
+    /// Returns a node that hashes, as [`Sha::hash`] does. Its result is the length of the digest in
+    /// bytes.
     #[doc(alias = "doca_graph_ctx_node_create")]
     pub fn sha(&mut self, sha: &Sha, algorithm: Algorithm) -> Node<HashNode> {
         self.context((sha.clone(), algorithm))

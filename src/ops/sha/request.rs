@@ -1,4 +1,4 @@
-//! One hash, or a part of one, from its first poll to its digest.
+//! The request to hash a message, or a part of one.
 
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 
@@ -13,18 +13,18 @@ use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
 use crate::reactor::{Attachment, HasAttachment, JobFuture};
 
-/// A computation of a hash. `C` is how it has its context: borrowed (`&Sha`) or owned (`Sha`).
+/// A request to hash. `C` is the context: borrowed (`&Sha`) or owned (`Sha`).
 pub struct ShaRequest<C, S, D> {
     pub(super) sha: C,
     pub(super) algorithm: Algorithm,
-    /// What it is a part of.
+    /// The session, if this hashes a part of a message.
     pub(super) session: Option<Arc<Session>>,
     pub(super) src: S,
     pub(super) dst: D,
 }
 
 impl<C, S, D> ShaRequest<C, S, D> {
-    /// Returns a message in one piece.
+    /// Returns a request to hash a message in one piece.
     pub(in crate::ops) fn whole(
         sha: C,
         algorithm: Algorithm,

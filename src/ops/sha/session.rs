@@ -1,4 +1,4 @@
-//! A message that is hashed in parts.
+//! [`ShaSession`], a message that is hashed in parts.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,12 +10,13 @@ use crate::error::{JobError, Reason, Result};
 use crate::mem::{Destination, MaybeSource, Session, Source};
 use crate::ops::operation::Op;
 
-/// A message that is hashed in parts, each of them a job: `doca_sha`'s partial session.
+/// A session that hashes a message in parts, one job per part: `doca_sha`'s partial session.
 ///
-/// The parts go one after the other: while one is in flight the next is `InUse`. All but the last
-/// are multiples of [`Algorithm::block_len`]; the last one is given to
-/// [`finish`](ShaSession::finish), with the destination of the digest. The session begins a new
-/// message then. A part that fails, or is refused, was not hashed: the session is as it was.
+/// The parts are hashed one after the other: while one part is in flight, the next fails with
+/// `InUse`. The lengths of all parts but the last are multiples of [`Algorithm::block_len`]. The
+/// last part is passed to [`finish`](ShaSession::finish), with the destination of the digest; then
+/// the session begins a new message. A part that fails or is refused was not hashed, and leaves the
+/// session as it was.
 ///
 /// ```
 /// # use tokio_doca::{sha::{Algorithm, Sha}, BufPool, Device, Mmap, WorkQ};
@@ -38,9 +39,9 @@ use crate::ops::operation::Op;
 ///
 /// # Cancel safety
 ///
-/// Dropping a part's future is ordinary. A part in flight continues, keeps its source and the
-/// session leased (`InUse`) until it has completed, and *is hashed* then. A caller that does not
-/// know whether it was hashed begins anew ([`reset`](ShaSession::reset)).
+/// The operation of a part can be dropped at any time. A part in flight continues, keeps its source
+/// and the session leased (`InUse`) until it has completed, and *is hashed* then. If you do not
+/// know whether the part was hashed, begin the message again ([`reset`](ShaSession::reset)).
 #[doc(alias = "doca_sha_partial_session")]
 #[doc(alias = "doca_sha_task_partial_hash")]
 pub struct ShaSession {
@@ -54,23 +55,23 @@ impl ShaSession {
         ShaSession { sha, state }
     }
 
-    /// Returns the context.
+    /// Returns the context that the session hashes with.
     pub fn sha(&self) -> &Sha {
         &self.sha
     }
 
-    /// Returns which hash.
+    /// Returns the hash algorithm of the session.
     pub fn algorithm(&self) -> Algorithm {
         self.state.algorithm()
     }
 
-    /// Hashes a part that is not the last one; answers its bytes. Nothing happens before the first
-    /// poll.
+    /// Hashes a part that is not the last one, and returns its length in bytes. Nothing happens
+    /// before the first poll.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if the data is no multiple of [`Algorithm::block_len`]; `InUse` if a job in
-    /// flight has the session; else as [`Sha::hash`].
+    /// `InvalidValue` if the length of the data is not a multiple of [`Algorithm::block_len`];
+    /// `InUse` if a job in flight uses the session; else as [`Sha::hash`].
     ///
     /// # Cancel safety
     ///
@@ -84,8 +85,9 @@ impl ShaSession {
         Op::new(self.part(&self.sha, src, ()))
     }
 
-    /// Hashes the last part, or nothing more (`()` as the source), and appends the digest of the
-    /// message to `dst`; answers the bytes of the digest. The session begins a new message then.
+    /// Hashes the last part, or nothing more if the source is `()`, and appends the digest of the
+    /// message to `dst`. Returns the length of the digest in bytes. The session begins a new
+    /// message then.
     ///
     /// # Errors
     ///
@@ -100,7 +102,7 @@ impl ShaSession {
         Op::new(self.part(&self.sha, src, dst))
     }
 
-    /// Returns another session that has hashed the same so far. This allocates.
+    /// Returns a new session that has hashed the same parts so far. This call allocates.
     ///
     /// # Errors
     ///
@@ -111,13 +113,13 @@ impl ShaSession {
         Ok(copy)
     }
 
-    /// Continues from where another session is, of whatever context; what this one has hashed is
-    /// forgotten.
+    /// Makes this session continue from the state of `from`, which may belong to another context.
+    /// The parts that this session has hashed are discarded.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if that one has another algorithm; `InUse` if a job in flight has one of
-    /// them.
+    /// `InvalidValue` if `from` has another algorithm; `InUse` if a job in flight uses one of the
+    /// two sessions.
     #[doc(alias = "doca_sha_partial_session_copy")]
     pub fn copy_from(&self, from: &ShaSession) -> Result<(), JobError> {
         if from.algorithm() != self.algorithm() {
@@ -129,7 +131,7 @@ impl ShaSession {
         Ok(())
     }
 
-    /// Begins a new message; what was hashed is forgotten.
+    /// Begins a new message, and discards the parts that were hashed.
     ///
     /// # Errors
     ///
@@ -151,7 +153,7 @@ impl ShaSession {
 }
 
 impl fmt::Debug for ShaSession {
-    /// Not what was hashed: it may be a secret.
+    /// Prints no state of the hash, since the hashed data may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ShaSession")
             .field("algorithm", &self.algorithm())

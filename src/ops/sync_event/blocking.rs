@@ -1,4 +1,5 @@
-//! The blocking flavour: no WorkQ, no futures, no sleep.
+//! [`BlockingSyncEvent`], a sync event whose calls block: it needs no WorkQ and no futures, and
+//! never sleeps.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,14 +8,15 @@ use super::context::export;
 use crate::device::{Device, EventCounter, EventJob, EventWait};
 use crate::error::{JobError, Result};
 
-/// The number of polls that a spinning wait makes before it yields the CPU, which the other side
-/// may need.
+/// The number of polls that a spinning wait makes before it yields the CPU once, which the other
+/// side may need.
 const LOOKS: u32 = 1 << 14;
 
-/// A sync event whose calls block their thread:
+/// A sync event whose waits block the calling thread:
 /// [`SyncEventBuilder::start`](crate::sync_event::SyncEventBuilder::start), or
 /// [`ImportedSyncEvent::start`](crate::sync_event::ImportedSyncEvent::start). The other side may be
-/// of either flavour. [`SyncEvent`](crate::sync_event::SyncEvent) documents how an event ends.
+/// a `BlockingSyncEvent` or a [`SyncEvent`](crate::sync_event::SyncEvent).
+/// [`SyncEvent`](crate::sync_event::SyncEvent) documents how an event ends.
 ///
 /// ```
 /// use tokio_doca::{sync_event::{Location, SyncEvent}, Device};
@@ -41,19 +43,19 @@ impl BlockingSyncEvent {
         BlockingSyncEvent { device, event }
     }
 
-    /// Returns the value.
+    /// Returns the value of the counter.
     ///
     /// # Errors
     ///
-    /// `ConnectionReset` if it was imported, and its owner has stopped or dropped it, or has ended;
-    /// `BadState` if it was stopped.
+    /// `ConnectionReset` if the event was imported, and its owner has stopped or dropped it, or has
+    /// ended; `BadState` if the event was stopped on this side.
     #[doc(alias = "doca_sync_event_get")]
     #[inline]
     pub fn get(&self) -> Result<u64, JobError> {
         self.event.perform(EventJob::Get)
     }
 
-    /// The counter becomes this; whom it concerns is woken.
+    /// Sets the counter to `value`, and wakes the waits that this ends.
     ///
     /// # Errors
     ///
@@ -64,7 +66,8 @@ impl BlockingSyncEvent {
         self.event.perform(EventJob::Set(value)).map(drop)
     }
 
-    /// Adds to the counter, wrapping, and answers what it was; whom it concerns is woken.
+    /// Adds `value` to the counter, wrapping around, and wakes the waits that this ends. Returns
+    /// the previous value.
     ///
     /// # Errors
     ///
@@ -76,13 +79,13 @@ impl BlockingSyncEvent {
     }
 
     /// Waits until the bits of the value that are in `mask` (`u64::MAX` for all bits) are greater
-    /// than `threshold`, and returns such a value. The thread polls the value all the while. It
-    /// accepts any threshold and any mask.
+    /// than `threshold`, and returns such a value. The thread polls the value all the time. Any
+    /// threshold and any mask are accepted.
     ///
     /// # Errors
     ///
-    /// As [`BlockingSyncEvent::get`], also while it waits. `ConnectionReset` as well if the process
-    /// that had imported it has ended, and there is no other yet.
+    /// As [`BlockingSyncEvent::get`], also during the wait. `ConnectionReset` also if the process
+    /// that had imported the event has ended, and no other process has imported it since.
     #[doc(alias = "doca_sync_event_wait_gt")]
     #[inline]
     pub fn wait_gt(&self, threshold: u64, mask: u64) -> Result<u64, JobError> {
@@ -116,8 +119,8 @@ impl BlockingSyncEvent {
         }
     }
 
-    /// Returns what the other side imports: as
-    /// [`SyncEvent::export_dpu`](crate::sync_event::SyncEvent::export_dpu).
+    /// Returns the blob by which the other side imports the event, as
+    /// [`SyncEvent::export_dpu`](crate::sync_event::SyncEvent::export_dpu) does.
     ///
     /// # Errors
     ///
@@ -134,7 +137,7 @@ impl BlockingSyncEvent {
         self.event.stop();
     }
 
-    /// Returns the device.
+    /// Returns the device of the event.
     pub fn device(&self) -> &Device {
         &self.device
     }

@@ -1,4 +1,4 @@
-//! What a sync event is built with.
+//! [`SyncEventBuilder`] and [`Location`], by which a sync event is built.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::reactor::WorkQ;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub enum Location<'a> {
-    /// The CPU of this side, by way of this device.
+    /// The CPU of this side, which reaches the event through this device.
     #[doc(alias = "doca_sync_event_publisher_add_location_cpu")]
     #[doc(alias = "doca_sync_event_subscriber_add_location_cpu")]
     #[doc(alias = "doca_sync_event_add_publisher_location_cpu")]
@@ -114,9 +114,9 @@ impl<'a> SyncEventBuilder<'a> {
         self
     }
 
-    /// Puts the counter into these 8 bytes of an Mmap, at a multiple of 8, and not in memory of the
-    /// device's: for an event between the CPU and the DPU. It begins with what is there. They are
-    /// in use until the event has gone.
+    /// Puts the counter into the 8 bytes of `mmap` from `offset` on, instead of into memory of the
+    /// device. `offset` must be a multiple of 8. This is for an event between the CPU and the DPU.
+    /// The counter begins with the value of these bytes, which are in use until the event is gone.
     ///
     /// An importer of the event gets the memory of the Mmap as a whole, to read and to write.
     #[doc(alias = "doca_sync_event_set_addr")]
@@ -135,19 +135,21 @@ impl<'a> SyncEventBuilder<'a> {
         self
     }
 
-    /// Makes a [`SyncEvent`], and attaches it to a WorkQ. All memory for waits is taken here.
+    /// Makes a [`SyncEvent`], and attaches it to a WorkQ. All memory for waits is allocated here.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` unless there is exactly one publisher and one subscriber, and one of them is
-    /// a CPU, both of one device if both are; for no waits, or more than the device has; for
-    /// backing memory of an event that is not between a CPU and the DPU, that is misaligned, or
-    /// that its device does not hold; for a WorkQ that is deeper than the device allows.
-    /// `NotSupported` for a DPA or a GPU, for backing memory in no memfd, if the device has no sync
-    /// events, or cannot signal an event-driven WorkQ. `NotPermitted` for backing memory without
-    /// `DPU_READ_WRITE`; `InUse` if a pool or an array has it; `BadState` if its Mmap is stopped,
-    /// or the WorkQ was shut down; `Full` beyond 8 devices or 4,094 contexts on a WorkQ; what could
-    /// not be had.
+    /// - `InvalidValue` unless there is exactly one publisher and one subscriber, at least one of
+    ///   them is a CPU, and two CPUs have the same device; if the number of waits is 0 or more than
+    ///   the device has; if the WorkQ is deeper than the device allows; and for backing memory if
+    ///   the event is not between a CPU and the DPU, or the memory is misaligned, not within the
+    ///   Mmap, or not held by the device.
+    /// - `NotSupported` for a DPA or a GPU, for backing memory that is in no memfd, or if the
+    ///   device has no sync events or cannot signal an event-driven WorkQ.
+    /// - `NotPermitted` for backing memory without `DPU_READ_WRITE`; `InUse` if a pool or an array
+    ///   uses the backing memory; `BadState` if its Mmap is stopped, or the WorkQ was shut down.
+    /// - `Full` beyond 8 devices on a WorkQ, or 4,094 Rdmas and sync events; `NoMemory` or
+    ///   `OperatingSystem` if the system refuses memory or a descriptor.
     #[doc(alias = "doca_ctx_start")]
     #[doc(alias = "doca_ctx_workq_add")]
     pub fn attach(self, workq: &WorkQ) -> Result<SyncEvent> {
@@ -168,7 +170,7 @@ impl<'a> SyncEventBuilder<'a> {
         Ok(BlockingSyncEvent::new(device, self.make(OP, device)?))
     }
 
-    /// Checks that the settings go together, and returns the device.
+    /// Checks the locations and the settings, and returns the device of the event.
     fn check(&self, op: &'static str) -> Result<&'a Device> {
         let refuse = |kind, text: String| Err(Error::new(kind, op, text));
         let one = |what, (count, location): (u32, Option<Location<'a>>)| match location {

@@ -1,4 +1,4 @@
-//! The asynchronous flavour: a context on a WorkQ.
+//! [`SyncEvent`], an asynchronous sync event: a context on a WorkQ.
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use crate::ops::context::{Context, Kind, contexts};
 use crate::reactor::{Attachment, EventPortHandle, WorkQ};
 use crate::sync::log;
 
-/// The longest blob.
+/// The maximum length of an exported blob, in bytes.
 const BLOB: usize = 1024;
 
 /// A sync event on a WorkQ: a 64-bit counter that the host and the DPU change, read and wait for
 /// (Core guide 3.4.6; `doca_sync_event` as a context). Clones are the same event.
 ///
-/// One of the two builds it and exports it, the other imports it. Either may do everything with it,
-/// whatever its locations say. The counter begins at 0, or with what its
-/// [`backing`](SyncEventBuilder::backing) memory holds.
+/// One side builds and exports the event, and the other side imports it. Either side may change,
+/// read and wait for the counter, whatever locations were named. The counter begins at 0, or with
+/// what its [`backing`](SyncEventBuilder::backing) memory holds.
 ///
 /// ```
 /// use tokio_doca::soft::{Soft, View};
@@ -44,20 +44,21 @@ const BLOB: usize = 1024;
 ///
 /// # Waits
 ///
-/// A wait has completed once the counter is *greater* than its threshold, and may miss values that
-/// it had for a short time. Waits have a table of their own ([`SyncEventBuilder::waits`]), and do
-/// not count against the depth of the WorkQ. Many waits of one event cost nothing while it changes:
-/// a set wakes those that it ends, and no other; those with a mask are checked one by one.
+/// A wait completes once the counter is *greater* than its threshold. It may miss values that the
+/// counter had for a short time. Waits have a table of their own ([`SyncEventBuilder::waits`]), and
+/// do not count against the depth of the WorkQ. Many waits for one event do not make changes of the
+/// counter slower: a change wakes only the waits that it ends. But waits with a mask are checked
+/// one by one.
 ///
 /// # How it ends
 ///
-/// [`stop`](SyncEvent::stop), or the drop of the last handle, ends it for good: waits end with
-/// [`Reason::EventStopped`], what was exported is taken back, and the importer's jobs and waits
-/// fail with [`Reason::EventRevoked`]. If the owner's process ends, they fail with
-/// [`Reason::EventPeerGone`]. If it is the importer's process that ends, without having dropped the
-/// event, the owner's waits fail with that too, until there is another importer; what changes and
-/// reads the counter continues. A process that replaces its program (execve(2)) has ended in this
-/// sense, unless a child of it still holds what it had.
+/// [`stop`](SyncEvent::stop), or the drop of the last handle, ends the event for good. Waits fail
+/// with [`Reason::EventStopped`], the export is revoked, and the importer's jobs and waits fail
+/// with [`Reason::EventRevoked`]. If the owner's process ends, the importer's jobs and waits fail
+/// with [`Reason::EventPeerGone`]. If the importer's process ends without having dropped the event,
+/// the owner's waits fail with [`Reason::EventPeerGone`] too, until another process imports the
+/// event; the owner can still change and read the counter. A process that replaces its program
+/// (execve(2)) counts as ended, unless a child still holds its descriptors.
 ///
 /// # Trust
 ///
@@ -66,15 +67,16 @@ const BLOB: usize = 1024;
 /// former importer cannot end the event for its successor. To shut a former importer out, stop the
 /// event and export another one.
 ///
-/// A child of `fork` does not inherit the counter, as it does not inherit memory of an
-/// [`Mmap`](crate::Mmap): it must not use the event (and dies of SIGSEGV if it does), but may begin
-/// events of its own once it has called `exec`.
+/// A child of `fork` does not inherit the counter, nor the memory of an [`Mmap`](crate::Mmap). It
+/// must not use the event (it dies of SIGSEGV if it does), but may make events of its own once it
+/// has called `exec`.
 #[derive(Clone)]
 #[doc(alias = "doca_sync_event")]
 #[doc(alias = "doca_sync_event_as_ctx")]
 pub struct SyncEvent(pub(super) Context<SyncEventCaps, SyncEventInner>);
 
-/// What it was built with, and the device's half of it.
+/// The state of a `SyncEvent` beside its context: its port on the WorkQ's queue, and the number of
+/// entries for waits.
 pub(super) struct SyncEventInner {
     pub(super) port: EventPortHandle,
     pub(super) waits: u32,
@@ -102,17 +104,17 @@ impl Kind for SyncEventCaps {
     }
 }
 
-/// How many waits an event has by default.
+/// The default number of entries for waits.
 pub(super) const WAITS: u32 = 64;
 
 impl SyncEvent {
-    /// Begins an event.
+    /// Returns a builder of a sync event.
     #[doc(alias = "doca_sync_event_create")]
     pub fn builder<'a>() -> SyncEventBuilder<'a> {
         SyncEventBuilder::new()
     }
 
-    /// Puts an event of a device on a WorkQ.
+    /// Attaches the event that `make` makes to a WorkQ.
     pub(super) fn on(
         device: &Device,
         workq: &WorkQ,
@@ -136,17 +138,18 @@ impl SyncEvent {
         Context::attach_with(device, workq, check, open).map(SyncEvent)
     }
 
-    /// Returns what the other side imports, at most 1,024 bytes: the same each time. The party that
-    /// has it can import it, one at a time: it is a secret. It goes to the DPU by whatever way the
-    /// application has.
+    /// Returns the blob by which the other side imports the event: at most 1,024 bytes, the same
+    /// each time. The application sends the blob to the DPU. Keep it secret: any process that has
+    /// the blob can import the event, one process at a time.
     ///
     /// # Errors
     ///
-    /// `NotSupported` if the device exports none to the DPU
+    /// `NotSupported` if the device exports no events to the DPU
     /// ([`SyncEventCaps::export_dpu`](crate::device::SyncEventCaps::export_dpu)), or both locations
-    /// are the CPU's; `NotPermitted` if it was imported itself; `InvalidValue` for another device
-    /// than its own; `BadState` once it was stopped; with backing memory what
-    /// [`Mmap::export_dpu`](crate::Mmap::export_dpu) says of it; what could not be had.
+    /// are the CPU; `NotPermitted` if the event was itself imported; `InvalidValue` if `device` is
+    /// not the event's; `BadState` once the event was stopped; with backing memory the errors of
+    /// [`Mmap::export_dpu`](crate::Mmap::export_dpu); `NoMemory` or `OperatingSystem` if the system
+    /// refuses memory or a descriptor.
     #[doc(alias = "doca_sync_event_export_to_dpu")]
     #[doc(alias = "doca_sync_event_export_to_remote_pci")]
     pub fn export_dpu(&self, device: &Device) -> Result<Vec<u8>> {
@@ -161,18 +164,19 @@ impl SyncEvent {
         self.port().event().stop();
     }
 
-    /// Gives this handle up, if it is the last one: the event ends with it.
+    /// Detaches from the WorkQ, and so ends the event. This handle must be the last one.
     ///
     /// # Errors
     ///
-    /// `InUse` while a clone, an Op or a graph has it.
+    /// `InUse` if a clone, a pending operation or a graph still holds the event. The handle is
+    /// consumed either way.
     #[doc(alias = "doca_ctx_workq_rm")]
     #[doc(alias = "doca_sync_event_destroy")]
     pub fn detach(self) -> Result<()> {
         self.0.detach()
     }
 
-    /// Returns how many entries for waits it has.
+    /// Returns the number of the event's entries for waits.
     pub fn waits(&self) -> u32 {
         self.0.extra().waits
     }
@@ -182,8 +186,8 @@ impl SyncEvent {
         &self.0.extra().port
     }
 
-    /// Refuses what the device cannot wait for. One that cannot wait at all is asked for the value
-    /// instead.
+    /// Returns an error if the device cannot wait for this threshold or mask. Accepts any wait if
+    /// the device cannot wait at all, since jobs then get the value instead.
     #[inline]
     pub(super) fn check_wait(&self, wait: &EventWait) -> Result<(), JobError> {
         let caps = self.caps();
@@ -205,7 +209,7 @@ contexts! {
     SyncEvent: SyncEventCaps
 }
 
-/// Returns true if a mask is 0, or 1, 2, 4 or 8 whole bytes beside one another.
+/// Returns true if a mask is 0, or 1, 2, 4 or 8 adjacent whole bytes.
 fn is_whole(mask: u64) -> bool {
     let bytes = mask >> (mask.trailing_zeros() % 64 / 8 * 8);
     let whole = [0, 0xff, 0xffff, 0xffff_ffff, u64::MAX];

@@ -1,6 +1,8 @@
-//! An import of a sync event: under way, and before it is started.
+//! [`SyncEventImport`], the import of a sync event in progress, and [`ImportedSyncEvent`], its
+//! result, which is not attached or started yet.
 //!
-//! It blocks, since it asks another process. So another thread does it ([`Blocking`]).
+//! An import blocks, since it asks another process. So it runs on a thread of its own
+//! ([`Blocking`]).
 
 use std::fmt;
 use std::future::Future;
@@ -21,27 +23,31 @@ use crate::sync::{Blocking, deadline, for_peers, log};
 const OP: &str = "SyncEvent::from_export";
 
 impl SyncEvent {
-    /// Imports what [`SyncEvent::export_dpu`] answered, with a time limit of 5 s if
-    /// [`SyncEventImport::timeout`] says no other. Nothing begins before the first poll; no runtime
-    /// is needed. It cannot be configured or exported again: it is attached, or started.
+    /// Imports an event by the blob that [`SyncEvent::export_dpu`] has returned. The time limit
+    /// defaults to 5 s ([`SyncEventImport::timeout`]). Nothing happens before the first poll; no
+    /// runtime is needed. The imported event is then attached or started; it cannot be exported
+    /// again.
     ///
-    /// An event has one importer at a time. The next may come when the one before has dropped it,
-    /// or has ended.
+    /// An event has one importer at a time. Another process can import the event once the importer
+    /// has dropped it, or has ended.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for what is no blob, is cut off or was changed, and for a blob of something
-    /// else, with the call that takes it; `UnsupportedVersion` for a newer one; `NotSupported` for
-    /// one that this device does not import
-    /// ([`SyncEventCaps::import_dpu`](crate::device::SyncEventCaps::import_dpu)), from another
-    /// port, another host, or another network namespace without a path; `InUse` if it has an
-    /// importer; `ConnectionAborted` if it was stopped or dropped; `ConnectionReset` if its owner
-    /// has gone; `NotPermitted` for what no owner answers; `TimedOut` if it does not answer; what
-    /// could not be had.
+    /// - `InvalidValue` if `blob` is not a blob, is cut off or was changed, or is a blob of
+    ///   something else (the text names the call that takes it); `UnsupportedVersion` if it is of a
+    ///   newer version.
+    /// - `NotSupported` if this device imports no events
+    ///   ([`SyncEventCaps::import_dpu`](crate::device::SyncEventCaps::import_dpu)), or if the blob
+    ///   is from another port, another host, or another network namespace without a path.
+    /// - `InUse` if the event has an importer; `ConnectionAborted` if it was stopped or dropped;
+    ///   `ConnectionReset` if its owner is gone; `NotPermitted` if the answer is not
+    ///   that of the owner; `TimedOut` if the owner does not answer in time.
+    /// - `NoMemory` or `OperatingSystem` if the system refuses memory, a descriptor or a thread.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it is ordinary: what is under way ends by itself, within the time limit.
+    /// The future can be dropped at any time: an import in progress ends by itself, within the time
+    /// limit.
     #[doc(alias = "doca_sync_event_create_from_export")]
     pub fn from_export(device: &Device, blob: &[u8]) -> SyncEventImport {
         SyncEventImport {
@@ -63,7 +69,7 @@ pub struct SyncEventImport {
 }
 
 impl SyncEventImport {
-    /// Sets how long the owner may take to answer, from the first poll on. Defaults to 5 s.
+    /// Sets the time within which the owner must answer, from the first poll on. Defaults to 5 s.
     pub fn timeout(mut self, timeout: Duration) -> SyncEventImport {
         self.timeout = timeout;
         self
@@ -73,7 +79,7 @@ impl SyncEventImport {
     ///
     /// # Errors
     ///
-    /// As [`SyncEvent::from_export`]. `BadState` if it was polled.
+    /// As [`SyncEvent::from_export`]; `BadState` if the future was polled.
     pub fn wait(self) -> Result<ImportedSyncEvent> {
         if self.call.is_begun() {
             let text = "it was polled: go on to await it";
@@ -120,7 +126,7 @@ impl Future for SyncEventImport {
     }
 }
 
-/// A sync event that was imported, and not started yet.
+/// A sync event that was imported, and is not attached or started yet.
 ///
 /// ```
 /// use tokio_doca::soft::{Soft, View};
@@ -145,8 +151,8 @@ pub struct ImportedSyncEvent {
 }
 
 impl ImportedSyncEvent {
-    /// Returns how many waits can sleep at once: as
-    /// [`SyncEventBuilder::waits`](crate::sync_event::SyncEventBuilder::waits).
+    /// Sets the number of entries for waits, as
+    /// [`SyncEventBuilder::waits`](crate::sync_event::SyncEventBuilder::waits) does.
     pub fn waits(mut self, waits: u32) -> ImportedSyncEvent {
         self.waits = waits;
         self
@@ -156,8 +162,8 @@ impl ImportedSyncEvent {
     ///
     /// # Errors
     ///
-    /// As [`SyncEventBuilder::attach`](crate::sync_event::SyncEventBuilder::attach), of the waits,
-    /// the device and the WorkQ. The import is given up then.
+    /// As [`SyncEventBuilder::attach`](crate::sync_event::SyncEventBuilder::attach) for the waits,
+    /// the device and the WorkQ. The imported event is dropped then.
     #[doc(alias = "doca_ctx_start")]
     pub fn attach(self, workq: &WorkQ) -> Result<SyncEvent> {
         let Self {

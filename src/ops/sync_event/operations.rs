@@ -1,4 +1,4 @@
-//! What is done with a sync event.
+//! The operations of a [`SyncEvent`]: get, set, add, and waits.
 
 use super::request::EventRequest;
 use super::wait::WaitRequest;
@@ -6,7 +6,7 @@ use super::{SyncEvent, SyncEventOp, SyncEventWait};
 use crate::device::{EventJob, EventWait};
 use crate::ops::operation::Op;
 
-/// Each job is a method that makes an [`Op`](crate::Op).
+/// Defines the methods for jobs, each of which returns an [`Op`](crate::Op).
 macro_rules! operations {
     ($(
         $(#[$doc:meta])*
@@ -23,32 +23,34 @@ macro_rules! operations {
 /// Jobs and waits. Nothing happens before the first poll; jobs are done in the order in which they
 /// are submitted.
 ///
-/// Jobs of one event (`get`, `set`, `add`) are submitted in the order in which they are polled
-/// first, whatever is left of the task's cooperative budget, and also if they wait for a Slot of
-/// the WorkQ. There is one exception: a job that waits in line, has been notified that it may
-/// continue, and is still not polled when a later one has been polled twice since, may be passed by
-/// that one. Waits have no order among each other.
+/// Jobs of one event (`get`, `set`, `add`) are submitted in the order in which they are first
+/// polled, even if the task's cooperative budget is spent, or if they wait for a slot of the WorkQ.
+/// There is one exception. If a job waits in line, has been notified that it may continue, and is
+/// not polled, then a later job that is polled twice meanwhile may pass it. Waits have no order
+/// among each other.
 impl SyncEvent {
     operations! {
-        /// The value.
+        /// Gets the value of the counter.
         ///
         /// # Errors
         ///
-        /// `ConnectionReset` if it was imported, and its owner has stopped or dropped it
+        /// `ConnectionReset` if the event was imported, and its owner has stopped or dropped it
         /// ([`Reason::EventRevoked`](crate::error::Reason::EventRevoked)) or has ended
-        /// ([`Reason::EventPeerGone`](crate::error::Reason::EventPeerGone)); `BadState` if it was
-        /// stopped ([`Reason::EventStopped`](crate::error::Reason::EventStopped)), or without a
-        /// runtime in event mode; `Shutdown`.
+        /// ([`Reason::EventPeerGone`](crate::error::Reason::EventPeerGone)); `BadState` if the
+        /// event was stopped on this side
+        /// ([`Reason::EventStopped`](crate::error::Reason::EventStopped)), or without a runtime in
+        /// event mode; `Shutdown`.
         ///
         /// # Cancel safety
         ///
-        /// Dropping it is ordinary: what is in flight continues, and is forgotten.
+        /// The operation can be dropped at any time: a job in flight continues, and its result is
+        /// discarded.
         #[doc(alias = "doca_sync_event_job_get")]
         #[doc(alias = "DOCA_SYNC_EVENT_JOB_GET")]
         #[doc(alias = "doca_sync_event_task_get_alloc_init")]
         fn get () -> u64 { EventJob::Get }
 
-        /// The counter becomes this; whom it concerns is woken.
+        /// Sets the counter to `value`, and wakes the waits that this ends.
         ///
         /// # Errors
         ///
@@ -56,13 +58,14 @@ impl SyncEvent {
         ///
         /// # Cancel safety
         ///
-        /// As [`SyncEvent::get`]: once it was polled it may have been set.
+        /// As [`SyncEvent::get`]. If the operation was polled, the counter may have been set.
         #[doc(alias = "doca_sync_event_job_update_set")]
         #[doc(alias = "DOCA_SYNC_EVENT_JOB_UPDATE_SET")]
         #[doc(alias = "doca_sync_event_task_notify_set_alloc_init")]
         fn set (value: u64) -> () { EventJob::Set(value) }
 
-        /// Adds to the counter, wrapping, and answers what it was; whom it concerns is woken.
+        /// Adds `value` to the counter, wrapping around, and wakes the waits that this ends.
+        /// Returns the previous value.
         ///
         /// # Errors
         ///
@@ -70,43 +73,45 @@ impl SyncEvent {
         ///
         /// # Cancel safety
         ///
-        /// As [`SyncEvent::get`]: once it was polled it may have been added.
+        /// As [`SyncEvent::get`]. If the operation was polled, the value may have been added.
         #[doc(alias = "doca_sync_event_job_update_add")]
         #[doc(alias = "DOCA_SYNC_EVENT_JOB_UPDATE_ADD")]
         #[doc(alias = "doca_sync_event_task_notify_add_alloc_init")]
         fn add (value: u64) -> u64 { EventJob::Add(value) }
     }
 
-    /// Waits until the value is greater than `threshold`, and returns such a value. It may miss a
-    /// value that the event had for a moment.
+    /// Waits until the value of the counter is greater than `threshold`, and returns such a value.
+    /// A wait may miss a value that the counter had for a moment.
     ///
     /// In [`Mode::BusyPoll`](crate::Mode::BusyPoll) each poll checks the value; otherwise the task
-    /// sleeps, in Hybrid mode after a while. If all entries are in use
-    /// ([`SyncEventBuilder::waits`](crate::sync_event::SyncEventBuilder::waits)), the wait waits in
-    /// line for one. It reads the counter meanwhile, so that it ends whatever the waits in front of
-    /// it do, but a sleeping task may see the value up to 8.4 ms late: see the naps below.
+    /// sleeps, in Hybrid mode after a while. If all entries for waits are in use
+    /// ([`SyncEventBuilder::waits`](crate::sync_event::SyncEventBuilder::waits)), the wait queues
+    /// for an entry. Meanwhile it reads the counter itself, so it does not depend on the waits
+    /// before it. But it may see a value up to 8.4 ms late, since its task pauses between reads as
+    /// described below.
     ///
     /// On a device that cannot wait
     /// ([`SyncEventCaps::max_wait`](crate::device::SyncEventCaps::max_wait) is `None`), one job
-    /// after the other gets the value. While the mode spins, they follow each other at once.
-    /// Otherwise the task sleeps in between, for 0.13 ms at first and twice as long each time, up
-    /// to 8.4 ms: by then at the latest it sees a value that stays. A timer in the event handle of
-    /// the WorkQ wakes it, so the runtime needs none. A wait in line naps as well.
+    /// after the other gets the value. While the mode is to spin, the jobs follow each other at
+    /// once. Otherwise the task pauses in between, for 0.13 ms at first and twice as long each
+    /// time, up to 8.4 ms, so that a value that stays is seen at most 8.4 ms late. A timer in the
+    /// event handle of the WorkQ wakes the task, so the runtime needs no timer.
     ///
     /// # Errors
     ///
-    /// - `InvalidValue` if the threshold is beyond
+    /// - `InvalidValue` if the threshold is greater than
     ///   [`SyncEventCaps::max_wait`](crate::device::SyncEventCaps::max_wait)
-    ///   ([`Reason::WaitTooHigh`](crate::error::Reason::WaitTooHigh)), or if the value of the event
-    ///   is, when the wait begins, while it continues, or when it would end
+    ///   ([`Reason::WaitTooHigh`](crate::error::Reason::WaitTooHigh)), or if the value of the
+    ///   counter is, when the wait begins or later
     ///   ([`Reason::EventTooHigh`](crate::error::Reason::EventTooHigh)).
-    /// - What [`SyncEvent::get`] fails with, also while it waits.
+    /// - The errors of [`SyncEvent::get`], also during the wait.
     /// - `ConnectionReset` if the process that had imported the event has ended, and no other
     ///   process has imported it since.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it is ordinary: it stops waiting at once. A forgotten future keeps its entry.
+    /// The operation can be dropped at any time: the wait ends at once. An operation that is
+    /// forgotten (`mem::forget`) keeps its entry.
     #[doc(alias = "doca_sync_event_job_wait")]
     #[doc(alias = "DOCA_SYNC_EVENT_JOB_WAIT_GT")]
     #[doc(alias = "doca_sync_event_task_wait_gt")]
@@ -115,12 +120,12 @@ impl SyncEvent {
         self.wait_gt_masked(threshold, u64::MAX)
     }
 
-    /// Waits until the bits of the value that are in the mask, as a number, are greater than this,
-    /// and answers such a value, with all its bits.
+    /// Waits until the value, with only the bits that are set in `mask`, is greater than
+    /// `threshold`. Returns such a value with all its bits.
     ///
     /// # Errors
     ///
-    /// As [`SyncEvent::wait_gt`]; `InvalidValue` for a mask that the device does not take
+    /// As [`SyncEvent::wait_gt`]; `InvalidValue` for a mask that the device does not accept
     /// ([`Reason::WaitMask`](crate::error::Reason::WaitMask)).
     ///
     /// # Cancel safety

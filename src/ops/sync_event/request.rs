@@ -1,4 +1,4 @@
-//! One get, set or add, from its first poll to its answer.
+//! The request of a job of a sync event: get, set or add.
 
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 
@@ -13,8 +13,7 @@ use crate::ops::operation::Op;
 use crate::ops::operation::sealed::Own;
 use crate::reactor::{Attachment, HasAttachment, JobFuture};
 
-/// An operation on a sync event. `C` is how it has its context: borrowed (`&SyncEvent`) or owned
-/// (`SyncEvent`).
+/// A request to get, set or add. `C` is the event: borrowed (`&SyncEvent`) or owned (`SyncEvent`).
 pub struct EventRequest<C, A = u64> {
     event: C,
     job: EventJob,

@@ -1,4 +1,4 @@
-//! One wait, from its first poll to a value.
+//! The request and the future of a wait for a sync event.
 
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 
@@ -20,7 +20,7 @@ use crate::reactor::{
 
 type Get = EventRequest<SyncEvent>;
 
-/// A wait for a sync event. `C` is how it has its context: borrowed (`&SyncEvent`) or owned
+/// A request to wait for a sync event. `C` is the event: borrowed (`&SyncEvent`) or owned
 /// (`SyncEvent`).
 pub struct WaitRequest<C> {
     pub(super) event: C,
@@ -59,12 +59,13 @@ impl<C: AsRef<SyncEvent>> Waiter for WaitRequest<C> {
 /// whole value that ended the wait.
 pub type SyncEventWait<C> = Op<WaitRequest<C>>;
 
-/// A wait that may continue.
+/// The future of a wait for a sync event.
 #[pin_project(project = WaitingProjected)]
 pub enum Waiting<C: AsRef<SyncEvent>> {
-    /// The device waits.
+    /// The wait of a device that can wait.
     Waits(#[pin] EventWaitFuture<WaitRequest<C>>),
-    /// It cannot: the value is got again and again, after naps.
+    /// The wait on a device that cannot wait: jobs get the value again and again, with pauses in
+    /// between.
     Gets {
         #[pin]
         get: JobFuture<Get>,
@@ -120,7 +121,8 @@ impl<C: AsRef<SyncEvent>> Kind for WaitRequest<C> {
                 let looked = ready!(Get::poll(get.as_mut(), cx)).and_then(|value| {
                     match wait.is_met(value) {
                         true => Ok(Some(value)),
-                        // A get does not say whether a peer is there that could set the event.
+                        // A get does not report whether a peer that could set the event has ended,
+                        // but `ask` does.
                         false => event.as_ref().port().event().ask(wait),
                     }
                 });
@@ -148,7 +150,7 @@ impl<C: AsRef<SyncEvent>> Post for WaitRequest<C> {
     fn post(flight: &mut Waiting<C>, user_data: u64) -> Result<(), JobError> {
         match flight {
             Waiting::Waits(flight) => flight.post(user_data),
-            // The loop can get the value itself.
+            // The caller's own loop can get the value itself.
             Waiting::Gets { .. } => Err(JobError::of(Reason::NotPosted)),
         }
     }

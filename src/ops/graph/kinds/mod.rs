@@ -1,5 +1,5 @@
-//! The nodes of contexts that are polled, as futures are: receives, and the waits of sync events.
-//! The nodes whose work is a job lie in the folders of their contexts.
+//! Nodes that a run polls, as it polls futures: receives, and waits for sync events. The nodes
+//! whose work is a job lie in the folders of their contexts.
 //!
 //! This folder imports `node` and `plan`, and no other folder of `graph`.
 

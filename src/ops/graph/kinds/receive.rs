@@ -1,5 +1,5 @@
-//! Nodes that receive. No Slot is theirs, so that they are polled, as futures are; and a peer may
-//! never send, so that they end with the first failure.
+//! Nodes that receive messages. A receive takes no slot, so the run polls it as it polls futures.
+//! Since a peer may never send, receives stop when another node fails.
 
 #![allow(unreachable_pub, reason = "named by the body of a node")]
 
@@ -18,15 +18,15 @@ use crate::reactor::{Received, WorkQ};
 
 type RecvBuf = MaybeAnyDestination;
 
-/// A receiving node of an instance.
+/// The state of a node that receives, in an instance.
 #[pin_project]
 pub struct Receive {
-    // Before the context.
+    // Dropped before `rdma`.
     #[pin]
     recv: Option<RdmaRecv<Rdma, RecvBuf>>,
     rdma: Rdma,
     dst: Option<RecvBuf>,
-    /// The message that the node has received in the last run in which the receive succeeded.
+    /// The message of the last receive that has ended, or `None` if it failed.
     pub(crate) received: Option<Received>,
 }
 
@@ -61,7 +61,7 @@ impl Receive {
         Poll::Ready(outcome.map(|received| received.len as u64))
     }
 
-    /// Leaves the receive posted, for the next run.
+    /// Drops the receive. It stays posted, for the next run or operation that receives.
     pub(crate) fn stop(self: Pin<&mut Self>) {
         self.project().recv.set(None);
     }
@@ -78,20 +78,22 @@ impl Put for RecvNode {
 }
 
 impl GraphBuilder {
-    /// Returns a node that receives a message, as [`Rdma::recv`] does. The caller sets it to a
-    /// destination, or to `()`. Its result is the number of bytes;
+    /// Returns a node that receives a message, as [`Rdma::recv`] does. It is set to a destination,
+    /// or to `()`. Its result is the number of bytes;
     /// [`Instance::received`](crate::graph::Instance::received) and
-    /// [`Scope::received`](crate::graph::Scope::received) return the rest.
+    /// [`Scope::received`](crate::graph::Scope::received) return the whole description of the
+    /// message.
     ///
-    /// It is posted when its turn comes, takes no Slot of the WorkQ, and has completed when a
-    /// message came. A node whose message makes the peer answer should not be waited for: the
-    /// receive of the answer is better posted beside it than after it.
+    /// The receive is posted when the node starts, takes no slot of the WorkQ, and completes when a
+    /// message has come. If the peer answers a message that another node sends, do not let the
+    /// receive depend on that node: start both together, so that the receive is posted before the
+    /// answer comes.
     ///
     /// # Cancel safety
     ///
-    /// A peer may never send. So when another node fails it is not waited for: it is
-    /// [`Stopped`](crate::graph::NodeState::Stopped). As with a run that is dropped the receive
-    /// stays posted then, its memory leased, and the next one, of whatever run or Op, gets its
+    /// A peer may never send. So when another node fails, the run does not wait for this one: it is
+    /// [`Stopped`](crate::graph::NodeState::Stopped). The receive then stays posted, with its
+    /// memory leased, as when the run is dropped. The next receive of any run or operation gets its
     /// message.
     #[doc(alias = "doca_graph_ctx_node_create")]
     pub fn rdma_recv(&mut self, rdma: &Rdma) -> Node<RecvNode> {

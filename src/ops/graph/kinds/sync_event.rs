@@ -1,5 +1,5 @@
-//! The nodes of a SyncEvent. What changes and reads the counter are Jobs; a wait is polled, as a
-//! receive is, and ends with the first failure, since the event may never be set.
+//! The nodes of a SyncEvent. Nodes that change or read the counter are jobs. A wait is polled, as a
+//! receive is, and stops when another node fails, since the event may never be set.
 
 #![allow(unreachable_pub, reason = "named by the body of a node")]
 
@@ -16,7 +16,8 @@ use crate::device::EventJob;
 use crate::error::{JobError, Reason, Result};
 use crate::reactor::{Attachment, WorkQ};
 
-/// Each operation: its node's kind, what that is set to, and the call that makes one.
+/// Defines, for each job of a SyncEvent, the kind of its node, the type that the node is set to,
+/// and the method of the builder.
 macro_rules! nodes {
     ($(
         $(#[$doc:meta])*
@@ -31,7 +32,7 @@ macro_rules! nodes {
             type Data = $data;
             type Request = EventRequest<SyncEvent>;
             const NAME: &'static str = stringify!($method);
-            /// Its waits are where it is.
+            /// A SyncEvent stays on its WorkQ, since its waits are there.
             const ATTACH: Option<Attach<SyncEvent>> = None;
 
             fn attachment(event: &SyncEvent) -> &Attachment {
@@ -55,25 +56,26 @@ macro_rules! nodes {
 }
 
 nodes! {
-    /// A node that gets the value, as [`SyncEvent::get`] does: it is set to `()`. Its result is the
-    /// value.
+    /// Returns a node that gets the value, as [`SyncEvent::get`] does. It is set to `()`. Its
+    /// result is the value.
     fn sync_event_get -> EventGetNode (()) { |()| EventJob::Get }
 
-    /// A node that sets the counter, as [`SyncEvent::set`] does: it is set to the value, which is
-    /// its result too.
+    /// Returns a node that sets the counter, as [`SyncEvent::set`] does. It is set to the new
+    /// value, which is also its result.
     fn sync_event_set -> EventSetNode (u64) { EventJob::Set }
 
-    /// Returns a node that adds to the counter, as [`SyncEvent::add`] does: it is set to what is
-    /// added. Its result is what the value was.
+    /// Returns a node that adds to the counter, as [`SyncEvent::add`] does. It is set to the number
+    /// to add. Its result is the previous value.
     fn sync_event_add -> EventAddNode (u64) { EventJob::Add }
 }
 
-/// The kind of a node that waits: [`GraphBuilder::sync_event_wait_gt`]. It is set to a threshold,
-/// or to `(threshold, mask)`.
+/// The kind of a node that waits for a sync event: [`GraphBuilder::sync_event_wait_gt`]. It is set
+/// to a threshold, or to `(threshold, mask)`.
 #[derive(Debug)]
 pub enum EventWaitNode {}
 
-/// The operands of a waiting node: made of a threshold, or of `(threshold, mask)`.
+/// The operands of a node that waits for a sync event: made of a threshold, or of `(threshold,
+/// mask)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventWaitData {
     threshold: u64,
@@ -93,10 +95,10 @@ impl From<(u64, u64)> for EventWaitData {
     }
 }
 
-/// A waiting node of an instance.
+/// The state of a node that waits for a sync event, in an instance.
 #[pin_project]
 pub struct Waiting {
-    // Before the context.
+    // Dropped before `event`.
     #[pin]
     wait: Option<SyncEventWait<SyncEvent>>,
     event: SyncEvent,
@@ -136,7 +138,7 @@ impl Waiting {
         Poll::Ready(outcome)
     }
 
-    /// It waits no more.
+    /// Drops the wait.
     pub(crate) fn stop(self: Pin<&mut Self>) {
         self.project().wait.set(None);
     }
@@ -153,12 +155,13 @@ impl Put for EventWaitNode {
 }
 
 impl GraphBuilder {
-    /// Returns a node that waits, as [`SyncEvent::wait_gt`] does: it is set to a threshold, or to
-    /// `(threshold, mask)`. Its result is a value that ended it. It takes no Slot of the WorkQ.
+    /// Returns a node that waits for a sync event, as [`SyncEvent::wait_gt`] does. It is set to a
+    /// threshold, or to `(threshold, mask)`. Its result is the value that ended the wait. The node
+    /// takes no slot of the WorkQ.
     ///
     /// # Cancel safety
     ///
-    /// The event may never be set. So when another node fails the wait does not continue: it is
+    /// The event may never be set. So when another node fails, the wait ends, and the node is
     /// [`Stopped`](crate::graph::NodeState::Stopped).
     #[doc(alias = "doca_graph_ctx_node_create")]
     pub fn sync_event_wait_gt(&mut self, event: &SyncEvent) -> Node<EventWaitNode> {

@@ -1,7 +1,7 @@
-//! How a context joins graphs: the one thing that the engine asks of it.
+//! [`Action`], by which a context joins graphs: the engine asks nothing else of a context.
 //!
-//! A context that has a [`Request`] needs an [`Action`] in its own folder, and there a method of
-//! the builder that makes a node of it.
+//! A context that has a [`Request`] needs an [`Action`] in its own folder, together with a method
+//! of `GraphBuilder` that makes the node.
 
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Settable")]
 
@@ -15,47 +15,49 @@ use super::handle::sealed::Put;
 use crate::error::{ErrorKind, JobError, Reason, Result};
 use crate::reactor::{Attachment, Outcome, Prepared, Run, RunWaiter, WorkQ, budget};
 
-/// How a context comes to another WorkQ.
+/// A function that attaches the context's device to another WorkQ and returns the new context.
 pub(crate) type Attach<C> = fn(&C, &WorkQ) -> Result<C>;
 
-/// Why a node cannot be on a WorkQ.
+/// The reason why a node cannot be on a WorkQ: the kind and text of an error.
 pub(crate) type Refusal = (ErrorKind, String);
 
-/// An Rdma is connected where it is, and a SyncEvent waits there.
+/// Returns the refusal of a node whose context cannot move to another WorkQ: an Rdma is connected
+/// on its WorkQ, and a SyncEvent has its waits there.
 pub(crate) fn stays() -> Refusal {
     let text =
         "its context is on another WorkQ, and stays there: Graph::instance_on takes that one alone";
     (ErrorKind::InvalidValue, text.to_owned())
 }
 
-/// A kind of context node.
+/// A kind of node whose work is a job of a context.
 pub trait Action: 'static {
-    /// What the node has from the graph: a context, and whatever else is the same in all instances.
+    /// What the graph keeps for the node: a context, and whatever else is the same in all
+    /// instances.
     type Context: Clone + Send + Sync + 'static;
-    /// What the node is set to.
+    /// The type that the node is set to.
     type Data;
-    /// What is begun when the node is.
+    /// The request that begins when the node starts.
     #[allow(private_bounds, reason = "no other crate can name this trait")]
     type Request: Request + Send + Sync + 'static;
-    /// What its nodes are called.
+    /// The name of nodes of this kind.
     const NAME: &'static str;
 
-    /// Makes the same on another WorkQ, which has the context's device already. `None` for what
-    /// stays where it is.
+    /// Attaches the context to another WorkQ, which has the context's device already. `None` if the
+    /// context cannot move.
     const ATTACH: Option<Attach<Self::Context>>;
 
-    /// Returns where it is attached.
+    /// Returns the attachment of the context.
     fn attachment(context: &Self::Context) -> &Attachment;
 
-    /// Returns what to begin.
+    /// Makes the request of the data that the node was set to.
     fn request(context: &Self::Context, data: Self::Data) -> Self::Request;
 }
 
-/// A context node of a plan, whatever its kind.
+/// A context node of a plan, without the type of its kind.
 pub(crate) trait Template: Send + Sync {
     fn name(&self) -> &'static str;
     fn attachment(&self) -> &Attachment;
-    /// Returns the node of a new instance.
+    /// Makes the node's state for a new instance on `workq`.
     fn seat(&self, workq: &WorkQ) -> Result<Box<dyn Step>, Refusal>;
 }
 
@@ -92,17 +94,18 @@ impl<A: Action> Template for Planned<A> {
     }
 }
 
-/// A context node of an instance, whatever its kind.
+/// A context node of an instance, without the type of its kind.
 pub(crate) trait Step: Any + Send + Sync {
-    /// Takes the Leases, and finishes the job inline if the device can. `None`: it wants a Slot,
-    /// and is kept until `launch` or `put_off`.
+    /// Takes the Leases, and finishes the job inline if the device can. Returns `None` if the job
+    /// needs a slot: it is kept, prepared, until `launch` or `put_off`.
     fn begin(&mut self) -> Option<Outcome>;
-    /// Submits what `begin` has kept; false if there is no Slot, and its Leases have gone back.
+    /// Submits the job that `begin` has kept. Returns false if there is no slot; the Leases were
+    /// given back then.
     fn launch(&mut self, heard: &mut bool, run: &Arc<dyn Run>, node: u32)
     -> Result<bool, JobError>;
-    /// Gives the Leases back of what `begin` has kept.
+    /// Gives back the Leases of the job that `begin` has kept.
     fn put_off(&mut self);
-    /// Waits in line for a Slot, and submits.
+    /// Waits in line for a slot, and submits the job.
     fn poll_launch(
         &self,
         line: Pin<&mut RunWaiter>,
@@ -112,7 +115,7 @@ pub(crate) trait Step: Any + Send + Sync {
     ) -> Poll<Result<(), JobError>>;
 }
 
-/// Where operands are put.
+/// The state of a context node in an instance. `Instance::set` stores the operands here.
 pub struct Seat<A: Action> {
     context: A::Context,
     request: Option<A::Request>,

@@ -1,4 +1,4 @@
-//! Nodes as a user names them: typed handles, lists of them, and their states.
+//! Handles of nodes as a user has them: typed handles, lists of handles, and the states of nodes.
 
 #![allow(
     unreachable_pub,
@@ -11,8 +11,8 @@ use std::marker::PhantomData;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// A node of a graph. `K` says what kind, and so what
-/// [`Instance::set`](crate::graph::Instance::set) takes for it.
+/// A handle of a graph's node. `K` is the node's kind, which decides what
+/// [`Instance::set`](crate::graph::Instance::set) takes for the node.
 ///
 /// ```
 /// use tokio_doca::graph::{CopyNode, Graph, HashNode, Node};
@@ -44,7 +44,7 @@ pub struct Node<K> {
     kind: PhantomData<fn() -> K>,
 }
 
-/// A node of whatever kind: [`Node::id`].
+/// A node without the type of its kind, as [`Node::id`] returns it.
 ///
 /// ```
 /// use tokio_doca::graph::{Graph, NodeId};
@@ -63,7 +63,7 @@ pub struct Node<K> {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct NodeId {
-    /// Which graph, of all that were begun in this process.
+    /// The number of the node's graph, unique in this process.
     pub(crate) graph: u64,
     pub(crate) index: u32,
     pub(crate) name: &'static str,
@@ -95,15 +95,15 @@ pub struct NodeId {
 #[non_exhaustive]
 #[doc(alias = "doca_graph_node_state")]
 pub enum NodeState {
-    /// The node has not begun: others come first, it waits for a Slot, or the run ended before.
+    /// The node has not begun: it waits for other nodes or for a slot, or the run ended before.
     NotStarted,
-    /// The Job of the node is in flight, or its function, future or sub-graph runs.
+    /// The node's job is in flight, or its function, future or sub-graph runs.
     Started,
     /// The node has completed without an error.
     Completed,
     /// The node has failed.
     Failed,
-    /// A sub-graph or a receive that ended early, because another node failed.
+    /// The node was a sub-graph, a receive or a wait, and ended early because another node failed.
     Stopped,
 }
 
@@ -142,7 +142,7 @@ pub enum NodeState {
 #[derive(Debug)]
 pub enum UserNode {}
 
-/// The kind of a node that is a function with data of each instance's own:
+/// The kind of a node that is a function with data that each instance has for itself:
 /// [`GraphBuilder::user_with`](crate::graph::GraphBuilder::user_with). It is set to that data.
 ///
 /// ```
@@ -246,7 +246,7 @@ pub enum AsyncNode {}
 #[derive(Debug)]
 pub enum SubGraphNode {}
 
-/// The kind of a node that receives:
+/// The kind of a node that receives a message:
 /// [`GraphBuilder::rdma_recv`](crate::graph::GraphBuilder::rdma_recv). It is set to a destination,
 /// or to `()`.
 ///
@@ -289,7 +289,7 @@ impl<K> Node<K> {
         Node { id, kind }
     }
 
-    /// The same without its kind.
+    /// Returns the node without the type of its kind.
     pub fn id(&self) -> NodeId {
         self.id
     }
@@ -321,17 +321,18 @@ impl fmt::Debug for NodeId {
     }
 }
 
-/// Kind and number: `dma_copy#3`.
+/// Writes the kind and the number: `dma_copy#3`.
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}#{}", self.name, self.index)
     }
 }
 
-/// A set of nodes: one, a list of one kind, or a tuple of up to eight kinds.
+/// A set of nodes: one node, a list of nodes of one kind, or a tuple of up to eight such sets.
 pub trait Nodes: sealed::Each {}
 
-/// A kind of node that has something to be set.
+/// A kind of node that takes operands or data: [`Instance::set`](crate::graph::Instance::set)
+/// accepts its nodes.
 pub trait Settable: sealed::Put {}
 
 pub mod sealed {
@@ -345,9 +346,9 @@ pub mod sealed {
     }
 
     pub trait Put {
-        /// What it is set to.
+        /// The type that a node of this kind is set to.
         type Data;
-        /// What a node of this kind has in an instance.
+        /// The state of such a node in an instance.
         type Seat: Any;
         fn put(seat: &mut Self::Seat, data: Self::Data) -> Result<()>;
     }
@@ -357,11 +358,12 @@ use sealed::{Each, Put};
 
 impl<T: Put> Settable for T {}
 
-/// Sets the node that has this seat.
+/// Sets the node whose state `seat` is.
 ///
 /// # Errors
 ///
-/// Handles are typed, and know their graph: another kind's seat is `Unexpected`.
+/// `Unexpected` if `seat` is the state of a node of another kind. This should not happen, since
+/// handles are typed and know their graph.
 pub(crate) fn set<K: Settable>(seat: Option<&mut dyn Any>, data: K::Data) -> Result<()> {
     match seat.and_then(|seat| seat.downcast_mut::<K::Seat>()) {
         Some(seat) => K::put(seat, data),

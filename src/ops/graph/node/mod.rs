@@ -1,8 +1,8 @@
-//! What a node is, whatever graph it is in: its handle, what its handle sets, and what its function
-//! or its context does.
+//! Nodes, independent of a graph: their handles, what they are set to, and what their functions and
+//! contexts do.
 //!
-//! `action` says how a context joins graphs, `user` has functions and futures, and `scope` is what
-//! these see of their run. This folder imports no other folder of `graph`.
+//! `action` says how a context joins graphs, `user` has functions and futures, and `scope` has the
+//! view of a run that functions and futures get. This folder imports no other folder of `graph`.
 
 mod action;
 mod handle;

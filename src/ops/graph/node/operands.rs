@@ -1,4 +1,4 @@
-//! What a node is set to that has a source and a destination.
+//! [`Operands`], the source and the destination of a node.
 
 use crate::mem::{AnyDestination, AnySource};
 

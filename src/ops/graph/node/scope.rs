@@ -1,4 +1,4 @@
-//! What the function of a user node sees of its run.
+//! [`Scope`], the view of a run that the function of a user node gets.
 
 use std::any::Any;
 use std::fmt;
@@ -7,22 +7,23 @@ use super::handle::{Node, NodeId, NodeState, RecvNode, Settable, SubGraphNode, s
 use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::reactor::{Outcome, Received};
 
-/// What a run shows of itself.
+/// The functions of a run behind a [`Scope`].
 pub(crate) trait RunView: Send + Sync {
     fn result(&self, node: NodeId) -> Option<Outcome>;
-    /// Returns the result of a node of the graph that `sub` runs.
+    /// Returns the result of a node of the sub-graph that the node `sub` runs.
     fn result_in(&self, sub: NodeId, node: NodeId) -> Option<Outcome>;
     fn received(&self, node: NodeId) -> Option<Received>;
     fn state(&self, node: NodeId) -> NodeState;
-    /// Returns what a node is called in texts.
+    /// Returns the name of a node in errors and drawings.
     fn label(&self, node: NodeId) -> String;
-    /// Returns where a node of this run's graph is set, if it can be.
+    /// Returns the state of a node of this run's graph that `Scope::set` writes; `None` if nodes of
+    /// its kind cannot be set.
     fn seat(&mut self, node: NodeId) -> Result<Option<&mut dyn Any>>;
     fn debug(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
-/// A run, as the function of a user node sees it: results of nodes that have completed, and
-/// operands of those to come.
+/// A view of a run for the function of a user node: it can read the results of nodes that have
+/// completed, and set the operands of nodes that have not started.
 ///
 /// ```
 /// use tokio_doca::graph::{Graph, Scope};
@@ -55,28 +56,29 @@ pub(crate) trait RunView: Send + Sync {
 pub struct Scope<'a>(pub(crate) &'a mut dyn RunView);
 
 impl Scope<'_> {
-    /// Returns the result of a node; `None` if it has not ended, or belongs to another graph.
+    /// Returns the result of a node; `None` if the node has neither completed nor failed, or
+    /// belongs to another graph.
     pub fn result(&self, node: impl Into<NodeId>) -> Option<Result<u64, JobError>> {
         self.0.result(node.into())
     }
 
-    /// Returns what a node received; `None` if it has received nothing, or belongs to another
-    /// graph.
+    /// Returns the description of the message that a node received; `None` if the node has received
+    /// nothing, or belongs to another graph.
     pub fn received(&self, node: Node<RecvNode>) -> Option<Received> {
         self.0.received(node.id())
     }
 
-    /// Returns where a node is. One of another graph has not started.
+    /// Returns the state of a node; [`NodeState::NotStarted`] if it belongs to another graph.
     pub fn state(&self, node: impl Into<NodeId>) -> NodeState {
         self.0.state(node.into())
     }
 
-    /// Sets a node that has not started. Nothing is allocated, but by what it is set to.
+    /// Sets the operands or data of a node that has not started. This allocates nothing itself;
+    /// converting `data` may.
     ///
     /// # Errors
     ///
-    /// `BadState` if it has started, and what [`Instance::set`](crate::graph::Instance::set) is
-    /// refused for.
+    /// `BadState` if the node has started; else as [`Instance::set`](crate::graph::Instance::set).
     pub fn set<K: Settable>(&mut self, node: Node<K>, data: impl Into<K::Data>) -> Result<()> {
         const OP: &str = "Scope::set";
         if self.state(node) != NodeState::NotStarted {
@@ -88,7 +90,8 @@ impl Scope<'_> {
         set.map_err(|error| error.with_call(OP))
     }
 
-    /// Returns the result of a node of a node's sub-graph; `None` if it has not ended.
+    /// Returns the result of a node of the sub-graph that the node `sub` runs; `None` if that node
+    /// has neither completed nor failed.
     pub fn result_in(
         &self,
         sub: Node<SubGraphNode>,

@@ -1,4 +1,4 @@
-//! Nodes that are the user's own code: functions and futures. A panic in them ends here.
+//! Nodes that are code of the application: functions and futures. Their panics are caught here.
 
 use std::any::Any;
 use std::future::Future;
@@ -16,16 +16,16 @@ use super::scope::Scope;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::discard;
 
-/// A function, which all instances share.
+/// The function of a user node, which all instances share.
 pub(crate) type UserFn = Box<dyn Fn(&mut Scope<'_>) -> Result<()> + Send + Sync>;
 
-/// How user code went wrong.
+/// The failure of a node's function or future.
 pub(crate) enum UserError {
     Error(Error),
     Panicked(Error),
 }
 
-/// Runs user code; a panic is an error.
+/// Runs code of the application. A panic is returned as an error.
 #[inline(always)]
 pub(crate) fn contained<T>(code: impl FnOnce() -> T) -> Result<T, UserError> {
     catch_unwind(AssertUnwindSafe(code)).map_err(panicked)
@@ -41,15 +41,15 @@ fn panicked(payload: Box<dyn Any + Send>) -> UserError {
         (_, Some(text)) => text.clone(),
         _ => "with something that is no text".to_owned(),
     };
-    // It is user code as well, and may panic when it is dropped.
+    // The payload belongs to the application, and may panic when it is dropped.
     discard(Some(payload));
     let text = format!("the function of a user node panicked: {text}");
     UserError::Panicked(Error::new(ErrorKind::Unexpected, None, text))
 }
 
-/// A function to which each instance lends data of its own.
+/// The function of a node with data, which each instance has for itself.
 pub(crate) trait WithData: Send + Sync {
-    /// Returns an empty [`Data`] for an instance.
+    /// Returns the memory for the data of a new instance, unset.
     fn place(&self) -> Data;
     /// Calls the function. Returns `None` if the data was not set.
     fn call(&self, data: &mut Data, scope: &mut Scope<'_>) -> Option<Result<()>>;
@@ -95,9 +95,9 @@ impl<T: Send + Sync + 'static> Put for DataNode<T> {
     }
 }
 
-/// A function that makes futures, which all instances share.
+/// The function of an async node, which makes the futures. All instances share it.
 pub(crate) trait MakesFutures: Send + Sync {
-    /// Returns a body without a future, for an instance: the one allocation of an async node.
+    /// Returns the memory for the future of a new instance: the only allocation of an async node.
     fn place(self: Arc<Self>) -> AsyncBody;
 }
 
@@ -116,16 +116,16 @@ where
     }
 }
 
-/// An async node of an instance.
+/// The future of an async node in an instance, without its type.
 pub(crate) trait RunsFutures: Send {
-    /// Makes the future of this run.
+    /// Calls the function, and keeps the future that it returns for this run.
     fn start(self: Pin<&mut Self>, scope: &mut Scope<'_>);
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>>;
     /// Drops the future, whether or not it has completed.
     fn stop(self: Pin<&mut Self>);
 }
 
-/// Returns the future of a body, without taking the lock.
+/// Returns the future in the mutex, without locking it.
 pub(crate) fn own(future: &mut AsyncBody) -> Pin<&mut dyn RunsFutures> {
     future
         .get_mut()

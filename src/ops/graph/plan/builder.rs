@@ -1,4 +1,4 @@
-//! Describing a graph: nodes are added, edges noted, and all of it checked at once.
+//! [`GraphBuilder`], which collects the nodes and edges of a graph and checks them all in `build`.
 
 use std::fmt;
 use std::future::Future;
@@ -12,12 +12,12 @@ use super::super::node::{
 use super::plan::{Graph, NodeWork, Plan};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The most graphs within one another: runs of sub-graphs nest as calls do.
+/// The maximum depth of nested graphs: polling a sub-graph is a nested call.
 const LEVELS: u32 = 32;
-/// The most nodes of one graph.
+/// The maximum number of nodes of one graph.
 const NODES: usize = 1 << 24;
 
-/// Builds a [`Graph`], whose documentation shows all of it.
+/// Builds a [`Graph`], whose documentation has a complete example.
 ///
 /// ```
 /// use tokio_doca::{graph::Graph, Device, Dma, Error, ErrorKind, WorkQ};
@@ -59,7 +59,7 @@ const NODES: usize = 1 << 24;
 pub struct GraphBuilder {
     number: u64,
     nodes: Vec<(NodeWork, Option<Box<str>>)>,
-    /// From and to, as they were noted.
+    /// The edges, from a predecessor to its successor, in the order of the calls.
     edges: Vec<(NodeId, NodeId)>,
     labels: Vec<(NodeId, Box<str>)>,
 }
@@ -69,7 +69,7 @@ fn refuse<T>(kind: ErrorKind, text: String) -> Result<T> {
 }
 
 impl Graph {
-    /// Begins a graph.
+    /// Returns a builder of a graph, without nodes.
     #[doc(alias = "doca_graph_create")]
     pub fn builder() -> GraphBuilder {
         GraphBuilder::new()
@@ -90,7 +90,7 @@ impl GraphBuilder {
     pub(crate) fn add<K>(&mut self, work: NodeWork) -> Node<K> {
         let id = NodeId {
             graph: self.number,
-            // More of them are refused by `build`.
+            // If the number of nodes does not fit, `build` refuses the graph.
             index: self.nodes.len() as u32,
             name: work.name(),
         };
@@ -98,17 +98,17 @@ impl GraphBuilder {
         Node::new(id)
     }
 
-    /// Returns a context node of whatever kind.
+    /// Returns a new context node of the kind `A`.
     pub(crate) fn context<A: Action>(&mut self, context: A::Context) -> Node<A> {
         self.add(NodeWork::Context(Box::new(Planned::<A>(context))))
     }
 
-    /// A node that calls a function, in the task that awaits the run. It sees the results of nodes
-    /// that have completed, and may set the operands of those to come. An error or a panic fails
-    /// the node.
+    /// Returns a node that calls a function, in the task that awaits the run. The function sees the
+    /// results of nodes that have completed, and may set the operands of nodes that have not
+    /// started. An error or a panic fails the node.
     ///
-    /// The function is shared by all instances. While it runs nothing else of its run does, and no
-    /// other task of the thread.
+    /// All instances share the function. While it runs, nothing else of its run continues, nor does
+    /// any other task of the thread.
     #[doc(alias = "doca_graph_user_node_create")]
     #[doc(alias = "doca_graph_node_create_from_user")]
     pub fn user(
@@ -118,9 +118,9 @@ impl GraphBuilder {
         self.add(NodeWork::User(Box::new(function)))
     }
 
-    /// The same with data that each instance is set to
-    /// ([`Instance::set`](crate::graph::Instance::set)), and that stays from run to run: the Bufs
-    /// that it shall compare, say.
+    /// Returns a node that calls a function, as [`GraphBuilder::user`] does, with data such as the
+    /// Bufs that it shall compare. Each instance is set to data of its own
+    /// ([`Instance::set`](crate::graph::Instance::set)), which it keeps from run to run.
     #[doc(alias = "doca_graph_instance_set_user_node_data")]
     pub fn user_with<T: Send + Sync + 'static>(
         &mut self,
@@ -129,18 +129,19 @@ impl GraphBuilder {
         self.add(NodeWork::With(Box::new(Function::new(function))))
     }
 
-    /// Returns a node that is a future: the function makes one for each run, in the task that
-    /// awaits it, and that task polls it.
+    /// Returns a node that is a future: the function makes one for each run. The task that awaits
+    /// the run calls the function and polls the future.
     ///
-    /// The future is `'static`: it takes what it needs of the [`Scope`] with it (a Buf is a
-    /// handle). Each instance has memory for the future, so that runs allocate nothing for it. The
-    /// future is polled whenever the run is. An error or a panic, of the function or of the future,
-    /// fails the node.
+    /// The future is `'static`, so the function must copy what the future needs out of the
+    /// [`Scope`] (a Buf is a handle). Each instance has memory for the future, so that runs
+    /// allocate nothing for it. The future is polled whenever the run is polled. An error or a
+    /// panic, of the function or of the future, fails the node.
     ///
     /// # Cancel safety
     ///
-    /// When another node fails the future continues to its end. When the run is dropped it is
-    /// dropped; when the run is forgotten, at the instance's next run or with the instance.
+    /// When another node fails, the future continues until it completes. When the run is dropped,
+    /// the future is dropped. When the run is forgotten (`mem::forget`), the future is dropped at
+    /// the instance's next run, or with the instance.
     pub fn user_async<T>(
         &mut self,
         function: impl Fn(&mut Scope<'_>) -> T + Send + Sync + 'static,
@@ -151,18 +152,18 @@ impl GraphBuilder {
         self.add(NodeWork::Async(Arc::new(function)))
     }
 
-    /// Returns a node that runs an instance of another graph, which
-    /// [`Instance::set`](crate::graph::Instance::set) gives it. It starts with nothing done, ends
-    /// when all of that is done, and fails with it.
+    /// Returns a node that runs an instance of another graph. The node is set to that instance
+    /// ([`Instance::set`](crate::graph::Instance::set)). Each time the node starts, a run of the
+    /// instance begins. The node completes or fails when that run does.
     #[doc(alias = "doca_graph_sub_graph_node_create")]
     #[doc(alias = "doca_graph_node_create_from_graph")]
     pub fn subgraph(&mut self, graph: &Graph) -> Node<SubGraphNode> {
         self.add(NodeWork::Sub(graph.clone()))
     }
 
-    /// Has `node` start after all of these: one, a list, or a tuple of different kinds. Nodes
-    /// without such a call start with the run. Whether it makes sense, [`GraphBuilder::build`]
-    /// says.
+    /// Makes `node` start after all of `predecessors` have completed: one node, a list, or a tuple
+    /// of nodes of different kinds. A node without predecessors starts with the run.
+    /// [`GraphBuilder::build`] checks the edges.
     #[doc(alias = "doca_graph_add_dependency")]
     pub fn depends(&mut self, node: impl Into<NodeId>, predecessors: impl Nodes) {
         let node = node.into();
@@ -175,13 +176,13 @@ impl GraphBuilder {
         self.labels.push((node.into(), text.into()));
     }
 
-    /// Checks it.
+    /// Checks the graph, and returns it.
     ///
     /// # Errors
     ///
-    /// `NotPermitted` for a cycle, which the text gives in order, and for nodes of another graph;
-    /// `BadState` without a context node, here or in a sub-graph; `InvalidValue` beyond 32 levels
-    /// of graphs or 16,777,216 nodes.
+    /// `NotPermitted` for a cycle, whose nodes the text lists in order, and for nodes of another
+    /// graph; `BadState` if neither the graph nor a sub-graph has a context node; `InvalidValue`
+    /// beyond 32 levels of graphs or 16,777,216 nodes.
     #[doc(alias = "doca_graph_start")]
     pub fn build(mut self) -> Result<Graph> {
         if self.nodes.len() > NODES {
@@ -223,7 +224,7 @@ impl GraphBuilder {
         Ok(Graph(Arc::new(plan)))
     }
 
-    /// All nodes that were named are its own.
+    /// Returns an error if an edge or a label names a node of another graph.
     fn check_own(&self) -> Result<()> {
         let mut foreign: Vec<String> = Vec::new();
         let ends = self.edges.iter().flat_map(|&(from, to)| [from, to]);
@@ -244,7 +245,7 @@ impl GraphBuilder {
     }
 }
 
-/// A cycle, in order, if there is one.
+/// Returns the nodes of a cycle, in order, if there is one.
 fn cycle(plan: &Plan) -> Option<Vec<u32>> {
     let mut open = plan.open.to_vec();
     let mut ready = plan.roots.to_vec();
@@ -256,8 +257,8 @@ fn cycle(plan: &Plan) -> Option<Vec<u32>> {
             }
         }
     }
-    // Each node that is left waits for one that is left: going back from one to the next comes
-    // round.
+    // Each node that is left has a predecessor that is left. So following predecessors returns to a
+    // node that was seen before.
     let stuck = |node: u32| open[node as usize] > 0;
     let count = plan.nodes.len() as u32;
     let mut before = vec![None; plan.nodes.len()];

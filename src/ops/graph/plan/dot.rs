@@ -1,11 +1,12 @@
-//! A graph as a drawing: the language of Graphviz.
+//! Draws a graph in the language of Graphviz.
 
 use std::fmt::Write as _;
 
 use super::plan::{Graph, NodeWork, Plan};
 
 impl Graph {
-    /// Returns the graph in Graphviz's language: `dot -Tsvg` draws it. Each sub-graph has a frame.
+    /// Returns a drawing of the graph in Graphviz's language, for `dot -Tsvg`. Each sub-graph is
+    /// drawn in a frame.
     pub fn to_dot(&self) -> String {
         let mut dot = String::from("digraph {\n    rankdir=LR;\n");
         draw(&self.0, "n", 1, &mut dot);

@@ -1,4 +1,4 @@
-//! A graph: how it is built, and what it is afterwards.
+//! A graph and its builder.
 //!
 //! A plan never changes, and all instances share it. This folder imports `node`, and no other
 //! folder of `graph`.

@@ -1,4 +1,4 @@
-//! A graph that was built: nodes, edges and where it begins. It never changes.
+//! [`Graph`], a graph that was built: its nodes and edges. It never changes.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,12 +9,12 @@ use super::super::super::sync_event::SyncEvent;
 use super::super::node::{MakesFutures, NodeId, Template, UserFn, WithData};
 use crate::reactor::Attachment;
 
-/// Work that is described once and run many times (Core guide 3.4.7; `doca_graph`).
+/// A graph of work that is described once and run many times (Core guide 3.4.7; `doca_graph`).
 ///
-/// Clones are the same graph. It keeps the contexts of its nodes.
+/// Clones are the same graph. A graph keeps the contexts of its nodes.
 ///
-/// Here some bytes are copied and hashed at the same time, and a function compares once both is
-/// done:
+/// Here some bytes are copied and hashed at the same time, and a function compares the copy once
+/// both jobs have completed:
 ///
 /// ```
 /// use tokio_doca::graph::NodeState;
@@ -67,28 +67,29 @@ use crate::reactor::Attachment;
 pub struct Graph(pub(crate) Arc<Plan>);
 
 pub(crate) struct Plan {
-    /// Which graph, of all that were begun in this process.
+    /// The number of the graph, unique in this process.
     pub(crate) number: u64,
     pub(crate) nodes: Box<[PlanNode]>,
-    /// The successors of all nodes, one after the other.
+    /// The successors of all nodes, one node's after the other's; [`PlanNode::successors`] is the
+    /// range of a node.
     pub(crate) successors: Box<[u32]>,
-    /// How many predecessors each node has.
+    /// The number of predecessors of each node.
     pub(crate) open: Box<[u32]>,
     pub(crate) roots: Box<[u32]>,
     /// The nodes that are sub-graphs.
     pub(crate) subs: Box<[u32]>,
-    /// Levels of graphs, this one included.
+    /// The number of levels of nested graphs, including this one.
     pub(crate) levels: u32,
 }
 
 pub(crate) struct PlanNode {
     pub(crate) work: NodeWork,
-    /// What the user calls it; else its kind and number.
+    /// The label that the user gave the node. Defaults to its kind and number in texts.
     pub(crate) label: Option<Box<str>>,
     pub(crate) successors: Range<u32>,
 }
 
-/// What a node does.
+/// The work of a node.
 pub(crate) enum NodeWork {
     Context(Box<dyn Template>),
     User(UserFn),
@@ -111,7 +112,7 @@ impl NodeWork {
         }
     }
 
-    /// Returns where its context is attached, if it has one.
+    /// Returns the attachment of the node's context, if it has one.
     pub(crate) fn attachment(&self) -> Option<&Attachment> {
         match self {
             NodeWork::Context(template) => Some(template.attachment()),
@@ -123,7 +124,7 @@ impl NodeWork {
 }
 
 impl Plan {
-    /// `edges` are sorted, without doubles, and have no cycle.
+    /// Returns a plan of these nodes and edges. `edges` must be sorted and without duplicates.
     pub(crate) fn new(
         number: u64,
         nodes: Vec<(NodeWork, Option<Box<str>>)>,
@@ -175,7 +176,7 @@ impl Plan {
         }
     }
 
-    /// Returns what a node is called in texts.
+    /// Returns the name of a node in errors and drawings.
     pub(crate) fn label(&self, index: u32) -> String {
         match &self.nodes[index as usize].label {
             Some(label) => label.to_string(),
@@ -183,7 +184,7 @@ impl Plan {
         }
     }
 
-    /// Returns where its first context node is attached, those of sub-graphs included.
+    /// Returns the attachment of the graph's first context node, also in sub-graphs.
     pub(crate) fn attachment(&self) -> Option<&Attachment> {
         self.nodes.iter().find_map(|node| match &node.work {
             NodeWork::Sub(graph) => graph.0.attachment(),
@@ -193,7 +194,7 @@ impl Plan {
 }
 
 impl Graph {
-    /// Returns how many nodes it has, those of sub-graphs not counted.
+    /// Returns the number of nodes of the graph, not counting those of sub-graphs.
     pub fn nodes(&self) -> usize {
         self.0.nodes.len()
     }

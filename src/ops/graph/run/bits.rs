@@ -1,6 +1,6 @@
-//! A set of nodes: words of bits, made once.
+//! [`Bits`], a set of nodes as words of bits.
 
-/// A set of numbers below a bound. Nothing is allocated after it was made.
+/// A set of numbers below a bound. It allocates nothing after it was made.
 #[derive(Debug)]
 pub(super) struct Bits {
     words: Box<[u64]>,
@@ -42,7 +42,7 @@ impl Bits {
         self.words[number as usize / 64] & 1 << (number % 64) != 0
     }
 
-    /// Takes the smallest.
+    /// Removes the smallest number, and returns it.
     #[inline(always)]
     pub(super) fn pop(&mut self) -> Option<u32> {
         if self.len == 0 {
@@ -58,7 +58,7 @@ impl Bits {
         Some(self.first as u32 * 64 + bit)
     }
 
-    /// Returns the smallest that is not below `from`.
+    /// Returns the smallest number that is at least `from`.
     pub(super) fn next(&self, from: u32) -> Option<u32> {
         let start = from as usize / 64;
         let words = self.words.iter().enumerate().skip(start);

@@ -1,12 +1,12 @@
-//! The ended jobs of a run: what the run shares with the slots of its jobs.
+//! [`Board`], the completed jobs of a run: the state that a run shares with the slots of its jobs.
 //!
-//! A slot counts a reference to the board, so that a run that is dropped or forgotten leaves
-//! nothing dangling. The reaper writes each end down, and wakes the run if it sleeps. The run takes
-//! all ends at once when it is polled. One waker serves all nodes.
+//! A slot holds a reference to the board, so that a run that is dropped or forgotten leaves nothing
+//! dangling. The reaper adds each completion to the board, and wakes the run if it sleeps. The run
+//! takes all completions at once when it is polled. One waker serves all nodes.
 //!
-//! The reaper writes an end under the lock that `register` takes as well: either the run finds it
-//! when it asks once more, or the reaper finds the run asleep. Wakers are cloned, dropped and woken
-//! outside the lock.
+//! The reaper adds a completion under the lock that `register` takes as well. Either the run finds
+//! the completion when it checks once more, or the reaper finds the run asleep. Wakers are cloned,
+//! dropped and woken outside the lock.
 
 use std::mem;
 use std::task::Waker;
@@ -19,13 +19,14 @@ use crate::sync::{Mutex, discard, lock, wake};
 pub(super) type End = (u32, Outcome);
 
 pub(super) struct Board {
-    /// True if a job has ended since the last [`Board::take`]. It is read without the lock.
+    /// True if a job has completed since the last [`Board::take`]. It is read without the lock.
     any: AtomicBool,
     state: Mutex<BoardState>,
 }
 
 struct BoardState {
-    /// Has the capacity of the number of nodes; each node has at most one job in flight.
+    /// The completions since the last [`Board::take`]. The capacity is the number of nodes, since
+    /// each node has at most one job in flight.
     ends: Vec<End>,
     waker: Option<Waker>,
     asleep: bool,
@@ -43,13 +44,14 @@ impl Board {
         }
     }
 
-    /// Returns whether a job has ended whose end was not taken yet.
+    /// Returns true if there are completions that were not taken yet.
     #[inline(always)]
     pub(super) fn any(&self) -> bool {
         self.any.load(Ordering::Acquire)
     }
 
-    /// Takes all ends. `ends` is empty and has the capacity of the number of nodes.
+    /// Moves all completions into `ends`, which must be empty, with the number of nodes as its
+    /// capacity.
     pub(super) fn take(&self, ends: &mut Vec<End>) {
         let mut state = lock(&self.state);
         mem::swap(&mut state.ends, ends);
@@ -58,7 +60,8 @@ impl Board {
         self.any.store(false, Ordering::Release);
     }
 
-    /// Has the next end wake `waker`. The caller must ask [`Board::any`] once more afterwards.
+    /// Stores `waker`, to be woken at the next completion. The caller must check [`Board::any`]
+    /// once more afterwards.
     pub(super) fn register(&self, waker: &Waker) {
         let mut state = lock(&self.state);
         if state
@@ -78,7 +81,7 @@ impl Board {
         discard(old);
     }
 
-    /// Forgets the waker: the run no longer sleeps.
+    /// Drops the waker, since the run no longer sleeps.
     pub(super) fn forget_waker(&self) {
         let mut state = lock(&self.state);
         state.asleep = false;

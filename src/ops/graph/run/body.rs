@@ -1,4 +1,4 @@
-//! What the nodes of an instance have, each after its kind.
+//! [`Body`], the state of a node in an instance, by its kind.
 
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Settable")]
 
@@ -13,7 +13,7 @@ use super::level::Level;
 use crate::error::JobError;
 use crate::reactor::{Outcome, WorkQ};
 
-/// What a node of an instance has.
+/// The state of a node in an instance.
 pub(super) enum Body {
     Context(Box<dyn Step>),
     User,
@@ -24,17 +24,17 @@ pub(super) enum Body {
     Sub(Sub),
 }
 
-/// What a sub-graph node has.
+/// The state of a sub-graph node in an instance.
 pub struct Sub {
-    /// Whose instances it takes, and where.
+    /// The graph and the WorkQ of the instances that the node can be set to.
     pub(super) graph: Graph,
     pub(super) workq: WorkQ,
-    /// The instance that it was set to.
+    /// The instance that the node was set to.
     pub(super) level: Option<Box<Level>>,
 }
 
 impl Body {
-    /// Returns what the node's handle sets, if it sets anything.
+    /// Returns the state that `Instance::set` writes; `None` if the node cannot be set.
     pub(super) fn seat(&mut self) -> Option<&mut dyn Any> {
         Some(match self {
             Body::Context(step) => &mut **step,
@@ -46,7 +46,7 @@ impl Body {
         })
     }
 
-    /// The instance of a sub-graph, if it was set.
+    /// Returns the instance of a sub-graph node, if it was set.
     pub(super) fn level(&self) -> Option<&Level> {
         match self {
             Body::Sub(sub) => sub.level.as_deref(),

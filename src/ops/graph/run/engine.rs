@@ -1,9 +1,9 @@
-//! The engine: what is ready starts, what has completed makes others ready, and one future waits
-//! for all of it.
+//! The engine of a run: it starts the nodes that are ready; nodes that complete make their
+//! successors ready; and one future waits for all of them.
 //!
-//! A poll takes the ends that were notified, starts whatever that made ready, and continues until
-//! nothing is; so a successor is submitted in the poll that saw its predecessor end. Then it waits:
-//! in line for a Slot if a node wants one, and for the ends of what is in flight.
+//! A poll takes the completions that the run was notified of, and starts nodes until none is ready.
+//! So a successor is submitted in the poll that saw its predecessor complete. Then the run waits:
+//! in line for a slot if a node needs one, and for the completions of its jobs in flight.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -23,11 +23,11 @@ use crate::reactor::{Completions, RunWaiter, budget};
 enum Flow {
     Over,
     Waits,
-    /// The task's budget is spent, and its waker woken.
+    /// The task's budget is spent, and its waker has been woken.
     Yields,
 }
 
-/// As [`Flow::Yields`], for one node.
+/// The error of a node that could not start since the task's budget is spent: [`Flow::Yields`].
 struct Yields;
 
 /// The context of a poll of a run.
@@ -35,9 +35,10 @@ struct Poller<'p, 'c, 'w> {
     /// The waiter by which a node can wait for a slot; `None` if nothing may wait.
     line: Option<Pin<&'p mut RunWaiter>>,
     cx: &'c mut Context<'w>,
-    /// A node waits in line: the nodes of a run share one waiter.
+    /// True if a node waits in line. The nodes of a run share one waiter.
     in_line: bool,
-    /// Jobs that are submitted in this poll will notify the task when they complete.
+    /// True once this thread's runtime was registered in this poll, so that completions wake the
+    /// task.
     heard: bool,
 }
 
@@ -73,7 +74,8 @@ impl Level {
                 return Poll::Pending;
             }
             if poller.in_line && !self.is_blocked() {
-                // A node failed after another one waited in line: what is left may have completed.
+                // A node failed after another node waited in line, so that no node is blocked any
+                // more. The rest of the run may have completed.
                 continue;
             }
             let Some(line) = &mut poller.line else {
@@ -92,9 +94,9 @@ impl Level {
                 }
                 match self.is_flying(false) {
                     true => line.as_mut().poll_ends(poller.cx, &mut poller.heard, self),
-                    // Futures and receives alone: they have the waker.
+                    // Only futures, receives and waits continue, and they have the waker.
                     false if self.has_futures() => Poll::Pending,
-                    // A node failed, and with it ended the receives of a sub-graph that was polled
+                    // A node failed, which stopped the receives of a sub-graph that was polled
                     // before.
                     false => continue,
                 }
@@ -103,7 +105,7 @@ impl Level {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => {
-                    // They continue, but their ends would notify no task.
+                    // The jobs continue, but their completions would wake no task.
                     let lost = self.lose(error);
                     line.as_mut().abandon();
                     return Poll::Ready(Err(lost));
@@ -128,7 +130,7 @@ impl Level {
                 return Flow::Yields;
             }
             progress.wait_for_slot(poller);
-            // The line may have polled the WorkQ, and so found nodes that have ended.
+            // Waiting in line may have polled the WorkQ, and so found completions of nodes.
             progress.collect(plan);
             if progress.ready.is_empty() {
                 break;
@@ -142,7 +144,7 @@ impl Level {
         }
     }
 
-    /// The run is dropped. Whether jobs of it are in flight.
+    /// Stops a run that is dropped. Returns true if jobs of the run are in flight.
     pub(super) fn stop(&mut self) -> bool {
         self.forget_wakers();
         let flying = self.is_flying(true);
@@ -153,7 +155,7 @@ impl Level {
         flying
     }
 
-    /// The run has ended.
+    /// Ends a run that has completed. Returns its result.
     pub(super) fn finish(&mut self) -> Result<(), RunError> {
         let Level { graph, progress } = self;
         progress.phase = Phase::Idle;
@@ -163,7 +165,8 @@ impl Level {
         }
     }
 
-    /// The ends of what is in flight would notify no task.
+    /// Gives up a run whose jobs in flight would wake no task when they complete. Returns the run's
+    /// error.
     #[cold]
     fn lose(&mut self, error: JobError) -> RunError {
         let Level { graph, progress } = self;
@@ -177,13 +180,13 @@ impl Level {
 }
 
 impl Graph {
-    /// Returns true if it has a future of the application's, which a loop without a task cannot
-    /// have.
+    /// Returns true if a node needs a task, so that the graph's runs cannot be posted: the graph or
+    /// a sub-graph has an async function, or a wait on a device that cannot wait.
     pub(super) fn needs_task(&self) -> bool {
         self.0.nodes.iter().any(|node| match &node.work {
             NodeWork::Async(_) => true,
             NodeWork::Sub(graph) => graph.needs_task(),
-            // On a device that cannot wait the value is got by jobs of a future's.
+            // On a device that cannot wait, a future gets the value by one job after the other.
             NodeWork::Wait(event) => event.caps().max_wait.is_none(),
             _ => false,
         })
@@ -191,7 +194,7 @@ impl Graph {
 }
 
 impl Progress {
-    /// Starts all that is ready, and what becomes so.
+    /// Starts all nodes that are ready, and those that become ready meanwhile.
     #[inline(always)]
     fn begin_ready(&mut self, plan: &Plan, poller: &mut Poller<'_, '_, '_>) -> Result<(), Yields> {
         while let Some(mut node) = self.ready.pop() {
@@ -202,8 +205,8 @@ impl Progress {
         Ok(())
     }
 
-    /// Starts a node. One that completes at once says which one is ready by that, if it is the
-    /// only one.
+    /// Starts a node. If the node completes at once and thereby makes another node the only ready
+    /// one, returns that node.
     #[inline(always)]
     fn begin(
         &mut self,
@@ -224,7 +227,7 @@ impl Progress {
         if let Some(outcome) = step.begin() {
             return Ok(self.over_and_next(plan, node, outcome));
         }
-        // One that waits is not overtaken.
+        // A node that waits for a slot is not overtaken.
         let launched = if self.blocked.is_empty() {
             step.launch(&mut poller.heard, &self.notify, node)
         } else {
@@ -244,7 +247,7 @@ impl Progress {
         self.flying += 1;
     }
 
-    /// Waits for a Slot, for one node after the other.
+    /// Waits for a slot for each blocked node, one after the other.
     fn wait_for_slot(&mut self, poller: &mut Poller<'_, '_, '_>) {
         while !poller.in_line
             && let Some(node) = self.blocked.next(0)
@@ -265,7 +268,7 @@ impl Progress {
         }
     }
 
-    /// Starts a node that belongs to no context.
+    /// Starts a node whose work is not a job.
     #[inline(never)]
     fn begin_other(&mut self, plan: &Plan, node: u32, poller: &mut Poller<'_, '_, '_>) -> Flow {
         self.started(node);
@@ -280,7 +283,8 @@ impl Progress {
                 }
             }
             NodeWork::With(function) => {
-                // The data is out of `bodies` meanwhile, since the function sees all the rest.
+                // The data is taken out of `bodies` while the function runs, since the function can
+                // access all other nodes.
                 let body = &mut self.bodies[node as usize];
                 let Body::Data(mut data) = std::mem::replace(body, Body::User) else {
                     return Flow::Waits;
@@ -298,7 +302,7 @@ impl Progress {
                 }
             }
             NodeWork::Async(_) => {
-                // As above.
+                // The future is taken out of `bodies` meanwhile, as the data above.
                 let body = &mut self.bodies[node as usize];
                 let Body::Async(mut future) = std::mem::replace(body, Body::User) else {
                     return Flow::Waits;
@@ -329,7 +333,8 @@ impl Progress {
         Flow::Waits
     }
 
-    /// Polls futures, receives, waits and sub-graphs that continue; true if the budget is spent.
+    /// Polls the futures, receives, waits and sub-graphs that have started. Returns true if the
+    /// budget is spent.
     fn go_on(&mut self, plan: &Plan, poller: &mut Poller<'_, '_, '_>) -> bool {
         let mut at = 0;
         while let Some(node) = self.active.next(at) {
@@ -364,7 +369,7 @@ impl Progress {
         }
     }
 
-    /// Starts a receive, or a wait.
+    /// Starts a receive or a wait, and polls it once.
     fn begin_polled(&mut self, plan: &Plan, node: u32, cx: &mut Context<'_>) {
         match self.bodies[node as usize].start_polled() {
             Ok(()) => {

@@ -1,4 +1,4 @@
-//! Why a run failed.
+//! [`RunError`], the error of a run.
 
 use std::fmt;
 
@@ -70,24 +70,25 @@ impl RunError {
         }
     }
 
-    /// Returns what kind of failure the first one was.
+    /// Returns the kind of the first failure.
     pub fn kind(&self) -> ErrorKind {
         self.cause.kind()
     }
 
-    /// Returns the node that failed first: of a failure in a sub-graph, the node that runs the
-    /// sub-graph.
+    /// Returns the node that failed first. If the failure was in a sub-graph, returns the node that
+    /// runs the sub-graph.
     pub fn node(&self) -> NodeId {
         self.node
     }
 
-    /// Returns the first failure: the error of a job or of a user's function.
+    /// Returns the first failure: the error of a job, or of a function or future of the
+    /// application.
     pub fn cause(&self) -> &Error {
         &self.cause
     }
 
-    /// Returns all nodes that failed, in their order. Those of a sub-graph are found in its
-    /// instance.
+    /// Returns all nodes that failed, in the order in which they were added. Nodes of a sub-graph
+    /// are not listed; ask the state of its nodes in its instance.
     #[doc(alias = "doca_graph_instance_get_failed_nodes")]
     #[doc(alias = "doca_graph_instance_get_num_failed_nodes")]
     pub fn failed(&self) -> &[NodeId] {
@@ -95,7 +96,8 @@ impl RunError {
     }
 }
 
-/// Returns the path of the node that a failure came from, sub-graph by sub-graph, and the cause.
+/// Returns the path of the node that failed, from sub-graph to sub-graph, and the cause of the
+/// failure.
 fn origin(
     plan: &Plan,
     progress: &mut Progress,

@@ -1,4 +1,4 @@
-//! A graph with operands: what one run at a time needs, all of it made beforehand.
+//! [`Instance`], a graph with operands: the memory for one run at a time, allocated beforehand.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use super::progress::Progress;
 use crate::error::{Error, ErrorKind, JobError, Result};
 use crate::reactor::{Received, WorkQ};
 
-/// A [`Graph`] with operands, on a WorkQ: it runs once at a time, as often as one likes. Many
-/// instances run at once, beside plain jobs.
+/// A [`Graph`] with operands, on a WorkQ. It can run any number of times, one run at a time. Many
+/// instances can run at once, beside other operations.
 ///
-/// It keeps the operands that it was set to, and so their Bufs, until they are set anew or it is
-/// dropped. What is in flight keeps its own part: an instance can be dropped or forgotten at any
-/// time.
+/// An instance keeps the operands that it was set to, and so their Bufs, until they are set anew or
+/// the instance is dropped. Jobs in flight keep what they need, so an instance can be dropped or
+/// forgotten at any time.
 ///
-/// [`Graph`] shows how one is made. It is run again after success and failure alike:
+/// [`Graph`] shows how an instance is made. It can run again after success and failure alike:
 ///
 /// ```
 /// use tokio_doca::graph::NodeState;
@@ -63,14 +63,14 @@ impl Graph {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if its context nodes are on several WorkQs: one is named. And as
-    /// [`Graph::instance_on`].
+    /// `InvalidValue` if the context nodes are on several WorkQs (the text names a node on another
+    /// one); else as [`Graph::instance_on`].
     #[doc(alias = "doca_graph_instance_create")]
     pub fn instance(&self) -> Result<Instance> {
         const OP: &str = "Graph::instance";
         let first = self.0.attachment();
         let workq = first.expect("a graph has a context node").workq();
-        // A context on yet another WorkQ was meant to be there.
+        // Refuses contexts on other WorkQs, since they may be there on purpose.
         for (node, index) in self.0.nodes.iter().zip(0..) {
             if node.work.attachment().is_some_and(|it| !it.is_on(&workq)) {
                 let text = format!(
@@ -84,14 +84,14 @@ impl Graph {
             .map_err(|error| error.with_call(OP))
     }
 
-    /// Returns an instance whose runs are on this WorkQ, whatever WorkQ the contexts of its nodes
-    /// are on. All memory is taken here: runs allocate nothing.
+    /// Returns an instance whose runs are on `workq`, even if the contexts of its nodes are on
+    /// other WorkQs. All memory is allocated here: runs allocate nothing.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if a context of a node's device is not attached to the WorkQ (`Dma::attach`),
-    /// or if a node's [`Rdma`](crate::Rdma) is on another one, where it is connected: the node is
-    /// named. And what [`DmaBuilder::attach`](crate::dma::DmaBuilder::attach) is refused for.
+    /// `InvalidValue` if no context of a node's device is attached to `workq` (`Dma::attach`), or
+    /// if a node's [`Rdma`](crate::Rdma) or SyncEvent is on another WorkQ, since it cannot move;
+    /// the text names the node. Else as [`DmaBuilder::attach`](crate::dma::DmaBuilder::attach).
     #[doc(alias = "doca_graph_workq_add")]
     pub fn instance_on(&self, workq: &WorkQ) -> Result<Instance> {
         Instance::new(self.clone(), workq)
@@ -128,27 +128,27 @@ impl Instance {
         })
     }
 
-    /// Returns the graph.
+    /// Returns the graph of this instance.
     pub fn graph(&self) -> &Graph {
         &self.level.graph
     }
 
-    /// Returns the WorkQ that it runs on.
+    /// Returns the WorkQ that the instance runs on.
     pub fn workq(&self) -> &WorkQ {
         &self.workq
     }
 
-    /// Sets what a node works on, from the next run on: `(source, destination)` for a copy and for
-    /// a hash, an [`AccelCall`](crate::accel::AccelCall) for a call, an [`Instance`] for a
-    /// sub-graph, its data for a function that has some; what an operation of an
-    /// [`Rdma`](crate::Rdma) takes, the builder says
+    /// Sets the operands or data of a node, from the next run on: `(source, destination)` for a
+    /// copy and for a hash, an [`AccelCall`](crate::accel::AccelCall) for a call, an [`Instance`]
+    /// for a sub-graph, its data for a function that has some. For operations of an
+    /// [`Rdma`](crate::Rdma), see the methods of the builder
     /// ([`GraphBuilder::rdma_write`](crate::graph::GraphBuilder::rdma_write)). Bufs are handles:
-    /// the instance keeps one.
+    /// the instance keeps a clone.
     ///
-    /// Jobs of a run that was dropped are not touched by it: they keep what they had.
+    /// Jobs of a dropped run that are still in flight keep the operands that they began with.
     ///
-    /// The handle says what the node takes. A function has nothing to be set, and a run has its
-    /// instance to itself:
+    /// The type of the handle decides what the node takes. A function without data cannot be set,
+    /// and an instance has one run at a time:
     ///
     /// ```compile_fail,E0277
     /// # fn check(g: &mut tokio_doca::graph::GraphBuilder, instance: &mut tokio_doca::graph::Instance) {
@@ -167,7 +167,7 @@ impl Instance {
     /// # Errors
     ///
     /// `NotPermitted` for a node of another graph; `InvalidValue` for an instance of another graph
-    /// than the node's, or on another WorkQ. It is dropped then.
+    /// than the sub-graph node's, or on another WorkQ. `data` is dropped then.
     #[doc(alias = "doca_graph_instance_set_ctx_node_data")]
     #[doc(alias = "doca_graph_instance_set_sub_graph_node_data")]
     pub fn set<K: Settable>(&mut self, node: Node<K>, data: impl Into<K::Data>) -> Result<()> {
@@ -176,23 +176,24 @@ impl Instance {
     }
 
     /// Returns the result of a node in the last run: a number of bytes, an accelerator's result, or
-    /// the value that an atomic operation found; 0 for nodes that are not jobs. `None` if the node
-    /// has not ended, or belongs to another graph.
+    /// the value that an atomic operation found; 0 for functions, futures and sub-graphs. `None` if
+    /// the node has neither completed nor failed, or belongs to another graph.
     #[doc(alias = "doca_graph_instance_node_get_result")]
     pub fn result(&self, node: impl Into<NodeId>) -> Option<Result<u64, JobError>> {
         let Level { graph, progress } = &self.level;
         progress.result(&graph.0, node.into())
     }
 
-    /// Returns what a node received in the last run; its [`result`](Instance::result) is the length
-    /// alone. `None` if the node has received nothing, or belongs to another graph.
+    /// Returns the description of the message that a node received in the last run, of which
+    /// [`result`](Instance::result) is only the length. `None` if the node has received nothing, or
+    /// belongs to another graph.
     pub fn received(&self, node: Node<RecvNode>) -> Option<Received> {
         let Level { graph, progress } = &self.level;
         progress.received(&graph.0, node.id())
     }
 
-    /// Returns where a node is in the last run; `NotStarted` for one of another graph. After a run
-    /// that was dropped it says what that run saw last.
+    /// Returns the state of a node in the last run; `NotStarted` if it belongs to another graph.
+    /// After a run that was dropped, returns the state that the run saw last.
     #[doc(alias = "doca_graph_instance_node_get_state")]
     pub fn state(&self, node: impl Into<NodeId>) -> NodeState {
         let Level { graph, progress } = &self.level;
@@ -211,7 +212,7 @@ impl Instance {
         progress.result(&graph.0, node.into())
     }
 
-    /// Takes the instance of a sub-graph node back. `None` if it was not set.
+    /// Takes the instance of a sub-graph node back. Returns `None` if the node was not set.
     pub fn take(&mut self, sub: Node<SubGraphNode>) -> Option<Instance> {
         let Level { graph, progress } = &mut self.level;
         if sub.id().graph != graph.0.number {
@@ -226,8 +227,8 @@ impl Instance {
         }
     }
 
-    /// Returns true if jobs of a run that was dropped are not known to have completed: the next run
-    /// waits for them first.
+    /// Returns true if jobs of a dropped run may still be in flight. The next run waits for them
+    /// before it begins.
     pub fn is_draining(&mut self) -> bool {
         let Level { graph, progress } = &mut self.level;
         !progress.is_drained(&graph.0)

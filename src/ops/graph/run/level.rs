@@ -1,4 +1,4 @@
-//! A level of a run: a graph, and how far the run of it is.
+//! [`Level`], a level of a run: a graph, and the progress of its run.
 
 use std::task::Waker;
 
@@ -7,20 +7,21 @@ use super::progress::{Phase, Progress};
 use crate::error::JobError;
 use crate::reactor::Completions;
 
-/// What a run works on; the instance of a sub-graph is nothing else.
+/// The state that a run works on. The instance of a sub-graph is another level.
 pub(super) struct Level {
     pub(super) graph: Graph,
     pub(super) progress: Progress,
 }
 
 impl Level {
-    /// How the node ended that failed first, if there is one.
+    /// Returns the error of the node that failed first, if a node has failed.
     pub(super) fn failure(&self) -> Option<JobError> {
         let (node, _) = self.progress.failure.as_ref()?;
         self.progress.outcome(*node).err()
     }
 
-    /// Returns the sub-graphs whose ends are waited for now.
+    /// Returns the sub-graphs that the run waits for now: those that are active. With `all`, or
+    /// while the run waits for jobs of an earlier run, returns all sub-graphs.
     fn awaited(&self, all: bool) -> impl Iterator<Item = (&Level, bool)> {
         let progress = &self.progress;
         let all = all || progress.phase == Phase::Draining;
@@ -43,23 +44,23 @@ impl Level {
         }
     }
 
-    /// Returns true if Jobs are in flight whose ends are waited for.
+    /// Returns true if jobs that the run waits for are in flight.
     pub(super) fn is_flying(&self, all: bool) -> bool {
         self.progress.flying > 0 || self.awaited(all).any(|(sub, all)| sub.is_flying(all))
     }
 
-    /// Returns true if a future or a receive continues: it has the waker.
+    /// Returns true if a future, a receive or a wait continues: it has the task's waker.
     pub(super) fn has_futures(&self) -> bool {
         let own = self.progress.has_futures();
         own || self.awaited(false).any(|(sub, _)| sub.has_futures())
     }
 
-    /// Returns true if a node waits for a Slot.
+    /// Returns true if a node waits for a slot.
     pub(super) fn is_blocked(&self) -> bool {
         !self.progress.blocked.is_empty() || self.awaited(false).any(|(sub, _)| sub.is_blocked())
     }
 
-    /// No task waits any more.
+    /// Drops the wakers of this level and its sub-graphs, since no task waits any more.
     pub(super) fn forget_wakers(&self) {
         self.progress.board.forget_waker();
         for &index in &self.graph.0.subs {

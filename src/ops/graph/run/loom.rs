@@ -1,7 +1,7 @@
-//! Loom models of the board: another thread stores ends while the run is polled, sleeps, or is
+//! Loom models of the board: another thread adds completions while the run is polled, sleeps, or is
 //! dropped.
 //!
-//! The whole wait, with a WorkQ below it, is in `reactor/loom.rs`.
+//! `reactor/loom/run.rs` models the whole wait, on a WorkQ.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
 use crate::sync::loom::{Task, TrackedCell, check, mutant, spawn};
 use crate::sync::{Mutex, lock};
 
-/// Waits for `count` ends as a run does: take, register, check once more, sleep.
+/// Waits for `count` completions as a run does: takes, registers, checks once more, sleeps.
 fn await_ends(board: &Board, count: usize, sleep: fn(&Board, &Task)) -> Vec<u32> {
     let (task, mut ends, mut seen) = (Task::new(), Vec::new(), Vec::new());
     loop {
@@ -81,7 +81,7 @@ fn a_run_that_is_dropped_leaves_no_waker_and_no_end_behind() {
         board.register(&waker);
         board.forget_waker();
         reaper.join().unwrap();
-        // Woken or not, no other clone of the waker exists any more.
+        // Whether or not the waker was woken, no other clone of it exists any more.
         drop(waker);
         let mut ends = Vec::new();
         board.take(&mut ends);
@@ -89,12 +89,12 @@ fn a_run_that_is_dropped_leaves_no_waker_and_no_end_behind() {
     });
 }
 
-/// The lines of a board in which an end meets the run that waits for it, and ways to get them
-/// wrong.
+/// A toy of a board: the lines in which a completion meets the run that waits for it. `wrong`
+/// selects a way to get them wrong.
 struct Toy {
     any: AtomicBool,
     told: Mutex<(u32, Option<Waker>)>,
-    /// What a node wrote. A run that saw the node's end sees it.
+    /// Stands for what a node wrote. A run that sees the node's completion must see it.
     written: TrackedCell,
     wrong: UserError,
 }
@@ -102,9 +102,9 @@ struct Toy {
 #[derive(Clone, Copy, PartialEq)]
 enum UserError {
     Nothing,
-    /// The waker is taken in one critical section, and the end written in the next.
+    /// The waker is taken in one critical section, and the completion is added in the next.
     TwoSections,
-    /// An end is noted outside the lock, after the waker was taken.
+    /// `any` is set outside the lock, after the waker was taken and woken.
     LateMark,
 }
 

@@ -1,9 +1,9 @@
 //! Instances and their runs.
 //!
-//! An instance is a level: a graph, and how far its run is (`progress`), with a body for each node.
-//! The body of a sub-graph is another level. `engine` continues with a level, and a run is the
-//! future that calls it. This folder may import all other folders of `graph`, and none of them
-//! imports it.
+//! An instance is a level: a graph, and the progress of its run (`progress`), with a body for each
+//! node. The body of a sub-graph is another level. `engine` advances a level, and a run (`running`)
+//! is the future that calls the engine. This folder may import all other folders of `graph`, and
+//! none of them imports it.
 
 mod bits;
 mod board;

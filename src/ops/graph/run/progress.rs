@@ -1,5 +1,5 @@
-//! How far a run is: operands, states, results and what may start. All of it is made with the
-//! instance.
+//! [`Progress`], the progress of a run: the operands, states and results of its nodes, and which
+//! nodes may start. Its memory is allocated with the instance.
 //!
 //! ```text
 //!   open: 0          begin              over
@@ -20,24 +20,25 @@ use super::level::Level;
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::reactor::{self, Outcome, Received};
 
-/// Where the last run is.
+/// The phase of the last run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Idle,
-    /// Jobs of a run before that was dropped are in flight: the next one waits for them.
+    /// The run waits for jobs of an earlier run, which was dropped.
     Draining,
     Running,
 }
 
-/// A node in this run.
+/// The state of a node in this run.
 #[derive(Clone, Copy)]
 struct NodeRun {
     state: NodeState,
-    /// The number of predecessors that have not ended.
+    /// The number of predecessors that have not completed.
     open: u32,
-    /// Where its successors are in the plan: close to the rest.
+    /// The range of the node's successors in the plan. It is copied here, so that it lies next to
+    /// the other fields.
     successors: (u32, u32),
-    /// Once it has completed.
+    /// The outcome, valid once the node has completed or failed.
     outcome: Outcome,
 }
 
@@ -46,21 +47,21 @@ pub(super) struct Progress {
     pub(super) bodies: Box<[Body]>,
     nodes: Box<[NodeRun]>,
     pub(super) ready: Bits,
-    /// Ready, and waiting for a Slot.
+    /// The nodes that are ready and wait for a slot.
     pub(super) blocked: Bits,
-    /// Futures and sub-graphs that continue.
+    /// The futures, receives, waits and sub-graphs that have started and not ended.
     pub(super) active: Bits,
-    /// Jobs in flight.
+    /// The number of jobs in flight.
     pub(super) flying: usize,
-    /// Nothing new starts.
+    /// True if no further nodes start, since a node failed or the run was dropped.
     stopped: bool,
-    /// The node that failed first, and the user's error; without one the cause is in the node's
-    /// outcome, or in its sub-graph.
+    /// The node that failed first, and the error of its function or future. Without such an error
+    /// the cause is in the node's outcome, or in its sub-graph.
     pub(super) failure: Option<(u32, Option<Error>)>,
     pub(super) board: Arc<Board>,
-    /// The board, as Slots have it.
+    /// The board, in the type by which slots refer to it.
     pub(super) notify: Arc<dyn reactor::Run>,
-    /// Completions that were taken from the board; empty otherwise.
+    /// Memory for completions that are taken from the board; empty otherwise.
     ends: Vec<End>,
 }
 
@@ -90,7 +91,7 @@ impl Progress {
         }
     }
 
-    /// A run begins; it waits for what one before has left in flight.
+    /// Begins a run, which first waits for jobs of earlier runs that are in flight.
     pub(super) fn start(&mut self, plan: &Plan) {
         self.stop_futures();
         self.ready.clear();
@@ -105,8 +106,8 @@ impl Progress {
         }
     }
 
-    /// Returns true if nothing of a run before is in flight, here or in a sub-graph. What has ended
-    /// meanwhile is taken.
+    /// Returns true if no job of an earlier run is in flight, here or in a sub-graph. Takes the
+    /// completions that have come.
     pub(super) fn is_drained(&mut self, plan: &Plan) -> bool {
         if self.flying > 0 && self.board.any() {
             self.board.take(&mut self.ends);
@@ -124,12 +125,12 @@ impl Progress {
 
     pub(super) fn run(&mut self, plan: &Plan) {
         self.phase = Phase::Running;
-        // Not if it was stopped while it waited.
+        // No node starts if the run was stopped while it waited.
         let roots = if self.stopped { &[] } else { &*plan.roots };
         roots.iter().for_each(|&root| self.ready.insert(root));
     }
 
-    /// Takes the ends of Jobs.
+    /// Takes the completions of jobs from the board, if there are any.
     #[inline(always)]
     pub(super) fn collect(&mut self, plan: &Plan) {
         if self.board.any() {
@@ -152,21 +153,22 @@ impl Progress {
         self.nodes[node as usize].state = NodeState::Started;
     }
 
-    /// It has not started after all: there is no Slot.
+    /// Marks a node as blocked, and as not started, since there is no slot.
     pub(super) fn block(&mut self, node: u32) {
         self.nodes[node as usize].state = NodeState::NotStarted;
         self.blocked.insert(node);
     }
 
-    /// A node has completed: those that waited for it alone are ready.
+    /// Ends a node. If it has completed, its successors that wait for no other node become ready.
     pub(super) fn end_node(&mut self, plan: &Plan, node: u32, outcome: Outcome) {
         if let Some(next) = self.over_and_next(plan, node, outcome) {
             self.ready.insert(next);
         }
     }
 
-    /// The same; one that is ready alone is not even noted, so that a chain continues without the
-    /// set.
+    /// Ends a node as `end_node` does. If this makes one successor ready and no other node is
+    /// ready, returns that successor instead of adding it to `ready`, so that a chain of nodes does
+    /// not use the set.
     #[inline(always)]
     pub(super) fn over_and_next(
         &mut self,
@@ -204,7 +206,7 @@ impl Progress {
         None
     }
 
-    /// A node failed: nothing new starts.
+    /// Fails a node, and stops the run: no further nodes start.
     #[cold]
     pub(super) fn fail(&mut self, node: u32, error: JobError, cause: Option<Error>) {
         self.nodes[node as usize].state = NodeState::Failed;
@@ -215,7 +217,7 @@ impl Progress {
         self.stop();
     }
 
-    /// The user's code failed.
+    /// Fails a node whose function or future has failed.
     #[cold]
     pub(super) fn fail_user(&mut self, node: u32, wrong: UserError) {
         let (error, cause) = match wrong {
@@ -228,7 +230,8 @@ impl Progress {
         self.fail(node, error, Some(cause));
     }
 
-    /// Nothing new starts, in sub-graphs neither. What a peer may never send is not waited for.
+    /// Stops the run: no further nodes start, also in sub-graphs. Receives and waits, which may
+    /// never complete, are stopped.
     pub(super) fn stop(&mut self) {
         self.stopped = true;
         self.ready.clear();
@@ -250,7 +253,7 @@ impl Progress {
         }
     }
 
-    /// A sub-graph has ended: how it ended.
+    /// Ends the node of a sub-graph whose run has ended: completed, failed or stopped.
     pub(super) fn sub_over(&mut self, plan: &Plan, node: u32) {
         let Some(sub) = self.bodies[node as usize].level_mut() else {
             return;
@@ -264,12 +267,13 @@ impl Progress {
         }
     }
 
-    /// A node ended before it had completed.
+    /// Marks a node as stopped: it ended before it had completed.
     fn early(&mut self, node: u32) {
         self.nodes[node as usize].state = NodeState::Stopped;
     }
 
-    /// A sub-graph failed, and drains: nothing new starts outside either.
+    /// Stops the run if a node of the sub-graph `node` has failed, although the sub-graph still
+    /// waits for its jobs in flight.
     pub(super) fn sub_failed(&mut self, node: u32) {
         if self.failure.is_none()
             && let Some(sub) = self.bodies[node as usize].level()
@@ -285,7 +289,7 @@ impl Progress {
         !self.stopped || self.nodes.iter().all(completed)
     }
 
-    /// The run was dropped, or a new one begins: futures go.
+    /// Drops the futures, receives and waits of a run that was dropped, or before a new run begins.
     pub(super) fn stop_futures(&mut self) {
         let mut at = 0;
         while let Some(index) = self.active.next(at) {
@@ -310,7 +314,7 @@ impl Progress {
         self.nodes.iter().zip(0..).filter(failed).map(|(_, at)| at)
     }
 
-    /// Returns the first node that has started and is not over.
+    /// Returns the first node that has started and not ended.
     pub(super) fn going_on(&self) -> u32 {
         let started = |mark: &NodeRun| mark.state == NodeState::Started;
         self.nodes.iter().position(started).unwrap_or(0) as u32
@@ -343,7 +347,7 @@ impl Progress {
         }
     }
 
-    /// Returns what a node received, if it has in the last run.
+    /// Returns the message that a node received in the last run, if it has received one.
     pub(super) fn received(&self, plan: &Plan, node: NodeId) -> Option<Received> {
         match (
             self.state(plan, node),
@@ -354,7 +358,8 @@ impl Progress {
         }
     }
 
-    /// Returns where a node is set, if it can be.
+    /// Returns the state that `Instance::set` writes for a node; `None` if nodes of its kind cannot
+    /// be set.
     pub(super) fn seat(&mut self, plan: &Plan, node: NodeId) -> Result<Option<&mut dyn Any>> {
         if node.graph != plan.number {
             let text = format!("{node} is a node of another graph");
@@ -363,7 +368,8 @@ impl Progress {
         Ok(self.bodies[node.index as usize].seat())
     }
 
-    /// Returns true if a future or a receive continues, those of sub-graphs not asked.
+    /// Returns true if a future, a receive or a wait of this level continues. Sub-graphs are not
+    /// checked.
     pub(super) fn has_futures(&self) -> bool {
         let mut at = 0;
         while let Some(index) = self.active.next(at) {

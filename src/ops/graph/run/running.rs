@@ -1,4 +1,4 @@
-//! A run as an operation: lent its instance, or owning it.
+//! A run of a graph as an operation, which borrows or owns its instance.
 
 #![allow(unreachable_pub, reason = "named by the sealed trait behind Operation")]
 
@@ -16,15 +16,15 @@ use super::instance::Instance;
 use crate::error::{JobError, Reason};
 use crate::reactor::{PostedRun, RunWaiter};
 
-/// A run of a graph. `I` is how it has its instance: lent (`&mut Instance`) or owned (`Instance`).
+/// A request to run a graph. `I` is the instance: borrowed (`&mut Instance`) or owned (`Instance`).
 pub struct RunRequest<I>(I);
 
-/// The operation of [`Instance::run`](crate::graph::Instance::run), which says what dropping it
-/// does.
+/// The operation of [`Instance::run`](crate::graph::Instance::run), which documents what happens if
+/// it is dropped.
 ///
 /// # Panics
 ///
-/// If it is polled after it had completed.
+/// If the run is polled after it has completed.
 pub type Run<'a> = Op<RunRequest<&'a mut Instance>>;
 
 /// The operation of [`Instance::into_run`](crate::graph::Instance::into_run). Its output is the
@@ -32,12 +32,13 @@ pub type Run<'a> = Op<RunRequest<&'a mut Instance>>;
 pub type OwnedRun = Op<RunRequest<Instance>>;
 
 impl Instance {
-    /// Runs the graph: each node once its predecessors have completed. The future ends when all
-    /// are, or when one failed and what was in flight has drained.
+    /// Runs the graph: starts each node once its predecessors have completed. The future completes
+    /// when all nodes have completed, or when a node has failed and the jobs in flight have
+    /// completed.
     ///
-    /// Nothing is allocated, and nothing happens before the first poll. A WorkQ that is full is
-    /// waited for, in line with all others. A job that has completed has its successors submitted
-    /// in the same poll that sees it.
+    /// Nothing is allocated, and nothing happens before the first poll. If the WorkQ is full, the
+    /// run waits in line, like other operations. The poll that sees a job complete also submits its
+    /// successors.
     ///
     /// # Errors
     ///
@@ -45,43 +46,45 @@ impl Instance {
     /// context node fails as its job does ([`Dma::copy`](crate::Dma::copy),
     /// [`Sha::hash`](crate::sha::Sha::hash), [`Accel::call`](crate::accel::Accel::call),
     /// [`Rdma::send`](crate::Rdma::send)), a user node with its error or panic, a node that was not
-    /// set with `BadState`. Receives are not waited for then: see
+    /// set with `BadState`. After a failure the run does not wait for receives: see
     /// [`GraphBuilder::rdma_recv`](crate::graph::GraphBuilder::rdma_recv).
     ///
     /// # Cancel safety
     ///
-    /// Dropping it is ordinary. Nothing new starts, futures of async nodes and receives are
-    /// dropped, jobs in flight continue, keep their Bufs leased (`InUse`) until they have
-    /// completed, and are then forgotten. The instance can be set and run again at once: the next
-    /// run begins when those jobs have completed, and waits for them. Forgetting it is sound too.
+    /// The run can be dropped at any time. No further nodes start, and the futures of async nodes
+    /// and the receives are dropped. Jobs in flight continue, and keep their Bufs leased (`InUse`)
+    /// until they have completed; their results are discarded. The instance can be set and run
+    /// again at once: the next run waits until those jobs have completed, and then begins.
+    /// Forgetting the run (`mem::forget`) is sound too.
     #[doc(alias = "doca_workq_graph_submit")]
     #[doc(alias = "doca_graph_instance_submit")]
     pub fn run(&mut self) -> Run<'_> {
         Op::new(RunRequest::new(self))
     }
 
-    /// The same run, which owns the instance: it is `'static`, can be spawned, and can be posted to
-    /// a loop of the caller's own. It answers the instance, and how the run ended.
+    /// Runs the graph as [`Instance::run`] does, but owns the instance: the operation is `'static`,
+    /// can be spawned, and can be posted for the caller's own loop. It returns the instance and the
+    /// result of the run.
     ///
-    /// A run that is posted begins inside the next [`WorkQ::progress`](crate::WorkQ::progress), as
-    /// do its functions, and keeps its WorkQ until it is handed out.
+    /// A posted run begins inside the next [`WorkQ::progress`](crate::WorkQ::progress), which also
+    /// calls the run's functions. The run keeps its WorkQ until it is handed out.
     ///
     /// # Errors
     ///
-    /// As [`Instance::run`]. [`start`](Op::start) and [`post`](Op::post) refuse it with `Again`
-    /// while [jobs of a run before](Instance::is_draining) are in flight, and `post` with
-    /// `NotSupported` if a node, also one of a sub-graph, is an async function, or waits on a
-    /// device that cannot wait.
+    /// As [`Instance::run`]. [`start`](Op::start) and [`post`](Op::post) refuse the run with
+    /// `Again` while [jobs of an earlier run](Instance::is_draining) are in flight. `post` refuses
+    /// it with `NotSupported` if a node, also in a sub-graph, is an async function, or waits for a
+    /// sync event of a device that cannot wait.
     ///
     /// # Cancel safety
     ///
-    /// As [`Instance::run`]. The instance is dropped with it.
+    /// As [`Instance::run`]. The instance is dropped with the operation.
     pub fn into_run(self) -> OwnedRun {
         Op::new(RunRequest::new(self))
     }
 }
 
-/// How a run has its instance, and what it answers.
+/// The instance of a run, borrowed or owned, which decides the run's output.
 pub trait Has: BorrowMut<Instance> + Sized {
     type Output;
 
@@ -104,12 +107,12 @@ impl Has for Instance {
     }
 }
 
-/// A run that may continue.
+/// The future of a run.
 #[pin_project(PinnedDrop)]
 pub struct Running<I: Has> {
     #[pin]
     line: RunWaiter,
-    /// `None` once it has completed.
+    /// `None` once the run has completed.
     instance: Option<I>,
     stage: Stage,
 }
@@ -118,7 +121,7 @@ pub struct Running<I: Has> {
 enum Stage {
     New,
     Begun,
-    /// It was started, and had completed within that.
+    /// `Op::start` was called, and the run completed within that call.
     Ended,
 }
 
@@ -170,7 +173,7 @@ impl<I: Has> Kind for RunRequest<I> {
         Poll::Ready(instance.end(result))
     }
 
-    /// Starts what can be started without waiting. The first poll continues.
+    /// Starts the nodes that need not wait. The first poll continues the run.
     fn start(flight: &mut Running<I>) -> Result<(), JobError> {
         if flight.is_draining() {
             return Err(JobError::of(Reason::RunDraining));

@@ -1,4 +1,4 @@
-//! A run, as the functions of its user nodes see it.
+//! [`View`], the view of a run that the functions of its user nodes get.
 
 use std::any::Any;
 use std::fmt;
@@ -9,7 +9,7 @@ use super::progress::Progress;
 use crate::error::Result;
 use crate::reactor::{Outcome, Received};
 
-/// What is behind a [`Scope`](crate::graph::Scope).
+/// The implementation behind a [`Scope`](crate::graph::Scope).
 pub(super) struct View<'a> {
     pub(super) plan: &'a Plan,
     pub(super) progress: &'a mut Progress,
