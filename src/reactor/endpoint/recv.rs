@@ -261,8 +261,8 @@ fn post(receiver: &impl Receiver) -> Result<Option<Receipt>, JobError> {
         let mut room = ArrayVec::from([receiver.begin()?]);
         let mut receipt = ArrayVec::<Receipt, 1>::new();
         port.post(&mut room, &mut receipt)?;
-        // There was no entry, but one is available now: another receive may have become an orphan
-        // meanwhile.
+        // If no entry was free but one is available now, try again: another receive may have become
+        // an orphan meanwhile.
         if !receipt.is_empty() || port.receives().available() == 0 {
             return Ok(receipt.pop());
         }
