@@ -15,11 +15,11 @@
 //!  polls, takes the result, frees the Slot ---> the next in line
 //! ```
 //!
-//! A completion is collected (reaped) in one of three places. In event mode it is the *fan-out
-//! waker*: each runtime has one, in an `AsyncFd`, and calls it inside Tokio's driver. In busy mode
-//! it is the poll of the operation itself. In the caller's own loop it is the call of
-//! `WorkQ::progress`. The [`gate`] lets one thread reap at a time; if it refuses a thread, the
-//! thread inside polls once more.
+//! A completion is collected (reaped) in one of three ways. In event mode by the *fan-out waker*:
+//! each runtime has one, in an `AsyncFd`, and calls it inside Tokio's driver. In busy mode by the
+//! poll of the operation itself. In the caller's own loop by the call of `WorkQ::progress`. The
+//! [`gate`] lets one thread reap at a time; if it refuses a thread, the thread inside polls once
+//! more.
 //!
 //! The receives of an Rdma and the waits of a sync event have tables of their own. Operations wait
 //! for them in the same way as for jobs. A wait can be recalled, but a receive cannot.

@@ -291,7 +291,7 @@ mod tests {
             let spun = (0..1_000).filter(|_| model.wait(takes)).count();
             assert!((10..50).contains(&spun), "{spun} of {takes} ns");
         }
-        // Short waits, once those that may not spin are over.
+        // Short waits, once the waits that may not spin have passed.
         let left_out = (0..2_000).take_while(|_| !model.wait(5_000)).count();
         assert!(left_out < 1_000, "{left_out}");
         assert!((0..1_000).all(|_| model.wait(5_000)));
