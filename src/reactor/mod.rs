@@ -15,11 +15,11 @@
 //!  polls, takes the result, frees the Slot ---> the next in line
 //! ```
 //!
-//! A completion is collected (reaped) in one of three ways. In event mode by the *fan-out waker*:
-//! each runtime has one, in an `AsyncFd`, and calls it inside Tokio's driver. In busy mode by the
-//! poll of the operation itself. In the caller's own loop by the call of `WorkQ::progress`. The
-//! [`gate`] lets one thread reap at a time; if it refuses a thread, the thread inside polls once
-//! more.
+//! A completion is collected (reaped) in one of three ways: in event mode by the *fan-out waker*,
+//! in busy mode by the poll of the operation itself, and in the caller's own loop by the call of
+//! `WorkQ::progress`. Each runtime has a fan-out waker in an `AsyncFd`, and calls it inside Tokio's
+//! driver. The [`gate`] lets one thread reap at a time; if it refuses a thread, the thread inside
+//! polls once more.
 //!
 //! The receives of an Rdma and the waits of a sync event have tables of their own. Operations wait
 //! for them in the same way as for jobs. A wait can be recalled, but a receive cannot.
