@@ -93,7 +93,7 @@ pub struct Backing {
 /// use tokio_doca::device::Audience;
 /// use tokio_doca::device::contract::{ExportRequest, LeakFlag, Region};
 ///
-/// fn forge(region: Region, owner: Weak<Vec<u8>>) -> Offer {
+/// fn forge(region: Region, owner: Weak<Vec<u8>>) -> ExportRequest {
 ///     ExportRequest::new(region, None, Audience::Rdma, owner, LeakFlag::default())
 /// }
 /// ```
