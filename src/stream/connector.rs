@@ -24,12 +24,12 @@ use crate::sync::log;
 
 mod cm;
 
-/// How long a connector waits for large packets to pass.
+/// How long a connector waits for large packets to pass before it falls back to 1,024 bytes.
 const TEST: Duration = Duration::from_secs(1);
 
 const NEW: &str = "RdmaConnector::new";
 
-/// Connects streams to listeners. Clones share their memory.
+/// Connects streams to listeners. Clones of a connector share the memory of their streams.
 ///
 /// ```
 /// use tokio_doca::stream::{RdmaConnector, RdmaListener};
@@ -67,7 +67,7 @@ impl RdmaConnector {
         StreamOptions::new().connector(device, workq)
     }
 
-    /// Connects to the listener at this address.
+    /// Connects to the listener at `addr`.
     ///
     /// # Errors
     ///
@@ -81,25 +81,31 @@ impl RdmaConnector {
         Ok(stream)
     }
 
-    /// Connects to the listener at this address, and sends it `data`, of at most 16 KiB: a version,
+    /// Connects to the listener at `addr`, and sends it `data`, of at most 16 KiB: a version,
     /// credentials, or the blob of [`Mmap::export_rdma`](crate::Mmap::export_rdma). Returns the
-    /// stream, and the data with which the listener accepted.
+    /// stream, and the data that the listener passed to
+    /// [`Incoming::accept`](super::Incoming::accept).
     ///
     /// # Errors
     ///
-    /// `ConnectionAborted` if nobody listens there (as an [`io::Error`](std::io::Error) it is
-    /// `ConnectionRefused`), or if the connection cannot be made; `NotPermitted` if the listener's
-    /// application refuses, with its reason in the text; `Full` if all memory for streams is in
-    /// use, here or there, and `Shutdown` if the listener drains: both may be tried again.
-    /// `NotSupported` if there is no RDMA between both sides, and one of them demands it
-    /// ([`StreamOptions::or_tcp`]).
-    /// `NoMemory` if no more memory can be had here. `NotFound` for a host name without an address;
-    /// `UnsupportedVersion` if the listener speaks another version; `TimedOut` if it does not
-    /// answer within the [`timeout`](StreamOptions::timeout), or if the connection then takes as
-    /// long again, as it does between adapters that do not reach one another; `InvalidValue` for
-    /// more than 16 KiB of `data`, or 24 bytes by rdma_cm ([`StreamAddr::Cm`]); `BadState` without
-    /// a Tokio runtime; as [`Rdma::connect`](crate::Rdma::connect), or by rdma_cm as
-    /// [`Rdma::connect_to`](crate::Rdma::connect_to).
+    /// - `ConnectionAborted` if nothing listens there (as an [`io::Error`](std::io::Error) it is
+    ///   `ConnectionRefused`), or if the connection cannot be made.
+    /// - `NotPermitted` if the listener's application refuses; the text has its reason.
+    /// - `Full` if all memory for streams is in use, on this side or the other; `Shutdown` if the
+    ///   listener drains. Both may be tried again.
+    /// - `NotSupported` if there is no RDMA between the sides, and one of them demands it
+    ///   ([`StreamOptions::or_tcp`]).
+    /// - `NoMemory` if this side cannot allocate more memory.
+    /// - `NotFound` for a host name without an address.
+    /// - `UnsupportedVersion` if the listener speaks another version.
+    /// - `TimedOut` if the listener does not answer within the [`timeout`](StreamOptions::timeout),
+    ///   or if the connection then takes that long again, as between adapters that cannot reach one
+    ///   another.
+    /// - `InvalidValue` for more than 16 KiB of `data`, or 24 bytes by rdma_cm
+    ///   ([`StreamAddr::Cm`]).
+    /// - `BadState` without a Tokio runtime.
+    /// - The errors of [`Rdma::connect`](crate::Rdma::connect), or by rdma_cm those of
+    ///   [`Rdma::connect_to`](crate::Rdma::connect_to).
     ///
     /// # Panics
     ///
@@ -142,7 +148,7 @@ impl RdmaConnector {
             if let Some(connected) = connected {
                 return Ok(connected);
             }
-            // The other half of the time, which rdma_cm has left.
+            // TCP gets the half of the time that rdma_cm has left.
             limit /= 2;
         }
         let greet = async {
@@ -169,8 +175,8 @@ impl RdmaConnector {
         in_time(CONNECT, options.timeout, connect).await
     }
 
-    /// Returns this side of a connection and its blob, or, if the stream may do without RDMA, the
-    /// reason why there is none here.
+    /// Begins this side of a connection. Returns the side and its blob, or, if there is no RDMA
+    /// here and the stream may do without it, the reason.
     async fn begin(&self, exchange: &Exchange) -> Result<Result<(Side, Vec<u8>)>> {
         match with_blob(self.0.side(CONNECT, Some(exchange)).await) {
             Err(error) if exchange.may_tcp && self.0.is_of_rdma(&error) => Ok(Err(error)),
@@ -180,7 +186,8 @@ impl RdmaConnector {
         }
     }
 
-    /// Connects to the listener that has answered, in as many attempts as both sides agree to.
+    /// Connects to the listener that has answered. An attempt that fails may be followed by others,
+    /// with smaller packets or by TCP, if both sides agree.
     async fn dial(
         &self,
         side: Result<Side>,
@@ -247,8 +254,8 @@ impl RdmaConnector {
         begun: Instant,
     ) -> Result<Reached> {
         let timeout = self.0.options.timeout;
-        // A share of the time, so that the attempt ends before the exchange does and names the
-        // path, or leaves time for TCP.
+        // The attempt gets a share of the time: it ends before the exchange times out, so that the
+        // error names the path, or time is left for TCP.
         let share = match state.both_may() {
             true => timeout / 2,
             false => timeout * 15 / 16,
@@ -280,7 +287,7 @@ impl RdmaConnector {
 }
 
 impl Exchange {
-    /// Tells the listener the result of a connection, and returns it.
+    /// Tells the listener whether the connection succeeded, and returns `dialled`.
     async fn say_dialled<T>(&self, state: &mut Connecting, dialled: Result<T>) -> Result<T> {
         let said = match state.dialled(dialled.is_ok()) {
             Some(message) => self.say(message).await,
@@ -290,7 +297,7 @@ impl Exchange {
     }
 }
 
-/// Adds the blob with which the other side connects.
+/// Adds the blob with which the other side connects to this one.
 fn with_blob(side: Result<Side>) -> Result<(Side, Vec<u8>)> {
     let side = side?;
     let blob = side.blob(CONNECT)?;
@@ -300,16 +307,16 @@ fn with_blob(side: Result<Side>) -> Result<(Side, Vec<u8>)> {
 /// The result of connecting to a listener by RDMA.
 enum Reached {
     Connected,
-    /// Large packets do not pass, so that the connector asks for smaller ones.
+    /// Large packets do not pass, so the connector asks for smaller ones.
     SmallPackets,
     Tcp(Error),
 }
 
-/// Sends and receives the first frames, within this time if there is a network. Returns the result.
+/// Sends and receives the first frames, within `limit` if there is a network. Returns the result.
 ///
 /// # Errors
 ///
-/// The listener gives up meanwhile, or sends a message that is not due.
+/// Fails if the listener gives up meanwhile, or sends an unexpected message.
 async fn pass(
     side: &mut Side,
     exchange: &mut Exchange,
@@ -331,7 +338,7 @@ async fn pass(
     Err(exchange.over(over))
 }
 
-/// Sends and receives the first frames over a network, within this time.
+/// Sends and receives the first frames over a network, within `limit`.
 async fn pass_within(side: &mut Side, path: Path, limit: Duration) -> Result<()> {
     let passed = tokio::time::timeout(limit, side.pass(CONNECT)).await;
     passed.unwrap_or_else(|_| {
@@ -370,7 +377,7 @@ pub(super) fn check_data(op: &'static str, data: &[u8], most: usize) -> Result<(
 /// How long an exchange may take before the log says that it waits.
 const LATE: Duration = Duration::from_secs(1);
 
-/// Ends the call after the time limit.
+/// Awaits `exchange` for at most `limit`, and fails with `TimedOut` after that.
 pub(super) async fn in_time<T>(
     op: &'static str,
     limit: Duration,

@@ -1,10 +1,10 @@
-//! Both directions of a stream: frames that came, frames on their way, and credits.
+//! Both directions of a stream: frames received, frames in flight, and credits.
 //!
 //! The reader and the writer of a stream may be different tasks, and each of them may take a frame,
-//! or notice the end of a send, for which the other one waits. So each of these events wakes the
-//! other task ([`Wakers`]). Both register one waker, which wakes both, so that a registration by
-//! one of them serves the other one too. Such a registration is removed only when the waker is
-//! woken, never because one of the two tasks has what it waited for.
+//! or notice the completion of a send, for which the other task waits. So each of these events
+//! wakes the other task ([`Wakers`]). Both tasks register one waker, which wakes both, so that a
+//! registration by one of them serves the other too. Such a registration is removed only when the
+//! waker is woken, never because one of the two tasks has got what it waited for.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -30,14 +30,15 @@ pub use stats::StreamStats;
 use stats::Wait;
 pub use view::StreamRdma;
 
-/// The memory and the limits that a stream has of its side.
+/// The memory and the limits of this side of a stream.
 pub(super) struct Parts<'a> {
     pub(super) receives: &'a BufPool,
     pub(super) sends: &'a BufPool,
     /// Two small Bufs: one for frames of credits, and one for the frame that ends the stream.
     pub(super) control: [Buf; 2],
-    /// The number of frames with data that the peer may send before the application reads them, and
-    /// the number of such frames of this side that may be in flight.
+    /// The number of frames with data that the peer may send before the application reads them
+    /// (`recv_window`), and the number of such frames of this side that may be in flight
+    /// (`send_window`).
     pub(super) recv_window: usize,
     pub(super) send_window: usize,
 }
@@ -45,8 +46,8 @@ pub(super) struct Parts<'a> {
 /// A frame with data that the stream has received, without the bytes that the application has read.
 pub(super) enum Unread {
     Lent(BufData<'static>, Buf),
-    /// A copy of a frame that came in the last free Buf of a pool that streams share. The Buf has
-    /// gone back to the pool.
+    /// A copy of a frame that arrived in the last free Buf of a pool that streams share. The Buf
+    /// was returned to the pool.
     Copied(Bytes),
 }
 
@@ -79,30 +80,30 @@ pub(super) struct Core {
     last: Buf,
     /// The frame that writes are filling. It was not sent yet.
     begun: Option<Buf>,
-    /// Data that the stream had accepted could not be sent, and never will be.
+    /// True if data that the stream had accepted was not sent, and never will be.
     lost: bool,
-    /// This side must send a frame of credits.
+    /// True if this side must send a frame of credits.
     owes: bool,
     /// Frames that the stream has received and the reader has not taken.
     inbox: VecDeque<Unread>,
-    /// The reader has a frame.
+    /// True while the reader holds a frame.
     lends: bool,
     wakers: Arc<Wakers>,
-    /// The number of receives that are posted, or that hold a frame which was not read.
+    /// The number of receives: posted ones, and ones that hold a frame which was not read.
     receives: usize,
     send_window: usize,
-    /// Each write becomes a frame of its own.
+    /// True if each write becomes a frame of its own.
     eager: bool,
-    /// Why the stream receives no more frames, and why it sends no more.
+    /// The errors that ended receiving (`recv_error`) and sending (`send_error`).
     recv_error: Option<JobError>,
     send_error: Option<JobError>,
-    /// The number of frames that the device had accepted when it accepted the last one with data,
-    /// and when it accepted the end.
+    /// The number of frames that the device had accepted when it accepted the last frame with data
+    /// (`data_end`), and when it accepted the end of the stream (`end`).
     data_end: u32,
     end: u32,
-    /// The end of the stream was submitted, or is not needed any more.
+    /// True once the end of the stream was submitted, or is not needed any more.
     closed: bool,
-    /// The counts so far, and what the next frame has waited for last.
+    /// The counts so far, and what the next frame has waited for most recently.
     counted: StreamStats,
     waits: Option<Wait>,
 }
@@ -170,8 +171,8 @@ impl Core {
         self.inbox.len() + usize::from(self.lends)
     }
 
-    /// Posts the receives if the peer waits for the permission to send another frame of credits.
-    /// Returns true if the receives do not suffice for that yet.
+    /// Posts receives if the peer waits for the acknowledgement that lets it send another frame of
+    /// credits. Returns true if the posted receives do not allow that acknowledgement yet.
     fn shall_lend(&mut self, cx: &mut Context<'_>) -> bool {
         self.flow.shall_lend(self.recv.lent()) && {
             let lent = self.lend(cx);
@@ -238,7 +239,7 @@ impl Core {
         Poll::Ready(taken)
     }
 
-    /// Returns the error with which sending has ended, if it has.
+    /// Returns the error that has ended sending, if there is one.
     fn check(&self) -> Result<(), JobError> {
         self.send_error
             .or_else(|| self.sends.error())
@@ -256,8 +257,8 @@ impl Core {
         error
     }
 
-    /// Leaves the stream as it was. The other tasks of the stream may have lost their turn in a
-    /// line, so this wakes them, and they enqueue again.
+    /// Returns the error, and leaves the stream as it was. The other tasks of the stream may have
+    /// lost their turn in a line, so this wakes them, and they enqueue again.
     #[cold]
     fn cannot_wait(&self, error: JobError) -> JobError {
         self.wakers.wake_by_ref();
@@ -266,7 +267,7 @@ impl Core {
 
     /// Sends the peer credits if a frame of credits is due.
     fn grant(&mut self, cx: &mut Context<'_>) {
-        // The last frame of credits may not be sent yet.
+        // If `owes` is set, the last frame of credits was not sent yet.
         if !self.owes {
             if !self.flow.shall_grant(self.receives - self.unread()) {
                 return;
@@ -280,7 +281,7 @@ impl Core {
         _ = self.poll_owed(cx);
     }
 
-    /// Takes the next frame, and sends the peer credits while none has come.
+    /// Takes the next frame. While none has arrived, sends the peer credits if they are due.
     fn poll_next_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         let taken = self.poll_frame(cx);
         if taken.is_pending() {
@@ -290,7 +291,7 @@ impl Core {
     }
 
     /// Waits until there is a frame to read, or the end of the stream. `front` is the frame that
-    /// the reader has.
+    /// the reader holds.
     pub(super) fn poll_fill(
         &mut self,
         front: &mut Option<Unread>,
@@ -308,18 +309,18 @@ impl Core {
         Poll::Ready(Ok(()))
     }
 
-    /// Is called when the reader has given its frame back, whose Buf is then free and is posted
-    /// again. With `lends` the reader has only given up its turn in a line, and keeps a frame.
+    /// Notes that the reader has returned its frame; the Buf is free then, and is posted again.
+    /// With `lends` the reader has only given up its turn in a line, and keeps a frame.
     pub(super) fn popped(&mut self, lends: bool, cx: &mut Context<'_>) {
         self.lends = lends;
         self.leave_bufs();
         self.recv.keep(self.receives - self.unread());
-        // It may take long until the application reads again.
+        // The application may not read again for long, so credits are sent now.
         self.grant(cx);
     }
 
-    /// Takes what is left of the reader's frame, as the data of its Buf. If the frame was copied,
-    /// this waits for another Buf.
+    /// Takes the unread rest of the reader's frame, as the data of its Buf. If the frame was
+    /// copied, this waits for another Buf.
     pub(super) fn poll_take_buf(
         &mut self,
         front: &mut Option<Unread>,
@@ -347,7 +348,7 @@ impl Core {
         Poll::Ready(Ok(copied))
     }
 
-    /// Gives up the turn in the line for a Buf that `poll_take_buf` has.
+    /// Gives up the turn of `poll_take_buf` in the line for a Buf.
     fn leave_bufs(&mut self) {
         if let Some(pool) = &mut self.shared {
             pool.as_mut().stop();

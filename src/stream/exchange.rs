@@ -15,7 +15,7 @@
 //!                                 +------ another hello --------+
 //! ```
 //!
-//! A refusal, bytes that are no message, and a message that is not due lead from each state to
+//! In each state, a refusal, bytes that are no message, or a message that is not due leads to
 //! `Over`.
 
 use std::fmt;
@@ -54,8 +54,8 @@ fn parse(bytes: &[u8]) -> Result<Message<'_>, Over<'_>> {
     }
 }
 
-/// What the last hello of a connector asks for: RDMA, RDMA with small packets, or the connection of
-/// the exchange.
+/// The transport that the last hello of a connector asks for: RDMA, RDMA with small packets, or the
+/// connection of the exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ask {
     Rdma,
@@ -66,8 +66,8 @@ enum Ask {
 /// The side that connects. It has sent its hello.
 #[derive(Debug)]
 pub(super) struct Connecting {
-    /// Whether this side's hellos say that the stream may continue over the connection of the
-    /// exchange, and whether both sides say so.
+    /// `may_tcp` is true if this side's hellos permit the stream to continue over the connection of
+    /// the exchange; `both_may` if the welcome permits it too.
     may_tcp: bool,
     both_may: bool,
     step: Dial,
@@ -76,14 +76,14 @@ pub(super) struct Connecting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dial {
     Asks(Ask),
-    /// The peer has welcomed it.
+    /// The peer has answered with a welcome, and this side dials.
     Dials(Ask),
     Over,
 }
 
 impl Connecting {
-    /// Returns the state of a connector that has sent its first hello. `has_rdma` is true if the
-    /// hello has an address of RDMA.
+    /// Returns the state of a connector that has sent its first hello. `has_rdma` is true if that
+    /// hello has a blob to connect with.
     pub(super) fn new(may_tcp: bool, has_rdma: bool) -> Connecting {
         let ask = if has_rdma { Ask::Rdma } else { Ask::Tcp };
         Connecting {
@@ -93,8 +93,8 @@ impl Connecting {
         }
     }
 
-    /// Takes the answer to the hello. Returns the address to dial, which is empty if the stream
-    /// continues over the connection of the exchange.
+    /// Takes the answer to the hello. Returns the offer with the blob to dial, which is empty if
+    /// the stream continues over the connection of the exchange.
     pub(super) fn receive<'a>(&mut self, bytes: &'a [u8]) -> Result<Offer<'a>, Over<'a>> {
         match (replace(&mut self.step, Dial::Over), parse(bytes)?) {
             (Dial::Asks(ask), Message::Welcome(offer)) => {
@@ -112,7 +112,7 @@ impl Connecting {
         }
     }
 
-    /// Is called after dialling. Returns the message that tells the peer the result.
+    /// Notes whether dialling has succeeded, and returns the message that tells the peer.
     pub(super) fn dialled(&mut self, connected: bool) -> Option<Message<'static>> {
         match (replace(&mut self.step, Dial::Over), connected) {
             (Dial::Dials(_), true) => Some(Message::Ready),
@@ -121,8 +121,8 @@ impl Connecting {
         }
     }
 
-    /// Is called if the path carries no packets of this size. Returns true if this side may ask for
-    /// smaller ones by another hello, which it may once.
+    /// Notes that the path does not carry large packets. Returns true if this side may send another
+    /// hello that asks for small packets, which it may do once.
     pub(super) fn asks_again(&mut self) -> bool {
         let may = self.step == Dial::Dials(Ask::Rdma);
         if may {
@@ -136,9 +136,9 @@ impl Connecting {
         self.both_may
     }
 
-    /// Is called if the sides cannot connect by RDMA, also not with small packets. Returns true if
-    /// this side may ask by another hello to continue over the connection of the exchange, which it
-    /// may once, and only if both sides allow it.
+    /// Notes that the sides cannot connect by RDMA, even with small packets. Returns true if this
+    /// side may send another hello that asks to continue over the connection of the exchange, which
+    /// it may do once, and only if both sides allow it.
     pub(super) fn falls_back(&mut self) -> bool {
         let tried = [
             Dial::Dials(Ask::Rdma),
@@ -156,7 +156,8 @@ impl Connecting {
 /// The side that listens.
 #[derive(Debug)]
 pub(super) struct Listening {
-    /// What its welcomes say.
+    /// True if this side's welcomes permit the stream to continue over the connection of the
+    /// exchange.
     may_tcp: bool,
     step: Listen,
 }
@@ -164,15 +165,16 @@ pub(super) struct Listening {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Listen {
     Hears,
-    /// The peer has sent a hello, and the application decides. With `again` it is the peer's second
-    /// hello, which gives up the connection of the first one; the application has decided already.
+    /// The peer has sent a hello, and the application decides. With `again` this is the peer's
+    /// second hello, which gives up the connection of the first; the application has already
+    /// accepted the peer.
     Decides {
         asked: Asked,
         again: bool,
     },
-    /// This side has sent a welcome. The stream begins once the peer has said that it is ready, and
-    /// its first frame has come, in either order. Over the connection of the exchange only the
-    /// first is needed.
+    /// This side has sent a welcome. The stream begins once the peer has sent `Ready` and its first
+    /// frame has arrived, in either order. Over the connection of the exchange only `Ready` is
+    /// needed.
     Waits {
         tcp: bool,
         ready: bool,
@@ -182,8 +184,8 @@ enum Listen {
     Over,
 }
 
-/// What a hello says: whether it has no address of RDMA, and whether both sides allow a stream
-/// without RDMA.
+/// The content of a hello: `tcp` if it has no blob for RDMA, and `both_may` if both sides allow a
+/// stream without RDMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Asked {
     tcp: bool,
@@ -218,8 +220,8 @@ impl Listening {
         }
     }
 
-    /// Returns the welcome with this offer: over RDMA if both sides have an address, otherwise over
-    /// the connection of the exchange if both sides allow that.
+    /// Returns the welcome with this offer, or `None` if it is not allowed. RDMA needs a blob of
+    /// both sides; the connection of the exchange needs the permission of both sides.
     pub(super) fn welcome<'a>(&mut self, offer: Offer<'a>) -> Option<Message<'a>> {
         let Listen::Decides { asked, again } = self.step else {
             self.step = Listen::Over;
@@ -239,7 +241,7 @@ impl Listening {
         Some(Message::Welcome(offer))
     }
 
-    /// Takes the message that says whether the peer is connected. If the peer asks instead for
+    /// Takes the message that tells whether the peer is connected. If the peer asks instead for
     /// smaller packets, or for the connection of the exchange, this returns its second hello.
     pub(super) fn receive<'a>(&mut self, bytes: &'a [u8]) -> Result<Option<Offer<'a>>, Over<'a>> {
         let before = replace(&mut self.step, Listen::Over);
@@ -280,14 +282,14 @@ impl Listening {
         }
     }
 
-    /// Is called when the peer's first frame has come.
+    /// Notes that the peer's first frame has arrived.
     pub(super) fn came(&mut self) {
         if let Listen::Waits { came, .. } = &mut self.step {
             *came = true;
         }
     }
 
-    /// Returns true if the peer waits for an answer.
+    /// Returns true if the peer has sent a valid hello, and the exchange has not ended.
     pub(super) fn is_asked(&self) -> bool {
         !matches!(self.step, Listen::Hears | Listen::Over)
     }
@@ -304,8 +306,8 @@ impl Listening {
         )
     }
 
-    /// Returns the refusal with this reason. The peer gets one refusal, and none at a time when it
-    /// might take it for a frame.
+    /// Returns the refusal with this reason. The peer gets at most one refusal, and none at a time
+    /// when it might take the refusal for a frame.
     pub(super) fn refuse<'a>(&mut self, reason: &'a str) -> Option<Message<'a>> {
         match replace(&mut self.step, Listen::Over) {
             Listen::Hears | Listen::Over | Listen::Waits { tcp: true, .. } => None,
@@ -329,14 +331,14 @@ mod tests {
         data: b"data",
     };
 
-    /// It may continue over the connection of the exchange, and wants to.
+    /// An offer that permits to continue over the connection of the exchange.
     const MAY: Offer<'static> = Offer {
         flags: MAY_TCP,
         ..OFFER
     };
     const TCP: Offer<'static> = Offer { blob: b"", ..MAY };
 
-    /// Returns what a peer may say: each message, whole or cut, and nonsense.
+    /// Generates what a peer may send: each message, whole or cut, and garbage.
     fn said() -> impl Strategy<Value = Vec<u8>> {
         let offers = [OFFER, MAY, TCP, Offer { flags: 0, ..TCP }];
         let offers = offers.map(|offer| [Message::Hello(offer), Message::Welcome(offer)]);
@@ -365,7 +367,7 @@ mod tests {
         Refuse,
     }
 
-    /// What a listener knows of its peer.
+    /// What the test knows of a listener's peer.
     #[derive(Default)]
     struct Known {
         asked: bool,
@@ -374,7 +376,8 @@ mod tests {
         came: bool,
         refused: usize,
         again: usize,
-        /// What its last hello says, and whether it was welcome without RDMA.
+        /// The content of the peer's last hello, and whether the listener has welcomed it without
+        /// RDMA.
         may_tcp: bool,
         has_rdma: bool,
         tcp: bool,
@@ -399,9 +402,9 @@ mod tests {
     proptest! {
         #![proptest_config(crate::stream::cases(4_000))]
 
-        /// Whatever a peer says and whenever: there is a stream only for one that asked, was
-        /// welcome, said that it is connected and came, in this order but for the last two. There
-        /// is one without RDMA only if both sides say that they may.
+        /// Whatever a peer sends and whenever: a stream begins only with a peer that sent a hello,
+        /// got a welcome, sent `Ready` and whose first frame came; the last two may be in either
+        /// order. A stream without RDMA begins only if both sides permit it.
         #[test]
         fn a_listener_has_a_stream_for_those_that_came_alone(
             events in prop::collection::vec(event(), 0..12),
@@ -550,8 +553,8 @@ mod tests {
     proptest! {
         #![proptest_config(crate::stream::cases(4_000))]
 
-        /// However its tries fail: it says at most three hellos, the last of which alone has no
-        /// address, and only if both sides may do without.
+        /// However its attempts fail, a connector sends at most three hellos. Only the last may
+        /// have no blob, and only if both sides permit a stream without RDMA.
         #[test]
         fn a_connector_asks_for_less_each_time(
             steps in prop::collection::vec((said(), 0..3_u8), 0..6),
@@ -579,16 +582,16 @@ mod tests {
         }
     }
 
-    /// A connector, a listener and a stranger between them, who delays, repeats, drops, cuts and
-    /// makes up what they say. Each side has its shell: it says what its state lets it say.
+    /// A connector, a listener, and a stranger between them that delays, repeats, drops, cuts and
+    /// makes up messages. Each side sends what its state permits.
     struct Both {
         connector: Connecting,
         listener: Listening,
         may_tcp: [bool; 2],
-        /// What is on its way to the listener, and to the connector.
+        /// The messages on their way to the listener, and to the connector.
         to_listener: Vec<Vec<u8>>,
         to_connector: Vec<Vec<u8>>,
-        /// The offer that the connector has heard, and not dialled yet.
+        /// True if the connector has a welcome that it has not dialled yet.
         welcomed: bool,
         hellos: usize,
         welcomes: usize,
@@ -599,7 +602,8 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        /// The message at this place is delivered, or the one that is made up; it may come again.
+        /// Delivers the message at this index, or with `MadeUp` an invented one. The message may
+        /// come again.
         ToListener(prop::sample::Index, bool),
         ToConnector(prop::sample::Index, bool),
         MadeUp(bool, Vec<u8>),
@@ -648,7 +652,8 @@ mod tests {
             }
         }
 
-        /// The listener's shell: it welcomes by RDMA if both have it, and else by TCP, or refuses.
+        /// Acts for the listener: it welcomes by RDMA if both sides have it, otherwise by TCP, or
+        /// refuses.
         fn listens(&mut self, bytes: &[u8]) {
             let hello = match self.heard {
                 false => self.listener.asked(bytes).map(Some),
@@ -684,7 +689,7 @@ mod tests {
             self.welcomed = self.connector.receive(bytes).is_ok();
         }
 
-        /// The connector says another hello, with an address or without.
+        /// Has the connector send another hello, with a blob or without.
         fn says_hello(&mut self, tcp: bool) {
             let flags = u16::from(self.may_tcp[0]) * MAY_TCP;
             let blob = if tcp { &b""[..] } else { OFFER.blob };
@@ -764,9 +769,8 @@ mod tests {
     proptest! {
         #![proptest_config(crate::stream::cases(3_000))]
 
-        /// Whatever becomes of the messages: each side says a bounded number of them, so that it
-        /// ends or waits, and holds nothing of what it has heard; none speaks once it has
-        /// completed.
+        /// Whatever becomes of the messages, each side sends a bounded number of them, so that it
+        /// ends or waits. A side that has completed sends nothing more.
         #[test]
         fn two_sides_with_a_stranger_between_them_end_or_agree(
             steps in prop::collection::vec(step(), 0..40),
@@ -780,10 +784,10 @@ mod tests {
                 prop_assert!(both.refusals <= 1 && both.readies <= 1);
                 prop_assert!(both.to_listener.len() <= 4 && both.to_connector.len() <= 4);
                 prop_assert!(!both.listener.is_done() || both.welcomes > 0);
-                // A second word, or a hello, ends what was agreed; no word makes it anew.
+                // Another message or hello ends what was agreed, and no message restores it.
                 prop_assert!(!(was_done && both.listener.is_asked()) || both.listener.is_done());
             }
-            // Once more of the same: nothing revives a side that has passed.
+            // Repeated messages do not revive a side that has ended.
             if !both.listener.is_asked() && both.heard {
                 for bytes in [&Message::Hello(OFFER), &Message::Ready].map(Message::bytes) {
                     prop_assert!(both.listener.receive(&bytes).is_err());
@@ -797,7 +801,7 @@ mod tests {
         }
     }
 
-    /// What a side keeps of an exchange is a few bytes, however long the messages are.
+    /// A side stores only a few bytes of an exchange, however long the messages are.
     #[test]
     fn a_side_keeps_no_message() {
         assert!(size_of::<Listening>() <= 8 && size_of::<Connecting>() <= 8);

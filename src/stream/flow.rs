@@ -1,21 +1,21 @@
-//! Frames and credits: what each side may send, as plain numbers.
+//! Frames and credits: the account of what each side may send, in plain numbers.
 //!
 //! A frame begins with [`HEAD`] bytes: its kind, an acknowledgement, and credits (docs/wire.md). A
 //! frame of data takes a credit. A frame of credits takes none, but at most [`UNACKNOWLEDGED`] of
-//! them may be unacknowledged by the peer. The frame that ends the data takes none either, and
-//! there is one of it. So a side that posts `n` receives gives `n - RESERVED` credits, and no frame
-//! meets an empty receive queue.
+//! them may be unacknowledged by the peer. The single frame that ends the data takes none either.
+//! So a side that posts `n` receives gives `n - RESERVED` credits, and no frame meets an empty
+//! receive queue.
 //!
 //! A write that cannot be sent at once as a frame of its own begins a frame, and further writes
 //! fill that frame until it is sent (ADR 0046).
 
 use crate::error::{JobError, Reason};
 
-/// The number of bytes of a frame before its payload.
+/// The length of a frame's header, in bytes.
 pub(super) const HEAD: usize = 4;
 
-/// The maximum number of frames of credits that the peer has not acknowledged. With one frame, a
-/// reader that has woken a writer could not give it further credits until the writer runs.
+/// The maximum number of frames of credits that the peer has not acknowledged. With only one, a
+/// reader that has woken a writer could not give the peer further credits until the writer runs.
 const UNACKNOWLEDGED: u8 = 2;
 
 /// The number of posted receives that are not given as credits: they are for frames of credits, and
@@ -45,8 +45,8 @@ pub(super) struct Flow {
     begun: usize,
     /// The number of frames with data that this side may send now.
     credits: u32,
-    /// The number of frames with data that the peer was allowed to send so far, and the number of
-    /// them that came.
+    /// The number of frames with data that the peer was allowed to send so far (`granted`), and the
+    /// number that have arrived (`taken`).
     granted: u64,
     taken: u64,
     /// The maximum number of frames with data that the peer may send before the application reads.
@@ -98,7 +98,8 @@ impl Flow {
     /// Accounts for a write of `len` bytes into the frame that was begun, or for a small write that
     /// begins a frame. Returns how many bytes fit; 0 if the write must wait.
     pub(super) fn fill(&mut self, len: usize) -> usize {
-        // A write that fills more than half of a frame is sent from where its bytes are.
+        // A write that fills more than half of a frame is not copied, but sent directly from its
+        // slices.
         if self.begun == 0 && len > self.payload / 2 {
             return 0;
         }
@@ -122,8 +123,9 @@ impl Flow {
         self.owes > 0 && self.acknowledgeable(lent) == 0
     }
 
-    /// Returns how many frames of credits may be acknowledged while `lent` receives are posted. For
-    /// each of them the peer may send another one, beside all data that was granted and the end.
+    /// Returns how many frames of credits may be acknowledged while `lent` receives are posted.
+    /// Each acknowledgement lets the peer send another frame of credits, which needs a receive in
+    /// addition to those for all data that was granted and for the end.
     fn acknowledgeable(&self, lent: usize) -> u8 {
         let taken_up = self.granted + RESERVED as u64 - u64::from(self.owes);
         let room = (self.taken + lent as u64).saturating_sub(taken_up);
@@ -139,7 +141,7 @@ impl Flow {
     ///
     /// # Errors
     ///
-    /// `PeerNonsense` if this side would have more credits than a side may have.
+    /// `PeerNonsense` if this side would have more than `MOST` credits.
     pub(super) fn add(&mut self, credits: u16) -> Result<(), JobError> {
         self.credits += u32::from(credits);
         match self.credits <= MOST {
@@ -160,7 +162,7 @@ impl Flow {
         let kind = match (kind, payload.is_empty()) {
             (0, false) => Kind::Data,
             (1, true) => Kind::End,
-            // The first frame of credits over a network is as long as a packet.
+            // The first frame of credits over a network is padded to the length of a packet.
             (2, _) if credits > 0 && self.owes < UNACKNOWLEDGED => Kind::Credits,
             _ => return Err(nonsense()),
         };
@@ -198,9 +200,9 @@ impl Flow {
             && (self.granted == self.taken || 2 * credits >= self.window as u64)
     }
 
-    /// Returns the head of the next frame, and accounts for that frame. For data the caller has
-    /// checked that there is a credit; if a frame was begun, it is that one. The head acknowledges
-    /// the peer's frames of credits as far as `lent` posted receives allow others.
+    /// Returns the header of the next frame, and accounts for that frame. For data the caller has
+    /// checked that there is a credit; if a frame was begun, it is the next frame. The header
+    /// acknowledges as many of the peer's frames of credits as `lent` posted receives allow.
     pub(super) fn head(&mut self, kind: Kind, lent: usize) -> [u8; HEAD] {
         let [high, low] = self.grant(lent).to_be_bytes();
         let acknowledges = self.acknowledgeable(lent);
@@ -227,8 +229,8 @@ mod tests {
 
     use super::*;
 
-    /// A side with its receive queue: what has come, and room that the application has not given
-    /// back. What was taken is posted again later.
+    /// A side with its receive queue: the frames in it, and the receives that the application still
+    /// holds. A receive that was taken is posted again later.
     struct Side {
         flow: Flow,
         room: usize,
@@ -236,7 +238,7 @@ mod tests {
         came: VecDeque<Vec<u8>>,
         unread: usize,
         closed: bool,
-        /// The bytes of the frame that was begun, and how many were written and came in all.
+        /// The bytes of the frame that was begun, and the number of bytes written and read in all.
         begun: Vec<u8>,
         written: usize,
         read: usize,
@@ -250,7 +252,7 @@ mod tests {
             self.posted = self.room - self.unread;
         }
 
-        /// Puts a frame into the other side's queue, which has room for it.
+        /// Puts a frame into the receive queue of `other`, which must have a posted receive.
         fn send(&mut self, kind: Kind, data: &[u8], other: &mut Side) {
             let mut frame = self.flow.head(kind, self.posted).to_vec();
             frame.extend(data);
@@ -259,14 +261,14 @@ mod tests {
             other.came.push_back(frame);
         }
 
-        /// Returns bytes that count up, so that each says where it belongs.
+        /// Returns bytes that count up, so that each value shows its position.
         fn bytes(&mut self, len: usize) -> Vec<u8> {
             let from = self.written;
             self.written += len;
             (from..self.written).map(|at| at as u8).collect()
         }
 
-        /// Sends the frame that was begun, if it can be.
+        /// Sends the frame that was begun, if it may be sent.
         fn send_begun(&mut self, other: &mut Side) {
             if self.flow.begun > 0 && self.flow.may_send() && !self.flow.shall_lend(self.posted) {
                 let data = std::mem::take(&mut self.begun);
@@ -276,8 +278,8 @@ mod tests {
             }
         }
 
-        /// Writes, as a frame of its own or into one that is begun. `full`: too many are on their
-        /// way.
+        /// Writes `len` bytes, as a frame of their own or into the frame that was begun. `full`
+        /// says that too many frames are in flight.
         fn write(&mut self, len: usize, full: bool, other: &mut Side) {
             if !full {
                 self.send_begun(other);
@@ -323,9 +325,9 @@ mod tests {
     proptest! {
         #![proptest_config(crate::stream::cases(4_000))]
 
-        /// Whatever both sides do, a frame finds room, and bytes come in the order in which they
-        /// were written. When both have read everything, both may send, and what was begun has come
-        /// though nobody wrote again. Some 3,000,000 steps.
+        /// Whatever both sides do, each frame finds a receive, and bytes arrive in the order in
+        /// which they were written. When both sides have read everything, both may send, and the
+        /// frame that was begun has arrived without another write. Some 3,000,000 steps.
         #[test]
         fn no_frame_meets_an_empty_receive_queue_and_nobody_waits_for_ever(
             windows in [1usize..9, 1usize..9],
@@ -345,7 +347,7 @@ mod tests {
                         this.send_begun(other);
                     }
                     40.. if !this.closed => {
-                        // The pool may have nothing at first.
+                        // The pool may have no free Buf at first.
                         if act.is_multiple_of(2) {
                             this.lend();
                         }
@@ -381,7 +383,7 @@ mod tests {
             prop_assert_eq!(sides[1].written, sides[0].read);
         }
 
-        /// Whatever comes is taken or refused, and never gives a peer more than it was granted.
+        /// Each frame is taken or refused, and the peer never gets more than it was granted.
         #[test]
         fn garbage_is_refused_or_counted(
             frames in prop::collection::vec(prop::collection::vec(0u8..4, 0..6), 0..40),
@@ -405,13 +407,14 @@ mod tests {
         assert_eq!(flow.take(&data), Ok(Kind::Data));
         assert_eq!(flow.take(&data), Ok(Kind::Data));
         assert_eq!(flow.take(&data), Err(nonsense()));
-        // Three frames of credits of which none was acknowledged, or that nobody waits for.
+        // A third frame of credits while none is acknowledged, and an acknowledgement that is not
+        // due.
         let mut flow = Flow::new(FRAME, 3);
         assert_eq!(flow.take(&[2, 0, 0, 1]), Ok(Kind::Credits));
         assert_eq!(flow.take(&[2, 0, 0, 1]), Ok(Kind::Credits));
         assert_eq!(flow.take(&[2, 0, 0, 1]), Err(nonsense()));
         assert_eq!(Flow::new(FRAME, 3).take(&[2, 1, 0, 1]), Err(nonsense()));
-        // More after the end.
+        // Data after the end.
         let mut flow = Flow::new(FRAME, 9);
         flow.grant(9);
         assert_eq!(flow.take(&[1, 0, 0, 0]), Ok(Kind::End));

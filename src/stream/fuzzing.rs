@@ -1,14 +1,14 @@
-//! What a peer of a stream may send, as a fuzzer makes it up. Built with `cfg(fuzzing)` only;
+//! What a peer of a stream may send, as a fuzzer generates it. Built with `cfg(fuzzing)` only;
 //! .ci/fuzz runs it.
 
 use super::flow::{Flow, Kind, RESERVED};
 use super::wire::{Message, Offer};
 
-/// A message of the exchange, or frames: each with a length of one byte before it.
+/// The fuzz target for a message of the exchange, or for frames, each after a length of one byte.
 pub struct Exchange;
 
 impl Exchange {
-    /// Takes the input as both.
+    /// Parses the input as a message, and then as frames.
     pub fn take(input: &[u8]) {
         if let Ok(message) = Message::parse(input) {
             assert_eq!(message.bytes(), input);
@@ -24,7 +24,7 @@ impl Exchange {
                 break;
             }
             lent = lent.checked_sub(1).expect("each frame found a receive");
-            // Some are posted again later.
+            // Some receives are posted again later.
             if len & 0x40 == 0 {
                 lent = ROOM;
             }
@@ -35,7 +35,7 @@ impl Exchange {
         }
     }
 
-    /// Inputs to begin with.
+    /// Returns the inputs with which the fuzzer begins.
     pub fn seeds() -> Vec<Vec<u8>> {
         let offer = Offer {
             frame: 4096,

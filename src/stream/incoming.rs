@@ -24,13 +24,13 @@ pub(super) use meeting::read_hello;
 const GRANT: &str = "Incoming::accept";
 const REFUSE: &str = "Incoming::refuse";
 
-/// The way by which the peer has asked.
+/// How the peer has asked: over a socket, or by rdma_cm.
 enum Way {
     Exchange(Meeting),
     Cm(Asked),
 }
 
-/// A peer that asks for a stream. Dropping it refuses the peer without a reason.
+/// A peer that asks for a stream. Dropping the `Incoming` refuses the peer without a reason.
 ///
 /// ```
 /// use tokio_doca::stream::{Incoming, RdmaStream};
@@ -73,7 +73,7 @@ impl Incoming {
         &self.peer
     }
 
-    /// Returns the data that the peer has given to
+    /// Returns the data that the peer has passed to
     /// [`RdmaConnector::connect_with`](super::RdmaConnector).
     pub fn data(&self) -> &[u8] {
         match &self.way {
@@ -82,10 +82,10 @@ impl Incoming {
         }
     }
 
-    /// Returns the transport that the stream would have, as far as it is known now. It is not RDMA
-    /// if the peer has none, or has a device of another kind; then [`accept`](Incoming::accept)
+    /// Returns the transport that the stream would have, as far as it is known now. It is TCP if
+    /// the peer has no RDMA, or has a device of another kind; then [`accept`](Incoming::accept)
     /// refuses the peer if either side demands RDMA. The sides may still fail to connect by RDMA:
-    /// the stream's [`transport`](RdmaStream::transport) says which transport it has.
+    /// the stream's [`transport`](RdmaStream::transport) returns the transport that it got.
     pub fn transport(&self) -> StreamTransport {
         match &self.way {
             Way::Exchange(meeting) => meeting.transport(),
@@ -97,15 +97,19 @@ impl Incoming {
     ///
     /// # Errors
     ///
-    /// The peer is refused then. `NotSupported` if the peer has no RDMA, and this side demands it
-    /// ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp)), or its device is of another host;
-    /// `Shutdown` once the listener [drains](super::RdmaListener::drain); `Full` if all memory for
-    /// streams is in use, and `NoMemory` if no more can be had; `ConnectionAborted` if the peer
-    /// could not connect, or gave up: its connect was dropped or ran out of time, or its process
-    /// has ended; `TimedOut` after the [`timeout`](super::StreamOptions::timeout); `InvalidValue`
-    /// for more `data`: keep to 164 bytes if the listener has a
-    /// [`StreamAddr::Cm`](super::StreamAddr::Cm); as [`Rdma::connect`](crate::Rdma::connect), but
-    /// for its `ConnectionReset`.
+    /// After an error the peer was refused.
+    ///
+    /// - `NotSupported` if the peer has no RDMA, and this side demands it
+    ///   ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp)), or if the peer's device is of
+    ///   another host.
+    /// - `Shutdown` once the listener [drains](super::RdmaListener::drain).
+    /// - `Full` if all memory for streams is in use, and `NoMemory` if no more can be allocated.
+    /// - `ConnectionAborted` if the peer could not connect, or gave up: its connect was dropped or
+    ///   ran out of time, or its process has ended.
+    /// - `TimedOut` after the [`timeout`](super::StreamOptions::timeout).
+    /// - `InvalidValue` if `data` is too long: keep to 164 bytes if the listener has a
+    ///   [`StreamAddr::Cm`](super::StreamAddr::Cm).
+    /// - The errors of [`Rdma::connect`](crate::Rdma::connect), except its `ConnectionReset`.
     ///
     /// # Cancel safety
     ///
@@ -141,7 +145,7 @@ impl Incoming {
                 let (path, transport) = (stream.path(), stream.transport());
                 debug!(target: "tokio_doca::stream", %peer, ?transport, path, "accepted");
             }
-            // At debug, since strangers decide how often they come.
+            // This is logged at debug level, since strangers decide how often they connect.
             Err(error) if error.kind() == ErrorKind::TimedOut => {
                 debug!(target: "tokio_doca::stream", %peer, %error, "timed out");
             }
@@ -164,8 +168,8 @@ impl Incoming {
         }
     }
 
-    /// Refuses the peer: its connect fails with this reason, of which it gets the first 512 bytes,
-    /// or 146 by rdma_cm.
+    /// Refuses the peer: its connect fails with this reason, cut to 512 bytes, or to 146 by
+    /// rdma_cm.
     ///
     /// # Errors
     ///
@@ -220,13 +224,13 @@ impl Way {
     }
 }
 
-/// Returns the text that is sent to a peer that cannot be accepted. From it a stranger learns
-/// nothing about this host.
+/// Returns the text that is sent to a peer that cannot be accepted. It tells a stranger nothing
+/// about this host.
 fn refusal(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Full | ErrorKind::NoMemory => BUSY,
         ErrorKind::Shutdown => DRAINS,
-        // A blob of another kind of device has one of these kinds.
+        // The blob of a device of another kind fails with one of these kinds.
         ErrorKind::NotSupported | ErrorKind::InvalidValue => NO_RDMA,
         _ => CANNOT_CONNECT,
     }

@@ -1,5 +1,4 @@
-//! The side that listens: it takes the peers that connect to its socket, and reads what they ask
-//! for.
+//! The side that listens: it accepts the peers that connect to its socket, and reads their hellos.
 
 use std::fmt;
 use std::future::Future;
@@ -56,34 +55,37 @@ const SILENCE: Duration = Duration::from_millis(100);
 /// # }
 /// ```
 ///
-/// The listener serves its peers while a task awaits [`accept`](RdmaListener::accept); until then
-/// they wait. Several tasks may await it: one of those that are polled gets the next peer. Streams
-/// that were accepted outlive their listener. The path of a Unix socket stays when the listener is
-/// dropped: remove it before you bind it again.
+/// The listener serves its peers only while a task awaits [`accept`](RdmaListener::accept); until
+/// then the peers wait. Several tasks may await `accept`: one of those that are polled gets the
+/// next peer. Streams that were accepted outlive their listener. Dropping the listener leaves the
+/// path of a Unix socket in place: remove it before you bind it again.
 pub struct RdmaListener {
     net: Arc<Net>,
     addr: StreamAddr,
     tcp: Option<SocketAddr>,
     cm: Option<CmListener>,
-    /// True if `accept` takes a peer of rdma_cm first, because the last peer came to the socket.
+    /// True if `accept` takes a peer of rdma_cm first, because the last peer came by the socket.
     cm_first: AtomicBool,
-    /// The log has the event which says that no more peers will come by rdma_cm.
+    /// Logs once that no more peers will come by rdma_cm.
     cm_over: Once,
     arrivals: Polled<Arrivals<Incoming>>,
 }
 
 impl RdmaListener {
-    /// Listens with the default [`StreamOptions`], for streams on this device and WorkQ.
+    /// Listens at `addr` with the default [`StreamOptions`], for streams on this device and WorkQ.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for an option that is out of its range; `NotSupported` for one that the
-    /// device does not have, and without RDMA or on iWARP unless TCP will do
-    /// ([`StreamOptions::or_tcp`]); `NotFound` for a host name without an address;
-    /// `AlreadyExist` if the address is in use; by rdma_cm as
-    /// [`CmListener::bind`](crate::rdma::CmListener::bind), but that TCP will do for what is
-    /// `NotSupported`; `NoMemory` if the memory of the first streams cannot be had; `BadState`
-    /// without a Tokio runtime; what the system says.
+    /// - `InvalidValue` for an option that is out of its range.
+    /// - `NotSupported` for an option that the device does not have, and for a device without RDMA
+    ///   or on iWARP unless TCP is allowed ([`StreamOptions::or_tcp`]).
+    /// - `NotFound` for a host name without an address.
+    /// - `AlreadyExist` if the address is in use.
+    /// - `NoMemory` if the memory of the first streams cannot be allocated.
+    /// - `BadState` without a Tokio runtime.
+    /// - By rdma_cm, the errors of [`CmListener::bind`](crate::rdma::CmListener::bind); if TCP is
+    ///   allowed, `NotSupported` makes the listener listen by TCP alone.
+    /// - Errors of the system.
     ///
     /// # Panics
     ///
@@ -96,8 +98,9 @@ impl RdmaListener {
         StreamOptions::new().bind(device, workq, addr).await
     }
 
-    /// Listens on a TCP socket that listens already, with the default [`StreamOptions`]. A service
-    /// manager may have opened it, or the process that ran before this one.
+    /// Listens on a TCP socket that is already listening, with the default [`StreamOptions`]. Use
+    /// it for a socket that a service manager has opened, or that was inherited from the process
+    /// that ran before.
     ///
     /// ```
     /// # use tokio_doca::{Device, WorkQ, stream::RdmaListener};
@@ -113,7 +116,8 @@ impl RdmaListener {
     ///
     /// # Errors
     ///
-    /// As [`bind`](RdmaListener::bind), but for memory, which comes with the first stream.
+    /// As [`bind`](RdmaListener::bind), except for memory, which is allocated with the first
+    /// stream.
     ///
     /// # Panics
     ///
@@ -126,17 +130,17 @@ impl RdmaListener {
         StreamOptions::new().from_std(device, workq, socket)
     }
 
-    /// Returns the address at which it listens, with the port that the system has chosen.
+    /// Returns the address at which the listener listens, with the port that the system has chosen.
     pub fn local_addr(&self) -> &StreamAddr {
         &self.addr
     }
 
-    /// Returns the TCP address at which it listens, if it does.
+    /// Returns the TCP address at which the listener listens, if there is one.
     pub fn tcp_addr(&self) -> Option<SocketAddr> {
         self.tcp
     }
 
-    /// Returns the counts of its peers so far. They are always kept.
+    /// Returns the counts of the listener's peers so far. They are always kept.
     pub fn stats(&self) -> ListenerStats {
         self.net.guests.stats()
     }
@@ -151,8 +155,8 @@ impl RdmaListener {
     ///
     /// # Errors
     ///
-    /// `IoFailed` if the listening socket has failed, and `Driver` if the adapter of a listener by
-    /// rdma_cm was removed: the next call does too. `BadState` without a Tokio runtime.
+    /// `IoFailed` if the listening socket has failed; `Driver` if the adapter of a listener by
+    /// rdma_cm was removed. Later calls fail as well. `BadState` without a Tokio runtime.
     ///
     /// # Panics
     ///
@@ -218,13 +222,15 @@ impl RdmaListener {
     }
 
     /// Ends the server in order: accepts no more peers, completes the
-    /// [`draining`](super::RdmaStream::draining) of its streams, and waits until all streams that
-    /// it has accepted are closed, for `limit` at most. Returns how many are still open.
+    /// [`draining`](super::RdmaStream::draining) futures of its streams, and waits until all
+    /// streams that it has accepted are closed, for `limit` at most. Returns how many streams are
+    /// still open.
     ///
     /// A stream is closed once it was dropped and its end was sent, or its
-    /// [`linger`](super::StreamOptions::linger) has completed. Streams that are left stay usable:
-    /// drop them, by aborting their tasks for example. Peers that have connected and were not
-    /// accepted are refused; [`Incoming::accept`](super::Incoming::accept) fails with `Shutdown`.
+    /// [`linger`](super::StreamOptions::linger) has passed. Streams that are still open stay
+    /// usable: drop them, for example by aborting their tasks. Peers that have connected and were
+    /// not accepted are refused; [`Incoming::accept`](super::Incoming::accept) fails with
+    /// `Shutdown`.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -263,12 +269,12 @@ impl RdmaListener {
     ///
     /// # Panics
     ///
-    /// If it is polled without a Tokio runtime with time.
+    /// If the future is polled without a Tokio runtime with time.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the listener, and waits for no stream. The first poll notifies the
-    /// streams.
+    /// Dropping the future drops the listener, and waits for no stream. The first poll of the
+    /// future notifies the streams.
     pub async fn drain(self, limit: Duration) -> usize {
         let RdmaListener {
             net,
@@ -315,7 +321,7 @@ impl StreamOptions {
         Ok(RdmaListener::new(net, Some(listener), None, addr))
     }
 
-    /// Listens on a socket that listens already: see [`RdmaListener::from_std`].
+    /// Listens on a socket that is already listening: see [`RdmaListener::from_std`].
     pub fn from_std(
         self,
         device: &Device,

@@ -15,20 +15,22 @@ use crate::mem::Buf;
 
 const SEND: &str = "RdmaMessages::send_buf";
 
-/// A stream of messages: each is one frame of an [`RdmaStream`], and no byte of it is copied, but
-/// for streams over TCP ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp)).
+/// A stream of messages, each of which is one frame of an [`RdmaStream`]. Messages are sent and
+/// received without a copy, except over TCP
+/// ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp)).
 ///
-/// [`RdmaStream::into_messages`] makes it. What a Buf that is sent has as data, the peer gets as
-/// the data of another one. A Buf needs [`HEADROOM`](RdmaMessages::HEADROOM) for the head of its
-/// frame, and memory of the device on which the stream was made. Bufs that were received have that
-/// headroom, so that they can be sent on. A Buf that came over TCP is memory of the device as well,
-/// unless that has no RDMA or takes no memory any more.
+/// [`RdmaStream::into_messages`] makes it. The data of a Buf that is sent arrives as the data of a
+/// Buf of the peer. A Buf needs [`HEADROOM`](RdmaMessages::HEADROOM) for the header of its frame,
+/// and must be in memory of the device on which the stream was made. Bufs that were received have
+/// that headroom, so that they can be sent on. A Buf that was received over TCP is in memory of the
+/// device as well, unless the device has no RDMA or cannot register more memory.
 ///
 /// It is a `Stream` and a `Sink` of Bufs. The peer may be an `RdmaStream`, which reads and writes
-/// the same bytes. All else is as it is with that: back-pressure, ends and errors.
+/// the same bytes. Back-pressure, ends and errors are those of an `RdmaStream`.
 ///
 /// A Buf that was received belongs to the memory for receives, which all streams of the listener or
-/// connector share: the peer gets its credit, but while you keep many, streams have less to lend.
+/// connector share. The peer gets its credit back, but while you keep many Bufs, fewer are left for
+/// the streams.
 ///
 /// ```
 /// use tokio_doca::stream::RdmaMessages;
@@ -60,12 +62,12 @@ const SEND: &str = "RdmaMessages::send_buf";
 #[must_use = "a stream that is dropped ends"]
 pub struct RdmaMessages {
     stream: RdmaStream,
-    /// A Buf that was fed, and not sent.
+    /// A Buf that was passed to the sink, and was not sent yet.
     fed: Option<Buf>,
 }
 
 impl RdmaStream {
-    /// Sends and receives Bufs from now on. What is left of a frame that was read in part is the
+    /// Turns the stream into one of messages. If a frame was read in part, the rest of it is the
     /// first message.
     pub fn into_messages(self) -> RdmaMessages {
         RdmaMessages {
@@ -79,31 +81,31 @@ impl RdmaMessages {
     /// The headroom that a Buf needs to be sent, in bytes.
     pub const HEADROOM: usize = HEAD;
 
-    /// Returns the longest message, in bytes: the smaller
-    /// [`frame_size`](super::StreamOptions::frame_size) of both sides, less the headroom.
+    /// Returns the maximum length of a message in bytes: the smaller
+    /// [`frame_size`](super::StreamOptions::frame_size) of the two sides, less the headroom.
     pub fn max_message_size(&self) -> usize {
         self.stream.held().max_message_size()
     }
 
-    /// Returns the stream below.
+    /// Returns the underlying stream.
     pub fn stream(&self) -> &RdmaStream {
         &self.stream
     }
 
-    /// Gives the stream below back. A Buf that was fed to the sink and not flushed is dropped.
+    /// Returns the underlying stream. A Buf that was fed to the sink and not flushed is dropped.
     pub fn into_stream(self) -> RdmaStream {
         self.stream
     }
 
-    /// Sends the data of a Buf as a message, behind what was fed to the sink. Returns once the
-    /// device has it. Other handles of the Buf find the head of the frame before its data
-    /// afterwards: set the data anew ([`Buf::set_data`]) to send it again.
+    /// Sends the data of a Buf as a message, after a Buf that was fed to the sink. Returns once the
+    /// device has it. Afterwards other handles of the Buf see the header of the frame before the
+    /// data: set the data anew ([`Buf::set_data`]) to send it again.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a Buf without data, with too much, or without headroom; if the Buf is in
-    /// use, or its memory is not the device's, the source says so. The stream stays then. All else
-    /// as of a write to an [`RdmaStream`].
+    /// `InvalidInput` if the Buf has no data, too much data, or no headroom. If the Buf is in use,
+    /// or its memory is not the device's, the source of the error says so. The stream stays usable
+    /// after these errors. All other errors are those of a write to an [`RdmaStream`].
     ///
     /// # Cancel safety
     ///
@@ -122,7 +124,7 @@ impl RdmaMessages {
     ///
     /// # Errors
     ///
-    /// As of a read of an [`RdmaStream`].
+    /// As a read of an [`RdmaStream`].
     ///
     /// # Cancel safety
     ///
@@ -144,12 +146,12 @@ impl RdmaMessages {
         Err(Error::new(ErrorKind::InvalidValue, SEND, text).into())
     }
 
-    /// Sends what was fed.
+    /// Sends the Buf that was fed to the sink.
     fn poll_fed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(buf) = self.fed.take() else {
             return Poll::Ready(Ok(()));
         };
-        // Another handle may have changed it meanwhile.
+        // Another handle may have changed the Buf meanwhile.
         self.check(&buf)?;
         let sent = self.stream.poll_send_buf(&buf, cx);
         if sent.is_pending() {
@@ -176,7 +178,7 @@ impl Stream for RdmaMessages {
     }
 }
 
-/// What was fed is sent by a flush, or before the next one: a drop does not send it.
+/// A Buf that was fed is sent by a flush, or before the next Buf: a drop does not send it.
 impl Sink<Buf> for RdmaMessages {
     type Error = io::Error;
 

@@ -9,63 +9,67 @@
 //!   RdmaStream             <== frames, by RDMA ====> RdmaStream
 //! ```
 //!
-//! The two sides meet at a TCP address or a Unix socket, and exchange there what they connect an
-//! [`Rdma`](crate::Rdma) with. Afterwards that socket is closed, unless both sides may do without
-//! RDMA ([`StreamOptions::or_tcp`]) and have none in common: then the frames continue there. At an
-//! address of rdma_cm ([`StreamAddr::Cm`]) the kernel carries the offers, and there is no socket.
-//! docs/wire.md has the formats of the exchange and of the frames.
+//! The two sides meet at a TCP address or a Unix socket, and exchange there the addresses and keys
+//! with which they connect an [`Rdma`](crate::Rdma). Afterwards that socket is closed. If both
+//! sides allow a stream without RDMA ([`StreamOptions::or_tcp`]) and cannot connect by RDMA, the
+//! frames continue on the socket instead. At an address of rdma_cm ([`StreamAddr::Cm`]) the kernel
+//! carries the offers, and there is no socket. docs/wire.md has the formats of the exchange and of
+//! the frames.
 //!
 //! RDMA neither encrypts nor authenticates. On a Unix socket the listener learns the peer's user
-//! from the kernel ([`Incoming::peer`]); by TCP it knows what the peer tells it. Use TLS on top if
-//! others share the network.
+//! from the kernel ([`Incoming::peer`]); over TCP it knows only what the peer itself sends. Use TLS
+//! on top if others share the network.
 //!
 //! # Flow control
 //!
-//! A side posts `recv_window` receives and three more, and gives the peer a credit for each but
-//! these, which are for two frames of credits and for the end of the stream. So a frame never meets
-//! an empty receive queue, however slow the application reads, and a stream that waits for its peer
-//! occupies no slot of the WorkQ. A stream gives credits back in the head of what it sends, or in a
-//! frame of their own once the peer has none left or would get half of a window.
+//! Each side posts `recv_window` receives and three more: two for frames of credits, and one for
+//! the end of the stream. A credit permits the peer to send one frame, and the peer gets
+//! `recv_window` of them. So a frame never meets an empty receive queue, however slowly the
+//! application reads, and a stream that waits for its peer occupies no slot of the WorkQ. A stream
+//! returns credits in the header of the frames that it sends. It sends a frame of credits alone
+//! once the peer has none left or would get half of a window.
 //!
 //! With [`recv_bufs`](StreamOptions::recv_bufs) all streams share buffers, and post no receives.
-//! The device keeps as many messages as a peer has credits for, and a stream takes them one by one
-//! into a shared buffer. A frame that comes in the last free buffer is copied to the heap until it
-//! is read, so that the buffer stays free for others.
+//! The device keeps as many messages as the peer has credits for, and a stream takes them one by
+//! one into a shared buffer. A frame that arrives in the last free buffer is copied to the heap
+//! until the application reads it, so that the buffer stays free for other streams.
 //!
-//! On a device that does not finish sends inline, as adapters do not, a frame takes a slot of the
-//! WorkQ until it was sent. A write is accepted once it has its slot, or its bytes are in a frame
-//! that waits for credits. A task of the stream's own sends such a frame, and a frame of credits
-//! that finds no slot: what was accepted continues though the application does not poll again. With
-//! a WorkQ as deep as the frames of all streams ([`send_window`](StreamOptions::send_window) for
-//! each) nobody waits for a slot.
+//! On a device that does not finish sends inline, such as an adapter, a frame takes a slot of the
+//! WorkQ until it was sent. A write is accepted once it has its slot, or once its bytes are in a
+//! frame that waits for credits. The stream has a task that sends such frames, and frames of
+//! credits that find no slot: accepted bytes are sent even if the application does not poll again.
+//! If the WorkQ is as deep as the frames of all streams
+//! ([`send_window`](StreamOptions::send_window) for each), no stream waits for a slot.
 //!
 //! # What a peer may do
 //!
-//! Everything that it sends is hostile. Messages of the exchange are bounded and have a time limit.
-//! Of peers that say nothing there are at most [`half_open`](StreamOptions::half_open). A frame
-//! that the peer may not send resets its connection, and ends its stream with `ConnectionAborted`.
+//! The code treats all input of the peer as hostile. Messages of the exchange are bounded and have
+//! a time limit. At most [`half_open`](StreamOptions::half_open) peers may be connected without
+//! having sent anything. A frame that the peer may not send resets its connection, and ends its
+//! stream with `ConnectionAborted`.
 //!
-//! A peer that does not read or write holds up its own stream alone. A hostile one can do more: if
-//! it gives credits and posts no receives, each frame that is sent to it holds a slot of the WorkQ
-//! and a buffer of the memory for sends, which streams share. On the software device its stream
-//! ends with `TimedOut` after 100 ms: an honest peer has posted what it gives credits for. On an
-//! adapter it does after the [`rnr_timeout`](crate::rdma::RdmaBuilder::rnr_timeout), 2 s. All
-//! streams of a WorkQ together have at most half of its slots, in the order in which they come, so
-//! that the other half is for the copies and all else of the application. On the software device a
-//! stream has at most 4 of them, and two for credits and its end; an honest stream needs none there
-//! while the device finishes its frames at once.
+//! A peer that does not read or write holds up its own stream alone. A hostile peer can do more: if
+//! it gives credits but posts no receives, each frame that is sent to it holds a slot of the WorkQ
+//! and a buffer of the memory for sends, which streams share. On the software device such a stream
+//! ends with `TimedOut` after 100 ms, since an honest peer has posted a receive for each credit. On
+//! an adapter it ends after the [`rnr_timeout`](crate::rdma::RdmaBuilder::rnr_timeout), 2 s. All
+//! streams of a WorkQ together use at most half of its slots, first come, first served; the other
+//! half is left to the application's copies and other jobs. On the software device a stream uses at
+//! most 4 slots for data, and two for credits and its end; an honest stream needs none there while
+//! the device finishes its frames at once.
 //!
-//! On an adapter, half of the peers can hold up the writes of all others for these 2 s, and so new
-//! connections, whose first frames take memory for sends as well. Use one listener and one WorkQ
-//! for each group of peers that must not hold up others.
+//! On an adapter, half of the peers can hold up the writes of all others for these 2 s. They also
+//! hold up new connections, whose first frames need memory for sends as well. Use one listener and
+//! one WorkQ for each group of peers that must not hold up others.
 
-// The files: `listener`, `incoming`, `connector` and `side` set connections up by `options`, as
-// `exchange` says, and speak `wire`, with memory for each stream (`side/memory`); `drain` ends a
-// listener. `stream` is what a user holds, and `messages` the same with Bufs; it stands on `core`,
-// which has both directions (`core/sending` has one of them), and that on `flow`, which counts
-// credits, and `wakers`; or on `stream/tcp`, without RDMA.
+// The files: `listener`, `incoming`, `connector` and `side` set connections up with the settings of
+// `options`, by the state machines of `exchange`, in the messages of `wire`. `side/memory` is the
+// memory of each stream; `drain` ends a listener. `stream` is the type that a user holds, and
+// `messages` is the same with Bufs. A stream over RDMA is built on `core`, which has both
+// directions (`core/sending` is one of them); `core` uses `flow`, which counts credits, and
+// `wakers`. A stream without RDMA is built on `stream/tcp`.
 
-// First, since the documentation shows the methods of a type in the order of modules.
+// These are first, since the documentation shows the methods of a type in the order of modules.
 mod options;
 mod stream;
 
@@ -93,7 +97,8 @@ pub use messages::RdmaMessages;
 pub use options::{StreamAddr, StreamOptions};
 pub use stream::{RdmaStream, StreamTransport};
 
-/// How a law of a state machine is tried: so often, or as PROPTEST_CASES says if that is more.
+/// Returns a configuration that runs at least `least` cases, or more if PROPTEST_CASES asks for
+/// more.
 #[cfg(test)]
 fn cases(least: u32) -> proptest::test_runner::Config {
     let config = proptest::test_runner::Config::default();

@@ -12,22 +12,23 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ops::{Rdma, RdmaBuilder};
 use crate::reactor::TABLES;
 
-/// Bytes that may be on their way to a peer that does not read: less than what a connection of the
-/// software device holds.
+/// The maximum number of bytes on their way to a peer that does not read. A connection of the
+/// software device holds more.
 const IN_FLIGHT: usize = 448 << 10;
 
-/// The largest packet of all ports, and the one that passes wherever Ethernet does.
+/// The largest packet of all ports, and the one (`SURE`) that passes wherever Ethernet does.
 pub(super) const LARGEST: Mtu = Mtu::Bytes4096;
 pub(super) const SURE: Mtu = Mtu::Bytes1024;
 
-/// How long a frame waits for a receive of a peer that has said that it is posted.
+/// How long a frame on the software device waits for a receive that the peer claims to have posted.
 const LIAR: Duration = Duration::from_millis(100);
 
 /// The address of a listener: a TCP address, the path of a Unix socket, or an address of the
-/// connection manager of RDMA networks. Texts are host names with a port, as `"storage-1:4420"`.
+/// connection manager of RDMA networks (rdma_cm). Strings convert to a host name with a port, such
+/// as `"storage-1:4420"`.
 ///
-/// Only what sets a connection up goes there. On a Unix socket the listener learns the user of its
-/// peer.
+/// The sides use this address only to set a connection up; the data travels by RDMA. On a Unix
+/// socket the listener learns the user of its peer.
 ///
 /// ```
 /// use std::net::SocketAddr;
@@ -46,12 +47,13 @@ pub enum StreamAddr {
     Tcp(SocketAddr),
     /// The path of a Unix socket.
     Unix(PathBuf),
-    /// An address of the listener's adapter, and a port, for rdma_cm: the kernel finds the adapter,
-    /// the route and the addresses, and each side learns at once that the other one has ended.
-    /// Needs adapters (not iWARP's) and librdmacm. A connector says at most 24 bytes, and a
-    /// listener 164. With [`or_tcp`](StreamOptions::or_tcp) a listener listens at the TCP address
-    /// of this number as well, and a connector for which rdma_cm finds no way goes there.
-    /// [`gid_index`](StreamOptions::gid_index) and [`mtu`](StreamOptions::mtu) do not count.
+    /// An IP address of the listener's adapter, and a port, for rdma_cm. The kernel finds the
+    /// adapter, the route and the addresses, and each side learns at once that the other side has
+    /// ended. Needs librdmacm, and adapters other than iWARP's. A connector sends at most 24 bytes
+    /// of data, and a listener 164. With [`or_tcp`](StreamOptions::or_tcp) a listener also listens
+    /// at the TCP address with the same port, and a connector that cannot connect by rdma_cm uses
+    /// TCP there. [`gid_index`](StreamOptions::gid_index) and [`mtu`](StreamOptions::mtu) have no
+    /// effect.
     Cm(SocketAddr),
     /// A host name or an address, a colon and the port. Its addresses are tried one after the
     /// other, in the order of the system's resolver.
@@ -101,13 +103,13 @@ impl fmt::Display for StreamAddr {
 /// The limits of the streams of one [`RdmaListener`](super::RdmaListener) or
 /// [`RdmaConnector`](super::RdmaConnector), and the memory that they share.
 ///
-/// Each of `connections` has memory for as many frames as `recv_window` and three more to receive,
-/// unless streams share [`recv_bufs`](Self::recv_bufs), and for half of `send_window` to send: 545
-/// KiB by default. The memory comes in parts of at most 8 MiB (or of one stream, or the buffers
-/// that all share, if these are more): the first one with `bind`, or with the first stream, and
-/// others with the streams that need them. Threads of their own allocate it, so that no task waits
-/// but the one that needs it. It is registered for remote operations alone, so that an adapter
-/// locks it once: a [`Dma`](crate::Dma) does not reach it.
+/// Each of `connections` streams has memory to receive `recv_window` frames and three more, unless
+/// streams share [`recv_bufs`](Self::recv_bufs), and memory to send half of `send_window` frames:
+/// 545 KiB by default. The memory comes in parts of at most 8 MiB (or larger, if one stream or the
+/// shared buffers need more). `bind` or the first stream allocates the first part; later streams
+/// allocate others as they need them. Separate threads allocate the memory, so that only the task
+/// that needs it waits. It is registered for remote operations alone, so that an adapter locks it
+/// only once: a [`Dma`](crate::Dma) cannot access it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -172,92 +174,96 @@ impl StreamOptions {
         StreamOptions::default()
     }
 
-    /// Sets how many streams have memory at once. Defaults to 64; 1 to 4,094, which is
-    /// as many contexts as a WorkQ has.
+    /// Sets how many streams have memory at once. Defaults to 64; 1 to 4,094, which is the number
+    /// of contexts that a WorkQ can have.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections;
         self
     }
 
-    /// Sets the longest message, in bytes, 4 of which are its head. Defaults to 32 KiB and these 4,
-    /// so that a write of 64 KiB is two messages; 64 to 128 KiB. The smaller one of both sides
-    /// holds.
+    /// Sets the maximum length of a frame in bytes, 4 of which are its header. Defaults to 32 KiB
+    /// and 4 bytes, so that a write of 64 KiB is two frames; 64 bytes to 128 KiB. The smaller value
+    /// of the two sides applies.
     pub fn frame_size(mut self, bytes: usize) -> Self {
         self.frame_size = bytes;
         self
     }
 
     /// Sets how many frames the peer can send before this side reads: at least 1, and at most 448
-    /// KiB in all. Defaults to 12, or as many as these have room for.
+    /// KiB in all. Defaults to 12, or fewer if 12 frames are more than 448 KiB.
     pub fn recv_window(mut self, frames: usize) -> Self {
         self.recv_window = Some(frames);
         self
     }
 
-    /// Has all streams receive into this number of buffers of a frame each, 1 to 65,536. A stream
-    /// has one of them only while the application has not read the frame that came in it. A frame
-    /// that comes in the last free one is copied to the heap until it is read, so that the peers of
-    /// others continue however slowly an application reads: at most
-    /// [`recv_window`](Self::recv_window) frames of each stream, while it waits to write and does
-    /// not read. An idle stream has no buffer. The peer's window is the same.
+    /// Has all streams receive into `buffers` shared buffers of one frame each, 1 to 65,536. A
+    /// stream holds a buffer only until the application has read the frame in it; an idle stream
+    /// holds none. A frame that arrives in the last free buffer is copied to the heap until it is
+    /// read, so that other streams continue however slowly an application reads. At most
+    /// [`recv_window`](Self::recv_window) frames of a stream are copied so, while it waits to write
+    /// and does not read. The window of the peer does not change.
     /// [`RdmaMessages`](super::RdmaMessages) hand these buffers to the application: there must be
-    /// one more than it keeps.
+    /// one more than the application keeps.
     ///
-    /// By default each stream has buffers of its own, which it posts as receives. Only devices with
-    /// a [`max_pooled_room`](crate::device::RdmaCaps::max_pooled_room) of a frame can share them.
+    /// By default each stream has its own buffers, which it posts as receives. Only devices whose
+    /// [`max_pooled_room`](crate::device::RdmaCaps::max_pooled_room) is at least a frame can share
+    /// them.
     pub fn recv_bufs(mut self, buffers: usize) -> Self {
         self.recv_bufs = Some(buffers);
         self
     }
 
-    /// Sets how many frames of a stream are on their way at once, each of which holds a buffer of
-    /// the memory for sends. Defaults to 4; 1 to 512. Over the software device at most 4 frames
-    /// wait: those that it finishes at once do not count.
+    /// Sets how many frames of a stream may be in flight at once, each of which holds a buffer of
+    /// the memory for sends. Defaults to 4; 1 to 512. On the software device at most 4 frames of a
+    /// stream wait at once; frames that the device finishes at once do not count.
     pub fn send_window(mut self, frames: usize) -> Self {
         self.send_window = frames;
         self
     }
 
-    /// Sets how many peers may have connected to a listener's socket and not been returned by
-    /// [`accept`](super::RdmaListener::accept). Defaults to 64; 1 to 65,536. If another one connects, the
-    /// oldest of them loses its place once it has been silent for 100 ms. An
-    /// [`Incoming`](super::Incoming) does not count any more.
+    /// Sets how many peers may be connected to a listener's socket without [`accept`] having
+    /// returned them. Defaults to 64; 1 to 65,536. If one more connects, the oldest of these peers
+    /// is dropped once it has been silent for 100 ms. Peers that were returned as
+    /// [`Incoming`](super::Incoming) do not count.
+    ///
+    /// [`accept`]: super::RdmaListener::accept
     pub fn half_open(mut self, peers: usize) -> Self {
         self.half_open = peers;
         self
     }
 
-    /// Sets what the peer may do by one-sided operations on memory that was exported to it:
-    /// `RDMA_READ`, `RDMA_WRITE`, `RDMA_ATOMIC`. Defaults to nothing. The peer gets the blob of
-    /// [`Mmap::export_rdma`](crate::Mmap::export_rdma) with the exchange, and works on
-    /// [`RdmaStream::rdma`](super::RdmaStream::rdma).
+    /// Sets which one-sided operations the peer may do on memory that was exported to it:
+    /// `RDMA_READ`, `RDMA_WRITE`, `RDMA_ATOMIC`. Defaults to none. Send the peer the blob of
+    /// [`Mmap::export_rdma`](crate::Mmap::export_rdma) with the exchange; the peer submits the
+    /// operations through [`RdmaStream::rdma`](super::RdmaStream::rdma).
     pub fn permissions(mut self, access: Access) -> Self {
         self.permissions = access;
         self
     }
 
     /// Sets how the packets of all streams travel over an adapter: traffic class, service level,
-    /// address, and more. Defaults to those of [`Transport`], which are right for most networks;
-    /// the software device takes only these.
+    /// address, and more. Defaults to `Transport::default()`, which is right for most networks; the
+    /// software device takes only this default.
     pub fn transport(mut self, transport: Transport) -> Self {
         self.transport = transport;
         self
     }
 
-    /// Sets which address of the port streams use, by its index. Defaults to `None`: that of the
-    /// [`transport`](Self::transport) if it says one. If not, a listener takes an address in the
-    /// subnet of its connector's. Then comes the address at which the two met by TCP, if the port
-    /// has it, and then what an [`RdmaBuilder`](crate::rdma::RdmaBuilder::gid_index) chooses.
+    /// Sets the index of the port's address that streams use. Defaults to `None`: the address of
+    /// the [`transport`](Self::transport), if it has one. Without one, a listener takes an address
+    /// in the connector's subnet. The next choice is the address at which the two sides met by TCP,
+    /// if the port has it, and then the choice of
+    /// [`RdmaBuilder`](crate::rdma::RdmaBuilder::gid_index).
     pub fn gid_index(mut self, index: impl Into<Option<u32>>) -> Self {
         self.gid_index = index.into();
         self
     }
 
-    /// Sets the largest payload of a packet; both sides use the smaller one of theirs. Defaults to
-    /// `None`: that of the port. No packet of more than 1,024 bytes is longer than
-    /// [`frame_size`](Self::frame_size). A message of that size passes both ways before there is a
-    /// stream: if the network between the ports carries less, packets of the stream have 1,024
-    /// bytes, and the log says so.
+    /// Sets the largest payload of a packet; the smaller value of the two sides applies. Defaults
+    /// to `None`: the value of the port. Packets are never longer than
+    /// [`frame_size`](Self::frame_size), except that 1,024 bytes are always allowed. Before a
+    /// stream begins, a message of that packet size passes in each direction: if the network
+    /// between the ports carries less, the stream uses packets of 1,024 bytes, and the log says so.
     pub fn mtu(mut self, mtu: impl Into<Option<Mtu>>) -> Self {
         self.mtu = mtu.into();
         self
@@ -265,35 +271,37 @@ impl StreamOptions {
 
     /// Sets how long a frame waits for a peer that has no receive posted, or does not answer,
     /// before its stream ends with `TimedOut`. Defaults to `None`: 2 s over an adapter, and 100 ms
-    /// on the software device, where an honest peer has posted what it gives credits for.
+    /// on the software device, where an honest peer has posted a receive for each credit.
     pub fn rnr_timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
         self.rnr_timeout = timeout.into();
         self
     }
 
-    /// Sets whether a stream may continue over the connection of its exchange, by TCP or a Unix
-    /// socket, if there is no RDMA: if the devices of both sides are not of one kind, or do not
-    /// reach one another before there is a stream. Defaults to false. Both sides must set it: one
-    /// that has not refuses a peer that finds no RDMA, and says why.
+    /// Sets whether a stream may continue over the connection of its exchange, a TCP or Unix
+    /// socket, if there is no RDMA: if the devices of the two sides are of different kinds, or
+    /// cannot reach one another before the stream begins. Defaults to false. Both sides must set
+    /// it: a side that has not set it refuses a peer that finds no RDMA, with that reason.
     ///
-    /// So one listener serves hosts with adapters and without. [`RdmaStream::transport`] says what
-    /// a stream has, and so do the log and [`ListenerStats::fell_back`]. Over TCP a stream is the
-    /// same type with the same rules, but for these:
+    /// So one listener serves hosts with adapters and hosts without. [`RdmaStream::transport`]
+    /// returns the transport of a stream; the log and [`ListenerStats::fell_back`] show it as well.
+    /// Over TCP a stream is the same type with the same rules, with these differences:
     ///
     /// - [`RdmaStream::rdma`] is `None`. The device need not have RDMA at all.
-    /// - The system's buffers hold a writer up whose peer does not read, and not `recv_window` and
-    ///   `send_window`. [`RdmaMessages`](super::RdmaMessages) copy, into as many Bufs as without.
-    /// - `shutdown` waits until the peer's host has everything, which takes a few milliseconds, and
-    ///   about 50 if the peer does not read.
-    /// - A peer whose machine has gone is noticed within a minute. If something is on its way to
-    ///   it, that is when the system gives up (tcp(7): `tcp_retries2`, about 15 minutes).
-    /// - A thread of [`WorkQ::poll_thread`](crate::WorkQ::poll_thread) hears no sockets: what it
-    ///   connects or accepts has RDMA, or is refused.
+    /// - If the peer does not read, writes wait because the system's socket buffers are full, not
+    ///   because of `recv_window` and `send_window`. [`RdmaMessages`](super::RdmaMessages) copy
+    ///   their data, into the same number of Bufs as with RDMA.
+    /// - `shutdown` waits until the peer's host has received everything, which takes a few
+    ///   milliseconds, and about 50 ms if the peer does not read.
+    /// - The loss of the peer's machine is noticed within a minute. While data is on its way to
+    ///   that machine, it is noticed when the system gives up (tcp(7): `tcp_retries2`, about 15
+    ///   minutes).
+    /// - A thread of [`WorkQ::poll_thread`](crate::WorkQ::poll_thread) cannot wait for sockets: a
+    ///   stream that it connects or accepts has RDMA, or is refused.
     ///
-    /// A peer can choose that its own stream continues over TCP, and a listener of the software
-    /// device, whose peers are processes of this host, then serves the network: see SECURITY.md. A
-    /// connection by RDMA that is not made is given up after half of the
-    /// [`timeout`](Self::timeout), which should be the same on both sides.
+    /// A peer can choose TCP for its own stream. A listener of the software device, whose peers are
+    /// otherwise processes of this host, then serves the network: see SECURITY.md. An attempt to
+    /// connect by RDMA is given up after half of the [`timeout`](Self::timeout), which should be
+    /// the same on both sides.
     ///
     /// [`RdmaStream::transport`]: super::RdmaStream::transport
     /// [`RdmaStream::rdma`]: super::RdmaStream::rdma
@@ -303,8 +311,8 @@ impl StreamOptions {
         self
     }
 
-    /// Sets how long a side waits for the other one, for each of the two parts of the exchange: the
-    /// greeting, and the connection. Defaults to 5 s.
+    /// Sets how long a side waits for the other side, for each of the two parts of the exchange:
+    /// the greeting, and the connection. Defaults to 5 s.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -317,8 +325,8 @@ impl StreamOptions {
         self
     }
 
-    /// Begins the Rdma of a stream, whose peer was met from the address `local`, with packets of
-    /// at most `mtu`.
+    /// Begins the Rdma of a stream, with packets of at most `mtu`. `local` is the address of this
+    /// side at which it met the peer.
     pub(super) fn rdma<'a>(
         &self,
         device: &'a Device,
@@ -336,8 +344,8 @@ impl StreamOptions {
             .transport(transport)
             .gid_index(self.gid_index)
             .mtu(self.mtu.unwrap_or(mtu).min(mtu).min(self.tried()));
-        // Credits are for receives that are posted. Without a network between them, a frame waits
-        // for one only if the peer has lied.
+        // Credits are for receives that are posted. Without a network between the sides, a frame
+        // waits for a receive only if the peer has lied.
         match self.rnr_timeout {
             Some(timeout) => rdma.rnr_timeout(timeout),
             None if !has_network(device) => rdma.rnr_timeout(LIAR),
@@ -345,8 +353,8 @@ impl StreamOptions {
         }
     }
 
-    /// Returns the largest packet that the first frames try: none is larger than a frame. The least
-    /// one passes wherever Ethernet does.
+    /// Returns the largest packet that the first frames try. It is at most a frame, but at least
+    /// `SURE`, which passes wherever Ethernet does.
     fn tried(&self) -> Mtu {
         let fit = |mtu: &&Mtu| mtu.bytes() as usize <= self.frame_size;
         let largest = Mtu::ALL.iter().rev().find(fit);

@@ -1,6 +1,6 @@
-//! One side of a connection in the making: the connector dials and introduces itself, and the
-//! listener contacts no peer but waits for that (ADR 0043). Here is also what the sides of one
-//! listener or connector share: their memory, and the exchange.
+//! One side of a connection in the making. The connector dials and sends the first frame; the
+//! listener contacts no peer, but waits for that frame (ADR 0043). The submodules are what the
+//! sides of one listener or connector share: their memory, and the exchange.
 
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
@@ -36,13 +36,14 @@ pub(super) const CONNECT: &str = "RdmaConnector::connect";
 pub(super) struct Side {
     pub(super) core: Box<Core>,
     pub(super) wakers: Arc<Wakers>,
-    /// The pools of its memory: one to receive, and one to send.
+    /// The pools of the side's memory: one to receive, and one to send.
     pools: (BufPool, BufPool),
 }
 
 impl Side {
-    /// Returns the blob with which the other side connects. A listener calls this once it listens
-    /// for the connector, since its address is then one in the connector's subnet.
+    /// Returns the blob with which the other side connects. A listener calls this only once it
+    /// listens for the connector, since only then it has chosen an address in the connector's
+    /// subnet.
     pub(super) fn blob(&self, op: &'static str) -> Result<Vec<u8>> {
         let blob = self.core.rdma().export();
         blob.map_err(|error| error.with_call(op))
@@ -57,7 +58,7 @@ impl Side {
         }
     }
 
-    /// Gives up the connection, and returns the memory with which another one begins.
+    /// Gives up the connection, and returns its memory for another connection.
     pub(super) fn into_place(self) -> Place {
         let (receives, sends) = self.pools;
         Place {
@@ -85,7 +86,7 @@ impl Side {
         self.begin(op, offer.frame, offer.credits)
     }
 
-    /// Accepts the connector as the peer, and contacts no one itself.
+    /// Accepts the connector as the peer, without contacting it.
     pub(super) async fn listen(&mut self, op: &'static str, offer: Offer<'_>) -> Result<()> {
         let listen = self.core.rdma().listen(offer.blob);
         listen.await.map_err(|error| not_met(op, error))?;
@@ -93,9 +94,10 @@ impl Side {
         self.begin(op, offer.frame, 0)
     }
 
-    /// Sends and receives the first frames: the connector's proves to the listener that the peer
-    /// has come, since a stranger could say so on the socket. Over a network the listener's frame
-    /// follows. Both are as long as a packet, so that all later frames pass as well.
+    /// Sends and receives the first frames. The connector's frame proves to the listener that the
+    /// peer has connected by RDMA, which a stranger could merely claim on the socket. Over a
+    /// network the listener's frame follows. Both are as long as a packet, which proves that all
+    /// later frames pass as well.
     pub(super) async fn pass(&mut self, op: &'static str) -> Result<()> {
         let (path, dials, core) = (self.path(), op == CONNECT, &mut self.core);
         let passed = match path {
@@ -125,8 +127,8 @@ impl Side {
         })
     }
 
-    /// Returns the error of a side whose first frame waits for memory that other streams have. It
-    /// says nothing about the path.
+    /// Returns an error if this side's first frame waits for memory or slots that other streams
+    /// use. Such a wait tells nothing about the path.
     pub(super) fn held_up(&self, op: &'static str) -> Option<Error> {
         let waits = self.path().is_some() && self.core.is_held_up(op == CONNECT);
         let text = "the frames of other streams have all memory or slots of the WorkQ: try again";
@@ -141,7 +143,7 @@ impl Side {
     }
 }
 
-/// Rewrites an error of connecting in the words of a stream, whose user has no blob.
+/// Rewrites an error of connecting for the user of a stream, who has no blob.
 fn not_met(op: &'static str, error: Error) -> Error {
     use ErrorKind::{ConnectionAborted, ConnectionReset, InvalidValue};
     let text = match error.kind() {
@@ -157,7 +159,7 @@ fn not_met(op: &'static str, error: Error) -> Error {
     Error::new(error.kind(), op, text)
 }
 
-/// Returns the error for a path that carries no frames.
+/// Returns the error for a path over which no frames pass.
 pub(super) fn not_passed(op: &'static str, kind: ErrorKind, why: &str, path: Path) -> Error {
     let text = format!(
         "{why}; the path is {path}, and StreamOptions::transport, or without rdma_cm gid_index, \
@@ -174,7 +176,7 @@ fn ready_ok(polled: Poll<Result<(), JobError>>) -> Result<bool, JobError> {
     }
 }
 
-/// Calls a function with each address of a host, until it succeeds with one.
+/// Calls `with` for each address of a host, until it succeeds for one.
 ///
 /// # Errors
 ///
@@ -195,8 +197,8 @@ pub(super) async fn each_address<T>(
     done.unwrap_or_else(|| Err(none(&"the resolver knows none")))
 }
 
-/// Calls a function with each of these addresses. Each gets a share of the time, so that a silent
-/// address leaves time for the others.
+/// Calls `with` for each of these addresses, until it succeeds. Each address gets a share of the
+/// time, so that a silent address leaves time for the others.
 async fn first_of<T>(
     op: &'static str,
     addrs: &[SocketAddr],
@@ -280,7 +282,7 @@ impl Exchange {
         self.error(ErrorKind::ConnectionAborted, text)
     }
 
-    /// Returns the bytes that were read from the socket and are no message of the exchange.
+    /// Takes the bytes that were read from the socket after the messages of the exchange.
     pub(super) fn take_inbox(&mut self) -> Inbox {
         std::mem::replace(&mut self.inbox, Inbox::new(LEN_MAX, 1))
     }
@@ -290,17 +292,17 @@ impl Exchange {
         written.map_err(|error| self.io(error))
     }
 
-    /// Reads the next message, which the state of the exchange parses.
+    /// Reads the next message. The state of the exchange parses it.
     pub(super) async fn read_message(&mut self) -> Result<Bytes> {
         let read = self.socket.read_frame(&mut self.inbox).await;
         read.map_err(|error| self.io(error))
     }
 
-    /// Returns why the exchange has ended, as an error.
+    /// Returns the error for an exchange that has ended for this reason.
     pub(super) fn over(&self, over: Over<'_>) -> Error {
         let kind = match over {
             Over::Wrong(Wrong::Version(_)) => ErrorKind::UnsupportedVersion,
-            // A stranger's words do not decide the kind of a listener's error.
+            // A stranger's text does not decide the kind of a listener's error.
             _ if self.op != CONNECT => ErrorKind::ConnectionAborted,
             Over::Refused(reason) => refused(reason),
             _ => ErrorKind::ConnectionAborted,
@@ -309,14 +311,14 @@ impl Exchange {
     }
 }
 
-/// Returns the kind of a connector's error for the reason that its listener has sent.
+/// Maps the reason that a listener has sent to the kind of the connector's error.
 pub(super) fn refused(reason: &str) -> ErrorKind {
     match reason {
         BUSY => ErrorKind::Full,
         DRAINS => ErrorKind::Shutdown,
         NO_RDMA => ErrorKind::NotSupported,
         CANNOT_CONNECT => ErrorKind::ConnectionAborted,
-        // The application's own reason.
+        // A reason that the listener's application has given.
         _ => ErrorKind::NotPermitted,
     }
 }

@@ -40,15 +40,16 @@ pub use link::StreamTransport;
 ///
 /// A write is sent at once, as one message of at most
 /// [`frame_size`](super::StreamOptions::frame_size) bytes; a vectored write gathers its slices into
-/// one. While the peer has to read first, or
-/// [`send_window`](super::StreamOptions::send_window) messages are on their way, small writes share
-/// one that leaves once it can, without another call of yours; if it is full a write waits, and one
-/// of more than half of a message waits in any case. Writes share no message if the peer allows
-/// one-sided operations ([`StreamRdma`] has the order). A write also waits while all memory for
-/// sends or all slots of the WorkQ are in use. `flush` waits until the device has what was written;
-/// `shutdown` waits until the peer's memory has it. As `AsyncBufRead` a stream lends what came
-/// without a copy. Without RDMA the device is a socket
-/// ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp) says what differs).
+/// one message. While the peer has to read first, or
+/// [`send_window`](super::StreamOptions::send_window) messages are in flight, small writes share
+/// one message. It is sent as soon as possible, without another call of yours. If the shared
+/// message is full, a write waits; a write of more than half of a message waits in any case. Writes
+/// share no message if the peer allows one-sided operations ([`StreamRdma`] has the order). A write
+/// also waits while all memory for sends or all slots of the WorkQ are in use. `flush` waits until
+/// the device has everything that was written; `shutdown` waits until the peer's memory has it. As
+/// `AsyncBufRead` a stream lends received data without a copy. Without RDMA a socket takes the
+/// place of the device ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp) lists the
+/// differences).
 ///
 /// ```
 /// # use std::net::SocketAddr;
@@ -88,40 +89,41 @@ pub use link::StreamTransport;
 /// # Ends
 ///
 /// After `shutdown` the peer reads to the end of the data; it may still write. If the peer has
-/// gone, in order or not, `shutdown` and `flush` succeed if all that writes have accepted has
-/// arrived at its memory, and fail if something has not; what a write refused they do not say
-/// again. Frames that have come can still be read. Dropping a stream without it sends what was
-/// written, and its end, in the background, for at most [`linger`](super::StreamOptions::linger).
-/// That needs the runtime on which the stream was made; if the runtime ends first, the peer's
-/// reads fail. A message that small writes share needs it as well, or the one on which the last of
-/// them was: one of them must run. In a [`WorkQ`](crate::WorkQ) that polls, it polls until the
-/// peer has read.
+/// gone, in order or not, `shutdown` and `flush` succeed if everything that writes have accepted
+/// has arrived at the peer's memory, and fail otherwise. They do not repeat the error of a write.
+/// Frames that have arrived can still be read.
+///
+/// Dropping a stream without `shutdown` sends what was written, and the end, in the background, for
+/// at most [`linger`](super::StreamOptions::linger). This needs the runtime on which the stream was
+/// made; if that runtime ends first, the peer's reads fail. A message that small writes share also
+/// needs a runtime: that one, or the runtime on which the last of these writes was polled. In a
+/// [`WorkQ`](crate::WorkQ) that polls, the task polls until the peer has read.
 ///
 /// # Errors
 ///
 /// Calls fail with an [`io::Error`] whose source is a [`JobError`](crate::error::JobError):
-/// `ConnectionReset` if the peer has ended or has dropped its stream without its end having
-/// arrived, `ConnectionAborted` if it breaks the protocol: its connection is reset then. A write
-/// after `shutdown` is `BrokenPipe`. A call that is polled where the WorkQ cannot be awaited, such
-/// as outside of a runtime, fails with `Other` and leaves the stream as it was.
+/// `ConnectionReset` if the peer has ended, or has dropped its stream before its end arrived;
+/// `ConnectionAborted` if the peer breaks the protocol, in which case its connection is reset. A
+/// write after `shutdown` is `BrokenPipe`. A call that is polled where the WorkQ cannot be awaited,
+/// such as outside of a runtime, fails with `Other` and leaves the stream as it was.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future of a read loses no bytes. Dropping the future of a write has either written
-/// nothing or, as `write_all` does, an unknown part.
+/// Dropping the future of a read loses no bytes. If the future of a write is dropped, the write has
+/// either written nothing or, with `write_all`, an unknown part.
 pub struct RdmaStream {
-    /// `None` once it was dropped.
+    /// `None` once the stream was dropped.
     link: Option<Link>,
     wakers: Arc<Wakers>,
     /// Wakes all tasks of `wakers`.
     waker: Waker,
     peer: Peer,
     local: Option<SocketAddr>,
-    /// The runtime that continues once it was dropped, and for how long.
+    /// The runtime that closes the stream after it was dropped, and for how long.
     runtime: Handle,
     linger: Duration,
-    /// Counts it with the listener that has accepted it. Dropped last: what the listener counts has
-    /// its memory and its connection.
+    /// Counts the stream with the listener that has accepted it. It is dropped last: a stream that
+    /// the listener counts still has its memory and its connection.
     guest: Option<Guest>,
 }
 
@@ -153,7 +155,7 @@ impl RdmaStream {
         }
     }
 
-    /// Returns the stream of two that have met by rdma_cm.
+    /// Returns a stream between two sides that have met by rdma_cm.
     pub(super) fn by_cm(
         side: Side,
         peer: SocketAddr,
@@ -175,37 +177,39 @@ impl RdmaStream {
         &self.peer
     }
 
-    /// Returns the address of the peer in the exchange that set the stream up; `None` if that was
-    /// by a Unix socket. The data travels between the adapters' addresses.
+    /// Returns the address of the peer in the exchange that set the stream up; `None` if the
+    /// exchange used a Unix socket. The data travels between the adapters' addresses.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.peer.tcp_addr()
     }
 
-    /// Returns the address of this side in that exchange; `None` by rdma_cm.
+    /// Returns the address of this side in the exchange that set the stream up; `None` by rdma_cm.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.local
     }
 
-    /// Returns how its bytes travel: by RDMA, unless both sides have agreed to continue without
-    /// ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp)).
+    /// Returns how the stream's bytes travel: by RDMA, unless both sides have agreed to continue
+    /// without it ([`StreamOptions::or_tcp`](super::StreamOptions::or_tcp)).
     pub fn transport(&self) -> StreamTransport {
         self.held().transport()
     }
 
-    /// Returns the connection below, for its state and for one-sided operations; `None` if there is
-    /// no RDMA ([`transport`](RdmaStream::transport)).
+    /// Returns the RDMA connection below, for its state and for one-sided operations; `None` if the
+    /// stream has no RDMA ([`transport`](RdmaStream::transport)).
     pub fn rdma(&self) -> Option<&StreamRdma> {
         self.held().view()
     }
 
-    /// Returns what it has sent and received so far, and how often it had to wait. Always on.
+    /// Returns what the stream has sent and received so far, and how often it had to wait. These
+    /// counts are always kept.
     pub fn stats(&self) -> StreamStats {
         self.held().stats()
     }
 
-    /// Waits until the listener that has accepted this stream [drains](super::RdmaListener::drain):
-    /// the time to finish, and not to begin with another request. Never ends if the listener is
-    /// dropped instead, nor on the stream of a connector. The future does not borrow the stream.
+    /// Waits until the listener that has accepted this stream [drains](super::RdmaListener::drain).
+    /// Then finish the current request, and begin no other. The future never completes if the
+    /// listener is dropped instead, nor on the stream of a connector. It does not borrow the
+    /// stream.
     ///
     /// # Cancel safety
     ///
@@ -220,7 +224,7 @@ impl RdmaStream {
         }
     }
 
-    /// Returns the path between the adapters, as events show it; `None` on a device without a
+    /// Returns the path between the adapters, as log events show it; `None` on a device without a
     /// network.
     pub(super) fn path(&self) -> Option<DisplayValue<Path>> {
         self.rdma().and_then(StreamRdma::path).map(display)
@@ -230,21 +234,22 @@ impl RdmaStream {
         self.link.as_ref().expect(HELD)
     }
 
-    /// Sends the data of a Buf as a frame, whose head goes before it.
+    /// Sends the data of a Buf as a frame. The header of the frame is written to the Buf's
+    /// headroom.
     pub(super) fn poll_send_buf(&mut self, buf: &Buf, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let (link, mut cx) = self.writer(cx);
         let sent = ready!(link.poll_send_buf(buf, &mut cx))?;
         Poll::Ready(sent.ok_or(io::ErrorKind::BrokenPipe.into()))
     }
 
-    /// Takes the next frame, or what is left of it.
+    /// Takes the next frame, or the rest of a frame that was read in part.
     pub(super) fn poll_recv_buf(&mut self, cx: &Context<'_>) -> Poll<io::Result<Option<Buf>>> {
         let (link, mut cx) = self.reader(cx);
         ready!(link.poll_fill(&mut cx))?;
         link.poll_take_buf(&mut cx)
     }
 
-    /// A `poll_recv_buf` was dropped: others have its turn.
+    /// Gives up the turn in line of a `poll_recv_buf` that was dropped.
     pub(super) fn leave_bufs(&mut self) {
         if self.link.is_some() {
             let (link, mut cx) = self.link();
@@ -268,7 +273,7 @@ impl RdmaStream {
     }
 }
 
-/// What the log says of a dropped stream whose peer does not have everything.
+/// What the log says when a stream was dropped and its peer has not received everything.
 const REST: &str = "the rest was not sent";
 
 const HELD: &str = "drop alone takes it out";
@@ -352,11 +357,12 @@ impl Drop for RdmaStream {
             return;
         }
         let runtime = self.runtime.clone();
-        // The thread may be ending, and Tokio's part of it may be gone: the task does all then.
+        // The thread may be ending, and its Tokio thread-locals may be gone: the task does
+        // everything then.
         let ends = |error: TryCurrentError| error.is_thread_local_destroyed();
         if !Handle::try_current().is_err_and(ends) {
             let _entered = runtime.enter();
-            // Its tasks wait for nothing any more.
+            // The tasks of the stream have nothing left to wait for.
             let mut idle = Context::from_waker(Waker::noop());
             if let Poll::Ready(closed) = link.poll_close(&mut idle) {
                 if let Err(error) = closed {

@@ -1,5 +1,5 @@
-//! The wakers of a stream's tasks: the one that reads, the one that writes, and the stream's own
-//! two (`stream/rest.rs`).
+//! The wakers of a stream's tasks: the reader, the writer, and the stream's own two tasks
+//! (`stream/rest.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,19 +9,19 @@ use futures::task::AtomicWaker;
 
 use crate::sync::{Mutex, lock, wake};
 
-/// The tasks that wait. As a waker it wakes all of them, since each event of a stream may concern
-/// each task.
+/// The waiting tasks of a stream. Used as a waker, it wakes all of them, since each event of a
+/// stream may concern each task.
 #[derive(Default)]
 pub(super) struct Wakers {
     pub(super) reader: AtomicWaker,
     pub(super) writer: AtomicWaker,
-    /// The stream's own tasks have something to send.
+    /// True while the stream's own tasks have something to send.
     pub(super) has_rest: AtomicBool,
     tasks: Mutex<[OwnTask; 2]>,
 }
 
-/// The registration of one of the stream's own tasks. A task that was replaced by another one may
-/// still be polled, so it keeps a registration of its own.
+/// The registration of one of the stream's own tasks. A task that was replaced may still be polled,
+/// so each task keeps its own registration.
 pub(super) type OwnTask = Arc<AtomicWaker>;
 
 impl Wakers {
@@ -49,7 +49,7 @@ impl Wakers {
         wakers.into_iter().flatten().for_each(wake);
     }
 
-    /// Returns the registration for a new task, which replaces the task with this number.
+    /// Returns the registration for a new task, which replaces the task at this index.
     pub(super) fn next_task(&self, place: usize) -> OwnTask {
         let task = OwnTask::default();
         let last = std::mem::replace(&mut lock(&self.tasks)[place], Arc::clone(&task));
@@ -66,7 +66,7 @@ impl Wake for Wakers {
     fn wake_by_ref(self: &Arc<Self>) {
         self.wake_reader();
         self.wake_writer();
-        // The task that sets the flag checks afterwards for the events that this wakes for.
+        // After a task sets the flag, it checks for the events for which this wakes.
         if self.has_rest.load(Ordering::Relaxed) {
             self.wake_tasks(None);
         }

@@ -1,5 +1,6 @@
 //! The messages of the exchange, before two sides are connected (docs/wire.md). Each message is a
-//! frame of a [`Channel`](crate::channel)'s codec: a length of four bytes, and these bytes.
+//! frame of a [`Channel`](crate::channel)'s codec: a length of four bytes, and then the bytes of
+//! this module.
 
 use std::fmt;
 
@@ -14,44 +15,45 @@ pub(super) const DATA_MAX: usize = 16 << 10;
 /// The maximum length of the reason of a refusal, in bytes.
 const REASON_MAX: usize = 512;
 
-/// The minimum length of a side's longest frame, since each frame with data costs both sides.
+/// The minimum of a side's maximum frame length: each frame with data costs both sides, however
+/// short.
 pub(super) const FRAME_MIN: u32 = 64;
 
-/// The refusal of a peer with which a side cannot connect. The side's own error has the reason.
+/// The reason of a refusal if a side cannot connect with its peer. The side's own error says why.
 pub(super) const CANNOT_CONNECT: &str = "cannot connect";
 
-/// The refusals of a peer for which a listener has no memory, and of one that comes when the
-/// listener drains.
+/// The reasons of a refusal if a listener has no memory for the peer, and if the listener drains.
 pub(super) const BUSY: &str = "all streams are in use";
 pub(super) const DRAINS: &str = "the listener drains";
 
-/// The refusal if one side demands RDMA, and the two have none in common.
+/// The reason of a refusal if one side demands RDMA, and the two sides have none in common.
 pub(super) const NO_RDMA: &str = "there is no RDMA between both sides, and one of them demands it";
 
-/// The flag of an offer which says that the stream may continue over the connection of the
-/// exchange.
+/// The flag of an offer which permits the stream to continue over the connection of the exchange.
 pub(super) const MAY_TCP: u16 = 1;
 
 /// The maximum length of a message, in bytes: an offer with the longest data.
 pub(super) const LEN_MAX: usize = 16 + 1024 + DATA_MAX;
 
-/// The first bytes of each side's private data by rdma_cm, after the greeting of two Rdmas.
+/// The first bytes of each side's private data by rdma_cm, after the greeting that each `Rdma`
+/// sends.
 const CM_HEAD: [u8; 2] = [b'S', VERSION];
 
 /// The maximum length of a reason by rdma_cm, in bytes.
 const CM_REASON_MAX: usize = 146;
 
-/// The maximum number of bytes of the application's data by rdma_cm: of a connector, and of a
-/// listener.
+/// The maximum number of bytes of the application's data by rdma_cm, of a connector
+/// (`CM_HELLO_MAX`) and of a listener (`CM_WELCOME_MAX`).
 pub(super) const CM_HELLO_MAX: usize = 24;
 pub(super) const CM_WELCOME_MAX: usize = 164;
 
 /// A side's offer to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Offer<'a> {
-    /// The length of the longest frame that the side takes, with the head.
+    /// The length of the longest frame that the side takes, including the header.
     pub(super) frame: u32,
-    /// The first credits. Those of a connector are in its first frame instead.
+    /// The first credits of a listener. A connector gives its first credits in its first frame
+    /// instead.
     pub(super) credits: u16,
     /// [`MAY_TCP`]. The other bits are reserved: a side sends 0, and ignores them.
     pub(super) flags: u16,
@@ -69,11 +71,11 @@ pub(super) enum Message<'a> {
     Welcome(Offer<'a>),
     /// The connector is connected.
     Ready,
-    /// The side does not connect. The reason is for people.
+    /// The side does not connect, for this reason in plain text.
     Refusal(&'a str),
 }
 
-/// The reason why bytes are no message.
+/// Why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wrong {
     /// The peer's version.
@@ -94,7 +96,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// Returns the first characters of a reason that have at most `most` bytes.
+/// Returns the longest prefix of a reason that has at most `most` bytes.
 fn cut(reason: &str, most: usize) -> &str {
     let mut ends = (0..=reason.len().min(most)).rev();
     let end = ends.find(|&end| reason.is_char_boundary(end));
@@ -170,13 +172,13 @@ impl Offer<'_> {
     }
 }
 
-/// Returns the private data of a side for rdma_cm: the length of the longest frame that it takes,
-/// and the application's data.
+/// Returns the private data that a side sends by rdma_cm: the length of the longest frame that it
+/// takes, and the application's data.
 pub(super) fn cm_offer(frame: usize, data: &[u8]) -> Vec<u8> {
     [&CM_HEAD, &(frame as u32).to_be_bytes()[..], data].concat()
 }
 
-/// Returns the frame length and the application's data of the other side.
+/// Parses the private data of the other side: its frame length, and the application's data.
 pub(super) fn parse_cm_offer(bytes: &[u8]) -> Result<(u32, &[u8]), Wrong> {
     let (frame, data) = cm_rest(bytes)?.split_first_chunk().ok_or(Wrong::Nonsense)?;
     let frame = u32::from_be_bytes(*frame);
@@ -186,7 +188,7 @@ pub(super) fn parse_cm_offer(bytes: &[u8]) -> Result<(u32, &[u8]), Wrong> {
     }
 }
 
-/// Returns the private data of a listener that refuses, with as much of the reason as fits.
+/// Returns the private data of a refusal, with the reason cut to `CM_REASON_MAX` bytes.
 pub(super) fn cm_refusal(reason: &str) -> Vec<u8> {
     [&CM_HEAD, cut(reason, CM_REASON_MAX).as_bytes()].concat()
 }
@@ -195,7 +197,7 @@ pub(super) fn parse_cm_refusal(bytes: &[u8]) -> Result<&str, Wrong> {
     std::str::from_utf8(cm_rest(bytes)?).map_err(|_| Wrong::Nonsense)
 }
 
-/// Returns the bytes behind the magic and the version.
+/// Returns the bytes after the magic byte and the version.
 fn cm_rest(bytes: &[u8]) -> Result<&[u8], Wrong> {
     match bytes {
         [magic, VERSION, rest @ ..] if *magic == CM_HEAD[0] => Ok(rest),

@@ -1,5 +1,5 @@
-//! Connects a stream by rdma_cm. The private data carry what the exchange carries on a socket, and
-//! the first frames pass as after it.
+//! Connects a stream by rdma_cm. The private data of rdma_cm's messages carries what a socket's
+//! exchange carries, and the first frames pass as after a socket's exchange.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::stream::stream::RdmaStream;
 use crate::stream::wire::{CANNOT_CONNECT, NO_RDMA, Wrong, parse_cm_offer, parse_cm_refusal};
 use crate::sync::log;
 
-/// Connects, or returns `None` if there is no way by rdma_cm and TCP will do.
+/// Connects, or returns `None` if rdma_cm cannot connect and TCP is allowed.
 pub(super) async fn connect(
     net: &Net,
     addr: SocketAddr,
@@ -25,7 +25,7 @@ pub(super) async fn connect(
     runtime: &Handle,
 ) -> Result<Option<(RdmaStream, Vec<u8>)>> {
     let timeout = net.options.timeout;
-    // So that it leaves time for TCP.
+    // Half of the time is left for TCP.
     let limit = if net.may_tcp() { timeout / 2 } else { timeout };
     let dial = dial(net, addr, data, runtime, limit);
     let error = match in_time(CONNECT, limit, dial).await {
@@ -48,7 +48,7 @@ async fn dial(
     limit: Duration,
 ) -> Result<(RdmaStream, Vec<u8>)> {
     let begun = Instant::now();
-    // So that it ends before `in_time` does, and says why.
+    // This ends before `in_time` does, so that the error gives the reason.
     let left = || (limit * 15 / 16).saturating_sub(begun.elapsed());
     let mut side = net.side(CONNECT, None).await?;
     let dial = side.core.rdma().connect_to(addr);
@@ -78,7 +78,7 @@ fn refusal(error: &Error) -> Option<&[u8]> {
     Some(said)
 }
 
-/// Returns true for what a listener of streams has decided, which it would say by TCP too.
+/// Returns true if a listener of streams has made this decision, which it would repeat over TCP.
 fn is_decided(error: &Error) -> bool {
     let reason = refusal(error).map(parse_cm_refusal);
     match reason {
@@ -88,7 +88,7 @@ fn is_decided(error: &Error) -> bool {
     }
 }
 
-/// Gives a listener's refusal the kind and the words that it has in an exchange.
+/// Gives a listener's refusal the kind and the text that it has in an exchange over a socket.
 fn of_listener(error: Error) -> Error {
     let (kind, text) = match refusal(&error).map(parse_cm_refusal) {
         Some(Ok("")) => (

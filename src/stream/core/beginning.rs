@@ -40,12 +40,13 @@ impl Core {
         }
     }
 
-    /// Gives up the connection, and returns the two Bufs with which another one begins.
+    /// Gives up the connection, and returns the two Bufs for control frames, for another
+    /// connection.
     pub(in crate::stream) fn into_control(self) -> [Buf; 2] {
         [self.credits, self.last]
     }
 
-    /// Returns true if this side's first frame over a network waits only for memory or for a Slot.
+    /// Returns true if this side's first frame over a network waits only for memory or for a slot.
     pub(in crate::stream) fn is_held_up(&self, dials: bool) -> bool {
         self.sends.accepted() == 0 && (dials || self.flow.may_send())
     }
@@ -59,7 +60,7 @@ impl Core {
         }
     }
 
-    /// Returns the first credits that the peer gets.
+    /// Returns the first credits for the peer, and counts them as granted.
     pub(in crate::stream) fn first_credits(&mut self) -> u16 {
         let lent = self.recv.lent();
         self.flow.grant(lent)
@@ -71,26 +72,26 @@ impl Core {
         self.flow.add(credits)
     }
 
-    /// Is called when the sides are connected. If the peer allows one-sided operations, writes do
-    /// not share a frame, since operations and writes must arrive in order.
+    /// Notes that the sides are connected. If the peer allows one-sided operations, writes do not
+    /// share a frame, since operations and writes must arrive in order.
     pub(in crate::stream) fn connected(&mut self) {
         self.eager = !self.rdma().peer_permissions().is_empty();
     }
 
-    /// Sends this side's first frame over a network, which has a length of `len` bytes and gives
-    /// the peer its first credits. Waits until the peer has it.
+    /// Sends this side's first frame over a network, which has `len` bytes and gives the peer its
+    /// first credits. Waits until the peer has received it.
     pub(in crate::stream) fn poll_test(
         &mut self,
         len: usize,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), JobError>> {
         if self.sends.accepted() == 0 {
-            // The receive of the peer's first frame was given back.
+            // The Buf of the peer's first frame may not be posted again yet.
             ready!(self.poll_receives(cx));
             let len = (len - HEAD).min(self.flow.payload());
             let fill = |data: &mut BufDataMut<'_>| data.put_bytes(0, len);
             while let Err(error) = ready!(self.poll_filled(Kind::Credits, cx, fill)) {
-                // The frame got a Slot before a Buf. This time it waits for the Buf first.
+                // The frame got a slot before a Buf. This time it waits for the Buf first.
                 if error.reason() != Reason::PoolEmpty {
                     return Poll::Ready(Err(error));
                 }

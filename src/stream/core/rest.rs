@@ -1,7 +1,7 @@
-//! What a stream could not send at once: the frame that writes are filling, and the frame of
-//! credits that it owes the peer.
+//! The frames that a stream could not send at once: the frame that writes are filling, and the
+//! frame of credits that the stream owes the peer.
 //!
-//! Neither of them waits for another call of the application, which may not come for long: the
+//! Neither frame waits for another call of the application, which may not come for long: the
 //! stream's own tasks send them (`stream/rest.rs`).
 
 use std::io::IoSlice;
@@ -12,7 +12,7 @@ use crate::error::JobError;
 use crate::stream::flow::{HEAD, Kind};
 
 impl Core {
-    /// Returns true if one of the two is to be sent.
+    /// Returns true if a frame of credits or the frame that was begun is to be sent.
     pub(in crate::stream) fn has_rest(&self) -> bool {
         self.owes || self.begun.is_some()
     }
@@ -23,15 +23,15 @@ impl Core {
         _ = self.poll_begun(cx);
     }
 
-    /// Is called when sending has ended. The frame that was begun is lost, and gives back its Buf
-    /// and its turn in the line, which may be that of a write.
+    /// Cleans up after sending has ended. The frame that was begun is lost; this returns its Buf
+    /// and gives up its turn in the line, which may belong to a write.
     pub(super) fn lose_rest(&mut self) {
         self.owes = false;
         self.lost |= self.begun.take().is_some();
         self.leave_line();
     }
 
-    /// Gives up a turn in the line that is not needed any more. A write that needs it enqueues
+    /// Gives up a turn in the line that is not needed any more. A write that needs a turn enqueues
     /// again.
     fn leave_line(&mut self) {
         if self.sends.is_in_line() {
@@ -45,11 +45,11 @@ impl Core {
         self.sends.is_notified_here()
     }
 
-    /// Sends the frame of credits that is owed.
+    /// Sends the frame of credits, if the stream owes one.
     ///
     /// # Errors
     ///
-    /// The error that says that the stream cannot wait here. Other errors end sending.
+    /// Only the error which says that the stream cannot wait here. Other errors end sending.
     pub(super) fn poll_owed(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         while self.owes {
             if let Err(error) = self.check() {
@@ -57,7 +57,7 @@ impl Core {
                 break;
             }
             // The peer may have received the last frame of credits before this side knows that its
-            // send has ended.
+            // send has completed.
             if self.credits.reset_data_len().is_err() {
                 if self.sends.in_flight() == 0 {
                     cx.waker().wake_by_ref();
@@ -73,7 +73,7 @@ impl Core {
             }
             let lent = self.lend(cx);
             let mut flow = self.flow;
-            // Another frame may have carried the credits.
+            // Another frame may have carried the credits meanwhile.
             if !flow.shall_grant(lent) {
                 self.owes = false;
                 self.leave_line();
@@ -89,7 +89,8 @@ impl Core {
             match ready!(self.sends.poll_send(cx, frame)) {
                 Ok(()) => self.flow = flow,
                 Err(error) if error.cannot_wait() => return Poll::Ready(Err(self.fail(error))),
-                // The next write returns the error. The reader still gets the frames that came.
+                // The next write returns the error. The reader still gets the frames that have
+                // arrived.
                 Err(error) => _ = self.fail(error),
             }
             self.owes = false;
@@ -121,8 +122,8 @@ impl Core {
         Poll::Ready(Ok(()))
     }
 
-    /// Copies the part of a write that fits into the frame that was begun. If there is none, and
-    /// the write waits for credits or for the window, this begins a frame. Returns how many bytes
+    /// Copies the part of a write that fits into the frame that was begun. If no frame was begun,
+    /// and the write waits for credits or for the window, this begins one. Returns how many bytes
     /// were copied; 0 if the write must wait.
     pub(super) fn fill(
         &mut self,
@@ -157,7 +158,7 @@ impl Core {
             self.bufs.as_mut().stop();
             return false;
         };
-        // `poll_begun` writes the head once it is known.
+        // `poll_begun` writes the header once it is known.
         let begins = buf
             .set_data(0, 0)
             .and_then(|()| buf.extend_from_slice(&[0; HEAD]));
@@ -165,7 +166,7 @@ impl Core {
         self.begun.is_some()
     }
 
-    /// Does what `fill` does if a frame was begun already, and nothing else.
+    /// Fills the frame that was begun, as `fill` does. Returns `None` if there is no such frame.
     pub(in crate::stream) fn try_fill(
         &mut self,
         slices: &[IoSlice<'_>],

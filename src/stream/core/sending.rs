@@ -1,8 +1,8 @@
-//! What a stream sends: frames with data, and its end.
+//! Sending: frames with data, and the end of the stream.
 //!
 //! When a call has accepted bytes, either the device has them, or they are in the frame that was
-//! begun ([`super::rest`]). A frame that waits for a Slot holds no Buf meanwhile, and a frame that
-//! waits for a Buf holds no Slot.
+//! begun ([`super::rest`]). A frame that waits for a slot holds no Buf meanwhile, and a frame that
+//! waits for a Buf holds no slot.
 
 use std::cell::Cell;
 use std::io::IoSlice;
@@ -17,11 +17,11 @@ use crate::mem::{Buf, BufDataMut};
 use crate::reactor::{RdmaState, budget};
 use crate::stream::flow::{HEAD, Kind};
 
-/// The maximum number of pieces, with the head, of a frame that is sent without a Buf.
+/// The maximum number of slices, including the header, of a frame that is sent without a Buf.
 const PIECES: usize = 16;
 
 impl Core {
-    /// Waits for a credit, and for receives that allow an acknowledgement of the peer's credits.
+    /// Waits for a credit, and for posted receives that allow to acknowledge the peer's credits.
     fn poll_credit(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         while !self.flow.may_send() || self.shall_lend(cx) {
             ready!(self.poll_next_frame(cx))?;
@@ -29,8 +29,8 @@ impl Core {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends a frame of the first of these bytes. Returns how many it has taken; `None` if the
-    /// stream was closed.
+    /// Sends as many of these bytes as fit into one frame, or copies them into the frame that was
+    /// begun. Returns how many bytes were taken; `None` if the stream was closed.
     pub(in crate::stream) fn poll_write(
         &mut self,
         slices: &[IoSlice<'_>],
@@ -67,9 +67,9 @@ impl Core {
         self.flow.payload()
     }
 
-    /// Sends the data of a Buf as a frame. The data fits into a frame, and has headroom for the
-    /// head. Returns `None` if the stream was closed. If the send was refused or is pending, the
-    /// Buf is as it was.
+    /// Sends the data of a Buf as a frame. The data must fit into a frame, with headroom for the
+    /// header. Returns `None` if the stream was closed. If the send is refused or pending, the Buf
+    /// is left as it was.
     pub(in crate::stream) fn poll_send_buf(
         &mut self,
         buf: &Buf,
@@ -100,8 +100,8 @@ impl Core {
         Poll::Ready(Ok(Some(())))
     }
 
-    /// Waits for a credit and for capacity in the window, and then calls `poll`, which sends a
-    /// frame, until it is ready.
+    /// Waits for a credit and for capacity in the window. Then calls `poll`, which sends a frame,
+    /// until it is ready.
     pub(super) fn poll_room(
         &mut self,
         cx: &mut Context<'_>,
@@ -116,15 +116,15 @@ impl Core {
         loop {
             if self.sends.in_flight() < self.send_window {
                 match poll(self, cx) {
-                    // The frame got a Slot before a Buf, and is in no line now. This time it waits
+                    // The frame got a slot before a Buf, and is in no line now. This time it waits
                     // for the Buf first.
                     Poll::Ready(Err(error)) if error.reason() == Reason::PoolEmpty => continue,
                     Poll::Ready(sent) => return Poll::Ready(sent),
                     Poll::Pending => {}
                 }
             }
-            // Sends of this stream may hold the Slot or the Buf, and their ends are found here
-            // alone.
+            // Sends of this stream may hold the slot or the Buf, and only this call finds their
+            // completions.
             let ended = self.sends.poll_end(cx);
             if ended.is_pending() {
                 self.count_wait();
@@ -134,7 +134,7 @@ impl Core {
         }
     }
 
-    /// Sends a frame, which `frame` makes once it can be sent.
+    /// Sends a frame. `frame` makes it from the header once it can be sent.
     pub(super) fn poll_frame_of(
         &mut self,
         kind: Kind,
@@ -148,7 +148,8 @@ impl Core {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends a frame of the first of these bytes. Returns `PoolEmpty` if it must wait for a Buf.
+    /// Sends as many of these bytes as fit into one frame. Returns `PoolEmpty` if it must wait for
+    /// a Buf.
     fn poll_slices(
         &mut self,
         slices: &[IoSlice<'_>],
@@ -168,7 +169,7 @@ impl Core {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends a frame in a Buf, which `fill` fills behind the head. Returns `PoolEmpty` if it must
+    /// Sends a frame in a Buf, which `fill` fills after the header. Returns `PoolEmpty` if it must
     /// wait for a Buf.
     pub(super) fn poll_filled(
         &mut self,
@@ -194,8 +195,8 @@ impl Core {
         })
     }
 
-    /// Sends a frame of the first of these bytes without a Buf, if the device can do that, and the
-    /// pieces are few.
+    /// Sends as many of these bytes as fit into one frame, without a Buf. Returns false if the
+    /// device cannot do that, or there are too many slices.
     fn try_send_slices(&mut self, slices: &[IoSlice<'_>]) -> Result<bool, JobError> {
         let mut flow = self.flow;
         let head = flow.head(Kind::Data, self.recv.lent());
@@ -217,8 +218,7 @@ impl Core {
         Ok(sent)
     }
 
-    /// Gives up the turns that a dropped write had, in the line for a Buf and in the line for
-    /// sends.
+    /// Gives up the turns of a dropped write, in the line for a Buf and in the line for sends.
     fn leave(&mut self) {
         self.bufs.as_mut().stop();
         if !self.owes {
@@ -226,9 +226,8 @@ impl Core {
         }
     }
 
-    /// Waits until the frame that was begun was sent. Returns an error if data that a write
-    /// accepted was lost. While sends are in flight, an error is not returned yet, since it is not
-    /// known what the peer will have got.
+    /// Waits until the frame that was begun was sent. Returns an error if accepted data was lost.
+    /// While sends are in flight, no error is returned yet, since the peer may still receive them.
     pub(in crate::stream) fn poll_flush(
         &mut self,
         cx: &mut Context<'_>,
@@ -241,9 +240,9 @@ impl Core {
         })
     }
 
-    /// Returns what an error means for a flush or a shutdown. Once the connection has ended, all
-    /// that counts is whether accepted data was lost: without a loss the result is `Ok`, as with
-    /// TCP.
+    /// Returns the result of a flush or a shutdown after `error`. Once the connection has ended,
+    /// all that counts is whether accepted data was lost: without a loss the result is `Ok`, as
+    /// with TCP.
     fn after(&self, error: JobError) -> Result<(), JobError> {
         let is_over = error.is_disconnect() || self.rdma.state() != RdmaState::Connected;
         let is_lost = self.lost || self.begun.is_some();
@@ -254,8 +253,8 @@ impl Core {
         }
     }
 
-    /// Sends the end of the stream, and waits until the peer has the whole stream. If the peer has
-    /// gone, this waits until it is known which data has arrived.
+    /// Sends the end of the stream, and waits until the peer has received the whole stream. If the
+    /// peer has gone, this waits until it is known which data has arrived.
     pub(in crate::stream) fn poll_shutdown(
         &mut self,
         cx: &mut Context<'_>,
@@ -296,7 +295,7 @@ impl Core {
         self.poll_delivered(self.end, cx)
     }
 
-    /// Waits until the peer has the first `first` frames.
+    /// Waits until the peer has received the first `first` frames.
     pub(super) fn poll_delivered(
         &mut self,
         first: u32,

@@ -1,13 +1,13 @@
-//! What a stream counts, as plain numbers: a frame that is sent or taken adds to two or three of
-//! them, and only a write that waits costs more.
+//! The counters of a stream, which are plain numbers: a frame that is sent or received adds to two
+//! or three of them, and only a write that waits costs more.
 
 use super::Core;
 
-/// What an [`RdmaStream`](crate::stream::RdmaStream) has sent and received, and how often it had to
-/// wait, as returned by [`RdmaStream::stats`](crate::stream::RdmaStream::stats).
+/// Counts of what an [`RdmaStream`](crate::stream::RdmaStream) has sent and received, and of how
+/// often it had to wait, as returned by [`RdmaStream::stats`](crate::stream::RdmaStream::stats).
 ///
-/// A frame is what one write sends, or several small ones while the peer has to read first. Frames
-/// without data, of credits and of the end, are not counted.
+/// A frame is the data of one write, or of several small ones while the peer has to read first.
+/// Frames without data, for credits and for the end, are not counted.
 ///
 /// ```
 /// # use std::net::SocketAddr;
@@ -40,27 +40,27 @@ use super::Core;
 pub struct StreamStats {
     /// The number of bytes that writes have accepted, without the headers of frames.
     pub bytes_sent: u64,
-    /// Frames with data that writes have sent.
+    /// The number of frames with data that were sent.
     pub frames_sent: u64,
     /// The number of bytes that have arrived, read or not.
     pub bytes_received: u64,
-    /// Frames with data that have come.
+    /// The number of frames with data that have arrived.
     pub frames_received: u64,
     /// The number of `frames_received` that were not read to their end.
     pub frames_unread: u64,
-    /// Frames with data that this side may send now, as far as it knows: it takes new credits while
-    /// it is polled. Over TCP there are none.
+    /// The number of frames with data that this side may send now, as far as it knows: it learns of
+    /// new credits while it is polled. Always 0 over TCP.
     pub credits: u64,
     /// The number of frames that had to wait for credits, because the peer had not read enough.
     /// Frames that still wait are counted.
     pub credit_waits: u64,
-    /// How many frames had to wait for anything else: for memory, for a slot of the WorkQ, or for
-    /// the end of one of the [`send_window`](crate::stream::StreamOptions::send_window) frames that
-    /// were on their way. One that still waits counts.
+    /// The number of frames that had to wait for anything else: for memory, for a slot of the
+    /// WorkQ, or for one of [`send_window`](crate::stream::StreamOptions::send_window) frames in
+    /// flight to complete. Frames that still wait are counted.
     pub room_waits: u64,
 }
 
-/// What the next frame waits for, or has waited for last.
+/// What the next frame waits for, or has waited for most recently.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wait {
     Credits,
@@ -77,7 +77,7 @@ impl Core {
         }
     }
 
-    /// A write has sent a frame.
+    /// Counts a write that has sent a frame of `len` bytes.
     pub(super) fn count_sent(&mut self, len: usize) {
         self.count_frame();
         self.count_accepted(len);
@@ -92,7 +92,7 @@ impl Core {
         self.counted.bytes_sent += len as u64;
     }
 
-    /// The next frame cannot be sent yet. It counts once, however often it is polled.
+    /// Counts that the next frame cannot be sent yet: once, however often it is polled.
     #[cold]
     pub(super) fn count_wait(&mut self) {
         let (wait, counter) = match self.flow.may_send() {

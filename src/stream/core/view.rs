@@ -1,5 +1,5 @@
-//! The connection below a stream, as far as the application may use it: with nothing that would
-//! take a frame of the stream, or end its connection.
+//! The part of the connection below a stream that the application may use: it has no method that
+//! would take a frame of the stream, or end its connection.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use crate::ops::{Rdma, RdmaOp, RdmaStats};
 use crate::reactor::{RdmaState, RdmaWatch, WorkQ};
 
 /// The connection below an [`RdmaStream`](crate::stream::RdmaStream), for its state and for
-/// one-sided operations: [`RdmaStream::rdma`](crate::stream::RdmaStream::rdma) lends it.
+/// one-sided operations. [`RdmaStream::rdma`](crate::stream::RdmaStream::rdma) returns it.
 ///
 /// It has those methods of an [`Rdma`] that leave the frames of the stream and its connection
 /// alone. Clones are the same connection, and keep it open after the stream was dropped.
 ///
-/// One-sided operations and what is written to the stream arrive in the order in which they were
-/// submitted: bytes that are written to the stream after a [`write`](StreamRdma::write) has
+/// One-sided operations and bytes that are written to the stream arrive in the order in which they
+/// were submitted: bytes that are written to the stream after a [`write`](StreamRdma::write) has
 /// succeeded tell the peer that its memory was written. An operation that is refused leaves the
-/// stream as it is, and one that fails ends it.
+/// stream as it is; an operation that fails ends it.
 ///
 /// ```
 /// use tokio_doca::mem::{Access, BufInventory, RemoteMmap};
@@ -56,7 +56,7 @@ use crate::reactor::{RdmaState, RdmaWatch, WorkQ};
 /// # }
 /// ```
 ///
-/// Messages would take the place of frames, so that it has none:
+/// It has no methods for messages, since messages would take the place of frames:
 ///
 /// ```compile_fail,E0599
 /// # use tokio_doca::{error::JobError, stream::RdmaStream};
@@ -171,13 +171,13 @@ impl StreamRdma {
         self.0.caps()
     }
 
-    /// Returns what the peer may do by one-sided operations
+    /// Returns which one-sided operations the peer may do
     /// ([`StreamOptions::permissions`](crate::stream::StreamOptions::permissions)).
     pub fn permissions(&self) -> Access {
         self.0.permissions()
     }
 
-    /// Returns how it reaches the peer, as [`Rdma::path`].
+    /// Returns the path to the peer, as [`Rdma::path`].
     pub fn path(&self) -> Option<Path> {
         self.0.path()
     }

@@ -1,9 +1,9 @@
-//! What a listener counts: what became of its peers. Peers come one by one, off the data path.
+//! The counters of a listener: what became of its peers. Peers come one by one, off the data path.
 
 /// Counts of the peers of an [`RdmaListener`](crate::stream::RdmaListener), as returned by
 /// [`RdmaListener::stats`](crate::stream::RdmaListener::stats).
 ///
-/// The numbers are exact while nothing happens.
+/// While peers come or go, the numbers may not fit together.
 ///
 /// ```
 /// # use std::net::SocketAddr;
@@ -31,10 +31,10 @@
 pub struct ListenerStats {
     /// Streams that [`Incoming::accept`](crate::stream::Incoming::accept) has returned.
     pub accepted: u64,
-    /// Streams that are not closed, as
-    /// [`RdmaListener::drain`](crate::stream::RdmaListener::drain) waits for them: those of `accepted`,
-    /// also while they [linger](crate::stream::StreamOptions::linger), and those that an `accept`
-    /// is about to return.
+    /// The number of streams for which [`RdmaListener::drain`](crate::stream::RdmaListener::drain)
+    /// would wait: streams of `accepted` that are not closed, also while they
+    /// [linger](crate::stream::StreamOptions::linger), and streams that an `accept` is about to
+    /// return.
     pub open: u64,
     /// The number of `accepted` streams that continue over TCP
     /// ([`StreamOptions::or_tcp`](crate::stream::StreamOptions::or_tcp)).
@@ -45,14 +45,15 @@ pub struct ListenerStats {
     /// Peers that were not accepted because all memory for
     /// [`connections`](crate::stream::StreamOptions::connections) streams was in use.
     pub full: u64,
-    /// Peers that ran out of time: [`timeout`](crate::stream::StreamOptions::timeout), or 100 ms
-    /// without a word while others waited for their place.
+    /// Peers that ran out of time: [`timeout`](crate::stream::StreamOptions::timeout), or 100 ms of
+    /// silence while other peers waited for their slot.
     pub timed_out: u64,
     /// Peers whose `accept` failed for another reason: they gave up, or the listener drains.
     pub failed: u64,
-    /// Peers that have hung up without a word, or have said something else than a connector.
+    /// Peers that have closed their connection without a hello, or have sent something other than a
+    /// hello.
     pub strangers: u64,
-    /// Peers that have connected and have said nothing yet: at most
+    /// Peers that are connected and have sent nothing yet: at most
     /// [`half_open`](crate::stream::StreamOptions::half_open).
     pub half_open: u64,
 }

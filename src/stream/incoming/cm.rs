@@ -16,7 +16,7 @@ use crate::stream::stream::RdmaStream;
 use crate::stream::wire::{cm_refusal, parse_cm_offer};
 
 pub(super) struct Asked {
-    /// `None` once it is being accepted, or was refused.
+    /// `None` once the request is being accepted, or was refused.
     request: Option<CmRequest>,
     /// True once the peer is connected, or was refused.
     answered: bool,
@@ -57,7 +57,7 @@ pub(in crate::stream) fn asked(
 }
 
 fn reject(request: CmRequest, reason: &str) {
-    // If the adapter has gone, that ends the request as well.
+    // If the reject fails because the adapter has gone, that ends the request as well.
     _ = request.reject(&cm_refusal(reason));
 }
 
@@ -93,7 +93,8 @@ impl Asked {
             unreachable!("it was not answered before");
         };
         let peer = request.peer_addr();
-        // A little less time than the call has, so that this ends before it and gives the reason.
+        // The accept gets a little less time than the call, so that it ends first and gives the
+        // reason.
         let left = net.options.timeout.saturating_sub(begun.elapsed()) * 15 / 16;
         let accept = request.accept(side.core.rdma()).timeout(left);
         let accepted = accept.private_data(&net.cm_offer(data)).await;

@@ -17,8 +17,8 @@ use crate::stream::side::{Exchange, Net, Place, Side, fell_back};
 use crate::stream::stream::{Link, RdmaStream, StreamTransport};
 use crate::stream::wire::{Message, Offer, Wrong};
 
-/// Reads the hello of a peer. Fails if there is nothing to answer: the caller logs that once it
-/// holds no lock.
+/// Reads the hello of a peer. Fails if there is no hello to answer; the caller logs the error once
+/// it holds no lock.
 pub(in crate::stream) async fn read_hello(
     socket: Socket,
     net: Arc<Net>,
@@ -68,7 +68,7 @@ pub(in crate::stream) async fn read_hello(
 pub(super) struct Meeting {
     pub(super) exchange: Exchange,
     pub(super) state: Listening,
-    /// The peer's hello, which was parsed before.
+    /// The peer's hello. It was parsed before, and is valid.
     hello: Bytes,
     net: Arc<Net>,
     /// The path over which the peer's frames must come.
@@ -122,9 +122,9 @@ impl Meeting {
         Ok(RdmaStream::new(link, wakers, met, linger, Some(guest)))
     }
 
-    /// Prepares a connection for the peer, in place of the one of a hello before. If there is no
-    /// RDMA, and both sides allow a stream without it, this prepares the connection of the
-    /// exchange.
+    /// Prepares a connection for the peer. `before` is the connection of an earlier hello, which
+    /// this one replaces. If there is no RDMA, and both sides allow a stream without it, this
+    /// prepares the connection of the exchange.
     async fn prepare(&self, mut before: Option<Side>, hello: &[u8]) -> Result<Prepared> {
         let (net, exchange, theirs) = (&self.net, &self.exchange, hello_of(hello));
         let may = exchange.may_tcp && theirs.may_tcp();
@@ -159,8 +159,8 @@ impl Meeting {
         Ok(Prepared::Tcp(place, Some(error)))
     }
 
-    /// Sends the welcome, and waits until the peer has come. If the peer sends another hello, this
-    /// returns it, with the error of this side.
+    /// Sends the welcome, and waits until the peer has connected. If the peer sends another hello
+    /// instead, returns that hello and the error of this side.
     async fn meet(
         &mut self,
         side: &mut Side,
@@ -168,7 +168,7 @@ impl Meeting {
         data: &[u8],
     ) -> Result<Option<(Bytes, Option<Error>)>> {
         self.welcome(blob, side.first_credits(), data).await?;
-        // The peer's message decides, whether its frames pass meanwhile or not.
+        // The peer's message decides the result, whether its frames have passed by then or not.
         let exchange = &mut self.exchange;
         self.path = side.path();
         let mut passes = pin!(side.pass(GRANT));
@@ -230,19 +230,19 @@ impl Meeting {
 enum Prepared {
     /// A side that listens, and the blob with which the peer connects.
     Rdma(Side, Vec<u8>),
-    /// The connection of the exchange, with the memory of the attempt before, and the reason if
-    /// this side has no RDMA.
+    /// The connection of the exchange, with the memory of the attempt before, and the error if this
+    /// side has no RDMA.
     Tcp(Option<Place>, Option<Error>),
 }
 
-/// Accepts the connector as the peer, and returns the blob with which it connects. Only then this
-/// side knows its own address.
+/// Accepts the connector as the peer, and returns the blob with which the peer connects. The blob
+/// cannot be made before, since this side knows its own address only now.
 async fn listen(side: &mut Side, theirs: Offer<'_>) -> Result<Vec<u8>> {
     side.listen(GRANT, theirs).await.map_err(gave_up)?;
     side.blob(GRANT)
 }
 
-/// Parses a hello again that was parsed before.
+/// Parses a hello that was parsed before, and is valid.
 fn hello_of(hello: &[u8]) -> Offer<'_> {
     match Message::parse(hello) {
         Ok(Message::Hello(offer)) => offer,

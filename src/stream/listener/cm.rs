@@ -12,11 +12,11 @@ use crate::stream::incoming::{Incoming, asked};
 use crate::stream::options::StreamAddr;
 use crate::stream::side::{Net, no_rdma};
 
-/// How often another number is tried if the one that rdma_cm has chosen is in use by TCP.
+/// How often another port is tried if the port that rdma_cm has chosen is in use by TCP.
 const TRIES: usize = 16;
 
 impl RdmaListener {
-    /// Listens by rdma_cm, and by TCP as well if that will do, at one number.
+    /// Listens by rdma_cm, and by TCP at the same port if `or_tcp` is set.
     pub(super) async fn by_cm(net: Net, addr: SocketAddr) -> Result<RdmaListener> {
         let mut tries = 0;
         loop {
@@ -38,7 +38,7 @@ impl RdmaListener {
                     let listener = Some(listener);
                     return Ok(RdmaListener::new(net, listener, cm, StreamAddr::Cm(at)));
                 }
-                // The number that rdma_cm has chosen may be in use there: another one, then.
+                // TCP may use the port that rdma_cm has chosen: try another one.
                 Err(error)
                     if error.kind() == ErrorKind::AlreadyExist
                         && addr.port() == 0
@@ -51,12 +51,12 @@ impl RdmaListener {
         }
     }
 
-    /// As `accept`, for peers that ask by rdma_cm.
+    /// Waits for the next peer that asks by rdma_cm, as `accept` does.
     pub(super) async fn accept_by_cm(&self, cm: &CmListener, runtime: &Handle) -> Result<Incoming> {
         loop {
             let request = match cm.accept().await {
                 Ok(request) => request,
-                // The adapter has gone: by TCP it continues.
+                // The adapter has gone: the listener continues by TCP.
                 Err(error) if self.tcp.is_some() => {
                     self.cm_over.call_once(|| no_rdma(&error));
                     std::future::pending().await

@@ -1,5 +1,5 @@
 //! The memory of the streams of one listener or connector. It is allocated in parts as connections
-//! come: a part is the memory of some streams, and a thread that may block allocates and registers
+//! come: a part is the memory of several streams. A thread that may block allocates and registers
 //! it.
 
 use std::cmp::Reverse;
@@ -26,7 +26,7 @@ const CONTROL: usize = 64;
 
 pub(super) struct Memory {
     options: StreamOptions,
-    /// `None` if no device reaches it.
+    /// `None` if the memory is not registered with a device, since there is no RDMA.
     device: Option<Device>,
     parts: Arc<Mutex<Vec<Part>>>,
     /// True while a part is being added.
@@ -59,7 +59,7 @@ impl Drop for Growing {
 
 /// The memory of some streams.
 struct Part {
-    /// True if the device reaches the part.
+    /// True if the part is registered with the device.
     registered: bool,
     receives: BufPool,
     sends: BufPool,
@@ -84,8 +84,8 @@ impl Memory {
         }
     }
 
-    /// Takes the memory of a stream, which the device reaches if there is RDMA. If all parts are in
-    /// use, a stream that has ended may not have given back all of its memory yet.
+    /// Takes the memory of a stream, registered with the device if `rdma` is set. If all parts are
+    /// in use, the result may be memory that an ended stream has not given back completely.
     pub(super) async fn take(&self, op: &'static str, rdma: bool) -> Result<Place> {
         let (_, receives, _) = self.options.bufs_of_a_stream();
         if let Some(place) = take_whole(&lock(&*self.parts), receives, rdma) {
@@ -94,7 +94,7 @@ impl Memory {
         let growing = Growing::begin(&self.growing).await;
         {
             let parts = lock(&*self.parts);
-            // The task that added a part before may have left some memory.
+            // The task that added a part before this one may have left memory for more streams.
             if let Some(place) = take_whole(&parts, receives, rdma) {
                 return Ok(place);
             }
@@ -114,8 +114,8 @@ impl Memory {
         Error::new(ErrorKind::Full, op, text)
     }
 
-    /// Adds a part, and takes the memory of a stream from it. If the future is dropped meanwhile,
-    /// the part is added all the same.
+    /// Adds a part, and takes the memory of a stream from it. The part is added even if the future
+    /// is dropped meanwhile.
     async fn grow(&self, op: &'static str, rdma: bool, growing: Growing) -> Result<Place> {
         let (options, device) = (self.options, self.device.clone());
         let parts = Arc::clone(&self.parts);
@@ -160,8 +160,8 @@ impl Memory {
 }
 
 impl StreamOptions {
-    /// Returns the length of a frame's Buf, with the bytes that align the next one, and how many
-    /// Bufs a stream has of its own: to receive, and to send.
+    /// Returns the length of a frame's Buf, including the padding to `ALIGN`, and the number of a
+    /// stream's own Bufs: to receive, and to send.
     fn bufs_of_a_stream(&self) -> (usize, usize, usize) {
         let receives = match self.recv_bufs {
             Some(_) => 0,
@@ -177,7 +177,7 @@ impl StreamOptions {
     }
 }
 
-/// Returns how many streams have memory.
+/// Returns the number of streams for which there is memory.
 fn streams(parts: &[Part]) -> usize {
     parts.iter().map(|part| part.control.elements() / 2).sum()
 }
@@ -188,15 +188,15 @@ fn take_whole(parts: &[Part], receives: usize, rdma: bool) -> Option<Place> {
         .iter()
         .filter(|part| part.registered >= rdma)
         .find_map(|part| {
-            // This comes first, since it is cheap if the part has no memory left, and counting Bufs
-            // visits each of them.
+            // `take` comes first, since it is cheap if the part has no memory left, and counting
+            // free Bufs visits each of them.
             let place = part.take()?;
             let whole = receives == 0 || part.receives.stats().free >= receives;
             whole.then_some(place)
         })
 }
 
-/// Takes the memory of a stream from the part that has most free Bufs to receive.
+/// Takes the memory of a stream from the part that has the most free Bufs to receive.
 fn take_any(parts: &[Part], rdma: bool) -> Option<Place> {
     let mut all: Vec<_> = parts
         .iter()
@@ -251,7 +251,7 @@ fn alloc(device: Option<&Device>, len: usize) -> Result<Mmap> {
     let Some(device) = device else {
         return Mmap::builder().alloc_for_copies(len);
     };
-    // An adapter would lock the memory once for each use.
+    // For each additional use, an adapter would lock the memory again.
     let memory = Mmap::builder().only_for(RegistrationUse::Rdma);
     memory.device(device).alloc(len)
 }

@@ -1,5 +1,5 @@
-//! What the sides of one listener or connector have in common: their device, their memory, and what
-//! they say of themselves.
+//! What the sides of one listener or connector share: their device, their memory, and the offers
+//! that they send.
 
 use std::future::poll_fn;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ use crate::stream::options::{LARGEST, SURE, StreamOptions, has_network};
 use crate::stream::wire::{MAY_TCP, Message, Offer, cm_offer};
 use crate::sync::log;
 
-/// The most frames of a stream that wait for a receive, where no network is between.
+/// The maximum number of a stream's frames that wait for a receive, on a device without a network.
 const WAITING: usize = 4;
 
 /// What the streams of one listener or connector have in common.
@@ -35,7 +35,7 @@ pub(in crate::stream) struct Net {
 }
 
 impl Net {
-    /// Checks what can be checked before a peer comes, and allocates nothing.
+    /// Checks everything that can be checked before a peer comes. Allocates nothing.
     pub(in crate::stream) fn new(
         op: &'static str,
         options: StreamOptions,
@@ -49,7 +49,7 @@ impl Net {
             Err(error) if !options.or_tcp => return Err(error),
             Err(error) => no_rdma(&error),
             Ok(()) => {
-                // What the device refuses is said now, and not to the first peer.
+                // Options that the device refuses fail now, and not with the first peer.
                 let checked = options.rdma(device, None, LARGEST).check_on(device);
                 checked.map_err(|error| error.with_call(op))?;
                 if options.recv_bufs.is_some() {
@@ -66,7 +66,7 @@ impl Net {
         })
     }
 
-    /// Has memory for some streams.
+    /// Allocates the memory of the first streams.
     pub(in crate::stream) async fn prepare(&self, op: &'static str) -> Result<()> {
         match self.memory.take(op, true).await {
             Err(error) if self.options.or_tcp && is_of_rdma(&error) => no_rdma(&error),
@@ -75,19 +75,20 @@ impl Net {
         Ok(())
     }
 
-    /// Returns whether a stream may continue over TCP after this error. A WorkQ that the
-    /// application has shut down is no reason.
+    /// Returns true if a stream may continue over TCP after this error. It may not if the
+    /// application has shut down the WorkQ.
     pub(in crate::stream) fn is_of_rdma(&self, error: &Error) -> bool {
         is_of_rdma(error) && !self.workq.is_closed()
     }
 
-    /// Returns whether a stream of this thread may continue over TCP. A thread that polls hears no
-    /// sockets.
+    /// Returns true if a stream of this thread may continue over TCP. A thread that polls cannot
+    /// wait for sockets.
     pub(in crate::stream) fn may_tcp(&self) -> bool {
         self.options.or_tcp && !polls_here()
     }
 
-    /// Adds to an error of RDMA why its stream does not continue over TCP, if the options allow it.
+    /// Adds to an error of RDMA the reason why its stream does not continue over TCP, if the
+    /// options allow TCP.
     pub(in crate::stream) fn without_tcp(&self, op: &'static str, error: Error) -> Error {
         if self.may_tcp() || !self.options.or_tcp || !self.is_of_rdma(&error) {
             return error;
@@ -96,7 +97,7 @@ impl Net {
         Error::new(error.kind(), op, format!("{}; {text}", error.message()))
     }
 
-    /// Returns what a side says of itself, with the address of its RDMA if it has one.
+    /// Returns this side's offer, with the blob of its RDMA if it has RDMA.
     pub(in crate::stream) fn offer<'a>(
         &self,
         exchange: &Exchange,
@@ -113,13 +114,14 @@ impl Net {
         }
     }
 
-    /// Returns this side's offer as private data: rdma_cm carries the addresses.
+    /// Returns this side's offer as private data of rdma_cm. It has no blob: rdma_cm carries the
+    /// addresses.
     pub(in crate::stream) fn cm_offer(&self, data: &[u8]) -> Vec<u8> {
         cm_offer(self.options.frame_size, data)
     }
 
-    /// Says hello, and hears the answer. A connector without RDMA gives no credits, and one that
-    /// has it gives them in its first frame.
+    /// Sends a hello, and reads the answer. The hello has no credits: a connector with RDMA gives
+    /// them in its first frame, and one without RDMA gives none.
     pub(in crate::stream) async fn ask(
         &self,
         exchange: &mut Exchange,
@@ -131,7 +133,7 @@ impl Net {
         exchange.read_message().await
     }
 
-    /// Checks whether its peer's RDMA may be one that this side reaches.
+    /// Returns an error if this device cannot connect to a peer with this blob.
     pub(in crate::stream) fn check_peer(&self, op: &'static str, blob: &[u8]) -> Result<()> {
         check_connects(op, &self.device)?;
         let checked = self.device.adapter().check_peer(blob);
@@ -143,8 +145,8 @@ impl Net {
         self.memory.take(op, false).await
     }
 
-    /// One side of a connection that is to be made, for those that met in this exchange; without
-    /// one, for those that meet by rdma_cm.
+    /// Makes one side of a connection: for peers that meet in this exchange, or without one, for
+    /// peers that meet by rdma_cm.
     pub(in crate::stream) async fn side(
         &self,
         op: &'static str,
@@ -160,8 +162,8 @@ impl Net {
         }
     }
 
-    /// Another connection, with packets that pass wherever Ethernet does, in place of one that is
-    /// given up. Waits until its memory is back.
+    /// Makes another connection in place of `before`, with packets that pass wherever Ethernet
+    /// does. Waits until the memory of `before` was given back.
     pub(in crate::stream) async fn side_again(
         &self,
         exchange: &Exchange,
@@ -208,7 +210,7 @@ impl Net {
     }
 }
 
-/// Refuses a device without RDMA, and one that connects by rdma_cm alone: iWARP's.
+/// Refuses a device without RDMA, and an iWARP adapter, which connects by rdma_cm alone.
 fn check_connects(op: &'static str, device: &Device) -> Result<()> {
     let why = match device.info().caps().rdma.as_ref() {
         Some(caps) if caps.acknowledged => return Ok(()),
@@ -224,8 +226,8 @@ fn check_connects(op: &'static str, device: &Device) -> Result<()> {
     Err(Error::new(ErrorKind::NotSupported, op, text))
 }
 
-/// Returns whether a stream may continue over TCP after this error of RDMA. What a stranger can
-/// bring about by taking much for itself, as memory and descriptors, is none.
+/// Returns true if a stream may continue over TCP after this error of RDMA. It may not after the
+/// errors that a stranger can cause by using up resources such as memory and descriptors.
 pub(super) fn is_of_rdma(error: &Error) -> bool {
     use ErrorKind::{Full, NoMemory, Shutdown};
     let is_full = matches!(
@@ -235,12 +237,12 @@ pub(super) fn is_of_rdma(error: &Error) -> bool {
     !is_full && !matches!(error.kind(), Full | NoMemory | Shutdown)
 }
 
-/// No stream of a listener or connector will have RDMA, unless its device recovers.
+/// Logs that no stream of this listener or connector will have RDMA, unless its device recovers.
 pub(in crate::stream) fn no_rdma(error: &Error) {
     log(|| warn!(target: "tokio_doca::stream", %error, "no RDMA"));
 }
 
-/// A stream runs on TCP. The side that has found no RDMA warns, and says why.
+/// Logs that a stream runs on TCP. The side that has found no RDMA warns, with the error.
 pub(in crate::stream) fn fell_back(peer: &Peer, why: Option<Error>) {
     log(|| match &why {
         Some(error) => warn!(target: "tokio_doca::stream", %peer, %error, "fell back"),

@@ -31,12 +31,12 @@ use crate::stream::core::{Core, StreamRdma, StreamStats, Unread};
 use crate::stream::wakers::{OwnTask, Wakers};
 use crate::sync::{Mutex, lock};
 
-/// The numbers of a stream's tasks.
+/// The indices of a stream's two tasks: on its own runtime, and on another one.
 const OWN: usize = 0;
 const GUEST: usize = 1;
 
 pub(in crate::stream) struct RdmaLink {
-    /// `None` while the Core is in `shared`, or a task has it.
+    /// `None` while the Core is in `shared`, or a task uses it.
     core: Option<Box<Core>>,
     /// The frame that the application reads.
     front: Option<Unread>,
@@ -47,7 +47,7 @@ pub(in crate::stream) struct RdmaLink {
     guest: Option<Task>,
     /// The runtime on which the stream was made.
     runtime: Handle,
-    /// The stream is only polled to be ended.
+    /// True once the stream is only polled to close it.
     ends: bool,
     view: StreamRdma,
     max_message_size: usize,
@@ -61,15 +61,16 @@ struct Shared {
 #[derive(Default)]
 struct State {
     core: Option<Box<Core>>,
-    /// The application has found the Core taken out, or a task has.
+    /// Set if the application has found the Core taken out (`missed`), or if a task has
+    /// (`tasks_missed`).
     missed: bool,
     tasks_missed: bool,
-    /// Set if the reader has given its frame back, or its turn in a line, while the Core was taken
-    /// out: true if it has a frame still.
+    /// Set if the reader has returned its frame, or has given up its turn in line, while the Core
+    /// was taken out. The value is true if the reader still holds a frame.
     popped: Option<bool>,
-    /// What the Core had counted when a task took it out.
+    /// The statistics of the Core when a task took it out.
     stats: StreamStats,
-    /// The stream is gone.
+    /// True once the stream was dropped.
     over: bool,
 }
 
@@ -118,8 +119,8 @@ impl RdmaLink {
         self.max_message_size
     }
 
-    /// Does something with the Core, and has the tasks send what is left. Waits while a task has
-    /// the Core.
+    /// Calls `poll` with the Core, and has the tasks send what is left to send. Waits while a task
+    /// uses the Core.
     #[inline]
     fn poll_with<T>(
         &mut self,
@@ -137,7 +138,8 @@ impl RdmaLink {
         polled
     }
 
-    /// Takes the Core back. Returns false if a task has it; then `note` tells that task what to do.
+    /// Takes the Core back. If a task uses it, calls `note` to leave that task a message, and
+    /// returns false.
     #[cold]
     fn take_back(&mut self, note: impl FnOnce(&mut State)) -> bool {
         let mut state = lock(&self.shared.state);
@@ -177,7 +179,7 @@ impl RdmaLink {
     }
 
     /// Spawns the tasks that are missing: one on the runtime of the stream, and one on the runtime
-    /// that polls here.
+    /// that polls now, if that is another one.
     fn attend(&mut self) {
         let here = self.elsewhere();
         if self.own.is_none() {
@@ -202,7 +204,7 @@ impl RdmaLink {
         })
     }
 
-    /// Returns the runtime that polls here, if it is not the runtime of the stream.
+    /// Returns the current runtime, if it is not the runtime of the stream.
     fn elsewhere(&self) -> Option<Handle> {
         let here = Handle::try_current().ok();
         here.filter(|here| here.id() != self.runtime.id())
@@ -244,7 +246,7 @@ impl RdmaLink {
         }
     }
 
-    /// Is called when the reader has given its frame back, or its turn in a line.
+    /// Tells the Core that the reader has returned its frame, or has given up its turn in line.
     fn popped(&mut self, cx: &mut Context<'_>) {
         let lends = self.front.is_some();
         if self.core.is_none() && !self.take_back(|state| state.popped = Some(lends)) {
@@ -368,13 +370,13 @@ impl Shared {
         };
         state.stats = core.stats();
         drop(state);
-        // What the reader has given back may make the stream owe credits, which then wait as the
-        // rest does.
+        // A frame that the reader has returned may make the stream owe credits; the tasks then have
+        // to send them.
         self.wakers.has_rest.store(true, Ordering::Relaxed);
         let waker = self.wakers.waker();
         let cx = &mut Context::from_waker(&waker);
-        // If the Core cannot wait here, the other task waits, and its registrations stay as they
-        // are.
+        // If the Core cannot wait on this runtime, the other task waits, and its registrations stay
+        // as they are.
         let hears = core.is_notified_here();
         loop {
             if hears {
@@ -402,7 +404,7 @@ impl Shared {
                 self.wakers.wake_writer();
             }
             if tasks_missed {
-                // This task is not woken, or the two would wake each other for ever.
+                // This task is not woken: otherwise the two tasks would wake each other forever.
                 self.wakers.wake_tasks(Some(task));
             }
             return Poll::Pending;

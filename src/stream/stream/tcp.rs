@@ -1,9 +1,9 @@
 //! A stream without RDMA: its frames on the connection on which its sides have met.
 //!
-//! A frame is a message of the exchange's codec, and there are no credits: the socket holds a
-//! writer up whose peer does not read. What a write has accepted is the socket's, or that of a task
-//! of its own, which writes the rest of a frame that the socket has not taken whole. So it
-//! continues though no task of the stream polls again, as it does over RDMA.
+//! A frame is a message of the exchange's codec. There are no credits: if the peer does not read,
+//! the full socket holds the writer up. If the socket takes only a part of a frame, a spawned task
+//! writes the rest. So every accepted write is sent even if the application does not poll the
+//! stream again, as it is over RDMA.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -27,17 +27,18 @@ use crate::stream::side::Place;
 /// Bytes of the length before a frame.
 const LENGTH: usize = 4;
 
-/// The first and the longest pause between two looks whether the peer's host has all.
+/// The first and the longest pause between two checks whether the peer's host has received
+/// everything.
 const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(16)];
 
-/// Milliseconds after which the system gives up a peer that does not answer, or more.
+/// Milliseconds after which the system gives up a peer that does not answer, at the earliest.
 const SILENCE: u64 = 60_000;
 
 /// The kinds of frames, as over RDMA.
 const DATA: [u8; HEAD] = [0; HEAD];
 const END: [u8; HEAD] = [1, 0, 0, 0];
 
-/// Returns what an error of the socket means for a stream.
+/// Maps an error of the socket to the error of a stream.
 fn lost(error: &io::Error) -> JobError {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, HostUnreachable, TimedOut};
     match error.kind() {
@@ -47,7 +48,7 @@ fn lost(error: &io::Error) -> JobError {
     }
 }
 
-/// What continues by itself, on the runtime of the socket.
+/// A task on the runtime of the socket, which continues although the stream is not polled.
 type Task = Option<JoinHandle<io::Result<()>>>;
 
 fn poll_task(task: &mut Task, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -56,41 +57,42 @@ fn poll_task(task: &mut Task, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
     };
     let ended = ready!(Pin::new(handle).poll(cx));
     *task = None;
-    // Its runtime has gone.
+    // The task's runtime has gone.
     Poll::Ready(ended.unwrap_or_else(|_| Err(io::ErrorKind::NotConnected.into())))
 }
 
 pub(in crate::stream) struct TcpCore {
     socket: Arc<Socket>,
-    /// Where the socket is registered.
+    /// The runtime on which the socket is registered.
     runtime: Handle,
     inbox: Inbox,
-    /// What is left of the frame that is read.
+    /// The rest of the frame that the application reads.
     unread: Bytes,
     /// The peer has sent its end.
     ended: bool,
-    /// Writes what the socket has not taken of the last frame.
+    /// The task that writes the part of the last frame that the socket has not taken.
     rest: Task,
-    /// Waits until the peer's host has all.
+    /// The task that waits until the peer's host has received everything.
     delivery: Task,
     recv_error: Option<JobError>,
     send_error: Option<JobError>,
-    /// The rest of a frame was not written.
+    /// True if the rest of a frame could not be written.
     incomplete: bool,
-    /// The end was sent, or nobody waits for it.
+    /// True once the end was sent, or its failure does not matter.
     closed: bool,
     /// The longest frame that both sides take.
     frame: usize,
     bufs: Pin<Box<BufWait>>,
-    /// Counts it among the `connections`.
+    /// Counts the stream among the `connections`.
     _place: Place,
     counted: StreamStats,
-    /// The next frame waits, which is counted.
+    /// True while the next frame waits, so that the wait is counted once.
     waits: bool,
 }
 
 impl TcpCore {
-    /// Continues where the exchange has ended: `inbox` has what was read of the socket.
+    /// Makes a stream on the socket of an exchange. `inbox` has the bytes that were read from the
+    /// socket but not used.
     pub(in crate::stream) fn new(
         socket: Arc<Socket>,
         runtime: Handle,
@@ -141,7 +143,7 @@ impl TcpCore {
             }
             let readable = ready!(self.socket.poll_readable(cx));
             match readable.and_then(|()| self.socket.try_read(&mut self.inbox.room())) {
-                // It may still take what this side sends.
+                // The peer may still read what this side sends.
                 Ok(0) => return Poll::Ready(Err(JobError::of(Reason::PeerClosed))),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -157,7 +159,7 @@ impl TcpCore {
             }
             Some((&END, [])) => {
                 self.ended = true;
-                // The peer may wait for it.
+                // The peer may wait for the acknowledgment.
                 self.socket.acknowledge();
                 Ok(())
             }
@@ -192,7 +194,7 @@ impl TcpCore {
         self.unread.advance(len.min(self.unread.len()));
     }
 
-    /// Takes out what is left of the frame, by a copy into a Buf. `None` at the end.
+    /// Copies the rest of the frame into a Buf. Returns `None` at the end of the stream.
     pub(super) fn poll_take_buf(
         &mut self,
         cx: &mut Context<'_>,
@@ -209,12 +211,13 @@ impl TcpCore {
         Poll::Ready(Ok(Some(buf)))
     }
 
-    /// Gives up the turn of a `poll_take_buf` that was dropped.
+    /// Gives up the turn in line of a `poll_take_buf` that was dropped.
     pub(super) fn leave_bufs(&mut self, _: &mut Context<'_>) {
         self.bufs.as_mut().stop();
     }
 
-    /// Sends a frame of what it takes of these bytes. `None` if the stream was closed.
+    /// Sends as many of these bytes as fit into one frame, and returns their number; `None` if the
+    /// stream was closed.
     pub(super) fn poll_write(
         &mut self,
         slices: &[IoSlice<'_>],
@@ -241,7 +244,7 @@ impl TcpCore {
         Poll::Ready(Ok(Some(len)))
     }
 
-    /// Sends a frame of the data of a Buf, by a copy. `None` if the stream was closed.
+    /// Sends the data of a Buf as a frame, by a copy. Returns `None` if the stream was closed.
     pub(super) fn poll_send_buf(
         &mut self,
         buf: &Buf,
@@ -283,17 +286,17 @@ impl TcpCore {
         }
     }
 
-    /// Waits until the socket has all that was accepted.
+    /// Waits until the socket has taken everything that was accepted.
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         if let Err(error) = ready!(poll_task(&mut self.rest, cx)) {
-            // Its end does not count.
+            // A lost end of the stream does not count as lost data.
             self.incomplete |= !self.closed;
             self.fail(&error);
         }
         Poll::Ready(self.check())
     }
 
-    /// Why nothing can be sent any more, if so.
+    /// Returns the error after which nothing can be sent any more, if there is one.
     fn check(&self) -> Result<(), JobError> {
         self.send_error.map_or(Ok(()), Err)
     }
@@ -302,7 +305,8 @@ impl TcpCore {
         *self.send_error.get_or_insert(lost(error))
     }
 
-    /// Waits until the socket has what was written, and says whether all is well.
+    /// Waits until the socket has taken what was written, and returns an error if accepted data is
+    /// lost.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         _ = ready!(self.poll_rest(cx));
         if let Err(error) = self.socket.take_error() {
@@ -311,9 +315,11 @@ impl TcpCore {
         Poll::Ready(self.check().or_else(|error| self.after(error)))
     }
 
-    /// What an error means for those who end: whether something that was accepted is lost.
+    /// Returns `error` if accepted data may be lost, or `Ok` if the peer's host has received
+    /// everything.
     fn after(&self, error: JobError) -> Result<(), JobError> {
-        // Its end does not count, nor does the byte of the system's if this side has hung up.
+        // The end of the stream does not count, nor does the byte that the system adds if this side
+        // has hung up.
         let end = if self.closed { LENGTH + HEAD } else { 0 } + 1;
         match self.incomplete || self.socket.unacknowledged() > end {
             true => Err(error),
@@ -321,7 +327,7 @@ impl TcpCore {
         }
     }
 
-    /// Sends the end of the stream, and waits until the peer's host has all of it.
+    /// Sends the end of the stream, and waits until the peer's host has received everything.
     pub(super) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         let ended = ready!(self.poll_end(cx)).or_else(|error| self.after(error));
         self.closed |= ended.is_ok();
@@ -343,7 +349,7 @@ impl TcpCore {
         Poll::Ready(Ok(()))
     }
 
-    /// Shuts a stream down that nobody reads any more.
+    /// Shuts down a stream that the application does not read any more.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         self.bufs.as_mut().stop();
         loop {
@@ -364,14 +370,15 @@ impl TcpCore {
 }
 
 impl Drop for TcpCore {
-    /// A peer that does not read keeps no task, and no socket.
+    /// Aborts the tasks, so that a peer that does not read keeps no task and no socket.
     fn drop(&mut self) {
         let tasks = [&self.rest, &self.delivery];
         tasks.into_iter().flatten().for_each(JoinHandle::abort);
     }
 }
 
-/// Waits until the peer's host has all that was written, of which no event tells.
+/// Waits until the peer's host has received everything that was written. It polls the socket, since
+/// the system has no event for this.
 async fn delivered(socket: Arc<Socket>) -> io::Result<()> {
     let [mut pause, longest] = PAUSES;
     while socket.unacknowledged() > 0 {
