@@ -1,7 +1,7 @@
 //! The inner loop of copies: copies from one list of Segments to another.
 //!
-//! Peers may write the source and the destination at any time, so the compiler must see none of the
-//! accesses.
+//! Peers may write the source and the destination at any time. So all accesses must be hidden from
+//! the compiler.
 #![expect(unsafe_code, reason = "copies through raw addresses")]
 
 use super::fabric::Import;
@@ -13,7 +13,7 @@ use crate::error::JobError;
 ///
 /// # Safety
 ///
-/// The keys came from this provider's registrations and imports, and the imports are kept.
+/// The keys came from this provider's registrations and imports, and the imports are kept alive.
 #[inline(always)]
 pub(super) unsafe fn check(src: &Segments, dst: &Segments) -> Result<(), JobError> {
     match (src.as_one(), dst.as_one()) {
@@ -34,7 +34,7 @@ unsafe fn check_imports(src: &Segments, dst: &Segments) -> Result<(), JobError> 
         let key = segment.key();
         // Mostly, all pieces of a list belong to one import.
         if key != 0 && key != checked {
-            // SAFETY: this is the key of an import that is kept, as the caller promises.
+            // SAFETY: this is the key of an import that is kept alive, as the caller promises.
             unsafe { Import::from_key(key) }.check()?;
             checked = key;
         }
@@ -42,9 +42,10 @@ unsafe fn check_imports(src: &Segments, dst: &Segments) -> Result<(), JobError> 
     Ok(())
 }
 
-/// From this number of bytes on, a copy bypasses the caches where that is faster: what it writes
-/// would only evict other data. Measured on an EPYC: the crossing lies between 4 and 16 MiB, and
-/// from about the size of the last cache on the C library does the same.
+/// The number of bytes from which a copy bypasses the caches, on CPUs where that is faster: a copy
+/// of this size would only evict other data. Measured on an EPYC: bypassing begins to win between 4
+/// and 16 MiB. From about the size of the last-level cache on, the C library bypasses the caches
+/// too.
 const STREAM: usize = 8 << 20;
 
 /// Returns true if a copy of `len` bytes bypasses the caches.
@@ -92,8 +93,8 @@ unsafe fn check_and_copy_others(
     Ok(())
 }
 
-/// Copies `len` bytes of both lists, after the first `from` bytes. Each list has at least `from +
-/// len`.
+/// Copies `len` bytes of `src` to `dst`, after skipping the first `from` bytes of both lists. Each
+/// list has at least `from + len` bytes.
 ///
 /// # Safety
 ///
@@ -110,11 +111,12 @@ pub(super) unsafe fn copy(src: &Segments, dst: &Segments, from: usize, len: usiz
     }
 }
 
-/// Copies `len` bytes of a list from byte `src_at` on to a piece, from its byte `dst_at` on.
+/// Copies `len` bytes of the list `src`, from byte `src_at` on, to byte `dst_at` of the piece
+/// `dst`.
 ///
 /// # Safety
 ///
-/// As for `copy`; both sides have `len` bytes from there on.
+/// As for `copy`; both sides have `len` bytes from these offsets on.
 #[inline(always)]
 pub(super) unsafe fn gather(
     src: &Segments,
@@ -134,7 +136,8 @@ pub(super) unsafe fn gather(
     }
 }
 
-/// Copies `len` bytes of a piece from byte `src_at` on to a list, from its byte `dst_at` on.
+/// Copies `len` bytes of the piece `src`, from byte `src_at` on, to byte `dst_at` of the list
+/// `dst`.
 ///
 /// # Safety
 ///
@@ -228,7 +231,7 @@ mod stream {
     }
 
     const LINE: usize = 64;
-    /// The distance by which the source is prefetched.
+    /// The number of bytes by which the prefetch of the source is ahead of the copy.
     const AHEAD: usize = 8 * LINE;
 
     /// # Safety
@@ -241,7 +244,7 @@ mod stream {
         unsafe { volatile_copy(src, dst, head) };
         let mut at = head;
         while len - at >= LINE {
-            // Beyond the end it prefetches bytes that are not used; a prefetch never faults.
+            // Near the end this prefetches bytes that are not used; a prefetch never faults.
             let ahead = src.wrapping_add(at + AHEAD).cast::<i8>();
             _mm_prefetch::<_MM_HINT_NTA>(ahead);
             // SAFETY: the line lies within `len`.

@@ -1,8 +1,8 @@
 //! A counter for which threads do not contend.
 //!
-//! Each thread gets a number once. The threads with the first numbers each have an entry of their
-//! own, which no other thread writes, so that they need no locked instruction. Later threads share
-//! the remaining entries.
+//! Each thread gets a number when it first counts. Each of the first `OWN` threads has an entry
+//! that no other thread writes, so that it needs no locked instruction. Later threads share the
+//! other entries.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};

@@ -33,7 +33,7 @@ pub(super) struct SoftDevice {
 /// The maximum number of engines; each is a thread.
 const MAX_ENGINES: usize = 256;
 
-/// The engines. They start with the first queue, and each new queue goes to the next engine in
+/// The engines of a device. They start with the first queue; new queues are assigned to them in
 /// turn.
 #[derive(Default)]
 struct Engines {
@@ -174,7 +174,8 @@ impl SoftDevice {
 //    still exists.
 unsafe impl Registrar for SoftDevice {
     fn register(&self, _region: &Region, _purpose: RegistrationUse) -> Result<Registration> {
-        // The device copies through the program's own mapping, whatever the purpose.
+        // The device copies through the program's own mapping, whatever the memory is registered
+        // for.
         Ok(Registration::new(0, None))
     }
 
@@ -216,7 +217,8 @@ impl SoftDevice {
         )
     }
 
-    /// Checks that the device may import what a function of this port exported to the DPU.
+    /// Checks that this device may import memory or an event that a function of port `port` has
+    /// exported to the DPU.
     fn check_dpu_import(&self, port: u8) -> Result<()> {
         let name = self.info.name();
         let imports = match self.topology.lock().port_name(port) {

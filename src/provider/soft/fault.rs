@@ -37,27 +37,28 @@ pub enum Fault {
     Pass,
     /// Fails the job with this kind and vendor code. Nothing is copied.
     Error(ErrorKind, u64),
-    /// Delays the job by this time. Jobs behind it are not delayed. A device without engines
-    /// ignores the delay, since it has no thread that could wait.
+    /// Delays the job by this time. Jobs submitted after it are not delayed. A device without
+    /// engines ignores the delay, since it has no thread that could wait.
     Delay(Duration),
-    /// Does the job after this many more jobs of its WorkQ on the same device, so that completions
-    /// come in another order. Until then no job of the provider's devices runs inside its
-    /// submission. If jobs of these devices that wait in this way, or never complete, take all
-    /// slots of the WorkQ, no other job can come, and the first that waits on a device is done.
+    /// Delays the job until this number of later jobs of its WorkQ on the same device were done, so
+    /// that completions come in another order. Until then no job of the provider's devices runs
+    /// inside its submission. If delayed and lost jobs take all slots of the WorkQ, no later job
+    /// can come; then the first delayed job on a device is done.
     Behind(u32),
     /// Loses the job: its completion never comes. Its Bufs stay in use until the WorkQ is gone, and
-    /// [`shutdown`](crate::WorkQ::shutdown) waits in vain. Drop the future, or give it a time
-    /// limit.
+    /// [`shutdown`](crate::WorkQ::shutdown) waits forever. Drop a future that waits, or give it a
+    /// time limit.
     Lost,
-    /// Breaks the WorkQ's queue: this job and all jobs in flight there fail with `Driver`, and
-    /// later ones are refused with `BadState`. Other queues of the device continue.
+    /// Breaks the WorkQ's queue: this job and all jobs in flight on that queue fail with `Driver`,
+    /// and later jobs are refused with `BadState`. Other queues of the device continue.
     Queue,
     /// Makes the queue refuse the job once, as if it were full.
     QueueFull,
 }
 
 impl Fault {
-    /// Returns the error of the job, for a context in which a failure breaks only that context.
+    /// Returns the error that this fault gives to a job of an endpoint or a sync event, where a
+    /// failure breaks only that context.
     pub(super) fn error(self) -> Option<JobError> {
         match self {
             Fault::Error(kind, vendor) => Some(JobError::device(kind, vendor)),
@@ -70,13 +71,13 @@ impl Fault {
 /// The script of a provider's devices. Each job takes the next entry; once no entry is left, jobs
 /// pass.
 ///
-/// Jobs do not run inside their submission while one of these exists: an entry of the script, a
-/// [`Hold`], a broken queue, or a job that waits for others ([`Fault::Behind`]).
+/// While the script has entries, a [`Hold`] exists, a queue is broken, or a job waits for others
+/// ([`Fault::Behind`]), jobs do not run inside their submission.
 ///
 /// Jobs of an Rdma take entries too, but receives do not. A connection is reliable and in order, so
-/// [`Fault::Delay`] and [`Fault::Behind`] let such a job pass, and a [`Hold`] does not delay it. A
-/// failure takes the context to the state Error: [`Fault::Error`], or [`Fault::Queue`], which
-/// breaks only the context here.
+/// [`Fault::Delay`] and [`Fault::Behind`] have no effect on such a job, and a [`Hold`] does not
+/// delay it. [`Fault::Error`] and [`Fault::Queue`] take the Rdma to the state Error; `Fault::Queue`
+/// breaks only the Rdma, not the queue.
 ///
 /// ```
 /// use tokio_doca::soft::{Faults, Soft};
@@ -94,26 +95,27 @@ pub struct Faults(Arc<Script>);
 
 pub(super) struct Script {
     entries: Mutex<VecDeque<Fault>>,
-    /// The number of entries that are left, and the number of Holds. Both are read without the
-    /// lock.
+    /// The number of entries that are left (`left`), and the number of Holds (`holds`). Both are
+    /// read without the lock.
     left: AtomicUsize,
     holds: AtomicUsize,
-    /// The number of other reasons not to do jobs inline: broken queues, and jobs that wait for
-    /// others.
+    /// The number of other reasons why jobs are not done inline: broken queues, and jobs that wait
+    /// for other jobs.
     stops: AtomicUsize,
-    /// The size below which copies run inline: 0 while there is a script, a Hold or another reason.
+    /// The size below which copies run inline: 0 while jobs must not be done inline.
     inline_below: AtomicUsize,
     unscripted_below: usize,
     held: HeldList,
     stuck: Mutex<Vec<Weak<Stuck>>>,
 }
 
-/// The jobs of one WorkQ, on all of the provider's devices, that do not complete by themselves.
+/// The jobs of one WorkQ, on all of the provider's devices, that do not complete by themselves:
+/// jobs that wait for others, and lost jobs.
 pub(super) struct Stuck {
-    /// Each queue of the WorkQ has this depth and signal.
+    /// The depth and the signal of the WorkQ.
     of: (u32, Arc<Signal>),
-    /// The number of such jobs in the lower half; in the upper one, how many of them wait for
-    /// others.
+    /// The lower half is the number of such jobs. The upper half is the number of those that wait
+    /// for others.
     pub(super) jobs: AtomicU64,
 }
 
@@ -121,14 +123,14 @@ impl Stuck {
     pub(super) const BEHIND: u64 = 1 << 32 | Stuck::NEVER;
     pub(super) const NEVER: u64 = 1;
 
-    /// Returns what the queues of the WorkQ with this signal share.
+    /// Returns the entry of the WorkQ with this signal.
     fn find(list: &[Weak<Stuck>], signal: &Arc<Signal>) -> Option<Arc<Stuck>> {
         let mut known = list.iter().filter_map(Weak::upgrade);
         known.find(|it| Arc::ptr_eq(&it.of.1, signal))
     }
 
-    /// Returns true if such jobs have all slots, and one of them waits for others, which cannot
-    /// come.
+    /// Returns true if such jobs take all slots of the WorkQ while one of them waits for later
+    /// jobs, which then cannot come.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         let jobs = self.jobs.load(Ordering::SeqCst);
@@ -136,13 +138,13 @@ impl Stuck {
     }
 }
 
-/// Something that a Hold, or jobs that take all slots, has stopped, and that must continue
-/// afterwards.
+/// A party, such as an engine, that a Hold has stopped, or jobs that take all slots. It is called
+/// to continue afterwards.
 pub(super) trait Held: Send + Sync {
     fn go_on(&self);
 }
 
-/// All such parties of a provider.
+/// All parties of a provider that implement `Held`.
 #[derive(Default)]
 pub(super) struct HeldList(Mutex<Vec<Weak<dyn Held>>>);
 
@@ -163,7 +165,7 @@ impl HeldList {
 
 impl Faults {
     pub(super) fn new(inline_limit: usize) -> Faults {
-        // With a limit of 0, a copy of 0 bytes is not inline either.
+        // With an inline limit of 0, even a copy of 0 bytes is not inline.
         let below = match inline_limit {
             0 => 0,
             limit => limit.saturating_add(1),
@@ -233,7 +235,7 @@ impl Faults {
         &self.0.held
     }
 
-    /// Returns what the queues of a WorkQ share.
+    /// Returns the `Stuck` that all queues of a WorkQ share.
     pub(super) fn stuck(&self, of: &QueueConfig) -> Arc<Stuck> {
         let mut list = lock(&self.0.stuck);
         list.retain(|known| known.strong_count() > 0);
@@ -246,7 +248,7 @@ impl Faults {
         new
     }
 
-    /// Counts a job of an endpoint or a sync event that is lost, on the WorkQ with this signal.
+    /// Counts a lost job of an endpoint or a sync event, on the WorkQ with this signal.
     #[cold]
     pub(super) fn add_lost(&self, signal: &Arc<Signal>) {
         if let Some(stuck) = Stuck::find(&lock(&self.0.stuck), signal) {
@@ -254,8 +256,8 @@ impl Faults {
         }
     }
 
-    /// Counts a job that does not complete by itself. The last one that the WorkQ has a slot for
-    /// may let another device continue.
+    /// Counts a job that does not complete by itself. If the WorkQ has no slot left now, other
+    /// devices must continue with the jobs that they delay.
     pub(super) fn add_stuck(&self, stuck: &Stuck, job: u64) {
         stuck.jobs.fetch_add(job, Ordering::SeqCst);
         if stuck.is_full() {
@@ -263,15 +265,15 @@ impl Faults {
         }
     }
 
-    /// From now on no job is done inline: a broken queue must see every job to refuse it, and a
-    /// queue with a job that waits for others must see those to count them.
+    /// Stops jobs from being done inline. A broken queue must see every job, to refuse it; a queue
+    /// with a job that waits for others must see these, to count them.
     pub(super) fn stop_inline(&self) {
         let entries = self.entries();
         self.0.stops.fetch_add(1, Ordering::SeqCst);
         self.changed(&entries);
     }
 
-    /// Ends one stop of inline jobs.
+    /// Cancels one call of `stop_inline`.
     pub(super) fn resume_inline(&self) {
         let entries = self.entries();
         self.0.stops.fetch_sub(1, Ordering::SeqCst);
@@ -283,7 +285,7 @@ impl Faults {
         self.0.holds.load(Ordering::SeqCst) != 0
     }
 
-    /// Takes the entry for the next job, which is being submitted.
+    /// Takes the entry for the job that is being submitted.
     pub(super) fn next(&self) -> Fault {
         if self.0.left.load(Ordering::SeqCst) == 0 {
             return Fault::Pass;
@@ -295,7 +297,7 @@ impl Faults {
     }
 }
 
-/// Holds the jobs of a provider's devices. Dropping it lets them continue.
+/// Holds the jobs of a provider's devices. Dropping the `Hold` lets the jobs continue.
 ///
 /// ```
 /// use tokio_doca::soft::{Hold, Soft};

@@ -18,9 +18,9 @@ const MAX_WAITS: u32 = 1 << 16;
 
 /// The limits of a [`Soft`](super::Soft)'s devices: a profile, or your own limits.
 ///
-/// A job within the limits passes on the software device and on the adapter. Both refuse what is
-/// beyond them, before anything is leased: a list or a size with `InvalidValue`, an event-driven
-/// WorkQ with `NotSupported`. `DevInfo::caps` returns the limits.
+/// A job within the limits passes on the software device and on the adapter. Both refuse a job
+/// beyond the limits before any memory is leased: a list or a size with `InvalidValue`, an
+/// event-driven WorkQ with `NotSupported`. `DevInfo::caps` returns the limits.
 ///
 /// | profile | longest list | largest copy or hash | largest RDMA message | RDMA queues | waits of a SyncEvent | event-driven | where the numbers come from |
 /// |---|---|---|---|---|---|---|---|
@@ -38,7 +38,7 @@ const MAX_WAITS: u32 = 1 << 16;
 /// - BlueField-2: no figure was found. The header defines 1 as "no lists". 1 MiB is the largest
 ///   file of NVIDIA's own `dma_copy` application, which would not run on a device with less. Both
 ///   are **assumptions**.
-/// - SHA: no figure was found. That a hash is as large as a copy is an **assumption**.
+/// - SHA: no figure was found. That hashes have the same maximum as copies is an **assumption**.
 /// - RDMA: three numbers are **assumptions** for both generations: messages of at most 1 GiB, send
 ///   and receive queues of at most 8,192 each, and lists as long as those of a copy.
 ///   `ibv_devinfo -v` shows what an adapter's port and queue pairs allow (`max_msg_sz`,
@@ -96,8 +96,8 @@ impl Limits {
         }
     }
 
-    /// Returns the limits that are assumed for both adapters: those of RDMA, and of the masks of
-    /// waits.
+    /// Returns the limits that are assumed for both generations of adapters: of RDMA, and of the
+    /// masks of waits.
     fn adapter() -> Limits {
         Limits::unlimited()
             .max_message_size(1 << 30)

@@ -32,7 +32,7 @@ use crate::sync::atomic::{
 };
 use crate::sync::loom::{Task, check, mutant, spawn};
 
-/// Two threads put the values that they claim, as `submit` does; one thread takes them.
+/// Puts a value at the next position that it claims, as `submit` does.
 fn put(ring: &Ring<u64>, claims: &AtomicU64, value: u64) {
     let position = claims.fetch_add(1, AcqRel);
     // SAFETY: only this call has the position, and the ring has the capacity for all values.
@@ -68,7 +68,7 @@ fn what_is_put_is_got_once_and_in_order() {
     });
 }
 
-/// One token goes around a ring with a single entry: it is put again only after it was taken.
+/// Models a token that goes around a ring with one entry: it is put again only after it was taken.
 fn goes_round(back: Ordering) {
     check(3, move || {
         let shared = Arc::new((Ring::new(1), AtomicU64::new(0), Task::new()));
@@ -80,7 +80,7 @@ fn goes_round(back: Ordering) {
                     while unsafe { shared.0.get(position) } != Some(7 + position) {
                         shared.2.sleep();
                     }
-                    // As when a completion is reaped, and its token used again.
+                    // This is a completion that is reaped, after which its token is used again.
                     shared.1.store(position + 1, back);
                 }
             })
@@ -107,8 +107,8 @@ fn mutant_that_uses_an_entry_again_without_hearing_of_it_is_found() {
     mutant("Causality violation", || goes_round(Relaxed));
 }
 
-/// A job is put and the engine notified, while the engine is about to sleep: `looks` is its last
-/// poll.
+/// Models a job that is put while the engine is about to sleep. `looks` is the engine's last poll
+/// before it sleeps.
 fn is_not_slept_through(looks: fn(&Parker, &Ring<u64>) -> bool) {
     check(4, move || {
         let shared = Arc::new((Parker::new(), Ring::new(1), Task::new()));
@@ -154,7 +154,7 @@ fn mutant_that_looks_and_then_lies_down_is_found() {
     });
 }
 
-/// The eventfd, and how often it was signalled.
+/// An eventfd, and how often it was signalled.
 struct Bell {
     signal: Arc<Signal>,
     rings: Tally,
@@ -178,8 +178,8 @@ impl Bell {
     }
 }
 
-/// One thread completes, by `complete`, and another waits for the completion. `sleeps` polls, and
-/// returns true if the waiter may sleep.
+/// Models one thread that completes a job by `complete`, and another that waits for the completion.
+/// `sleeps` polls, and returns true if the waiting thread may sleep.
 fn one_is_rung_for(complete: fn(&Ring<u64>, &Doorbell), sleeps: fn(&Ring<u64>, &Doorbell) -> bool) {
     check(4, move || {
         let (ring, bell) = (Arc::new(Ring::new(1)), Arc::new(Bell::new()));
@@ -258,7 +258,7 @@ fn mutant_that_never_rings_for_certain_is_found() {
     });
 }
 
-/// A real queue, whose engine's thread is the model's.
+/// A real queue. A thread of the model does its engine's work.
 struct Stand {
     queue: SoftQueue,
     consumer: Mutex<Consumer>,
@@ -305,7 +305,7 @@ impl Stand {
         self.worker.waker().wake();
     }
 
-    /// Fails this number of jobs. Only one thread does, so that its lock is not part of the model.
+    /// Fails `jobs` jobs. Only one thread calls this, so that the lock is not part of the model.
     fn work(&self, jobs: usize) {
         let mut consumer = self.consumer.lock().unwrap();
         for _ in 0..jobs {
@@ -363,7 +363,7 @@ fn a_queue_hands_every_job_back_once_and_rings_for_it() {
     });
 }
 
-/// What `retire` keeps alive: it records its drop.
+/// The object that `retire` keeps alive: it records its drop.
 struct Kept {
     drops: Arc<Tally>,
     finished: Arc<Tally>,
@@ -411,7 +411,7 @@ fn what_a_retired_queue_keeps_goes_once_and_after_the_last_job() {
     });
 }
 
-/// A queue without an engine, with a capacity of one job of two pieces: each poll does one piece.
+/// A queue without an engine, whose capacity is one job of two pieces: each poll does one piece.
 struct Own {
     queue: SoftQueue,
     bell: Bell,
@@ -461,7 +461,7 @@ impl Own {
         unsafe { self.queue.reap(&mut out) == 1 }
     }
 
-    /// Arms, as a thread that is about to sleep does. Returns true if there was nothing to do.
+    /// Arms, as a thread that is about to sleep does. Returns true if the thread may sleep.
     fn arms_in_vain(&self) -> bool {
         self.queue.arm() == Armed::Armed
     }
@@ -487,8 +487,8 @@ fn who_arms_hears_of_a_job_that_nobody_does_by_itself() {
     });
 }
 
-/// One thread does a piece, and does not arm, since another thread has: that one must have seen the
-/// rest.
+/// One thread does a piece of the job, and does not arm, since another thread arms. The arming
+/// thread must notice the rest of the job.
 #[test]
 fn who_arms_hears_of_a_job_that_another_one_is_doing() {
     check(4, || {
@@ -505,8 +505,8 @@ fn who_arms_hears_of_a_job_that_another_one_is_doing() {
     });
 }
 
-/// Models how `Own::next` states the progress of the only job, between its first piece and its
-/// second.
+/// Models how `Own::next` publishes the progress of the only job, between its first and second
+/// piece.
 fn is_seen(said: fn(&[AtomicU64; 2]), seen: fn(&[AtomicU64; 2]) -> bool) {
     check(4, move || {
         let words = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);

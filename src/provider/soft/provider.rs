@@ -27,10 +27,10 @@ const VARIABLES: [&str; 6] = [
 
 /// The provider of software devices.
 ///
-/// The provider behind [`Device::open`] has the default settings, and those of the
-/// [environment](crate::soft#environment-variables). If a value there is invalid, or a
-/// `TOKIO_DOCA_SOFT_*` does not exist, every call that finds devices fails. A provider of your own
-/// can have its script of faults in code:
+/// The provider behind [`Device::open`] has the default settings, changed by the
+/// [environment](crate::soft#environment-variables). If a value there is invalid, or the
+/// environment has an unknown `TOKIO_DOCA_SOFT_*` variable, every call that finds devices fails. A
+/// provider of your own takes its script of faults in code:
 ///
 /// ```
 /// use tokio_doca::ErrorKind;
@@ -44,12 +44,12 @@ const VARIABLES: [&str; 6] = [
 pub struct Soft {
     options: Options,
     limits: Limits,
-    /// The error in the environment, if there is one.
+    /// The error in the environment variables, if there is one.
     wrong: Option<String>,
     faults: Faults,
     /// Shared with the devices of the provider.
     topology: CurrentTopology,
-    /// The devices that are open: opening one again returns the same device.
+    /// The devices that are open. Opening such a device again returns the same device.
     open: Mutex<HashMap<String, WeakDevice>>,
 }
 
@@ -140,8 +140,8 @@ impl Soft {
     ///
     /// # Errors
     ///
-    /// `NotFound` if there is no such device. The text lists the devices that there are, and names
-    /// the other [`View`] if that one has the device.
+    /// `NotFound` if there is no such device. The text lists the devices, and names the other
+    /// [`View`] if the device is there.
     pub fn open(&self, name: &str) -> Result<Device> {
         const OP: &str = "Soft::open";
         let devices = self.devices().map_err(|error| error.with_call(OP))?;
@@ -234,15 +234,15 @@ impl Provider for Soft {
 }
 
 impl SoftBuilder {
-    /// Sets the size, in bytes, up to which copies run inside the submission. Defaults to 65,536,
-    /// and is at most 262,144, since the other tasks of the thread would wait too long. Hashes run
-    /// inside the submission up to an eighth of that size, which takes as long. Larger jobs go to
-    /// the engine.
+    /// Sets the size, in bytes, up to which copies run inside the submission. Defaults to 65,536;
+    /// at most 262,144, since a longer copy would delay the other tasks of the thread too much.
+    /// Hashes run inside the submission up to an eighth of that size, which takes equally long.
+    /// Larger jobs go to the engine.
     ///
-    /// With 0 every copy goes to the engine, so that no thread of a runtime touches memory that a
-    /// [`RemoteMmap`](crate::mem::RemoteMmap) names. Its documentation says why that matters for
-    /// memory of a process that you do not trust. Import such memory through a separate provider,
-    /// so that the copies of other devices run on other engines.
+    /// With 0 every copy goes to the engine, so that no thread of a runtime touches memory of a
+    /// [`RemoteMmap`](crate::mem::RemoteMmap). The documentation of `RemoteMmap` says why that
+    /// matters for memory of a process that you do not trust. Import such memory through a separate
+    /// provider, so that the copies of other devices run on other engines.
     pub fn inline_limit(mut self, bytes: usize) -> SoftBuilder {
         self.options.inline_limit = bytes;
         self
@@ -268,10 +268,9 @@ impl SoftBuilder {
     /// Sets the CPUs that the engine threads of a device may run on. Attaching a context fails
     /// (`InvalidValue`) if the list is empty, or if the process cannot use one of the CPUs.
     ///
-    /// Defaults to the CPUs of the process's main thread, which are those of `taskset` and of the
-    /// cpuset, whatever thread attaches. A program that pins its main thread should name the CPUs
-    /// of its engines here: an engine that shares a CPU with the thread that awaits it slows both
-    /// down.
+    /// Defaults to the CPUs of the process's main thread, set by `taskset` or the cpuset, whichever
+    /// thread attaches. A program that pins its main thread should name the CPUs of its engines
+    /// here: an engine that shares a CPU with the thread that awaits the engine slows both down.
     pub fn engine_cpus(mut self, cpus: impl IntoIterator<Item = usize>) -> SoftBuilder {
         self.options.engine_cpus = Some(cpus.into_iter().collect());
         self
@@ -279,7 +278,7 @@ impl SoftBuilder {
 
     /// Sets the time for which the engine spins after its last job before it sleeps. Defaults to 30
     /// us. If the time is shorter than a wake-up takes (20 to 50 us), the engine and the thread
-    /// that awaits it fall asleep in turn.
+    /// that awaits the engine's jobs fall asleep in turn.
     pub fn engine_spin(mut self, time: Duration) -> SoftBuilder {
         self.options.engine_spin = time;
         self
@@ -292,7 +291,7 @@ impl SoftBuilder {
         self
     }
 
-    /// Sets limits beyond which the devices refuse jobs that they could do. Defaults to
+    /// Sets limits beyond which the devices refuse jobs, although they could do them. Defaults to
     /// [`Limits::unlimited`].
     pub fn limits(mut self, limits: Limits) -> SoftBuilder {
         self.limits = limits;

@@ -39,16 +39,16 @@ pub(super) struct SoftQueue {
 
 /// What a queue without an engine has in addition.
 struct Own {
-    /// Only the thread that reaps reaches it.
+    /// Only the thread that reaps accesses the worker.
     worker: UnsafeCell<QueueWorker>,
-    /// Twice the position of the next job, plus one if there is something to do before that job.
-    /// Both are in one word, since a thread that read between two writes would see neither, and
-    /// sleep.
+    /// Twice the position of the next job, plus one if a job before that position has work left.
+    /// Both values are in one word: if they were two words, a thread that reads between the two
+    /// writes would see no work, and sleep.
     next: AtomicU64,
     stuck: Arc<Stuck>,
 }
 
-// SAFETY: one thread at a time reaches `worker` (`reap`'s contract); the other fields are Sync.
+// SAFETY: one thread at a time accesses `worker` (`reap`'s contract); the other fields are Sync.
 unsafe impl Sync for Own {}
 
 impl SoftQueue {
@@ -87,7 +87,7 @@ impl SoftQueue {
         }
     }
 
-    /// Returns a queue whose jobs a model does.
+    /// Returns a queue whose jobs a loom model does.
     #[cfg(all(test, tokio_doca_loom))]
     pub(super) fn modelled(
         rings: Arc<Rings>,
@@ -117,11 +117,11 @@ impl SoftQueue {
 }
 
 impl Own {
-    /// Does a part of the jobs.
+    /// Does a part of the jobs, at most `PIECE` bytes of copies.
     ///
     /// # Safety
     ///
-    /// One caller at a time.
+    /// Only one caller at a time.
     #[cold]
     unsafe fn work(&self, device: &DeviceShared) {
         self.worker.with_mut(|worker| {
@@ -246,7 +246,7 @@ unsafe impl Queue for SoftQueue {
         reaped
     }
 
-    /// Returns true if the queue has ports. Then `ready` and `reap` would each take the lock of the
+    /// Returns true if the queue has ports: `ready` and `reap` would each take the lock of the
     /// ports' reaper.
     fn polls_in_reap(&self) -> bool {
         self.ports.get().is_some()
@@ -270,7 +270,7 @@ unsafe impl Queue for SoftQueue {
                 return 0;
             }
         }
-        // SAFETY: as the caller promises. The lock was given back, since this may copy.
+        // SAFETY: as the caller promises. The ports' lock was released, since this may copy.
         unsafe { self.reap(out) }
     }
 
@@ -370,7 +370,7 @@ impl SoftQueue {
         match &self.engine {
             Some(engine) if accepted > 0 => engine.notify_submit(accepted_at),
             Some(_) => {}
-            // The thread that armed must poll, since no engine does the jobs.
+            // No engine does the jobs, so the thread that armed must poll.
             None => self.rings.signal_anyway(),
         }
         Submitted { accepted, refused }

@@ -97,8 +97,8 @@ impl Topology {
         self.checked().map_err(|error| error.with_call(CALL))
     }
 
-    /// Unplugs the function of this name. A function that is plugged in again under its name, for
-    /// example at another address, is the same function.
+    /// Unplugs the function with this name. If a function with the same name is plugged in again,
+    /// for example at another address, it counts as the same function.
     ///
     /// # Errors
     ///
@@ -170,7 +170,7 @@ impl Topology {
         u8::try_from(at).ok()
     }
 
-    /// Returns the device of the DPU's view that is this port.
+    /// Returns the name of this port, which is a device of the DPU's view.
     pub(in crate::provider::soft) fn port_name(&self, port: u8) -> Option<&str> {
         Some(&self.ports.get(usize::from(port))?.name)
     }
@@ -264,7 +264,7 @@ mod tests {
             assert_eq!(error.kind(), kind, "{error}");
             assert!(error.to_string().contains(part), "{part:?}: {error}");
         }
-        // The host and the DPU each have PCI addresses of their own.
+        // The host and the DPU have separate PCI addresses.
         Topology::new([p0()]).unwrap();
         default().check().unwrap();
     }

@@ -18,7 +18,8 @@ const PORTS_MAX: usize = 255;
 const FUNCTIONS_MAX: usize = 1024;
 
 impl Topology {
-    /// Returns the topology if it keeps all rules, and otherwise the rule that it breaks.
+    /// Returns the topology if it follows all rules. Otherwise the error names the rule that it
+    /// breaks.
     pub(super) fn checked(self) -> Result<Topology> {
         let broken = |text| Error::new(ErrorKind::InvalidValue, None, text);
         self.check().map_err(broken)?;

@@ -106,7 +106,7 @@ impl Function {
         self
     }
 
-    /// Makes this a function that the DPU emulates, instead of a network function.
+    /// Makes this a function that the DPU emulates. By default a function is a network function.
     #[must_use = "it is the function that is emulated"]
     pub fn emulated(mut self) -> Function {
         self.emulated = true;

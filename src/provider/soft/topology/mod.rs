@@ -1,4 +1,4 @@
-//! The devices and representors of a process: those of the host, or those of the DPU.
+//! The devices and representors that a process has: those of the host, or those of the DPU.
 //!
 //! | view | device | port | PCI address | its representor, on the DPU |
 //! |---|---|---|---|---|
