@@ -1,8 +1,8 @@
 //! The CPUs that the engine threads of a device may run on.
 //!
-//! A new thread inherits the CPUs of the thread that starts it. An engine must not: it would share
-//! the one CPU of a pinned runtime worker with that worker. So it gets the CPUs that
-//! `SoftBuilder::engine_cpus` names, or those of the main thread.
+//! A new thread inherits the CPUs of the thread that starts it. An engine must not inherit them: it
+//! would share the one CPU of a pinned runtime worker with that worker. So an engine gets the CPUs
+//! that `SoftBuilder::engine_cpus` names, or the CPUs of the main thread.
 
 use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -12,16 +12,16 @@ use crate::error::{Error, ErrorKind, Result};
 
 #[derive(Clone, Copy)]
 pub(in super::super) enum Affinity {
-    /// The CPUs of the main thread: those of `taskset` and of the cpuset, unless the main thread
-    /// has changed its own.
+    /// The CPUs of the main thread. `taskset` and the cpuset set them, unless the main thread has
+    /// changed its own.
     MainThread,
     /// The CPUs that `SoftBuilder::engine_cpus` names.
     Chosen(CpuSet),
 }
 
 impl Affinity {
-    /// Checks the CPUs that `SoftBuilder::engine_cpus` names, as far as that is possible without a
-    /// thread.
+    /// Checks the CPUs that `SoftBuilder::engine_cpus` names, as far as that is possible before the
+    /// thread runs.
     pub(in super::super) fn new(cpus: Option<&[usize]>) -> Result<Affinity> {
         let Some(cpus) = cpus else {
             return Ok(Affinity::MainThread);
@@ -37,16 +37,16 @@ impl Affinity {
         }
     }
 
-    /// Moves this thread to the CPUs.
+    /// Restricts this thread to the CPUs.
     pub(super) fn apply(&self) -> Result<()> {
         let this = Pid::from_raw(0);
         match self {
             Affinity::MainThread => {
                 // This is best effort: the kernel may know more CPUs than fit into a `CpuSet`, and
-                // a sandbox may forbid the calls. The inherited CPUs are usable, even if they are
-                // fewer. A mask that is set explicitly does not follow later changes of the cpuset,
-                // and an inherited mask does. So a thread that has inherited the main thread's mask
-                // keeps it.
+                // a sandbox may forbid the calls. The inherited CPUs are usable even if they are
+                // fewer. A thread that has inherited the main thread's mask keeps it: a mask that
+                // is set explicitly does not follow later changes of the cpuset, but an inherited
+                // mask does.
                 if let Ok(set) = sched_getaffinity(Pid::this())
                     && sched_getaffinity(this).ok() != Some(set)
                 {

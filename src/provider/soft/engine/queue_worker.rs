@@ -13,19 +13,20 @@ use crate::error::JobError;
 /// The maximum number of jobs of one queue before the next queue has its turn.
 const TURN: usize = 16;
 
-/// A copy of more bytes than this takes longer than a fence.
+/// A copy of more than this number of bytes takes longer than a fence.
 const LONG: usize = 8 << 10;
 
 /// What a worker needs from the thread that drives it.
 pub(in super::super) trait Driver {
-    /// True if the thread drives the worker again once time has passed.
+    /// True if the thread drives the worker again later without another call, so that delays can
+    /// end.
     const KEEPS_TIME: bool;
 
-    /// The number of bytes whose copy is one turn, while others wait.
+    /// The number of bytes whose copy takes one turn while other queues wait.
     const PIECE: usize;
 
-    /// Does a part of a copy, from byte `from` on, and returns its length in bytes. If the part
-    /// ends before the copy does, it has used up the turn.
+    /// Does a part of a copy, from byte `from` on, and returns its length in bytes. A part that
+    /// ends before the copy does uses up the turn.
     fn copy(&mut self, work: &Work, from: usize) -> usize;
 
     /// Counts a job that is about to complete.
@@ -38,15 +39,16 @@ pub(in super::super) struct QueueWorker {
     faults: Faults,
     /// Jobs that the script deferred, oldest first.
     deferred: Vec<(Until, Work)>,
-    /// The jobs of the WorkQ that do not complete by themselves, those of `deferred` among them.
+    /// The count of the WorkQ's jobs that do not complete by themselves, including those of
+    /// `deferred`.
     stuck: Arc<Stuck>,
     /// A job that is done in parts, and the number of bytes that are done.
     begun: Option<(Work, usize)>,
-    /// The CPU's progress with a job that it computes in parts.
+    /// The progress of a job that the CPU computes in parts.
     cpu: CpuState,
 }
 
-/// When a deferred job is done.
+/// The condition for doing a deferred job.
 enum Until {
     Time(Instant),
     /// Once the queue has completed this number of jobs. Until then no job is done inline.
@@ -96,7 +98,7 @@ impl QueueWorker {
         self.begun.is_some() || self.first_due().is_some()
     }
 
-    /// Does some jobs. Returns true if there was one.
+    /// Does up to `TURN` jobs. Returns true if there was a job to do.
     #[inline(always)]
     pub(in super::super) fn drive(&mut self, driver: &mut impl Driver) -> bool {
         let mut found = false;
@@ -162,7 +164,8 @@ impl QueueWorker {
         true
     }
 
-    /// Begins a job as the script says. Returns false if the rest is left to the next turn.
+    /// Begins a job as the script of faults says. Returns false if the rest is left to the next
+    /// turn.
     #[cold]
     fn begin_scripted<D: Driver>(&mut self, driver: &mut D, mut work: Work) -> bool {
         if self.consumer.is_broken() {
@@ -174,7 +177,7 @@ impl QueueWorker {
         }
         match std::mem::replace(&mut work.fault, Fault::Pass) {
             Fault::Delay(time) if D::KEEPS_TIME => {
-                // A time that the clock cannot represent is never due.
+                // A time that the clock cannot represent never comes.
                 let until = Instant::now()
                     .checked_add(time)
                     .map_or(Until::Retired, Until::Time);
@@ -215,7 +218,8 @@ impl QueueWorker {
         self.faults.add_stuck(&self.stuck, job);
     }
 
-    /// Counts this deferred job no more, and permits inline jobs again, if it prevented them.
+    /// Takes a deferred job out of the counts, and permits inline jobs again if the job prevented
+    /// them.
     #[cold]
     fn waits_no_more(&self, until: &Until) {
         self.stuck.jobs.fetch_sub(until.stuck(), Ordering::SeqCst);
@@ -282,7 +286,7 @@ impl Until {
         }
     }
 
-    /// Returns what the job counts as among those that do not complete by themselves.
+    /// Returns the amount by which the job counts in `Stuck`.
     fn stuck(&self) -> u64 {
         match self {
             Until::Time(_) => 0,

@@ -19,7 +19,7 @@ pub(in super::super) struct Ring<T> {
 #[repr(C, align(64))]
 struct RingEntry<T> {
     value: UnsafeCell<MaybeUninit<T>>,
-    /// The position that was put here last, plus one; 0 if none was.
+    /// The position of the last value in this entry, plus one; 0 if no value was put here.
     number: AtomicU64,
 }
 

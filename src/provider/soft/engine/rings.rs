@@ -64,7 +64,7 @@ pub(in super::super) struct Rings {
     accepted: Side<AtomicU64>,
     /// The next position of `done` to be reaped.
     reaped: Side<AtomicU64>,
-    /// The script broke the queue: its jobs fail, and it accepts no more.
+    /// The script of faults broke the queue: its jobs fail, and it accepts no more.
     broken: AtomicBool,
     /// The queue was retired, and accepts no more jobs.
     retired: AtomicBool,
@@ -186,8 +186,8 @@ impl Rings {
         reaped as usize
     }
 
-    /// Requests a signal for the next completion, and not for one that is there already. The caller
-    /// polls the ring only afterwards.
+    /// Requests a signal for the next completion, but not for completions that are already there.
+    /// The caller polls the ring only afterwards.
     pub(in super::super) fn arm(&self) {
         let mut next = self.reaped.0.load(Relaxed);
         // Another thread may reap meanwhile. Then this position is old and full, so that the loop
@@ -198,7 +198,7 @@ impl Rings {
         self.doorbell.arm(next);
     }
 
-    /// Signals if a signal was requested, since the reaper has work of its own.
+    /// Signals if a signal was requested, because the thread that reaps has jobs of its own to do.
     pub(in super::super) fn signal_anyway(&self) {
         fence(Ordering::SeqCst);
         self.doorbell.ring(u64::MAX);
@@ -251,8 +251,8 @@ impl Work {
         }
     }
 
-    /// Returns the result of the job once its last part is done. `cpu` has computed it unless it is
-    /// a copy.
+    /// Returns the result of the job once its last part is done. For a job other than a copy, `cpu`
+    /// has computed it.
     #[inline(always)]
     pub(in super::super) fn outcome(&self, cpu: &CpuState) -> Result<u64, JobError> {
         match &self.task {
@@ -279,7 +279,7 @@ impl Work {
         }
     }
 
-    /// Checks that the memory of a copy is still exported, if another process owns it.
+    /// Checks that another process whose memory is copied still exports that memory.
     #[inline(always)]
     pub(in super::super) fn check(&self) -> Result<(), JobError> {
         let Task::Copy(CopyJob { src, dst, .. }) = &self.task else {
@@ -290,7 +290,7 @@ impl Work {
         unsafe { copy::check(src, dst) }
     }
 
-    /// Copies at most `len` bytes, after the first `from`.
+    /// Copies at most `len` bytes, starting at byte `from`.
     #[inline(always)]
     pub(in super::super) fn copy(&self, from: usize, len: usize) {
         let Task::Copy(CopyJob { src, dst, len: all }) = &self.task else {
@@ -303,14 +303,14 @@ impl Work {
     }
 }
 
-/// The engine's side of the rings. Its one owner does the jobs.
+/// The engine's side of the rings. It has one owner, which does the jobs.
 pub(in super::super) struct Consumer {
     rings: Arc<Rings>,
     /// The next position of `jobs` to be taken.
     begun: u64,
     /// The next position of `done` to be filled.
     finished: u64,
-    /// The number of jobs that have completed or were lost: their memory is not touched any more.
+    /// The number of jobs that have completed or were lost. Their memory is not touched any more.
     completed: u64,
 }
 
@@ -359,7 +359,7 @@ impl Consumer {
         self.rings.doorbell.signal_for_certain(self.finished);
     }
 
-    /// Counts a job that the script loses: it is done, but never gets a completion.
+    /// Counts a job that the script of faults loses: it is done, but never gets a completion.
     pub(super) fn lose(&mut self, _: Work) {
         self.completed += 1;
     }

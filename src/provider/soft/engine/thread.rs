@@ -1,10 +1,10 @@
-//! The thread that is the device. It serves its queues in turn, does the jobs of a queue in order,
-//! and sleeps when there are none.
+//! The thread that acts as the device. It serves its queues in turn, does the jobs of a queue in
+//! order, and sleeps when there are none.
 //!
 //! After its last job the thread spins for a while, since waking it costs 20 to 50 us. It never
-//! spins on the CPU that submits, where it would take time from the submitter. Then it announces
-//! that it sleeps, polls its queues once more, and parks. It has no timer of its own: an idle
-//! device causes no wake-ups.
+//! spins on the CPU of the submitter, where it would take time from the submitter. Then it
+//! announces that it sleeps, polls its queues once more, and parks. It has no periodic timer: an
+//! idle device causes no wake-ups.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, mpsc};
@@ -21,12 +21,12 @@ use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicBool as LoomBool, fence};
 use crate::sync::lock;
 
-/// Polls between two readings of the clock, without `pause`: one reading costs as much as eighty
-/// polls.
+/// The number of polls between two readings of the clock; the polls have no `pause`. One reading
+/// costs as much as eighty polls.
 const LOOKS: u32 = 256;
 
-/// The number of bytes whose copy takes as long as one part of a hash, after which other queues
-/// have their turn: 1 MiB is hashed in one go.
+/// The number of bytes whose copy takes as long as one part of a hash. Other queues have their turn
+/// after each part. In this time about 1 MiB is hashed.
 const PIECE: usize = 8 << 20;
 
 /// The submitter stores its CPU at every job whose position is a multiple of this.
@@ -35,7 +35,7 @@ const KICKS: u64 = 8;
 /// The longest time for which an engine spins.
 const MAX_SPIN: Duration = Duration::from_secs(3600);
 
-/// Queues that the thread has not taken over yet. The list also has the capacity for the queues
+/// New queues that the thread has not taken over yet. The list also has the capacity for the queues
 /// that the thread serves, so that the thread allocates nothing.
 #[derive(Default)]
 struct Arrived {
@@ -48,15 +48,15 @@ pub(in super::super) struct Engine(pub(in super::super) Arc<EngineShared>);
 
 pub(in super::super) struct EngineShared {
     parker: Parker,
-    /// The thread has to take over or leave queues, or to stop.
+    /// Set if the thread must take over or leave queues, or must stop.
     called: AtomicBool,
     arrived: Mutex<Arrived>,
     stop: AtomicBool,
     thread: OnceLock<Thread>,
-    /// The CPU from which jobs were submitted lately.
+    /// The CPU from which jobs were submitted most recently.
     submitter: AtomicUsize,
     jobs: AtomicU64,
-    /// The nanoseconds that the engine has worked.
+    /// The time for which the engine has worked, in nanoseconds.
     worked: AtomicU64,
 }
 
@@ -112,11 +112,11 @@ impl Engine {
         arrived.list.reserve(room);
         arrived.list.push(queue);
         drop(arrived);
-        // The thread need not wake up now: the queue's first job will wake it.
+        // The thread need not wake up now: the queue's first job wakes it.
         self.0.called.store(true, Ordering::SeqCst);
     }
 
-    /// Makes the thread notice that a queue was retired, or that the engine shall stop.
+    /// Wakes the thread to notice that a queue was retired, or that the engine must stop.
     pub(in super::super) fn call(&self) {
         self.0.called.store(true, Ordering::SeqCst);
         self.0.wake();
@@ -140,7 +140,7 @@ impl Engine {
         self.0.jobs.load(Ordering::Relaxed)
     }
 
-    /// Returns how long the engine has worked, as of its last pause.
+    /// Returns how long the engine has worked, as of the end of its last busy period.
     pub(in super::super) fn worked(&self) -> Duration {
         Duration::from_nanos(self.0.worked.load(Ordering::Relaxed))
     }
@@ -168,7 +168,7 @@ impl Parker {
         fence(Ordering::SeqCst);
     }
 
-    /// Says that the engine is awake.
+    /// Marks the engine as awake.
     pub(in super::super) fn finish(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
@@ -237,7 +237,7 @@ struct EngineThread {
     faults: Faults,
     spin: Duration,
     queues: Vec<QueueWorker>,
-    /// Some queues are retired, but their jobs have not completed.
+    /// True if some queues are retired whose jobs have not completed.
     leaving: bool,
     shared: Arc<EngineShared>,
 }
@@ -249,7 +249,7 @@ impl Driver for Drives<'_> {
     const KEEPS_TIME: bool = true;
     const PIECE: usize = PIECE;
 
-    /// Copies all bytes.
+    /// Copies all bytes at once.
     #[inline(always)]
     fn copy(&mut self, work: &Work, from: usize) -> usize {
         debug_assert_eq!(from, 0, "nothing of a copy is left to the next turn");
@@ -297,7 +297,7 @@ impl EngineThread {
         let called = shared.called.swap(false, Ordering::SeqCst);
         if called {
             let mut arrived = shared.arrived();
-            // Only a list to which `serve` added a queue has the capacity for all.
+            // Only a list to which `serve` has added a queue has the capacity for all queues.
             if !arrived.list.is_empty() {
                 arrived.list.append(&mut self.queues);
                 std::mem::swap(&mut arrived.list, &mut self.queues);
