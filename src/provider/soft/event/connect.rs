@@ -96,17 +96,17 @@ fn number() -> Result<u64> {
     Ok(u64::from_le_bytes(*number).max(1))
 }
 
-/// Notifies the event of the end of the other side's process, or of the end of the connection.
+/// Has the event notified when the other side's process or connection ends.
 fn watch(event: &Arc<SoftEvent>, process: &Process) {
     process.on_end(Arc::downgrade(event) as Weak<dyn Ended>);
 }
 
-/// Returns the words with a counter that lies in the application's memory.
+/// Moves the counter into the application's memory.
 fn backed(words: Words, backing: &EventBacking) -> Words {
-    // SAFETY: eight aligned bytes begin there, within the region, which is kept
+    // SAFETY: eight aligned bytes begin there, within the region, which is kept alive
     // (`EventBacking::new`).
     let at = unsafe { backing.region().addr().add(backing.offset()) };
-    // SAFETY: as above. This process reaches them only by atomics and the opaque routine.
+    // SAFETY: as above. This process accesses these bytes only by atomics and the opaque routine.
     unsafe { words.with_counter(at, Arc::clone(backing.keep())) }
 }
 
@@ -116,7 +116,7 @@ impl SoftEvent {
         SoftEvent::new(Words::own(), None)
     }
 
-    /// Returns an event that can be exported, by a device of this port.
+    /// Returns an event that a device of this port can export.
     pub(in super::super) fn sharable(
         backing: Option<EventBacking>,
         port: u8,
@@ -128,7 +128,7 @@ impl SoftEvent {
             backing: None,
             port,
         };
-        // The zeros of new memory would say that both sides sleep.
+        // New memory has zeros, which would mean that both sides sleep.
         for side in [Side::Owner, Side::Importer] {
             words.wanted(side).store(NO_SLEEPER, SeqCst);
         }
@@ -173,11 +173,12 @@ impl SoftEvent {
             self.words.closed(side).store(0, SeqCst);
         }
         self.gone.store(false, SeqCst);
-        // A waiter of this side polls, and stores its word again.
+        // A waiter of this side then polls, and stores its word again.
         self.raise();
     }
 
-    /// Stores the socket of the importer with this number, which now has its end of it.
+    /// Stores the socket of the importer with this number, which now has the other end of the
+    /// socket.
     fn hang_bell(&self, number: u64, socket: Guarded) {
         let mut peer = self.peer();
         if self.is_stopped() {
@@ -185,7 +186,7 @@ impl SoftEvent {
             return;
         }
         if !self.is_import(number) {
-            // The importer has not read its reply for so long that another importer came.
+            // The importer took so long to read its reply that another importer has replaced it.
             return hang_up(&socket);
         }
         let socket = Arc::new(socket);
@@ -198,7 +199,8 @@ impl SoftEvent {
             .transpose()
         {
             Ok(line) => {
-                // First: `ended` waits for the lock, and then sees the line.
+                // This comes before the line is stored: `ended` waits for the lock, and then sees
+                // the line.
                 if let Some(line) = &line {
                     line.on_end(self.weak() as Weak<dyn Ended>);
                 }
@@ -262,7 +264,7 @@ impl Service for SoftEvent {
             payload: fabric::payload(&reply),
             descriptors: Some([Arc::clone(&export.page), memory]),
             keep: Some(Box::new(keep)),
-            // An importer that never gets its bell has not imported the event.
+            // An importer that never gets its socket has not imported the event.
             unsent: None,
         })
     }

@@ -19,23 +19,24 @@ use crate::sync::{Mutex, MutexGuard, lock, seq_cst_order};
 pub(in super::super) struct SoftEvent {
     pub(super) words: Arc<Words>,
     pub(super) side: Side,
-    /// The value that the counter must exceed before a waiter of this side is woken. It is private,
-    /// so that the peer cannot change it.
+    /// The value that the counter must exceed before a waiter of this side is woken. It is in
+    /// private memory, so that the peer cannot change it.
     lowest: AtomicU64,
     stopped: AtomicBool,
-    /// The process at the other end has ended without closing the event.
+    /// True if the process at the other end has ended without closing the event.
     pub(super) gone: AtomicBool,
     pub(super) port: OnceLock<Weak<Port>>,
     pub(super) peer: Mutex<Peer>,
-    /// Set for an owner's event that can be exported.
+    /// Set for the owner's side of an event that can be exported.
     pub(super) export: Option<Export>,
-    /// The number that a side writes into its `closed` word when it closes the event. Each import
-    /// has its own, which no former importer knows. Written under the lock of `peer`.
+    /// The number of the import. A side writes it into its `closed` word when it closes the event.
+    /// Each import has its own number, which no former importer knows. Written under the lock of
+    /// `peer`.
     number: Number,
     me: Weak<SoftEvent>,
 }
 
-/// What the owner hands to an importer.
+/// What an event's owner needs for an export.
 pub(super) struct Export {
     pub(super) page: Arc<OwnedFd>,
     /// The application's memory, its length, and the offset of the counter in it, in bytes.
@@ -50,7 +51,7 @@ pub(super) struct Peer {
     pub(super) published: Option<Published>,
     pub(super) bell: Option<Bell>,
     pub(super) process: Option<Arc<Process>>,
-    /// The end of the bell's socket: the peer's process may continue without it (execve(2)).
+    /// The watched connection of `bell`. It may end before the peer's process does (execve(2)).
     pub(super) line: Option<Arc<Process>>,
 }
 
@@ -58,7 +59,7 @@ pub(super) struct Peer {
 pub(super) enum Bell {
     /// The other side is another process.
     Socket(Arc<Guarded>),
-    /// The other side is of this process.
+    /// The other side is in this process.
     Local(Weak<SoftEvent>),
 }
 
@@ -147,7 +148,8 @@ impl SoftEvent {
             return Err(JobError::event_stopped());
         }
         if self.side == Side::Importer {
-            // This comes first, so that the error names a killed owner: its page may say anything.
+            // This comes first, so that the error names an owner that was killed: its page may say
+            // anything.
             if self.gone.load(SeqCst) {
                 return Err(JobError::event_peer_gone());
             }
@@ -215,15 +217,15 @@ impl SoftEvent {
         }
     }
 
-    /// Publishes the value that the counter must exceed for this side to be woken. Afterwards the
-    /// caller polls the counter, and all else that ends a wait.
+    /// Publishes the value that the counter must exceed for this side to be woken. The caller then
+    /// polls the counter, and everything else that ends a wait.
     pub(super) fn say(&self, lowest: u64) {
         self.lowest.store(lowest, SeqCst);
         self.words.wanted(self.side).store(lowest, SeqCst);
         seq_cst_order();
     }
 
-    /// Returns true if a poll would find something.
+    /// Returns true if polling the waits would end one.
     pub(super) fn is_due(&self) -> bool {
         self.value() > self.lowest.load(SeqCst) || self.check_waits().is_err()
     }
@@ -240,7 +242,7 @@ impl SoftEvent {
         let peer = self.peer();
         let wanted = self.words.wanted(self.side.peer());
         let local = match &peer.bell {
-            // The word stays as it is: `hang_bell` wakes the other side.
+            // The word stays as it is: `hang_bell` wakes the other side later.
             None => return,
             Some(Bell::Socket(socket)) => {
                 if wanted.swap(NO_SLEEPER, SeqCst) != NO_SLEEPER {
@@ -257,10 +259,11 @@ impl SoftEvent {
         }
     }
 
-    /// Returns true if a new importer may come, since there is no other. The caller holds the lock.
+    /// Returns true if the event has no importer, so that a new one may come. The caller holds the
+    /// lock.
     ///
-    /// The kernel is asked about the former importer's process, because a child of that process may
-    /// hold its end of the connection.
+    /// This asks the kernel about the former importer's process, because a child of that process
+    /// may hold its end of the connection.
     pub(super) fn is_free(&self, peer: &Peer) -> bool {
         let ended = |process: &Arc<Process>| process.has_ended();
         peer.process.as_ref().is_some_and(ended)
@@ -342,7 +345,7 @@ impl EventCounter for SoftEvent {
 impl Ended for SoftEvent {
     fn ended(&self) {
         let peer = self.peer();
-        // This may be the end of a former importer.
+        // The process or connection that ended may be that of a former importer.
         let is_dead = |process: &Arc<Process>| process.is_dead();
         let dead = peer.process.as_ref().is_some_and(is_dead);
         let hung_up = peer.line.as_ref().is_some_and(is_dead);

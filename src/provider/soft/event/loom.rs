@@ -1,5 +1,5 @@
-//! Loom models of sync events: one side waits, while either side changes the counter. No waiter
-//! sleeps through a change.
+//! Loom models of sync events: one side waits, while either side changes the counter. No waiter may
+//! sleep through a change.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 #![expect(unsafe_code, reason = "reaps")]
 
@@ -69,7 +69,7 @@ impl End {
     }
 }
 
-/// Both sides of an event, of which the first one waits.
+/// Returns both sides of an event; `waits` is the first of them.
 fn ends(waits: Side) -> [End; 2] {
     let owner = SoftEvent::side(
         Arc::new(Words::own()),
@@ -99,8 +99,8 @@ fn say_and_look(event: &SoftEvent) -> bool {
     event.value() > 0
 }
 
-/// One thread changes the counter, at the same side or at the other, while another publishes what
-/// it waits for and polls. At least one of the two sees the other.
+/// Models a thread that changes the counter, on side `side` or the other, while another thread
+/// publishes what it waits for and polls. At least one of the two must notice the other.
 fn is_told(
     side: Side,
     changes: fn(&SoftEvent),
@@ -167,7 +167,7 @@ fn mutant_that_asks_without_a_fence_is_found() {
     });
 }
 
-/// Two waits, and two threads that add: both waits end, by a poll or by a wake-up.
+/// Models two waits and two threads that add: both waits end, by a poll or by a wake-up.
 fn are_woken(arms: fn(&End) -> Vec<Result<u64, JobError>>) -> impl Fn() + Send + Sync {
     move || {
         let [waiter, other] = ends(Side::Owner);

@@ -10,11 +10,11 @@
 //! ```
 //!
 //! A set, an add and a get are one atomic operation on the counter, by the thread that submits. A
-//! wait polls the counter. A wait whose task is about to sleep has an entry in the [heap](waits) of
-//! its port, and the port stores in a word the value that the counter must exceed before a waiter
-//! is woken: in `lowest` for its own process, in `wanted` for the other process. The side that
-//! changes the counter compares the new value with these two words, and wakes the waiters that it
-//! concerns.
+//! wait polls the counter. If the task of a wait is about to sleep, the wait has an entry in the
+//! [heap](waits) of its port. The port then publishes the value that the counter must exceed before
+//! a waiter is woken: in `lowest` for its own process, in `wanted` for the other process. The side
+//! that changes the counter compares the new value with these two words, and wakes the waiters that
+//! it concerns.
 //!
 //! ```text
 //!   the side that changes the counter             the side that sleeps
@@ -24,8 +24,8 @@
 //! ```
 //!
 //! All four steps are SeqCst: either the side that changes the counter sees the other side's word,
-//! or the sleeping side sees the new value. While no thread sleeps, or the value ends no wait,
-//! there is no system call.
+//! or the sleeping side sees the new value. There is no system call while no thread sleeps, or if
+//! the value ends no wait.
 //!
 //! # Who may share it
 //!

@@ -1,4 +1,4 @@
-//! A port: a sync event on a queue.
+//! A port: a sync event that is attached to a queue.
 #![expect(unsafe_code, reason = "promises what a Submit promises")]
 
 use std::collections::VecDeque;
@@ -31,12 +31,12 @@ struct EventPortInner {
     /// Jobs that were not done inline.
     jobs: VecDeque<(Token, EventJob, Fault)>,
     retired: bool,
-    /// The queue lists the port, until the port is retired and its jobs are done.
+    /// True while the queue lists the port: until the port is retired and its jobs are done.
     is_listed: bool,
 }
 
 impl EventPortInner {
-    /// Returns true, once, if the queue shall remove the port.
+    /// Returns true, once, if the queue must remove the port.
     fn is_finished(&mut self) -> bool {
         let finished = self.is_listed && self.retired && self.jobs.is_empty();
         self.is_listed &= !finished;
@@ -70,7 +70,8 @@ impl Port {
     /// Makes the queue poll the port when the other side sends a wake-up.
     pub(super) fn listen(&self, socket: &impl AsFd) {
         match self.ports.listen(self.number, socket) {
-            // A new socket and a new port may both register it.
+            // This may find the socket registered already: a new socket and a new port both
+            // register it.
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(errno) => log_later(move || {
                 tracing::error!(%errno, "a peer of a sync event cannot wake this process");
@@ -82,7 +83,7 @@ impl Port {
         self.ports.faults().inline_below() > 0
     }
 
-    /// Makes the queue poll the event in turn, if another process may change its counter.
+    /// Makes the queue poll the event regularly if another process may change its counter.
     fn watch(self: &Arc<Self>) {
         if self.event.is_shared() {
             self.ports.watch(self.number, Arc::clone(self));
@@ -113,8 +114,8 @@ impl Port {
         self.end_waits(&mut inner.waits, out);
     }
 
-    /// Ends the waits that the counter has reached, and publishes the value for which the others
-    /// wait.
+    /// Ends the waits whose value the counter has reached, and publishes the value for the other
+    /// waits.
     fn end_waits(&self, waits: &mut Waits, out: &mut Out<'_>) {
         if waits.is_empty() {
             return;
@@ -127,8 +128,8 @@ impl Port {
                 return;
             }
             let lowest = waits.lowest();
-            // The poll comes after the value was published, so that a side which changes the
-            // counter afterwards has seen that value.
+            // The poll comes after the value was published, so that a side that changes the counter
+            // after the poll has seen the published value.
             if !found && said == Some(lowest) {
                 break;
             }
@@ -146,7 +147,7 @@ impl Port {
         self.check_value(self.event.value())
     }
 
-    /// Returns an error for a value that is too high for the device to wait at.
+    /// Returns an error if the value is higher than the device supports in waits.
     #[inline]
     fn check_value(&self, value: u64) -> Result<u64, JobError> {
         let highest = self.ports.device.highest_value;
@@ -156,7 +157,7 @@ impl Port {
         }
     }
 
-    /// Returns true if a wait ended.
+    /// Ends the waits that are due. Returns true if a wait ended.
     fn end_some(&self, waits: &mut Waits, out: &mut Out<'_>) -> bool {
         let found = self.waited_value();
         let before = out.filled;
@@ -207,7 +208,7 @@ impl<R> Pollable<R> for Port {
 pub(in super::super) struct SoftPort(Arc<Port>);
 
 impl SoftPort {
-    /// Puts an event on a queue. An event can be on one queue.
+    /// Puts an event on a queue. An event can be on one queue only.
     pub(in super::super) fn open(
         ports: &Arc<Ports>,
         event: Arc<SoftEvent>,
@@ -316,7 +317,7 @@ impl EventPort for SoftPort {
             port.watch();
         }
         drop(inner);
-        // The poll comes after the value was published.
+        // The poll must come after the value was published.
         if port.event.is_due() {
             port.mark_ready();
         }

@@ -1,24 +1,24 @@
-//! The waits of a port. Finding the waits that a value ends does not depend on the number of the
-//! others.
+//! The waits of a port. Finding the waits that a value ends takes a time that does not depend on
+//! the number of other waits.
 //!
 //! Waits whose mask has all bits lie in a heap, ordered by their thresholds. Waits with another
 //! mask are few, and are checked one by one. All memory is allocated when the port is opened.
 
 use crate::device::{EventWait, Token};
 
-/// Marks an entry without a wait.
+/// The index of an entry without a wait.
 const NOWHERE: u32 = u32::MAX;
 
 #[derive(Clone, Copy)]
 struct WaitEntry {
     token: Token,
     wait: EventWait,
-    /// The index in `heap`, or in `others`.
+    /// The index in the list that has the wait: `heap` or `others`.
     at: u32,
 }
 
 pub(super) struct Waits {
-    /// The entries, by the index of their tokens.
+    /// The entries, by the index of the waits' tokens.
     entries: Box<[WaitEntry]>,
     heap: Vec<u32>,
     others: Vec<u32>,
@@ -45,7 +45,7 @@ impl Waits {
         self.heap.is_empty() && self.others.is_empty()
     }
 
-    /// Stores a wait. Returns false if there is no entry for a token of this index, or if the entry
+    /// Stores a wait. Returns false if there is no entry for the index of `token`, or if the entry
     /// is taken.
     pub(super) fn insert(&mut self, token: Token, wait: EventWait) -> bool {
         let index = token.index();
@@ -79,7 +79,7 @@ impl Waits {
         }
     }
 
-    /// Takes a wait that this value ends.
+    /// Removes a wait that this value ends, and returns its token.
     pub(super) fn take_due(&mut self, value: u64) -> Option<Token> {
         let due = |&index: &u32| self.entries[index as usize].wait.is_met(value);
         let first = self.heap.first().copied().filter(due);
@@ -93,8 +93,8 @@ impl Waits {
         Some(self.take(index))
     }
 
-    /// Returns the value that the counter must exceed to end a wait; all bits are set if there is
-    /// no wait.
+    /// Returns the lowest value that the counter must exceed to end a wait. If there is no wait,
+    /// all bits are set.
     pub(super) fn lowest(&self) -> u64 {
         let threshold = |index: &u32| self.entries[*index as usize].wait.threshold;
         let masked = self.others.iter().map(threshold);

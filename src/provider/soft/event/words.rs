@@ -6,8 +6,8 @@
 //! | 128, 256 | wanted | the value that the counter must exceed before this side is woken; all ones: no thread sleeps |
 //! | 384, 512 | closed | the number of the import, once this side has stopped or dropped the event |
 //!
-//! A process that has imported the event once can write the page for as long as it exists. The
-//! owner sends the number of an import to its importer alone, so that a former importer cannot
+//! A process that has imported the event once can write the page as long as that process exists.
+//! The owner sends the number of an import only to its importer, so that a former importer cannot
 //! close the event.
 //!
 //! Each word has a cache line of its own, so that a thread that spins on one of them is not
@@ -20,7 +20,7 @@ use super::super::fabric::Mapping;
 use crate::device::KeepAlive;
 use crate::sync::atomic::AtomicU64;
 
-/// Says that no thread sleeps: no value is greater.
+/// The value that means that no thread sleeps: no counter is greater.
 pub(super) const NO_SLEEPER: u64 = u64::MAX;
 
 /// The size of the page in bytes.
@@ -76,7 +76,7 @@ unsafe impl Send for Words {}
 unsafe impl Sync for Words {}
 
 impl Words {
-    /// Returns words of this process alone.
+    /// Returns words in the memory of this process alone.
     pub(super) fn own() -> Words {
         let line = |value| Line(AtomicU64::new(value));
         let block = Box::new(Block {
@@ -93,7 +93,7 @@ impl Words {
     }
 
     /// Returns the words of a page that both sides map, of at least [`PAGE`] bytes. This process
-    /// reaches the page only by these Words.
+    /// must access the page only through these `Words`.
     pub(super) fn shared(page: Mapping) -> Words {
         let counter = page.base().cast();
         Words {
@@ -107,7 +107,7 @@ impl Words {
     ///
     /// # Safety
     ///
-    /// Eight aligned bytes are at `at` as long as `elsewhere` exists. This process reaches them
+    /// Eight aligned bytes are at `at` as long as `elsewhere` exists. This process accesses them
     /// only by atomics, or by the opaque routine.
     pub(super) unsafe fn with_counter(self, at: NonNull<u8>, elsewhere: KeepAlive) -> Words {
         Words {
@@ -147,7 +147,8 @@ impl Words {
         &self.block().closed[side as usize].0
     }
 
-    /// Returns true if this process has the words: a child of fork(2) has no mapping.
+    /// Returns true if this process can access the words: a child of fork(2) has no mapping of a
+    /// page.
     pub(super) fn are_ours(&self) -> bool {
         match &self.memory {
             Memory::Own(_) => true,
