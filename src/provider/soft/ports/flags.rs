@@ -1,14 +1,14 @@
-//! A set of numbers. Any thread adds numbers, and one thread takes them.
+//! A set of numbers below `FLAGS`. Any thread adds numbers, and one thread takes them.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// A model has fewer words, which loom handles faster.
+/// The number of words. A loom model has fewer, which loom handles faster.
 const WORDS: usize = if cfg!(tokio_doca_loom) { 2 } else { 64 };
-/// All numbers are less than this.
+/// The numbers of a set are less than this.
 pub(super) const FLAGS: u32 = 64 * WORDS as u32;
 
 pub(super) struct Flags {
-    /// A bit for each word: it is set if the word may have a bit that is set.
+    /// One bit for each word. It is set if that word may have a bit set.
     summary: AtomicU64,
     words: [AtomicU64; WORDS],
 }
@@ -32,8 +32,9 @@ impl Flags {
         self.summary.load(Ordering::SeqCst) != 0
     }
 
-    /// Takes the first number, counted from `from` on, and around. A caller that always continues
-    /// after the number that it took last takes each number before any other one comes twice.
+    /// Takes the first number at or after `from`, wrapping around at the end. A caller that always
+    /// continues after the number that it took last takes each number before any number comes
+    /// twice.
     pub(super) fn take(&self, from: u32) -> Option<u32> {
         let (start, bit) = (from / 64, from % 64);
         loop {
@@ -50,7 +51,7 @@ impl Flags {
             } else {
                 first(summary, start + 1)
             };
-            // First: a thread that adds a number afterwards sets it again.
+            // The summary is cleared first: a thread that adds a number afterwards sets it again.
             self.summary.fetch_and(!(1 << word), Ordering::SeqCst);
             let bits = &self.words[word as usize];
             let found = bits.load(Ordering::SeqCst);
@@ -71,8 +72,8 @@ impl Flags {
     }
 }
 
-/// Returns the first bit that is set, counted from bit `from` on, and around. At least one bit
-/// is set.
+/// Returns the index of the first set bit at or after bit `from`, wrapping around. At least one bit
+/// must be set.
 fn first(word: u64, from: u32) -> u32 {
     let from = from % 64;
     (word.rotate_right(from).trailing_zeros() + from) % 64

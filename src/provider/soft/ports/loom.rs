@@ -1,5 +1,5 @@
 //! Loom models of the ready set: a port that becomes ready is taken, and no thread sleeps through
-//! it.
+//! that.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 use std::fs::File;
@@ -37,7 +37,7 @@ fn numbers_that_are_set_while_one_takes_are_taken_once() {
     });
 }
 
-/// The two words of one set, as `Flags` takes from them. `takes` clears them in one of the two
+/// Models the two words of a set, as `Flags` takes from them. `takes` clears them in one of two
 /// orders.
 fn is_not_lost(takes: fn(&[AtomicU64; 2]) -> u64) -> impl Fn() + Send + Sync {
     move || {
@@ -77,7 +77,7 @@ fn mutant_that_takes_numbers_before_it_clears_their_summary_is_found() {
     });
 }
 
-/// An endpoint becomes ready, or was ready and is passed on by the reaper, while another thread is
+/// Models an endpoint that becomes ready, or that the reaper puts back, while another thread is
 /// about to sleep.
 fn is_woken(
     before: bool,
@@ -128,7 +128,7 @@ fn mutant_that_asks_what_is_raised_and_then_arms_is_found() {
     });
 }
 
-/// Takes the port, does a part, and leaves the rest.
+/// Takes the port, as if to do a part of its work, and puts it back.
 fn take_and_leave(ready_set: &ReadySet) {
     let number = ready_set.take(0).unwrap();
     ready_set.set(number);

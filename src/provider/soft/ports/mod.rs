@@ -2,14 +2,14 @@
 //!
 //! A port that has something to do is *ready*: its number is in a [set](ready_set), in [flags] that
 //! any thread sets. The reaper of the queue polls the ready ports. It also polls ports that may
-//! have work without being ready: the endpoints that it polls anyway, and the sync events that are
-//! [watched]. One epoll descriptor collects the wake-ups from outside: sockets of peers, and the
-//! [timer].
+//! have work without being ready: the endpoints that most recently got messages, and the sync
+//! events that are [watched]. One epoll descriptor collects the wake-ups from outside: the sockets
+//! of peers, and the [timer].
 //!
-//! These files import one another downwards,
-//! `ports > {pollable, rests, timer, watched > ready_set > flags}`; what a port does is behind the
-//! trait `Pollable`. Of `rdma` they import its reaper, which has the doorbell pages and the
-//! endpoints that are polled. Idle ports give memory back ([rests]).
+//! These files import one another downwards, `ports > {pollable, rests, timer, watched > ready_set
+//! > flags}`; the trait `Pollable` hides what a port does. From `rdma` they import its reaper,
+//! which has the doorbell pages and the endpoints that are polled. Idle ports return memory
+//! ([rests]).
 
 mod flags;
 #[cfg(all(test, tokio_doca_loom))]

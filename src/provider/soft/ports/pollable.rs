@@ -15,22 +15,22 @@ pub(in super::super) trait Pollable<R>: Send + Sync {
     unsafe fn poll(self: Arc<Self>, reaper: &mut R, out: &mut [Completion]) -> Progress;
 
     /// Returns true if `poll` would find something for which the port was not made ready. The queue
-    /// asks the ports that are watched.
+    /// calls this for the ports that are watched.
     fn is_due(&self) -> bool {
         false
     }
 
-    /// Reads the wake-ups for this port alone.
+    /// Reads the wake-ups on the socket of this port.
     fn rang(&self) {}
 
-    /// Gives memory back that an idle port has no use for, and returns whether there was any. With
-    /// `rested`, the port was not used for a while; otherwise the port finds out by comparing with
-    /// the last call.
+    /// Returns memory that an idle port does not need. The result is true if there was any. With
+    /// `rested`, the port was not used for a while; otherwise the port finds out whether it is idle
+    /// by comparing with the last call.
     fn give_back(&self, _rested: bool) -> bool {
         false
     }
 
-    /// Ends the port, since the queue is gone. Nothing is handed out any more.
+    /// Ends the port, since the queue is gone. No more completions are returned.
     fn end(&self);
 }
 
@@ -38,7 +38,7 @@ pub(in super::super) trait Pollable<R>: Send + Sync {
 pub(in super::super) struct Progress {
     /// The number of completions.
     pub(in super::super) filled: usize,
-    /// The port has more to do at once.
+    /// True if the port has more to do now.
     pub(in super::super) more: bool,
     /// The port is retired and has nothing left to do: the queue removes it.
     pub(in super::super) finished: bool,

@@ -1,9 +1,9 @@
 //! The ports of one queue.
 //!
-//! The reaper polls the ports that are ready (a job was submitted, the peer has left, a wake-up
-//! came), and those for which their peers left hints. It also polls a few ports in any case: the
-//! last few endpoints that got messages, and some of the sync events that are watched. So a queue
-//! with a thousand idle ports costs what a queue with four costs.
+//! The reaper polls the ports that are ready: a job was submitted, the peer has left, or a wake-up
+//! has arrived. It polls the ports for which their peers have left hints. It also polls a few ports
+//! in any case: the last few endpoints that got messages, and some of the sync events that are
+//! watched. So a queue with a thousand idle ports costs as much as a queue with four.
 #![expect(unsafe_code, reason = "does Jobs whose memory was lent")]
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -30,13 +30,13 @@ use crate::sync::{BriefGuard, BriefMutex, lock, try_lock};
 
 /// The epoll data of the timer.
 const TIMER: u64 = u64::MAX;
-/// Marks the epoll data of a port. Data that is neither the timer's nor a port's is the key of a
-/// doorbell page.
+/// The bit that marks the epoll data of a port. Data without this bit is the key of a doorbell
+/// page; `TIMER` is neither.
 const PORT: u64 = 1 << 63;
 
 /// The maximum number of ready ports that are polled in one go.
 pub(in super::super) const POLLS: usize = 64;
-/// How often epoll events are read in one go, 16 at a time.
+/// The maximum number of reads of epoll events in one go, 16 events each.
 const CLEARS: usize = 4;
 
 /// A queue that busy-polls reads the clock once in this number of turns.
@@ -53,7 +53,7 @@ pub(in super::super) struct Ports {
     pub(in super::super) ready_set: ReadySet,
     ports: Mutex<Vec<Option<SharedPort>>>,
     reaper: BriefMutex<Reaper>,
-    /// A doorbell page may have lost its last message ring.
+    /// Set if a doorbell page may have lost its last message ring.
     pub(in super::super) stale: AtomicBool,
     watched: PolledPorts<SharedPort>,
     timer: Timer,
@@ -150,7 +150,7 @@ impl Ports {
         self.ready_set.mark_ready(number);
     }
 
-    /// Makes the queue poll a port at its next poll, and wakes no thread.
+    /// Has the queue poll a port in its next turn, without waking a thread.
     pub(in super::super) fn set_ready(&self, number: u32) {
         self.ready_set.set(number);
     }
@@ -160,7 +160,7 @@ impl Ports {
         self.timer.note(due);
     }
 
-    /// Polls a port in turn from now on, although it is not ready.
+    /// Polls a port regularly from now on, even while it is not ready.
     pub(in super::super) fn watch<P: Pollable<Reaper> + 'static>(&self, number: u32, port: Arc<P>) {
         self.watched.add(number, port);
     }
@@ -177,7 +177,7 @@ impl Ports {
     /// Returns true if a poll would find something.
     #[inline]
     pub(in super::super) fn ready(&self) -> bool {
-        // A reaper that holds the lock may have taken out a port that it puts back.
+        // A reaper that holds the lock may have taken a port out of the set for a moment.
         let Some(mut reaper) = try_lock(&self.reaper) else {
             return true;
         };
@@ -214,8 +214,7 @@ impl Ports {
         reaper.take_hints(&self.ready_set);
         self.ask_watched();
         let mut filled = 0;
-        // The two lists take turns at being first, so that neither has to wait for the other for
-        // ever.
+        // The two lists take turns at being first, so that neither waits forever for the other.
         let turn = reaper.next_turn();
         if turn.is_multiple_of(TURNS)
             && let Some(round) = self.rests.goes_on()
@@ -236,8 +235,7 @@ impl Ports {
         }
         self.ready_set.pass_on();
         if self.ready_set.is_armed() {
-            // The thread that sleeps does not know of the jobs that have begun to wait since it
-            // armed.
+            // The timer must include jobs that have begun to wait since the sleeping thread armed.
             self.timer.arm();
         }
         if let Some(changed) = reaper.take_changed() {
@@ -247,7 +245,7 @@ impl Ports {
         filled
     }
 
-    /// Polls the ports that are ready, from where the last call stopped.
+    /// Polls the ready ports, continuing after the port at which the last call stopped.
     ///
     /// # Safety
     ///
@@ -279,8 +277,8 @@ impl Ports {
         filled
     }
 
-    /// Makes the peers, and this process, signal for the thread that arms. The caller polls
-    /// afterwards.
+    /// Requests a signal from the peers and from this process for the thread that arms. The caller
+    /// polls afterwards.
     pub(in super::super) fn arm(&self) {
         let mut reaper = self.reaper();
         reaper.arm();
@@ -291,11 +289,11 @@ impl Ports {
         }
     }
 
-    /// Makes some ports give memory back if they are idle. The caller holds the reaper's lock.
+    /// Has some ports return memory if they are idle. The caller holds the reaper's lock.
     #[cold]
     fn give_back(&self, mut round: Round) {
         while round.goes_on() {
-            // The port is asked, and perhaps dropped, without the lock.
+            // The call is made, and the port perhaps dropped, without the lock of the ports.
             let port = match self.ports().get(round.next) {
                 Some(port) => port.clone(),
                 None => {
@@ -336,8 +334,8 @@ impl Ports {
                 return;
             }
         }
-        // That is enough for one go. The events are edges, so that no thread would be woken for the
-        // rest: the signal makes the next poll read them.
+        // The limit of one go is reached. The events are edge-triggered, so no thread would be
+        // woken for the remaining ones: the signal makes the next poll read them.
         self.signal.ring();
     }
 
@@ -359,7 +357,7 @@ impl Ports {
         }
     }
 
-    /// Ends all ports, since the queue is gone. Nothing is handed out any more.
+    /// Ends all ports, since the queue is gone. No more completions are returned.
     pub(in super::super) fn end(&self) {
         let ports = std::mem::take(&mut *self.ports());
         ports.iter().flatten().for_each(|port| port.end());

@@ -9,7 +9,7 @@ use crate::sync::atomic::{AtomicBool, Ordering, fence};
 
 pub(in super::super) struct ReadySet {
     flags: Flags,
-    /// A thread sleeps or is about to, and must be woken.
+    /// True if a thread sleeps or is about to sleep, and must be woken.
     armed: AtomicBool,
     signal: Arc<Signal>,
 }
@@ -30,28 +30,27 @@ impl ReadySet {
         self.ring();
     }
 
-    /// Adds a port without waking a thread. The reaper, which wakes for what it leaves (`pass_on`),
-    /// and a thread that polls next use this.
+    /// Adds a port without waking a thread. For callers that poll next themselves, and for the
+    /// reaper, which wakes a thread in `pass_on` if it leaves ports in the set.
     pub(in super::super) fn set(&self, number: u32) {
         self.flags.set(number);
     }
 
-    /// For the reaper: takes the first port that has something to do, counted from `from` on, and
-    /// around.
+    /// Takes the first port at or after `from`, wrapping around. Only the reaper calls this.
     #[inline]
     pub(in super::super) fn take(&self, from: u32) -> Option<u32> {
         self.flags.take(from)
     }
 
     /// Returns true if a port has something to do. A reaper takes ports out for a moment, so the
-    /// answer is reliable only while no thread reaps.
+    /// result is reliable only while no thread reaps.
     #[inline]
     pub(in super::super) fn any(&self) -> bool {
         self.flags.any()
     }
 
-    /// For the reaper, when it leaves the rest: wakes a thread that armed meanwhile, and may have
-    /// seen none of it.
+    /// Wakes a thread that armed meanwhile if the reaper leaves ports in the set: that thread may
+    /// have seen none of them.
     #[inline]
     pub(in super::super) fn pass_on(&self) {
         if self.any() {
@@ -73,7 +72,7 @@ impl ReadySet {
 
     fn ring(&self) {
         // Pairs with `arm`: either the thread that sleeps sees the ready port, or this thread sees
-        // that it has armed.
+        // that the other one has armed.
         fence(Ordering::SeqCst);
         if self.is_armed() && self.armed.swap(false, Ordering::SeqCst) {
             self.signal.ring();

@@ -1,27 +1,26 @@
-//! When the idle ports of a queue give memory back. They do so at turns of the queue, and not by a
-//! timer, which would wake an idle program. A turn asks some of the ports, and later turns ask the
-//! others.
+//! When the idle ports of a queue return memory. They do so at turns of the queue, not by a timer,
+//! which would wake an idle program. Each turn asks some of the ports; later turns ask the others.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// A port gives memory back once it was idle for this time, or for up to twice as long.
+/// A port returns memory after it was idle for this time, or for up to twice as long.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// The maximum number of ports that a turn asks, and of those that give memory back: returning half
-/// a MiB takes 50 us.
+/// The maximum number of ports that one turn asks (`ASKS`), and of ports that return memory in it
+/// (`GIVES`): returning half a MiB takes 50 us.
 const ASKS: usize = 256;
 const GIVES: usize = 4;
 
-/// The state of the rounds. It is used under the reaper's lock.
+/// The state of the rounds in which all ports are asked. It is used under the reaper's lock.
 pub(super) struct Rests {
     built: Instant,
-    /// When a thread last was about to sleep or polled, and when the last round began, in
-    /// nanoseconds.
+    /// When a thread last polled or was about to sleep (`slept`), and when the last round began
+    /// (`begun`), in nanoseconds since `built`.
     slept: AtomicU64,
     begun: AtomicU64,
-    /// The port at which the round continues, or 0 if it has completed; and whether all ports have
-    /// rested.
+    /// The port at which the round continues, or 0 if the round has completed (`next`); and whether
+    /// all ports have rested (`rested`).
     next: AtomicUsize,
     rested: AtomicBool,
 }
@@ -30,7 +29,7 @@ pub(super) struct Rests {
 pub(super) struct Round {
     /// The port that is asked next.
     pub(super) next: usize,
-    /// No thread has used any of the ports for a while.
+    /// True if no thread has used any of the ports for a while.
     pub(super) rested: bool,
     asks: usize,
     gives: usize,
@@ -60,7 +59,7 @@ impl Rests {
         }
     }
 
-    /// Begins or continues a round, since a thread is about to sleep. All ports have rested if no
+    /// Begins or continues a round when a thread is about to sleep. All ports have rested if no
     /// thread has polled for [`IDLE`].
     pub(super) fn sleeps(&self) -> Option<Round> {
         let now = self.now();
@@ -68,14 +67,14 @@ impl Rests {
         self.round(now, is_long(slept, now))
     }
 
-    /// Begins or continues a round at a turn of a thread that keeps polling.
+    /// Begins or continues a round in a turn of a thread that keeps polling.
     pub(super) fn goes_on(&self) -> Option<Round> {
         let now = self.now();
         self.slept.store(now, Relaxed);
         self.round(now, false)
     }
 
-    /// Stores the port that the round has reached; 0 if it has completed.
+    /// Stores the port at which the next turn continues; 0 if the round has completed.
     pub(super) fn came_to(&self, next: usize) {
         self.next.store(next, Relaxed);
     }

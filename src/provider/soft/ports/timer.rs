@@ -10,14 +10,14 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use crate::error::{Error, Result};
 use crate::sync::log_later;
 
-/// Says that there is no time limit.
+/// The value that means that there is no time limit.
 const NEVER: u64 = u64::MAX;
 
 pub(super) struct Timer {
     fd: TimerFd,
-    /// The first time limit, in nanoseconds since `built`.
+    /// The earliest time limit, in nanoseconds since `built`.
     due: AtomicU64,
-    /// The time limit that the descriptor is set to.
+    /// The time limit for which the descriptor is set.
     set: AtomicU64,
     built: Instant,
 }
@@ -48,13 +48,13 @@ impl Timer {
         due != NEVER && self.built.elapsed().as_nanos() as u64 >= due
     }
 
-    /// Forgets the time limit. The ports that still have one note it again when they are polled.
+    /// Forgets the time limit. Ports that still have one note it again when they are polled.
     pub(super) fn forget(&self) {
         self.due.store(NEVER, Ordering::SeqCst);
     }
 
-    /// Sets the descriptor to expire at the first time limit. The caller holds the reaper's lock,
-    /// so that the limit that is set last is the right one.
+    /// Sets the descriptor to expire at the earliest time limit. The caller holds the reaper's
+    /// lock, so that the descriptor keeps the most recent value of `due`.
     pub(super) fn arm(&self) {
         let due = self.due.load(Ordering::SeqCst);
         if due == NEVER || self.set.swap(due, Ordering::SeqCst) == due {
@@ -68,7 +68,7 @@ impl Timer {
         }
     }
 
-    /// Reads the expiration.
+    /// Reads the expiration from the descriptor.
     pub(super) fn rang(&self) {
         let mut read = [0; 8];
         let _ = nix::unistd::read(&self.fd, &mut read);

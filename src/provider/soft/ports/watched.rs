@@ -1,14 +1,14 @@
 //! Ports that may have something to do without being ready: sync events that wait for a counter
 //! which another process may change.
 //!
-//! That process also sends a wake-up, which makes the port ready once it is read. While no thread
-//! sleeps, no thread reads it: the reaper asks a few of these ports in turn instead.
+//! The other process also sends a wake-up, which makes the port ready once it is read. But while no
+//! thread sleeps, no thread reads wake-ups: instead the reaper asks a few of these ports in turn.
 
 use super::ready_set::ReadySet;
 use crate::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use crate::sync::{Mutex, lock, try_lock};
 
-/// The number of ports that are asked at a time.
+/// The number of ports that are asked in one go.
 const ASKED: usize = 4;
 
 pub(super) struct PolledPorts<P> {
@@ -66,7 +66,7 @@ impl<P> PolledPorts<P> {
         }
         self.len.store(list.ports.len(), SeqCst);
         drop(list);
-        // This may drop the port, which takes locks of its own.
+        // This may drop the port, which takes other locks.
         drop(gone);
     }
 
@@ -78,7 +78,7 @@ impl<P> PolledPorts<P> {
 
     fn ask_some(&self, ready_set: &ReadySet, is_due: fn(&P) -> bool) -> bool {
         let Some(mut list) = try_lock(&self.list) else {
-            // Another thread asks already.
+            // Another thread is already asking.
             return false;
         };
         let List { ports, next, .. } = &mut *list;
