@@ -3,9 +3,9 @@
 //! Each side has the other's ticket, and may connect at any time. Between processes one side is the
 //! *server*: the side that listens, if one does ([`Role`]), or else the side with the smaller
 //! instance. The server makes a doorbell page and a message ring when the *client* asks for them.
-//! This may be after the server has connected itself, or before; then the client is a *visitor*.
-//! Within a process ([`super::connect_local`]) the side that connects first makes both, and is the
-//! visitor of the other side.
+//! The client may ask before or after the server has connected itself; if it asks before, the
+//! client is a *visitor*. Within a process ([`super::connect_local`]) the side that connects first
+//! makes both, and is the visitor of the other side.
 //!
 //! ```text
 //!   client                                        server
@@ -15,8 +15,8 @@
 //! ```
 //!
 //! If the client has not come yet when the server connects, the server probes the client's own
-//! service, which refuses. The refusal says whether the ticket is stale: both sides compare slot,
-//! generation and key.
+//! service, which refuses the probe. The reason of the refusal shows whether the ticket is stale:
+//! both sides compare slot, generation and key.
 #![expect(unsafe_code, reason = "promises who reaches shared memory")]
 
 use std::any::Any;
@@ -37,15 +37,16 @@ use super::state::{EndpointInner, Shared};
 use crate::device::EndpointState;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Which of the two sides contacts the other one.
+/// Decides which of the two sides contacts the other.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Between processes, the side with the larger instance does. This side connects to whatever
-    /// process the blob names, since the application got it from a peer that it trusts.
+    /// Between processes, the side with the larger instance contacts the other. This side connects
+    /// to whatever process the blob names, since the application got the blob from a peer that it
+    /// trusts.
     ByInstance,
-    /// This side does. It connects only to the process that made the blob.
+    /// This side contacts the peer. It connects only to the process that made the blob.
     Dials,
-    /// The peer does: this side believes nothing of the blob before the peer has come.
+    /// The peer contacts this side, which trusts nothing in the blob before the peer has come.
     Listens,
 }
 
@@ -58,14 +59,14 @@ pub(super) fn gone<T>() -> Result<T> {
     fail(ErrorKind::BadState, "it was dropped")
 }
 
-/// Returns a number for a doorbell page, which this process has not used before.
+/// Returns a number for a doorbell page that this process has not used before.
 pub(super) fn new_doorbell() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 pub(super) fn memory(mapping: Mapping, len: usize) -> Arc<Memory> {
-    // SAFETY: only doorbell pages and message rings reach such mappings.
+    // SAFETY: only doorbell pages and message rings access such mappings.
     Arc::new(unsafe { Memory::new(mapping, len) })
 }
 
@@ -85,7 +86,7 @@ impl Shared {
         fabric::publish(&fabric::ENDPOINT, info, this as Weak<dyn Service>)
     }
 
-    /// Connects to the endpoint of a ticket, or waits for it.
+    /// Connects to the endpoint of a ticket, or waits until that endpoint connects.
     pub(super) fn meet(self: &Arc<Self>, blob: &[u8], role: Role, deadline: Instant) -> Result<()> {
         let met = self.connect(blob, role, deadline);
         self.notify();
@@ -133,15 +134,15 @@ impl Shared {
         }
     }
 
-    /// Returns what a blob says of the peer, and what this side says of itself.
+    /// Parses a blob, and returns the identities of the peer and of this side.
     pub(super) fn parties(self: &Arc<Self>, blob: &[u8]) -> Result<Parties> {
         let ticket = Ticket::parse(&fabric::ENDPOINT, blob)?;
         let info = ticket.info(EndpointInfo::parse)?;
         let slot = (ticket.slot, ticket.generation);
         let peer = info.identity(ticket.instance, slot, proof(&ticket.key));
-        // Without a ticket of its own, this side could not prove its identity.
+        // Without its own ticket, this side could not prove its identity.
         let own = self.own_identity()?;
-        // An endpoint that has gone may have had the same slot, in an earlier generation.
+        // The generations may differ: an endpoint that has gone may have used the same slot.
         let [mine, theirs] = [&own, &peer].map(|side| (side.instance, side.slot, side.generation));
         if mine == theirs {
             return fail(
@@ -187,7 +188,7 @@ impl Shared {
         fail(ErrorKind::BadState, text)
     }
 
-    /// The server's side: waits for the client, which may have come already. A side that listens is
+    /// Waits, as the server, for the client, which may have come already. A side that listens is
     /// connected once the client has come. If the client's process is known and ends first, the
     /// endpoint fails.
     fn expect(
@@ -207,7 +208,7 @@ impl Shared {
                 self.join(&mut inner, connection);
             }
             other => {
-                // The visitor is another process that has this ticket. The expected peer replaces
+                // This visitor is another process that has the ticket. The expected peer replaces
                 // it.
                 if let Some((_, connection)) = other {
                     connection.leave(Presence::Closed, self.number);
@@ -267,14 +268,14 @@ impl Shared {
         before.map(|(_, connection)| connection)
     }
 
-    /// Removes the client of this message ring, since it did not get its reply.
+    /// Removes the client that uses this message ring, since the client did not get its reply.
     fn forget_client(&self, doorbell: &Arc<DoorbellPage>, index: u32) {
         let mut inner = self.inner();
         let is_its = |its: &Connection| Arc::ptr_eq(&its.doorbell, doorbell) && its.index == index;
         let visitor = inner.visitor.take_if(|(_, visitor)| is_its(visitor));
         let connection = inner.connection.take_if(|connection| is_its(connection));
-        // Jobs that were submitted meanwhile wait for a peer that may come again, as after
-        // `connect`.
+        // If jobs were submitted meanwhile, the endpoint stays connected: the jobs wait for a peer
+        // that may come again, as after `connect`.
         if connection.is_some() && inner.listens && inner.sends.is_empty() {
             self.set_state(&mut inner, EndpointState::Init);
             // A poll notifies the crate of the change, since this thread must not run the
@@ -302,8 +303,8 @@ impl Service for Shared {
         if expected.is_some_and(|expected| expected != visitor) {
             return Err(Refusal::UNEXPECTED);
         }
-        // A client that cannot watch this process otherwise finds none of its pages again: to it,
-        // each connection leads to another process.
+        // If the client cannot watch this process in another way, it finds none of the pages of
+        // this process again: the client takes each connection for one to another process.
         let known = Some(request.doorbell.get()).filter(|_| !client.stays.get());
         let process = client.process()?;
         let queue = (client.instance, request.info.queue.get());

@@ -14,7 +14,7 @@ use crate::device::EndpointState;
 use crate::error::{ErrorKind, Result};
 
 impl Shared {
-    /// Connects to an endpoint of this process.
+    /// Connects to another endpoint of this process.
     pub(super) fn pair(
         self: &Arc<Self>,
         other: &Arc<Shared>,
@@ -158,7 +158,7 @@ impl Shared {
     }
 }
 
-/// Closes two ends that are not used.
+/// Closes two ends that nothing uses.
 fn leave_both(made: Option<(Connection, Connection)>, mine: u32, theirs: u32) {
     if let Some((here, there)) = made {
         here.leave(Presence::Closed, mine);

@@ -1,5 +1,5 @@
-//! The doorbell page and the message ring of a connection to another process: those that the two
-//! queues share already, or new ones that the server makes.
+//! The doorbell page and the message ring of a connection to another process. The two queues may
+//! share them already; otherwise the server makes new ones.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
@@ -19,7 +19,7 @@ use crate::sync::log;
 pub(super) struct Offer {
     pub(super) number: u64,
     pub(super) doorbell: Arc<DoorbellPage>,
-    /// The descriptor of a page that the client does not have yet.
+    /// The descriptor of the page, if the client does not have it yet.
     pub(super) fresh: Option<Arc<OwnedFd>>,
 }
 
@@ -28,13 +28,13 @@ pub(super) struct OfferedRing {
     pub(super) index: u32,
     pub(super) number: u32,
     pub(super) ring: MessageRing,
-    /// The descriptor, if the client does not have it yet.
+    /// The descriptor of the ring, if the client does not have it yet.
     pub(super) fresh: Option<Arc<OwnedFd>>,
 }
 
 impl Shared {
-    /// Returns the doorbell page with this number that is shared with the peer's queue already, and
-    /// that this side has made (`Host`) or joined (`Guest`).
+    /// Returns the doorbell page with this number, if this queue shares it already with the peer's
+    /// queue. `side` tells whether this side has made the page (`Host`) or joined it (`Guest`).
     pub(super) fn find_page(
         &self,
         queue: (Id, u64),
@@ -58,16 +58,16 @@ impl Shared {
         Ok(doorbell)
     }
 
-    /// Offers, as the server, a page to a client: the one that the client has already (`known`), or
-    /// a new one.
+    /// Offers, as the server, a page to a client: the page that the client has already (`known`),
+    /// or a new one.
     pub(super) fn offer_page(
         &self,
         process: Arc<Process>,
         queue: (Id, u64),
         known: Option<u32>,
     ) -> Result<Offer, Refusal> {
-        // A client may claim to be another one: `find_page` compares the process, so that it does
-        // not get the other client's bell.
+        // A client may pretend to be another client: `find_page` compares the process, so that it
+        // does not get the other client's bell.
         if let Some(known @ 1..) = known
             && let Some(doorbell) = self.find_page(queue, known.into(), &process, Side::Host)
         {
@@ -87,8 +87,8 @@ impl Shared {
         })
     }
 
-    /// Offers, as the server, a message ring to a client: the one that the client has kept
-    /// (`kept`), if this side has as well, or a new one.
+    /// Offers, as the server, a message ring to a client: the ring that the client has kept
+    /// (`kept`), if this side has kept it as well, or a new one.
     pub(super) fn offer_ring(
         &self,
         doorbell: &DoorbellPage,
@@ -137,7 +137,7 @@ impl Shared {
         ))
     }
 
-    /// Returns a function that takes the client's connection and makes it the bell of a new page.
+    /// Returns a function that stores the client's connection as the bell of a new page.
     pub(super) fn keep_bell(
         &self,
         doorbell: &Arc<DoorbellPage>,

@@ -1,4 +1,4 @@
-//! An endpoint's end of a message ring, and how it notifies the peer of changes.
+//! An endpoint's end of a message ring, and how this end notifies the peer of changes.
 #![expect(unsafe_code, reason = "does Jobs whose memory was lent")]
 
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use crate::device::{RdmaJob, Segments, Verb};
 use crate::error::{JobError, Reason};
 use crate::sync::atomic::{Ordering, fence};
 
-/// The most bytes that a connection has carried by its streams, whose message ring is kept.
+/// The maximum number of bytes carried in streams for which a connection's message ring is kept.
 const LITTLE: u64 = 64 << 10;
-/// The largest message ring that is kept, in bytes.
+/// The maximum size of a message ring that is kept, in bytes.
 const SMALL: usize = 2 << 20;
 
 pub(super) struct Connection {
@@ -25,7 +25,7 @@ pub(super) struct Connection {
     pub(super) peer: Identity,
     pub(super) sending: Sending,
     pub(super) receiving: Receiving,
-    /// The first job waits for the peer, and the peer can see that.
+    /// True if the first job waits for the peer, and the peer can see that.
     pub(super) wants: bool,
 }
 
@@ -48,7 +48,7 @@ impl Connection {
         }
     }
 
-    /// Gives memory back that an idle connection has no use for.
+    /// Returns memory that an idle connection does not need. The result is true if there was any.
     pub(super) fn give_back(&mut self, rested: bool) -> bool {
         self.sending.give_back(&self.messages, rested)
     }
@@ -59,7 +59,7 @@ impl Connection {
         self.receiving.post(&self.messages, room);
     }
 
-    /// Lends the peer `credits` for messages that are pulled, of at most `room` bytes each.
+    /// Gives the peer `credits` for messages that are pulled, of at most `room` bytes each.
     pub(super) fn lend(&mut self, credits: u32, room: usize) {
         let room = u32::try_from(room).unwrap_or(u32::MAX);
         self.receiving = Receiving::pulled(&self.messages, credits, room);
@@ -78,7 +78,7 @@ impl Connection {
     ///
     /// # Safety
     ///
-    /// The memory of the Segments is valid and leased, and has `room` bytes.
+    /// The memory of `dst` is valid and leased, and has `room` bytes.
     pub(super) unsafe fn pull(
         &mut self,
         dst: &Segments,
@@ -92,21 +92,22 @@ impl Connection {
         Ok(pulled)
     }
 
-    /// Notifies the peer of a message, unless it polls by itself. Returns false if the peer has
-    /// hung up the bell and has not left before: its process has ended.
+    /// Notifies the peer of a message, unless the peer polls by itself. Returns false if the peer's
+    /// process has ended: the peer has hung up the bell without leaving first.
     #[inline]
     pub(super) fn notify_message(&self) -> bool {
-        // Pairs with the fence of a peer that parks or arms, and polls afterwards.
+        // Pairs with the fence of a peer that parks or arms and then polls.
         fence(Ordering::SeqCst);
         if self.messages.peer_is_parked() {
             self.doorbell.hint_peer(self.index);
         }
-        // A peer that has left may hang up the bell. It has taken the message before, or the
-        // message has overlapped with its leaving.
+        // A peer that has left may hang up the bell. The peer then has taken the message before, or
+        // was leaving when it was sent.
         self.doorbell.wake_peer() || self.messages.peer() >= Presence::Closed
     }
 
-    /// Notifies the peer that a receive was posted or that bytes were taken, if it waits for that.
+    /// Notifies the peer that a receive was posted or that bytes were taken, if the peer waits for
+    /// that.
     #[inline]
     pub(super) fn notify_freed(&self) {
         // Pairs with the fence of `want`.
@@ -117,15 +118,15 @@ impl Connection {
         }
     }
 
-    /// Notifies the peer in any case, whatever it waits for.
+    /// Notifies the peer unconditionally.
     pub(super) fn notify_all(&self) {
         fence(Ordering::SeqCst);
         self.doorbell.hint_peer(self.index);
         self.doorbell.wake_peer();
     }
 
-    /// Notes whether the first job waits for the peer. A caller that waits polls once more
-    /// afterwards.
+    /// Tells the peer whether this side's first job waits for it. A caller that waits must then
+    /// poll once more.
     pub(super) fn want(&mut self, wants: bool) {
         self.wants = wants;
         self.messages.set_wants(wants);
@@ -152,11 +153,11 @@ impl Connection {
         self.receiving.is_pulled() && self.receiving.has_more(&self.messages)
     }
 
-    /// Asks whether the peer is connected, for a job that moves no bytes.
+    /// Checks that the peer is connected, for a job that moves no bytes.
     ///
     /// # Errors
     ///
-    /// `PeerClosed`, `PeerFailed` or `PeerGone`, once everything that the peer sent before was
+    /// `PeerClosed`, `PeerFailed` or `PeerGone`, once everything that the peer had sent was
     /// received.
     pub(super) fn ask(&self) -> Result<Step, JobError> {
         let there = match self.presence() {
@@ -165,7 +166,7 @@ impl Connection {
         };
         match there {
             Ok(()) => Ok(Step::Done(0)),
-            // The reaper does not take messages that are pulled: the endpoint is polled again once
+            // The reaper does not take messages that are pulled: this endpoint is polled again once
             // the caller has pulled them.
             Err(_) if self.receiving.has_more(&self.messages) => match self.receiving.is_pulled() {
                 true => Ok(Step::Waits),
@@ -183,7 +184,7 @@ impl Connection {
         }
         self.messages.say(presence);
         self.receiving.withdraw(&self.messages);
-        // A peer that has left first does not poll any more.
+        // A peer that has left does not poll any more.
         if matches!(self.messages.peer(), Presence::Absent | Presence::Connected) {
             self.notify_all();
         }
@@ -192,9 +193,9 @@ impl Connection {
             .leave((self.index, self.number), endpoint, kept);
     }
 
-    /// Returns true if the next connection to the peer's process may use the message ring of one
-    /// that has ended in order: either side has closed it, and the other one may have found that
-    /// out. What a connection has carried stays in memory: little is kept.
+    /// Returns true if the next connection to the peer's process may reuse this message ring: one
+    /// side has closed the connection in order, and the other may have noticed that already. Only
+    /// rings that are small and have carried few bytes are kept, since the bytes stay in memory.
     fn is_worth_keeping(&self, presence: Presence) -> bool {
         let carried = self.sending.produced() + self.receiving.consumed();
         let is_in_order = match self.messages.peer() {
@@ -205,7 +206,7 @@ impl Connection {
         is_in_order && carried <= LITTLE && self.messages.len() <= SMALL
     }
 
-    /// Returns true if a job that notifies the peer could be done at once.
+    /// Returns true if a job that notifies the peer could be completed at once.
     #[inline]
     pub(super) fn has_room(&self, job: &RdmaJob) -> bool {
         let len = match job.verb {
@@ -275,7 +276,7 @@ impl Verb {
     }
 }
 
-/// Returns the head of the message for a job.
+/// Returns the header of the message for a job.
 fn head(job: &RdmaJob) -> Head {
     let (kind, immediate) = match job.verb {
         Verb::Send(None) => (Kind::Send, 0),

@@ -1,5 +1,5 @@
-//! The client's side of a connection to another process: what it asks the server, and how it joins
-//! what the server offers.
+//! The client's side of a connection to another process: the request to the server, and joining the
+//! page and the ring that the server offers.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::state::Shared;
 use crate::device::Dialling;
 use crate::error::{ErrorKind, Result};
 
-/// What a blob says of the peer, and what this side says of itself.
+/// The identities and descriptions of both sides of a connection in the making.
 pub(super) struct Parties {
     pub(super) ticket: Ticket,
     pub(super) info: EndpointInfo,
@@ -22,14 +22,14 @@ pub(super) struct Parties {
     pub(super) peer: Identity,
 }
 
-/// What this side asks the server for.
+/// What this side asks the server for, and what it keeps until the reply.
 pub(super) struct Asks {
     queue: (Id, u64),
     shape: Shape,
-    /// The latest doorbell page of the two queues. It is kept until the reply has come, even if its
+    /// The latest doorbell page of the two queues. It is kept until the reply arrives, even if its
     /// last message ring is closed meanwhile.
     known: Option<(u64, Arc<DoorbellPage>)>,
-    /// A message ring of that page, which was kept.
+    /// A message ring of that page that was kept, and its number.
     offered: Option<(u32, MessageRing)>,
     pub(super) request: Payload,
 }
@@ -64,8 +64,8 @@ impl Dialling for Asked {
 }
 
 impl Shared {
-    /// Begins to dial without blocking, on a connection to the process that was kept. Returns
-    /// `None` if there is none, or if the blob is refused.
+    /// Begins to dial without blocking, on a connection to the process that was kept from before.
+    /// Returns `None` if there is no such connection, or if the blob is refused.
     pub(super) fn begin_dial(self: &Arc<Self>, blob: &[u8]) -> Option<Asked> {
         let mut parties = self.parties(blob).ok()?;
         if parties.ticket.local().is_some() {
@@ -85,7 +85,7 @@ impl Shared {
         })
     }
 
-    /// Returns what this side asks the server for.
+    /// Returns the request to the server.
     pub(super) fn asks(&self, parties: &Parties) -> Result<Asks> {
         let Parties {
             info, own, peer, ..
@@ -99,7 +99,8 @@ impl Shared {
         };
         let offered = known.as_ref().and_then(|(_, page)| page.offer(shape));
         let kept = offered.as_ref().map_or(0, |(number, _)| *number);
-        // A page whose number does not fit is not found again: the server makes another one.
+        // A page whose number does not fit into the request is not found again: the server makes
+        // another page.
         let page = known.as_ref().map_or(0, |(number, _)| *number);
         let request = ConnectRequest {
             info: self.info(),
@@ -118,7 +119,7 @@ impl Shared {
         })
     }
 
-    /// Joins what the server has granted.
+    /// Joins the page and the ring that the server has granted.
     pub(super) fn join_server(
         &self,
         parties: &Parties,
@@ -148,7 +149,8 @@ impl Shared {
             .filter(|(known, doorbell)| *known == number && is_its(doorbell))
             .map(|(_, doorbell)| doorbell);
         let messages = match offered {
-            // One of another page, or of another process's, may have the same number.
+            // The number alone is not enough: a ring of another page or process may have the same
+            // one.
             Some((kept, messages)) if known.is_some() && kept == ring => messages,
             _ => self.map_ring(ticket, &granted, shape)?,
         };

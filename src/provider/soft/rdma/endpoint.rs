@@ -20,9 +20,10 @@ use crate::device::{
 use crate::error::{Error, ErrorKind, JobError, Reason, Result};
 use crate::sync::discard;
 
-/// One of this number of one-sided operations asks whether the queue has to be polled.
+/// In one of this number of one-sided operations, the endpoint checks whether the queue must be
+/// polled.
 const TURNS: u32 = 64;
-/// The maximum number of pieces of a message that is sent from the caller's memory.
+/// The maximum number of slices of a message that is sent from the caller's memory.
 const PIECES: usize = 16;
 
 /// The crate's handle to an endpoint.
@@ -70,7 +71,7 @@ unsafe impl Submit for SoftEndpoint {
     }
 
     /// Sends the messages at the front of `jobs` under one lock, and notifies the peer once. The
-    /// crate batches messages only.
+    /// crate calls this only for messages.
     unsafe fn try_inline_all(
         &self,
         jobs: &[Job<'_>],
@@ -183,7 +184,7 @@ unsafe impl Endpoint for SoftEndpoint {
         if let EndpointState::Error(cause) = inner.state {
             return Submitted::none(JobError::flushed(cause));
         }
-        // A receive's word has 32 bits for its length, and no message is longer.
+        // The word of a receive has 32 bits for the length, and no message is longer.
         let bounded = |receive: &Receive| Receive {
             room: receive.room.min(1 << 31),
             ..*receive
@@ -244,9 +245,9 @@ unsafe impl Endpoint for SoftEndpoint {
 
     fn reset(&self) {
         let mut inner = self.0.inner();
-        // The new ticket is published before the old one goes. If the old one was the last that
-        // held the fabric, the process would get another instance, and blobs of the old one would
-        // name a process that has gone.
+        // The new ticket is published before the old one is dropped. Otherwise the old ticket might
+        // be the last holder of the fabric; then the process would get another instance, and blobs
+        // with the old instance would name a process that has gone.
         let fresh = inner.published.as_ref().and_then(|_| self.0.publish().ok());
         let kept = self.0.end(&mut inner);
         inner.published = fresh;
@@ -262,9 +263,9 @@ unsafe impl Endpoint for SoftEndpoint {
 }
 
 impl Shared {
-    /// Returns true if the queue has something to do. Inline operations poll nothing, so that a
-    /// task which does nothing else would never notice that its peer has left: one in [`TURNS`] of
-    /// them checks this.
+    /// Returns true if the queue has something to do. Inline operations do not poll the queue, so a
+    /// task that does nothing else would never notice that its peer has left. So this polls in one
+    /// of [`TURNS`] operations.
     #[inline]
     fn has_missed_something(&self) -> bool {
         let turn = self.open.turn.load(Ordering::Relaxed).wrapping_add(1);
@@ -284,13 +285,14 @@ impl Shared {
         if let (Some(Ok(_)), Some(connection)) = (outcome, &inner.connection)
             && !connection.notify_message()
         {
-            // The caller submits this job to the queue, where it fails after all jobs before it.
+            // The caller submits this job to the queue, where it fails after all earlier jobs.
             return None;
         }
         outcome
     }
 
-    /// Sends a message inline without notifying the peer, unless the endpoint fails.
+    /// Sends a message inline, without notifying the peer. Returns `None` if the job must be
+    /// queued.
     ///
     /// # Safety
     ///
@@ -316,16 +318,16 @@ impl Shared {
                 self.inline_jobs.add_one();
                 Some(Ok(answer))
             }
-            // The peer does not permit the operation, or has taken its memory back.
+            // The peer does not permit the operation, or has taken back its memory.
             Err(cause) => {
                 self.fail(inner, cause);
                 Some(Err(cause))
             }
-            // The peer leaves, and has taken its receives back. Nothing has begun, so the caller
-            // submits the job to the queue, which notices the end of the peer.
+            // The peer is leaving, and has taken back its receives. Nothing was sent yet, so the
+            // caller submits the job to the queue, which notices that the peer has ended.
             Ok(Step::Waits) if !connection.sending.is_amid_message() => None,
-            // `has_room` has checked all of it, so the peer has taken back what it had published.
-            // The caller submits the job to the queue, where it begins anew, and fails.
+            // `has_room` has checked that everything fits, so the peer has taken back what it had
+            // published. The caller submits the job to the queue, where it begins anew, and fails.
             Ok(Step::More | Step::Waits) => {
                 self.fail(inner, JobError::of(Reason::PeerNonsense));
                 None
@@ -333,8 +335,8 @@ impl Shared {
         }
     }
 
-    /// Asks whether the peer is connected, if nothing else is queued. If the peer has left, the
-    /// caller submits the job to the queue, where it fails after all jobs before it.
+    /// Checks that the peer is connected, if nothing else is queued. If the peer has left, the
+    /// caller submits the job to the queue, where it fails after all earlier jobs.
     fn ask_now(&self) -> Option<Result<u64, JobError>> {
         let inner = self.inner();
         if !inner.sends.is_empty() || inner.state != EndpointState::Connected {

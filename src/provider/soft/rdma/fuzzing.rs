@@ -1,5 +1,5 @@
-//! What a peer may send and write, as a fuzzer makes it up. This is built with `cfg(fuzzing)` only;
-//! `.ci/fuzz` runs it.
+//! What a peer may send and write, as a fuzzer generates it. This is built with `cfg(fuzzing)`
+//! only; `.ci/fuzz` runs it.
 //!
 //! A bug shows as a panic, as a report of ASan, or as a run that does not end.
 #![expect(unsafe_code, reason = "lends memory to a channel")]
@@ -17,12 +17,12 @@ use super::payload::{ConnectReply, ConnectRequest, EndpointInfo};
 use crate::device::{Access, Segment, Segments};
 use crate::sync::atomic::Ordering;
 
-/// The payloads by which peers connect. The input is the bytes of an endpoint's info, request or
-/// reply, or of a sync event's reply; each is tried.
+/// The fuzz target for the payloads by which peers connect. The input is parsed as an endpoint's
+/// info, its request and its reply, and as a sync event's reply.
 pub struct Payloads;
 
 impl Payloads {
-    /// Takes an input.
+    /// Parses one input in each of these ways.
     pub fn take(input: &[u8]) {
         let mut said: Payload = [0; PAYLOAD];
         let len = input.len().min(PAYLOAD);
@@ -94,7 +94,7 @@ impl Payloads {
     }
 }
 
-/// One end of a message ring. The input plays the other end: what it writes, and when.
+/// The fuzz target for one end of a message ring. The input is what the other end writes, and when.
 pub struct Scribbler {
     memory: Arc<Memory>,
     shape: Shape,
@@ -105,12 +105,13 @@ const GUARD: usize = 64;
 const ROOM: usize = 4 * INLINE;
 /// A length that is sent in more than one piece.
 const LONG: usize = 40_000;
-/// The part of a side's block that has presence, counts, receives and messages, in bytes.
+/// The length of the part of a side's block that has presence, counts, receives and messages, in
+/// bytes.
 const WORDS: usize = 1024;
 
 fn segments(bytes: &mut [u8]) -> Segments {
     let addr = NonNull::from(&mut *bytes).cast();
-    // SAFETY: the bytes are a slice's, which the callers keep for as long as they lend it.
+    // SAFETY: the bytes are those of a slice, which the callers keep as long as they lend it.
     Segments::one(unsafe { Segment::new(addr, bytes.len(), 0) })
 }
 
@@ -124,13 +125,13 @@ impl Scribbler {
         };
         let len = shape.len().expect("powers of two");
         let (_memfd, mapping) = Arena::create(len).expect("a memfd");
-        // SAFETY: only message rings, one at a time, and this value reach the memory, by atomics.
+        // SAFETY: only message rings, one at a time, and this value access the memory, by atomics.
         let memory = Arc::new(unsafe { Memory::new(mapping, len) });
         Scribbler { memory, shape }
     }
 
-    /// Takes an input. Each ten bytes are: the word that is written (one), its value (eight), and
-    /// the step that follows (one).
+    /// Runs one input. Each ten bytes are: the index of the word that is written (one byte), its
+    /// value (eight bytes), and the step that follows (one byte).
     pub fn take(&self, input: &[u8]) {
         let blocks = [0, self.memory.len() / 2];
         let words = || {
@@ -144,7 +145,7 @@ impl Scribbler {
         for _ in 0..RECEIVES {
             receiving.post(&messages, ROOM as u32);
         }
-        // The same messages, as an endpoint takes them whose messages are pulled.
+        // This receives the same messages as an endpoint that pulls its messages.
         let mut pulling = Receiving::pulled(&messages, RECEIVES, ROOM as u32);
         let mut bytes = vec![0xa5; GUARD + ROOM + GUARD];
         let mut message = vec![1; LONG];
@@ -189,7 +190,8 @@ impl Scribbler {
         );
     }
 
-    /// Returns what honest peers write: receives, messages, and counts of bytes of the stream.
+    /// Returns inputs with what honest peers write: receives, messages, and counts of the stream's
+    /// bytes.
     pub fn seeds() -> Vec<Vec<u8>> {
         // The peer is the guest, so its block is the second one.
         let act = |at: usize, word: u64, then: u8| {

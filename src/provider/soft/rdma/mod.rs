@@ -14,7 +14,7 @@
 //!
 //! One-sided operations are copies into or out of memory that was imported ([`remote`]): the peer's
 //! process does nothing, and is not notified. Messages are copied twice: into the message ring, and
-//! out of it. There is no thread: the threads that submit and that poll do all work.
+//! out of it. There is no separate thread: the threads that submit and poll do all work.
 //!
 //! # Threat model
 //!
@@ -61,6 +61,6 @@ mod work;
 pub(super) use endpoint::SoftEndpoint;
 
 /// The maximum length of a message that is pulled, in bytes. Such a message is copied in one go: it
-/// must fit into the stream, and into what one poll copies.
+/// must fit into the stream, and within the number of bytes that one poll copies.
 pub(super) const MAX_POOLED_ROOM: usize = messages::STREAM / 2;
 pub(super) use reaper::Reaper;

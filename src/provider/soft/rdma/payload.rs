@@ -8,7 +8,7 @@ use super::doorbell::RINGS;
 use super::messages::MAX_RECEIVES;
 use crate::device::Access;
 
-/// The identity of a peer, by its ticket.
+/// The identity of an endpoint, by its ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) instance: Id,
@@ -16,7 +16,7 @@ pub(super) struct Identity {
     pub(super) generation: u32,
     /// A hash of the ticket's key.
     pub(super) proof: Id,
-    /// The access that it grants its peer.
+    /// The access that the endpoint grants its peer.
     pub(super) permissions: Access,
 }
 
@@ -30,15 +30,15 @@ pub(super) const NOBODY: Identity = Identity {
     permissions: Access::empty(),
 };
 
-/// An endpoint's description of itself.
+/// The description that an endpoint sends of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(super) struct EndpointInfo {
-    /// The number of its queue; never 0.
+    /// The number of the endpoint's queue; never 0.
     pub(super) queue: U64,
-    /// The number of its receives: a power of two.
+    /// The size of its receive queue: a power of two.
     pub(super) receives: U32,
-    /// The access that it grants its peer, as the bits of an [`Access`].
+    /// The access that the endpoint grants its peer, as the bits of an [`Access`].
     pub(super) permissions: U32,
 }
 
@@ -53,8 +53,8 @@ pub(super) struct ConnectRequest {
     pub(super) proof: Id,
     /// The number of the latest doorbell page between the two queues; 0 if there is none.
     pub(super) doorbell: U32,
-    /// The number of the message ring of that page that the client has kept, and would use again; 0
-    /// if there is none.
+    /// The number of a message ring of that page that the client has kept and would reuse; 0 if
+    /// there is none.
     pub(super) ring: U32,
 }
 
@@ -62,12 +62,12 @@ pub(super) struct ConnectRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(super) struct ConnectReply {
-    /// The number of the doorbell page, which is new if it is not the one of the request; never 0.
+    /// The number of the doorbell page; never 0. The page is new if this differs from the request.
     pub(super) doorbell: U64,
     /// The index of the message ring in the page.
     pub(super) index: U32,
-    /// The number of the message ring. If it is the one of the request no descriptors come;
-    /// otherwise it is new.
+    /// The number of the message ring. If it is the same as in the request, no descriptors are
+    /// sent; otherwise the ring is new.
     pub(super) ring: U32,
 }
 

@@ -1,7 +1,8 @@
-//! The state of a queue's reaper: doorbell pages, and the endpoints that it polls without a hint.
+//! The state of a queue's reaper: doorbell pages, and the endpoints that the reaper polls without a
+//! hint.
 //!
-//! These are the last few endpoints that got messages. Messages of their peers save a hint, since
-//! the reaper finds them by itself.
+//! These endpoints are the last few that got messages. Their peers need not send hints, since the
+//! reaper finds the messages by itself.
 #![expect(unsafe_code, reason = "does Jobs whose memory was lent")]
 
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::device::Completion;
 use crate::error::{Error, Result};
 use crate::sync::atomic::fence;
 
-/// The number of endpoints that are polled without a hint.
+/// The maximum number of endpoints that are polled without a hint.
 const POLLED: usize = 4;
 
 /// The endpoints whose state has changed during one call.
@@ -29,7 +30,7 @@ pub(in super::super) struct Reaper {
     polled: ArrayVec<PolledEndpoint, POLLED>,
     changed: Changed,
     turn: u32,
-    /// The number of the port that is polled next, if it has something to do.
+    /// The number of the port that is polled next if it is ready.
     pub(in super::super) next: u32,
 }
 
@@ -40,21 +41,21 @@ struct PolledEndpoint {
 }
 
 impl Reaper {
-    /// Returns true if the peers of endpoints have something for this queue.
+    /// Returns true if a poll would find messages or hints from peers.
     #[inline]
     pub(in super::super) fn finds(&mut self) -> bool {
         let finds = |polled: &PolledEndpoint| polled.watch.finds(&polled.messages);
         self.polled.iter().any(finds) || self.doorbells.has_hints()
     }
 
-    /// Makes the endpoints ready for which their peers left hints.
+    /// Makes the endpoints ready for which peers have left hints.
     #[inline]
     pub(in super::super) fn take_hints(&mut self, ready_set: &ReadySet) {
         let take = |page: &DoorbellPage| page.take_hints(|number| ready_set.set(number));
         self.doorbells.hinted(take);
     }
 
-    /// Makes the peers of all endpoints wake this queue. The caller polls afterwards.
+    /// Requests wake-ups from the peers of all endpoints. The caller polls afterwards.
     pub(in super::super) fn arm(&mut self) {
         self.doorbells.arm();
     }
@@ -76,14 +77,14 @@ impl Reaper {
         (!self.changed.is_empty()).then(|| std::mem::take(&mut self.changed))
     }
 
-    /// Wakes the doorbell page with this key, whose bell has something to read. Returns a function
-    /// that reads the bell, for a caller that holds no lock.
+    /// Wakes the doorbell page with this key, whose bell has bytes to read. Returns a function that
+    /// reads the bell, which the caller calls without a lock.
     pub(in super::super) fn rang(&mut self, key: u64) -> Option<impl FnOnce() + use<>> {
         let page = self.doorbells.rang(key)?;
         Some(move || page.read_bell())
     }
 
-    /// Polls the endpoints that need no hint.
+    /// Polls the endpoints that are polled without hints.
     ///
     /// # Safety
     ///
@@ -122,7 +123,7 @@ impl Reaper {
         filled
     }
 
-    /// Polls an endpoint without hints from now on, if it got a message.
+    /// Polls an endpoint without hints from now on, if it has just got a message.
     fn remember(&mut self, shared: &Arc<Shared>, traffic: bool) {
         let is_it = |polled: &PolledEndpoint| Arc::ptr_eq(&polled.shared, shared);
         if let Some(at) = self.polled.iter().position(is_it) {
@@ -181,8 +182,8 @@ impl Pollable<Reaper> for Shared {
 }
 
 impl Ports {
-    /// Watches the bell of a doorbell page, whose socket has come. A wake-up makes the queue poll,
-    /// and the end of the socket ends the connections of the page.
+    /// Watches the bell of a doorbell page, once its socket has come. A wake-up makes the queue
+    /// poll, and the end of the socket ends the connections of the page.
     pub(super) fn add_bell(&self, doorbell: &Arc<DoorbellPage>) -> Result<()> {
         let Bell::Socket(socket) = doorbell.bell() else {
             return Ok(());

@@ -33,7 +33,7 @@ fn needed(verb: &Verb) -> Access {
 ///
 /// # Safety
 ///
-/// The key is the one of an import that is kept.
+/// The key is that of an import that is kept alive.
 #[inline(always)]
 unsafe fn check(
     verb: &Verb,
@@ -113,7 +113,7 @@ pub(super) unsafe fn step(
         atomic => {
             // SAFETY: as the caller promises.
             let before = unsafe { operate(atomic, remote) };
-            // The mapping begins at a page, so the remainder is the one of the range's offset.
+            // The mapping begins at a page, so this is also the remainder of the range's offset.
             let odd = remote.addr().addr().get() % 8;
             let misaligned = JobError::new(Reason::Misaligned, odd as u64, 8);
             return before.map(Step::Done).ok_or(misaligned);
@@ -138,7 +138,7 @@ unsafe fn operate(verb: &Verb, remote: &Segment) -> Option<u64> {
     if remote.len() < 8 || !at.is_aligned() {
         return None;
     }
-    // SAFETY: valid as the caller promises, and aligned. This process reaches the bytes only by
+    // SAFETY: valid as the caller promises, and aligned. This process accesses the bytes only by
     // atomics, or by the opaque routine.
     let word = unsafe { AtomicU64::from_ptr(at) };
     Some(match *verb {

@@ -1,8 +1,8 @@
-//! The state of an endpoint, and what is posted to it.
+//! The state of an endpoint, and the jobs and receives that are posted to it.
 //!
-//! One lock guards all that changes. One-sided operations do not take it if nothing is queued
-//! before them: they are copies, and read a word that says whether the endpoint is connected and
-//! idle, and what the peer permits.
+//! One lock guards everything that changes. One-sided operations do not take it if nothing is
+//! queued before them: they are copies, and read a word which shows whether the endpoint is
+//! connected and idle, and what the peer permits.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -24,18 +24,20 @@ pub(in super::super) struct Shared {
     pub(super) ports: Arc<Ports>,
     pub(super) number: u32,
     pub(super) config: EndpointConfig,
-    /// What one-sided operations read, without the lock, to find out whether they may run at once.
+    /// The words that one-sided operations read, without the lock, to find out whether they may run
+    /// at once.
     pub(super) open: Open,
-    /// Also kept here, so that they need not be reached through the queue.
+    /// Copies of the queue's `faults` and `inline_jobs`, for faster access.
     pub(super) faults: Faults,
     pub(super) inline_jobs: Arc<Counter>,
     pub(super) inner: BriefMutex<EndpointInner>,
-    /// The state has changed or a message has come, and the crate was not notified of it yet.
+    /// True if the state has changed or a message has come, and the crate was not notified yet.
     pub(super) changed: AtomicBool,
     pub(super) me: Weak<Shared>,
 }
 
-/// Set while the endpoint is connected and nothing is queued.
+/// Words that one-sided operations read. They are set while the endpoint is connected and nothing
+/// is queued.
 #[derive(Default)]
 pub(super) struct Open {
     /// [`IDLE`], and what the peer permits; 0 otherwise.
@@ -53,11 +55,11 @@ pub(super) struct EndpointInner {
     pub(super) state: EndpointState,
     /// The peer that the endpoint is connected to or, in the state Init, listens for.
     pub(super) expected: Option<Identity>,
-    /// The endpoint is connected only once the expected peer has come.
+    /// True if the endpoint is connected only once the expected peer has come.
     pub(super) listens: bool,
     /// The peer that came before this side connected.
     pub(super) visitor: Option<(Identity, Connection)>,
-    /// Boxed, so that the thread that polls can take it out.
+    /// The connection to the peer. Boxed, so that the thread that polls can take it out.
     pub(super) connection: Option<Box<Connection>>,
     pub(super) published: Option<Published>,
     /// The process of the client for which this endpoint waits. If it ends before the client
@@ -66,14 +68,14 @@ pub(super) struct EndpointInner {
     pub(super) sends: VecDeque<Send>,
     /// The number of bytes of the first send that are done.
     pub(super) copied: usize,
-    /// When the first send fails, if it waits for the peer.
+    /// When the first send fails if it still waits for the peer.
     pub(super) due: Option<Instant>,
     pub(super) posted: VecDeque<Receive>,
     pub(super) done: VecDeque<Completion>,
     pub(super) retired: bool,
 }
 
-/// What a connection has kept alive in the fabric: its published ticket, and the client's process.
+/// What a connection kept alive in the fabric: its published ticket, and the client's process.
 pub(super) type Kept = (Option<Published>, Option<Arc<Process>>);
 
 #[derive(Clone, Copy)]
@@ -120,7 +122,7 @@ impl Shared {
         try_lock(&self.inner)
     }
 
-    /// Updates the words that one-sided operations read.
+    /// Updates the words that one-sided operations read without the lock.
     pub(super) fn reopen(&self, inner: &EndpointInner) {
         let word = match (&inner.state, &inner.expected) {
             (EndpointState::Connected, Some(peer)) if inner.sends.is_empty() => {
@@ -160,8 +162,8 @@ impl Shared {
         }
     }
 
-    /// Joins a connection whose other side is there, or will be: publishes the receives to the
-    /// peer.
+    /// Joins a connection whose other side has joined or will join it. Publishes the receives to
+    /// the peer.
     pub(super) fn join(&self, inner: &mut EndpointInner, mut connection: Connection) {
         connection.messages.set_parked(true);
         match self.config.pooled_room {
@@ -174,8 +176,8 @@ impl Shared {
         connection.messages.say(Presence::Connected);
         // A peer that waits for no receive has nothing to do yet.
         connection.notify_freed();
-        // Who listens and sends nothing waits for what the peer does next. That wakes a queue which
-        // sleeps, once it has armed this page.
+        // An endpoint that listens and sends nothing waits for the peer's next action. That action
+        // wakes a sleeping queue if this page is armed.
         let is_quiet = inner.listens && inner.sends.is_empty() && connection.presence().is_ok();
         let is_woken = is_quiet && connection.doorbell.is_armed();
         inner.connection = Some(Box::new(connection));
@@ -186,7 +188,7 @@ impl Shared {
         }
     }
 
-    /// Changes the state to Connected, as far as this side is concerned.
+    /// Changes the state to Connected, whether the peer has come or not.
     pub(super) fn connected(&self, inner: &mut EndpointInner, peer: Identity) {
         inner.expected = Some(peer);
         self.set_state(inner, EndpointState::Connected);
@@ -200,9 +202,9 @@ impl Shared {
         self.ports.mark_ready(self.number);
     }
 
-    /// Ends the connection, and makes the endpoint as new. Once this returns, no memory is touched
-    /// any more. The caller drops the result without the lock, since that takes locks of the
-    /// fabric.
+    /// Ends the connection, and resets the endpoint to its initial state. Once this returns, no
+    /// memory is touched any more. The caller must drop the result without holding the lock, since
+    /// the drop takes locks of the fabric.
     pub(super) fn end(&self, inner: &mut EndpointInner) -> Kept {
         inner.flush(JobError::flushed(JobError::of(Reason::Reset)));
         inner.leave(Presence::Closed, self.number);
@@ -212,7 +214,7 @@ impl Shared {
         (inner.published.take(), inner.awaited.take())
     }
 
-    /// Returns the blob for the peer, which stays the same until a reset.
+    /// Returns the published ticket for the peer, which stays the same until a reset.
     pub(super) fn published<'a>(
         self: &Arc<Self>,
         inner: &'a mut EndpointInner,
@@ -223,8 +225,8 @@ impl Shared {
         })
     }
 
-    /// Polls the message ring without hints from now on (it is not parked any more). Returns the
-    /// message ring and what arrives next, while there is a connection.
+    /// Marks the message ring as not parked: it is polled without hints from now on. Returns the
+    /// ring and what must arrive next, if there is a connection.
     pub(super) fn start_polling(&self) -> Option<(Arc<MessageRing>, Watch)> {
         let inner = self.inner();
         let connection = inner.connection.as_ref()?;
@@ -237,14 +239,15 @@ impl Shared {
 }
 
 impl Ended for Shared {
-    /// The client's process, which had not come yet, has ended: the next poll notices it.
+    /// Is called when the client's process has ended before the client came: the next poll notices
+    /// it.
     fn ended(&self) {
         self.ports.mark_ready(self.number);
     }
 }
 
 impl EndpointInner {
-    /// Returns an error if the client has not come, and its process has ended.
+    /// Returns an error if the client has not come and its process has ended.
     pub(super) fn check_awaited(&self) -> Result<(), JobError> {
         match &self.awaited {
             Some(process) if process.is_dead() => Err(JobError::of(Reason::PeerGone)),
@@ -252,7 +255,8 @@ impl EndpointInner {
         }
     }
 
-    /// Returns true if the endpoint's ticket is still the one of this identity.
+    /// Returns true if the endpoint's current ticket has the slot and the generation of this
+    /// identity.
     pub(super) fn is(&self, identity: &Identity) -> bool {
         let ticket = self.published.as_ref().map(|published| &published.ticket);
         ticket.is_some_and(|ticket| {
@@ -268,7 +272,7 @@ impl EndpointInner {
         error
     }
 
-    /// Ends everything that was accepted with this error.
+    /// Completes all accepted jobs and receives with this error.
     fn flush(&mut self, error: JobError) {
         let sends = self.sends.drain(..).map(|send| send.token);
         let receives = self.posted.drain(..).map(|posted| posted.token);
@@ -280,7 +284,7 @@ impl EndpointInner {
         (self.copied, self.due) = (0, None);
     }
 
-    /// Closes all connections, and thereby notifies the peers.
+    /// Closes all connections, which notifies the peers.
     fn leave(&mut self, presence: Presence, number: u32) {
         let visitor = self.visitor.take().map(|(_, connection)| connection);
         let connection = self.connection.take().map(|connection| *connection);

@@ -25,8 +25,8 @@ use crate::sync::atomic::Ordering;
 
 fn memory(len: usize) -> Arc<Memory> {
     let (_memfd, mapping) = Arena::create(len).unwrap();
-    // SAFETY: only the two ends of a message ring or a doorbell page, and a hostile peer, reach the
-    // memory, by atomics.
+    // SAFETY: only the two ends of a message ring or a doorbell page, and a hostile peer, access
+    // the memory, by atomics.
     Arc::new(unsafe { Memory::new(mapping, len) })
 }
 
@@ -54,7 +54,8 @@ fn head(kind: Kind, len: usize, immediate: u32) -> Head {
 enum Act {
     Post(usize),
     Send(usize),
-    /// One step of the sender, and one of the receiver, each of at most this number of bytes.
+    /// One step of the sender (`Step`) or of the receiver (`Take`), each of at most this number of
+    /// bytes.
     Step(usize),
     Take(usize),
 }
@@ -81,8 +82,8 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// A model: messages arrive whole, in order, if the stream had capacity, and never before a
-    /// receive is posted.
+    /// Messages arrive whole and in order if the stream had capacity, and never before a receive is
+    /// posted.
     #[test]
     fn messages_arrive_whole_and_in_order(acts in acts()) {
         let (host, guest, _) = messages(Shape { host: 1, guest: 4 });
@@ -133,7 +134,7 @@ proptest! {
                         let received = posted.pop_front().unwrap();
                         let bytes = match sent.pop_front() {
                             Some(bytes) => bytes,
-                            // The last byte was taken before the sender reported the end.
+                            // The last byte may be taken only before the sender reports the end.
                             None => unreachable!("a message that was not sent"),
                         };
                         prop_assert_eq!((head.kind, head.immediate), (Kind::SendImm, 7));
@@ -146,8 +147,8 @@ proptest! {
         }
     }
 
-    /// Whatever the peer writes, and whenever: no byte beyond the lent memory is touched, and
-    /// nothing panics or runs for ever.
+    /// Whatever the peer writes and whenever, no byte beyond the lent memory is touched, and
+    /// nothing panics or runs forever.
     #[test]
     fn a_peer_that_scribbles_ends_its_own_connection(
         writes in prop::collection::vec((any::<prop::sample::Index>(), any::<u64>(), 0..4_u8), 1..200),
@@ -162,7 +163,7 @@ proptest! {
         for _ in 0..4 {
             receiving.post(&host, room as u32);
         }
-        // Only few words matter: together they are chosen as often as all others.
+        // Only a few words matter: together they are chosen as often as all other words.
         let heads = (0..2).flat_map(|block| {
             let base = block * shape.len().unwrap() / 2;
             (0..16).map(move |word| base + 8 * word).chain((0..4).map(move |n| base + 384 + 8 * n))
@@ -176,7 +177,7 @@ proptest! {
                 2 => *at.get(&entries) + 8,
                 _ => at.index(shape.len().unwrap() / 8) * 8,
             };
-            // Often this is a number that a peer could write.
+            // In many cases this is a number that a peer could really write.
             let word = if how < 2 { (word % 6) << 32 | word >> 52 } else { word };
             memory.word(at).store(word, Ordering::SeqCst);
             let dst = segments(&mut bytes[GUARD..GUARD + room]);
@@ -218,8 +219,8 @@ fn pull_acts() -> impl Strategy<Value = Vec<PullAct>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// A model: messages are pulled whole and in order, at most `credits` messages are in flight,
-    /// and a caller that asked and found none is notified of the next one.
+    /// Messages are pulled whole and in order, at most `credits` messages are in flight, and a
+    /// caller that asked and found none is notified of the next message.
     #[test]
     fn messages_are_pulled_whole_and_in_order(
         acts in pull_acts(),
@@ -230,7 +231,7 @@ proptest! {
         let mut receiving = Receiving::pulled(&guest, credits, STREAM as u32);
         let (mut waiting, mut sent) = (VecDeque::new(), VecDeque::new());
         let (mut fill, mut wanted) = (0_u8, true);
-        // What the polling thread knows: what it watches, and whether it was asked to poll.
+        // What the polling thread knows: what it watches for, and whether it was asked to poll.
         let (mut watch, mut looks) = (receiving.watch(), false);
         // The number of messages that have arrived, and the number at the last poll.
         let (mut came, mut seen) = (0, 0);
@@ -286,7 +287,7 @@ proptest! {
         }
     }
 
-    /// As for messages that meet receives, whatever the peer writes.
+    /// Whatever the peer writes, no byte beyond the lent memory is touched by a pull either.
     #[test]
     fn a_peer_that_scribbles_harms_nobody_who_pulls(
         writes in prop::collection::vec(
@@ -315,7 +316,8 @@ proptest! {
             receiving.ask(&host);
             let noted = receiving.note(&host);
             if noted.is_ok() {
-                // Otherwise a peer could keep the polling thread from sleeping.
+                // If the watch found something now, a peer could keep the polling thread from
+                // sleeping.
                 prop_assert!(!receiving.watch().finds(&host));
             }
             let dst = segments(&mut bytes[GUARD..GUARD + room]);
@@ -356,14 +358,14 @@ fn a_message_is_taken_while_it_is_sent() {
     assert!(message == room);
 }
 
-/// The bytes of a side's stream take memory until it is given back, once the peer has taken all of
-/// them. Afterwards both sides continue.
+/// The bytes of a side's stream take memory until the pages are returned, after the peer has taken
+/// all bytes. Afterwards both sides continue.
 #[test]
 fn an_idle_side_gives_the_pages_of_its_stream_back() {
     let shape = Shape { host: 4, guest: 4 };
     let len = shape.len().unwrap();
     let (memfd, mapping) = Arena::create(len).unwrap();
-    // SAFETY: only the two ends of a message ring reach the memory, by atomics.
+    // SAFETY: only the two ends of a message ring access the memory, by atomics.
     let memory = Arc::new(unsafe { Memory::new(mapping, len) });
     let end = |side| MessageRing::new(Arc::clone(&memory), shape, side);
     let (host, guest) = (end(Side::Host), end(Side::Guest));
@@ -401,8 +403,8 @@ fn an_idle_side_gives_the_pages_of_its_stream_back() {
     }
 }
 
-/// A peer that has left hangs up the bell once no connection is left. It may have taken the message
-/// before the sender rings for it.
+/// A peer that has left hangs up the bell once no connection is left. The peer may have taken the
+/// message before the sender rings for it.
 #[test]
 fn a_bell_that_was_hung_up_is_an_error_only_of_a_peer_that_has_not_left() {
     for (presence, notified) in [

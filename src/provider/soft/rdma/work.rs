@@ -1,4 +1,4 @@
-//! What a poll of an endpoint does: it takes what has arrived, and sends what can be sent.
+//! What a poll of an endpoint does: it takes arrived messages, and sends queued jobs.
 #![expect(unsafe_code, reason = "does Jobs whose memory was lent")]
 
 use std::time::Instant;
@@ -16,8 +16,9 @@ use crate::sync::deadline;
 const LOOK: usize = 256 << 10;
 
 /// Notifies the peer of messages. Returns false if the peer has ended: the completions of these
-/// messages then become errors, and the next poll takes what came before, and fails. `told` has a
-/// bit for each of the first 64 completions, which says whether it is one of a message.
+/// messages then become errors; the next poll takes what arrived before, and then fails the
+/// endpoint. `told` has a bit for each of the first 64 completions, which is set for the completion
+/// of a message.
 fn notify(connection: &Connection, done: &mut [Completion], told: u64) -> bool {
     let notified = connection.notify_message();
     if !notified {
@@ -42,13 +43,13 @@ fn gone(connection: &Connection) -> JobError {
 pub(super) struct Look {
     /// The number of completions.
     pub(super) filled: usize,
-    /// There is more to do at once.
+    /// True if there is more to do now.
     pub(super) more: bool,
-    /// A message came.
+    /// True if a message, or a part of one, has come.
     pub(super) traffic: bool,
-    /// The endpoint is retired, and nothing is left to do.
+    /// True if the endpoint is retired, and nothing is left to do.
     pub(super) finished: bool,
-    /// What arrives next, while there is a connection.
+    /// What must arrive next, if there is a connection.
     pub(super) watch: Option<Watch>,
 }
 
@@ -61,7 +62,7 @@ impl Look {
 }
 
 impl EndpointInner {
-    /// Puts completions that wait into `out`.
+    /// Moves completions that wait into `out`.
     fn drain(&mut self, out: &mut [Completion], look: &mut Look) {
         while look.filled < out.len()
             && let Some(completion) = self.done.pop_front()
@@ -72,7 +73,7 @@ impl EndpointInner {
 }
 
 impl Shared {
-    /// Polls the endpoint: does a part of what there is to do.
+    /// Polls the endpoint: does a part of its work.
     ///
     /// # Safety
     ///
@@ -96,12 +97,12 @@ impl Shared {
         look
     }
 
-    /// Takes what has arrived, and sends what can be sent. The endpoint fails with the error that
-    /// this returns; a job that caused it has its completion already.
+    /// Takes arrived messages, and sends queued jobs. If this returns an error, the endpoint fails
+    /// with it; a job that caused the error has its completion already.
     ///
     /// # Safety
     ///
-    /// As for `look`.
+    /// As for `serve`.
     unsafe fn work(
         &self,
         inner: &mut EndpointInner,
@@ -113,7 +114,8 @@ impl Shared {
             inner.check_awaited()?;
             return self.wait(inner).map_err(|error| inner.fail_first(error));
         };
-        // First: what the peer published before it left is still taken.
+        // The presence is read first, so that everything that the peer published before it left is
+        // taken.
         let there = connection.presence();
         let received = match self.config.pooled_room {
             Some(_) => self.note(&mut connection, look),
@@ -132,7 +134,8 @@ impl Shared {
         sent.and(left.map_or(Ok(()), Err))
     }
 
-    /// Checks whether messages have come that wait to be pulled.
+    /// Checks whether messages have come that wait to be pulled, and whether a caller must be
+    /// notified.
     fn note(&self, connection: &mut Connection, look: &mut Look) -> Result<(), JobError> {
         let nonsense = |_| JobError::of(Reason::PeerNonsense);
         let told = connection.receiving.note(&connection.messages);
@@ -234,13 +237,14 @@ impl Shared {
             let before = inner.copied;
             let to_nobody = has_left && job.verb.is_told();
             if to_nobody && connection.has_to_be_pulled() {
-                // The connection stays until all messages were pulled.
+                // The connection stays until all messages were pulled, so only this job fails.
                 self.complete(inner, connection);
                 look.put(out, Completion::new(token, Err(gone(connection))));
                 continue;
             }
             let step = match to_nobody {
-                // The job fails with the connection, once everything that arrived before was taken.
+                // The job fails together with the connection, once everything that arrived before
+                // was taken.
                 true => Ok(Step::Waits),
                 // SAFETY: the job's memory is valid and leased, as the caller promises.
                 false => unsafe { connection.step(&job, &mut inner.copied, left) },
@@ -250,7 +254,7 @@ impl Shared {
                 Ok(Step::Done(_)) => job.len - before,
                 _ => inner.copied - before,
             };
-            // Operations without bytes take time as well.
+            // Operations without bytes take time as well, so each counts as at least 64 bytes.
             left = left.saturating_sub(moved.max(64));
             match step {
                 Ok(Step::Done(answer)) => {
@@ -278,9 +282,9 @@ impl Shared {
         result.map_err(|error| inner.fail_first(error))
     }
 
-    /// Waits with the first job for the peer; `before` bytes of it were sent before this poll.
-    /// Returns true if the caller must try once more: the peer must see that this side waits, or
-    /// may have posted before.
+    /// Has the first job wait for the peer; `before` bytes of it were sent before this poll.
+    /// Returns true if the caller must try once more: the peer has only now been told that this
+    /// side waits, and may have posted before.
     fn waits(
         &self,
         inner: &mut EndpointInner,
@@ -294,7 +298,7 @@ impl Shared {
             connection.want(true);
             return Ok(true);
         }
-        // If the peer has left, messages of it were not pulled in time.
+        // If the peer has left, its messages were not pulled in time.
         let left = connection.presence().err();
         let waited = self.wait(inner).map_err(|error| left.unwrap_or(error));
         waited.map(|()| false)
@@ -308,7 +312,7 @@ impl Shared {
         self.ports.count();
     }
 
-    /// Clears the time limit of the first job, which makes progress.
+    /// Clears the time limit of the first job, since the job makes progress.
     fn clear_timeout(&self, inner: &mut EndpointInner, connection: &mut Connection) {
         inner.due = None;
         if connection.wants {
@@ -316,7 +320,7 @@ impl Shared {
         }
     }
 
-    /// Lets the first job wait for the peer, until its time limit.
+    /// Has the first job wait for the peer, until its time limit.
     fn wait(&self, inner: &mut EndpointInner) -> Result<(), JobError> {
         if inner.sends.is_empty() {
             return Ok(());

@@ -1,47 +1,48 @@
-//! The message rings of a doorbell page: which endpoint has each of them, and those that are kept
-//! for connections to come (ADR 0048).
+//! The message rings of a doorbell page: the endpoint of each ring, and the rings that are kept for
+//! later connections (ADR 0048).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::super::messages::{MessageRing, Shape, Side};
 
-/// The maximum number of message rings that a doorbell page joins.
+/// The maximum number of message rings of a doorbell page.
 pub(in super::super) const RINGS: u32 = 64 * 64;
 
 /// The maximum number of message rings that a page keeps.
 const KEPT: usize = 8;
 
-/// The endpoint of this side's queue for each message ring.
+/// The endpoints of this side's queue that use the message rings of a page.
 #[derive(Default)]
 pub(super) struct Members {
-    /// By index, the endpoint, and the number of its message ring.
+    /// For each index, the endpoint and the number of its message ring; `None` if no endpoint uses
+    /// it.
     endpoints: Vec<Option<(u32, u32)>>,
-    /// For the host: the indices without a message ring, and the number of the latest one.
+    /// On the host, the free indices, and the number of the latest message ring.
     free: Vec<u32>,
     latest: u32,
     /// Message rings whose connections have ended in order; the oldest comes first.
     kept: VecDeque<Kept>,
 }
 
-/// A message ring that is kept. Both sides know it by its number, which no other one of the page
-/// has ever had. Its index may have had another one since.
+/// A message ring that is kept. Both sides know it by its number, which is unique in the page. Its
+/// index may have been used by another ring since.
 struct Kept {
     index: u32,
     number: u32,
     ring: Arc<MessageRing>,
 }
 
-/// Returns true if a message ring has this shape, and the queue does not poll it any more for the
-/// endpoint that had it.
+/// Returns true if a message ring has this shape, and the queue no longer polls it for its former
+/// endpoint.
 fn has(ring: &Arc<MessageRing>, shape: Shape) -> bool {
     ring.shape() == shape && Arc::strong_count(ring) == 1
 }
 
 impl Members {
-    /// Returns a new index for this endpoint, the number of its new message ring, and the one that
-    /// was kept for the index. Returns `None` if the page is full. After
-    /// 2^32 - 1 message rings the number is 0, and they are not kept.
+    /// Assigns an index to this endpoint. Returns the index, the number of the new message ring,
+    /// and a message ring that was kept and had this index. Returns `None` if the page is full.
+    /// After 2^32 - 1 message rings the number is always 0, and rings are not kept.
     pub(super) fn admit(&mut self, endpoint: u32) -> Option<(u32, u32, Option<Arc<MessageRing>>)> {
         let (index, oldest) = match self.free.pop() {
             Some(index) => (index, None),
@@ -72,27 +73,27 @@ impl Members {
         Some((index, Arc::into_inner(ring)?))
     }
 
-    /// Returns a message ring that was kept, and its number.
+    /// Takes a message ring of this shape that was kept, and returns its number too.
     pub(super) fn offer(&mut self, shape: Shape) -> Option<(u32, MessageRing)> {
         let kept = self.take_kept(|kept| has(&kept.ring, shape))?;
         Some((kept.number, Arc::into_inner(kept.ring)?))
     }
 
-    /// Notes the endpoint, unless the host has given the index to a newer message ring since.
-    /// Returns the endpoint that does not have the index any more.
+    /// Stores the endpoint of this index, unless the host has since given the index to a newer
+    /// message ring. Returns the endpoint that lost the index or did not get it.
     pub(super) fn join(&mut self, (index, number): (u32, u32), endpoint: u32) -> Option<u32> {
         let len = self.endpoints.len().max(index as usize + 1);
         self.endpoints.resize(len, None);
         let its = &mut self.endpoints[index as usize];
-        // No number comes after all numbers.
+        // The numbers have run out if the number is 0, so it is not compared.
         if its.is_some_and(|(_, newer)| newer > number && number != 0) {
             return Some(endpoint);
         }
         its.replace((endpoint, number)).map(|(before, _)| before)
     }
 
-    /// Removes the endpoint that has a message ring of this index and number. Returns the message
-    /// ring that is not kept any longer.
+    /// Removes the endpoint of the message ring with this index and number. Returns a message ring
+    /// that is not kept any longer.
     pub(super) fn leave(
         &mut self,
         (index, number): (u32, u32),
@@ -104,7 +105,7 @@ impl Members {
         if had.is_none() {
             return kept;
         }
-        // Without a number the peer could not mean it.
+        // A ring without a number is not kept, since the peer could not name it.
         let (kept, dropped) = if number == 0 {
             (None, kept)
         } else {
@@ -137,7 +138,8 @@ impl Members {
         Some(endpoint)
     }
 
-    /// Takes the latest message ring of which `is` is true: the peer keeps that one longest.
+    /// Takes the most recent kept message ring for which `is` returns true: the peer keeps that
+    /// ring longest.
     fn take_kept(&mut self, is: impl Fn(&Kept) -> bool) -> Option<Kept> {
         let at = self.kept.iter().rposition(is)?;
         self.kept.remove(at)
@@ -162,8 +164,8 @@ mod tests {
         })
     }
 
-    /// A guest has offered a message ring. Before the host gets the request, another connection has
-    /// come and gone at the same index, so that the host has kept another one there.
+    /// A guest has offered a message ring. Before the host gets the request, another connection
+    /// comes and goes at the same index, so that the host has kept another ring for that index.
     #[test]
     fn a_ring_is_known_by_its_number_and_not_by_its_index() {
         let (mut host, mut guest) = (Members::default(), Members::default());
@@ -191,7 +193,7 @@ mod tests {
         assert_eq!(host.admit_again(3, second, SHAPE).unwrap().0, index);
     }
 
-    /// A guest learns of its first connection after that of the next one at the same index.
+    /// A guest learns of its first connection only after the next connection at the same index.
     #[test]
     fn who_joins_late_takes_no_index_from_a_newer_endpoint() {
         let (mut host, mut guest) = (Members::default(), Members::default());
@@ -201,7 +203,7 @@ mod tests {
         assert_eq!(again, index);
         assert_eq!(guest.join((index, second), 7), None);
         assert_eq!(guest.join((index, first), 8), Some(8));
-        // Nor does the end of another connection of the same endpoint.
+        // The end of another connection of the same endpoint does not remove the index either.
         guest.leave((index, first), 8, None, Side::Guest);
         guest.leave((index, first), 7, None, Side::Guest);
         assert_eq!(guest.endpoint(index), Some(7));

@@ -1,9 +1,9 @@
 //! How queues wake each other.
 //!
-//! A [page] joins two queues: it says which side is armed and which endpoints have something new,
-//! and a bell wakes the peer. Its [members] are the endpoints. [pages] are all pages of one queue.
-//! These files import `messages`, and `pages > page > members`; a page knows its queue by the trait
-//! `DoorbellOwner`.
+//! A [page] joins two queues: it shows which side is armed and which endpoints have something new,
+//! and a bell wakes the peer. The endpoints of a page are its [members]; [pages] has all pages of
+//! one queue. These files import `messages`, and `pages > page > members`; a page knows its queue
+//! by the trait `DoorbellOwner`.
 
 mod members;
 mod page;

@@ -1,5 +1,5 @@
-//! What joins two queues of software devices: a page of hints, and a bell that wakes a sleeping
-//! side.
+//! A doorbell page, which joins two queues of software devices: hints in shared memory, and a bell
+//! that wakes a sleeping side.
 //!
 //! ```text
 //!   the side that publishes in a message ring      the side that owns the message ring
@@ -9,10 +9,10 @@
 //!   armed? armed = 0, wake                        sleep
 //! ```
 //!
-//! Either the publishing side sees that the other side is armed, or that side sees what was
-//! published. The block of a side says whether the side is armed, and which of its message rings
-//! have hints. The peer can write all of the page. Whatever it removes or adds concerns its own
-//! messages alone, and only makes this side poll more or less often.
+//! Either the publishing side sees that the other side is armed, or the other side sees what was
+//! published. The block of a side shows whether that side is armed, and which of its message rings
+//! have hints. The peer can write the whole page. Hints that it removes or adds concern only its
+//! own messages, and only make this side poll more or less often.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
@@ -29,7 +29,7 @@ use crate::sync::{lock, seq_cst_order};
 /// The size of the page in bytes.
 pub(in super::super) const PAGE: usize = 4096;
 
-/// One of this number of reads drains the bell, whose socket holds at least 10 bytes.
+/// Every eighth read of the bell drains it; its socket holds at least 10 bytes.
 const READS: u32 = 8;
 
 const ARMED: usize = 0;
@@ -38,29 +38,29 @@ const HINTS: usize = 256;
 
 /// One side's end of a doorbell page.
 pub(in super::super) struct DoorbellPage {
-    /// The key of this end, which no other end of this process has, whichever side numbered the
-    /// page. Never `u64::MAX`.
+    /// The key of this end, which is unique in this process, whichever side numbered the page.
+    /// Never `u64::MAX`.
     pub(in super::super) key: u64,
     memory: Arc<Memory>,
     side: Side,
     bell: Bell,
     /// The peer's process, if the peer is another process.
     pub(in super::super) process: Option<Arc<Process>>,
-    /// The end of the bell's socket: the peer's process may continue without it (execve(2)).
+    /// The watched connection of the bell. It may end before the peer's process does (execve(2)).
     line: OnceLock<Arc<Process>>,
-    /// The peer's process has ended, or has closed its end of the bell. A failed wake-up may set
-    /// this before the thread that watches processes does.
+    /// True if the peer's process has ended, or has closed its end of the bell. A failed wake-up
+    /// may set this before the thread that watches processes does.
     gone: AtomicBool,
     /// The number of message rings that are open at this end.
     rings: AtomicU32,
     members: Mutex<Members>,
     owner: Weak<dyn DoorbellOwner>,
-    /// The queue checks this page at every poll (`pages.rs`).
+    /// True while the queue checks this page at every poll (`pages.rs`).
     is_awake: AtomicBool,
-    /// How often the page was armed since its bell was read. The peer has sent at most one byte for
-    /// each.
+    /// The number of times that the page was armed since its bell was read. The peer has sent at
+    /// most one byte for each time.
     arms: AtomicU32,
-    /// How often the bell was read.
+    /// The number of times that the bell was read.
     reads: AtomicU32,
 }
 
@@ -73,7 +73,7 @@ pub(in super::super) trait DoorbellOwner: Send + Sync {
     fn note_idle(&self);
 }
 
-/// The pages of a queue for which peers of this process have signalled.
+/// The keys of a queue's pages for which peers of this process have signalled.
 #[derive(Default)]
 pub(in super::super) struct Signalled {
     any: AtomicBool,
@@ -98,10 +98,11 @@ impl Signalled {
 
 /// How the peer is woken.
 pub(in super::super) enum Bell {
-    /// The peer is of this process: its queue's event handle, the list in which that queue finds
-    /// the page, and the page's key there.
+    /// The peer is in this process. These are the event handle of the peer's queue, the list in
+    /// which that queue finds signalled pages, and the key of the page there.
     Signal(Arc<Signal>, Arc<Signalled>, u64),
-    /// The peer is another process: a byte on a socket. Empty until the peer has its end.
+    /// The peer is another process, which is woken by a byte on a socket. Empty until the peer has
+    /// its end.
     Socket(OnceLock<Arc<Guarded>>),
 }
 
@@ -137,8 +138,8 @@ impl DoorbellPage {
         KEY.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Notes whether the queue checks the page at every poll, and returns whether it did so before.
-    /// The caller holds the reaper's lock.
+    /// Stores whether the queue checks the page at every poll, and returns the former value. The
+    /// caller holds the reaper's lock.
     pub(super) fn set_awake(&self, awake: bool) -> bool {
         let before = self.is_awake.load(Ordering::Relaxed);
         self.is_awake.store(awake, Ordering::Relaxed);
@@ -162,7 +163,7 @@ impl DoorbellPage {
         &self.bell
     }
 
-    /// Returns true if the peer is this other process.
+    /// Returns true if the peer is the process `process`.
     pub(in super::super) fn is_of(&self, process: &Arc<Process>) -> bool {
         self.process
             .as_ref()
@@ -196,8 +197,8 @@ impl DoorbellPage {
         let Some(socket) = socket.get() else {
             return;
         };
-        // More than one byte may have come: another thread of the peer may send one for an earlier
-        // arm.
+        // More than one byte may have come: another thread of the peer may have sent one for an
+        // earlier arm.
         let reads = self.reads.fetch_add(1, Ordering::Relaxed);
         match self.arms.swap(0, Ordering::Relaxed) {
             1 if !reads.is_multiple_of(READS) => bell::read_byte(socket),
@@ -221,23 +222,23 @@ impl DoorbellPage {
             return Ok(());
         };
         let line = process.at_the_end_of(socket)?;
-        // First: `is_dead`, which the notified endpoints call, reads it.
+        // The line is stored first: notified endpoints call `is_dead`, which reads it.
         let line = self.line.get_or_init(|| line);
         line.on_end(Arc::downgrade(self) as _);
         Ok(())
     }
 
-    /// For the host: returns the index of a new message ring for this endpoint, and `None` if the
-    /// page is full.
+    /// Assigns, on the host, an index and a number for a new message ring of this endpoint. Returns
+    /// `None` if the page is full.
     pub(in super::super) fn admit(&self, endpoint: u32) -> Option<(u32, u32)> {
-        // What goes is dropped without the lock.
+        // The ring that is not kept any longer is dropped without the lock.
         let (index, number, _oldest) = self.lock().admit(endpoint)?;
         self.rings.fetch_add(1, Ordering::Relaxed);
         Some((index, number))
     }
 
-    /// For the host: lets this endpoint use a message ring that was kept, if there is one of this
-    /// number and shape. Returns its index as well.
+    /// Lets, on the host, this endpoint use a message ring of this number and shape that was kept.
+    /// Returns the ring and its index, or `None` if there is no such ring.
     pub(in super::super) fn admit_again(
         &self,
         endpoint: u32,
@@ -249,26 +250,27 @@ impl DoorbellPage {
         Some(admitted)
     }
 
-    /// For the guest: takes a message ring of this shape that was kept, to be offered to the host
-    /// by its number.
+    /// Takes, on the guest, a message ring of this shape that was kept, to offer it to the host by
+    /// its number.
     pub(in super::super) fn offer(&self, shape: Shape) -> Option<(u32, MessageRing)> {
         self.lock().offer(shape)
     }
 
-    /// For the guest: notes the message ring that the host gave this endpoint. The caller has
+    /// Stores, on the guest, the message ring that the host gave this endpoint. The caller has
     /// checked that the index is below [`RINGS`].
     pub(in super::super) fn join(&self, place: (u32, u32), endpoint: u32) {
         let before = self.lock().join(place, endpoint);
         self.rings.fetch_add(1, Ordering::Relaxed);
         // The host has closed the message ring of the endpoint that had this index before. The hint
-        // that said so may now reach the newer endpoint only.
+        // for that end may now reach only the newer endpoint, so the former endpoint is made ready
+        // here.
         if let (Some(before), Some(owner)) = (before, self.owner.upgrade()) {
             owner.mark_ready(before);
         }
     }
 
-    /// Notes that this end has closed the message ring of this index and number, and keeps it if
-    /// the next connection to the other process may use it.
+    /// Notes that this end has closed the message ring with this index and number. Keeps the ring
+    /// `kept` for the next connection to the other process.
     pub(in super::super) fn leave(
         &self,
         place: (u32, u32),
@@ -277,7 +279,7 @@ impl DoorbellPage {
     ) {
         let kept = kept.filter(|_| self.process.is_some());
         let oldest = self.lock().leave(place, endpoint, kept, self.side);
-        // Without the lock.
+        // This is done without the lock.
         drop(oldest);
         if self.rings.fetch_sub(1, Ordering::Relaxed) == 1
             && let Some(owner) = self.owner.upgrade()
@@ -302,7 +304,7 @@ impl DoorbellPage {
 
     /// Asks the peer to wake this side, which is about to sleep. The caller polls after a fence.
     pub(in super::super) fn arm(&self) {
-        // First: the peer may send the wake-up for this arm at once.
+        // The counter comes first: the peer may send the wake-up for this arm at once.
         self.arms.fetch_add(1, Ordering::Relaxed);
         self.word(self.side, ARMED).store(1, Ordering::SeqCst);
     }
@@ -312,7 +314,7 @@ impl DoorbellPage {
         self.word(self.side, ARMED).load(Ordering::SeqCst) != 0
     }
 
-    /// Wakes the peer if it is armed. The caller has published before, and then made a fence.
+    /// Wakes the peer if it is armed. The caller has published something, and then made a fence.
     /// Returns false if this side finds that the peer has ended.
     #[inline(always)]
     pub(in super::super) fn wake_peer(&self) -> bool {
@@ -326,7 +328,7 @@ impl DoorbellPage {
             Bell::Signal(..) => None,
             Bell::Socket(socket) => match socket.get() {
                 Some(socket) => Some(socket),
-                // The peer stays armed: `hang_bell` wakes it.
+                // The peer stays armed: `hang_bell` wakes it later.
                 None => return true,
             },
         };
@@ -347,8 +349,8 @@ impl DoorbellPage {
         true
     }
 
-    /// Stores the socket whose other end the peer has. The peer may sleep already, after hints for
-    /// which there was no bell, so this wakes it.
+    /// Stores the socket whose other end the peer has. The peer may sleep already, after hints that
+    /// came before the bell, so this wakes it.
     pub(in super::super) fn hang_bell(&self, socket: Guarded) {
         if let Bell::Socket(bell) = &self.bell {
             let _ = bell.set(Arc::new(socket));
@@ -357,14 +359,14 @@ impl DoorbellPage {
         self.wake_peer();
     }
 
-    /// Makes the peer poll a message ring. The caller has published before, and then made a fence.
+    /// Makes the peer poll a message ring. The caller has published something, and then made a
+    /// fence.
     #[inline]
     pub(in super::super) fn hint_peer(&self, index: u32) {
         let (word, bit) = (index as usize / 64, 1 << (index % 64));
         let peer = self.side.peer();
         let hints = self.word(peer, HINTS + 8 * word);
-        // A hint that the peer has not taken yet serves for this message too: pairs with
-        // `take_hints`.
+        // A hint that the peer has not taken yet covers this message too: pairs with `take_hints`.
         if hints.load(Ordering::SeqCst) & bit != 0 {
             return;
         }
@@ -381,7 +383,7 @@ impl DoorbellPage {
         self.word(self.side, SUMMARY).load(Ordering::SeqCst) != 0
     }
 
-    /// Takes the hints for this side, and calls `each` with their endpoints.
+    /// Takes the hints for this side, and calls `each` with the endpoint of each hint.
     pub(in super::super) fn take_hints(&self, mut each: impl FnMut(u32)) {
         let mut words = self.word(self.side, SUMMARY).swap(0, Ordering::SeqCst);
         while words != 0 {
@@ -390,8 +392,8 @@ impl DoorbellPage {
             let mut bits = self
                 .word(self.side, HINTS + 8 * word as usize)
                 .swap(0, Ordering::SeqCst);
-            // A sender that still saw its hint has published its message before this fence. The
-            // caller polls after it.
+            // A sender that still saw its own earlier hint has published its message before this
+            // fence. The caller polls after the fence.
             fence(Ordering::SeqCst);
             while bits != 0 {
                 if let Some(endpoint) = self.member(word * 64 + bits.trailing_zeros()) {
@@ -404,7 +406,7 @@ impl DoorbellPage {
 }
 
 impl Ended for DoorbellPage {
-    /// Makes every endpoint with a message ring to that process be polled.
+    /// Makes the queue poll every endpoint with a message ring to that process.
     fn ended(&self) {
         self.gone.store(true, Ordering::Relaxed);
         let Some(owner) = self.owner.upgrade() else {

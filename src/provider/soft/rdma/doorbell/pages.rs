@@ -1,9 +1,9 @@
 //! The doorbell pages of a queue.
 //!
-//! At each poll a queue checks the pages that may have hints without a wake-up, and a few of the
-//! other pages in turn. So a queue with a thousand idle peers costs what a queue with a few costs.
-//! A page that is armed and has no hint needs no check, since the peer's next hint wakes this
-//! queue, and the bell says which page has the hint. A queue that busy-polls reads no bells, and
+//! At each poll a queue checks the *awake* pages, which may have hints without a wake-up, and a few
+//! of the other pages in turn. So a queue with a thousand idle peers costs as much as a queue with
+//! a few. A page that is armed and has no hint needs no check: the peer's next hint wakes this
+//! queue, and the bell shows which page has the hint. A queue that busy-polls reads no bells, and
 //! finds hints when their page has its turn.
 
 use std::collections::HashMap;
@@ -13,8 +13,8 @@ use super::super::super::fabric::{Id, Process};
 use super::super::messages::Side;
 use super::page::{DoorbellPage, Signalled};
 
-/// If more pages than this are awake, those without hints are thinned out. If not all pages are
-/// awake, a poll also checks at most this number of them in turn.
+/// If more pages than this are awake, some pages without hints are removed from `awake`. If not all
+/// pages are awake, a poll also checks at most this number of pages in turn.
 const FEW: usize = 16;
 
 /// The doorbell pages of a queue.
@@ -24,7 +24,7 @@ pub(in super::super) struct DoorbellPages {
     by_key: HashMap<u64, Arc<DoorbellPage>>,
     /// The pages that are checked at each poll.
     awake: Vec<Arc<DoorbellPage>>,
-    /// There may be pages that are neither awake nor armed.
+    /// True if there may be pages that are neither awake nor armed.
     cold: bool,
     /// The index at which the next turn begins.
     next: usize,
@@ -38,7 +38,8 @@ struct PageEntry {
     peer: (Id, u64),
     number: u64,
     doorbell: Arc<DoorbellPage>,
-    /// The other end, if the peer is of this process and this end numbers the message rings.
+    /// The other end of the page, if the peer is in this process and this end numbers the message
+    /// rings.
     twin: Option<Arc<DoorbellPage>>,
 }
 
@@ -56,7 +57,7 @@ impl DoorbellPages {
     }
 
     /// Returns true if an awake page has hints, or one of the pages whose turn it is. After `arm`,
-    /// each page whose hints cause no wake-up is awake.
+    /// each page whose hints would cause no wake-up is awake.
     #[inline]
     pub(in super::super) fn has_hints(&mut self) -> bool {
         self.wake_signalled();
@@ -89,7 +90,7 @@ impl DoorbellPages {
         }
     }
 
-    /// Checks all awake pages. Those with hints stay awake, and a few of the others.
+    /// Checks all awake pages. Pages with hints stay awake, and a few of the other pages.
     #[cold]
     fn thin_out(&mut self) {
         let (mut others, cold) = (0, &mut self.cold);
@@ -118,8 +119,7 @@ impl DoorbellPages {
 
     /// Makes all peers wake this queue for their next hint. The caller polls afterwards.
     pub(in super::super) fn arm(&mut self) {
-        // A page whose peer has signalled is not armed any more, even if its hint was handled
-        // already.
+        // A page whose peer has signalled is no longer armed, even if its hint was handled already.
         self.wake_signalled();
         if std::mem::take(&mut self.cold) {
             for entry in &self.all {
@@ -145,10 +145,10 @@ impl DoorbellPages {
         Some(Arc::clone(page))
     }
 
-    /// Returns the doorbell page with this number to this queue of the peer. The peer must be
-    /// `process`; its word for its identity is not enough. The side that made a page has numbered
-    /// it, so two queues that each made one may both have used the same number. `side`
-    /// distinguishes these two pages.
+    /// Returns the doorbell page with this number to this queue of the peer. The peer must be the
+    /// process `process`: a claimed identity is not enough. The side that made a page has numbered
+    /// it, so two queues that each made a page may have used the same number. `side` distinguishes
+    /// these two pages.
     pub(in super::super) fn find(
         &self,
         peer: (Id, u64),
@@ -166,7 +166,8 @@ impl DoorbellPages {
         Some(Arc::clone(&entry.doorbell))
     }
 
-    /// Returns the latest doorbell page that this queue of the peer has made, and its number.
+    /// Returns the latest doorbell page that the peer's queue has made and this queue has joined,
+    /// and its number.
     pub(in super::super) fn latest_joined(
         &self,
         peer: (Id, u64),
@@ -189,9 +190,9 @@ impl DoorbellPages {
         })
     }
 
-    /// Adds this doorbell page, unless it is listed already. It has a message ring by now, so it
-    /// stays. Pages without a message ring are removed, so that a peer that connects again and
-    /// again leaves at most one.
+    /// Adds this doorbell page, unless it is listed already. Removes pages without a message ring,
+    /// so that a peer that connects again and again leaves at most one page. The new page has a
+    /// message ring by now, so it stays.
     pub(in super::super) fn keep(
         &mut self,
         peer: (Id, u64),
@@ -224,7 +225,7 @@ impl DoorbellPages {
         let by_key = &self.by_key;
         self.awake.retain(|page| {
             let stays = by_key.contains_key(&page.key);
-            // The other end may connect by the page again, so that it may be listed again.
+            // The other end may use the page for a new connection, so the page may be listed again.
             page.set_awake(stays);
             stays
         });

@@ -11,8 +11,8 @@ use crate::sync::atomic::{
 };
 use crate::sync::loom::{check, mutant, spawn};
 
-/// Two messages through one entry. The second one follows the receive that shows that the first
-/// message was taken.
+/// Sends two messages through one entry. The second message follows the receive which shows that
+/// the first was taken.
 fn arrive(
     send: fn(&mut End, number: u64),
     take: fn(&mut End, number: u64),
@@ -79,7 +79,7 @@ fn mutant_that_posts_a_receive_before_it_took_the_last_message_is_found() {
     });
 }
 
-/// A length that exceeds the stream, in pieces.
+/// A length that exceeds the stream, so that the message is sent in pieces.
 const LONG: usize = STREAM + STREAM / 2;
 
 fn streams(send: fn(&mut End), take: fn(&mut End)) -> impl Fn() + Send + Sync {
@@ -134,8 +134,8 @@ fn mutant_that_says_what_it_consumed_before_it_was_taken_is_found() {
     });
 }
 
-/// A peer leaves that has a receive posted. A message that begins afterwards finds no receive, and
-/// its sender then sees that the peer has left.
+/// Models a peer that leaves while it has a receive posted. A message that begins afterwards finds
+/// no receive, and its sender then sees that the peer has left.
 fn is_not_sent(leave: fn(Connection)) -> impl Fn() + Send + Sync {
     move || {
         let [mut sender, mut receiver] = ends();
@@ -184,7 +184,8 @@ fn mutant_that_withdraws_its_receives_before_it_says_that_it_leaves_is_found() {
     });
 }
 
-/// A peer sends its last message and leaves: a receiver that sees the end has seen the message.
+/// Models a peer that sends its last message and leaves: a receiver that sees the end must have
+/// seen the message.
 fn is_taken_first(look: fn(&mut End) -> (bool, bool)) -> impl Fn() + Send + Sync {
     move || {
         let [mut sender, mut receiver] = ends();

@@ -31,16 +31,17 @@ struct End {
     pages: DoorbellPages,
 }
 
-/// Returns the two ends, with a receive each: the sender and the receiver.
+/// Returns the two ends, the sender and the receiver. Each has the capacity for one receive.
 fn ends() -> [End; 2] {
     let shape = Shape { host: 1, guest: 1 };
     let len = shape.len().unwrap();
-    // These are presence, parked, wants, produced, consumed, the receive, and a message's head.
+    // The offsets of presence, parked, wants, produced, consumed, the receive, and a message's
+    // header.
     let words = [0, 8, 16, 128, 256, 384, 512, 520];
     let blocks = [0, len / 2].into_iter();
     let words = blocks.flat_map(|block| words.map(|at| block + at));
     let memory = Arc::new(Memory::modelled(len, words));
-    // These are armed, and the hints.
+    // The offsets of the armed word, the summary, and the hints.
     let words = [0, 128, 256];
     let blocks = [0, PAGE / 2].into_iter();
     let words = blocks.flat_map(|block| words.map(|at| block + at));
@@ -103,7 +104,7 @@ impl End {
         self.connection.post(room);
     }
 
-    /// Continues to send a message of `len` bytes of this value.
+    /// Continues to send a message of `len` bytes, each of them `value`.
     fn send(&mut self, len: usize, value: u8) -> Sent {
         let mut bytes = vec![value; len];
         let src = segments(&mut bytes);
@@ -114,14 +115,14 @@ impl End {
         unsafe { sending.send(messages, head(len), &src, usize::MAX) }.unwrap()
     }
 
-    /// Sends a message of `len` bytes of this value, in several steps if necessary.
+    /// Sends a message of `len` bytes, each of them `value`, in several steps if necessary.
     fn send_all(&mut self, len: usize, value: u8) {
         while self.send(len, value) != Sent::All {
             ::loom::thread::yield_now();
         }
     }
 
-    /// Takes what has arrived.
+    /// Takes a message, or a part of one, that has arrived.
     fn take(&mut self, bytes: &mut [u8]) -> Got {
         let (dst, room) = (segments(bytes), bytes.len());
         let Connection {
@@ -133,7 +134,7 @@ impl End {
         unsafe { receiving.take(messages, Some((&dst, room)), usize::MAX) }.unwrap()
     }
 
-    /// Takes a message of `len` bytes of this value, in several steps if necessary.
+    /// Takes a message of `len` bytes, each of them `value`, in several steps if necessary.
     fn take_all(&mut self, len: usize, value: u8) {
         let mut bytes = vec![0; len];
         while !matches!(self.take(&mut bytes), Got::All(_)) {

@@ -1,4 +1,4 @@
-//! Models of a side that parks, arms or waits: it sleeps through no change.
+//! Models of a side that parks, arms or waits. Such a side must not sleep through a change.
 
 use super::super::messages::{Got, STREAM, Sent, Watch};
 use super::{End, SHORT, ends, is_hinted, is_rung, publish_and_notify};
@@ -8,8 +8,8 @@ use crate::sync::loom::{check, mutant, spawn};
 /// A length that exceeds the stream.
 const LONG: usize = STREAM + STREAM / 2;
 
-/// One side publishes, while the other side stops polling by itself. `looks` is its last poll: it,
-/// or an earlier notification, must find what was published.
+/// Models one side that publishes while the other side stops polling by itself. `looks` is the last
+/// poll of that other side: this poll, or an earlier notification, must find what was published.
 fn is_told(
     publishes: fn(&mut End),
     looks: fn(&mut End) -> bool,
@@ -68,7 +68,7 @@ fn mutant_that_asks_who_is_cold_without_a_fence_is_found() {
     });
 }
 
-/// As `is_told`, for a side that sleeps. Its message ring is parked, so it polls its hints.
+/// As `is_told`, for a side that sleeps. Its message ring is parked, so that side polls its hints.
 fn is_rung_for(publishes: fn(&mut End), looks: fn(&mut End) -> bool) -> impl Fn() + Send + Sync {
     is_rung_for_after(|_| {}, publishes, looks)
 }
@@ -126,7 +126,7 @@ fn mutant_that_wakes_before_it_hints_is_found() {
     });
 }
 
-/// Arms and polls, for a queue that has left the page to its bell.
+/// Arms and polls, for a queue that relies on the bell of the page.
 fn arm_and_look_at_pages(end: &mut End) -> bool {
     end.pages.arm();
     fence(SeqCst);
@@ -159,8 +159,8 @@ fn mutant_that_looks_at_pages_and_then_arms_them_is_found() {
     });
 }
 
-/// A page woke its queue, and a poll without a hint took the message. The page must wake the queue
-/// for the next message.
+/// A page has woken its queue, and a poll has taken the message without a hint. The page must wake
+/// the queue for the next message.
 #[test]
 fn who_was_rung_for_without_a_hint_is_rung_for_again() {
     check(3, || {
@@ -180,7 +180,8 @@ fn who_was_rung_for_without_a_hint_is_rung_for_again() {
     });
 }
 
-/// There is a hint already. The receiver `takes` it and polls, while the sender publishes.
+/// Models a hint that exists already. The receiver takes it by `takes` and polls, while the sender
+/// publishes.
 fn is_found_by_who_takes_hints(takes: fn(&mut End) -> bool) -> impl Fn() + Send + Sync {
     move || {
         let [mut sender, mut receiver] = ends();
@@ -215,7 +216,7 @@ fn mutant_that_looks_and_then_takes_hints_is_found() {
     });
 }
 
-/// A sender waits for a receive, or for capacity, while the receiver provides it.
+/// Models a sender that waits for a receive, or for capacity, while the receiver provides it.
 fn is_not_waited_for(
     len: usize,
     comes: fn(&mut End),
@@ -246,7 +247,7 @@ fn take_and_notify(end: &mut End) {
     end.connection.notify_freed();
 }
 
-/// Returns true if the sender could continue.
+/// Returns true if the sender made progress.
 fn tries(end: &mut End, len: usize) -> bool {
     let before = end.connection.sending.part();
     end.send(len, 9) == Sent::All || end.connection.sending.part() != before

@@ -1,5 +1,5 @@
-//! Memory that two endpoints, of one process or of two, both write. It is used as words of eight
-//! bytes, and as pieces that are copied.
+//! Memory that two endpoints, of one process or of two, both write. It is accessed as words of
+//! eight bytes, and as pieces that are copied.
 #![expect(unsafe_code, reason = "words in memory that processes share")]
 
 use std::ptr::NonNull;
@@ -18,7 +18,7 @@ impl Memory {
     ///
     /// # Safety
     ///
-    /// All other code of this process that reaches the mapping does so by a Memory as well.
+    /// All other code of this process accesses the mapping only through a Memory as well.
     pub(in super::super) unsafe fn new(mapping: Mapping, len: usize) -> Memory {
         Memory { mapping, len }
     }
@@ -43,12 +43,12 @@ impl Memory {
         // SAFETY:
         // - The memory is mapped as long as `self` exists, can be read and written, and is aligned,
         //   since it begins at a page.
-        // - This process reaches words only by atomics (`new`). Another process that uses other
-        //   accesses only tears values of its own.
+        // - This process accesses words only by atomics (`new`). Another process that uses other
+        //   accesses only tears its own values.
         unsafe { word.as_ref() }
     }
 
-    /// Gives the pages of `len` bytes from `at` on back to the kernel, as far as that is possible.
+    /// Returns the pages of `len` bytes from `at` on to the kernel, as far as that is possible.
     pub(super) fn discard(&self, at: usize, len: usize) {
         // If the kernel refuses, the pages stay, which is harmless.
         let _ = self.mapping.discard(at..at + len);

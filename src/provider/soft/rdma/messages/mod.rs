@@ -1,8 +1,8 @@
 //! Messages through memory that two processes share.
 //!
-//! A [ring] is the layout of that [memory] (under loom, `modelled` replaces it): receives that one
-//! side posts, and entries and a stream that the other side fills. The halves of an end
-//! [send](sending) and [receive](receiving) messages. They import one another downwards,
+//! The file [ring] is the layout of that [memory] (under loom, `modelled` replaces it): receives
+//! that one side posts, and entries and a stream that the other side fills. The halves of an end
+//! [send](sending) and [receive](receiving) messages. The files import one another downwards,
 //! `{sending, receiving} > ring > memory`, and nothing else of `rdma`.
 
 #[cfg_attr(all(test, tokio_doca_loom), path = "modelled.rs")]

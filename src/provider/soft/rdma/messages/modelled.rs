@@ -1,6 +1,6 @@
-//! [`Memory`](super::memory::Memory) as loom sees it. Words are atomics of loom, and pieces are
-//! tracked: a payload that is read before it was published, or overwritten before it was read,
-//! fails the model.
+//! The replacement of [`Memory`](super::memory::Memory) under loom. Words are atomics of loom, and
+//! pieces are tracked: a payload that is read before it was published, or overwritten before it was
+//! read, fails the model.
 #![expect(unsafe_code, reason = "keeps the promise of the real one")]
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::sync::loom::TrackedCell;
 const GRAIN: usize = 64;
 
 pub(in super::super) struct Memory {
-    /// The words that a model uses. Loom must not know of the others.
+    /// The words that a model uses. Loom must not know of any other words.
     words: BTreeMap<usize, AtomicU64>,
     grains: Box<[TrackedCell]>,
     bytes: NonNull<[u8]>,
@@ -29,7 +29,7 @@ unsafe impl Sync for Memory {}
 impl Memory {
     /// # Safety
     ///
-    /// None; they exist for the real Memory.
+    /// None; the contract exists for the real `Memory`.
     pub(in super::super) unsafe fn new(_: Mapping, len: usize) -> Memory {
         Memory::modelled(len, [])
     }
@@ -66,7 +66,7 @@ impl Memory {
         self.piece(at, len, TrackedCell::write)
     }
 
-    /// The caller copies the piece at once, and no other thread runs in between.
+    /// Returns a piece. The caller must copy it at once, and no other thread runs in between.
     fn piece(&self, at: usize, len: usize, touch: fn(&TrackedCell)) -> Segment {
         assert!(at <= self.len() && len <= self.len() - at);
         for grain in &self.grains[at / GRAIN..(at + len).div_ceil(GRAIN)] {

@@ -10,26 +10,27 @@ use crate::device::Segments;
 pub(in super::super) struct Receiving {
     /// The number of receives that were posted.
     posted: u64,
-    /// The number of messages that were taken.
+    /// The number of messages that were taken, and so the number of the next message.
     number: u64,
     /// The number of bytes that were taken from the stream.
     consumed: u64,
-    /// The message that was taken in part, and how many of its bytes were.
+    /// The message that was taken in part, and the number of its bytes that were taken.
     part: Option<(Head, usize)>,
-    /// Set for an endpoint that posts no receives. Its caller pulls each message once it has come.
+    /// Set for an endpoint that posts no receives: its caller pulls each message once the message
+    /// has come.
     noted: Option<Noted>,
 }
 
-/// How far the thread that polls has seen messages that wait to be pulled.
+/// How far the polling thread has seen messages that wait to be pulled.
 #[derive(Debug)]
 struct Noted {
     /// The number of messages that have arrived whole.
     number: u64,
-    /// The position in the stream at which their bytes end.
+    /// The position in the stream at which the bytes of these messages end.
     end: u64,
-    /// What arrives next.
+    /// What must arrive next.
     watch: Watch,
-    /// A caller found no message, and was not notified of one since.
+    /// True if a caller found no message, and was not notified of a message since.
     wanted: bool,
     /// The maximum length of a message in bytes.
     room: u32,
@@ -38,10 +39,10 @@ struct Noted {
 /// What a side that polls without hints waits for.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) enum Watch {
-    /// The message of this number.
+    /// The message with this number.
     Message(u64),
-    /// At least this many bytes (the second number) in the stream, behind this position (the
-    /// first).
+    /// At least this many bytes (the second number) in the stream, after this position (the first
+    /// number).
     Stream(u64, usize),
 }
 
@@ -50,7 +51,7 @@ impl Watch {
     pub(in super::super) fn finds(self, messages: &MessageRing) -> bool {
         match self {
             Watch::Message(number) => messages.has(number),
-            // A peer that breaks the protocol is found as well, so that the endpoint is polled and
+            // This also finds a peer that breaks the protocol, so that the endpoint is polled and
             // fails.
             Watch::Stream(consumed, least) => {
                 !messages.stream_len(consumed).is_ok_and(|len| len < least)
@@ -63,7 +64,7 @@ impl Watch {
 enum Next {
     /// All bytes of the message have arrived.
     Whole(Head),
-    /// The message has not arrived whole; this is missing.
+    /// The message has not arrived whole; the `Watch` is the missing part.
     Missing(Watch),
 }
 
@@ -75,8 +76,8 @@ fn streamed(head: Head) -> usize {
     }
 }
 
-/// Checks whether a message has arrived whole. Its bytes begin at position `at` of the stream, and
-/// are at most `room`.
+/// Checks whether a message has arrived whole. Its bytes begin at position `at` of the stream. A
+/// message of more than `room` bytes breaks the protocol.
 fn whole(messages: &MessageRing, number: u64, at: u64, room: u32) -> Result<Next, Nonsense> {
     let Some(head) = messages.head(number) else {
         return Ok(Next::Missing(Watch::Message(number)));
@@ -105,7 +106,7 @@ pub(in super::super) enum Got {
 }
 
 impl Receiving {
-    /// Returns the bytes that were taken from the peer's stream.
+    /// Returns the number of bytes that were taken from the peer's stream.
     pub(in super::super) fn consumed(&self) -> u64 {
         self.consumed
     }
@@ -117,7 +118,7 @@ impl Receiving {
             number: 0,
             end: 0,
             watch: Watch::Message(0),
-            // A caller may have asked for a message before there was a message ring.
+            // A caller may have asked for a message before the message ring existed.
             wanted: true,
             room,
         };
@@ -137,7 +138,7 @@ impl Receiving {
         self.posted += 1;
     }
 
-    /// Takes all receives back: messages that the peer begins from now on find none.
+    /// Takes back all receives: messages that the peer begins from now on find none.
     pub(in super::super) fn withdraw(&self, messages: &MessageRing) {
         (self.number..self.posted).for_each(|number| messages.withdraw(number));
     }
@@ -151,7 +152,7 @@ impl Receiving {
         }
     }
 
-    /// Returns what arrives next.
+    /// Returns what must arrive next.
     #[inline]
     pub(in super::super) fn watch(&self) -> Watch {
         match (&self.noted, self.part) {
@@ -176,26 +177,27 @@ impl Receiving {
         }
     }
 
-    /// Returns true if the message that was pulled last is the first one that no poll had seen.
-    /// What the polling threads watch may never arrive then, so they must poll this endpoint once.
+    /// Returns true if the last pulled message is the first one that no poll had seen. Then the
+    /// polling threads may watch for something that never arrives, so they must poll this endpoint
+    /// once.
     pub(in super::super) fn has_overtaken(&self) -> bool {
         let noted = self.noted.as_ref();
         noted.is_some_and(|noted| self.number == noted.number + 1)
     }
 
-    /// Returns true if there is a message to pull. If not, [`note`](Self::note) reports the next
-    /// one.
+    /// Returns true if there is a message to pull. Otherwise [`note`](Self::note) will report the
+    /// next message.
     pub(in super::super) fn ask(&mut self, messages: &MessageRing) -> bool {
         let has = self.has_more(messages);
         if let Some(noted) = &mut self.noted {
-            // This is not taken back: of two callers, one may have asked first, and sleep.
+            // The flag is not cleared here: another caller may have asked before, and may sleep.
             noted.wanted |= !has;
         }
         has
     }
 
-    /// Counts the messages that have arrived and wait to be pulled. Returns true if a caller has
-    /// asked for one before it came.
+    /// Counts the messages that have arrived and wait to be pulled. Returns true if a caller must
+    /// be notified, because it had found no message.
     pub(in super::super) fn note(&mut self, messages: &MessageRing) -> Result<bool, Nonsense> {
         let Some(noted) = &mut self.noted else {
             return Ok(false);
@@ -203,7 +205,7 @@ impl Receiving {
         if noted.number < self.number {
             (noted.number, noted.end) = (self.number, self.consumed);
         }
-        // The messages that wait to be pulled never exceed the credits that the peer has.
+        // The number of messages that wait to be pulled never exceeds the peer's credits.
         while noted.number < self.posted {
             match whole(messages, noted.number, noted.end, noted.room)? {
                 Next::Whole(head) => {
@@ -217,7 +219,7 @@ impl Receiving {
             }
         }
         if noted.number == self.posted {
-            // The peer has no credit for one more before one was pulled.
+            // The peer has no credit for another message until one was pulled.
             if messages.has(noted.number) {
                 return Err(Nonsense);
             }
@@ -228,12 +230,13 @@ impl Receiving {
         Ok(told)
     }
 
-    /// Takes the oldest message if it has arrived whole, and lends its credit anew. If the message
-    /// is longer than `room`, or reports that the peer had a longer one, it stays.
+    /// Takes the oldest message if it has arrived whole, and gives its credit back to the peer. A
+    /// message stays if it is longer than `room`, or if it reports that the peer's message was too
+    /// long.
     ///
     /// # Safety
     ///
-    /// The memory of the Segments is valid and leased, and has `room` bytes.
+    /// The memory of `dst` is valid and leased, and has `room` bytes.
     pub(in super::super) unsafe fn pull(
         &mut self,
         messages: &MessageRing,
@@ -272,12 +275,12 @@ impl Receiving {
         Ok(Some(head))
     }
 
-    /// Takes a message, or continues with one. A call copies at most `most` bytes of the stream.
-    /// `dst` and `room` are those of the oldest receive, if one is posted.
+    /// Takes a message, or continues to take one. A call copies at most `most` bytes of the stream.
+    /// `dst` is the memory of the oldest receive and its length, if a receive is posted.
     ///
     /// # Safety
     ///
-    /// The memory of the Segments is valid and leased, and has `room` bytes.
+    /// The memory of `dst` is valid and leased, and has the length that goes with it.
     pub(in super::super) unsafe fn take(
         &mut self,
         messages: &MessageRing,
@@ -293,7 +296,7 @@ impl Receiving {
                 (head?, 0)
             }
         };
-        // The peer can have sent this message only for a receive that it has seen.
+        // The peer can have sent this message only for a posted receive that it has seen.
         let (dst, room) = dst.ok_or(Nonsense)?;
         let len = head.len as usize;
         match head.kind {

@@ -1,4 +1,5 @@
-//! The memory that two connected endpoints share: for each side a block that only this side writes.
+//! The memory that two connected endpoints share: a block for each side, which only that side
+//! writes.
 //!
 //! | at | what the side stores there |
 //! |---|---|
@@ -12,12 +13,12 @@
 //! | then | its stream: the bytes of messages longer than 112 bytes |
 //!
 //! A message uses up the peer's receive of the same number. The sender reads the word of that
-//! receive first, so it knows how many bytes it may send, and a published message is as good as
-//! delivered. A word that contains a number shows by that number that it was written for the
-//! current turn. So neither side reads a counter: each polls the one line that it waits for.
+//! receive first, and so knows how many bytes it may send: a published message is as good as
+//! delivered. Words contain a number, which shows that the word was written for the current turn.
+//! So neither side reads a counter: each side polls only the cache line that it waits for.
 //!
-//! Everything that the peer writes is hostile. Each number is read once, and is checked where it is
-//! read.
+//! The code treats everything that the peer writes as hostile. Each number is read once, and is
+//! checked where it is read.
 
 use std::sync::Arc;
 
@@ -31,10 +32,10 @@ const WANTS: usize = 16;
 const PRODUCED: usize = 128;
 const CONSUMED: usize = 256;
 const RECEIVES: usize = 384;
-/// The bytes of a message's entry.
+/// The length of a message's entry, in bytes.
 pub(in super::super) const ENTRY: usize = 128;
 const HEAD: usize = 16;
-/// The longest message whose bytes lie in its entry.
+/// The maximum length of a message whose bytes are in its entry.
 pub(in super::super) const INLINE: usize = ENTRY - HEAD;
 /// The length of a stream in bytes.
 pub(in super::super) const STREAM: usize = if cfg!(tokio_doca_loom) {
@@ -42,9 +43,9 @@ pub(in super::super) const STREAM: usize = if cfg!(tokio_doca_loom) {
 } else {
     512 << 10
 };
-/// A side's block begins and ends at a page boundary.
+/// The alignment of a side's block: it begins and ends at a page boundary.
 const PAGE: usize = 4096;
-/// The bytes that are copied before the other side can see them.
+/// The maximum number of bytes that are copied to a stream before the peer can see them.
 pub(super) const PIECE: usize = if cfg!(tokio_doca_loom) { 128 } else { 16 << 10 };
 /// The maximum number of receives of an endpoint.
 pub(in super::super) const MAX_RECEIVES: u32 = 1 << 14;
@@ -66,7 +67,7 @@ impl Side {
     }
 }
 
-/// The number of receives of host and guest; both are powers of two.
+/// The number of receives of the host and of the guest; both are powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Shape {
     pub(in super::super) host: u32,
@@ -109,7 +110,7 @@ impl Shape {
     }
 }
 
-/// Says whether a side is connected. The later states are the greater ones.
+/// Whether a side is connected. Later states are greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub(in super::super) enum Presence {
     /// The side has not connected yet.
@@ -131,7 +132,7 @@ pub(in super::super) enum Kind {
     TooLong,
 }
 
-/// A message's head.
+/// The header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Head {
     pub(in super::super) kind: Kind,
@@ -151,7 +152,7 @@ impl Head {
     }
 }
 
-/// The peer has broken the protocol.
+/// The error that the peer has broken the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Nonsense;
 
@@ -163,10 +164,11 @@ pub(in super::super) struct MessageRing {
     peers: Block,
 }
 
-/// Where the block of a side lies, and where its parts begin.
+/// The offsets of a side's block, and of its parts.
 struct Block {
     base: usize,
-    /// The bits of a receive's number that are its index, and the index of the message for it.
+    /// The mask of a receive's number whose bits are the index of the receive, and of the message
+    /// for it.
     mask: usize,
     messages: usize,
     stream: usize,
@@ -184,7 +186,7 @@ impl Block {
     }
 }
 
-/// Returns a word of a number and a value: never 0, except for the number 2^32 - 1.
+/// Returns a word with a number and a value. It is never 0, except for the number 2^32 - 1.
 fn numbered(number: u64, value: u32) -> u64 {
     number.wrapping_add(1) << 32 | u64::from(value)
 }
@@ -218,8 +220,8 @@ impl MessageRing {
         self.shape
     }
 
-    /// Resets the ring before the next connection uses it. An honest peer does not write to it
-    /// meanwhile. The bytes of earlier messages stay.
+    /// Resets the ring before the next connection uses it. An honest peer does not write to the
+    /// ring meanwhile. The bytes of earlier messages stay.
     pub(in super::super) fn renew(&self) {
         for (block, peers) in [(&self.own, &self.peers), (&self.peers, &self.own)] {
             let words = [PRESENCE, PARKED, WANTS, PRODUCED, CONSUMED];
@@ -255,7 +257,8 @@ impl MessageRing {
         self.peers.messages + ENTRY * (number as usize & self.own.mask)
     }
 
-    /// Stores this side's presence. A peer that sees it also sees what this side published before.
+    /// Stores this side's presence. A peer that sees it also sees everything that this side
+    /// published before.
     pub(in super::super) fn say(&self, presence: Presence) {
         let word = match presence {
             Presence::Absent => 0,
@@ -275,44 +278,44 @@ impl MessageRing {
         }
     }
 
-    /// Notes whether this side polls the message ring only after hints (`parked`). A caller that
-    /// parks polls once more afterwards.
+    /// Stores whether this side is parked, that is, polls the message ring only after hints. A
+    /// caller that parks must poll once more afterwards.
     pub(in super::super) fn set_parked(&self, parked: bool) {
         self.word(&self.own, PARKED)
             .store(parked.into(), Ordering::SeqCst);
     }
 
-    /// Notes whether this side waits for a receive or for capacity. A caller that waits polls once
-    /// more afterwards.
+    /// Stores whether this side waits for a receive or for capacity. A caller that waits must poll
+    /// once more afterwards.
     pub(in super::super) fn set_wants(&self, wants: bool) {
         self.word(&self.own, WANTS)
             .store(wants.into(), Ordering::SeqCst);
     }
 
-    /// Returns true if the peer needs a hint to see a message. The caller has made a SeqCst fence
-    /// before.
+    /// Returns true if the peer needs a hint to see a message. The caller must have made a SeqCst
+    /// fence before.
     #[inline]
     pub(in super::super) fn peer_is_parked(&self) -> bool {
         self.word(&self.peers, PARKED).load(Ordering::SeqCst) != 0
     }
 
     /// Returns true if the peer needs a hint that a receive was posted, or that capacity is free.
-    /// The caller has made a SeqCst fence before.
+    /// The caller must have made a SeqCst fence before.
     #[inline]
     pub(in super::super) fn peer_wants(&self) -> bool {
         self.word(&self.peers, WANTS).load(Ordering::SeqCst) != 0
     }
 
-    /// Posts this side's receive of this number, of `room` bytes.
+    /// Posts this side's receive with this number, of `room` bytes.
     #[inline]
     pub(in super::super) fn post(&self, number: u64, room: u32) {
-        // Release: this side has read the message that the entry had a turn before.
+        // Release: this side has read the message that this entry had in the turn before.
         self.receive(&self.own, number)
             .store(numbered(number, room), Ordering::Release);
     }
 
-    /// Takes this side's receive of this number back: its word is again the one of a turn before.
-    /// The peer may have sent a message for it already.
+    /// Takes back this side's receive with this number: its word gets the value of the turn before.
+    /// The peer may have sent a message for the receive already.
     pub(in super::super) fn withdraw(&self, number: u64) {
         let before = number.wrapping_sub(self.own.mask as u64 + 1);
         // Release: a peer that sees the word also sees what this side stored before.
@@ -320,7 +323,7 @@ impl MessageRing {
             .store(numbered(before, 0), Ordering::Release);
     }
 
-    /// Returns the length of the peer's receive of this number, if it is posted.
+    /// Returns the length of the peer's receive with this number, if it is posted.
     #[inline]
     pub(in super::super) fn room(&self, number: u64) -> Option<u32> {
         of_number(
@@ -329,7 +332,7 @@ impl MessageRing {
         )
     }
 
-    /// Returns where the bytes of a short message of this side go.
+    /// Returns the memory for the bytes of a short message of this side.
     #[inline]
     pub(in super::super) fn outgoing(&self, number: u64, len: usize) -> Segment {
         debug_assert!(len <= INLINE);
@@ -337,7 +340,7 @@ impl MessageRing {
         self.memory.to_write(at, len)
     }
 
-    /// Publishes this side's message of this number.
+    /// Publishes this side's message with this number.
     #[inline]
     pub(in super::super) fn publish(&self, number: u64, head: Head) {
         let kind = match head.kind {
@@ -349,20 +352,20 @@ impl MessageRing {
         let entry = self.outgoing_entry(number);
         let rest = kind << 32 | u64::from(head.immediate);
         self.memory.word(entry + 8).store(rest, Ordering::Relaxed);
-        // Release: the message's bytes and the word above come first.
+        // Release: the message's bytes and the second word are stored before.
         self.memory
             .word(entry)
             .store(numbered(number, head.len), Ordering::Release);
     }
 
-    /// Returns true if the peer has published its message of this number.
+    /// Returns true if the peer has published its message with this number.
     #[inline]
     pub(in super::super) fn has(&self, number: u64) -> bool {
         let entry = self.incoming_entry(number);
         of_number(self.memory.word(entry).load(Ordering::Acquire), number).is_some()
     }
 
-    /// Returns the head of the peer's message of this number, if the peer has published it.
+    /// Returns the header of the peer's message with this number, if the peer has published it.
     #[inline]
     pub(in super::super) fn head(&self, number: u64) -> Option<Result<Head, Nonsense>> {
         let entry = self.incoming_entry(number);
@@ -383,7 +386,7 @@ impl MessageRing {
         }))
     }
 
-    /// Returns where the bytes of a short message of the peer are.
+    /// Returns the memory with the bytes of a short message of the peer.
     #[inline]
     pub(in super::super) fn incoming(&self, number: u64, len: usize) -> Segment {
         debug_assert!(len <= INLINE);
@@ -391,14 +394,16 @@ impl MessageRing {
         self.memory.to_read(at, len)
     }
 
-    /// Returns the free bytes of this side's stream, after `produced` bytes were put into it.
+    /// Returns the number of free bytes in this side's stream, after `produced` bytes were put into
+    /// it.
     pub(super) fn stream_room(&self, produced: u64) -> Result<usize, Nonsense> {
         let consumed = self.word(&self.peers, CONSUMED).load(Ordering::Acquire);
         let full = usize::try_from(produced.wrapping_sub(consumed)).map_err(|_| Nonsense)?;
         STREAM.checked_sub(full).ok_or(Nonsense)
     }
 
-    /// Returns the bytes that wait in the peer's stream, after `consumed` bytes were taken from it.
+    /// Returns the number of bytes that wait in the peer's stream, after `consumed` bytes were
+    /// taken from it.
     pub(in super::super) fn stream_len(&self, consumed: u64) -> Result<usize, Nonsense> {
         let produced = self.word(&self.peers, PRODUCED).load(Ordering::Acquire);
         let len = usize::try_from(produced.wrapping_sub(consumed)).map_err(|_| Nonsense)?;
@@ -406,27 +411,27 @@ impl MessageRing {
     }
 
     /// Returns the offset and the length of the contiguous bytes at position `at` of a side's
-    /// stream, at most `len`.
+    /// stream. The length is at most `len`.
     fn stream_piece(block: &Block, at: u64, len: usize) -> (usize, usize) {
         let from = at as usize & (STREAM - 1);
         (block.stream + from, len.min(STREAM - from))
     }
 
-    /// Returns where this side's next bytes go.
+    /// Returns the memory for this side's next bytes in its stream: at most `len`, contiguous.
     pub(in super::super) fn stream_out(&self, produced: u64, len: usize) -> Segment {
         let (at, len) = Self::stream_piece(&self.own, produced, len);
         self.memory.to_write(at, len)
     }
 
-    /// Gives the pages of this side's stream back to the kernel. The peer has taken all bytes of
-    /// it.
+    /// Returns the pages of this side's stream to the kernel. The peer must have taken all bytes of
+    /// the stream.
     pub(super) fn discard_stream(&self) {
         let from = self.own.stream.next_multiple_of(PAGE);
         let end = (self.own.stream + STREAM).next_multiple_of(PAGE);
         self.memory.discard(from, end - from);
     }
 
-    /// Returns where the peer's next bytes are.
+    /// Returns the memory with the peer's next bytes in its stream: at most `len`, contiguous.
     pub(in super::super) fn stream_in(&self, consumed: u64, len: usize) -> Segment {
         let (at, len) = Self::stream_piece(&self.peers, consumed, len);
         self.memory.to_read(at, len)
@@ -438,8 +443,8 @@ impl MessageRing {
             .store(produced, Ordering::Release);
     }
 
-    /// Publishes that `consumed` bytes of the peer's stream were taken, so that it may overwrite
-    /// them.
+    /// Publishes that `consumed` bytes of the peer's stream were taken, so that the peer may
+    /// overwrite them.
     pub(in super::super) fn set_consumed(&self, consumed: u64) {
         self.word(&self.own, CONSUMED)
             .store(consumed, Ordering::Release);

@@ -8,14 +8,14 @@ use crate::device::Segments;
 /// The progress of sending.
 #[derive(Debug, Default)]
 pub(in super::super) struct Sending {
-    /// The number of messages that were published.
+    /// The number of messages that were published, and so the number of the next message.
     number: u64,
-    /// The number of bytes that were put into the stream: in all, when its pages were given back
-    /// last, and when `give_back` was called last.
+    /// The number of bytes that were put into the stream: in all (`produced`), when its pages were
+    /// last returned (`given_back`), and when `give_back` was last called (`asked`).
     produced: u64,
     given_back: u64,
     asked: u64,
-    /// How many bytes of the message that is sent in part are in the stream.
+    /// If a message was sent in part, the number of its bytes that are in the stream.
     part: Option<usize>,
 }
 
@@ -29,19 +29,19 @@ pub(in super::super) enum Sent {
     NoReceive,
     /// The stream is full.
     NoRoom,
-    /// The peer's receive has only this many bytes. The peer was notified.
+    /// The peer's receive has only this number of bytes. The peer was notified.
     TooLong(u32),
 }
 
 impl Sending {
-    /// Returns the bytes that were put into the stream.
+    /// Returns the number of bytes that were put into the stream.
     pub(in super::super) fn produced(&self) -> u64 {
         self.produced
     }
 
-    /// Gives the pages of the stream back to the kernel if the peer has taken all bytes, and none
-    /// were added since the last call. A caller that knows the latter sets `rested`. Returns true
-    /// if pages were given back.
+    /// Returns the pages of the stream to the kernel if the peer has taken all bytes, and none were
+    /// added since the last call. A caller that knows that none were added sets `rested`. The
+    /// result is true if pages were returned.
     pub(in super::super) fn give_back(&mut self, messages: &MessageRing, rested: bool) -> bool {
         let rested = rested || self.asked == self.produced;
         self.asked = self.produced;
@@ -68,11 +68,12 @@ impl Sending {
                     .is_ok_and(|room| room >= len))
     }
 
-    /// Sends a message, or continues with one. A call copies at most `most` bytes into the stream.
+    /// Sends a message, or continues to send one. A call copies at most `most` bytes into the
+    /// stream.
     ///
     /// # Safety
     ///
-    /// The memory of the Segments is valid and leased, and has `len` bytes.
+    /// The memory of `src` is valid and leased, and has `head.len` bytes.
     pub(in super::super) unsafe fn send(
         &mut self,
         messages: &MessageRing,
@@ -100,7 +101,8 @@ impl Sending {
                     self.publish(messages, head);
                     return Ok(Sent::All);
                 }
-                // The head comes first, so that the peer takes the bytes while they are added.
+                // The header is published first, so that the peer takes the bytes while they are
+                // added.
                 self.publish(messages, head);
                 0
             }
@@ -124,17 +126,18 @@ impl Sending {
         Ok(if at < len { Sent::Part } else { Sent::All })
     }
 
-    /// Returns true if the peer has the head of a message, but not all of its bytes.
+    /// Returns true if the peer has the header of a message, but not all of its bytes.
     pub(in super::super) fn is_amid_message(&self) -> bool {
         self.part.is_some()
     }
 
-    /// Returns how many bytes were sent of the message that is sent in part.
+    /// Returns the number of bytes that are in the stream of a message that was sent in part; 0 if
+    /// there is none.
     pub(in super::super) fn part(&self) -> usize {
         self.part.unwrap_or(0)
     }
 
-    /// Notifies the peer of what was written to its memory.
+    /// Notifies the peer of a write to its memory.
     pub(in super::super) fn notify_peer(&mut self, messages: &MessageRing, head: Head) -> Sent {
         if messages.room(self.number).is_none() {
             return Sent::NoReceive;
