@@ -1,11 +1,12 @@
-//! The connections of the fabric's thread: those of clients that have not sent their request yet,
-//! that have not read their reply yet, or that may ask again, and those that have to stay.
+//! The connections of the fabric's thread. They belong to clients that have not sent their request
+//! yet, that have not read their reply yet, or that may ask again; others must stay open so that a
+//! process can be watched.
 //!
-//! Until its descriptors are read, a reply counts among those that this process's user has in
-//! flight. All programs of the user together may have at most `RLIMIT_NOFILE` descriptors (the
-//! limit of open files) in flight. Clients that ask and do not read could use up all of them, so
-//! each other user gets a share. Replies to processes of the same user and of root are not counted,
-//! since those processes can do worse anyway.
+//! Until its descriptors are read, a reply counts against a limit of this process's user: all
+//! programs of a user together may have at most `RLIMIT_NOFILE` descriptors (the limit of open
+//! files) in flight. Clients that ask and do not read could use up the whole limit, so each other
+//! user gets a share. Replies to processes of the same user and of root are not counted, since
+//! those processes can do more harm anyway.
 
 use std::sync::Weak;
 use std::time::{Duration, Instant};
@@ -15,15 +16,15 @@ use super::server::Then;
 use super::watch::Process;
 use crate::process::{Guarded, is_own_user};
 
-/// The maximum number of silent connections. One more, and the oldest is closed.
+/// The maximum number of silent connections. If one more comes, the oldest is closed.
 const SILENT: usize = 64;
 /// The time for which a connection may be silent.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The maximum number of connections that stay: one for each process that can be watched in no
-/// other way.
+/// The maximum number of connections that stay: one for each process that cannot be watched in
+/// another way.
 const STAYING: usize = 256;
-/// The maximum number of connections of clients that may ask again. One more, and the oldest is
-/// closed; its client connects anew.
+/// The maximum number of connections of clients that may ask again. If one more comes, the oldest
+/// is closed; its client connects anew.
 pub(super) const KEPT: usize = 64;
 /// The maximum number of unread replies to one user.
 const OF_ONE: usize = 32;
@@ -34,18 +35,18 @@ pub(super) struct Connection {
     pub(super) number: u64,
     pub(super) socket: Guarded,
     pub(super) state: State,
-    /// The epoll descriptor watches it for the event that its state waits for.
+    /// True if the epoll descriptor watches the connection for the event that its state waits for.
     pub(super) registered: bool,
 }
 
 pub(super) enum State {
-    /// The client has not sent its request yet, and has to by this time.
+    /// The client has not sent its request yet, and must send it by this time.
     Silent(Instant),
-    /// A client of this user has not read its reply yet.
+    /// A client of this user has not read its reply yet. `Then` follows once it has.
     Unread(u32, Then),
-    /// The client has asked, and may ask again. Contains the client's process, if it is watched.
+    /// The client has asked, and may ask again. Contains the client's process if it is watched.
     Kept(Weak<Process>),
-    /// One of the two processes can watch the other only by this connection.
+    /// The connection is the only means by which one of the two processes can watch the other.
     Stays,
 }
 
@@ -71,7 +72,7 @@ pub(super) fn counted_user(socket: &Guarded) -> Option<u32> {
     (uid != 0 && !is_own_user(uid)).then_some(uid)
 }
 
-/// Returns when a connection that begins now has been silent for too long.
+/// Returns the time until which a connection that begins now may be silent.
 pub(super) fn patience() -> Instant {
     Instant::now() + PATIENCE
 }
@@ -81,7 +82,7 @@ impl Connections {
         self.0.push(connection);
     }
 
-    /// Takes the connection with this number out.
+    /// Removes the connection with this number from the list, and returns it.
     pub(super) fn take(&mut self, number: u64) -> Option<Connection> {
         let at = self.0.iter().position(|it| it.number == number)?;
         Some(self.0.remove(at))
@@ -107,7 +108,7 @@ impl Connections {
         self.count(of_one) < OF_ONE && self.count(of_all) < OF_ALL
     }
 
-    /// Returns when the oldest silent connection has been silent for too long.
+    /// Returns the time until which the oldest silent connection may be silent.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.0.iter().find_map(|it| match it.state {
             State::Silent(until) => Some(until),
@@ -115,8 +116,8 @@ impl Connections {
         })
     }
 
-    /// Takes out a connection that has been silent for too long by `now`, or the oldest one if
-    /// there are too many of its state.
+    /// Removes and returns a connection that has been silent for too long by `now`, or the oldest
+    /// connection of a state that has too many.
     pub(super) fn take_spare(&mut self, now: Instant) -> Option<Connection> {
         let is_silent = |state: &State| matches!(state, State::Silent(_));
         let is_kept = |state: &State| matches!(state, State::Kept(_));

@@ -9,9 +9,10 @@
 //! The last word is the owner's: the kernel marks it once the process has ended ([`Owner`]).
 //!
 //! All exports share one memfd, which is sealed before the first importer gets it. The kernel then
-//! lets only the exporter write it, and lets no process shorten it. An importer reads there what
-//! the exporter states about itself; nothing else depends on it. A Relaxed load is enough, since
-//! memory that was taken back stays mapped until the importer drops it.
+//! allows only the exporter to write it, and allows no process to shorten it. An importer reads
+//! there what the exporter states about its own exports; nothing else depends on the page. A
+//! Relaxed load is enough, since memory that was taken back stays mapped until the importer drops
+//! it.
 #![expect(unsafe_code, reason = "words in memory that processes share")]
 
 use std::num::NonZeroUsize;
@@ -37,7 +38,7 @@ mod owner;
 
 pub(super) use owner::Owner;
 
-/// The index of the owner's word, which follows those of all slots.
+/// The index of the owner's word, which follows the words of all slots.
 const OWNER: usize = SLOTS;
 const BYTES: NonZeroUsize = NonZeroUsize::new(4 * (OWNER + 1)).expect("64 KiB");
 
@@ -47,7 +48,7 @@ pub(super) struct Control {
     words: Words,
 }
 
-/// A control page of this process or of another one, for reading.
+/// A control page of this process or of another process, for reading.
 #[derive(Clone)]
 pub(super) struct Words(Arc<Mapping>);
 
@@ -58,7 +59,7 @@ pub(super) struct Word {
     _words: Words,
 }
 
-// SAFETY: it is an atomic, in memory that `_words` keeps mapped.
+// SAFETY: the word is an atomic, in memory that `_words` keeps mapped.
 unsafe impl Send for Word {}
 // SAFETY: as above.
 unsafe impl Sync for Word {}
@@ -80,7 +81,7 @@ impl Control {
         let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
         let mapping = Mapping::new(&memfd, BYTES, true, flags).map_err(os)?;
         let words = Words(Arc::new(mapping));
-        // From here on no process can map the memfd to write it, even if it has the descriptor.
+        // From here on no process can map the memfd for writing, even if it has the descriptor.
         fcntl(&memfd, FcntlArg::F_ADD_SEALS(seals())).map_err(os)?;
         let memfd = Arc::new(memfd);
         Ok(Control { memfd, words })
@@ -97,17 +98,17 @@ impl Control {
     /// Stores a slot's generation, or 0.
     pub(super) fn set(&self, slot: u32, value: u32) {
         let word = self.words.word(slot).expect("a slot of the table");
-        // The store does not order what importers do with the memory.
+        // The store need not be ordered with importers' accesses to the memory.
         word.atomic().store(value, Relaxed);
     }
 }
 
 impl Words {
-    /// Returns device and inode of a page that an exporter sent, and `EBADMSG` if it is not a page
-    /// as [`Control`] makes them.
+    /// Returns the device and the inode of a page that an exporter sent. Returns `EBADMSG` if it is
+    /// not a page as [`Control`] makes them.
     pub(super) fn identify(memfd: &OwnedFd) -> nix::Result<(u64, u64)> {
-        // First: the call succeeds for memory only, so that no later call is made on any other
-        // file.
+        // This call comes first: it succeeds only for memory, so that no later call is made on
+        // another kind of file.
         let have = fcntl(memfd, FcntlArg::F_GET_SEALS).map_err(|_| Errno::EBADMSG)?;
         let have = SealFlag::from_bits_retain(have);
         let stat = fstat(memfd)?;
@@ -124,7 +125,7 @@ impl Words {
         Self::identify(memfd)?;
         let flags = MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE;
         let mapping = Mapping::new(memfd, BYTES, false, flags)?;
-        // Before Linux 5.14 (EINVAL), MAP_POPULATE has to do.
+        // Before Linux 5.14 (EINVAL), MAP_POPULATE must suffice.
         match mapping.populate(0..mapping.len()) {
             Ok(()) | Err(Errno::EINVAL) => Ok(Words(Arc::new(mapping))),
             Err(errno) => Err(errno),

@@ -1,5 +1,5 @@
-//! The fabric of this process, which exists from the first export or import until the last one
-//! goes.
+//! The fabric of this process, which exists from the first export or import until the last one is
+//! dropped.
 
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,7 +16,7 @@ const SET: &str = "soft::set_socket_path";
 
 static CURRENT: Mutex<Weak<Fabric>> = Mutex::new(Weak::new());
 
-/// Returns the fabric of this process, and starts it first if there is none.
+/// Returns the fabric of this process, starting it if there is none.
 pub(super) fn fabric() -> Result<Arc<Fabric>> {
     let process = Process::current();
     let owner = OWNER.load(Relaxed);
@@ -46,17 +46,17 @@ fn start(process: Process) -> Result<Fabric> {
     Ok(Fabric::new(shared))
 }
 
-/// Makes exports of this process listen at a socket in the folder `path`, instead of at an abstract
+/// Makes exports of this process listen at a socket in the folder `path`, instead of an abstract
 /// name. The environment variable `TOKIO_DOCA_SOFT_SOCKET` does the same.
 ///
-/// An abstract name belongs to a network namespace. Importers in another namespace (a container)
+/// An abstract name belongs to a network namespace, so importers in another namespace (a container)
 /// need a path. They must see the folder under the same name, and be able to write to the socket
 /// (unix(7)). Other users must not be able to write to the folder. Each process creates its own
 /// socket there, with a name that is never used again, so processes may share the folder. The path
 /// of the folder has at most 63 bytes.
 ///
-/// The socket is removed with the last export and import. After `kill -9` it stays, unlike an
-/// abstract name. No process listens at it then, and you may delete it.
+/// The socket is removed when the last export or import is dropped. After `kill -9` it remains,
+/// unlike an abstract name; no process listens at it then, and you may delete it.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Whether a process has ended, and the parties that are notified of it.
+//! The state whether a process has ended, and the parties that are notified when it ends.
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -8,12 +8,12 @@ use crate::sync::{lock, log};
 
 /// A party that is notified of the end of a process.
 pub(in super::super) trait Ended: Send + Sync {
-    /// Called once, after the process has ended, by the fabric's thread. It must not block.
+    /// Is called once, after the process has ended, by the fabric's thread. It must not block.
     fn ended(&self);
 }
 
-/// What the fabric's thread knows of a process. It is separate, so that the thread never owns a
-/// Process, and never drops one under a lock.
+/// The part of a process's state that the fabric's thread uses. It is separate, so that the thread
+/// never owns a `Process`, and never drops one under a lock.
 #[derive(Default)]
 pub(super) struct ProcessState {
     dead: AtomicBool,
@@ -38,7 +38,7 @@ impl ProcessState {
     /// Notes that the process has ended, and notifies all parties. The fabric's thread calls this.
     pub(super) fn end(&self) {
         let mut to_tell = lock(&self.to_tell);
-        // The store orders no other memory: operations that began before may still be running.
+        // The store does not order other memory: operations that began before may still be running.
         self.dead.store(true, Relaxed);
         let told = mem::take(&mut *to_tell);
         drop(to_tell);

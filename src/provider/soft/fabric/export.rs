@@ -85,7 +85,7 @@ pub(super) struct Memory {
     control: Arc<OwnedFd>,
     /// The words of the control page, for importers of this process.
     pub(super) words: Words,
-    /// The address in this process. Nothing here accesses the memory; an `AtomicPtr` is used
+    /// The address in this process. This value never accesses the memory; an `AtomicPtr` is used
     /// because it is `Send`.
     pub(super) addr: AtomicPtr<u8>,
     pub(super) owner: Weak<dyn Any + Send + Sync>,
@@ -134,11 +134,11 @@ pub(in super::super) fn export(port: u8, offer: &ExportRequest) -> Result<Export
     let fabric = current::fabric()?;
     let server = fabric.open_server()?;
     sent::check_whole(&backing.memfd, backing.offset, region.len())?;
-    // Seals cannot be removed, so this comes late. Hardly anything after it fails, except if the
-    // table is full.
+    // Seals cannot be removed, so this comes late: hardly anything after it fails, unless the table
+    // is full.
     let peer_writable = region.access().peer_writable();
     sent::seal(&backing.memfd, peer_writable, info.may_write())?;
-    // The memfd is opened once now, so that an error shows here, and not in the importer.
+    // This opens the memfd once, so that an error shows here and not in the importer.
     sent::reopen(backing.memfd.as_fd(), info.may_write()).map_err(|errno| {
         let what = "a descriptor of the memfd for the importer";
         Error::os(None, what, errno.into())

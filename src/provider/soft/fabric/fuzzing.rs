@@ -1,7 +1,7 @@
-//! What a peer may send, as a fuzzer makes it up. Bytes go in, and a decision comes out, without a
-//! socket. This is built with `cfg(fuzzing)` only; `.ci/fuzz` runs it.
+//! What a peer may send, as a fuzzer generates it. The code under test gets bytes and makes a
+//! decision, without a socket. This is built with `cfg(fuzzing)` only; `.ci/fuzz` runs it.
 //!
-//! A panic is a bug. An input is what the peer sends. `repair` makes those parts valid that no
+//! A panic is a bug. An input is what the peer sends. `repair` makes the parts valid that no
 //! mutation gets right: checksums and proofs, which a hostile peer can compute as well. It calls no
 //! parser, so that an error of a parser shows when the input is taken, and the fuzzer then knows
 //! the input.
@@ -41,14 +41,14 @@ const HERE: Place = Place {
 };
 const KINDS: [&Kind; 3] = [&MEMORY, &ENDPOINT, &EVENT];
 
-/// The bytes of a ticket before its name, by the table in `protocol/ticket.rs`.
+/// The length of a ticket before its name, by the table in `protocol/ticket.rs`.
 const FIXED: usize = 134;
 const CHECKSUM: usize = 8;
 
-/// The size of the memory that comes along, in bytes.
+/// The size of the memory of the descriptors, in bytes.
 const LEN: usize = 3 * 4096;
 /// The index of the control page in [`Client::sendable`]. The descriptors before it may be mapped;
-/// it may be mapped as well, to be read.
+/// the control page may be mapped too, for reading.
 const CONTROL: usize = 3;
 
 fn memfd(paid: bool, seals: SealFlag) -> OwnedFd {
@@ -65,10 +65,11 @@ fn memfd(paid: bool, seals: SealFlag) -> OwnedFd {
     made().expect("a memfd")
 }
 
-/// A client, to which the server of a ticket replies. The input is: the descriptors that come (two
-/// bytes; the highest bit of the first says that the connection stays), the ticket, the reply.
+/// The fuzz target for a client, to which the server of a ticket replies. The input is: the
+/// descriptors of the reply (two bytes; the highest bit of the first means that the connection
+/// stays), the ticket, and the reply.
 pub struct Client {
-    /// The descriptors that may come along.
+    /// The descriptors that may come with a reply.
     sendable: [OwnedFd; 7],
     _control: Control,
 }
@@ -94,7 +95,7 @@ impl Client {
         }
     }
 
-    /// Takes an input.
+    /// Runs one input.
     pub fn take(&self, input: &[u8]) {
         let Some((which, bytes, reply)) = split(input) else {
             return;
@@ -143,7 +144,7 @@ impl Client {
         }
     }
 
-    /// Repairs an input: each part of it for which `choice` has a bit.
+    /// Repairs each part of an input for which `choice` has a bit.
     pub fn repair(input: &mut [u8], choice: u32) {
         let Some((which, ticket, _)) = split(input) else {
             return;
@@ -151,7 +152,7 @@ impl Client {
         let (stays, len) = (which[0] & 0x80 != 0, ticket.len());
         let (ticket, reply) = input[2..].split_at_mut(len);
         if choice & 1 != 0 {
-            // The name has the bytes that all other fields leave.
+            // The name takes the bytes that are left by all other fields.
             let name = len.checked_sub(FIXED + CHECKSUM);
             if let (true, Some(name)) = (choice & 8 != 0, name) {
                 ticket[13] = name as u8;
@@ -163,7 +164,7 @@ impl Client {
         }
     }
 
-    /// Returns what honest exporters send.
+    /// Returns inputs that honest exporters send.
     pub fn seeds() -> Vec<Vec<u8>> {
         let mut seeds = Vec::new();
         let addresses = [
@@ -217,7 +218,7 @@ impl Client {
     }
 }
 
-/// Maps the descriptors that came for memory, as an importer does.
+/// Maps the descriptors of a reply for memory, as an importer does.
 fn maps(ticket: &Ticket, said: &Payload, which: [usize; 2], with: &[Guarded; DESCRIPTORS]) {
     let info = ticket.info(MemoryInfo::parse);
     let Ok(info) = info.map_err(|error| error.to_string()) else {
@@ -255,8 +256,8 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
     array(bytes, at).map(u32::from_le_bytes)
 }
 
-/// Makes a reply that the client of this ticket believes. With `lie` it keeps the instance and the
-/// payload that it states.
+/// Makes a reply that the client of this ticket accepts as proved. With `lie` the reply keeps the
+/// instance and the payload that it states.
 fn prove(ticket: &[u8], reply: &mut [u8], stays: bool, lie: bool) -> Option<()> {
     let said = array::<REPLY_LEN>(reply, 0).filter(|_| reply.len() == REPLY_LEN)?;
     let kind = match ticket.get(7)? {
@@ -278,7 +279,7 @@ fn prove(ticket: &[u8], reply: &mut [u8], stays: bool, lie: bool) -> Option<()> 
     Some(())
 }
 
-/// Splits an input into the descriptors that come, the ticket (of the length that it states), and
+/// Splits an input into the choice of descriptors, the ticket (of the length that it states), and
 /// the reply.
 fn split(input: &[u8]) -> Option<([u8; 2], &[u8], &[u8])> {
     let (which, rest) = input.split_first_chunk()?;
@@ -287,18 +288,18 @@ fn split(input: &[u8]) -> Option<([u8; 2], &[u8], &[u8])> {
     Some((*which, ticket, reply))
 }
 
-/// A server, to which clients send requests. The input is: whether one more connection may stay (a
-/// byte), the request.
+/// The fuzz target for a server, to which clients send requests. The input is: whether one more
+/// connection may stay (one byte), and the request.
 pub struct Server {
     table: Mutex<Slots<PublishedService>>,
 }
 
-/// The services that it has, and those that it had before: kind, slot, generation and key.
+/// The services that the server has, and one that it had before: kind, slot, generation and key.
 const SERVED: [(u8, u32, u32, Id); 4] = [
     (0, 0, 2, [1; 16]),
     (1, 1, 1, [2; 16]),
     (2, 2, 1, [3; 16]),
-    // This one was taken back.
+    // This service was taken back.
     (0, 3, 1, [4; 16]),
 ];
 
@@ -334,7 +335,7 @@ impl Server {
         }
     }
 
-    /// Takes an input.
+    /// Runs one input.
     pub fn take(&self, input: &[u8]) {
         let Some((&room, message)) = input.split_first() else {
             return;
@@ -358,14 +359,14 @@ impl Server {
         }
     }
 
-    /// Proves an input, if `choice` has a bit for it.
+    /// Makes the proof of an input valid if `choice` has the bit for it.
     pub fn repair(input: &mut [u8], choice: u32) {
         if let (Some((_, message)), true) = (input.split_first_mut(), choice & 1 != 0) {
             ask(message, choice & 2 != 0);
         }
     }
 
-    /// Returns what honest clients send.
+    /// Returns inputs that honest clients send.
     pub fn seeds() -> Vec<Vec<u8>> {
         let mut seeds = Vec::new();
         for (kind, slot, generation, key) in SERVED {
@@ -380,7 +381,8 @@ impl Server {
     }
 }
 
-/// Proves a message that has a request's length. With `right` it first names a service that exists.
+/// Makes the proof of a message with a request's length valid. With `right` the message first names
+/// a service that exists.
 fn ask(message: &mut [u8], right: bool) -> Option<()> {
     let said = array::<REQUEST_LEN>(message, 0).filter(|_| message.len() == REQUEST_LEN)?;
     let mut asked = (said[10], number(&said, 12)?, number(&said, 16)?);

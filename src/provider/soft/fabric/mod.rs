@@ -1,8 +1,9 @@
-//! The fabric of software devices, by which processes of one host find and share what they export.
+//! The fabric of software devices, by which processes of one host find and share exported objects.
 //!
 //! There is one protocol: a *client* connects to a *service* of another process, its *server*. A
-//! process that exports something publishes a service for it ([`publish`]), and hands out its
-//! [`Ticket`] as a blob. A client sends one request, and gets one reply with two descriptors.
+//! process that exports an object publishes a service for it ([`publish`]), and hands out the
+//! object's [`Ticket`] as a blob. A client sends one request, and gets one reply, with two
+//! descriptors or none.
 //!
 //! ```text
 //!   server                                              client
@@ -25,19 +26,19 @@
 //!
 //! An import keeps only its mapping and, for each exporting process, a pidfd and a mapping of that
 //! process's control page, which has a word for each slot. Loads, stores and atomics cost no system
-//! call; the words are read before each operation. If either of two endpoints could be the server,
-//! it is the one with the smaller instance.
+//! call; the control page's words are read before each operation. If either of two endpoints could
+//! be the server, the endpoint with the smaller instance is.
 //!
 //! One thread per process ([`thread`]) answers clients, and notices processes that end. It starts
 //! with the first export or import, sleeps without wake-ups while nothing happens, and ends with
-//! the last export and import. The fabric creates no file, unless the application chose a folder
+//! the last export and import. The fabric creates no file unless the application chose a folder
 //! ([`set_socket_path`]).
 //!
 //! # Threat model
 //!
-//! A peer is another process without ptrace rights over this one. Everything that it sends, the
-//! time at which it sends it, and what it does with its descriptors are hostile. A process that has
-//! a ticket may do what the ticket permits, so a ticket is as secret as the memory.
+//! A peer is another process without ptrace rights over this one. Everything that it sends, when it
+//! sends it, and what it does with its descriptors are treated as hostile. A process that has a
+//! ticket may do what the ticket permits, so a ticket is as secret as the memory.
 //!
 //! | rule | enforced by |
 //! |---|---|
@@ -64,25 +65,24 @@
 //! These things are not enforced:
 //!
 //! - A process that may write memory, above all the exporter, may punch holes into it after it was
-//!   mapped. A thread that touches the memory then takes its pages, at most the bytes that it
+//!   mapped. A thread that touches the memory then allocates its pages, at most the bytes that it
 //!   imported, and waits as long as the punching takes: 1.5 s for 4 GiB. A copy that an engine does
 //!   delays no runtime.
 //! - Before Linux 6.16 a peer can make this process keep descriptors open whose closing takes time
 //!   (`SO_LINGER`), up to the process's limit. If no descriptor is left, the kernel closes further
-//!   ones on the thread that reads.
+//!   descriptors on the thread that reads.
 //! - On any kernel a server can make a client keep three such descriptors open for each reply.
 //! - A process that may write an arena can punch holes into it, with the same effect. The endpoints
 //!   check the contents.
-//! - A client states its instance itself. The kernel says which process it is
-//!   ([`Client::process`]).
+//! - A client states its instance itself. The kernel identifies its process ([`Client::process`]).
 //! - If a process replaces its program while a child of it (fork(2)) holds its sockets, it does not
 //!   leave the endpoints and events that it shared.
 //! - A hostile exporter can hide that it has replaced its program. Importers then keep its memory,
 //!   as if the old program ran.
-//! - A process that may write to the folder of a path socket can put itself in between, pass a
+//! - A process that may write to the folder of a path socket can act as a man in the middle: pass a
 //!   request on, and take the reply.
 //! - A client resolves the path that a forged ticket names, which takes as long as the path's file
-//!   system (FUSE) likes.
+//!   system (FUSE) wants.
 //!
 //! # Folders
 //!

@@ -1,6 +1,6 @@
 //! An exporter from which this process imports: its control page, and whether it still runs.
 //!
-//! There is one for each process and control page, however many imports it has.
+//! There is one `Peer` for each process and control page, however many imports it has.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -14,7 +14,7 @@ pub(super) struct Peer {
     words: Words,
     /// The owner's word of the control page.
     owner: Word,
-    /// Keeps the other process, or the fabric of this one.
+    /// Keeps the other process's `Process` alive, or this process's fabric.
     _keep: Arc<dyn Send + Sync>,
 }
 
@@ -27,7 +27,7 @@ pub(super) type Page = (u64, u64);
 pub(super) struct Pages(Mutex<Vec<(Page, Weak<Peer>)>>);
 
 impl Pages {
-    /// Returns the exporter with this page, which is mapped unless it is mapped already.
+    /// Returns the exporter with this page. Maps the page by `map` unless it is mapped already.
     pub(super) fn peer(
         &self,
         page: Page,
@@ -48,7 +48,7 @@ impl Pages {
 }
 
 impl Peer {
-    /// Returns this process as an exporter from which it imports itself.
+    /// Returns this process as the exporter of memory that it imports itself.
     pub(super) fn own(fabric: Arc<dyn Send + Sync>, words: Words) -> Arc<Peer> {
         Peer::new(Arc::default(), words, fabric)
     }
@@ -65,7 +65,7 @@ impl Peer {
     /// Returns true if the exporter has ended, or has replaced its program. This takes two loads.
     ///
     /// The kernel marks the owner's word in both cases. An exporter that changes that word cannot
-    /// hide its end, as its process is watched as well.
+    /// hide its end, since its process is watched as well.
     #[inline]
     pub(super) fn is_gone(&self) -> bool {
         self.watched.is_dead() || self.owner.is_marked()

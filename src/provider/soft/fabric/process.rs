@@ -2,7 +2,7 @@
 //!
 //! Exports and imports hold an `Arc<Fabric>`. The thread holds only its own part, [`Shared`], so
 //! that the drop of the last export or import can stop it. A child of fork(2) has copies of all
-//! this, but no thread: its calls fail, and its drops change nothing of the parent's.
+//! these values, but no thread: its calls fail, and its drops change nothing of its parent.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -20,19 +20,19 @@ use crate::error::{Error, Result};
 use crate::process::{Guarded, hang_up};
 use crate::sync::{Process, lock};
 
-/// The process that has the fabric, and the fabric's number; 0 if there is none. It is read before
-/// any lock is taken, since a child of fork(2) may have inherited a lock that is held.
+/// The process that has the fabric, and the fabric's number; 0 if there is none. This is read
+/// before any lock is taken, since a child of fork(2) may have inherited a lock that is held.
 pub(super) static OWNER: AtomicU64 = AtomicU64::new(0);
 
-// The epoll data of the thread's descriptors.
+// These are the epoll data of the thread's descriptors.
 pub(super) const BELL: u64 = 0;
 pub(super) const LISTENER: u64 = 1;
-/// The numbers of connections begin here.
+/// The number of the first connection.
 pub(super) const FIRST: u64 = 2;
-/// Marks the number of a process that is watched; connections do not have this bit.
+/// The bit that marks the number of a watched process; numbers of connections do not have it.
 pub(super) const PROCESS: u64 = 1 << 63;
 
-/// The fabric, as exports and imports hold it.
+/// The fabric, in the form that exports and imports hold.
 pub(super) struct Fabric {
     shared: Arc<Shared>,
     owner: u64,
@@ -52,20 +52,20 @@ pub(super) struct Shared {
     pub(super) lines: Lines<watch::Process>,
 }
 
-/// What an exporting process has in addition, from its first export on.
+/// The state that an exporting process has in addition, from its first export on.
 pub(super) struct Server {
     pub(super) listener: Guarded,
     pub(super) address: Address,
     pub(super) place: Place,
     pub(super) control: Control,
     pub(super) table: Mutex<Slots<PublishedService>>,
-    /// The fabric. The `Process` of each client keeps it alive, and the fabric's own thread must
-    /// not.
+    /// The fabric. The `Process` of each client keeps the fabric alive; the fabric's own thread
+    /// must not.
     pub(super) fabric: Weak<Fabric>,
 }
 
 impl Fabric {
-    /// Returns the fabric of this process. Its thread has been started.
+    /// Returns the fabric of this process, whose thread was started already.
     pub(super) fn new(shared: Arc<Shared>) -> Fabric {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Relaxed) & u64::from(u32::MAX);
@@ -74,7 +74,7 @@ impl Fabric {
         Fabric { shared, owner }
     }
 
-    /// Returns the server, and opens it first if there is none.
+    /// Returns the server, opening it if there is none.
     ///
     /// # Errors
     ///
@@ -118,11 +118,12 @@ impl Drop for Fabric {
         }
         // Another fabric may have started meanwhile.
         let _ = OWNER.compare_exchange(self.owner, 0, Relaxed, Relaxed);
-        // First: the listener stays ready once it is hung up, so the thread must see the stop.
+        // The stop comes first: the listener stays ready once it is hung up, so the thread must see
+        // the stop.
         self.stop.store(true, Relaxed);
         if let Some(server) = self.server() {
-            // This thread does it, and not the fabric's, so that no client can connect from here
-            // on.
+            // The dropping thread does this, not the fabric's thread, so that no client can connect
+            // from here on.
             hang_up(&server.listener);
             listener::leave(&server.address);
         }
@@ -151,8 +152,8 @@ impl Shared {
         })
     }
 
-    /// Returns true if this is a copy in a child of fork(2), which may neither take a lock nor
-    /// change anything.
+    /// Returns true if this is a copy in a child of fork(2). Such a copy may neither take a lock
+    /// nor change anything.
     pub(super) fn is_inherited(&self) -> bool {
         !self.process.is_current()
     }

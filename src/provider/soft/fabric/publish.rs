@@ -1,4 +1,4 @@
-//! How an object becomes a service of this process, and gets a ticket.
+//! How an object becomes a service of this process and gets a ticket.
 
 use std::sync::{Arc, Weak};
 
@@ -9,15 +9,15 @@ use super::service::{PublishedService, Service};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::lock;
 
-/// A service that clients find by its ticket, until this is dropped.
+/// A service that clients find by its ticket, until this value is dropped.
 pub(in super::super) struct Published {
     fabric: Arc<Fabric>,
     pub(in super::super) ticket: Ticket,
     blob: Vec<u8>,
 }
 
-/// Returns the instance of this process's fabric. It stays the same as long as the fabric exists,
-/// which a [`Published`] ensures.
+/// Returns the instance of this process's fabric. The instance stays the same as long as the fabric
+/// exists; a [`Published`] keeps the fabric alive.
 ///
 /// # Errors
 ///

@@ -18,13 +18,13 @@ use crate::sync::lock;
 
 /// What happens to a connection whose request was granted.
 pub(super) enum Then {
-    /// It is kept, since its client may ask again.
+    /// The connection is kept, since its client may ask again.
     Keep,
     Stay,
     HandOver(Box<dyn FnOnce(Guarded) + Send>),
 }
 
-/// The verdict on a message.
+/// What the server does with a message.
 pub(super) enum Verdict {
     /// The message is no request.
     Silence,
@@ -33,7 +33,8 @@ pub(super) enum Verdict {
     Admit(Request, Id, Weak<dyn Service>),
 }
 
-/// Judges a message, which may be any bytes. `has_room` is true if one more connection may stay.
+/// Judges a message, which may be any bytes. `has_room` is true if one more connection may stay
+/// open.
 pub(super) fn judge(
     table: &Mutex<Slots<PublishedService>>,
     message: &[u8],

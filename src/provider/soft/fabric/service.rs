@@ -1,5 +1,5 @@
-//! The services of this process: a [`Service`] for each slot of its table, and the [`Client`] that
-//! it accepts.
+//! The services of this process: a [`Service`] for each used slot of the table, and the [`Client`]
+//! that sends a request to it.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -28,25 +28,25 @@ pub(in super::super) trait Service: Send + Sync {
 /// The contents of a slot.
 #[derive(Clone)]
 pub(super) struct PublishedService {
-    /// The number of the kind of its tickets.
+    /// The number of the kind of the service's tickets.
     pub(super) kind: u8,
     pub(super) service: Weak<dyn Service>,
 }
 
 /// A client that sends a request.
 pub(in super::super) struct Client<'a> {
-    /// The instance of the client's fabric, as the client states it. [`Client::process`] asks the
-    /// kernel instead.
+    /// The instance of the client's fabric, as the client states it. [`Client::process`] instead
+    /// relies on the kernel.
     pub(in super::super) instance: Id,
     pub(in super::super) payload: Payload,
     pub(super) fabric: &'a Weak<Fabric>,
     pub(super) socket: &'a Guarded,
     /// The client's process, if an earlier request on the same connection has identified it.
     pub(super) known: &'a RefCell<Weak<Process>>,
-    /// True if one more connection may stay.
+    /// True if one more connection may stay open.
     pub(super) has_room: bool,
-    /// True if this connection has to stay, because one of the two processes can watch the other
-    /// only by it. If the client is the one, it is true from the start.
+    /// True if this connection must stay open, because it is the only means by which one of the two
+    /// processes can watch the other. If the client needs it, this is true from the start.
     pub(in super::super) stays: Cell<bool>,
 }
 
@@ -55,8 +55,8 @@ impl Client<'_> {
     ///
     /// # Errors
     ///
-    /// `Failed` if the process has ended, or if its connection would have to stay, and too many
-    /// stay already.
+    /// `Failed` if the process has ended, or if its connection would have to stay and too many stay
+    /// already.
     pub(in super::super) fn process(&self) -> Result<Arc<Process>, Refusal> {
         let mut known = self.known.borrow_mut();
         if let Some(process) = known.upgrade().filter(|process| !process.is_dead()) {
@@ -79,11 +79,11 @@ impl Client<'_> {
 /// The reply to a client whose request is granted.
 pub(in super::super) struct Grant {
     pub(in super::super) payload: Payload,
-    /// `None` if the client has what it needs already.
+    /// `None` if the client already has the descriptors that it needs.
     pub(in super::super) descriptors: Option<[Arc<OwnedFd>; DESCRIPTORS]>,
-    /// Called with the connection once the client has the reply, and dropped without a call if the
-    /// client does not get it. With `None` the fabric keeps the connection.
+    /// Is called with the connection once the client has the reply, and dropped without a call if
+    /// the client does not get the reply. With `None` the fabric keeps the connection.
     pub(in super::super) keep: Option<Box<dyn FnOnce(Guarded) + Send>>,
-    /// Called if the reply could not be sent. The client may come again.
+    /// Is called if the reply could not be sent. The client may come again.
     pub(in super::super) unsent: Option<Box<dyn FnOnce() + Send>>,
 }

@@ -2,7 +2,7 @@
 //!
 //! The thread sleeps in epoll_wait(2). It uses a timeout only while a connected client has not sent
 //! its request yet, or while it cannot accept connections because descriptors ran out. It never
-//! waits for a client: one that is slow, silent, or breaks the protocol loses its connection.
+//! waits for a client: a client that is slow, silent, or breaks the protocol loses its connection.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
@@ -22,14 +22,14 @@ use crate::sync::lock;
 
 /// The maximum number of connections that are accepted in one go.
 const BATCH: usize = 64;
-/// How long nothing is accepted after a failure.
+/// How long no connection is accepted after a failure.
 const PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) struct Worker {
     shared: Arc<Shared>,
     next: u64,
     connections: Connections,
-    /// The time until which nothing is accepted.
+    /// The time until which no connection is accepted.
     paused: Option<Instant>,
 }
 
@@ -44,7 +44,7 @@ impl Worker {
     }
 
     pub(super) fn run(mut self) {
-        // Signal handlers of the application must run on threads of the application.
+        // Signal handlers of the application must run only on threads of the application.
         let _ = SigSet::all().thread_block();
         let mut events = [EpollEvent::empty(); 64];
         let mut owner = None;
@@ -53,14 +53,13 @@ impl Worker {
             let count = self.shared.epoll.wait(&mut events, timeout).unwrap_or(0);
             for event in &events[..count] {
                 match event.data() {
-                    // It wakes the thread because the fabric has ended.
+                    // This event wakes the thread because the fabric has ended.
                     BELL => {}
                     LISTENER => {
-                        // This thread holds the owner's word before any client gets the control
+                        // This thread must hold the owner's word before any client gets the control
                         // page.
                         let shared = Arc::clone(&self.shared);
-                        // The listener accepts connections a few nanoseconds before the server is
-                        // stored.
+                        // The listener accepts connections shortly before the server is stored.
                         let Some(server) = shared.server() else {
                             continue;
                         };
@@ -85,7 +84,7 @@ impl Worker {
         }
     }
 
-    /// Returns the time until the thread has to act without an event.
+    /// Returns the time until the thread must act without an event.
     fn timeout(&self, now: Instant) -> EpollTimeout {
         let silent = self.connections.deadline();
         let Some(next) = silent.into_iter().chain(self.paused).min() else {
@@ -104,8 +103,8 @@ impl Worker {
                 Ok(socket) => self.accepted(server, socket),
                 Err(Errno::EAGAIN) => return,
                 Err(Errno::ECONNABORTED | Errno::EINTR) => {}
-                // Descriptors or memory ran out. The listener stays readable, so that the thread
-                // would try again and again.
+                // Descriptors or memory ran out. The listener stays readable, so without a pause
+                // the thread would try again and again.
                 Err(_) => return self.pause(server),
             }
         }
@@ -165,19 +164,19 @@ impl Worker {
         }
     }
 
-    /// Answers the request of a connection, or waits for it.
+    /// Answers the request of a connection, or keeps the connection until the request comes.
     fn answer_request(&mut self, server: &Server, mut connection: Connection) {
         // The buffer is one byte longer than a request, so that longer messages are recognized.
         let mut message = [0; REQUEST_LEN + 1];
         let len = match receive(&connection.socket, &mut message) {
-            // A connection that was reported as ready, and has nothing to read, is not from an
-            // honest client.
+            // A connection that was reported as ready but has nothing to read is not from an honest
+            // client.
             Err(Errno::EAGAIN) if !connection.registered => {
                 return self.keep(connection, EpollFlags::EPOLLIN);
             }
             received => received.unwrap_or(0),
         };
-        // Connections of other users are not kept.
+        // Connections to other users are not kept.
         let (user, process) = match &connection.state {
             State::Kept(process) => (None, Weak::clone(process)),
             _ => (counted_user(&connection.socket), Weak::new()),
@@ -207,13 +206,13 @@ impl Worker {
             (Some(then), Some(user)) => {
                 self.forget(&mut connection);
                 connection.state = State::Unread(user, then);
-                // The event comes at once, and whenever the client has read something.
+                // The event comes at once, and again whenever the client has read something.
                 self.keep(connection, EpollFlags::EPOLLOUT | EpollFlags::EPOLLET);
             }
         }
     }
 
-    /// Continues with a connection whose reply was read, or need not be.
+    /// Continues with a connection whose reply was read, or need not be waited for.
     fn go_on(&mut self, number: u64, socket: Guarded, then: Then) {
         match then {
             Then::Keep => hang_up(&socket),
@@ -226,7 +225,7 @@ impl Worker {
         }
     }
 
-    /// Keeps a connection until one of these events comes.
+    /// Registers a connection for these events, and adds it to the list.
     fn keep(&mut self, mut connection: Connection, events: EpollFlags) {
         if !connection.registered {
             let event = EpollEvent::new(events, connection.number);
@@ -238,7 +237,7 @@ impl Worker {
         self.connections.push(connection);
     }
 
-    /// Removes the connection from epoll: a child of fork(2) may keep the descriptor open.
+    /// Removes the connection from epoll, since a child of fork(2) may keep the descriptor open.
     fn forget(&self, connection: &mut Connection) {
         if std::mem::take(&mut connection.registered) {
             let _ = self.shared.epoll.delete(&connection.socket);

@@ -1,9 +1,9 @@
 //! Other processes that this process watches, and whether they still run.
 //!
-//! There is one [`Process`] for each of them, whatever connects this process to it. It watches a
-//! pidfd, which becomes readable once the process has ended, even if a child of that process holds
-//! copies of all its sockets. If there is no pidfd, the connection stays open, and its end is
-//! watched.
+//! There is one [`Process`] for each other process, whatever connects this process to it. It
+//! watches a pidfd, which becomes readable once the process has ended, even if a child of that
+//! process holds copies of all its sockets. If there is no pidfd, the connection stays open, and
+//! its end is watched.
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,7 +24,7 @@ use crate::error::Result;
 use crate::process::Guarded;
 use crate::sync::lock;
 
-/// Another process. It is watched until this is dropped.
+/// Another process. It is watched until this value is dropped.
 pub(in super::super) struct Process {
     number: u64,
     pub(super) watched: Arc<ProcessState>,
@@ -47,8 +47,8 @@ impl Watch {
         }
     }
 
-    /// Returns the event that is registered. It is reported once, since the descriptor stays
-    /// readable for ever.
+    /// Returns the event to register. It is reported once only, since the descriptor stays readable
+    /// forever.
     fn event(&self, number: u64) -> EpollEvent {
         let events = match self {
             Watch::Pidfd(_) => EpollFlags::EPOLLIN,
@@ -58,14 +58,15 @@ impl Watch {
     }
 }
 
-/// The identity of a process. The instance is what that process or a ticket states, and any process
-/// that knows it can state it; the rest comes from the kernel.
+/// The identity of a process. The instance is stated by that process or by a ticket, and any
+/// process that knows an instance can state it; the other fields come from the kernel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Identity {
     instance: Id,
-    /// 0 if this process cannot see it.
+    /// The process's number; 0 if this process cannot see it.
     pid: i32,
-    /// Device and inode of the pidfd, which are unique to a process since Linux 6.9; `None` before.
+    /// The device and the inode of the pidfd, which are unique to a process since Linux 6.9; `None`
+    /// before.
     pidfd: Option<(u64, u64)>,
 }
 
@@ -87,15 +88,14 @@ impl Identity {
         })
     }
 
-    /// Returns true if the kernel identifies the process. If not, it could be any process, so each
-    /// connection has a watch of its own.
+    /// Returns true if the kernel identifies the process. Otherwise it could be any process, so
+    /// each connection gets a separate watch.
     fn is_known(&self) -> bool {
         self.pid > 0 || self.pidfd.is_some()
     }
 }
 
-/// Returns true if the pidfds of each process have an inode of their own. This depends on the
-/// kernel only.
+/// Returns true if each process's pidfds have a unique inode. This depends only on the kernel.
 fn are_told_apart(pidfd: &OwnedFd) -> nix::Result<bool> {
     static KNOWN: OnceLock<bool> = OnceLock::new();
     if let Some(known) = KNOWN.get() {
@@ -133,8 +133,8 @@ impl Processes {
         Some(Arc::clone(&known.watched))
     }
 
-    /// Returns a live process with this identity. A process that has ended is not taken for a later
-    /// one with the same number.
+    /// Returns a live process with this identity. A process that has ended is not confused with a
+    /// later process that has the same number.
     fn find(&self, identity: &Identity) -> Option<Arc<Process>> {
         let of = |known: &&Known| {
             identity.is_known() && known.identity == *identity && !known.watched.is_dead()
@@ -150,9 +150,9 @@ impl Process {
     /// Returns the process at the other end of a connection, and watches it from now on.
     ///
     /// Without a pidfd, the end of the connection counts as the end of the process. With `shared`,
-    /// the connection is kept for this purpose only, so one connection serves for the whole
-    /// process, if this process can see the other one's number. Otherwise either side may end the
-    /// connection at any time, so each connection counts as a process of its own.
+    /// the connection is kept for this purpose only, so one connection serves for the whole process
+    /// if this process can see the other one's number. Otherwise either side may end the connection
+    /// at any time, so each connection counts as a separate process.
     pub(super) fn across(
         fabric: &Arc<Fabric>,
         instance: Id,
@@ -172,8 +172,8 @@ impl Process {
         Process::watched(fabric, identity, watch)
     }
 
-    /// Watches the program at the other end of a connection. It counts as ended once the connection
-    /// ends.
+    /// Watches the program at the other end of a connection. The program counts as ended once the
+    /// connection ends.
     ///
     /// The process may continue without the connection. After execve(2) it runs another program,
     /// which does not know what the earlier program shared with this one.
@@ -221,20 +221,20 @@ impl Process {
         Ok(process)
     }
 
-    /// Keeps a connection for the next request. The caller is its only owner.
+    /// Keeps a connection for the next request. The caller must be its only owner.
     pub(in super::super) fn keep_line(self: &Arc<Self>, line: Line) {
-        // In a child of fork(2) the connection is the parent's.
+        // In a child of fork(2) the connection belongs to the parent.
         if !self.fabric.is_inherited() {
             self.fabric.lines.keep(self, line);
         }
     }
 
-    /// Returns the descriptor that is watched.
+    /// Returns the descriptor by which the process is watched.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.watch.descriptor().as_fd()
     }
 
-    /// Returns the exporter with this page, which is mapped unless it is mapped already.
+    /// Returns the exporter with this page. Maps the page by `map` unless it is mapped already.
     pub(super) fn exporter(
         self: &Arc<Self>,
         page: Page,
@@ -250,8 +250,8 @@ impl Process {
         self.watched.is_dead()
     }
 
-    /// Asks the kernel whether the process has ended. [`Process::is_dead`] makes no system call,
-    /// and returns what the fabric's thread has noticed.
+    /// Asks the kernel whether the process has ended. In contrast, [`Process::is_dead`] makes no
+    /// system call, and returns what the fabric's thread has noticed.
     pub(in super::super) fn has_ended(&self) -> bool {
         let events = match self.watch {
             Watch::Pidfd(_) => PollFlags::POLLIN,
@@ -264,14 +264,13 @@ impl Process {
     /// Makes the fabric's thread notify `who` once when the process ends, or if it has ended
     /// already.
     pub(in super::super) fn on_end(&self, who: Weak<dyn Ended>) {
-        // A child of fork(2) may have inherited a lock that is held, and its parent's epoll
-        // descriptor.
+        // A child of fork(2) may have inherited a held lock, and its parent's epoll descriptor.
         if self.fabric.is_inherited() {
             return;
         }
         let mut to_tell = lock(&self.watched.to_tell);
         if to_tell.len() == to_tell.capacity() {
-            // A party that registers again and again is notified once.
+            // A party that registers repeatedly is notified once.
             let mut known = HashSet::new();
             to_tell.retain(|who| who.strong_count() > 0 && known.insert(who.as_ptr().addr()));
         }
@@ -290,7 +289,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // In a child of fork(2) the epoll descriptor is the parent's.
+        // In a child of fork(2) the epoll descriptor belongs to the parent.
         if self.fabric.is_inherited() {
             return;
         }

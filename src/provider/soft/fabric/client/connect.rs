@@ -28,13 +28,14 @@ pub(in super::super) type Descriptors = ArrayVec<Guarded, DESCRIPTORS>;
 /// The result of a request that was granted.
 pub(in super::super::super) struct Granted {
     pub(in super::super::super) payload: Payload,
-    /// Unchecked descriptors: the caller that maps them checks what they are. `None` if none came.
+    /// The descriptors, not checked yet: the caller that maps them checks what they are. `None` if
+    /// none came.
     pub(in super::super::super) descriptors: Option<[Guarded; DESCRIPTORS]>,
-    /// True if the connection has to stay open, because one of the two processes can watch the
-    /// other only by it.
+    /// True if the connection must stay open, because it is the only means by which one of the two
+    /// processes can watch the other.
     pub(in super::super::super) stays: bool,
-    /// The connection. A service that keeps its end uses it too. If no service does, later requests
-    /// to the server can use it ([`Process::keep_line`]).
+    /// The connection. A service that keeps its end of it uses the connection too. If no service
+    /// does, later requests to the server can use it ([`Process::keep_line`]).
     pub(in super::super::super) line: Line,
     pub(in super::super::super) process: Arc<Process>,
 }
@@ -49,7 +50,7 @@ impl AsFd for Begun {
 }
 
 impl Granted {
-    /// Returns the descriptors.
+    /// Returns the two descriptors of the reply.
     ///
     /// # Errors
     ///
@@ -60,7 +61,7 @@ impl Granted {
 }
 
 impl Ticket {
-    /// Returns the service, if it is of this process, and `None` if it is of another one.
+    /// Returns the service if it is in this process, and `None` if it is in another process.
     ///
     /// # Errors
     ///
@@ -85,8 +86,8 @@ impl Ticket {
         Some(service.ok_or_else(|| self.unknown()))
     }
 
-    /// Returns true if this process is the server of two that have each other's ticket: the process
-    /// with the smaller instance is.
+    /// Returns true if this process is the server of the two endpoints that have each other's
+    /// ticket: the process with the smaller instance is the server.
     ///
     /// # Errors
     ///
@@ -118,10 +119,10 @@ impl Ticket {
         self.connected(&fabric, dialed, &request, answer)
     }
 
-    /// Begins to connect without blocking, on a connection to the process that was kept: sends the
-    /// payload of `ask`, which says whether the answer brings descriptors. A server that must send
-    /// some all the same hangs up. Returns `None` if no connection was kept, or the server has hung
-    /// up.
+    /// Begins to connect without blocking, on a connection to the process that was kept. Sends the
+    /// payload that `ask` returns; the second value of `ask` is true if the answer may bring
+    /// descriptors. A server that must send descriptors although it is false hangs up. Returns
+    /// `None` if no connection was kept, or the server has hung up.
     pub(in super::super::super) fn begin_connect(
         &self,
         ask: impl FnOnce() -> Result<(Payload, bool)>,
@@ -137,12 +138,12 @@ impl Ticket {
         Some(Begun(dialed, request))
     }
 
-    /// Completes what was begun, once the answer can be read.
+    /// Completes a connect that was begun, once the answer can be read.
     ///
     /// # Errors
     ///
     /// As for [`connect`](Ticket::connect). `ConnectionReset` may mean that the server has hung up
-    /// on the connection that was kept, and answers on another one.
+    /// on the connection that was kept, but would answer on another one.
     pub(in super::super::super) fn complete_connect(&self, begun: Begun) -> Result<Granted> {
         let fabric = current::fabric()?;
         let Begun(dialed, request) = begun;
@@ -187,8 +188,8 @@ impl Ticket {
     /// Returns the process, which is watched from now on, if the kernel identifies it.
     ///
     /// The request has a payload that no endpoint sends, so the client refuses it. If the ticket is
-    /// stale, the client refuses it for its slot, generation or key instead. A client that cannot
-    /// be reached from here may still come.
+    /// stale, the client refuses it because of its slot, generation or key instead. A client that
+    /// this process cannot reach may still connect itself.
     ///
     /// # Errors
     ///
@@ -227,7 +228,7 @@ impl Ticket {
         }
     }
 
-    /// Checks that the ticket was made on this host, since it was last started.
+    /// Checks that the ticket was made on this host, since the host was last started.
     pub(in super::super::super) fn is_of_this_host(&self) -> Result<()> {
         self.same_boot(&place::boot()?)
     }
@@ -246,8 +247,9 @@ impl Ticket {
         Err(Error::new(ErrorKind::NotSupported, None, text))
     }
 
-    /// Checks that the ticket names the socket of its own instance, and makes the dialling follow
-    /// no link. A forged ticket may name another socket, to make this process connect there.
+    /// Checks that the ticket names the socket of its own instance, and makes later connects refuse
+    /// a symbolic link. A forged ticket may name another socket, to make this process connect
+    /// there.
     pub(in super::super::super) fn lead_to_its_process(&mut self) -> Result<()> {
         if !listener::is_of(&self.address, &self.instance) {
             return Err(self.forged("and its own process listens at another socket"));
@@ -316,7 +318,8 @@ impl Ticket {
                 let errno = Errno::from_raw(reply.errno.get());
                 return Err(Error::os(None, what, errno.into()));
             }
-            // The reply has this library's version, so it cannot say that the versions differ.
+            // The reply has the version of this library, so it cannot report that the versions
+            // differ.
             Status::Version => return Err(self.nonsense()),
         };
         Err(Error::new(kind, None, text))
@@ -340,7 +343,7 @@ impl Ticket {
         granted.map_or_else(|| Err(self.forger()), |them| Ok((reply, them)))
     }
 
-    /// Returns the error for an answer that the process of the ticket does not give.
+    /// Returns the error for an answer that did not come from the process of the ticket.
     fn forger(&self) -> Error {
         let text = format!(
             "who answers at {} is not the process that exported this {}",
@@ -359,7 +362,8 @@ impl Ticket {
         Error::new(self.kind.unknown, None, text)
     }
 
-    /// Returns the error of a system call; `what` says what it does to the server.
+    /// Returns the error of a system call. `what` describes the call, and precedes the server's
+    /// name.
     pub(super) fn os(&self, what: &str, errno: Errno) -> Error {
         Error::os(None, format!("{what} the {}", self.kind.who), errno.into())
     }

@@ -1,4 +1,4 @@
-//! The connection on which a server is asked: one that was kept, or a new one.
+//! The connection for a request: one that was kept, or a new one.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use super::super::watch::Process;
 use super::connect::Descriptors;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How often a client connects to a server that hangs up. A live server hangs up if strangers
-/// connect endlessly, and push out clients that have not sent their request yet. If the server has
-/// ended, the next try finds no listener.
+/// How often a client connects again to a server that hangs up. A live server hangs up if strangers
+/// connect endlessly, and displace clients that have not sent their request yet. If the server has
+/// ended, the next attempt finds no listener.
 const TRIES: u32 = 8;
 
-/// An answer as it came: any bytes, with any descriptors.
+/// An answer as it was received: any bytes, with any descriptors.
 pub(in super::super) struct Answer {
     pub(super) bytes: [u8; REPLY_LEN],
     pub(super) len: usize,
@@ -29,10 +29,9 @@ pub(in super::super) struct Answer {
 pub(in super::super) struct Dialed {
     pub(in super::super) line: Line,
     pub(in super::super) nonce: Id,
-    /// The server's pidfd. `None` if the kernel gives none, so that the connection has to stay
-    /// open.
+    /// The server's pidfd. `None` if the kernel provides none; then the connection must stay open.
     pub(in super::super) pidfd: Option<OwnedFd>,
-    /// The process, if it was asked on this connection before. It is watched by a pidfd.
+    /// The process, if it has answered on this connection before. It is watched by a pidfd.
     pub(super) known: Option<Arc<Process>>,
 }
 
@@ -44,8 +43,8 @@ impl Dialed {
 }
 
 impl Ticket {
-    /// Asks until an answer comes. Tries the connections to the process that were kept first; the
-    /// server may have hung up on them.
+    /// Sends the request until an answer comes. Tries the kept connections to the process first;
+    /// the server may have hung up on them.
     pub(super) fn ask(
         &self,
         fabric: &Fabric,
@@ -78,7 +77,7 @@ impl Ticket {
         self.dial(deadline).and_then(once)
     }
 
-    /// Returns a connection to the process that was kept, if there is one.
+    /// Returns a kept connection to the process, if there is one.
     pub(super) fn kept(&self, fabric: &Fabric) -> Option<Result<Dialed>> {
         let (process, line) = fabric.lines.take(self)?;
         Some(place::random().map(|nonce| Dialed {
@@ -110,8 +109,8 @@ impl Ticket {
                 return Err(Error::os(None, what, errno.into()));
             }
         };
-        // The pidfd is taken before the answer comes: if the process still lives then, the pidfd is
-        // the one of the process that answered.
+        // The pidfd is taken before the answer comes: if the process is still alive when it
+        // answers, the pidfd belongs to the process that has answered.
         let line = Line::new(self, socket);
         let pidfd = match socket::pidfd(line.socket()) {
             Ok(pidfd) => pidfd,
@@ -153,7 +152,7 @@ impl Ticket {
         }
     }
 
-    /// Reads the answer that has come.
+    /// Reads the answer, which must have come.
     pub(super) fn answer(&self, dialed: &Dialed) -> Result<Answer> {
         let mut bytes = [0; REPLY_LEN];
         match socket::receive_with(dialed.line.socket(), &mut bytes) {
@@ -171,7 +170,7 @@ impl Ticket {
             }),
             Err(Errno::EBADMSG) => Err(self.nonsense()),
             Err(Errno::EAGAIN) => Err(match &dialed.known {
-                // A child of it may have the connection.
+                // A child of the process may hold the connection.
                 Some(process) if process.has_ended() => self.gone(),
                 _ => self.late(),
             }),
@@ -182,8 +181,8 @@ impl Ticket {
 
 #[cfg(fuzzing)]
 impl Answer {
-    /// Returns an answer that never travelled, or `None` if it is longer than an answer that is
-    /// read.
+    /// Returns an answer that was not received from a socket, or `None` if it is longer than any
+    /// answer.
     pub(in super::super) fn made_up(bytes: &[u8], descriptors: Descriptors) -> Option<Answer> {
         let mut read = [0; REPLY_LEN];
         read.get_mut(..bytes.len())?.copy_from_slice(bytes);

@@ -20,7 +20,7 @@ use super::connect::Granted;
 use crate::device::{ImportOrigin, Imported};
 use crate::error::{Error, ErrorKind, JobError, Result};
 
-/// Keeps imported memory. The key of its Segments is the address of this value.
+/// Keeps imported memory alive. The key of its Segments is the address of this value.
 #[repr(align(8))]
 pub(in super::super::super) struct Import {
     word: Word,
@@ -44,7 +44,7 @@ impl Import {
         }))
     }
 
-    /// Returns the key of this memory's Segments: a multiple of 8, and not 0.
+    /// Returns the key of this memory's Segments: a multiple of 8, never 0.
     fn key(self: &Arc<Import>) -> u64 {
         Arc::as_ptr(self).expose_provenance() as u64
     }
@@ -63,7 +63,7 @@ impl Import {
         unsafe { &*import }
     }
 
-    /// Returns true if this is the identity of the exporter's fabric, whose 128 bits are two words.
+    /// Returns true if this is the instance of the exporter's fabric, as two words.
     #[inline]
     pub(in super::super::super) fn is_of(&self, instance: &[u64; 2]) -> bool {
         self.instance == *instance
@@ -90,8 +90,8 @@ impl ImportOrigin for Import {
     }
 }
 
-/// Imports memory. Waits for the exporter, and for the kernel that maps the memory, at most until
-/// the deadline.
+/// Imports memory. Waits until the deadline at most for the exporter, and for the kernel to map the
+/// memory.
 ///
 /// # Errors
 ///
@@ -137,7 +137,7 @@ pub(in super::super) fn other(
     finish(ticket, info, peer, addr, Some(memory))
 }
 
-/// Returns the exporter with this control page, which is mapped unless it is mapped already.
+/// Returns the exporter with this control page. Maps the page unless it is mapped already.
 fn exporter(ticket: &Ticket, granted: &Granted, control: &OwnedFd) -> Result<Arc<Peer>> {
     let wrong = |errno| match errno {
         Errno::EBADMSG => {
@@ -151,14 +151,14 @@ fn exporter(ticket: &Ticket, granted: &Granted, control: &OwnedFd) -> Result<Arc
     granted.process.exporter(page, map)
 }
 
-/// Imports memory of this process, without a socket and a second mapping.
+/// Imports memory of this process, without a socket or a second mapping.
 fn own(ticket: &Ticket, info: &MemoryInfo, service: Arc<dyn Service>) -> Result<Imported> {
     let memory = service.as_any().downcast::<Memory>().ok();
     let Some(memory) = memory.filter(|memory| memory.info == *info) else {
         return Err(ticket.unknown());
     };
     let addr = NonNull::new(memory.addr.load(Relaxed));
-    // The drop of the last owner also ends the export.
+    // When the last owner is dropped, the export ends as well.
     let (Some(owner), Some(addr)) = (memory.owner.upgrade(), addr) else {
         return Err(ticket.unknown());
     };

@@ -1,7 +1,7 @@
 //! The client's side: how this process [connects](connect) to the object of a ticket, and how it
 //! uses [imported](mod@import) memory.
 //!
-//! These files import all of the fabric; nothing of the fabric imports them.
+//! These files import everything else of the fabric; nothing of the fabric imports them.
 
 mod connect;
 mod dial;

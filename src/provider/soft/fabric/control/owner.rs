@@ -6,12 +6,12 @@
 //! | without it | nothing |
 //!
 //! The word is a robust futex (`Documentation/locking/robust-futex-ABI.rst` of the kernel) that the
-//! fabric's thread holds. When a thread ends, the kernel marks the futexes that it holds, while
-//! their memory still exists. All threads of a process end with it, and also in execve(2), which
-//! keeps the process and its pidfd. A child of fork(2) holds none of its parent's futexes, so it
-//! cannot hide the parent's end, whatever descriptors it has.
+//! fabric's thread holds. When a thread ends, the kernel marks the futexes that the thread holds,
+//! while their memory still exists. All threads of a process end with the process; they also end in
+//! execve(2), which keeps the process and its pidfd. A child of fork(2) holds none of its parent's
+//! futexes, so it cannot hide the parent's end, whatever descriptors it has.
 //!
-//! A process can mark its own word, or keep the kernel from marking it. Either concerns only the
+//! A process can mark its own word, or keep the kernel from marking it. Either affects only the
 //! memory that it exports itself.
 #![expect(unsafe_code, reason = "a system call that nix does not wrap")]
 
@@ -47,8 +47,8 @@ struct List {
 /// The size of the part that the kernel knows, in bytes.
 const HEAD: usize = 3 * size_of::<usize>();
 
-/// The owner's word of a control page, held by the thread that made this value. The value is not
-/// Send, because of its pointers.
+/// The owner's word of a control page, held by the thread that made this value. The value contains
+/// pointers, so it is not Send.
 ///
 /// Dropping the value releases the word. If the value is forgotten, the kernel marks the word at
 /// the end of the thread.
@@ -59,7 +59,7 @@ pub(in super::super) struct Owner {
 }
 
 impl Word {
-    /// Returns true if the kernel has marked the word, which is an owner's.
+    /// Returns true if the kernel has marked this word, which must be an owner's word.
     #[inline]
     pub(in super::super) fn is_marked(&self) -> bool {
         self.get() & libc::FUTEX_OWNER_DIED != 0
@@ -69,7 +69,7 @@ impl Word {
 impl Owner {
     /// Makes the kernel mark the page's word if this thread ends before the result is dropped.
     ///
-    /// This list replaces the one of the C library: the kernel then marks no robust mutex of that
+    /// This list replaces the list of the C library: the kernel then marks no robust mutex of that
     /// library that this thread holds. If the kernel has no robust futexes, as in a user-mode
     /// emulator, nothing is marked: importers notice the end of the process by other means, but do
     /// not notice execve(2).
@@ -91,9 +91,9 @@ impl Owner {
         list.element.next.set(&raw const list.first);
         let (from, to) = ((&raw const list.element).addr(), word.at.addr().get());
         list.offset.set(to.wrapping_sub(from).cast_signed());
-        // SAFETY: the result keeps the list and, with the word, the page that the list names. It is
-        // dropped on this thread, and takes the list back first. If it is forgotten, both are kept
-        // for ever.
+        // SAFETY: the result keeps the list and, with the word, the page that the list names. The
+        // result is dropped on this thread, which first unregisters the list. If it is forgotten,
+        // both are kept forever.
         let held = unsafe { hold(Rc::as_ptr(&list)) }.is_ok();
         if !held {
             word.atomic().store(0, Relaxed);
@@ -120,7 +120,8 @@ impl Drop for Owner {
     }
 }
 
-/// Registers with the kernel the list of futexes that this thread holds; null registers none.
+/// Registers with the kernel the list of futexes that this thread holds. A null pointer registers
+/// none.
 ///
 /// # Errors
 ///
@@ -135,7 +136,7 @@ unsafe fn hold(list: *const List) -> nix::Result<()> {
     // - The call checks the length, which is that of `struct robust_list_head`, and keeps the
     //   pointer.
     // - When the thread ends, the kernel reads the list, and changes the futexes that contain the
-    //   thread's number. The caller promises that they live. All other code reaches them by
+    //   thread's number. The caller promises that they live. All other code accesses them by
     //   atomics.
     let done = unsafe { libc::syscall(libc::SYS_set_robust_list, list, HEAD) };
     Errno::result(done).map(drop)

@@ -1,9 +1,9 @@
 //! Shared memory that two processes write: a doorbell page, a message ring, or the page of a sync
 //! event.
 //!
-//! Neither side trusts the contents, or the other side's word for what the memory is. Both check
-//! that no process can shorten it, and that it has the expected size. Holes are allowed: the
-//! process that touches one takes its page, and the memory is small.
+//! Neither side trusts the contents, or what the other side says about the memory. Both check that
+//! no process can shorten it, and that it has the expected size. Holes are allowed: the process
+//! that touches a hole allocates its page, and the memory is small.
 
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
@@ -40,7 +40,7 @@ fn hostile<T>(text: String) -> Result<T> {
 }
 
 impl Arena {
-    /// Creates memory of zeros. Returns the memfd that is sent, and its mapping in this process.
+    /// Creates memory of zeros. Returns the memfd to send, and its mapping in this process.
     ///
     /// # Errors
     ///
@@ -54,15 +54,16 @@ impl Arena {
         Ok((Arc::new(memfd), mapping))
     }
 
-    /// Maps memory that a peer says to have created in this way.
+    /// Maps memory that a peer claims to have created by [`create`](Arena::create).
     ///
     /// # Errors
     ///
-    /// `NotPermitted` if no honest peer would send it; `OperatingSystem` if a system call fails.
+    /// `NotPermitted` if no honest peer would send such memory; `OperatingSystem` if a system call
+    /// fails.
     pub(in super::super::super) fn received(memfd: &OwnedFd, len: usize) -> Result<Mapping> {
         let whole = whole(len)?;
-        // First: the call succeeds for memory only, so that no later call is made on any other
-        // file.
+        // This call comes first: it succeeds only for memory, so that no later call is made on
+        // another kind of file.
         let Ok(have) = fcntl(memfd, FcntlArg::F_GET_SEALS) else {
             return hostile("the peer sent a descriptor that is no memfd".to_owned());
         };
@@ -79,7 +80,7 @@ impl Arena {
                 "the peer's memfd has {size} bytes, with pages for {paid}, and {len} were to be shared"
             ));
         }
-        // A hole for which no huge page is left would cause a SIGBUS.
+        // If no huge page is left, an access to a hole would cause a SIGBUS.
         let fs = fstatfs(memfd).map_err(os("fstatfs"))?;
         if fs.filesystem_type() == HUGETLBFS_MAGIC {
             return hostile("the peer's memfd has huge pages".to_owned());
@@ -88,7 +89,7 @@ impl Arena {
     }
 }
 
-/// Returns the length, if an arena may have it.
+/// Returns the length as non-zero, if an arena may have it.
 fn whole(len: usize) -> Result<NonZeroUsize> {
     match NonZeroUsize::new(len).filter(|_| len <= MAX) {
         Some(whole) => Ok(whole),
@@ -99,7 +100,7 @@ fn whole(len: usize) -> Result<NonZeroUsize> {
 }
 
 fn map(memfd: &OwnedFd, whole: NonZeroUsize) -> Result<Mapping> {
-    // Memory that is sealed against writing cannot be mapped like this: EPERM.
+    // Memory that is sealed against writing cannot be mapped in this way: EPERM.
     let mapping = Mapping::new(memfd, whole, true, MapFlags::MAP_SHARED);
     let mapping = mapping.map_err(os("mmap of shared memory"))?;
     mapping
@@ -136,8 +137,8 @@ mod tests {
         assert_ne!(here.base(), there.base());
         assert_eq!(ftruncate(&sent, LEN as i64 - 1), Err(Errno::EPERM));
         assert_eq!(ftruncate(&sent, LEN as i64 + 1), Err(Errno::EPERM));
-        // Each side sees what the other writes. The test uses the file, since it must not touch the
-        // memory itself.
+        // Each side sees what the other side writes. The test uses the file, since it must not
+        // touch the memory itself.
         assert_eq!(nix::sys::uio::pwrite(&sent, &[7], 5000), Ok(1));
         let mut read = [0];
         assert_eq!(nix::sys::uio::pread(&*memfd, &mut read, 5000), Ok(1));
@@ -172,8 +173,8 @@ mod tests {
         }
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         assert_eq!(kind(&file.into(), LEN), ErrorKind::NotPermitted);
-        // A machine without huge pages can create the file nevertheless; only an access to its
-        // pages would fail.
+        // A machine without huge pages can still create the file; only an access to its pages would
+        // fail.
         if let Ok(huge) = memfd(2 << 20, seals(), MFdFlags::MFD_HUGETLB) {
             assert_eq!(kind(&huge, 2 << 20), ErrorKind::NotPermitted);
         }

@@ -1,5 +1,5 @@
 //! Memory of the application that a peer gets in addition to an arena: the counter of a sync event
-//! may lie in it.
+//! may be in it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
@@ -9,7 +9,7 @@ use super::{received, sent};
 use crate::device::Backing;
 use crate::error::Result;
 
-/// Seals `len` bytes of memory, so that they can be sent to a peer that may write them.
+/// Seals `len` bytes of memory, so that they can be sent to a peer that may write to them.
 ///
 /// # Errors
 ///
@@ -29,8 +29,8 @@ pub(in super::super::super) fn hand_out(backing: &Backing) -> nix::Result<OwnedF
 ///
 /// # Errors
 ///
-/// `NotPermitted` if no honest peer would send it; `TimedOut`; `OperatingSystem` if a system call
-/// fails.
+/// `NotPermitted` if no honest peer would send such memory; `TimedOut` after the deadline;
+/// `OperatingSystem` if a system call fails.
 pub(in super::super::super) fn map_shared(
     memfd: &OwnedFd,
     len: u64,

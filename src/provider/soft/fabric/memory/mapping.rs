@@ -12,12 +12,13 @@ use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 
 use crate::sync::Process;
 
-/// A range of mapped memory. It is unmapped when this is dropped in the process that mapped it.
+/// A range of mapped memory. It is unmapped when this value is dropped in the process that mapped
+/// it.
 pub(in super::super::super) struct Mapping {
     base: NonNull<u8>,
     len: NonZeroUsize,
-    /// The process that mapped the range. A child of fork(2) has a copy of this value and, unless
-    /// the range is inherited, something else at its address.
+    /// The process that mapped the range. A child of fork(2) has a copy of this value, but unless
+    /// the range is inherited, something else may be at its address.
     process: Process,
 }
 
@@ -58,8 +59,8 @@ impl Mapping {
         self.len.get()
     }
 
-    /// Makes the kernel map all pages of this range now. If there are too few, this returns an
-    /// error, and no later access causes a signal. The range begins at a page.
+    /// Makes the kernel map all pages of this range now. Returns an error if there are too few
+    /// pages; after success no later access causes a signal. The range begins at a page.
     pub(in super::super) fn populate(&self, range: Range<usize>) -> nix::Result<()> {
         self.advise(range, MmapAdvise::MADV_POPULATE_READ)
     }
@@ -69,8 +70,8 @@ impl Mapping {
         self.advise(0..self.len(), MmapAdvise::MADV_DONTFORK)
     }
 
-    /// Gives the pages of this range back to the kernel. The memory is mapped shared, and reads as
-    /// zeros from then on.
+    /// Returns the pages of this range to the kernel. The memory is mapped shared, and reads as
+    /// zeros afterwards.
     #[cfg_attr(
         all(test, tokio_doca_loom),
         expect(dead_code, reason = "memory that is modelled has no pages")
@@ -85,9 +86,10 @@ impl Mapping {
         let begin = NonNull::new(begin)
             .filter(|_| within)
             .ok_or(Errno::EINVAL)?;
-        // SAFETY: the range lies within the mapping, as was just checked. Only one kind of advice
-        // of this file changes bytes. Other processes may change these bytes at any time, so this
-        // process reaches memory that is mapped to be written only by atomics and opaque copies.
+        // SAFETY: the range lies within the mapping, as was just checked. Only one of the kinds of
+        // advice in this file changes bytes. Other processes may change these bytes at any time, so
+        // this process accesses memory that is mapped for writing only by atomics and opaque
+        // copies.
         unsafe { madvise(begin.cast(), range.len(), advice) }
     }
 }
@@ -95,8 +97,8 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.is_ours() {
-            // SAFETY: this process mapped the range, and nothing that could reach it is left: a
-            // holder of an address in it keeps this value.
+            // SAFETY: this process mapped the range, and nothing that could access it is left: a
+            // holder of an address in it keeps this value alive.
             let _ = unsafe { munmap(self.base.cast(), self.len.get()) };
         }
     }

@@ -1,5 +1,5 @@
 //! Memory that two processes map: the checks of a memfd before it is [sent] and after it was
-//! [received], its [mapping], an [arena] that both write, and the [backing] of an event.
+//! [received], its [mapping], an [arena] that both processes write, and the [backing] of an event.
 //!
 //! These files import one another downwards, `{arena, backing} > {received, sent} > {mapping,
 //! pages}`, and nothing else of the fabric.

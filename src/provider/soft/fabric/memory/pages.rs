@@ -1,8 +1,8 @@
-//! The pages of a memfd: how much memory it takes, wherever that lies in it.
+//! The pages of a memfd: how much memory they take, wherever they lie in the file.
 //!
-//! A memfd may have pages behind its end, which no process can reach. The process that closes the
-//! memfd last frees them all, which takes 0.3 s for a GiB. So this process refuses a peer's memfd
-//! that has such pages. A memfd that is sealed with `F_SEAL_GROW` gets no more of them.
+//! A memfd may have pages behind its end, which no process can access. The process that closes the
+//! memfd last frees all of them, which takes 0.3 s for a GiB. So this process refuses a peer's
+//! memfd that has such pages. A memfd that is sealed with `F_SEAL_GROW` gets no further ones.
 
 use std::fs::read_to_string;
 use std::os::fd::OwnedFd;
@@ -28,12 +28,12 @@ pub(in super::super) fn are_behind(bytes: u64, size: u64) -> bool {
     bytes > size.saturating_add(largest())
 }
 
-/// Returns the size, in bytes, of the largest page that the kernel uses by itself.
+/// Returns the size, in bytes, of the largest page that the kernel may use without being asked.
 fn largest() -> u64 {
     static LARGEST: OnceLock<u64> = OnceLock::new();
     *LARGEST.get_or_init(|| {
         let text = read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").ok();
-        // If the system does not state it, the largest size of all architectures.
+        // If the system does not state the size, this is the largest one of all architectures.
         text.and_then(|text| text.trim().parse().ok())
             .unwrap_or(512 << 20)
     })

@@ -1,9 +1,9 @@
 //! The checks of a memfd that an exporter sent, before it is mapped.
 //!
 //! The exporter may be hostile. The descriptor may be any file, or be shorter than the exporter
-//! says. The exporter may shorten it or punch holes while this process uses it. It may lack pages,
-//! so that this process would take them, or have more pages than the exporter says, which this
-//! process would have to free.
+//! says. The exporter may shorten the file or punch holes while this process uses it. The file may
+//! lack pages, so that this process would allocate them, or have more pages than the exporter says,
+//! which this process would have to free.
 
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
@@ -20,8 +20,9 @@ use super::mapping::Mapping;
 use super::pages;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The bytes that are mapped between two readings of the clock: four faults, each of which maps
-/// sixteen pages. An exporter that punches holes may delay each fault for as long as it punches.
+/// The number of bytes that are mapped between two readings of the clock: four faults, each of
+/// which maps sixteen pages. An exporter that punches holes may delay each fault as long as it
+/// punches.
 const PIECE: usize = 256 << 10;
 
 fn os(what: &str) -> impl Fn(Errno) -> Error {
@@ -47,9 +48,9 @@ struct Kind {
 struct Size {
     /// The length of the file.
     file: u64,
-    /// The length of the pages that are mapped.
+    /// The length of the pages that are mapped, a multiple of the page size.
     whole: NonZeroUsize,
-    /// The memory that was allocated for it before it came.
+    /// The size of the pages that were allocated before this process maps the memfd.
     paid: u64,
 }
 
@@ -57,8 +58,8 @@ struct Size {
 ///
 /// # Errors
 ///
-/// `NotPermitted` if no honest exporter would send the memfd; `TimedOut`; `OperatingSystem` if the
-/// kernel refuses a call.
+/// `NotPermitted` if no honest exporter would send the memfd; `TimedOut` after the deadline;
+/// `OperatingSystem` if the kernel refuses a call.
 pub(in super::super) fn map(
     memfd: &OwnedFd,
     len: u64,
@@ -98,8 +99,8 @@ impl Kind {
     /// Returns an error if the file is no memfd, if it could be shortened, or if `write` is set and
     /// it cannot be written.
     fn check(memfd: &OwnedFd, write: bool) -> Result<Kind> {
-        // First: the call succeeds for memory only, so that no later call is made on any other
-        // file.
+        // This call comes first: it succeeds only for memory, so that no later call is made on
+        // another kind of file.
         let Ok(seals) = fcntl(memfd, FcntlArg::F_GET_SEALS) else {
             return hostile("the exporter sent a descriptor that is no memfd".to_owned());
         };
@@ -138,7 +139,7 @@ impl Kind {
 }
 
 impl Size {
-    /// Returns an error unless the memfd has exactly `len` bytes, and all of their pages.
+    /// Returns an error unless the memfd has exactly `len` bytes, and all of the pages for them.
     fn check(memfd: &OwnedFd, len: u64, kind: &Kind) -> Result<Size> {
         let page = kind.page;
         let stat = fstat(memfd).map_err(os("fstat"))?;
@@ -154,10 +155,11 @@ impl Size {
                  bytes in pages of {page}"
             ));
         };
-        // A process that maps a hole takes its page. If the memfd has fewer blocks than bytes, it
-        // has a hole. If it has blocks for all its bytes, there may still be a hole, since blocks
-        // can lie behind the end; then the number of blocks grows while the memory is mapped.
-        // SEEK_HOLE is no better check, as it reports pages that fallocate(2) made as holes.
+        // A process that maps a hole allocates its page. If the memfd has fewer blocks than bytes,
+        // it has a hole. If it has blocks for all its bytes, there may still be a hole, since
+        // blocks can lie behind the end; then the number of blocks grows while the memory is
+        // mapped. SEEK_HOLE alone is no better check, as it reports pages that fallocate(2) made as
+        // holes.
         let paid = blocks(memfd)?;
         if pages::are_behind(paid, file) {
             return hostile(format!(
@@ -170,8 +172,8 @@ impl Size {
         Ok(Size { file, whole, paid })
     }
 
-    /// Returns an error if the memfd has more pages than its exporter has paid for: mapping it here
-    /// has filled its holes.
+    /// Returns an error if the memfd has more pages now than its exporter has allocated: mapping it
+    /// here has filled its holes.
     fn check_unpaid(&self, memfd: &OwnedFd) -> Result<()> {
         match blocks(memfd)? > self.paid {
             true => with_holes(self.file),
@@ -202,7 +204,7 @@ fn populate(
         }
         let end = done.saturating_add(piece).min(whole);
         // The pages are populated for reading, even if they will be written: for shared memory this
-        // maps writable pages as well, and sixteen at a fault instead of one.
+        // also maps writable pages, and sixteen per fault instead of one.
         match mapping.populate(done..end) {
             Ok(()) => done = end,
             Err(Errno::EINVAL) => return Ok(false),
@@ -312,7 +314,7 @@ mod tests {
         assert!(before >= LEN as u64);
         let error = map_within(&memfd, Duration::from_secs(60)).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::NotPermitted, "{error}");
-        // At most one piece was taken before the blocks were noticed.
+        // At most one piece was allocated before the number of blocks was noticed.
         assert!(blocks(&memfd).unwrap() <= before + PIECE as u64);
     }
 

@@ -6,8 +6,8 @@
 //! | descriptor | to read and write | to read | to read |
 //!
 //! In the middle column the kernel permits no writes through the descriptor, and the mode of the
-//! memfd keeps other users from opening it anew. A process of the same user can do that: it is only
-//! advised not to write.
+//! memfd keeps other users from opening it anew. A process of the same user can open it anew: for
+//! such a process the rule not to write is only advice.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
@@ -23,11 +23,11 @@ fn os(what: &'static str) -> impl Fn(Errno) -> Error {
 }
 
 /// Checks that the memory is the whole memfd, except for the rest of its last page. An importer
-/// always gets all of a memfd.
+/// always gets the whole memfd.
 ///
 /// # Errors
 ///
-/// `NotPermitted` if the memory is a part of a memfd, since its importer would get all of it.
+/// `NotPermitted` if the memory is only a part of a memfd.
 pub(in super::super) fn check_whole(memfd: &OwnedFd, offset: u64, len: usize) -> Result<()> {
     let size = u64::try_from(fstat(memfd).map_err(os("fstat"))?.st_size).unwrap_or(0);
     let page = u64::try_from(fstatfs(memfd).map_err(os("fstatfs"))?.block_size()).unwrap_or(0);
@@ -42,7 +42,7 @@ pub(in super::super) fn check_whole(memfd: &OwnedFd, offset: u64, len: usize) ->
 }
 
 /// Seals the memfd, so that no process can shorten it. If `peer_writable` is false, no process can
-/// map it to write from now on. `write` says whether the importers of this export may write.
+/// map it for writing from now on. `write` is true if the importers of this export may write.
 ///
 /// # Errors
 ///
@@ -63,7 +63,7 @@ pub(in super::super) fn seal(memfd: &OwnedFd, peer_writable: bool, write: bool) 
     let lacks = missing(have, peer_writable);
     if !lacks.is_empty()
         && let Err(errno) = fcntl(memfd, FcntlArg::F_ADD_SEALS(lacks))
-        // Another export of the memfd may have added them first.
+        // Another export of the memfd may have added the seals first.
         && !missing(seals(memfd)?, peer_writable).is_empty()
     {
         let text = format!(
@@ -95,8 +95,8 @@ fn missing(have: SealFlag, peer_writable: bool) -> SealFlag {
     (always | against_writers) - have
 }
 
-/// Returns a descriptor for an importer. It has a file offset and flags of its own, and permits
-/// writes only if `write` is set.
+/// Returns a descriptor for an importer. The descriptor has its own file offset and flags, and
+/// permits writes only if `write` is set.
 ///
 /// The call does not wait: it returns `EAGAIN` if a peer has a lease on the file (fcntl(2)).
 pub(in super::super) fn reopen(memfd: BorrowedFd<'_>, write: bool) -> nix::Result<OwnedFd> {
@@ -108,7 +108,7 @@ pub(in super::super) fn reopen(memfd: BorrowedFd<'_>, write: bool) -> nix::Resul
     let flags = access | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     let reopen = || open(&*path, flags, Mode::empty());
     match reopen() {
-        // A peer of the same user can have removed the permissions.
+        // A peer of the same user may have removed the permissions.
         Err(Errno::EACCES | Errno::EPERM) => {
             fchmod(memfd, Mode::S_IRUSR | Mode::S_IWUSR)?;
             reopen()

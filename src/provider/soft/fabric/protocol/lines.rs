@@ -1,7 +1,7 @@
 //! Connections to servers that have answered, which are kept for further requests.
 //!
-//! A connection whose next answer may bring descriptors accepts them until then, so that closing it
-//! could take time. A [`Line`] refuses descriptors before it closes the connection.
+//! A connection whose next answer may bring descriptors accepts descriptors until then, so that
+//! closing it could take time. A [`Line`] refuses descriptors before it closes the connection.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -9,16 +9,17 @@ use super::{Address, Id, Place, Ticket};
 use crate::process::{Guarded, expect, hang_up, refuse};
 use crate::sync::{self, lock};
 
-/// The maximum number of connections that are kept for one process, and in all.
+/// The maximum number of connections that are kept for one process (`OF_ONE`), and in all
+/// (`OF_ALL`).
 const OF_ONE: usize = 4;
 const OF_ALL: usize = 64;
 
-/// A connection to the server of this instance, dialled at this address.
+/// A connection to the server of `instance`, dialled at `address`.
 pub(in super::super::super) struct Line {
     instance: Id,
     address: Address,
     place: Place,
-    /// `None` once the connection was taken out.
+    /// `None` once the socket was taken out.
     socket: Option<Guarded>,
     process: sync::Process,
 }
@@ -56,7 +57,7 @@ impl Line {
         socket.expect("whoever takes it out consumes the line")
     }
 
-    /// Returns true if the server of this ticket is dialled in the same way.
+    /// Returns true if the ticket's server would be dialled in the same way.
     fn leads_to(&self, ticket: &Ticket) -> bool {
         self.instance == ticket.instance
             && self.place == ticket.place
@@ -65,8 +66,8 @@ impl Line {
 }
 
 impl Drop for Line {
-    /// Closes the connection on this thread: a stranger can delay the thread that closes
-    /// descriptors whose closing takes time.
+    /// Refuses descriptors, and closes the connection on this thread. Otherwise a stranger could
+    /// delay the thread that closes descriptors whose closing takes time.
     fn drop(&mut self) {
         let Some(mut socket) = self.socket.take() else {
             return;
@@ -75,8 +76,8 @@ impl Drop for Line {
             refuse(&mut socket);
             hang_up(&socket);
         } else {
-            // In a child of fork(2): the connection is the parent's, and inherited locks may never
-            // be released.
+            // This is a child of fork(2): the connection belongs to the parent, and inherited locks
+            // may never be released.
             drop(socket.into_parts());
         }
     }
@@ -95,13 +96,13 @@ impl<P> Lines<P> {
         Lines(Mutex::new(Vec::new()))
     }
 
-    /// Takes a connection to the server of this ticket, and the server's process.
+    /// Takes a kept connection to the server of this ticket, and returns the server's process too.
     pub(in super::super) fn take(&self, ticket: &Ticket) -> Option<(Arc<P>, Line)> {
         loop {
             let mut lines = lock(&self.0);
             let at = lines.iter().rposition(|(_, line)| line.leads_to(ticket))?;
             let (process, line) = lines.remove(at);
-            // The drop of a process takes the lock.
+            // The lock is released first: dropping a process takes it.
             drop(lines);
             if let Some(process) = process.upgrade() {
                 return Some((process, line));

@@ -6,11 +6,11 @@
 //!   reply:   magic 8, version 2, status 1, stays 1, errno 4, instance 16, payload 48, proof 32
 //! ```
 //!
-//! Numbers are little-endian. The key of a ticket never travels: a proof is an HMAC-SHA-256 with
+//! Numbers are little-endian. The key of a ticket is never sent: a proof is an HMAC-SHA-256 with
 //! that key. The proof of a request covers all bytes before it. The proof of a reply covers all
 //! bytes before it, and the request. So a process that takes the server's name does not learn the
-//! key, and can neither answer nor replay an answer. The bytes of a request give it no access,
-//! unless it can pass the request on to the server. A refusal needs no proof.
+//! key, and can neither answer nor replay an answer. The bytes of a request give such a process no
+//! access, unless it can pass the request on to the server. A refusal needs no proof.
 
 use hmac::{Hmac, KeyInit, Mac};
 use nix::errno::Errno;
@@ -25,7 +25,7 @@ pub(in super::super) const VERSION: u16 = 1;
 
 /// The size of a payload in bytes.
 pub(in super::super::super) const PAYLOAD: usize = 48;
-/// The bytes that a service puts into a ticket, a request or a reply. The fabric does not read
+/// The bytes that a service puts into a ticket, a request or a reply. The fabric does not interpret
 /// them.
 pub(in super::super::super) type Payload = [u8; PAYLOAD];
 
@@ -54,7 +54,7 @@ fn hmac(key: &Id, parts: [&[u8]; 2]) -> Hmac<Sha256> {
     mac
 }
 
-/// Returns a proof that its maker knows `key`. It does not reveal the key.
+/// Returns a proof that its maker knows `key`. The proof does not reveal the key.
 pub(in super::super::super) fn proof_of(key: &Id, label: &[u8]) -> Id {
     let proof = hmac(key, [label, &[]]).finalize().into_bytes();
     std::array::from_fn(|at| proof[at])
@@ -75,7 +75,8 @@ pub(in super::super) struct Request {
     head: Head,
     /// The number of the ticket's kind.
     pub(in super::super) kind: u8,
-    /// True if the connection has to stay open, because the client can watch the server only by it.
+    /// True if the connection must stay open, because it is the only means by which the client can
+    /// watch the server.
     pub(in super::super) stays: bool,
     pub(in super::super) slot: U32,
     pub(in super::super) generation: U32,
@@ -92,8 +93,8 @@ pub(in super::super) struct Request {
 pub(in super::super) struct Reply {
     head: Head,
     pub(in super::super) status: Status,
-    /// True if the connection has to stay open, because one of the two processes can watch the
-    /// other only by it.
+    /// True if the connection must stay open, because it is the only means by which one of the two
+    /// processes can watch the other.
     pub(in super::super) stays: bool,
     /// The error number of the system call that failed.
     pub(in super::super) errno: I32,
@@ -117,7 +118,7 @@ pub(in super::super) enum Bad {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes, IntoBytes, Immutable)]
 #[repr(u8)]
 pub(in super::super) enum Status {
-    /// The request is granted, and two descriptors come along.
+    /// The request is granted. Two descriptors may come with the reply.
     Granted,
     /// There is no such export, or the proof is wrong.
     Unknown,
@@ -151,7 +152,8 @@ impl Refusal {
 }
 
 impl From<Error> for Refusal {
-    /// An error that is not the system's is a limit of this process on its memory.
+    /// Converts an error. One that is not the system's means that this process has reached a limit
+    /// of its memory.
     fn from(error: Error) -> Refusal {
         error.errno().map_or(Errno::ENOMEM, Errno::from_raw).into()
     }
@@ -166,7 +168,7 @@ impl From<Errno> for Refusal {
     }
 }
 
-/// Reads a message. The version is checked first, since another version may have another layout.
+/// Reads a message. Checks the version first, since another version may have another layout.
 fn read<T: TryFromBytes>(bytes: &[u8], magic: [u8; 8]) -> Result<T, Bad> {
     let (head, _) = Head::read_from_prefix(bytes).map_err(|_| Bad::Malformed)?;
     if head.magic != magic {
@@ -178,14 +180,14 @@ fn read<T: TryFromBytes>(bytes: &[u8], magic: [u8; 8]) -> Result<T, Bad> {
     }
 }
 
-/// Returns all of a message but its proof, which comes last.
+/// Returns the bytes of a message before its proof, which comes last.
 fn before_proof<T: IntoBytes + Immutable>(message: &T) -> &[u8] {
     let bytes = message.as_bytes();
     &bytes[..bytes.len() - PROOF]
 }
 
 impl Request {
-    /// Returns a request for a slot, which proves that the client has the slot's key.
+    /// Returns a request for a slot, with the proof that the client has the slot's key.
     pub(in super::super) fn new(
         kind: u8,
         (slot, generation): (u32, u32),
@@ -213,7 +215,7 @@ impl Request {
         request
     }
 
-    /// Reads a request. Its proof is not checked.
+    /// Reads a request, without checking its proof.
     pub(in super::super) fn parse(bytes: &[u8]) -> Result<Request, Bad> {
         read(bytes, REQUEST)
     }
@@ -241,7 +243,7 @@ impl Reply {
         }
     }
 
-    /// Returns a reply that grants a request, and proves that the server has the key.
+    /// Returns a reply that grants a request, with the proof that the server has the key.
     pub(in super::super) fn granted(
         instance: Id,
         stays: bool,
@@ -260,7 +262,7 @@ impl Reply {
         Reply::new(refusal, Id::default(), false, &[0; PAYLOAD])
     }
 
-    /// Reads a reply. Its proof is not checked.
+    /// Reads a reply, without checking its proof.
     pub(in super::super) fn parse(bytes: &[u8]) -> Result<Reply, Bad> {
         read(bytes, REPLY)
     }
@@ -293,7 +295,7 @@ mod tests {
         }
     }
 
-    /// Returns a key, and requests that are proved with it.
+    /// Generates a key, and two requests that are proved with it.
     fn asked() -> impl Strategy<Value = (Id, Request, Request)> {
         any::<Id>().prop_flat_map(|key| (Just(key), request(key), request(key)))
     }

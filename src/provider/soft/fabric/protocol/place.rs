@@ -1,5 +1,5 @@
-//! Where a process is, as far as other processes can reach it: the boot of the machine, and the
-//! network namespace.
+//! The place of a process, as far as it matters to other processes that want to connect: the boot
+//! of the machine, and the network namespace.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -17,17 +17,17 @@ pub(in super::super::super) fn words_of(id: &Id) -> [u64; 2] {
     [0, 8].map(|at| u64::from_ne_bytes(id[at..at + 8].try_into().expect("eight bytes")))
 }
 
-/// A boot of a machine, and a network namespace of it.
+/// A boot of a machine, and one of the network namespaces of that boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Place {
     pub(in super::super) boot: Id,
-    /// Device and inode of the namespace. They differ for any two namespaces of one boot.
+    /// The device and the inode of the namespace. They differ for any two namespaces of one boot.
     pub(in super::super) net: (u64, u64),
 }
 
 impl Place {
-    /// Returns the boot and the network namespace of the calling thread: a thread can have a
-    /// namespace of its own (setns(2)).
+    /// Returns the boot and the network namespace of the calling thread: a thread can have its own
+    /// namespace (setns(2)).
     pub(in super::super) fn here() -> Result<Place> {
         const NET: &str = "/proc/thread-self/ns/net";
         let net = fs::metadata(NET).map_err(|error| Error::os(None, NET, error))?;
@@ -36,7 +36,7 @@ impl Place {
     }
 }
 
-/// Returns the boot of the machine. It is read once, since it outlives the process.
+/// Returns the id of the machine's boot. It is read once, since a boot outlives the process.
 pub(in super::super) fn boot() -> Result<Id> {
     const BOOT: &str = "/proc/sys/kernel/random/boot_id";
     static READ: OnceLock<Id> = OnceLock::new();
@@ -57,7 +57,8 @@ fn uuid(text: &str) -> Option<Id> {
     (digits.len() == 32).then(|| value.to_be_bytes())
 }
 
-/// Returns sixteen bytes of the kernel's random generator, which is asked for several at once.
+/// Returns sixteen random bytes of the kernel. Each system call gets bytes for several calls of
+/// this function.
 pub(in super::super::super) fn random() -> Result<Id> {
     static AHEAD: EachProcess<Mutex<Vec<Id>>> = EachProcess::new(Mutex::default);
     let mut ahead = lock(AHEAD.get());

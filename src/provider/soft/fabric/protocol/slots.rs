@@ -3,7 +3,7 @@
 
 use super::place::Id;
 
-/// The number of slots. A word for each slot, and one more, make 64 KiB.
+/// The number of slots. The control page has a word for each slot, and one more: 64 KiB.
 pub(in super::super) const SLOTS: usize = 16_383;
 
 pub(in super::super) struct Slots<T> {
@@ -47,19 +47,19 @@ impl<T> Slots<T> {
         Some((number, slot.generation))
     }
 
-    /// Frees a slot, and returns its value. The caller drops it without a lock, as that may run
-    /// user code.
+    /// Frees a slot, and returns its value. The caller must drop the value without holding a lock,
+    /// as the drop may run user code.
     pub(in super::super) fn remove(&mut self, number: u32) -> Option<T> {
         let slot = &mut self.slots[number as usize];
-        // After the last generation the number of a former one would come again.
+        // A slot is not used again after its last generation, since an earlier one would repeat.
         if slot.generation != u32::MAX {
             self.free.push(number);
         }
         slot.entry.take().map(|(_, value)| value)
     }
 
-    /// Returns the key and the value of the slot with this number, if it has this generation and
-    /// `has_key` returns true for its key.
+    /// Returns the key and the value of the slot with this number, if the slot has this generation
+    /// and `has_key` returns true for its key.
     pub(in super::super) fn claimed(
         &self,
         (number, generation): (u32, u32),
@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(slots.insert([2; 16], 2), Some((0, 2)));
         slots.slots[0].generation = u32::MAX;
         slots.remove(0);
-        // Otherwise a ticket of one of the first two generations could open the new one.
+        // Otherwise a ticket of an earlier export could open the new one.
         assert_eq!(slots.insert([3; 16], 3), Some((1, 1)));
     }
 

@@ -1,4 +1,4 @@
-//! The sockets of the fabric. Each carries one message in each direction, and descriptors in one of
+//! The sockets of the fabric. Each carries messages in both directions, and descriptors in one of
 //! them.
 //!
 //! Only [`connect`] and [`wait`] may wait, until a deadline; no other call of this file does.
@@ -19,17 +19,17 @@ use nix::sys::stat::{Mode, SFlag, fstat};
 
 use crate::process::{self, Guarded};
 
-/// The longest name of a socket: `sun_path` without a zero, in bytes.
+/// The maximum length of a socket's name, in bytes: `sun_path` without a zero.
 pub(in super::super) const NAME_MAX: usize = 107;
 
-/// The number of descriptors that come with a reply: for example the memory and the control page.
+/// The number of descriptors of a reply: for example the memory and the control page.
 pub(in super::super) const DESCRIPTORS: usize = 2;
 
 /// The address at which an exporter listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum Address {
-    /// A name in the network namespace, without its first zero. The kernel removes it with the last
-    /// descriptor.
+    /// A name in the network namespace, without its first zero byte. The kernel removes the name
+    /// with the last descriptor.
     Abstract(Vec<u8>),
     /// The path of a socket.
     Path(PathBuf),
@@ -63,17 +63,17 @@ pub(in super::super) fn listen(address: &Address) -> nix::Result<Guarded> {
 /// Connects to a listener. If the listener's queue is full, waits until the deadline, and then
 /// returns `EAGAIN`.
 ///
-/// The socket accepts descriptors, for the reply. The caller calls [`process::refuse`] once it has
-/// come.
+/// The socket accepts descriptors, for the reply. The caller must call [`process::refuse`] once the
+/// reply has come.
 ///
-/// Returns `ENOTSOCK` if the address must be a socket itself, and is something else, such as a
-/// link. This needs /proc: without it, returns `ENOSYS`.
+/// With [`Address::NoLink`] the path must be a socket itself: returns `ENOTSOCK` for anything else,
+/// such as a symbolic link. This needs /proc: without it, returns `ENOSYS`.
 pub(in super::super) fn connect(address: &Address, deadline: Instant) -> nix::Result<Guarded> {
     let connect = |to: &UnixAddr| process::connect(SockType::SeqPacket, to, true, Some(deadline));
     let Address::NoLink(path) = address else {
         return connect(&address.resolve()?);
     };
-    // The descriptor pins the file: the one that is checked is the one that is connected to.
+    // The descriptor pins the file, so that the file that is checked is the one to connect to.
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let place = open(path, flags, Mode::empty())?;
     let kind = SFlag::from_bits_truncate(fstat(&place)?.st_mode) & SFlag::S_IFMT;
@@ -88,8 +88,8 @@ pub(in super::super) fn connect(address: &Address, deadline: Instant) -> nix::Re
     })
 }
 
-/// Waits until one of the descriptors is ready, and returns for each whether it is. At the deadline
-/// none is.
+/// Waits until one of the descriptors is ready, or until the deadline. Returns for each descriptor
+/// whether it is ready; at the deadline none is.
 pub(in super::super) fn wait<const N: usize>(
     descriptors: [Option<BorrowedFd<'_>>; N],
     deadline: Instant,
@@ -100,7 +100,7 @@ pub(in super::super) fn wait<const N: usize>(
     }
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        // Rounded up, since otherwise the last millisecond would be spent spinning.
+        // The time is rounded up, since otherwise the last millisecond would be spent spinning.
         let millis = left.as_micros().div_ceil(1000);
         let timeout = PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX);
         match poll(&mut polled, timeout) {
@@ -131,7 +131,8 @@ pub(in super::super) fn send(
 ///
 /// # Errors
 ///
-/// `EBADMSG` if more than [`DESCRIPTORS`] came along, or the message is longer.
+/// `EBADMSG` if more than [`DESCRIPTORS`] descriptors came along, or the message is longer than
+/// `into`.
 pub(in super::super) fn receive_with(
     from: &Guarded,
     into: &mut [u8],
@@ -139,7 +140,7 @@ pub(in super::super) fn receive_with(
     if !from.is_quick() {
         return process::receive_with(from.as_fd(), into);
     }
-    // No descriptors can have come.
+    // This socket refuses descriptors, so none can have come.
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_TRUNC;
     let len = socket::recv(from.as_raw_fd(), into, flags)?;
     match len > into.len() {
@@ -148,10 +149,10 @@ pub(in super::super) fn receive_with(
     }
 }
 
-/// Returns a pidfd of the process at the other end (the one that listened or connected). It is
-/// readable once that process has ended.
+/// Returns a pidfd of the process at the other end (the one that listened or connected). The pidfd
+/// is readable once that process has ended.
 ///
-/// Returns `None` if the kernel gives none, and `ESRCH` if the process has ended.
+/// Returns `None` if the kernel provides none, and `ESRCH` if the process has ended.
 pub(in super::super) fn pidfd(connection: &OwnedFd) -> nix::Result<Option<OwnedFd>> {
     // This needs Linux 6.5. Before 6.16 it fails with EINVAL or ESRCH for a process whose parent
     // has waited for it.
@@ -160,12 +161,12 @@ pub(in super::super) fn pidfd(connection: &OwnedFd) -> nix::Result<Option<OwnedF
         Err(errno @ Errno::EMFILE) => return Err(errno),
         Err(_) => {}
     }
-    // The number may be used again once the process ends. It is right if the process lives after
-    // this call. A server does: it sends its reply afterwards. A client must still have the
-    // connection for the reply to be sent.
+    // The process's number may be reused once the process ends. The number is right if the process
+    // is alive after this call. A server is: it sends its reply afterwards. A client must still
+    // have the connection for the reply to be sent.
     let pid = pid(connection)?;
     if pid <= 0 {
-        // The process is in a namespace that this one cannot see.
+        // The process is in a namespace that this process cannot see.
         return Ok(None);
     }
     // SAFETY: the call takes no pointers.
@@ -194,11 +195,11 @@ pub(in super::super) fn has_unread(connection: &OwnedFd) -> bool {
     let (fd, at) = (connection.as_raw_fd(), &raw mut unread);
     // SAFETY: `SIOCOUTQ`, which has the same number, writes an integer at the pointer.
     let done = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, at) };
-    // The kernel counts 1 more while it reports that the rest was read (`sock_wfree`).
+    // The kernel counts 1 more while it reports that everything was read (`sock_wfree`).
     done == 0 && unread > 1
 }
 
-/// Takes one message, for tests that play a peer.
+/// Takes one message, for tests that act as a peer.
 #[cfg(test)]
 pub(in super::super) fn receive(from: BorrowedFd<'_>, into: &mut [u8]) -> nix::Result<usize> {
     socket::recv(from.as_raw_fd(), into, MsgFlags::MSG_DONTWAIT)
@@ -234,7 +235,8 @@ mod tests {
             let (len, descriptors) = receive_with(&other, &mut into).unwrap();
             assert_eq!((len, descriptors.len()), (5, count));
         }
-        // Other tests open and close descriptors as well. A leak with each message would show.
+        // Other tests open and close descriptors as well; a leak with each message would still
+        // show.
         let before = open();
         for _ in 0..500 {
             send(one.as_fd(), b"hello", &[raw; 7]).unwrap();
@@ -257,7 +259,7 @@ mod tests {
         let (mut other, raw) = (Guarded::new(other, false), one.as_raw_fd());
         process::refuse(&mut other);
         if !other.is_quick() {
-            // Before Linux 6.16.
+            // This is a kernel before Linux 6.16.
             return;
         }
         let mut into = [0; 8];

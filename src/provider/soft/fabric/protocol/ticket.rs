@@ -1,4 +1,4 @@
-//! A ticket: the bytes that name an export, an endpoint or a sync event to other processes.
+//! A ticket: the bytes by which other processes name exported memory, an endpoint or a sync event.
 //!
 //! | at | bytes | what |
 //! |---|---|---|
@@ -11,9 +11,9 @@
 //! | 134 | 1 to 107 | name of the socket: an abstract name without its first zero, or an absolute path |
 //! | | 8 | checksum |
 //!
-//! [`envelope`](crate::provider::envelope) has magic, version, length and checksum. Only a process
-//! that has a ticket may connect. A reset exports anew: the next generation of the slot has a key
-//! of its own, and the old ticket opens nothing.
+//! [`envelope`](crate::provider::envelope) has the magic, the version, the length and the checksum.
+//! Only a process that has a ticket can connect. A reset exports the object anew: the next
+//! generation of the slot has a new key, and the old ticket opens nothing.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -29,7 +29,7 @@ use super::slots::SLOTS;
 use super::socket::{Address, NAME_MAX};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The fields between the envelope's head and the name.
+/// The fields between the envelope's header and the name.
 #[derive(FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct Fields {
@@ -44,7 +44,7 @@ struct Fields {
     payload: Payload,
 }
 
-/// A kind of object, in numbers and in words.
+/// A kind of object: its number, its words in error texts, and its errors.
 pub(in super::super::super) struct Kind {
     envelope: Envelope,
     /// The number of the kind in requests.
@@ -53,14 +53,14 @@ pub(in super::super::super) struct Kind {
     pub(in super::super) who: &'static str,
     /// The name of the object.
     pub(in super::super) what: &'static str,
-    /// The error of a client whose ticket opens nothing any more.
+    /// The error of a client whose ticket is no longer valid.
     pub(in super::super) unknown: ErrorKind,
-    /// The error of a client while another one is connected.
+    /// The error of a client while another client is connected.
     pub(in super::super) busy: (ErrorKind, &'static str),
     /// The text of the error of a client that the service does not expect.
     pub(in super::super) unexpected: &'static str,
-    /// True if all clients of one process share what watches the server's process. If not, a
-    /// connection that has to stay belongs to its client, which may end it.
+    /// True if all clients of one process share the watch of the server's process. If not, a
+    /// connection that must stay belongs to its client, which may end it.
     pub(in super::super) shares_watch: bool,
 }
 
@@ -199,7 +199,8 @@ impl Ticket {
         })
     }
 
-    /// Reads the service's description of the object. `read` returns `None` for an invalid one.
+    /// Reads the service's description of the object. `read` returns `None` if the description is
+    /// invalid.
     ///
     /// # Errors
     ///

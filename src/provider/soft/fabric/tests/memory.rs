@@ -1,4 +1,5 @@
-//! Tests of exports and imports of memory: honest ones, hostile ones, and what remains of them.
+//! Tests of exports and imports of memory: honest ones, hostile ones, and what is left after their
+//! end.
 #![expect(unsafe_code, reason = "touches what was imported, and forks")]
 
 use std::any::Any;
@@ -31,7 +32,7 @@ const LEN: usize = 10_000;
 const WRITE: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_WRITE);
 const READ: Access = Access::LOCAL_READ_WRITE.union(Access::DPU_READ_ONLY);
 
-/// Runs the body in a process of its own, in which no other test runs.
+/// Runs the body in a separate process, in which no other test runs.
 fn alone(test: &str, body: impl FnOnce()) {
     alone_in(module_path!(), test, body);
 }
@@ -77,9 +78,9 @@ impl Owner {
         backing: Option<Backing>,
         owner: Weak<dyn Any + Send + Sync>,
     ) -> ExportRequest {
-        // SAFETY: each test keeps its Owner until its exports have gone.
+        // SAFETY: each test keeps its `Owner` until its exports are gone.
         let region = unsafe { Region::new(self.memory.base(), LEN, access) };
-        // SAFETY: the memory is the memfd's, if one is named, and no job uses the owner.
+        // SAFETY: the memory belongs to the memfd, if one is named, and no job uses the owner.
         unsafe { ExportRequest::new(region, backing, Audience::Dpu, owner, LeakFlag::default()) }
     }
 
@@ -91,14 +92,14 @@ impl Owner {
 fn get(addr: NonNull<u8>, at: usize) -> u8 {
     // SAFETY: it is within memory that the caller keeps mapped.
     let at = unsafe { addr.add(at) };
-    // SAFETY: as above; other processes write it, hence volatile.
+    // SAFETY: as above. Other processes write the byte, so the access is volatile.
     unsafe { at.read_volatile() }
 }
 
 fn set(addr: NonNull<u8>, at: usize, byte: u8) {
     // SAFETY: it is within memory that the caller keeps mapped.
     let at = unsafe { addr.add(at) };
-    // SAFETY: as above; other processes read it, hence volatile.
+    // SAFETY: as above. Other processes read the byte, so the access is volatile.
     unsafe { at.write_volatile(byte) }
 }
 
@@ -124,12 +125,12 @@ fn import(ticket: &Ticket, deadline: Instant) -> Result<Imported> {
     import_info(ticket, &info(ticket), deadline)
 }
 
-/// Imports as another process would: over the socket, with a mapping of its own.
+/// Imports as another process would: over the socket, with a separate mapping.
 fn over_the_socket(ticket: &Ticket) -> Result<Imported> {
     other(ticket, &info(ticket), soon())
 }
 
-/// Asks an exporter on this connection.
+/// Sends a request to an exporter on this connection, and returns the descriptors of the reply.
 fn grant(ticket: &Ticket, dialed: &Dialed) -> [Guarded; DESCRIPTORS] {
     let instance = super::super::publish::instance().unwrap();
     let stays = dialed.pidfd.is_none();
@@ -142,7 +143,7 @@ fn grant(ticket: &Ticket, dialed: &Dialed) -> [Guarded; DESCRIPTORS] {
 }
 
 fn by_key(imported: &Imported) -> &Import {
-    // SAFETY: the key of an import that lives as long as the reference.
+    // SAFETY: this is the key of an import that lives as long as the reference.
     unsafe { Import::from_key(imported.key) }
 }
 
@@ -200,7 +201,7 @@ fn what_is_imported_over_the_socket_is_shared_and_revoked() {
     drop(exported);
     assert_eq!(reason(&imported), Some(Reason::ExportRevoked));
     assert_eq!(kind(over_the_socket(&ticket)), ErrorKind::NotPermitted);
-    // The next export gets the slot, and what was taken back stays so.
+    // The next export gets the same slot, and the export that was taken back stays revoked.
     let next = owner.export(WRITE);
     assert_eq!(reason(&imported), Some(Reason::ExportRevoked));
     drop(next);
@@ -209,7 +210,7 @@ fn what_is_imported_over_the_socket_is_shared_and_revoked() {
 #[test]
 fn nobody_gets_a_writable_mapping_of_what_no_peer_may_write() {
     let _fabric = current::fabric().unwrap();
-    // The second one lets other audiences write, but not this one.
+    // The second access lets other audiences write, but not this audience.
     for access in [READ, READ | Access::RDMA_WRITE] {
         let owner = Owner::new();
         let exported = owner.export(access);
@@ -267,7 +268,7 @@ fn an_export_of_another_host_or_namespace_or_of_the_past_says_so() {
     let address = Address::Abstract(b"tokio-doca-nobody".to_vec());
     let stale = with(&foreign, |ticket| ticket.address = address);
     assert_eq!(kind(import(&stale, soon())), ErrorKind::ConnectionReset);
-    // Another instance listens there, which does not know the key.
+    // Another instance listens there; it does not know the key.
     let forged = with(&foreign, |ticket| ticket.key = [2; 16]);
     assert_eq!(kind(import(&forged, soon())), ErrorKind::NotPermitted);
 }
@@ -286,7 +287,7 @@ fn exporter(
     hostile_server(&MEMORY, FORGED.format(), play)
 }
 
-/// Imports by an answer that grants `len` bytes, with these descriptors.
+/// Imports from an exporter whose answer grants `len` bytes, with these descriptors.
 fn grants(len: u64, files: impl FnOnce() -> Vec<OwnedFd> + Send + 'static) -> Result<Imported> {
     let (ticket, thread) = exporter(move |socket, request| {
         let payload = MemoryInfo { len, ..FORGED }.format();
@@ -386,7 +387,7 @@ fn an_exporter_that_lies_hangs_up_or_is_silent_is_told_apart() {
     };
     assert_eq!(run(wrong_key, soon()), ErrorKind::NotPermitted);
     let silent = |socket: OwnedFd, _: Request| {
-        // It waits until the importer gives up.
+        // The exporter waits until the importer gives up.
         assert_eq!(socket::wait([Some(socket.as_fd())], soon()), Ok([true]));
     };
     let shortly = Instant::now() + Duration::from_millis(20);
@@ -474,7 +475,7 @@ fn a_path_socket_is_used_if_asked_for_and_removed() {
         let dir = std::env::temp_dir().join(name);
         std::fs::create_dir(&dir).unwrap();
         let owner = Owner::new();
-        // These are too long, do not exist, and are a file.
+        // These paths are too long, do not exist, and name a file.
         for wrong in ["/x".repeat(32).into(), dir.join("no"), "/etc/passwd".into()] {
             let error = set_socket_path(wrong).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidValue);
@@ -511,13 +512,13 @@ fn a_child_of_fork_is_told_and_takes_nothing_from_its_parent() {
             let ticket = ticket(&exported);
             let imported = over_the_socket(&ticket).unwrap();
             // SAFETY: the child allocates, which glibc allows; the other thread of this process
-            // holds no lock, as it sleeps.
+            // sleeps and holds no lock.
             let pid = unsafe { libc::fork() };
             if pid == 0 {
                 let told = kind(import(&ticket, soon())) == ErrorKind::BadState
                     && kind(export(0, &owner.offer(WRITE))) == ErrorKind::BadState;
                 drop((imported, exported));
-                // SAFETY: ends the child alone.
+                // SAFETY: this ends only the child.
                 unsafe { libc::_exit(if told { 7 } else { 8 }) };
             }
             let pid = Pid::from_raw(pid);
@@ -528,7 +529,7 @@ fn a_child_of_fork_is_told_and_takes_nothing_from_its_parent() {
     );
 }
 
-/// Does what an exporting process reads.
+/// Acts as an exporting process, which does what it reads.
 fn plays() {
     let owner = Owner::new();
     let mut exported = None;
@@ -562,11 +563,11 @@ fn memory_of_another_process_is_written_taken_back_and_lost() {
         exporter.process.kill().unwrap();
         until("its end is noticed", || reason(&again).is_some());
         assert_eq!(reason(&again), Some(Reason::ExporterGone));
-        // The process with its first fabric is watched separately.
+        // The process with its first fabric counts as a separate process.
         until("the same of its first export", || {
             reason(&imported) == Some(Reason::ExporterGone)
         });
-        // What it wrote is still there, and can be read.
+        // The bytes that the exporter wrote are still there, and can be read.
         assert_eq!(get(again.addr, 5000), 99);
         assert_eq!(kind(import(&ticket, soon())), ErrorKind::ConnectionReset);
         exporter.process.wait().unwrap();
@@ -587,7 +588,7 @@ fn without_a_pidfd_the_connection_stays_and_its_end_is_noticed() {
     let [_, control] = grant(&ticket, &dialed);
     let watch = Watch::Connection(Arc::new(dialed.line.into_socket()));
     let page = Words::identify(&control).unwrap();
-    // For a process in another pid namespace, only the control page identifies it, and any process
+    // A process in another pid namespace is identified only by its control page, and any process
     // that has the page can send it on.
     let identity = Identity::of(ticket.instance, 0, &watch).unwrap();
     let process = Process::watched(&fabric, identity, watch).unwrap();
@@ -596,7 +597,7 @@ fn without_a_pidfd_the_connection_stays_and_its_end_is_noticed() {
         .unwrap();
     let another = Process::watched(&fabric, identity, Watch::Connection(Arc::new(control))).err();
     assert_eq!(another, Some(Errno::EPERM), "it is not taken for the first");
-    // The exporter has answered other clients since, and did not hang up.
+    // The exporter has answered other clients since, and has not hung up.
     assert!(import(&ticket, soon()).is_ok());
     assert_eq!(exporter.ask("read"), "0");
     assert!(!process.is_dead() && !peer.is_gone());
@@ -615,7 +616,7 @@ fn without_descriptors_the_thread_neither_spins_nor_gives_up() {
             let owner = Owner::new();
             let exported = owner.export(WRITE);
             let ticket = ticket(&exported);
-            // The nanoseconds that the fabric's thread has spent on a CPU.
+            // The time that the fabric's thread has spent on a CPU, in nanoseconds.
             let worked = || -> u64 {
                 let tasks = read_dir("/proc/self/task")
                     .unwrap()
@@ -629,7 +630,7 @@ fn without_descriptors_the_thread_neither_spins_nor_gives_up() {
                 text.split(' ').next().unwrap().parse().unwrap()
             };
             setrlimit(Resource::RLIMIT_NOFILE, 64, 64).unwrap();
-            // The fabric's thread runs, and has its name.
+            // This shows that the fabric's thread runs, and has its name.
             assert!(over_the_socket(&ticket).is_ok());
             let before = worked();
             let spare = File::open("/dev/null").unwrap();

@@ -37,7 +37,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Returns the command that runs a test of a module in a process of its own, which plays a role.
+/// Returns the command that runs a test of a module in a separate process, which plays a role.
 fn again(module: &str, test: &str, role: &str) -> Command {
     let (_, module) = module.split_once("::").unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -47,7 +47,7 @@ fn again(module: &str, test: &str, role: &str) -> Command {
     command
 }
 
-/// Runs the body in a process of its own, in which no other test runs.
+/// Runs the body in a separate process, in which no other test runs.
 fn alone_in(module: &str, test: &str, body: impl FnOnce()) {
     if std::env::var(ROLE).is_ok() {
         return body();
@@ -76,15 +76,15 @@ fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// Returns a ticket that was changed.
+/// Returns a changed copy of a ticket.
 fn with(ticket: &Ticket, change: impl FnOnce(&mut Ticket)) -> Ticket {
     let mut ticket = ticket.clone();
     change(&mut ticket);
     ticket
 }
 
-/// Answers one client in an arbitrary way, as a server of instance `[5; 16]` whose ticket has the
-/// key `[6; 16]`.
+/// Starts a server of instance `[5; 16]` that answers one client by `play`. Returns its ticket,
+/// with the key `[6; 16]`.
 fn hostile_server(
     kind: &'static Kind,
     payload: Payload,
@@ -122,7 +122,7 @@ fn send(to: &OwnedFd, reply: &Reply, files: &[OwnedFd]) {
     socket::send(to.as_fd(), reply.as_bytes(), &raw).unwrap();
 }
 
-/// A test in a process of its own, which exports, and does what it reads.
+/// A separate process that runs a test, exports, and does what it reads.
 struct Other {
     process: Child,
     said: Lines<BufReader<ChildStdout>>,
@@ -137,8 +137,8 @@ impl Other {
         Other { process, said }
     }
 
-    /// Makes it do something, and returns its answer, which follows a mark; the test harness prints
-    /// other lines as well.
+    /// Makes the process do something, and returns its answer. The answer follows a mark, since the
+    /// test harness prints other lines as well.
     fn ask(&mut self, what: &str) -> String {
         writeln!(self.process.stdin.as_mut().unwrap(), "{what}").unwrap();
         let marked = |line: std::io::Result<String>| {
@@ -167,7 +167,7 @@ impl Drop for Other {
     }
 }
 
-/// Does what the process reads.
+/// Reads lines from the standard input, and prints the answer to each.
 fn play(mut answer: impl FnMut(&str) -> String) {
     for line in std::io::stdin().lines() {
         println!("SAYS {}", answer(&line.unwrap()));

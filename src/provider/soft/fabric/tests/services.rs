@@ -1,5 +1,5 @@
 //! Tests of services in general: a fabric that connects to itself over the socket, to another
-//! process's fabric, hostile servers, and hostile clients.
+//! process's fabric, to hostile servers, and with hostile clients.
 #![expect(unsafe_code, reason = "forks")]
 
 use std::any::Any;
@@ -29,7 +29,7 @@ fn filled(byte: u8) -> Payload {
     [byte; PAYLOAD]
 }
 
-/// Counts, and waits for a count.
+/// A counter, with a method that waits for a count.
 #[derive(Default)]
 struct Count(Mutex<usize>, Condvar);
 
@@ -57,7 +57,7 @@ impl Ended for Count {
     }
 }
 
-/// What a client sent, and its process.
+/// A client's instance, the payload that it sent, and its process.
 type Seen = (Id, Payload, Arc<Process>);
 
 /// An endpoint that refuses the clients with certain numbers, and accepts all others.
@@ -69,7 +69,7 @@ struct Endpoint {
     undone: Arc<AtomicUsize>,
 }
 
-/// Counts a connection that the endpoint was to keep, and did not get.
+/// Counts a connection that the endpoint was to keep but did not get.
 struct KeepAlive(Option<Arc<AtomicUsize>>);
 
 impl KeepAlive {
@@ -141,7 +141,7 @@ fn parsed(published: &Published) -> Ticket {
     Ticket::parse(&ENDPOINT, published.blob()).unwrap()
 }
 
-/// Connects, and sends this number.
+/// Connects, and sends a payload of this number.
 fn says(ticket: &Ticket, number: u8) -> Result<Granted> {
     ticket.connect(&filled(number), soon())
 }
@@ -190,7 +190,8 @@ fn a_connection_that_no_service_keeps_is_asked_again() {
         let process = Arc::clone(&granted.process);
         let raw = granted.line.socket().as_raw_fd();
         keep(granted);
-        // Another server claims to be this one, or listens there, or in another namespace.
+        // Another server claims to be the server, listens at its address, or is in another
+        // namespace.
         let elsewhere = Address::Abstract(b"tokio-doca-nobody".to_vec());
         for forged in [
             with(&first, |ticket| ticket.address = elsewhere),
@@ -199,7 +200,7 @@ fn a_connection_that_no_service_keeps_is_asked_again() {
         ] {
             assert!(fabric.lines.take(&forged).is_none());
         }
-        // The request is proved by the key of its own ticket.
+        // The request is proved with the key of its own ticket.
         let granted = says(&other, 20).unwrap();
         assert_eq!(granted.line.socket().as_raw_fd(), raw, "it is the same one");
         assert!(Arc::ptr_eq(&granted.process, &process));
@@ -207,12 +208,12 @@ fn a_connection_that_no_service_keeps_is_asked_again() {
         let forged = with(&other, |ticket| ticket.key = [2; 16]);
         assert_eq!(kind(says(&forged, 20)), ErrorKind::ConnectionAborted);
         assert!(fabric.lines.take(&first).is_none());
-        // The server has hung up meanwhile.
+        // The server has hung up on the kept connection meanwhile.
         let granted = says(&first, 20).unwrap();
         hang_up(granted.line.socket());
         keep(granted);
         assert!(says(&first, 20).is_ok());
-        // Nothing of this blocks.
+        // None of these calls blocks.
         let begin = || first.begin_connect(|| Ok((filled(20), true)));
         assert!(begin().is_none(), "none is kept");
         keep(says(&first, 20).unwrap());
@@ -236,7 +237,7 @@ fn a_connection_that_no_service_keeps_is_asked_again() {
         hang_up(granted.line.socket());
         keep(granted);
         assert!(begin().is_none(), "the server has hung up");
-        // Few connections are kept, and they end with the connection of the two processes.
+        // Only a few connections are kept, and they end once the `Process` is dropped.
         for granted in [(); 6].map(|()| says(&first, 20).unwrap()) {
             keep(granted);
         }
@@ -252,8 +253,8 @@ fn a_connection_that_no_service_keeps_is_asked_again() {
     });
 }
 
-/// A child of fork(2) has a copy of each connection. It ends none of them, waits for no lock that a
-/// thread of its parent held, and starts no thread.
+/// A child of fork(2) has a copy of each connection. It must end none of them, wait for no lock
+/// that a thread of its parent held, and start no thread.
 #[test]
 fn a_child_leaves_the_connections_of_its_parent_alone() {
     const NAME: &str = "a_child_leaves_the_connections_of_its_parent_alone";
@@ -266,7 +267,7 @@ fn a_child_leaves_the_connections_of_its_parent_alone() {
             kept.process.keep_line(kept.line);
             let process = kept.process;
             // SAFETY: the child allocates, which glibc permits. The other thread of this process
-            // holds no lock, as it sleeps.
+            // sleeps and holds no lock.
             let pid = unsafe { libc::fork() };
             if pid == 0 {
                 process.keep_line(other.line);
@@ -322,12 +323,12 @@ fn an_own_endpoint_is_found_until_it_is_reset() {
     );
     let forged = with(&ticket, |ticket| ticket.key = [0; 16]);
     assert_eq!(kind(forged.local().unwrap()), ErrorKind::ConnectionAborted);
-    // Of two endpoints, the one with the smaller instance hosts.
+    // Of two endpoints, the one with the smaller instance is the server.
     let smaller = with(&ticket, |ticket| ticket.instance = [0; 16]);
     let larger = with(&ticket, |ticket| ticket.instance = [255; 16]);
     assert!(smaller.local().is_none() && larger.local().is_none());
     assert!(!smaller.is_ours_to_serve().unwrap() && larger.is_ours_to_serve().unwrap());
-    // A reset: the old ticket is forgotten before the next one exists, or after.
+    // After a reset, the old ticket is forgotten before the next one exists, or afterwards.
     let next = endpoint.publish();
     drop(published);
     assert_eq!(kind(ticket.local().unwrap()), ErrorKind::ConnectionAborted);
@@ -335,7 +336,7 @@ fn an_own_endpoint_is_found_until_it_is_reset() {
     assert_eq!(kind(refused), ErrorKind::ConnectionAborted);
     assert!(parsed(&next).local().unwrap().is_ok());
     assert!(says(&parsed(&next), 2).is_ok());
-    // An endpoint that was dropped.
+    // An endpoint that was dropped refuses its ticket.
     let other = Endpoint::new();
     let published = other.publish();
     drop(other);
@@ -433,7 +434,7 @@ fn a_server_that_lies_hangs_up_or_is_silent_is_told_apart() {
     ] {
         assert_eq!(kind(refused), ErrorKind::NotPermitted);
     }
-    // Who needs descriptors refuses an answer without them.
+    // A client that needs descriptors refuses an answer without them.
     let without = answers([6; 16], [5; 16], 0, same).unwrap();
     let published = Endpoint::new().publish();
     let refused = without.both(&parsed(&published)).map(drop);
@@ -443,7 +444,7 @@ fn a_server_that_lies_hangs_up_or_is_silent_is_told_apart() {
     let junk = |socket: OwnedFd, _| socket::send(socket.as_fd(), &[7; 500], &[]).unwrap();
     assert_eq!(kind(run(Box::new(junk), soon())), ErrorKind::NotPermitted);
     let silent = |socket: OwnedFd, _| {
-        // It waits until the client gives up.
+        // The server waits until the client gives up.
         assert_eq!(socket::wait([Some(socket.as_fd())], soon()), Ok([true]));
     };
     let shortly = Instant::now() + Duration::from_millis(20);
@@ -465,14 +466,15 @@ fn clients_that_talk_nonsense_or_go_are_nobodys_clients() {
         message[at] = 2;
         message
     };
-    // The last one has a flag that does not exist.
+    // The last message has a flag that does not exist.
     for message in [&right[..REQUEST_LEN - 1], &longer, &changed(11)] {
         let socket = connect();
         socket::send(socket.as_fd(), message, &[]).unwrap();
         assert_eq!(socket::wait([Some(socket.as_fd())], soon()), Ok([true]));
         assert_eq!(socket::receive(socket.as_fd(), &mut [0; 9]), Ok(0));
     }
-    // These are of another release, without the key, and of another kind: they get a refusal.
+    // These messages are from another release, without the key, and of another kind: they get a
+    // refusal.
     let strangers = request(&with(&ticket, |ticket| ticket.key = [0; 16]));
     let others = request(&with(&ticket, |ticket| ticket.kind = &EVENT));
     for (message, status) in [
@@ -488,8 +490,8 @@ fn clients_that_talk_nonsense_or_go_are_nobodys_clients() {
         assert_eq!(Reply::parse(&reply[..len]).unwrap().status, status);
     }
     assert!(lock(&endpoint.clients).is_empty());
-    // Clients that ask and leave are accepted in vain, if at all, and what was to be kept is given
-    // back.
+    // Clients that ask and leave are at most accepted in vain, and the connections that were to be
+    // kept are given back.
     for _ in 0..50 {
         let socket = connect();
         socket::send(socket.as_fd(), right, &[]).unwrap();
@@ -502,7 +504,7 @@ fn clients_that_talk_nonsense_or_go_are_nobodys_clients() {
     });
 }
 
-/// Does what an exporting process reads.
+/// Acts as an exporting process, which does what it reads.
 fn plays() {
     let endpoint = Endpoint::new();
     let published = endpoint.publish();
@@ -526,7 +528,8 @@ fn another_process_is_connected_to_stopped_and_lost() {
     let first = says(&ticket, 2).unwrap();
     let second = says(&ticket, 3).unwrap();
     assert_eq!(second.payload, filled(103));
-    // Since Linux 6.9 the kernel identifies the process; before that, its number does.
+    // Since Linux 6.9 the kernel identifies the process by the pidfd's inode; before that, by its
+    // number.
     assert!(Arc::ptr_eq(&first.process, &second.process));
     let (ended, late) = (Arc::new(Count::default()), Arc::new(Count::default()));
     let weak = |count: &Arc<Count>| -> Weak<dyn Ended> {
@@ -551,7 +554,7 @@ fn another_process_is_connected_to_stopped_and_lost() {
     signal(Signal::SIGKILL);
     ended.reaches(2);
     assert!(first.process.is_dead() && second.process.is_dead());
-    // A party that registers too late is notified all the same, and once.
+    // A party that registers after the end is notified all the same, and once.
     first.process.on_end(weak(&late));
     late.reaches(1);
     first.process.on_end(weak(&late));
@@ -578,7 +581,7 @@ fn without_a_pidfd_the_end_of_the_connection_is_the_end_of_the_process() {
     let ended = Arc::new(Count::default());
     let weak: Arc<dyn Ended> = Arc::<Count>::clone(&ended);
     one.on_end(Arc::downgrade(&weak));
-    // A message is not an end.
+    // A message on the connection does not count as its end.
     socket::send(kept.as_fd(), b"bell", &[]).unwrap();
     assert!(says(&parsed(&published), 2).is_ok());
     assert!(!one.is_dead());
@@ -601,7 +604,7 @@ fn a_client_that_can_watch_nothing_else_keeps_the_connection() {
     let answer = ticket.exchange(&dialed, &request, soon()).unwrap();
     let (reply, _) = ticket.granted(&request, answer).unwrap();
     assert!(reply.stays);
-    // The server has answered other clients since, and did not hang up.
+    // The server has answered other clients since, and has not hung up.
     assert!(says(&ticket, 2).is_ok());
     let no = socket::receive(dialed.line.socket().as_fd(), &mut [0; 8]);
     assert_eq!(no, Err(Errno::EAGAIN));
@@ -620,8 +623,8 @@ fn fork() {
     let granted = says(&ticket, 2).unwrap();
     let ended = Arc::new(Count::default());
     let weak: Arc<dyn Ended> = Arc::<Count>::clone(&ended);
-    // SAFETY: the child allocates, which glibc permits. The other thread of this process holds no
-    // lock, as it sleeps.
+    // SAFETY: the child allocates, which glibc permits. The other thread of this process sleeps and
+    // holds no lock.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let refused =
@@ -656,7 +659,7 @@ fn a_thousand_connects_leave_nothing_behind() {
             }
             assert_eq!(threads(), before.1 + 1);
             endpoint.keeps.reaches((round + 1) * 200);
-            // They are dropped without the lock, since the last fabric goes with them.
+            // The clients are dropped without the lock, since the last fabric goes with them.
             let clients = std::mem::take(&mut *lock(&endpoint.clients));
             drop((clients, tickets));
             lock(&*endpoint.kept).clear();
