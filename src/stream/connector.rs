@@ -1,4 +1,4 @@
-//! The side that connects.
+//! The connector: the side of a stream that connects to a listener.
 
 use std::fmt;
 use std::future::Future;

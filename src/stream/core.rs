@@ -207,12 +207,12 @@ impl Core {
         if !had_credits && self.flow.may_send() {
             self.wakers.wake_writer();
         }
-        // A frame that was not read keeps its receive.
+        // A frame that was not read keeps its Buf, so the receive for that Buf is not posted.
         self.recv.keep(self.receives - self.unread());
         Ok(())
     }
 
-    /// Takes the next frame.
+    /// Receives the peer's next frame.
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         if let Some(error) = self.recv_error {
             return Poll::Ready(Err(error));

@@ -20,11 +20,11 @@ pub(super) struct Guests {
     drains: watch::Sender<bool>,
     /// Each stream holds a receiver, so that the number of receivers is the number of streams.
     present: watch::Sender<()>,
-    /// All statistics but `open`.
+    /// All statistics except `open`.
     stats: Mutex<ListenerStats>,
 }
 
-/// One stream of a listener.
+/// The membership of one stream in its listener's [`Guests`].
 pub(super) struct Guest {
     drains: watch::Receiver<bool>,
     _present: watch::Receiver<()>,

@@ -430,7 +430,8 @@ mod tests {
                     }
                     Event::Heard(bytes) => match side.receive(bytes) {
                         Ok(None) => it.ready = true,
-                        // What it was welcome for, and came to, has completed.
+                        // The peer asks again, so the earlier welcome and the earlier first frame
+                        // no longer count.
                         Ok(Some(hello)) => {
                             prop_assert!(!it.tcp, "it is agreed");
                             (it.welcome, it.came) = (false, false);

@@ -35,7 +35,7 @@ pub(super) enum Kind {
     Credits,
 }
 
-/// One side's account of both directions.
+/// The account of one side: which frames it may send, and which its peer may send.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
     /// The maximum number of bytes of data in a frame of this side.

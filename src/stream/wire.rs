@@ -66,7 +66,7 @@ pub(super) struct Offer<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message<'a> {
-    /// The connector's offer, and the listener's.
+    /// The connector's offer (`Hello`), and the listener's offer (`Welcome`).
     Hello(Offer<'a>),
     Welcome(Offer<'a>),
     /// The connector is connected.
@@ -78,7 +78,7 @@ pub(super) enum Message<'a> {
 /// Why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wrong {
-    /// The peer's version.
+    /// The peer speaks this other version.
     Version(u8),
     Nonsense,
 }

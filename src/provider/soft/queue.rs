@@ -37,7 +37,7 @@ pub(super) struct SoftQueue {
     signal: Arc<Signal>,
 }
 
-/// What a queue without an engine has in addition.
+/// The additional state of a queue without an engine, whose jobs the reaping thread does.
 struct Own {
     /// Only the thread that reaps accesses the worker.
     worker: UnsafeCell<QueueWorker>,

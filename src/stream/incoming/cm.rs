@@ -1,4 +1,4 @@
-//! A peer that has asked by rdma_cm.
+//! A peer that has asked for a stream by rdma_cm.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A listener by rdma_cm.
+//! Listening by rdma_cm.
 
 use std::net::SocketAddr;
 

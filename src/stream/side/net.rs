@@ -25,7 +25,7 @@ use crate::sync::log;
 /// The maximum number of a stream's frames that wait for a receive, on a device without a network.
 const WAITING: usize = 4;
 
-/// What the streams of one listener or connector have in common.
+/// The state that the streams of one listener or connector share.
 pub(in crate::stream) struct Net {
     pub(in crate::stream) options: StreamOptions,
     pub(in crate::stream) device: Device,

@@ -172,10 +172,10 @@ impl Link {
         either!(self, core => core.poll_close(cx)).map_err(io_error)
     }
 
-    /// Ends the connection without an end of the data.
+    /// Closes the connection without sending the end of the stream.
     pub(super) fn reset(&self) {
         match self {
-            // The application may still have a view of the connection.
+            // This resets the connection, since the application may still hold a view of it.
             Link::Rdma(link) => _ = link.view().0.reset(),
             Link::Tcp(core) => core.reset(),
         }

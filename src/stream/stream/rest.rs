@@ -342,7 +342,7 @@ impl Drop for RdmaLink {
     }
 }
 
-/// One of the stream's own tasks.
+/// A task of the stream, which sends the frames that the Core could not send at once.
 struct GoesOn {
     shared: Arc<Shared>,
     task: OwnTask,
@@ -358,7 +358,7 @@ impl Future for GoesOn {
 }
 
 impl Shared {
-    /// Sends what can be sent now.
+    /// Has this task send the frames that can be sent now.
     fn poll(&self, task: &OwnTask) -> Poll<()> {
         let mut state = lock(&self.state);
         if state.over {

@@ -24,7 +24,7 @@ use crate::stream::core::StreamStats;
 use crate::stream::flow::HEAD;
 use crate::stream::side::Place;
 
-/// Bytes of the length before a frame.
+/// The length of the length field before a frame, in bytes.
 const LENGTH: usize = 4;
 
 /// The first and the longest pause between two checks whether the peer's host has received
@@ -34,7 +34,7 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(1
 /// Milliseconds after which the system gives up a peer that does not answer, at the earliest.
 const SILENCE: u64 = 60_000;
 
-/// The kinds of frames, as over RDMA.
+/// The headers of the two kinds of frames, as over RDMA.
 const DATA: [u8; HEAD] = [0; HEAD];
 const END: [u8; HEAD] = [1, 0, 0, 0];
 
@@ -68,7 +68,7 @@ pub(in crate::stream) struct TcpCore {
     inbox: Inbox,
     /// The rest of the frame that the application reads.
     unread: Bytes,
-    /// The peer has sent its end.
+    /// True once the peer has sent the end of the stream.
     ended: bool,
     /// The task that writes the part of the last frame that the socket has not taken.
     rest: Task,
@@ -133,7 +133,7 @@ impl TcpCore {
         self.frame - HEAD
     }
 
-    /// Takes the next frame.
+    /// Receives the next frame from the socket.
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         let frame = loop {
             match self.inbox.next() {
@@ -363,7 +363,7 @@ impl TcpCore {
         }
     }
 
-    /// Ends the connection without an end of the data.
+    /// Closes the connection without sending the end of the stream.
     pub(super) fn reset(&self) {
         self.socket.hang_up();
     }

@@ -95,7 +95,7 @@ impl Client {
         }
     }
 
-    /// Runs one input.
+    /// Runs one input, which is an answer that a client gets.
     pub fn take(&self, input: &[u8]) {
         let Some((which, bytes, reply)) = split(input) else {
             return;
@@ -335,7 +335,7 @@ impl Server {
         }
     }
 
-    /// Runs one input.
+    /// Runs one input, which is a request that a server gets.
     pub fn take(&self, input: &[u8]) {
         let Some((&room, message)) = input.split_first() else {
             return;

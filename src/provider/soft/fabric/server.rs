@@ -16,7 +16,7 @@ use super::watch::Process;
 use crate::process::Guarded;
 use crate::sync::lock;
 
-/// What happens to a connection whose request was granted.
+/// How the server continues with a connection whose request was granted.
 pub(super) enum Then {
     /// The connection is kept, since its client may ask again.
     Keep,
@@ -26,7 +26,7 @@ pub(super) enum Then {
 
 /// What the server does with a message.
 pub(super) enum Verdict {
-    /// The message is no request.
+    /// The message is no request: the server does not answer.
     Silence,
     Refuse(Refusal),
     /// The client has proved that it has the key of this service.

@@ -306,14 +306,14 @@ impl Ports {
         self.rests.came_to(round.next);
     }
 
-    /// Watches the socket of one port.
+    /// Watches the socket by which the peer of one port sends wake-ups.
     pub(in super::super) fn listen(&self, number: u32, socket: &impl AsFd) -> nix::Result<()> {
         let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
         let event = EpollEvent::new(flags, PORT | u64::from(number));
         self.sources.add(socket, event)
     }
 
-    /// Watches the bell of a doorbell page.
+    /// Watches the bell of a doorbell page: the socket by which the peer wakes this queue.
     pub(in super::super) fn listen_to_page(&self, key: u64, bell: &impl AsFd) -> nix::Result<()> {
         let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
         self.sources.add(bell, EpollEvent::new(flags, key))

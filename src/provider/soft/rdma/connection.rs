@@ -176,7 +176,7 @@ impl Connection {
         }
     }
 
-    /// Closes this end.
+    /// Closes this end of the connection.
     pub(super) fn leave(self, presence: Presence, endpoint: u32) {
         // A child of fork(2) has no mapping of the message ring.
         if !self.messages.is_ours() {

@@ -48,7 +48,7 @@ impl Reaper {
         self.polled.iter().any(finds) || self.doorbells.has_hints()
     }
 
-    /// Makes the endpoints ready for which peers have left hints.
+    /// Marks the endpoints as ready for which peers have left hints.
     #[inline]
     pub(in super::super) fn take_hints(&mut self, ready_set: &ReadySet) {
         let take = |page: &DoorbellPage| page.take_hints(|number| ready_set.set(number));

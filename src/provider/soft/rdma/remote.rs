@@ -14,7 +14,7 @@ use crate::error::{JobError, Reason};
 pub(super) enum Step {
     /// The job is done, with this result.
     Done(u64),
-    /// The job could continue at once.
+    /// A part of the job is done. The rest could continue at once.
     More,
     /// The peer has no receive posted, or the stream is full.
     Waits,

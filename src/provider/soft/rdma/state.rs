@@ -40,7 +40,7 @@ pub(in super::super) struct Shared {
 /// is queued.
 #[derive(Default)]
 pub(super) struct Open {
-    /// [`IDLE`], and what the peer permits; 0 otherwise.
+    /// [`IDLE`], and the access that the peer permits; 0 if an operation may not run at once.
     pub(super) word: AtomicU64,
     /// The instance of the peer's fabric, in two halves.
     pub(super) peer: [AtomicU64; 2],
@@ -174,7 +174,8 @@ impl Shared {
                 .for_each(|posted| connection.post(posted.room)),
         }
         connection.messages.say(Presence::Connected);
-        // A peer that waits for no receive has nothing to do yet.
+        // This wakes the peer only if it waits for a receive; otherwise the peer has nothing to do
+        // yet.
         connection.notify_freed();
         // An endpoint that listens and sends nothing waits for the peer's next action. That action
         // wakes a sleeping queue if this page is armed.

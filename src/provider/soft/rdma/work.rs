@@ -110,7 +110,7 @@ impl Shared {
         look: &mut Look,
     ) -> Result<(), JobError> {
         let Some(mut connection) = inner.connection.take() else {
-            // The guest has not connected yet.
+            // The client has not connected yet.
             inner.check_awaited()?;
             return self.wait(inner).map_err(|error| inner.fail_first(error));
         };

@@ -28,7 +28,7 @@ pub(in super::super::super) struct Import {
     peer: Arc<Peer>,
     /// The instance of the exporter's fabric.
     instance: [u64; 2],
-    /// `None` for memory of this process.
+    /// The mapping of the memory; `None` for memory of this process.
     _memory: Option<Mapping>,
 }
 

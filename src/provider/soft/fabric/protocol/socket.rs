@@ -33,7 +33,7 @@ pub(in super::super) enum Address {
     Abstract(Vec<u8>),
     /// The path of a socket.
     Path(PathBuf),
-    /// The path of a socket itself: a symbolic link is refused.
+    /// The path of a socket, which must not be a symbolic link.
     NoLink(PathBuf),
 }
 

@@ -37,7 +37,7 @@ fn alone(test: &str, body: impl FnOnce()) {
     alone_in(module_path!(), test, body);
 }
 
-/// The memory of an application that exports it.
+/// An application's memory, which the tests export.
 struct Owner {
     memory: Mapping,
     memfd: Arc<OwnedFd>,

@@ -96,7 +96,7 @@ impl Signalled {
     }
 }
 
-/// How the peer is woken.
+/// How this side wakes the peer's queue.
 pub(in super::super) enum Bell {
     /// The peer is in this process. These are the event handle of the peer's queue, the list in
     /// which that queue finds signalled pages, and the key of the page there.
@@ -279,7 +279,7 @@ impl DoorbellPage {
     ) {
         let kept = kept.filter(|_| self.process.is_some());
         let oldest = self.lock().leave(place, endpoint, kept, self.side);
-        // This is done without the lock.
+        // The ring that is not kept any longer is dropped without the lock.
         drop(oldest);
         if self.rings.fetch_sub(1, Ordering::Relaxed) == 1
             && let Some(owner) = self.owner.upgrade()

@@ -5,7 +5,7 @@ use super::super::super::copy;
 use super::ring::{Head, INLINE, Kind, MessageRing, Nonsense, PIECE, STREAM};
 use crate::device::Segments;
 
-/// The progress of receiving.
+/// The progress of one side in receiving messages.
 #[derive(Debug, Default)]
 pub(in super::super) struct Receiving {
     /// The number of receives that were posted.
@@ -94,7 +94,7 @@ fn whole(messages: &MessageRing, number: u64, at: u64, room: u32) -> Result<Next
     Ok(Next::Whole(head))
 }
 
-/// The result of a step of receiving.
+/// The result of a call of [`Receiving::take`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Got {
     Nothing,

@@ -50,10 +50,10 @@ pub(super) const PIECE: usize = if cfg!(tokio_doca_loom) { 128 } else { 16 << 10
 /// The maximum number of receives of an endpoint.
 pub(in super::super) const MAX_RECEIVES: u32 = 1 << 14;
 
-/// One of the two sides.
+/// One of the two sides of a message ring or a doorbell page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Side {
-    /// The side that made the message ring.
+    /// The side that made the shared memory.
     Host,
     Guest,
 }
@@ -110,7 +110,7 @@ impl Shape {
     }
 }
 
-/// Whether a side is connected. Later states are greater.
+/// The state of a side's connection. Later states are greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub(in super::super) enum Presence {
     /// The side has not connected yet.

@@ -5,7 +5,7 @@ use super::super::super::copy;
 use super::ring::{Head, INLINE, Kind, MessageRing, Nonsense, PIECE, STREAM};
 use crate::device::Segments;
 
-/// The progress of sending.
+/// The progress of one side in sending messages.
 #[derive(Debug, Default)]
 pub(in super::super) struct Sending {
     /// The number of messages that were published, and so the number of the next message.
@@ -19,7 +19,7 @@ pub(in super::super) struct Sending {
     part: Option<usize>,
 }
 
-/// The result of a step of sending.
+/// The result of a call of [`Sending::send`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Sent {
     All,
