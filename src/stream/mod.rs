@@ -9,12 +9,11 @@
 //!   RdmaStream             <== frames, by RDMA ====> RdmaStream
 //! ```
 //!
-//! The two sides meet at a TCP address or a Unix socket, and exchange there the addresses and keys
-//! with which they connect an [`Rdma`](crate::Rdma). Afterwards that socket is closed. If both
-//! sides allow a stream without RDMA ([`StreamOptions::or_tcp`]) and cannot connect by RDMA, the
-//! frames continue on the socket instead. At an address of rdma_cm ([`StreamAddr::Cm`]) the kernel
-//! carries the offers, and there is no socket. docs/wire.md has the formats of the exchange and of
-//! the frames.
+//! The two sides meet at a TCP address or a Unix socket, and exchange there the blobs with which
+//! they connect an [`Rdma`](crate::Rdma). Afterwards that socket is closed. If both sides allow a
+//! stream without RDMA ([`StreamOptions::or_tcp`]) and cannot connect by RDMA, the frames continue
+//! on the socket instead. At an address of rdma_cm ([`StreamAddr::Cm`]) the kernel carries the
+//! offers, and there is no socket. docs/wire.md has the formats of the exchange and of the frames.
 //!
 //! RDMA neither encrypts nor authenticates. On a Unix socket the listener learns the peer's user
 //! from the kernel ([`Incoming::peer`]); over TCP it knows only what the peer itself sends. Use TLS
@@ -23,8 +22,8 @@
 //! # Flow control
 //!
 //! Each side posts `recv_window` receives and three more: two for frames of credits, and one for
-//! the end of the stream. A credit permits the peer to send one frame, and the peer gets
-//! `recv_window` of them. So a frame never meets an empty receive queue, however slowly the
+//! the end of the stream. A credit permits the peer to send one frame of data, and the peer gets
+//! `recv_window` credits. So a frame never meets an empty receive queue, however slowly the
 //! application reads, and a stream that waits for its peer occupies no slot of the WorkQ. A stream
 //! returns credits in the header of the frames that it sends. It sends a frame of credits alone
 //! once the peer has none left or would get half of a window.
