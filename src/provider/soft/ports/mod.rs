@@ -6,10 +6,10 @@
 //! events that are [watched]. One epoll descriptor collects the wake-ups from outside: the sockets
 //! of peers, and the [timer].
 //!
-//! These files import one another downwards, `ports > {pollable, rests, timer, watched > ready_set
-//! > flags}`; the trait `Pollable` hides what a port does. From `rdma` they import its reaper,
-//! which has the doorbell pages and the endpoints that are polled. Idle ports return memory
-//! ([rests]).
+//! These files import one another downwards,
+//! `ports > {pollable, rests, timer, watched > ready_set > flags}`; the trait `Pollable` hides what
+//! a port does. From `rdma` they import its reaper, which has the doorbell pages and the endpoints
+//! that are polled. Idle ports return memory ([rests]).
 
 mod flags;
 #[cfg(all(test, tokio_doca_loom))]

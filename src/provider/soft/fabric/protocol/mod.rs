@@ -2,8 +2,8 @@
 //!
 //! A [ticket] names an export: its [place], a socket's address, and a [slot](Slots). [message] has
 //! the request that a client sends, and the reply that the client gets. A [socket] carries both,
-//! and is kept for later requests ([lines]). These files import one another downwards, `lines >
-//! ticket > {message, slots, socket} > place`, and nothing else of the fabric.
+//! and is kept for later requests ([lines]). These files import one another downwards,
+//! `lines > ticket > {message, slots, socket} > place`, and nothing else of the fabric.
 
 mod lines;
 pub(super) mod message;
