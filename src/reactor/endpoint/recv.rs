@@ -1,5 +1,4 @@
-//! [`RecvFuture`], the future of one receive inside an operation, from the first poll to the
-//! message.
+//! [`RecvFuture`], the future of one receive in an operation, from its first poll to its message.
 //!
 //! ```text
 //!   Idle --> Posted (a place of its own, or an orphan's) --> Finished
@@ -149,8 +148,7 @@ impl<R: Receiver> RecvFuture<R> {
         Ok(())
     }
 
-    /// Posts the receive, after waiting in line for an entry if needed. Returns the receipt: the
-    /// receive belongs to the caller then, and the future has finished.
+    /// Posts the receive, if needed after a wait for an entry, and gives the caller its receipt.
     pub(crate) fn poll_place(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -164,9 +162,8 @@ impl<R: Receiver> RecvFuture<R> {
         })
     }
 
-    /// Posts the receive, unless it is posted already, after waiting in line for an entry if
-    /// needed. When this is ready, the receive is posted or refused. If it was posted without
-    /// waiting in line in this call, returns the policy.
+    /// Posts the receive, unless it is posted already, if needed after a wait for an entry. Ready
+    /// once it is posted or refused, with the policy if this call has posted it without a wait.
     fn poll_begin(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Policy>> {
         let this = self.project();
         let mut begun_under = None;
@@ -224,8 +221,7 @@ impl<R: Receiver> RecvFuture<R> {
             _ => panic!("an Op was polled after it had finished"),
         };
         let ended = ready!(poll_posted(this.receiver, receipt, begun_under, spin, cx));
-        // Set before `settle`: if a subscriber to the log panics there, the entry no longer belongs
-        // to this future.
+        // Set first, as a log subscriber may panic in `settle`: the entry is not ours any more.
         *this.state = State::Finished;
         match budget {
             Some(budget) => budget.made_progress(),
@@ -236,8 +232,7 @@ impl<R: Receiver> RecvFuture<R> {
     }
 }
 
-/// Checks that a receive can begin, and registers this runtime so that it notices the completion.
-/// Returns the policy.
+/// Checks that a receive can begin, and has this runtime notice its completion. Returns the policy.
 fn ready_to_wait(receiver: &impl Receiver) -> Result<Policy, JobError> {
     receiver.attachment().check_open()?;
     receiver.check()?;
@@ -261,8 +256,7 @@ fn post(receiver: &impl Receiver) -> Result<Option<Receipt>, JobError> {
         let mut room = ArrayVec::from([receiver.begin()?]);
         let mut receipt = ArrayVec::<Receipt, 1>::new();
         port.post(&mut room, &mut receipt)?;
-        // If no entry was free but one is available now, try again: another receive may have become
-        // an orphan meanwhile.
+        // An entry may be available by now: another receive may have become an orphan.
         if !receipt.is_empty() || port.receives().available() == 0 {
             return Ok(receipt.pop());
         }

@@ -92,13 +92,11 @@ const EMPTY: Phases = Phases::any([FREE]);
 const SUBMITTING: Phases = Phases::any([PENDING, POSTED, RUNNING]);
 /// The phase of a slot whose job has completed.
 const OVER: Phases = Phases::any([DONE]);
-/// The phases in which the operation writes its waker. Meanwhile a reaper may complete the job, but
-/// leaves the cell alone.
+/// The phases in which the operation writes its waker, and a reaper leaves the cell alone.
 const REGISTERS: Phases = Phases::any([REGISTERING, DONE]);
 /// The phases in which `take_waker` takes the waker. The operation may be dropped meanwhile.
 const TAKES_WAKER: Phases = Phases::any([REGISTERING, ORPHAN]);
-/// The phases in which the reaper takes the waker of a completed job. The operation may be dropped
-/// meanwhile.
+/// The phases in which the reaper takes a completed job's waker. The operation may be dropped then.
 const COMPLETES: Phases = Phases::any([COMPLETING, COMPLETING_ORPHAN]);
 
 /// Drops a target, which may hold a waker of the application. Most often there is none.
@@ -165,8 +163,7 @@ impl Slot {
         generation(state)
     }
 
-    /// Stores the outcome of a job that the device has finished inline, in a slot that was taken
-    /// from the free list. The slot is Done afterwards.
+    /// Makes a slot that was taken from the free list Done: the device has finished the job inline.
     ///
     /// # Safety
     ///
@@ -186,8 +183,8 @@ impl Slot {
         self.state.store(state | DONE, Ordering::Release);
     }
 
-    /// Takes the caller's word and the result of a completed job, for the caller's own loop. The
-    /// slot's phase is Free then, but the slot is not yet in the free list.
+    /// Takes the word and the result of a completed job, for the caller's own loop. The slot is
+    /// Free then, but not listed.
     ///
     /// # Safety
     ///
@@ -197,8 +194,7 @@ impl Slot {
             return None;
         }
         self.owned_in(OVER);
-        // SAFETY: the slot is Done, and the caller took its number, which is in `Finished` only
-        // once: so the caller owns the cells.
+        // SAFETY: Done, and the caller took its only number out of `Finished`: it has the cells.
         let result = unsafe { replace(&self.result, Ok(0)) };
         // SAFETY: Done, and the caller has the slot's only number, and so its cells.
         let target = unsafe { replace(&self.target, None) };
@@ -209,8 +205,7 @@ impl Slot {
         }
     }
 
-    /// Takes back a refused job, and returns its Leases. The slot's phase is Free then, but the
-    /// slot is not yet in the free list.
+    /// Takes back a refused job, and returns its Leases. The slot is Free then, but not listed yet.
     ///
     /// # Safety
     ///
@@ -233,8 +228,7 @@ impl Slot {
             .store(u64::from(next) << 32 | FREE, Ordering::Release);
     }
 
-    /// Takes the result of a completed job, for the operation. The slot's phase is Free then, but
-    /// the slot is not yet in the free list.
+    /// Takes the result of a completed job, for the operation. The slot is Free then, not listed.
     #[inline(always)]
     pub(in crate::reactor) fn take(&self) -> Option<Outcome> {
         if self.state.load(Ordering::Acquire) & PHASE != DONE {
@@ -251,8 +245,7 @@ impl Slot {
         Some(result)
     }
 
-    /// Stores the operation's waker, to be woken once the job has completed. The operation must
-    /// call `take` once more afterwards.
+    /// Stores the waker for the end of the job. The operation must call `take` again afterwards.
     pub(in crate::reactor) fn register(&self, waker: &Waker) {
         let state = self.state.load(Ordering::Acquire);
         let registering = state & !PHASE | REGISTERING;
@@ -263,8 +256,7 @@ impl Slot {
                 .is_ok();
         if !mine {
             if self.state.load(Ordering::Acquire) & PHASE != DONE {
-                // The reaper took the old waker a moment ago, and may wake that one instead of
-                // this.
+                // The reaper took the old waker a moment ago, and may wake that one alone.
                 waker.wake_by_ref();
             }
             return;
@@ -279,8 +271,7 @@ impl Slot {
             // SAFETY: Registering: the cell is the operation's. The clone is made before the write.
             false => unsafe { replace(&self.target, Some(Target::Waker(waker.clone()))) },
         };
-        // If this exchange fails, the reaper has made the slot Done meanwhile, and `take` returns
-        // the result.
+        // If this fails, the reaper has made the slot Done meanwhile, and `take` has the result.
         let waiting = state & !PHASE | WAITING;
         // SeqCst: a thread that has set another mode sees the slot asleep, or this operation sees
         // the new mode afterwards (`take_waker`, `Current`).
@@ -296,8 +287,7 @@ impl Slot {
         let mut state = self.state.load(Ordering::Acquire);
         loop {
             let phase = match state & PHASE {
-                // The phase is Registering if a waker panicked when it was cloned, or while
-                // `take_waker` runs.
+                // Registering: a waker panicked when it was cloned, or `take_waker` runs.
                 PENDING | WAITING | REGISTERING => ORPHAN,
                 COMPLETING => COMPLETING_ORPHAN,
                 DONE => return self.take().is_some(),
@@ -343,8 +333,8 @@ impl Slot {
                 // Either no waker is stored, or the operation is about to check again.
                 PENDING | REGISTERING => DONE,
                 POSTED => {
-                    // Release, for the thread that takes the slot out of `Finished`. A store
-                    // suffices, since no operation can have changed the state.
+                    // Release, for the thread that takes the slot. No operation can change the
+                    // state, so a store suffices.
                     self.state.store(state & !PHASE | DONE, Ordering::Release);
                     return Completed::Deliver;
                 }
@@ -365,8 +355,7 @@ impl Slot {
         }
     }
 
-    /// Takes the target, for the reaper. The target may run code of the application, so it is
-    /// opened later.
+    /// Takes the target, for the reaper, which opens it later: that may run the application's code.
     ///
     /// # Safety
     ///
@@ -401,8 +390,7 @@ impl Slot {
 
     fn end_run(&self, outcome: Outcome) -> Completed {
         self.owned_in(Phases::any([RUNNING]));
-        // SAFETY: the slot is Running, and its completion comes once, so only the reaper accesses
-        // it.
+        // SAFETY: Running, and its completion comes once, so only the reaper accesses the slot.
         let target = unsafe { self.take_target() };
         self.free();
         Completed::Free(target.map(|target| Notify::Run(target, outcome)))
@@ -436,8 +424,7 @@ impl Slot {
         Phases::of(self.state.load(Ordering::Acquire))
     }
 
-    /// Takes the waker of an operation that waits, so that the reaper wakes the operation to poll
-    /// again. This is needed when a mode or a runtime has changed.
+    /// Takes the waker of an operation that shall poll again, as a mode or a runtime has changed.
     pub(in crate::reactor) fn take_waker(&self) -> Option<Waker> {
         // SeqCst: pairs with `register`.
         let state = self.state.load(Ordering::SeqCst);

@@ -42,8 +42,7 @@ use crate::sync::{BriefMutex, Order, Waiters, discard, lock, wake};
 pub(crate) struct Receipt {
     pub(in crate::reactor) index: u32,
     generation: u32,
-    /// The receive was posted by another operation, which was dropped, and has that operation's
-    /// memory.
+    /// An operation that was dropped has posted the receive, for its own memory.
     pub(in crate::reactor) adopted: bool,
 }
 
@@ -71,8 +70,7 @@ struct RecvSlot {
     life: u32,
     /// An operation has the receive. Without one it is an orphan.
     owned: bool,
-    /// The operation that has the receive has adopted it: the memory is that of the dropped
-    /// operation.
+    /// The operation that has the receive has adopted it: the memory is the dropped operation's.
     adopted: bool,
     room: RecvBuf,
     outcome: Result<Received, JobError>,
@@ -89,8 +87,7 @@ struct Places {
     places: Box<[RecvSlot]>,
     free: Vec<u32>,
     orphans: Orphans,
-    /// The number of receives that were ever posted. The lower half is the generation of the next
-    /// receive.
+    /// The number of receives ever posted. The lower half is the next one's generation.
     posted: u64,
     /// The number of threads that reset the endpoint just now. A message that comes meanwhile
     /// belongs to the previous life, whenever its receive was posted.
@@ -214,8 +211,7 @@ impl RecvTable {
     }
 
     /// Moves receive buffers from the front of `rooms` into free entries, until either runs out.
-    /// Calls `each` for each of them with the table's lock held. The device may see the receives
-    /// from here on.
+    /// Calls `each` for each under the lock. The device may see the receives from here on.
     #[inline]
     pub(in crate::reactor) fn fill<const N: usize>(
         &self,
@@ -228,11 +224,9 @@ impl RecvTable {
         if count == 0 {
             return;
         }
-        // A store suffices: the number is written only under the lock, and no thread waits until it
-        // falls.
+        // A store suffices: the number is written under the lock, and no thread waits for its fall.
         self.free.store(table.free.len() - count, Ordering::Release);
-        // The buffers are popped from the back. Most often there is one, and a drain would cost
-        // more than posting it.
+        // Popped from the back: most often there is one, and a drain costs more than posting it.
         rooms.reverse();
         let taken = std::iter::from_fn(|| rooms.pop().zip(table.free.pop()));
         for (room, index) in taken.take(count) {
@@ -314,8 +308,7 @@ impl RecvTable {
         self.leave(&mut table, receipt.index)
     }
 
-    /// Stores the operation's waker, to be woken once the receive has completed. The operation must
-    /// check `is_over` once more afterwards.
+    /// Stores the waker for the end of the receive. The operation must check `is_over` afterwards.
     pub(in crate::reactor) fn register(&self, receipt: Receipt, waker: &Waker) {
         let waker = waker.clone();
         let mut table = lock(&self.table);

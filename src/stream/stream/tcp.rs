@@ -3,7 +3,7 @@
 //! A frame is a message of the exchange's codec. There are no credits: if the peer does not read,
 //! the full socket holds the writer up. If the socket takes only a part of a frame, a spawned task
 //! writes the rest. So every accepted write is sent even if the application does not poll the
-//! stream again, as it is over RDMA.
+//! stream again, as with RDMA.
 
 use std::future::Future;
 use std::io::{self, IoSlice};

@@ -278,15 +278,13 @@ impl MessageRing {
         }
     }
 
-    /// Stores whether this side is parked, that is, polls the message ring only after hints. A
-    /// caller that parks must poll once more afterwards.
+    /// A parked side polls the ring after hints only, and once more after this call.
     pub(in super::super) fn set_parked(&self, parked: bool) {
         self.word(&self.own, PARKED)
             .store(parked.into(), Ordering::SeqCst);
     }
 
-    /// Stores whether this side waits for a receive or for capacity. A caller that waits must poll
-    /// once more afterwards.
+    /// A side that waits for a receive or for capacity polls once more after this call.
     pub(in super::super) fn set_wants(&self, wants: bool) {
         self.word(&self.own, WANTS)
             .store(wants.into(), Ordering::SeqCst);
