@@ -16,6 +16,8 @@
 //! B5, B7, B8, B10, B15, G2, G4, G5, N2, R2 to R6, R8, R9, S1, S2 and S5 need both CPUs to
 //! themselves. The line says so when they were not free.
 
+#[path = "bars/bench.rs"]
+mod bench;
 #[path = "bars/bind.rs"]
 mod bind;
 #[path = "bars/cancel.rs"]
@@ -86,8 +88,6 @@ mod sys;
 mod two;
 #[path = "bars/ucx.rs"]
 mod ucx;
-#[path = "bars/uring.rs"]
-mod uring;
 #[cfg(feature = "verbs")]
 #[path = "bars/verbs.rs"]
 mod verbs;

@@ -14,9 +14,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::time::TimeVal;
 use nix::unistd::Pid;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_doca::Mode;
+use tokio_doca::soft::Soft;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
-use super::measure::Samples;
+use super::bench::Turns;
+use super::bench::load::{Baseline, Kind};
+use super::measure::{Samples, interleave};
 use super::pipe::{BUSY, Calling, EVENT, Listening, Over, Pipe, runtime};
 use super::report::Goal::{AtLeast, AtMost};
 use super::report::Report;
@@ -273,7 +277,6 @@ pub(crate) fn r9(report: &mut Report) {
     for (name, over, connections, deep, echoes, goal) in [
         ("R9", EVENT, 64, 32, 400_000, 1.2),
         ("R9.one", EVENT, 1, 32, 200_000, 2.5),
-        ("R9.busy", BUSY, 1, 1, 20_000, 10.0),
     ] {
         let costs = compare([Over::Tcp, over], echoes, |over| {
             echo(over, connections, deep, echoes)
@@ -297,6 +300,22 @@ pub(crate) fn r9(report: &mut Report) {
             );
         }
     }
+    let device = Soft::builder().build().open("pf0").expect("a device");
+    let start = |baseline| {
+        let what = (Kind::Stream, baseline);
+        let turns = Turns::start(&device, Mode::BusyPoll, what, (SMALL, 1));
+        turns.expect("a stream")
+    };
+    let (mut tcp, mut rdma) = (start(Some(Baseline::Tcp)), start(None));
+    let [tcp, rdma] = interleave(20, [&mut || tcp.round(), &mut || rdma.round()]);
+    let (tcp, rdma) = (tcp.median(), rdma.median());
+    let what = format!(
+        "echoes of {SMALL} B a second over a stream, 1 on its way, busy-poll, over TCP ({:.0} \
+         against {:.0} thousand){busy_cpus}",
+        1e6 / rdma,
+        1e6 / tcp
+    );
+    report.line("R9.busy", tcp / rdma, AtLeast(10.0), "x", &what);
 }
 
 /// Descriptors of this process, and the KiB that it has in memory.

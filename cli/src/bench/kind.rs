@@ -30,9 +30,10 @@ pub(super) const MODES: [(&str, Mode); 3] = [
     ("hybrid", Mode::Hybrid { spin: SPIN }),
 ];
 
-pub(super) const BASELINES: [(&str, Baseline); 4] = [
+pub(super) const BASELINES: [(&str, Baseline); 5] = [
     ("memcpy", Baseline::Memcpy),
     ("spawn_blocking", Baseline::SpawnBlocking),
+    ("io_uring", Baseline::IoUring),
     ("tcp", Baseline::Tcp),
     ("unix", Baseline::Unix),
 ];
@@ -85,7 +86,7 @@ impl Kind {
     pub(super) fn baselines(self) -> &'static [Baseline] {
         match self {
             Kind::Dma | Kind::Sha | Kind::Crc | Kind::Graph => {
-                &[Baseline::Memcpy, Baseline::SpawnBlocking]
+                &[Baseline::Memcpy, Baseline::SpawnBlocking, Baseline::IoUring]
             }
             Kind::RdmaSend | Kind::Channel | Kind::Stream => &[Baseline::Tcp, Baseline::Unix],
             _ => &[],

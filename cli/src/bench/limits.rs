@@ -89,11 +89,14 @@ fn most(kind: Kind, caps: &Caps) -> Option<Most> {
     }
 }
 
-/// Fails if a kind cannot be measured so with a server.
+/// Fails if a kind cannot be measured so with a server. What it is compared with fits it.
 pub(super) fn with_peer(kind: Kind, vs: &[Baseline], depths: &[usize], threads: usize) -> Result {
     let what = kind.name();
     let most = depths.iter().copied().max().unwrap_or(0);
-    let streams = threads * if kind == Kind::Stream { most } else { 1 };
+    // All that take turns are connected at once.
+    let each = if kind == Kind::Stream { most } else { 1 };
+    let streams = threads * (each + most * vs.len());
+    let here = vs.iter().find(|&&it| it != Baseline::Tcp);
     Err(Failure::Usage(if !kind.has_peer() {
         let known = KINDS.iter().filter(|(_, kind)| kind.has_peer());
         let known: Vec<&str> = known.map(|(name, _)| *name).collect();
@@ -101,11 +104,12 @@ pub(super) fn with_peer(kind: Kind, vs: &[Baseline], depths: &[usize], threads: 
             "{what} has no other side in another process: leave --peer out; {} have one",
             known.join(", ")
         )
-    } else if !vs.is_empty() {
-        "--vs measures within this process: leave out either it or --peer".to_owned()
+    } else if let Some(here) = here {
+        let here = name(&BASELINES, here);
+        format!("{here} stays on this host: with --peer, compare with tcp")
     } else if streams > PEERS {
         format!(
-            "{streams} streams at once, and bench serve has {PEERS} at most: lower --depth or \
+            "{streams} connections at once, and bench serve has {PEERS} at most: lower --depth or \
              --threads"
         )
     } else {

@@ -37,6 +37,7 @@ use crate::target::Target;
 use crate::transfer::TokenArgs;
 use about::Run;
 use kind::{BASELINES, KINDS, MODES, named};
+use load::far::Meet;
 use load::{Baseline, Kind, Plan};
 use measure::Point;
 use peer::Peer;
@@ -49,9 +50,9 @@ stream, and graph, which is 4 copies in a row. Of rdma-send, channel and stream
 an operation is a message and its answer; of sync-event, a set that ends a wait,
 and one back. The rdma kinds and stream can have a --peer.
 
-A range doubles. Each size, depth and mode is a point. --vs measures others in
-turn with it: memcpy and spawn_blocking beside dma, sha, crc and graph; tcp and
-unix, the same messages by sockets, beside rdma-send, channel and stream.
+A range doubles. Each size, depth and mode is a point. --vs measures in turn
+with it memcpy, spawn_blocking, io_uring (of dma, sha, crc, graph), or the same
+messages by tcp, unix (of rdma-send, channel, stream; with a --peer tcp alone).
 B/s counts one way; cpu/op is of all threads; alloc is allocations of each;
 ratio is op/s over those of that row: above 1 the kind is faster.
 Limits: 256 points, 1 GiB of memory. hybrid polls for 50 us before it sleeps.";
@@ -146,9 +147,10 @@ pub(crate) fn run(args: &Args) -> Result {
 }
 
 fn of_kind(args: &Args, kind: Kind) -> Result {
-    limits::comparable(kind, &args.vs)?;
+    let vs = unique(&args.vs);
+    limits::comparable(kind, &vs)?;
     let threads = args.threads.into();
-    let peer = args.peer(kind, threads)?;
+    let peer = args.peer(kind, &vs, threads)?;
     let sizes = args.sizes(kind)?;
     let device = open::device(args.device.as_deref())?;
     limits::check(kind, device.info(), (&sizes, &args.depth.0), threads)?;
@@ -158,7 +160,7 @@ fn of_kind(args: &Args, kind: Kind) -> Result {
             plans.extend(args.depth.0.iter().map(|&depth| Plan {
                 kind,
                 baseline: None,
-                peer: peer.clone(),
+                peer: peer.clone().map(|it| it as Arc<dyn Meet>),
                 device: device.clone(),
                 mode,
                 size,
@@ -173,7 +175,8 @@ fn of_kind(args: &Args, kind: Kind) -> Result {
         return Err(Failure::Usage(text));
     }
     let mut run = Run::of(device.info(), args.device.is_none());
-    let (target, points, failed) = open::runtime()?.block_on(measured(args, plans))?;
+    let (target, points, failed) =
+        open::runtime()?.block_on(measured(args, plans, peer.clone()))?;
     let cannot = |why, peer: &Peer| format!("cannot measure with {}: {why}", peer.host);
     let failed = failed.map(|why| peer.as_deref().map_or(why.clone(), |it| cannot(why, it)));
     run.about.peer = peer.and_then(|it| it.about.get().cloned());
@@ -220,9 +223,9 @@ fn unique<T: Copy + PartialEq>(list: &[T]) -> Vec<T> {
 
 impl Args {
     /// The other side, if it is not in this process.
-    fn peer(&self, kind: Kind, threads: usize) -> Result<Option<Arc<Peer>>> {
+    fn peer(&self, kind: Kind, vs: &[Baseline], threads: usize) -> Result<Option<Arc<Peer>>> {
         if self.peer != SELF {
-            limits::with_peer(kind, &self.vs, &self.depth.0, threads)?;
+            limits::with_peer(kind, vs, &self.depth.0, threads)?;
             let peer = Peer::new(&self.peer, self.token.read()?)?;
             return Ok(Some(Arc::new(peer)));
         }
@@ -255,14 +258,15 @@ enum Step {
 type Measured = (Option<Target>, Vec<Point>, Option<String>);
 
 /// Measures the points. After a signal, or one that has failed, there are no more.
-async fn measured(args: &Args, plans: Vec<Plan>) -> Result<Measured> {
+async fn measured(args: &Args, plans: Vec<Plan>, peer: Option<Arc<Peer>>) -> Result<Measured> {
     // First, so that no signal leaves the temporary file of the page behind.
     let mut signals = Signals::new().map_err(cannot("catch", "signals".as_ref()))?;
     let target = args.html.as_ref();
     let target = target.map(|dst| Target::create_made(dst, args.force));
     let target = target.transpose()?;
     let bar = bar(plans.len(), !args.vs.is_empty());
-    let mut steps = steps(plans, unique(&args.vs), args.duration, args.trace)?;
+    let what = (plans, unique(&args.vs), peer);
+    let mut steps = steps(what, args.duration, args.trace)?;
     let (mut points, mut failed) = (Vec::new(), None);
     while failed.is_none() {
         let step = tokio::select! {
@@ -287,8 +291,7 @@ async fn measured(args: &Args, plans: Vec<Plan>) -> Result<Measured> {
 
 /// Starts the thread that measures. The process does not wait for it.
 fn steps(
-    plans: Vec<Plan>,
-    vs: Vec<Baseline>,
+    (plans, vs, peer): (Vec<Plan>, Vec<Baseline>, Option<Arc<Peer>>),
     length: Duration,
     traces: bool,
 ) -> Result<UnboundedReceiver<Step>> {
@@ -304,7 +307,7 @@ fn steps(
                 let _ = step.unbounded_send(Step::Round);
             });
             if let (Ok(point), true) = (&mut point, traces) {
-                point.calls = Some(trace::calls(plan));
+                point.calls = Some(trace::calls(plan, peer.as_deref()));
             }
             let ends = point.is_err();
             let _ = step.unbounded_send(Step::Ended(Box::new(point)));

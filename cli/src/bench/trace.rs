@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::kind::{MODES, name};
 use super::load::Plan;
+use super::peer::Peer;
 use crate::failure::reason;
 
 /// Where a round begins and ends in a trace: files that do not exist.
@@ -29,7 +30,7 @@ pub(super) fn mark(file: &str) {
 /// # Errors
 ///
 /// Returns why they were not measured, in a sentence.
-pub(super) fn calls(plan: &Plan) -> Result<f64, String> {
+pub(super) fn calls(plan: &Plan, peer: Option<&Peer>) -> Result<f64, String> {
     let program = std::env::current_exe().map_err(|error| reason(&error))?;
     let mut command = Command::new("strace");
     command.args(["-f", "-qq", "-e", "signal=none", "--"]);
@@ -42,7 +43,7 @@ pub(super) fn calls(plan: &Plan) -> Result<f64, String> {
     if !plan.kind.has_one_size() {
         command.args(["--size", &plan.size.to_string()]);
     }
-    if let Some(peer) = &plan.peer {
+    if let Some(peer) = peer {
         peer.give(&mut command);
     }
     let output = command.stdin(Stdio::null()).output();

@@ -1,5 +1,7 @@
 //! How two sides meet: each proves to the other one that it has the token.
 
+use std::error::Error as _;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -61,6 +63,19 @@ pub(super) async fn connect(
         .map(|theirs| (stream, Session::new(kind, token, ours, theirs))))
 }
 
+impl Kind {
+    /// Why there is no stream, with the way out where nothing listens.
+    pub(super) fn unmet(&self, error: &tokio_doca::Error) -> String {
+        let source = error.source().and_then(|it| it.downcast_ref::<io::Error>());
+        match source.map(io::Error::kind) {
+            Some(io::ErrorKind::ConnectionRefused) => {
+                format!("{}: start {} there", text(error), self.serves)
+            }
+            _ => text(error),
+        }
+    }
+}
+
 /// Why there is no stream.
 pub(crate) enum Unmet {
     /// The library says so.
@@ -71,9 +86,9 @@ pub(crate) enum Unmet {
 
 impl Unmet {
     /// The reason, in a sentence without the name of the other side.
-    pub(crate) fn why(self) -> String {
+    pub(crate) fn why(self, kind: &Kind) -> String {
         match self {
-            Unmet::Library(error) => text(&error),
+            Unmet::Library(error) => kind.unmet(&error),
             Unmet::Peer(why) => why,
         }
     }

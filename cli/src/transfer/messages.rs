@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::token::Token;
 use crate::failure::reason;
 
-pub(super) type Nonce = [u8; 16];
+pub(crate) type Nonce = [u8; 16];
 
 /// What two sides meet for. Proofs of one kind are none of another.
 pub(crate) struct Kind {
@@ -69,7 +69,7 @@ pub(crate) enum Step {
 }
 
 /// Random bytes that no other connection has.
-pub(super) fn nonce() -> Result<Nonce, String> {
+pub(crate) fn nonce() -> Result<Nonce, String> {
     let mut nonce = Nonce::default();
     match getrandom::fill(&mut nonce) {
         Ok(()) => Ok(nonce),

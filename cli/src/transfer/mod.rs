@@ -31,7 +31,9 @@ use tokio_doca::stream::StreamTransport;
 #[cfg(test)]
 pub(crate) use meet::meet;
 pub(crate) use meet::{Unmet, call, destination, play, printable};
-pub(crate) use messages::{BENCH, CHECK, Session, Step, Unheard, limited, parse_verdict, verdict};
+pub(crate) use messages::{
+    BENCH, CHECK, Nonce, Session, Step, Unheard, limited, nonce, parse_verdict, verdict,
+};
 pub(crate) use receive::Failed;
 pub(crate) use send::{SendArgs, send};
 pub(crate) use serve::{Bind, ServeArgs, each, serve};

@@ -20,7 +20,7 @@ use super::meet::{connect, destination, prove};
 use super::messages::{SEND, Session, Step, Unheard, nonce, parse_verdict, within};
 use super::token::{Token, TokenArgs};
 use super::{ANSWER, FRAME, SILENCE, SYNC, WAITS, hex, name, way};
-use crate::failure::{self, Failure, Result, cannot, panicked, text};
+use crate::failure::{self, Failure, Result, cannot, panicked};
 use crate::open;
 use crate::output::{bar, print};
 
@@ -68,7 +68,7 @@ pub(crate) fn send(args: &SendArgs) -> Result {
         let options = StreamOptions::new().connections(1).or_tcp(true);
         let connector = options.connector(&device, &WorkQ::builder().build()?)?;
         let met = connect(&connector, &SEND, &token, addr, &nonce()?).await;
-        let failed = |error| format!("cannot send to {}: {}", args.addr, text(&error));
+        let failed = |error| format!("cannot send to {}: {}", args.addr, SEND.unmet(&error));
         let met = met.map_err(failed)?;
         let (stream, session) = met.ok_or_else(|| not(&args.addr, "it is no tokio-doca serve"))?;
         Sender { args, session }.send(stream, source, &token).await

@@ -67,6 +67,26 @@ fn each_kind_is_measured_with_another_process() {
 }
 
 #[test]
+fn tcp_to_the_peer_is_measured_in_turn() {
+    let folder = Folder::new();
+    let server = serve(&folder, &[]);
+    for kind in ["rdma-send", "stream"] {
+        let args = [kind, "--depth", "3", "--threads", "2"];
+        let args = [&args[..], &["--vs", "tcp", "--json"]].concat();
+        let report = bench(&folder, &args, &server.addr).done();
+        let report: Value = serde_json::from_str(&report).unwrap();
+        let row = &report["points"][0]["vs"][0];
+        assert_eq!(row["name"], "tcp");
+        assert!(row["operations"].as_u64().unwrap() >= 6, "{row}");
+        assert!(row["ratio"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    let ran = server.stop();
+    assert_eq!((ran.code, &*ran.err), (Some(0), ""));
+    let met = ran.out.matches("tcp of 64 bytes, depth 1").count();
+    assert_eq!(met, 12, "{}", ran.out);
+}
+
+#[test]
 fn every_report_says_what_the_peer_was() {
     let folder = Folder::new();
     let server = serve(&folder, &[]);
@@ -122,16 +142,26 @@ fn what_has_no_peer_is_told_before_anything_is_measured() {
     }
     for (args, part) in [
         (
-            &["stream", "--vs", "tcp"][..],
-            "leave out either it or --peer",
+            &["stream", "--vs", "tcp,unix"][..],
+            "unix stays on this host: with --peer, compare with tcp",
         ),
         (&["stream", "--depth", "65"], "bench serve has 64 at most"),
+        (
+            &["stream", "--depth", "33", "--vs", "tcp"],
+            "66 connections at once, and bench serve has 64 at most",
+        ),
     ] {
         bench(&folder, args, "127.0.0.1:1").refused(2, &[part]);
     }
     let ran = bench(&folder, &["stream"], "127.0.0.1:1");
     assert_eq!(ran.out, "");
-    ran.refused(1, &["cannot measure with 127.0.0.1:1: no service listens"]);
+    ran.refused(
+        1,
+        &[
+            "cannot measure with 127.0.0.1:1: no service listens at 127.0.0.1:1: ",
+            "start tokio-doca bench serve there",
+        ],
+    );
     let ran = bench(&folder, &["stream", "--token", TOKEN], "nowhere.invalid");
     ran.refused(1, &["cannot measure with nowhere.invalid: no address for"]);
 }

@@ -4,6 +4,7 @@ use tokio_doca::mem::Access;
 use tokio_doca::{Buf, BufPool, Device, Mmap};
 
 use super::Result;
+use super::pair::ALL;
 
 /// Pieces begin at lines of a CPU's cache.
 pub(in crate::bench) const LINE: usize = 64;
@@ -35,4 +36,11 @@ pub(in crate::bench) fn touched(pool: &BufPool) -> Result<Buf> {
     buf.data_mut()?.fill(7);
     buf.reset_data_len()?;
     Ok(buf)
+}
+
+/// Memory for `depth` operations in flight, each at lines of its own, which a peer may reach.
+pub(in crate::bench) fn lent(device: &Device, size: usize, depth: usize) -> Result<Mmap> {
+    let mmap = Mmap::builder().device(device);
+    let mmap = mmap.access(Access::LOCAL_READ_WRITE | ALL);
+    Ok(mmap.alloc(size.next_multiple_of(LINE) * depth)?)
 }

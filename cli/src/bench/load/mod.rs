@@ -1,5 +1,5 @@
-//! The measuring loops. They know neither the command line nor what is printed, so that other
-//! programs can measure with the same code.
+//! The measuring loops. They know neither the command line nor what is printed: the benches of the
+//! library (`benches/bars/engine.rs`) measure with the same code.
 //!
 //! A [`Load`] is one kind of operation on threads of its own. Each thread has a runtime and a
 //! WorkQ, and a lane for each operation in flight: a [`Lane`] does one operation after the other.
@@ -10,6 +10,7 @@ mod channel;
 mod crc;
 mod dma;
 mod failed;
+pub(crate) mod far;
 mod graph;
 mod memcpy;
 pub(super) mod memory;
@@ -19,6 +20,7 @@ pub(super) mod rdma_send;
 mod sha;
 pub(super) mod stream;
 mod sync_event;
+mod uring;
 mod worker;
 
 use std::sync::Arc;
@@ -30,9 +32,8 @@ use hdrhistogram::Histogram;
 use tokio_doca::channel::Channel;
 use tokio_doca::{Device, Mode, WorkQ};
 
-use super::peer::{MEETING, Peer};
-
 pub(crate) use failed::{Failed, Result};
+use far::Meet;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +58,9 @@ pub(crate) enum Baseline {
     Memcpy,
     /// The same copy on Tokio's threads for blocking calls.
     SpawnBlocking,
-    /// The same messages over TCP on the loopback.
+    /// The same bytes, read from a file in memory by io_uring.
+    IoUring,
+    /// The same messages over TCP, on the loopback or to the peer.
     Tcp,
     /// The same messages over Unix sockets.
     Unix,
@@ -70,7 +73,7 @@ pub(crate) struct Plan {
     /// Measured instead of the kind.
     pub(crate) baseline: Option<Baseline>,
     /// The other side, unless it is in this process.
-    pub(crate) peer: Option<Arc<Peer>>,
+    pub(crate) peer: Option<Arc<dyn Meet>>,
     pub(crate) device: Device,
     pub(crate) mode: Mode,
     pub(crate) size: usize,
@@ -170,6 +173,9 @@ impl Round {
 
 /// A device that takes longer beyond the time of a round has lost a job.
 const LIMIT: Duration = Duration::from_secs(10);
+
+/// What a thread that measures may take until it has met the other side.
+const MEETING: Duration = Duration::from_secs(40);
 
 /// Operations of one kind, ready to be measured.
 pub(crate) struct Load(Vec<Worker>);

@@ -6,10 +6,9 @@ use std::rc::Rc;
 use tokio_doca::mem::{RemoteBuf, RemoteMmap};
 use tokio_doca::{Buf, Rdma};
 
-use super::memory::{LINE, filled, pool};
+use super::memory::{LINE, filled, lent, pool};
 use super::pair::connected;
 use super::{Kind, Lanes, Plan, Result};
-use crate::bench::peer::lent;
 
 pub(super) struct Lane {
     kind: Kind,

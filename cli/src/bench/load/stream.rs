@@ -9,10 +9,12 @@ use std::thread;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::task::{JoinSet, LocalSet};
+use tokio::time::timeout;
+use tokio_doca::WorkQ;
 use tokio_doca::stream::{RdmaStream, StreamOptions};
 
 use super::worker::runtime;
-use super::{Failed, Lanes, Plan, Result};
+use super::{Failed, LIMIT, Lanes, Meet, Plan, Result};
 
 /// What both sides of a stream take, with its part of a connection on the software device.
 pub(super) const MEMORY: u64 = 3 << 20;
@@ -22,6 +24,8 @@ const LOCAL: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 0);
 pub(super) struct Lane<S> {
     stream: S,
     bytes: Vec<u8>,
+    /// It ends the other side, if that is in another process and this is not its stream.
+    _far: Option<RdmaStream>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + 'static> super::Lane for Lane<S> {
@@ -81,6 +85,9 @@ pub(super) async fn rdma(plan: &Plan) -> Result<Lanes<Lane<RdmaStream>>> {
 }
 
 pub(super) async fn tcp(plan: &Plan) -> Result<Lanes<Lane<TcpStream>>> {
+    if let Some(peer) = &plan.peer {
+        return tcp_to(&**peer, plan).await;
+    }
     let (size, depth) = (plan.size, plan.depth);
     let (ready, heard) = link();
     let other = spawn(ready, async move |ready| {
@@ -103,6 +110,32 @@ pub(super) async fn tcp(plan: &Plan) -> Result<Lanes<Lane<TcpStream>>> {
         streams.push(stream);
     }
     Ok(lanes(streams, size, Some(other)))
+}
+
+/// TCP to the host of the other side, which accepts at a port of its own.
+async fn tcp_to(peer: &dyn Meet, plan: &Plan) -> Result<Lanes<Lane<TcpStream>>> {
+    let workq = WorkQ::builder().build()?;
+    let connector = options(plan).connector(&plan.device, &workq)?;
+    let mut lanes = Vec::new();
+    for _ in 0..plan.depth {
+        let far = peer.meet(&connector, plan).await?;
+        let (addr, begin) = far.tcp.ok_or_else(early)?;
+        let mut stream = timeout(LIMIT, TcpStream::connect(addr))
+            .await
+            .map_err(|_| Failed::Said(format!("nothing answers at its TCP port, {addr}")))??;
+        stream.set_nodelay(true)?;
+        stream.write_all(&begin).await?;
+        lanes.push(Lane {
+            stream,
+            bytes: vec![7; plan.size],
+            _far: Some(far.stream),
+        });
+    }
+    Ok(Lanes {
+        lanes,
+        spins: None,
+        other: None,
+    })
 }
 
 pub(super) async fn unix(plan: &Plan) -> Result<Lanes<Lane<UnixStream>>> {
@@ -133,6 +166,7 @@ fn lanes<S>(streams: Vec<S>, size: usize, other: Option<thread::JoinHandle<()>>)
     let lane = |stream| Lane {
         stream,
         bytes: vec![7; size],
+        _far: None,
     };
     Lanes {
         lanes: streams.into_iter().map(lane).collect(),

@@ -11,7 +11,9 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::{LocalSet, spawn_local};
 
 use super::{Baseline, Failed, Kind, Lane, Lanes, Plan, Result, Round};
-use super::{channel, crc, dma, graph, memcpy, one_sided, rdma_send, sha, stream, sync_event};
+use super::{
+    channel, crc, dma, graph, memcpy, one_sided, rdma_send, sha, stream, sync_event, uring,
+};
 
 type Orders = Receiver<Duration>;
 type Said = Sender<Result<Round>>;
@@ -22,6 +24,7 @@ pub(super) fn run(plan: &Plan, orders: &Orders, said: &Said) {
     match (plan.baseline, plan.kind) {
         (Some(Baseline::Memcpy), _) => measure(plan, memcpy::in_task, link),
         (Some(Baseline::SpawnBlocking), _) => measure(plan, memcpy::blocking, link),
+        (Some(Baseline::IoUring), _) => measure(plan, uring::lanes, link),
         (Some(Baseline::Tcp), _) => measure(plan, stream::tcp, link),
         (Some(Baseline::Unix), _) => measure(plan, stream::unix, link),
         (None, Kind::Dma) => measure(plan, dma::lanes, link),

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
-use tokio_doca::stream::{RdmaListener, StreamOptions};
+use tokio_doca::stream::{RdmaListener, RdmaStream, StreamOptions};
 use tokio_doca::{Device, Mode};
 
 use super::serve::Server;
@@ -48,6 +49,7 @@ impl Host {
         let (mut stream, session) = met.unwrap();
         let server = Server {
             device: &self.device,
+            addr: Ipv4Addr::LOCALHOST.into(),
             free: &self.free,
         };
         server.answer(&mut stream, &session).await
@@ -66,7 +68,7 @@ impl Host {
             client(stream, session).await;
         };
         let (answered, ()) = tokio::join!(self.answer(), play);
-        answered.unwrap_err()
+        answered.err().unwrap_or_default()
     }
 
     /// Measures as an honest client does.
@@ -94,7 +96,14 @@ impl Host {
 }
 
 fn asks(kind: Kind, size: u32, depth: u32) -> Vec<u8> {
-    Asked { kind, size, depth }.bytes()
+    let tcp = false;
+    Asked {
+        kind,
+        tcp,
+        size,
+        depth,
+    }
+    .bytes()
 }
 
 #[tokio::test]
@@ -161,6 +170,47 @@ async fn one_that_does_not_connect_gives_its_memory_back() {
         let said = said.await;
         assert!(said.contains("blob"), "{said}");
     }
+    assert_eq!(host.free.available_permits() as u64, MEMORY >> 10);
+    host.is_honest_to_others(Kind::RdmaSend).await;
+}
+
+#[tokio::test]
+async fn strangers_at_the_port_of_tcp_are_not_taken_for_the_peer() {
+    let host = Host::new().await;
+    let asked = Asked {
+        kind: Kind::Stream,
+        tcp: true,
+        size: 4,
+        depth: 1,
+    };
+    let mut answered = false;
+    let said = host.against(async |mut stream, session| {
+        let plan = session.say(&mut stream, Step::Plan, &asked.bytes()).await;
+        plan.unwrap();
+        let answer = session.hear(&mut stream, Step::Answer).await.unwrap();
+        let [0, high, low, nonce @ ..] = &answer[..] else {
+            panic!("refused: {answer:?}");
+        };
+        let port = u16::from_be_bytes([*high, *low]);
+        let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port));
+        let mut silent = Vec::new();
+        for _ in 0..8 {
+            silent.push(connect().await.unwrap());
+        }
+        let mut odd = connect().await.unwrap();
+        odd.write_all(&[0; 64]).await.unwrap();
+        assert_eq!(odd.read(&mut [0]).await.unwrap_or(0), 0, "it is let go of");
+        let mut tcp = connect().await.unwrap();
+        tcp.write_all(&[nonce, b"abcd"].concat()).await.unwrap();
+        let mut bytes = [0; 4];
+        tcp.read_exact(&mut bytes).await.unwrap();
+        assert_eq!(&bytes, b"abcd");
+        answered = true;
+        // No byte belongs to the stream meanwhile.
+        drop((tcp, silent));
+    });
+    let said = timeout(Duration::from_secs(60), said).await;
+    assert!(answered, "{said:?}");
     assert_eq!(host.free.available_permits() as u64, MEMORY >> 10);
     host.is_honest_to_others(Kind::RdmaSend).await;
 }

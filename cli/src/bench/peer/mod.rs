@@ -3,13 +3,16 @@
 //! ```text
 //!   bench --peer                             bench serve
 //!   hello, welcome and proofs as of `send`; the proof of the server says what it is
-//!   Plan: size, depth, kind --------------->
-//!          <--------- Answer: go on, with the blob of lent memory, or why not
+//!   Plan: size, depth, kind or tcp -------->
+//!          <--------- Answer: go on, or why not; with the blob of lent memory,
+//!                     or of tcp a port and a nonce
 //!   of rdma kinds, `handshake_connect` ---->            `handshake_accept`
+//!   of tcp, a connection with the nonce --->            accepts it
 //!   operations, until the end of the stream
 //! ```
 //!
-//! Each thread that measures has a connection of its own, and of the kind stream each lane.
+//! Each thread that measures has a connection of its own, and of the kind stream and of tcp each
+//! lane.
 
 #[cfg(test)]
 mod hostile;
@@ -17,35 +20,38 @@ mod part;
 mod serve;
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::OnceLock;
-use std::time::Duration;
 
+use futures::future::LocalBoxFuture;
 use tokio::time::timeout;
-use tokio_doca::stream::{RdmaConnector, RdmaStream, StreamAddr, StreamOptions};
+use tokio_doca::stream::{RdmaConnector, StreamAddr, StreamOptions};
 use tokio_doca::{Rdma, WorkQ};
 
 use super::kind::KINDS;
+use super::load::far::{Far, Meet};
 use super::load::pair::context;
-use super::load::{Failed, Kind, Plan, Result};
+use super::load::{Baseline, Failed, Kind, Plan, Result};
 use crate::about;
 use crate::transfer::{
     ANSWER, BENCH, Step, Token, call, destination, limited, parse_verdict, printable,
 };
 
-pub(super) use part::lent;
 pub(super) use serve::{ServeArgs, serve};
+
+/// The name of the baseline in a plan.
+const TCP: &str = "tcp";
 
 /// The most connections of a server at once, strangers included.
 pub(super) const PEERS: usize = 64;
-
-/// What a thread that measures may take until it has met the other side.
-pub(super) const MEETING: Duration = Duration::from_secs(40);
 
 /// What the other side asks for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Asked {
     kind: Kind,
+    /// What the kind is compared with: its bytes go by TCP.
+    tcp: bool,
     size: u32,
     depth: u32,
 }
@@ -53,20 +59,31 @@ pub(super) struct Asked {
 impl Asked {
     pub(super) fn of(plan: &Plan) -> Asked {
         let number = |it| u32::try_from(it).unwrap_or(u32::MAX);
+        let tcp = plan.baseline == Some(Baseline::Tcp);
+        // TCP has streams, whatever it is compared with.
+        let kind = if tcp { Kind::Stream } else { plan.kind };
         Asked {
-            kind: plan.kind,
+            kind,
+            tcp,
             size: number(plan.size),
             // Of streams each connection is one operation.
-            depth: match plan.kind {
+            depth: match kind {
                 Kind::Stream => 1,
                 _ => number(plan.depth),
             },
         }
     }
 
+    fn name(self) -> &'static str {
+        match self.tcp {
+            true => TCP,
+            false => self.kind.name(),
+        }
+    }
+
     pub(super) fn bytes(self) -> Vec<u8> {
         let numbers = [self.size.to_be_bytes(), self.depth.to_be_bytes()];
-        [&numbers.concat(), self.kind.name().as_bytes()].concat()
+        [&numbers.concat(), self.name().as_bytes()].concat()
     }
 
     /// `None` if it is none that `bench` asks for.
@@ -74,18 +91,22 @@ impl Asked {
         let (size, rest) = bytes.split_first_chunk()?;
         let (depth, named) = rest.split_first_chunk()?;
         let (size, depth) = (u32::from_be_bytes(*size), u32::from_be_bytes(*depth));
+        let tcp = named == TCP.as_bytes();
         let known = KINDS.iter().find(|(it, _)| it.as_bytes() == named);
-        let (_, kind) = known.filter(|(_, kind)| kind.has_peer())?;
+        let known = known.filter(|(_, kind)| kind.has_peer());
+        let kind = known.map(|(_, kind)| *kind);
+        let kind = if tcp { Kind::Stream } else { kind? };
         (size > 0 && depth > 0).then_some(Asked {
-            kind: *kind,
+            kind,
+            tcp,
             size,
             depth,
         })
     }
 
     fn words(self) -> String {
-        let Asked { kind, size, depth } = self;
-        format!("{} of {size} bytes, depth {depth}", kind.name())
+        let Asked { size, depth, .. } = self;
+        format!("{} of {size} bytes, depth {depth}", self.name())
     }
 }
 
@@ -105,13 +126,6 @@ impl fmt::Debug for Peer {
     }
 }
 
-/// A connection to the other side, whose part ends with the stream.
-pub(super) struct Far {
-    pub(super) stream: RdmaStream,
-    /// The blob of the memory that it lends.
-    pub(super) memory: Vec<u8>,
-}
-
 impl Peer {
     pub(super) fn new(host: &str, token: Token) -> crate::failure::Result<Peer> {
         Ok(Peer {
@@ -128,10 +142,9 @@ impl Peer {
         self.token.give(command);
     }
 
-    /// Meets the other side, which agrees to the plan.
-    pub(super) async fn meet(&self, connector: &RdmaConnector, plan: &Plan) -> Result<Far> {
+    async fn met(&self, connector: &RdmaConnector, plan: &Plan) -> Result<Far> {
         let met = call(connector, &BENCH, &self.token, self.addr.clone()).await;
-        let (mut stream, session, about) = met.map_err(|unmet| Failed::Said(unmet.why()))?;
+        let (mut stream, session, about) = met.map_err(|unmet| Failed::Said(unmet.why(&BENCH)))?;
         self.about.get_or_init(|| about::Peer {
             address: stream.peer().to_string(),
             about: printable(&about),
@@ -142,30 +155,51 @@ impl Peer {
             session.hear(&mut stream, Step::Answer).await
         });
         let answer = answer.await.map_err(Failed::Said)?;
-        match answer.split_first() {
-            Some((0, memory)) => Ok(Far {
-                stream,
-                memory: memory.to_vec(),
-            }),
-            _ => {
-                let why = parse_verdict(&answer).err().unwrap_or_default();
-                Err(Failed::Said(format!("it refuses: {why}")))
-            }
-        }
+        let Some((0, rest)) = answer.split_first() else {
+            let why = parse_verdict(&answer).err().unwrap_or_default();
+            return Err(Failed::Said(format!("it refuses: {why}")));
+        };
+        let tcp = rest.split_first_chunk().zip(stream.peer().tcp_addr());
+        let tcp = tcp.map(|((port, nonce), addr)| {
+            let addr = SocketAddr::new(addr.ip(), u16::from_be_bytes(*port));
+            (addr, nonce.to_vec())
+        });
+        Ok(Far {
+            memory: rest.to_vec(),
+            tcp: tcp.filter(|_| plan.baseline == Some(Baseline::Tcp)),
+            stream,
+        })
     }
 
-    /// Meets the other side, and connects a context of the WorkQ with one there.
-    pub(super) async fn connected(&self, workq: &WorkQ, plan: &Plan) -> Result<(Rdma, Far)> {
+    async fn met_and_connected(&self, workq: &WorkQ, plan: &Plan) -> Result<(Rdma, Far)> {
         let rdma = context(&plan.device, workq, plan.depth)?;
         // The exchange sleeps, in whatever mode the operations are.
         let exchange = WorkQ::builder().build()?;
         let options = StreamOptions::new().connections(1);
         let connector = options.connector(&plan.device, &exchange)?;
-        let mut far = self.meet(&connector, plan).await?;
+        let mut far = self.met(&connector, plan).await?;
         let connected = timeout(ANSWER, rdma.handshake_connect(&mut far.stream)).await;
         let silent = |_| Failed::Said(format!("it was silent for {} s", ANSWER.as_secs()));
         connected.map_err(silent)??;
         Ok((rdma, far))
+    }
+}
+
+impl Meet for Peer {
+    fn meet<'a>(
+        &'a self,
+        connector: &'a RdmaConnector,
+        plan: &'a Plan,
+    ) -> LocalBoxFuture<'a, Result<Far>> {
+        Box::pin(self.met(connector, plan))
+    }
+
+    fn connected<'a>(
+        &'a self,
+        workq: &'a WorkQ,
+        plan: &'a Plan,
+    ) -> LocalBoxFuture<'a, Result<(Rdma, Far)>> {
+        Box::pin(self.met_and_connected(workq, plan))
     }
 }
 
@@ -177,10 +211,19 @@ mod tests {
     fn what_is_asked_is_read_and_nothing_else() {
         let asked = Asked {
             kind: Kind::RdmaRead,
+            tcp: false,
             size: 4096,
             depth: 8,
         };
-        assert_eq!(Asked::parse(&asked.bytes()), Some(asked));
+        let tcp = Asked {
+            kind: Kind::Stream,
+            tcp: true,
+            size: 64,
+            depth: 1,
+        };
+        for asked in [asked, tcp] {
+            assert_eq!(Asked::parse(&asked.bytes()), Some(asked));
+        }
         let bytes = |size: u32, depth: u32, kind: &[u8]| {
             [&size.to_be_bytes(), &depth.to_be_bytes(), kind].concat()
         };
@@ -189,6 +232,7 @@ mod tests {
             vec![0; 7],
             vec![0xff; 2000],
             bytes(1, 1, b"dma"),
+            bytes(1, 1, b"unix"),
             bytes(1, 1, b"stream "),
             bytes(0, 1, b"stream"),
             bytes(1, 0, b"stream"),

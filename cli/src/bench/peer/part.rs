@@ -1,20 +1,32 @@
 //! What the server has of a connection: its part in the operations of the other side.
 
+use std::io;
+use std::net::IpAddr;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
-use tokio_doca::mem::Access;
 use tokio_doca::stream::RdmaStream;
 use tokio_doca::{Buf, Device, Mmap, Rdma, WorkQ};
 
 use super::Asked;
-use crate::bench::load::memory::{LINE, filled, pool, touched};
-use crate::bench::load::pair::{ALL, context};
-use crate::bench::load::{Kind, Result, rdma_send, stream};
-use crate::transfer::ANSWER;
+use crate::bench::load::memory::{filled, lent, pool, touched};
+use crate::bench::load::pair::context;
+use crate::bench::load::{Failed, Kind, Result, rdma_send, stream};
+use crate::failure::reason;
+use crate::transfer::{ANSWER, Nonce, nonce};
 
 pub(super) enum Part {
     /// It sends the bytes of the stream back.
     Stream { size: usize },
+    /// It sends the bytes of a TCP connection back, which begins with the nonce.
+    Tcp {
+        listener: TcpListener,
+        nonce: Nonce,
+        size: usize,
+    },
     /// It lends memory.
     Memory { rdma: Rdma, _lent: Mmap },
     /// It answers messages.
@@ -25,17 +37,23 @@ pub(super) enum Part {
     },
 }
 
-/// Memory for `depth` operations in flight, each at lines of its own, which a peer may reach.
-pub(in crate::bench) fn lent(device: &Device, size: usize, depth: usize) -> Result<Mmap> {
-    let mmap = Mmap::builder().device(device);
-    let mmap = mmap.access(Access::LOCAL_READ_WRITE | ALL);
-    Ok(mmap.alloc(size.next_multiple_of(LINE) * depth)?)
-}
-
 impl Part {
-    /// Makes what the other side asks for. Also returns the blob of the memory that is lent.
-    pub(super) fn of(device: &Device, asked: Asked) -> Result<(Part, Vec<u8>)> {
+    /// Makes what the other side asks for. Also returns what the answer has for it: the blob of the
+    /// memory that is lent, or the port and the nonce of TCP.
+    pub(super) async fn of(device: &Device, asked: Asked, addr: IpAddr) -> Result<(Part, Vec<u8>)> {
         let (size, depth) = (asked.size as usize, asked.depth as usize);
+        if asked.tcp {
+            let listener = TcpListener::bind((addr, 0)).await?;
+            let port = listener.local_addr()?.port();
+            let nonce = nonce().map_err(Failed::Said)?;
+            let answer = [&port.to_be_bytes()[..], &nonce].concat();
+            let part = Part::Tcp {
+                listener,
+                nonce,
+                size,
+            };
+            return Ok((part, answer));
+        }
         if asked.kind == Kind::Stream {
             return Ok((Part::Stream { size }, Vec::new()));
         }
@@ -60,6 +78,19 @@ impl Part {
     pub(super) async fn play(self, stream: &mut RdmaStream) -> Result<(), String> {
         match &self {
             Part::Stream { size } => stream::echo(stream, *size).await,
+            Part::Tcp {
+                listener,
+                nonce,
+                size,
+            } => {
+                let accepted = timeout(ANSWER, connection(listener, nonce)).await;
+                let late = |_| format!("no TCP connection came within {} s", ANSWER.as_secs());
+                let tcp = accepted.map_err(late)?.map_err(|error| reason(&error))?;
+                tokio::select! {
+                    () = stream::echo(tcp, *size) => {}
+                    () = ended(stream) => {}
+                }
+            }
             Part::Memory { rdma, .. } => {
                 accept(rdma, stream).await?;
                 // The other side works there meanwhile.
@@ -75,6 +106,35 @@ impl Part {
             }
         }
         Ok(())
+    }
+}
+
+/// The connections that come to the port of TCP and may be silent, strangers' included.
+const SILENT: usize = 16;
+
+/// Accepts the connection that begins with the nonce. Strangers may come as well.
+async fn connection(listener: &TcpListener, nonce: &Nonce) -> io::Result<TcpStream> {
+    let mut begun = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                let (mut stream, _) = accepted?;
+                // The oldest stay: a stranger cannot push them out.
+                if begun.len() < SILENT {
+                    begun.push(async move {
+                        let mut said = Nonce::default();
+                        stream.set_nodelay(true).ok()?;
+                        stream.read_exact(&mut said).await.ok()?;
+                        (said == *nonce).then_some(stream)
+                    });
+                }
+            }
+            Some(said) = begun.next(), if !begun.is_empty() => {
+                if let Some(stream) = said {
+                    return Ok(stream);
+                }
+            }
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! `tokio-doca bench serve`: the other side of `bench --peer`, until a signal.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
@@ -55,6 +56,7 @@ pub(in crate::bench) fn serve(args: &ServeArgs) -> Result {
         print(&format!("serving bench of {device_name} at {addr}\n"))?;
         let server = Server {
             device: &device,
+            addr: addr.ip(),
             free: &Semaphore::new((MEMORY >> 10) as usize),
         };
         let one = async |incoming: Incoming| {
@@ -77,6 +79,8 @@ pub(in crate::bench) fn serve(args: &ServeArgs) -> Result {
 
 pub(super) struct Server<'a> {
     pub(super) device: &'a Device,
+    /// Where it listens, by TCP as well.
+    pub(super) addr: IpAddr,
     /// The memory that no connection has, in KiB.
     pub(super) free: &'a Semaphore,
 }
@@ -116,10 +120,12 @@ impl Server<'_> {
         Ok(asked)
     }
 
-    /// Makes what the other side asks for, of memory that is free. Also returns the blob of the
-    /// memory that is lent.
+    /// Makes what the other side asks for, of memory that is free. Also returns what the
+    /// answer has for it.
     async fn prepare(&self, asked: Asked) -> Result<(SemaphorePermit<'_>, Part, Vec<u8>), String> {
-        let Asked { kind, size, depth } = asked;
+        let Asked {
+            kind, size, depth, ..
+        } = asked;
         let (size, depth) = (size as usize, depth as usize);
         let within = limits::check(kind, self.device.info(), (&[size], &[depth]), 1);
         within.map_err(|failure| match failure {
@@ -131,7 +137,8 @@ impl Server<'_> {
         let Ok(Ok(lease)) = timeout(ANSWER / 2, memory).await else {
             return Err("others have its memory: lower --size, --depth or --threads".to_owned());
         };
-        let (part, blob) = Part::of(self.device, asked).map_err(why)?;
+        let part = Part::of(self.device, asked, self.addr).await;
+        let (part, blob) = part.map_err(why)?;
         Ok((lease, part, blob))
     }
 }

@@ -100,7 +100,7 @@ impl Caller<'_> {
         let begun = Instant::now();
         let met = self.meet(addr.clone(), true).await;
         let met =
-            met.map_err(|unmet| format!("cannot check with {}: {}", self.host, unmet.why()))?;
+            met.map_err(|unmet| format!("cannot check with {}: {}", self.host, unmet.why(&CHECK)))?;
         let address = met.stream.peer().to_string();
         let about = met.about.clone();
         *peer = Some(Peer { address, about });

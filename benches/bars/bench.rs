@@ -1,0 +1,61 @@
+//! The measuring loops of the tool: what `tokio-doca bench` measures as well is measured here by
+//! the same code.
+
+use std::time::Duration;
+
+use tokio_doca::{Device, Mode};
+
+use load::{Baseline, Kind, Load, Plan};
+
+#[expect(
+    dead_code,
+    reason = "the tool measures more kinds, and with other hosts"
+)]
+#[path = "../../cli/src/bench/load/mod.rs"]
+pub(crate) mod load;
+
+/// The time of a round.
+const ROUND: Duration = Duration::from_millis(10);
+
+/// Operations of one kind that take turns with others, from threads with the affinity of this one.
+pub(crate) struct Turns {
+    load: Load,
+    pub(crate) operations: u64,
+}
+
+impl Turns {
+    /// One thread with `depth` operations of `size` bytes in flight.
+    ///
+    /// # Errors
+    ///
+    /// Returns what the system or the device refuses.
+    pub(crate) fn start(
+        device: &Device,
+        mode: Mode,
+        (kind, baseline): (Kind, Option<Baseline>),
+        (size, depth): (usize, usize),
+    ) -> load::Result<Turns> {
+        let load = Load::start(&Plan {
+            kind,
+            baseline,
+            peer: None,
+            device: device.clone(),
+            mode,
+            size,
+            depth,
+            threads: 1,
+        })?;
+        Ok(Turns {
+            load,
+            operations: 0,
+        })
+    }
+
+    /// Returns the nanoseconds of an operation of a round.
+    pub(crate) fn round(&mut self) -> f64 {
+        let round = self.load.round(ROUND).expect("a round");
+        let operations = round.latency.len();
+        self.operations += operations;
+        round.took.as_nanos() as f64 / operations as f64
+    }
+}
