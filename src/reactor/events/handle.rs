@@ -17,7 +17,7 @@
 //! The caller's own loop gets an epoll descriptor that spans all sources. The descriptor is made
 //! when the caller first asks for it, and stays the same, whatever is attached later. A loop that
 //! reads the eventfd takes the edge from Tokio's epoll, so the loop also takes a turn itself
-//! ([`crate::reactor::loops::own_loop`]).
+//! (`loops/own_loop.rs`).
 #![expect(unsafe_code, reason = "AsyncFd must be promised an open descriptor")]
 
 use std::future::{Future, poll_fn};

@@ -8,7 +8,7 @@
 //!                                             +-- dropped: the Slot is an orphan
 //! ```
 //!
-//! [`crate::reactor::waiting::wait`] says how the future waits.
+//! `waiting/wait.rs` says how the future waits.
 
 #![allow(unreachable_pub, reason = "named by what an operation is made of")]
 

@@ -10,7 +10,7 @@
 //!   turn notifies some more waiters, until all are notified.
 //! - In busy mode no thread receives a signal. There a waiter that is polled, and finds free slots
 //!   or entries that others were notified of, overtakes them after a number of such polls
-//!   ([`Waiters::overtake`]).
+//!   (`Waiters::overtake`).
 //!
 //! Messages and other jobs of one connection or sync event, and the receives of one connection, are
 //! members of an [`Order`](crate::sync::Order): they take their slots or entries in the order in

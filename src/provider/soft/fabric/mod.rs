@@ -47,7 +47,7 @@
 //! | a peer that may only read gets no descriptor to write with | a descriptor opened to read, and the memfd's mode; where other peers may write, this does not bind a process of the same user: [`sent`] |
 //! | a peer cannot shorten memory that this process has mapped | seals, added before the first send and checked before a mapping: [`sent`], [`received`], [`arena`] |
 //! | a peer cannot make an import take memory, or cause a SIGBUS of huge pages | holes and punchable huge pages are refused. Where blocks behind the end hide holes, the import takes at most 256 KiB, or a huge page, before it notices: [`received`], [`sent`]. Memory that both sides write is at most 64 MiB: [`arena`] |
-//! | a peer cannot make this process free more memory than it asked for | a memfd that is too large is refused, also if its pages are behind its end: [`received`], [`arena`], [`control`], [`pages`] |
+//! | a peer cannot make this process free more memory than it asked for | a memfd that is too large is refused, also if its pages are behind its end: [`received`], [`arena`], [`control`], `pages` |
 //! | a peer cannot delay an import beyond its time limit | memory is mapped in pieces, and the clock is read in between: [`received`] |
 //! | a blob cannot put lines or escapes into a log | [`Error`](crate::Error) escapes what is not printable |
 //! | a peer cannot forge a revocation, or hide one of another process | a control page that only its process can map to write: [`control`]; the blob's word for its exporter is not enough: [`peer`], [`watch`] |

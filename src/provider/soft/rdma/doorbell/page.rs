@@ -257,7 +257,7 @@ impl DoorbellPage {
     }
 
     /// Stores, on the guest, the message ring that the host gave this endpoint. The caller has
-    /// checked that the index is below [`RINGS`].
+    /// checked that the index is below `RINGS`.
     pub(in super::super) fn join(&self, place: (u32, u32), endpoint: u32) {
         let before = self.lock().join(place, endpoint);
         self.rings.fetch_add(1, Ordering::Relaxed);
