@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 // Without a destructor: it outlives nothing.
 thread_local! {
-    /// The runtime that this thread has last found to have I/O.
+    /// The id of the runtime that this thread last found to have I/O and time.
     static CHECKED: Cell<Option<runtime::Id>> = const { Cell::new(None) };
 }
 
@@ -45,8 +45,8 @@ pub(super) enum Stream {
     Tcp(TcpStream),
 }
 
-/// A Unix socket of Tokio. If the socket cannot refuse descriptors, closing it may take time, so a
-/// thread other than the runtime's closes it.
+/// A Unix socket of Tokio. Unless it refuses descriptors, it may hold some whose closing takes
+/// time; then a thread other than the runtime's closes it.
 pub(crate) struct ClosedElsewhere<T> {
     /// `None` while this is being dropped.
     socket: Option<T>,

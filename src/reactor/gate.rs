@@ -145,8 +145,8 @@ impl<'a> Inside<'a> {
 }
 
 impl Drop for Inside<'_> {
-    /// Gives the gate back when a panic unwinds. This does not ask another thread to poll; the turn
-    /// does.
+    /// Gives the gate back when a panic unwinds. It asks no other thread to poll: the guards of
+    /// `turn.rs` do that.
     fn drop(&mut self) {
         Inside(self.0).leave_now();
     }

@@ -266,8 +266,8 @@ mod tests {
             spin.is_over(*policy, spins, || asleep, || time.get())
         }
 
-        /// Waits for a job of `takes` nanoseconds, by a spin and then asleep. Returns true if the
-        /// wait spun.
+        /// Waits for a job that takes `takes` nanoseconds: spins, and then sleeps. Returns true if
+        /// the wait spun.
         fn wait(&self, takes: u64) -> bool {
             let Model(time, spins, policy) = self;
             let (mut spin, since) = (Spin::default(), time.get());

@@ -653,8 +653,8 @@ mod tests {
             }
         }
 
-        /// Acts for the listener: it welcomes by RDMA if both sides have it, otherwise by TCP, or
-        /// refuses.
+        /// Acts for the listener: it accepts the peer over RDMA if both sides have that, else over
+        /// TCP, or refuses.
         fn listens(&mut self, bytes: &[u8]) {
             let hello = match self.heard {
                 false => self.listener.asked(bytes).map(Some),

@@ -331,8 +331,8 @@ impl Waiters {
             || self.all_told() && is_free() && order.is_none_or(|order| self.may_pass(order))
     }
 
-    /// Returns true if a caller that does not wait may take before the members of `order`: if all
-    /// of them were notified, and have not been polled since a call was refused because of them.
+    /// Returns true if a caller that does not wait may overtake the members of `order`: if all of
+    /// them were notified before a call was last refused, and have still not been polled.
     ///
     /// The caller asks only if there is something to take.
     pub(super) fn may_pass(&self, order: &Order) -> bool {

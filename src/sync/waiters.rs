@@ -47,7 +47,8 @@ pub(super) enum State {
     Held,
 }
 
-/// The node of one waiter. It is pinned to be linked, and unlinks itself when it is dropped.
+/// The node of one waiter. It must be pinned before it is linked, and unlinks itself when it is
+/// dropped.
 pub(crate) struct WaitNode {
     /// Written when the node is first linked.
     pub(super) links: UnsafeCell<MaybeUninit<Links>>,
@@ -126,7 +127,7 @@ pub(super) struct List {
 // SAFETY: the pointers are to pinned nodes, Send and Sync, and are followed only under the lock.
 unsafe impl Send for List {}
 
-/// The numbers of nodes in the list, by which the owner chooses how many to wake.
+/// The counts of nodes in the list, from which the owner decides how many to wake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Notify {
     /// The number of nodes that were not notified.

@@ -45,6 +45,8 @@ pub(super) unsafe fn read(
     }
 }
 
+/// Calls `each` with copies of the bytes, which other parties may write meanwhile.
+///
 /// # Safety
 ///
 /// The bytes are valid to read.

@@ -34,13 +34,14 @@ pub struct EventBacking {
 }
 
 impl EventBacking {
-    /// Describes the eight bytes. This is public for tests that drive a provider without the crate.
+    /// Describes the eight bytes of an event's counter. Public for tests that drive a provider
+    /// without the crate.
     ///
     /// # Safety
     ///
-    /// Eight bytes of the region begin at `offset`, at an address that is a multiple of 8. They can
-    /// be read and written while `keep` is held, and this process reaches them by atomic or
-    /// volatile accesses alone meanwhile.
+    /// Eight bytes of the region begin at `offset`, at an address that is a multiple of 8. While
+    /// `keep` is held, they can be read and written, and this process accesses them only by atomic
+    /// or volatile operations.
     pub unsafe fn new(
         region: Region,
         offset: usize,

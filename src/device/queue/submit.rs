@@ -85,9 +85,9 @@ pub unsafe trait Submit: Send + Sync {
 pub struct Submitted {
     /// The number of jobs or receives that the device has accepted, from the first on.
     pub accepted: usize,
-    /// Why the device refused the next one, or `None` if it accepted all. After `Again` the crate
-    /// tries a job once more when the WorkQ has collected a completion, and in any case after 1 ms,
-    /// then after twice as long each time, up to 100 ms.
+    /// Why the device refused the first job or receive that it did not accept, or `None` if it
+    /// accepted all. After `Again` the crate retries a job once the WorkQ has collected a
+    /// completion, and at the latest after 1 ms; each further delay is twice as long, up to 100 ms.
     pub refused: Option<JobError>,
 }
 

@@ -28,8 +28,9 @@ pub(in crate::mem) struct Slab {
     /// The tasks that wait for an element, and take one in order.
     waiters: Waiters,
     order: Arc<Order>,
-    /// The process whose thread will soon call `pass_over`, which notifies further tasks if those
-    /// notified before take nothing; or 0. A child of fork(2) has none of its parent's threads.
+    /// The process whose thread will soon call `pass_over`, or 0. That call notifies further tasks
+    /// if the earlier ones take nothing. A child of fork(2) lacks the thread, so it compares this
+    /// with its own number.
     notified_in: AtomicU32,
     this: Weak<Slab>,
     base: Base,

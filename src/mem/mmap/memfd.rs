@@ -231,7 +231,7 @@ fn within(file: &OwnedFd, range: impl RangeBounds<usize>) -> Result<Range<usize>
         .map_err(|text| Error::new(ErrorKind::InvalidValue, FROM_MEMFD, text))
 }
 
-/// Returns how many bytes of `size` may have no pages yet.
+/// Returns the most bytes, out of `size`, that may have no pages yet.
 fn holes(file: &OwnedFd, size: usize) -> Result<usize> {
     let stat = fstat(file).map_err(|errno| Error::os(FROM_MEMFD, "fstat", errno.into()))?;
     let missing = stat

@@ -10,10 +10,11 @@ use crate::mem::element::{Base, Element, Handle, MAX_ELEMENTS, Slab, SlabHandle}
 use crate::mem::mmap::{Mmap, MmapInner};
 use crate::mem::ranges::Busy;
 
-/// A fixed number of descriptors for Bufs on ranges of the caller's choice (Core guide 3.3.4).
-/// Clones are the same inventory.
+/// A fixed number of descriptors, each for a Buf on a range of the caller's choice (DOCA Core guide
+/// 3.3.4). Clones share the descriptors.
 ///
-/// Bufs may overlap; jobs and guards on overlapping bytes exclude each other as on the same Buf.
+/// Bufs may overlap. Jobs and guards on overlapping bytes exclude each other as if they used one
+/// Buf.
 ///
 /// ```
 /// # use tokio_doca::{mem::BufInventory, Device, Mmap};

@@ -136,9 +136,9 @@ pub struct PoolStats {
 }
 
 impl BufPool {
-    /// Returns how many Bufs are free or were in use, and how many tasks wait. The call visits each
-    /// element, so that `alloc` need not count. While other threads allocate, the numbers may be
-    /// off by their Bufs.
+    /// Returns how many Bufs are free, how many at most were in use at once, and how many callers
+    /// wait. The call visits each element, so that `alloc` need not keep counts. Bufs that other
+    /// threads take or return meanwhile may be counted or not.
     pub fn stats(&self) -> PoolStats {
         let (free, high_water, waiting) = self.0.slab.counts();
         PoolStats {

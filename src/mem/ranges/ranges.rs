@@ -260,7 +260,8 @@ impl Ranges {
     ///
     /// # Safety
     ///
-    /// The node was added (`add`), and not forgotten since. The word is of the same element.
+    /// The node was added (`add`), and not forgotten since. `word` and the node belong to the same
+    /// element.
     pub(in crate::mem) unsafe fn read(
         &mut self,
         node: NonNull<RangeNode>,

@@ -158,7 +158,7 @@ impl RemoteMmap {
         self.0.whole.len()
     }
 
-    /// Returns the access that the exporter's Mmap grants to this audience.
+    /// Returns the access that the exporter's Mmap grants to the audience of this export.
     pub fn access(&self) -> Access {
         self.0.access
     }

@@ -130,7 +130,7 @@ impl<S, D> AccelCall<S, D> {
         }
     }
 
-    /// Sets the operand to whose data the accelerator appends what it writes.
+    /// Sets the destination: the accelerator appends its output to the data of this operand.
     pub fn dst<T>(self, dst: T) -> AccelCall<S, T> {
         AccelCall {
             opcode: self.opcode,

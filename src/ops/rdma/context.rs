@@ -156,8 +156,8 @@ impl Rdma {
     /// If the WorkQ is not busy-polled, and the watch is made or awaited on a Tokio runtime, the
     /// watch is notified when the peer ends, even if nothing else is awaited. In
     /// [`Mode::BusyPoll`](crate::Mode::BusyPoll) a change is found by a poll of an operation, or by
-    /// a call of [`state`](Rdma::state). Once [`WorkQ::set_mode`](crate::WorkQ::set_mode) has set
-    /// another mode on a runtime, the watch is notified as well.
+    /// a call of [`state`](Rdma::state). If [`WorkQ::set_mode`](crate::WorkQ::set_mode) is then
+    /// called on a runtime, and sets another mode, the watch is notified as in the first case.
     #[doc(alias = "doca_rdma_set_connection_state_callbacks")]
     pub fn watch(&self) -> RdmaWatch {
         self.port().watch()

@@ -20,7 +20,7 @@ pub(super) fn ring(socket: &Guarded) -> bool {
 }
 
 /// Reads what the peer has sent, to make space for more. If the peer sends a descriptor, this side
-/// hangs up. After a flood, later wake-ups of the peer may be lost.
+/// hangs up. If the peer has sent too many bytes to read in one go, its later wake-ups may be lost.
 pub(super) fn drain(socket: &Guarded) {
     read(socket, READS);
 }

@@ -222,9 +222,10 @@ mod stream {
 
     use crate::device::volatile_copy;
 
-    /// Returns true on AMD's CPUs, which alone have SSE4a. Measured on a Xeon with AMX, 1 to 256
-    /// MiB: these stores took 1.0 to 1.7 times as long as the C library at the first touch, and 1.2
-    /// to 2.8 times as long where the bytes are in the last cache. They were faster at no size.
+    /// Returns true if non-temporal stores pay: on AMD's CPUs, which alone have SSE4a. On a Xeon
+    /// with AMX, for 1 to 256 MiB, these stores took 1.0 to 1.7 times as long as the C library if
+    /// the memory was touched for the first time, and 1.2 to 2.8 times as long if the bytes were in
+    /// the last cache. They were faster at no size.
     #[inline]
     pub(super) fn wins() -> bool {
         std::arch::is_x86_feature_detected!("sse4a")

@@ -96,8 +96,8 @@ impl Limits {
         }
     }
 
-    /// Returns the limits that are assumed for both generations of adapters: of RDMA, and of the
-    /// masks of waits.
+    /// Returns the limits that are assumed for both BlueField generations: those of RDMA, and
+    /// whole-byte masks of waits.
     fn adapter() -> Limits {
         Limits::unlimited()
             .max_message_size(1 << 30)
@@ -201,9 +201,9 @@ impl Limits {
         }
     }
 
-    /// Sets the largest threshold of a SyncEvent's wait, and the largest value that a wait may find
-    /// ([`SyncEventCaps::max_wait`]). With `None` the device cannot wait; the crate then submits
-    /// jobs that get the value instead.
+    /// Sets the largest threshold of a SyncEvent's wait, and the largest value of the event with
+    /// which a wait can succeed ([`SyncEventCaps::max_wait`]). With `None` the device cannot wait;
+    /// the crate then submits jobs that read the value until it is high enough.
     #[doc(alias = "doca_sync_event_job_get_supported")]
     pub fn max_wait(self, threshold: Option<u64>) -> Limits {
         Limits {

@@ -148,7 +148,7 @@ impl<R: Receiver> RecvFuture<R> {
         Ok(())
     }
 
-    /// Posts the receive, if needed after a wait for an entry, and gives the caller its receipt.
+    /// Posts the receive, if needed after a wait for an entry, and hands the caller its receipt.
     pub(crate) fn poll_place(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

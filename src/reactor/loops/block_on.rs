@@ -124,8 +124,8 @@ impl WorkQ {
         }
     }
 
-    /// Runs a future as `block_on` does, but polls for the time `spin` with no job in flight before
-    /// the thread sleeps.
+    /// Runs a future as `block_on` does. While no job is in flight, polls for the time `spin`
+    /// before the thread sleeps.
     pub(super) fn run<F: Future>(&self, future: F, spin: Duration) -> F::Output {
         // This may run in a task of a runtime whose budget is spent. An operation that waited for a
         // new budget would wait for ever, since the runtime does not run before this returns.

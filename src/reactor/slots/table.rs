@@ -142,8 +142,8 @@ impl Table {
         self.stale.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a slot is in a phase for which `is` returns true. The search begins at the
-    /// slot that was found last, and ends at the first such slot. It is short if jobs end in the
+    /// Returns true if `is` returns true for the phase of a taken slot. The search begins at the
+    /// slot that it found last time, and ends at the first match. It is short if jobs end in the
     /// order in which they took their slots.
     pub(in crate::reactor) fn any(&self, is: impl Fn(Phases) -> bool) -> bool {
         let mut taken = self.free.taken_from(self.found.load(Ordering::Relaxed));

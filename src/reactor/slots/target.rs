@@ -43,7 +43,7 @@ pub(in crate::reactor) enum Target {
 pub enum ResultKind {
     /// The number of bytes that were moved.
     Bytes,
-    /// A value.
+    /// A value that was computed or read, such as a checksum.
     Value,
     /// Nothing.
     Nothing,

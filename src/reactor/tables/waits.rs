@@ -51,7 +51,7 @@ struct Table {
 /// The waits of one sync event.
 pub(in crate::reactor) struct WaitTable {
     number: u32,
-    /// The number of operations that sleep, of all tables of the WorkQ.
+    /// The number of operations that sleep, summed over all tables of the WorkQ.
     asleep: Arc<AtomicUsize>,
     /// `completed[i]` is set once wait `i` has completed, so that its operation can check without
     /// the lock.

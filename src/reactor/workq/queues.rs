@@ -15,7 +15,7 @@ pub(super) struct Queues([OnceLock<Attached>; DEVICES]);
 
 pub(super) struct Attached {
     pub(super) device: Device,
-    /// A context is attached whose completions the device cannot signal, so that they must be
+    /// True if a context is attached whose completions the device cannot signal: they must be
     /// polled for.
     pub(super) polled: AtomicBool,
     /// The queue's own descriptor is part of the event handle.

@@ -251,8 +251,8 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Handles a batch that was reaped from one queue. Returns the number of the queue to continue
-    /// with.
+    /// Handles a batch that was reaped from one queue. Returns the index of the queue at which to
+    /// continue.
     #[inline(always)]
     fn begin(&mut self, reaped: usize) -> usize {
         self.take_asked();

@@ -40,7 +40,7 @@ impl Core {
         }
     }
 
-    /// Returns true if sends can wait on the thread that polls them now.
+    /// Returns true if a wait on this thread would notice the completions of sends.
     pub(in crate::stream) fn is_notified_here(&self) -> bool {
         self.sends.is_notified_here()
     }

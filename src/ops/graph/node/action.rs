@@ -34,7 +34,7 @@ pub trait Action: 'static {
     /// What the graph keeps for the node: a context, and whatever else is the same in all
     /// instances.
     type Context: Clone + Send + Sync + 'static;
-    /// The type that the node is set to.
+    /// The operands that the node is set to.
     type Data;
     /// The request that begins when the node starts.
     #[allow(private_bounds, reason = "no other crate can name this trait")]

@@ -70,8 +70,8 @@ pub(crate) struct Plan {
     /// The number of the graph, unique in this process.
     pub(crate) number: u64,
     pub(crate) nodes: Box<[PlanNode]>,
-    /// The successors of all nodes, one node's after the other's; [`PlanNode::successors`] is the
-    /// range of a node.
+    /// The successors of all nodes, grouped by node; [`PlanNode::successors`] is the range of a
+    /// node's own.
     pub(crate) successors: Box<[u32]>,
     /// The number of predecessors of each node.
     pub(crate) open: Box<[u32]>,

@@ -59,7 +59,7 @@ pub(super) struct Progress {
     /// the cause is in the node's outcome, or in its sub-graph.
     pub(super) failure: Option<(u32, Option<Error>)>,
     pub(super) board: Arc<Board>,
-    /// The board, in the type by which slots refer to it.
+    /// The same `board`, as the trait object that slots hold.
     pub(super) notify: Arc<dyn reactor::Run>,
     /// Memory for completions that are taken from the board; empty otherwise.
     ends: Vec<End>,
@@ -289,7 +289,8 @@ impl Progress {
         !self.stopped || self.nodes.iter().all(completed)
     }
 
-    /// Drops the futures, receives and waits of a run that was dropped, or before a new run begins.
+    /// Drops the futures, receives and waits of a run, because it was dropped or a new run is to
+    /// begin.
     pub(super) fn stop_futures(&mut self) {
         let mut at = 0;
         while let Some(index) = self.active.next(at) {

@@ -415,12 +415,12 @@ impl CmRequest {
         CmAccept(Call::new(rdma, ACCEPT, How::Accept(self.0), peer))
     }
 
-    /// Refuses the peer, and sends its application `private_data`, up to 148 bytes, as the reason.
-    /// Does not wait. A peer that has given up meanwhile gets nothing.
+    /// Refuses the peer. Its application gets `private_data`, up to 148 bytes, as the reason. Does
+    /// not wait. A peer that has given up meanwhile gets nothing.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if `private_data` is longer than that. The peer is refused all the same.
+    /// `InvalidValue` if `private_data` is longer than 148 bytes. The peer is refused all the same.
     #[doc(alias = "doca_rdma_connection_reject")]
     #[doc(alias = "rdma_reject")]
     pub fn reject(self, private_data: &[u8]) -> Result<()> {

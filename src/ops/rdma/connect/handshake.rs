@@ -114,11 +114,11 @@ impl Rdma {
 
     /// Connects as the server of a client that calls [`handshake_connect`](Rdma::handshake_connect)
     /// or [`handshake`](Rdma::handshake). The client may be hostile: this side contacts no other
-    /// process, and is connected once the client has come with the key of this side's blob. A
-    /// client that sends nothing, or no blob, is not given this side's blob.
+    /// process, and is connected once the client has connected to it with the key of this side's
+    /// blob. A client that sends nothing, or no blob, is not given this side's blob.
     ///
-    /// An adapter cannot see whether its client has come. There, this side is connected if the
-    /// client says so, and the first message to a client that has lied fails.
+    /// An adapter cannot see whether the client has connected. There, this side takes the client's
+    /// word for it, and the first message to a client that has lied fails.
     ///
     /// There is no time limit: this side waits for a client that says nothing. Set a limit, so that
     /// such a client does not occupy the Rdma for longer:

@@ -31,7 +31,7 @@ pub(super) const PAGE: usize = 4096;
 pub(super) enum Side {
     /// The side that made the event.
     Owner,
-    /// The side that imported it.
+    /// The side that imported the event.
     Importer,
 }
 
@@ -56,7 +56,7 @@ struct Block {
 
 const _: () = assert!(size_of::<Block>() <= PAGE && align_of::<Block>() <= PAGE);
 
-/// The memory of the block.
+/// The memory that holds the `Block`.
 enum Memory {
     Own(Box<Block>),
     Shared(Mapping),

@@ -65,7 +65,8 @@ impl Connection {
 #[derive(Default)]
 pub(super) struct Connections(Vec<Connection>);
 
-/// Returns the user in whose share a reply on this connection counts, if there is one.
+/// Returns the user whose share of unread replies a reply here counts in; `None` for root and for
+/// this process's own user.
 pub(super) fn counted_user(socket: &Guarded) -> Option<u32> {
     // If the user is unknown, the reply counts in the share of the user with the last number.
     let uid = socket::user(socket).unwrap_or(u32::MAX);

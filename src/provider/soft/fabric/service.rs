@@ -28,7 +28,7 @@ pub(in super::super) trait Service: Send + Sync {
 /// The contents of a slot.
 #[derive(Clone)]
 pub(super) struct PublishedService {
-    /// The number of the kind of the service's tickets.
+    /// The number that identifies the kind of the service's tickets.
     pub(super) kind: u8,
     pub(super) service: Weak<dyn Service>,
 }
@@ -55,8 +55,8 @@ impl Client<'_> {
     ///
     /// # Errors
     ///
-    /// `Failed` if the process has ended, or if its connection would have to stay and too many stay
-    /// already.
+    /// `Failed` if the process has ended, or if its connection would have to stay open and no more
+    /// connections may.
     pub(in super::super) fn process(&self) -> Result<Arc<Process>, Refusal> {
         let mut known = self.known.borrow_mut();
         if let Some(process) = known.upgrade().filter(|process| !process.is_dead()) {

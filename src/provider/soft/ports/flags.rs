@@ -4,7 +4,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// The number of words. A loom model has fewer, which loom handles faster.
 const WORDS: usize = if cfg!(tokio_doca_loom) { 2 } else { 64 };
-/// The numbers of a set are less than this.
+/// The exclusive upper bound of the numbers in a set.
 pub(super) const FLAGS: u32 = 64 * WORDS as u32;
 
 pub(super) struct Flags {

@@ -194,7 +194,7 @@ impl Connection {
     }
 
     /// Returns true if the next connection to the peer's process may reuse this message ring: one
-    /// side has closed the connection in order, and the other may have noticed that already. Only
+    /// side has closed the connection in good order, whether or not the other has noticed. Only
     /// rings that are small and have carried few bytes are kept, since the bytes stay in memory.
     fn is_worth_keeping(&self, presence: Presence) -> bool {
         let carried = self.sending.produced() + self.receiving.consumed();

@@ -34,7 +34,7 @@ pub(super) struct Asks {
     pub(super) request: Payload,
 }
 
-/// A request to the server that waits for its reply.
+/// A request that was sent to the server, and awaits its reply.
 pub(super) struct Asked {
     endpoint: Arc<Shared>,
     parties: Parties,

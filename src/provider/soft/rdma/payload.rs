@@ -36,7 +36,7 @@ pub(super) const NOBODY: Identity = Identity {
 pub(super) struct EndpointInfo {
     /// The number of the endpoint's queue; never 0.
     pub(super) queue: U64,
-    /// The size of its receive queue: a power of two.
+    /// The size of the endpoint's receive queue: a power of two.
     pub(super) receives: U32,
     /// The access that the endpoint grants its peer, as the bits of an [`Access`].
     pub(super) permissions: U32,

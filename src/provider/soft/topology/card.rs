@@ -170,7 +170,7 @@ impl Topology {
         u8::try_from(at).ok()
     }
 
-    /// Returns the name of this port, which is a device of the DPU's view.
+    /// Returns the name of this port, which is also the name of its device in the DPU's view.
     pub(in crate::provider::soft) fn port_name(&self, port: u8) -> Option<&str> {
         Some(&self.ports.get(usize::from(port))?.name)
     }

@@ -10,7 +10,7 @@ use crate::device::{Access, Audience};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The maximum number of bytes of private data in a request, on RoCE and InfiniBand (librdmacm
-/// refuses 57). `ACCEPT` is that of an answer, and `REJECT` that of a refusal.
+/// refuses 57). `ACCEPT` is the maximum in an acceptance, and `REJECT` in a refusal.
 pub(in super::super) const CONNECT: usize = 56;
 pub(in super::super) const ACCEPT: usize = 196;
 pub(in super::super) const REJECT: usize = 148;

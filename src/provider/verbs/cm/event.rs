@@ -66,8 +66,8 @@ impl CmEvent {
         }
     }
 
-    /// Returns true if the event ends a connection. (A peer that has not learned that this side is
-    /// ready rejects the connection late.)
+    /// Returns true if the event ends a connection. `Failed` does so too: a peer that has not
+    /// learned that this side is ready rejects the connection late.
     pub(in super::super) fn is_end(&self) -> bool {
         matches!(
             self.what,

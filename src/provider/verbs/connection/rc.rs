@@ -409,8 +409,8 @@ impl RcConnection {
     }
 }
 
-/// Returns the maximum number of completions of an endpoint that may wait at once. Those of Jobs
-/// are not included, since the queue's depth counts them.
+/// Returns the maximum number of an endpoint's completions that may await a poll at once, without
+/// those of Jobs, which the depth of the queue covers.
 fn promised(config: &EndpointConfig) -> u32 {
     own_receives(config) + PROBES
 }

@@ -9,7 +9,7 @@ use super::super::ffi::ibv_access_flags;
 use crate::device::{Job, LeakFlag, RdmaJob, Segment, Segments, Token};
 use crate::error::JobError;
 
-/// The sinks of the reads of a connection.
+/// The memory that a connection's iWARP reads fill.
 #[derive(Default)]
 pub(in super::super) struct Sinks {
     all: Vec<Sink>,

@@ -231,7 +231,8 @@ pub(in super::super) mod ops {
         ///
         /// # Safety
         ///
-        /// As ibv_post_srq_recv(3): as for `post_send`.
+        /// As ibv_post_srq_recv(3): what `post_send` requires, with `srq` in place of the queue
+        /// pair.
         pub(in super::super::super) unsafe fn post_srq_recv(
             &self,
             srq: *mut ibv_srq,

@@ -75,8 +75,8 @@ fn leave(mut state: MutexGuard<'_, State>, next: State, tell: Option<Tell>) {
     }
 }
 
-/// Sets the state to the attempt that has begun. If it failed to begin, sets the state `Over` and
-/// notifies the application.
+/// Sets the state to the attempt, if it has begun. Otherwise sets the state `Over`, and notifies
+/// the application.
 fn leave_begun(state: MutexGuard<'_, State>, begun: Result<Attempt, Tell>) {
     match begun {
         Ok(attempt) => leave(state, State::Connecting(Box::new(attempt)), None),

@@ -100,8 +100,8 @@ impl Core {
         self.copies.store(id, SeqCst);
     }
 
-    /// Requests a reap if the queue pair with this id is that of the copies. The queue pair has
-    /// failed, perhaps without a completion that shows it.
+    /// Notes that the queue pair with this id has failed, perhaps without a completion that shows
+    /// it, and requests a reap. Does nothing unless that is the queue pair of the copies.
     pub(in super::super) fn fail_copies(&self, id: u64) {
         if self.copies.load(SeqCst) == id {
             self.copies_failed.store(id, SeqCst);

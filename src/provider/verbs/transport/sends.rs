@@ -64,7 +64,8 @@ impl<W: Work> Sends<W> {
         }
     }
 
-    /// Sets the capacity of the next queue pair's send queue. No Job is posted.
+    /// Sets the capacity of the next queue pair's send queue. Call this only while no Job is
+    /// posted.
     pub(in super::super) fn set_capacity(&mut self, room: u32) {
         self.room = room;
     }

@@ -247,7 +247,8 @@ macro_rules! linked {
 
 linked!(ibv_send_wr ibv_recv_wr);
 
-/// Links a list, whose pieces lie one after the other. Returns the first element.
+/// Links each request to the next, and to its pieces, adjacent in `sges`. Returns the first
+/// request.
 #[inline(always)]
 fn link<W: Linked>(wrs: &mut [W], sges: &mut [ibv_sge]) -> *mut W {
     let (first, count) = (wrs.as_mut_ptr(), wrs.len());
@@ -399,7 +400,7 @@ pub(in super::super) struct Remote {
     pub(in super::super) permitted: Access,
     pub(in super::super) iwarp: bool,
     pub(in super::super) max_inline: u32,
-    /// The address of the words for the answers, one for each Job.
+    /// The address of an array of words that receive the answers, one for each Job.
     pub(in super::super) answers: u64,
     pub(in super::super) answers_lkey: u32,
 }

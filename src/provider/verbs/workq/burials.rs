@@ -42,8 +42,8 @@ impl Burials {
         *waited.unwrap_or_else(PoisonError::into_inner) -= 1;
     }
 
-    /// Wakes the waiting callers after a change. They check a condition under `waiting`, and then
-    /// wait. The caller of this function holds no lock that the condition takes.
+    /// Wakes the callers of `wait_while` after a change. They check their condition under the lock
+    /// `waiting`, so the caller of this function must hold no lock that a condition takes.
     pub(super) fn wake_waiting(&self) {
         if *lock(&self.waiting) > 0 {
             self.bell.notify_all();

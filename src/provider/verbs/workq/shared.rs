@@ -265,7 +265,7 @@ impl Shared {
         self.renew_broken_copies(poll);
     }
 
-    /// Returns the cause if the queue is broken, and does nothing any more.
+    /// Returns the cause if the queue is broken. A broken queue does nothing any more.
     pub(super) fn gone(&self) -> Option<JobError> {
         self.broken.load(SeqCst).then(|| self.cause())
     }

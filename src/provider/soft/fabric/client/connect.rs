@@ -34,8 +34,8 @@ pub(in super::super::super) struct Granted {
     /// True if the connection must stay open, because it is the only means by which one of the two
     /// processes can watch the other.
     pub(in super::super::super) stays: bool,
-    /// The connection. A service that keeps its end of it uses the connection too. If no service
-    /// does, later requests to the server can use it ([`Process::keep_line`]).
+    /// The connection to the server. A service may keep its end, and use the connection itself.
+    /// Otherwise later requests to the server can use the connection ([`Process::keep_line`]).
     pub(in super::super::super) line: Line,
     pub(in super::super::super) process: Arc<Process>,
 }
@@ -325,7 +325,7 @@ impl Ticket {
         Err(Error::new(kind, None, text))
     }
 
-    /// Returns a reply that grants the request, if its proof is right.
+    /// Checks the proof of a reply that grants the request, and returns the reply.
     fn granted_by(
         &self,
         request: &Request,

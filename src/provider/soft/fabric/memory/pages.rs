@@ -47,7 +47,8 @@ pub(in super::super) mod tests {
 
     use super::*;
 
-    /// Returns memory of this size, with these seals, and with more pages behind its end.
+    /// Returns a memfd of this size, with these seals, and with further pages allocated beyond its
+    /// end.
     pub(in super::super::super) fn more_than(size: i64, seals: SealFlag) -> OwnedFd {
         let memfd = memfd_create(c"test", MFdFlags::MFD_ALLOW_SEALING).unwrap();
         ftruncate(&memfd, size).unwrap();

@@ -20,9 +20,9 @@ use super::mapping::Mapping;
 use super::pages;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The number of bytes that are mapped between two readings of the clock: four faults, each of
-/// which maps sixteen pages. An exporter that punches holes may delay each fault as long as it
-/// punches.
+/// The number of bytes that are mapped between two checks of the time limit: four page faults of
+/// sixteen pages each. An exporter that punches holes may delay each fault for as long as it does
+/// so.
 const PIECE: usize = 256 << 10;
 
 fn os(what: &str) -> impl Fn(Errno) -> Error {

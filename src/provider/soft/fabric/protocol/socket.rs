@@ -179,7 +179,7 @@ pub(in super::super) fn pidfd(connection: &OwnedFd) -> nix::Result<Option<OwnedF
     }
 }
 
-/// Returns the number of the process at the other end; 0 if this process cannot see it.
+/// Returns the id of the process at the other end, or 0 if this process cannot see it.
 pub(in super::super) fn pid(connection: &OwnedFd) -> nix::Result<i32> {
     Ok(socket::getsockopt(connection, sockopt::PeerCredentials)?.pid())
 }

@@ -38,7 +38,7 @@ const HINTS: usize = 256;
 
 /// One side's end of a doorbell page.
 pub(in super::super) struct DoorbellPage {
-    /// The key of this end, which is unique in this process, whichever side numbered the page.
+    /// The key of this end. It is unique in this process, even if the peer has numbered the page.
     /// Never `u64::MAX`.
     pub(in super::super) key: u64,
     memory: Arc<Memory>,
@@ -46,7 +46,8 @@ pub(in super::super) struct DoorbellPage {
     bell: Bell,
     /// The peer's process, if the peer is another process.
     pub(in super::super) process: Option<Arc<Process>>,
-    /// The watched connection of the bell. It may end before the peer's process does (execve(2)).
+    /// Watches the bell's socket, which may close before the peer's process ends: execve(2) closes
+    /// the peer's end of it.
     line: OnceLock<Arc<Process>>,
     /// True if the peer's process has ended, or has closed its end of the bell. A failed wake-up
     /// may set this before the thread that watches processes does.

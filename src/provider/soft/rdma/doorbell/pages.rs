@@ -13,8 +13,8 @@ use super::super::super::fabric::{Id, Process};
 use super::super::messages::Side;
 use super::page::{DoorbellPage, Signalled};
 
-/// If more pages than this are awake, some pages without hints are removed from `awake`. If not all
-/// pages are awake, a poll also checks at most this number of pages in turn.
+/// If more pages than this are in `awake`, a poll removes some that have no hints. Also the maximum
+/// number of pages that a poll checks in turn besides `awake`, if not all pages are in it.
 const FEW: usize = 16;
 
 /// The doorbell pages of a queue.
