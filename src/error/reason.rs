@@ -335,7 +335,7 @@ reasons! {
         |size, _b|
         "all {size} waits of the SyncEvent are taken"
         => "await one, or build it with more (waits)";
-    /// The operation needs a task, so it cannot be posted to a loop of the caller.
+    /// The operation needs a task, so it cannot be posted ([`Op::post`](crate::Op::post)).
     NotPosted, NotSupported,
         "this operation needs a task, and cannot be posted to a loop"
         => "await it, or start it";

@@ -25,8 +25,8 @@ pub(crate) trait Request: Answers + HasAttachment + Sized {
     type Leases: OfJob;
     type Job: AsJob;
 
-    /// True if such jobs of one context are submitted in the order in which they are first polled.
-    /// They are then charged to the task's budget afterwards and not before.
+    /// True if jobs of this type on one context are submitted in the order in which they are first
+    /// polled. The task's budget is then charged for a job afterwards, instead of before.
     const ORDERED: bool = false;
 
     /// Checks the operands, takes their Leases, and returns the job.

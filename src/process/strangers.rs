@@ -184,7 +184,7 @@ pub(crate) fn receive_with<const N: usize>(
         return Err(Errno::EBADMSG);
     }
     const HEADER: usize = size_of::<libc::cmsghdr>();
-    /// A header, and a buffer for the descriptors.
+    /// The header and the descriptors of a control message.
     #[repr(C)]
     struct Control {
         header: libc::cmsghdr,
@@ -253,7 +253,8 @@ pub(crate) fn unacknowledged(socket: impl AsFd) -> nix::Result<usize> {
     Errno::result(asked).map(|_| len as usize)
 }
 
-/// Ends a connection, or listening, also where a child of fork(2) has a copy of the descriptor.
+/// Shuts down a connection or a listening socket, even if a child of fork(2) has a copy of the
+/// descriptor.
 pub(crate) fn hang_up(socket: impl AsFd) {
     let _ = socket::shutdown(socket.as_fd().as_raw_fd(), Shutdown::Both);
 }

@@ -66,9 +66,9 @@ impl Spin {
         if self.turns > 1 { LOOKS } else { 1 }
     }
 
-    /// Notes that the future has found what it waits for. This counts as in time however late in
-    /// the spin it comes. If both sides of a connection sleep, each answers later by a wake-up;
-    /// only because such late finds count can both spin again.
+    /// Notes that the future has found what it waits for. Within the time of the spin, even a late
+    /// find counts as in time: if both sides of a connection sleep, each answers later by a
+    /// wake-up, and if late finds did not count, neither side would spin again.
     pub(super) fn found(&self, policy: Policy, spins: &Spins, now: impl Fn() -> u64) {
         if self.turns <= 1 || self.next == OVER {
             return;

@@ -173,8 +173,8 @@ enum Listen {
         again: bool,
     },
     /// This side has sent a welcome. The stream begins once the peer has sent `Ready` and its first
-    /// frame has arrived, in either order. Over the connection of the exchange only `Ready` is
-    /// needed.
+    /// frame has arrived, in either order. With `tcp`, the stream continues over the connection of
+    /// the exchange, and `Ready` is enough.
     Waits {
         tcp: bool,
         ready: bool,
@@ -603,8 +603,8 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        /// Delivers the message at this index, or with `MadeUp` an invented one. The message may
-        /// come again.
+        /// Delivers the message at this index, and keeps it for another delivery if the bool is
+        /// true. `MadeUp` delivers an invented one.
         ToListener(prop::sample::Index, bool),
         ToConnector(prop::sample::Index, bool),
         MadeUp(bool, Vec<u8>),

@@ -97,9 +97,9 @@ impl RdmaMessages {
         self.stream
     }
 
-    /// Sends the data of a Buf as a message, after a Buf that was fed to the sink. Returns once the
-    /// device has it. Afterwards other handles of the Buf see the header of the frame before the
-    /// data: set the data anew ([`Buf::set_data`]) to send it again.
+    /// Sends the data of a Buf as a message. A Buf that was fed to the sink is sent first. Returns
+    /// once the device has the message. Afterwards other handles of the Buf see the header of the
+    /// frame in front of the data: set the data anew ([`Buf::set_data`]) to send it again.
     ///
     /// # Errors
     ///

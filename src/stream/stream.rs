@@ -345,7 +345,7 @@ impl AsyncWrite for RdmaStream {
 }
 
 impl Drop for RdmaStream {
-    /// Continues in the background if the peer does not have everything yet.
+    /// Continues to close the stream in the background if the peer does not have everything yet.
     fn drop(&mut self) {
         let Some(mut link) = self.link.take() else {
             return;

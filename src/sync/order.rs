@@ -183,8 +183,8 @@ impl Waiters {
         unsafe { self.enqueue_then(order, node, waker, |_, _, _| ()) };
     }
 
-    /// Does as [`Waiters::enqueue_in`]. Calls `then` under the same lock, with the node and, if it
-    /// was held, the time since when.
+    /// Does as [`Waiters::enqueue_in`]. Calls `then` under the same lock, with the list, the node
+    /// and, if the node was held, the time from which on it was.
     ///
     /// # Safety
     ///

@@ -58,7 +58,7 @@ impl Tasks {
     }
 }
 
-/// A mark, set until it is dropped, that a poll under the lock of the state is in progress.
+/// Marks, until it is dropped, that a poll is in progress under the lock of the state.
 struct Polls<'a>(&'a Tasks);
 
 impl Polls<'_> {

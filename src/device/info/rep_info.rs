@@ -88,7 +88,7 @@ pub struct RepCaps {
 }
 
 impl RepCaps {
-    /// Capabilities with all three lists.
+    /// The device lists representors of all kinds.
     pub const ALL: RepCaps = RepCaps {
         all: true,
         net: true,

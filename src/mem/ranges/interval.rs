@@ -322,8 +322,8 @@ mod tests {
         1 + low.max(high)
     }
 
-    /// Returns a hash of the address: an order of nodes that a caller which knows the hash can
-    /// choose.
+    /// Returns a hash of the node's address. A caller that knows the hash can add nodes sorted by
+    /// it.
     fn hash(node: &Node) -> u64 {
         (std::ptr::from_ref(node) as u64)
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)

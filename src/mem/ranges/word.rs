@@ -47,8 +47,8 @@ pub(in crate::mem) enum Left {
     Counts,
     /// No count is left: the caller returns the element to its slab.
     Nothing,
-    /// No Lease is left, and the caller notifies the futures that wait for that. The element may go
-    /// at any moment: the caller does not reach it any more.
+    /// No Lease is left: the caller notifies the futures that wait for this. It must not access the
+    /// element any more, which may go at any moment.
     Watchers,
 }
 

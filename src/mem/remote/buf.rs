@@ -20,9 +20,9 @@ use crate::mem::ranges::Busy;
 ///
 /// A range is a few words in size. Making, slicing and cloning one allocate nothing, so that a
 /// service can take another range for each job. The exception is memory of this process that it
-/// imported itself ([`RemoteMmap::is_own`]). When more of its ranges are alive than ever before,
-/// from the seventeenth on, the import adds a table of descriptors, each time of twice the size. A
-/// job in flight counts as a range.
+/// imported itself ([`RemoteMmap::is_own`]). Such an import has descriptors for 16 ranges that are
+/// alive at once; whenever these are used up, it adds a table of twice the size of the last. A job
+/// in flight counts as a range.
 ///
 /// ```
 /// use tokio_doca::{Device, Mmap, mem::{Access, RemoteBuf, RemoteMmap}};

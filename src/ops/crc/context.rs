@@ -8,14 +8,15 @@ use crate::ops::context::{Context, Kind, contexts};
 use crate::ops::operation::Op;
 use crate::reactor::WorkQ;
 
-/// A CRC context: computes the CRC-32C of memory by a device, and can copy the memory in the same
-/// pass.
+/// A CRC context: has a device compute the CRC-32C of memory, and can have it copy the memory in
+/// the same pass.
 ///
 /// A context is attached to one [`WorkQ`]; clones are the same attachment. The module
 /// [`crc`](crate::crc) has an example.
 ///
 /// The CRC of a small source is computed inside the poll, that of a larger one by the device, off
-/// the task's thread. On a software device the limit is half of its inline limit, 32 KiB.
+/// the task's thread. On a software device, sources up to half of its inline limit are small: by
+/// default, up to 32 KiB.
 ///
 /// ```
 /// use tokio_doca::crc::Crc;

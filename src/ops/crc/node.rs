@@ -5,8 +5,8 @@ use crate::mem::{AnyDestination, AnySource};
 use crate::ops::graph::{Action, Attach, GraphBuilder, Node};
 use crate::reactor::Attachment;
 
-/// The kind of a node that computes a CRC: [`GraphBuilder::crc32c`], which documents what the node
-/// is set to.
+/// The kind of a node that computes a CRC. [`GraphBuilder::crc32c`] returns such a node, and
+/// documents what it is set to.
 #[derive(Debug)]
 pub enum CrcNode {}
 

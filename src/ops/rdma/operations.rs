@@ -43,9 +43,9 @@ impl Rdma {
         /// with `()`, the message is empty. The message completes a receive of the peer, which must
         /// be posted, and have enough tailroom.
         ///
-        /// Messages of one connection arrive in the order in which their futures are polled first.
-        /// A send that waits for a Slot, has been notified, and is still not polled when a later
-        /// operation has been polled twice since, may be passed by that operation.
+        /// Messages of one connection arrive in the order in which their futures are polled first,
+        /// with one exception. A send that waits for a Slot and has been notified may be passed by
+        /// a later operation, if that is polled twice before the send is polled again.
         ///
         /// # Errors
         ///

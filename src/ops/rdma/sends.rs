@@ -242,7 +242,7 @@ impl Sends {
         line.poll_ends(cx, &mut false, &*self.ends)
     }
 
-    /// Returns true if the ends of sends notify the task that polls now.
+    /// Returns true if a task that waits on this thread notices that sends have ended.
     pub(crate) fn is_notified_here(&self) -> bool {
         RunWaiter::is_notified_here(self.rdma.attachment())
     }

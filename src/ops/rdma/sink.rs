@@ -63,7 +63,7 @@ pub struct SendSink<S: MaybeSource> {
     waiting: VecDeque<(Queued<S>, Pin<Box<RunWaiter>>)>,
     /// Waiters that were used before. They are used again, so that messages allocate nothing.
     spare: Vec<Pin<Box<RunWaiter>>>,
-    /// The waiter for the completions of sends that a device has.
+    /// The waiter for the completions of sends that were submitted.
     waiter: Pin<Box<RunWaiter>>,
     ends: Arc<Ends>,
     /// The number of sends that a device has, or whose completions were not taken from `ends`.

@@ -114,7 +114,7 @@ impl SyncEvent {
         SyncEventBuilder::new()
     }
 
-    /// Attaches the event that `make` makes to a WorkQ.
+    /// Makes an event with `make`, and attaches it to a WorkQ.
     pub(super) fn on(
         device: &Device,
         workq: &WorkQ,

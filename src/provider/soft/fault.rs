@@ -99,8 +99,8 @@ pub(super) struct Script {
     /// read without the lock.
     left: AtomicUsize,
     holds: AtomicUsize,
-    /// The number of other reasons why jobs are not done inline: broken queues, and jobs that wait
-    /// for other jobs.
+    /// The number of reasons, besides entries and Holds, why jobs are not done inline: broken
+    /// queues, and jobs that wait for other jobs.
     stops: AtomicUsize,
     /// The size below which copies run inline: 0 while jobs must not be done inline.
     inline_below: AtomicUsize,

@@ -248,8 +248,8 @@ impl SoftBuilder {
         self
     }
 
-    /// Sets whether jobs never complete inside the submission, as on an adapter. Defaults to
-    /// `false`. A test that passes in both modes does not depend on when jobs complete.
+    /// Sets whether all jobs complete after their submission, as on an adapter, and none inside it.
+    /// Defaults to `false`. A test that passes in both modes does not depend on when jobs complete.
     pub fn defer(mut self, defer: bool) -> SoftBuilder {
         self.options.defer = defer;
         self

@@ -59,8 +59,8 @@ enum State {
     /// In line for an entry.
     Queued {
         spin: Spin,
-        /// Makes the device signal the end of the connection while this waits: the operations that
-        /// have the entries may never be polled.
+        /// Makes the device signal the end of the connection while this waits in line: the
+        /// operations whose receives use up the entries may never be polled.
         _watching: Watching,
     },
     Posted(Receipt, Spin),

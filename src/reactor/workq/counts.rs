@@ -41,8 +41,8 @@ impl Counts {
         add(&self.completed, completions.len() as u64);
     }
 
-    /// Returns the number of completions that were collected. The number is exact for a caller that
-    /// has been in the gate.
+    /// Returns the number of completions that were collected. A caller that has been in the gate
+    /// sees at least those that were collected until then.
     #[inline(always)]
     pub(super) fn collected(&self) -> u64 {
         self.completed.load(Relaxed)

@@ -152,9 +152,9 @@ impl Shared {
     }
 }
 
-/// A guard while an event is handled or armed for. If a provider panics meanwhile, the drop signals
-/// the event handle, so that another thread, or the next turn of this thread, handles the event.
-/// Futures that sleep rely on this.
+/// A guard for the time in which a queue is polled, an event is handled, or the queues are armed.
+/// If a provider panics meanwhile, the drop signals the event handle, so that another thread, or
+/// the next turn of this thread, handles the event. Futures that sleep rely on this.
 pub(super) struct SignalOnDrop<'a>(pub(super) &'a Shared);
 
 impl Drop for SignalOnDrop<'_> {

@@ -21,7 +21,8 @@ use crate::stream::flow::{HEAD, Kind};
 const PIECES: usize = 16;
 
 impl Core {
-    /// Waits for a credit, and for posted receives that allow to acknowledge the peer's credits.
+    /// Waits for a credit and, if an acknowledgement of the peer's credits is due, until enough
+    /// receives are posted for it.
     fn poll_credit(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JobError>> {
         while !self.flow.may_send() || self.shall_lend(cx) {
             ready!(self.poll_next_frame(cx))?;

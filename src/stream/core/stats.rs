@@ -6,8 +6,8 @@ use super::Core;
 /// Counts of what an [`RdmaStream`](crate::stream::RdmaStream) has sent and received, and of how
 /// often it had to wait, as returned by [`RdmaStream::stats`](crate::stream::RdmaStream::stats).
 ///
-/// A frame is the data of one write, or of several small ones while the peer has to read first.
-/// Frames without data, for credits and for the end, are not counted.
+/// A frame carries the data of one write, or of several small ones that were made while it had to
+/// wait. Frames without data, for credits and for the end, are not counted.
 ///
 /// ```
 /// # use std::net::SocketAddr;

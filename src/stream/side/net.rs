@@ -140,7 +140,7 @@ impl Net {
         checked.map_err(|error| not_met(op, error))
     }
 
-    /// Takes the memory of a stream over TCP.
+    /// Takes memory for a stream over TCP.
     pub(in crate::stream) async fn tcp_place(&self, op: &'static str) -> Result<Place> {
         self.memory.take(op, false).await
     }

@@ -34,7 +34,7 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(1
 /// Milliseconds after which the system gives up a peer that does not answer, at the earliest.
 const SILENCE: u64 = 60_000;
 
-/// The headers of the two kinds of frames, as over RDMA.
+/// The header of a frame with data, as over RDMA; below, that of the end.
 const DATA: [u8; HEAD] = [0; HEAD];
 const END: [u8; HEAD] = [1, 0, 0, 0];
 

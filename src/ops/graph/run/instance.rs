@@ -200,9 +200,9 @@ impl Instance {
         progress.state(&graph.0, node.into())
     }
 
-    /// Returns the result of a node of a sub-graph in the last run, as [`Instance::result`] does
-    /// for the instance that the sub-graph node was set to. Also `None` if the sub-graph has not
-    /// started.
+    /// Returns the result of `node`, a node of the sub-graph that `sub` runs, in the last run. The
+    /// result is that of [`Instance::result`] on the instance that `sub` was set to; it is also
+    /// `None` if the sub-graph has not started.
     pub fn result_in(
         &self,
         sub: Node<SubGraphNode>,

@@ -25,9 +25,10 @@ const ACCEPT: &str = "CmRequest::accept";
 const BACKLOG: usize = 128;
 
 impl Rdma {
-    /// Connects by rdma_cm to a [`CmListener`] at `addr`, or to the listener of another program.
-    /// The kernel finds the adapter, the route and the addresses on it. Each side is notified at
-    /// once when the other side ends. This needs an adapter, and the library librdmacm.
+    /// Connects by rdma_cm to a [`CmListener`] at `addr`, or to the listener of a program without
+    /// this library ([`ConnectTo::foreign`]). The kernel finds the adapter, the route and the
+    /// addresses on it. Each side is notified at once when the other side ends. This needs an
+    /// adapter, and the library librdmacm.
     ///
     /// `addr` must be reachable by the Rdma's own device;
     /// [`source`](crate::rdma::Transport::source) sets the address of this host to connect from.

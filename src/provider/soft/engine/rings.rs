@@ -117,8 +117,8 @@ impl Doorbell {
         }
     }
 
-    /// Signals for a request that was made before this call. A thread that arms later sees the
-    /// first `put` completions by itself.
+    /// Does as `ring`, and misses no request that was made before this call. A thread that arms
+    /// later needs no signal: it sees the first `put` completions by itself.
     #[inline(always)]
     pub(in super::super) fn signal_for_certain(&self, put: u64) {
         fence(Ordering::SeqCst);

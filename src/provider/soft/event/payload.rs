@@ -35,8 +35,8 @@ impl EventInfo {
 }
 
 impl ConnectReply {
-    /// Returns `None` if the payload is no valid reply: the counter's eight aligned bytes must lie
-    /// in the memory.
+    /// Returns `None` if the payload is no valid reply: if its number is 0, or its counter is not
+    /// aligned or reaches beyond the memory.
     pub(in super::super) fn parse(payload: &Payload) -> Option<ConnectReply> {
         fields_of(payload).filter(ConnectReply::is_right)
     }

@@ -23,8 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The maximum number of connections that stay: one for each process that cannot be watched in
 /// another way.
 const STAYING: usize = 256;
-/// The maximum number of connections of clients that may ask again. If one more comes, the oldest
-/// is closed; its client connects anew.
+/// The maximum number of connections that stay open because their client may ask again. If one more
+/// comes, the oldest is closed; its client connects anew.
 pub(super) const KEPT: usize = 64;
 /// The maximum number of unread replies to one user.
 const OF_ONE: usize = 32;

@@ -38,7 +38,7 @@ pub(super) struct Fabric {
     owner: u64,
 }
 
-/// The part of the fabric that the thread uses.
+/// The part of the fabric that its own thread uses as well.
 pub(super) struct Shared {
     process: Process,
     pub(super) instance: Id,

@@ -55,8 +55,8 @@ impl Client<'_> {
     ///
     /// # Errors
     ///
-    /// `Failed` if the process has ended, or if its connection would have to stay open and no more
-    /// connections may.
+    /// `Failed` if the process has ended, or if its connection would have to stay open and the
+    /// maximum number of such connections is reached.
     pub(in super::super) fn process(&self) -> Result<Arc<Process>, Refusal> {
         let mut known = self.known.borrow_mut();
         if let Some(process) = known.upgrade().filter(|process| !process.is_dead()) {

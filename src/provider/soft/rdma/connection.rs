@@ -13,7 +13,7 @@ use crate::sync::atomic::{Ordering, fence};
 
 /// The maximum number of bytes carried in streams for which a connection's message ring is kept.
 const LITTLE: u64 = 64 << 10;
-/// The maximum size of a message ring that is kept, in bytes.
+/// The maximum size of a message ring that is kept for reuse, in bytes.
 const SMALL: usize = 2 << 20;
 
 pub(super) struct Connection {

@@ -40,7 +40,8 @@ pub(in super::super) struct Shared {
 /// is queued.
 #[derive(Default)]
 pub(super) struct Open {
-    /// [`IDLE`], and the access that the peer permits; 0 if an operation may not run at once.
+    /// [`IDLE`] together with the bits of the access that the peer permits; 0 if an operation may
+    /// not run at once.
     pub(super) word: AtomicU64,
     /// The instance of the peer's fabric, in two halves.
     pub(super) peer: [AtomicU64; 2],

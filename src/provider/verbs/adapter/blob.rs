@@ -176,7 +176,7 @@ struct EndpointFields {
     qpn: U32,
     psn: U32,
     lid: U16,
-    /// One more than the number of the MTU; 0 if the peer does not send it.
+    /// The index of the MTU in `Mtu::ALL`, plus one; 0 if the peer does not send an MTU.
     mtu: u8,
     answers: u8,
     permissions: U32,
@@ -358,8 +358,9 @@ mod tests {
             })
     }
 
-    /// Checks that bytes which were cut off, changed or made longer do not parse, and that sealed
-    /// nonsense either does not parse, or parses as what it says.
+    /// Checks that bytes which were cut off, changed or made longer do not parse, and that bytes
+    /// which were changed and sealed again either do not parse, or parse and format to the same
+    /// bytes.
     fn holds(bytes: &[u8], at: usize, to: u8, parses_as_itself: impl Fn(&[u8]) -> Option<bool>) {
         assert!(bytes.len() <= 1024);
         for len in 0..bytes.len() {

@@ -67,6 +67,8 @@ pub(in super::super) struct Port {
 const GRH_REQUIRED: u8 = 1;
 
 impl Port {
+    /// Returns the properties of a port.
+    ///
     /// # Safety
     ///
     /// `context` belongs to this table, and is open.

@@ -75,6 +75,8 @@ impl CmEvent {
         )
     }
 
+    /// Returns a copy of what the crate needs of an event.
+    ///
     /// # Safety
     ///
     /// The event was read, and is not acknowledged yet.

@@ -104,7 +104,7 @@ impl Timeouts {
 }
 
 impl PeerTimeouts {
-    /// Returns how long a probe may have no answer where the transport has no limit.
+    /// Returns how long a probe may stay unanswered if the transport itself sets no limit.
     fn probe(&self) -> Duration {
         2 * self.ack
     }

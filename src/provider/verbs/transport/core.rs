@@ -202,7 +202,8 @@ impl Core {
         srqs.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Posts a receive of a shared queue again, after it has ended for a queue pair that is gone.
+    /// Takes back a receive of a shared queue that has ended for a queue pair that is gone, and
+    /// posts it again.
     pub(in super::super) fn stray(&self, wr_id: u64) {
         for srq in self.open_srqs() {
             srq.give_back(srq.ended(wr_id));
@@ -259,7 +260,7 @@ impl Answers {
         Ok(Answers { mr, words })
     }
 
-    /// Returns the address of the words, and the key of their region.
+    /// Returns the address of the words for answers, and the key of their region.
     pub(in super::super) fn place(&self) -> (u64, u32) {
         let addr = self.words.as_ptr().addr() as u64;
         (addr, self.mr.as_ref().map_or(0, Mr::lkey))

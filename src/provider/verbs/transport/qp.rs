@@ -80,8 +80,9 @@ pub(in super::super) struct Retry {
 const RNR_TIMER: u8 = 12;
 /// The number of tries if the peer has no receive: 7 means that tries never end.
 /// [`super::super::connection::RcConnection::tick`] finds the sends that have waited for too long.
-/// With a limited number of tries, each would have to take a part of the whole time, up to half a
-/// second, and every receive that comes a moment late would cost that.
+/// If the number were limited, the pause between two tries would have to be a part of the whole
+/// time limit, up to half a second, and a send whose receive comes a moment late would wait for
+/// such a pause.
 const RNR_RETRIES: u8 = 7;
 
 impl Retry {

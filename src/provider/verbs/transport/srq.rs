@@ -238,7 +238,7 @@ impl Srq {
         }
     }
 
-    /// Posts the last spare receives, whose list is `chain`.
+    /// Posts the receives in `chain`: the last ones of `state.spare`.
     fn post(&self, state: &mut Receives, chain: &mut RecvChain) -> Result<()> {
         let (all, mut bad) = (chain.len(), ptr::null_mut());
         let first = chain.link();

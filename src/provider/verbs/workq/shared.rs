@@ -89,8 +89,8 @@ impl Poll {
         Some(self.last)
     }
 
-    /// Adds a connection. Returns false if a dying connection has a queue pair of the same number,
-    /// which an adapter may use again as soon as the queue pair is gone.
+    /// Adds a connection. Returns false if the queue pair of a dying connection has the same
+    /// number: an adapter may use a number again as soon as its queue pair is gone.
     pub(super) fn add(&mut self, conn: &Arc<RcConnection>) -> bool {
         let Some(number) = conn.number() else {
             return true;

@@ -51,7 +51,7 @@ fn wake(awake: &mut Vec<Arc<DoorbellPage>>, page: &Arc<DoorbellPage>) {
 }
 
 impl DoorbellPages {
-    /// Returns the list in which peers of this process note the page for which they signalled.
+    /// Returns the list to which peers in this process add each page for which they signal.
     pub(in super::super) fn signalled(&self) -> Arc<Signalled> {
         Arc::clone(&self.signalled)
     }
