@@ -1,4 +1,4 @@
-//! What `axum::serve` needs of a listener.
+//! Implements axum's `serve::Listener` and `Connected` for the listeners of this crate.
 
 use std::io;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ use crate::{Listener, Stream};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RemotePeer(pub Peer);
 
-/// Returns the address of the peer. A peer on a Unix socket has none, so its path is empty.
+/// Returns the peer's TCP address. For a peer on a Unix socket, returns an empty path.
 fn remote_addr(stream: &Stream) -> StreamAddr {
     match stream.peer().tcp_addr() {
         Some(addr) => StreamAddr::Tcp(addr),
@@ -43,8 +43,9 @@ fn remote_addr(stream: &Stream) -> StreamAddr {
     }
 }
 
-/// As axum does for TCP, `accept` writes an event and tries again every second if the listening
-/// socket has failed. The address of a peer on a Unix socket is an empty path.
+/// Accepts streams for axum. If the listening socket has failed, `accept` writes a `tracing` event
+/// and retries every second, as axum does for TCP. The address of a peer on a Unix socket is an
+/// empty path.
 impl axum::serve::Listener for Listener {
     type Io = Stream;
     type Addr = StreamAddr;
@@ -82,7 +83,7 @@ mod tls {
     use super::*;
     use crate::TlsListener;
 
-    /// As [`Listener`]'s.
+    /// Accepts streams for axum, with the behavior of [`Listener`]'s implementation.
     impl axum::serve::Listener for TlsListener {
         type Io = TlsStream<Stream>;
         type Addr = StreamAddr;

@@ -1,4 +1,4 @@
-//! The side of clients.
+//! Connects HTTP clients by RDMA streams.
 
 use std::future::Future;
 use std::io::{Error, ErrorKind, Result};
@@ -12,7 +12,7 @@ use tower_service::Service;
 
 use crate::Stream;
 
-/// The future of a connector.
+/// The future that a connector returns as a tower `Service`.
 pub(crate) type Connecting<T> = Pin<Box<dyn Future<Output = Result<TokioIo<T>>> + Send>>;
 
 /// Connects hyper-util's `Client` and tonic's `Endpoint` to the host and port of a URI.
@@ -54,7 +54,7 @@ pub(crate) type Connecting<T> = Pin<Box<dyn Future<Output = Result<TokioIo<T>>> 
 ///
 /// # Cancel safety
 ///
-/// Dropping the future of a connect ends it, and leaves nothing behind.
+/// Dropping the future cancels the connect and releases its resources.
 #[derive(Clone, Debug)]
 pub struct Connector {
     rdma: RdmaConnector,
@@ -72,15 +72,15 @@ impl Connector {
         }
     }
 
-    /// Connects to `addr` whatever the URI says: to a Unix socket, which a URI cannot name, or to a
-    /// server behind a name that does not resolve. Requests still carry the URI's host.
+    /// Connects to `addr` instead of the URI's host and port. Use it for a Unix socket, which a URI
+    /// cannot name, or if the URI's host does not resolve. Requests still carry the URI's host.
     #[must_use]
     pub fn with_addr(mut self, addr: impl Into<StreamAddr>) -> Connector {
         self.addr = Some(addr.into());
         self
     }
 
-    /// Sets whether `https` URIs are refused, since this connector does not encrypt. Defaults to
+    /// Sets whether the connector refuses `https` URIs, because it does not encrypt. Defaults to
     /// `true`. Set it to `false` if a layer above encrypts, as tonic's `ClientTlsConfig` does.
     #[must_use]
     pub fn enforce_http(mut self, enforce: bool) -> Connector {
@@ -92,11 +92,11 @@ impl Connector {
     ///
     /// # Errors
     ///
-    /// As [`Connector`] says.
+    /// Fails as described at [`Connector`].
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future ends the connect.
+    /// Dropping the future cancels the connect.
     pub async fn connect_to(&self, uri: &Uri) -> Result<Stream> {
         let is_https = uri.scheme_str() == Some("https");
         if is_https && self.enforce_http {
@@ -112,7 +112,7 @@ impl Connector {
     }
 }
 
-/// Returns the host of a URI. An IPv6 address has its brackets.
+/// Returns the host of a URI. An IPv6 address keeps its brackets.
 pub(crate) fn host(uri: &Uri) -> Result<&str> {
     let host = uri.host().filter(|host| !host.is_empty());
     host.ok_or_else(|| Error::new(ErrorKind::InvalidInput, format!("{uri} has no host")))

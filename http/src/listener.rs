@@ -1,4 +1,4 @@
-//! The side of servers.
+//! Accepts RDMA streams for HTTP servers.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -12,18 +12,19 @@ use tracing::{debug, error};
 
 use crate::Stream;
 
-/// Between tries to accept once the listening socket has failed, as axum waits for TCP.
+/// Pause before `accept` is retried after the listening socket has failed, as long as axum's for
+/// TCP.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Accepts every peer that asks for a stream.
 ///
-/// Streams are set up side by side, so that a slow peer delays no other. At most
+/// Streams are set up concurrently, so that a slow peer delays no other peer. At most
 /// [`StreamOptions::connections`](tokio_doca::stream::StreamOptions::connections) streams exist at
-/// once, and further peers are refused.
+/// once; further peers are refused.
 ///
-/// With the feature `axum` it implements `axum::serve::Listener`, and `axum::serve(listener, app)`
-/// takes it. tonic's `serve_with_incoming` takes [`into_incoming`](Listener::into_incoming). A
-/// server of hyper calls [`accept`](Listener::accept):
+/// With the feature `axum`, the listener implements `axum::serve::Listener`, so that you can call
+/// `axum::serve(listener, app)`. For tonic, pass [`into_incoming`](Listener::into_incoming) to
+/// `serve_with_incoming`. A hyper server calls [`accept`](Listener::accept):
 ///
 /// ```no_run
 /// use hyper::service::service_fn;
@@ -49,9 +50,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 ///
 /// # Drop
 ///
-/// Dropping it refuses the peers whose streams are being set up. Streams that it has returned
-/// outlive it. The path of a Unix socket stays in the file system: remove it before you bind it
-/// again.
+/// Dropping the listener refuses the peers whose streams are still being set up. Streams that
+/// `accept` has returned outlive it. The path of a Unix socket stays in the file system: remove it
+/// before you bind it again.
 #[derive(Debug)]
 pub struct Listener {
     rdma: RdmaListener,
@@ -59,14 +60,15 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at a TCP address or a Unix socket, with the default options.
+    /// Listens on a TCP address or a Unix socket, with the default options.
     ///
-    /// To set options, bind an [`RdmaListener`] by
-    /// [`StreamOptions::bind`](tokio_doca::stream::StreamOptions::bind) and convert it by `from`.
+    /// To set options, bind an [`RdmaListener`] with
+    /// [`StreamOptions::bind`](tokio_doca::stream::StreamOptions::bind) and convert it with `from`.
     ///
     /// # Errors
     ///
-    /// As [`RdmaListener::bind`]: `AlreadyExist` if the address is in use, for instance.
+    /// Fails as [`RdmaListener::bind`] does: for instance with `AlreadyExist` if the address is in
+    /// use.
     pub async fn bind(
         device: &Device,
         workq: &WorkQ,
@@ -77,17 +79,17 @@ impl Listener {
 
     /// Waits for the next stream.
     ///
-    /// If a peer fails while its stream is set up, the call goes on to the next peer and writes a
-    /// `tracing` event at the level `DEBUG`.
+    /// If a peer fails while its stream is set up, the call continues with the next peer and writes
+    /// a `tracing` event at the level `DEBUG`.
     ///
     /// # Errors
     ///
-    /// `IoFailed` if the listening socket has failed: the next call fails too. `BadState` without a
-    /// Tokio runtime.
+    /// - `IoFailed` if the listening socket has failed. Later calls fail too.
+    /// - `BadState` without a Tokio runtime.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses no stream: the next call returns it.
+    /// Dropping the future loses no stream: the next call to `accept` returns it.
     pub async fn accept(&mut self) -> Result<Stream, Error> {
         loop {
             tokio::select! {
@@ -104,10 +106,10 @@ impl Listener {
         }
     }
 
-    /// Turns the listener into the stream of connections that tonic's `serve_with_incoming` takes.
+    /// Turns the listener into the `futures::Stream` that tonic's `serve_with_incoming` takes.
     ///
-    /// It never ends and yields no error: if the listening socket has failed, it writes a `tracing`
-    /// event at the level `ERROR` and tries again every second.
+    /// The stream never ends and yields no error. If the listening socket has failed, it writes a
+    /// `tracing` event at the level `ERROR` and retries every second.
     ///
     /// ```no_run
     /// # use tokio_doca_http::Listener;
@@ -144,18 +146,18 @@ impl Listener {
         }
     }
 
-    /// Returns the address at which it listens, with the port that the system has chosen.
+    /// Returns the listening address, with the port that the system has chosen.
     pub fn local_addr(&self) -> &StreamAddr {
         self.rdma.local_addr()
     }
 
-    /// Returns the TCP address at which it listens, or `None` if it listens at a Unix socket.
+    /// Returns the TCP address of the listener, or `None` if it listens on a Unix socket.
     pub fn tcp_addr(&self) -> Option<SocketAddr> {
         self.rdma.tcp_addr()
     }
 
-    /// Returns the listener inside, for [`RdmaListener::drain`] for instance. Refuses the peers
-    /// whose streams are being set up.
+    /// Unwraps the inner listener, for example to call [`RdmaListener::drain`]. Peers whose streams
+    /// are being set up are refused.
     pub fn into_inner(self) -> RdmaListener {
         self.rdma
     }

@@ -1,4 +1,4 @@
-//! The stream, with the traits of the web crates.
+//! The RDMA stream, with the traits that axum, hyper and tonic need.
 
 use std::io::{IoSlice, Result};
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_doca::channel::Peer;
 use tokio_doca::stream::RdmaStream;
 
-/// Implements `AsyncRead` and `AsyncWrite` by the only field of a type.
+/// Implements `AsyncRead` and `AsyncWrite` for a tuple struct by delegation to its only field.
 macro_rules! delegate_io {
     ($type:ty) => {
         impl AsyncRead for $type {
@@ -59,7 +59,7 @@ pub(crate) use delegate_io;
 
 /// An [`RdmaStream`] for axum, hyper and tonic.
 ///
-/// It reads and writes as the stream inside does, and implements two traits more:
+/// The wrapper reads and writes as the inner stream does, and implements two more traits:
 ///
 /// - hyper-util's `Connection` (feature `hyper` or `tonic`), which puts the [`Peer`] into the
 ///   extensions of each response;
@@ -98,17 +98,17 @@ impl Stream {
         self.0.peer()
     }
 
-    /// Returns the stream inside.
+    /// Returns a reference to the inner stream.
     pub fn get_ref(&self) -> &RdmaStream {
         &self.0
     }
 
-    /// Returns the stream inside, to read and write.
+    /// Returns a mutable reference to the inner stream.
     pub fn get_mut(&mut self) -> &mut RdmaStream {
         &mut self.0
     }
 
-    /// Returns the stream inside, and drops the wrapper.
+    /// Unwraps the inner stream.
     pub fn into_inner(self) -> RdmaStream {
         self.0
     }

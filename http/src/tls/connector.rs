@@ -1,4 +1,4 @@
-//! The side of clients.
+//! Connects HTTP clients by RDMA streams with TLS.
 
 use std::fmt;
 use std::io::{Error, ErrorKind, IoSlice, Result};
@@ -22,8 +22,8 @@ use crate::{Connector, Stream};
 
 /// Connects hyper-util's `Client` to the host and port of a URI, and encrypts the stream by TLS.
 ///
-/// It encrypts every stream, also for a URI whose scheme is `http`. The server must have a
-/// certificate for the host of the URI, or for the name that
+/// The connector encrypts every stream, also for a URI whose scheme is `http`. The server must have
+/// a certificate for the host of the URI, or for the name that
 /// [`server_name`](TlsConnector::server_name) sets. The client speaks HTTP/2 if its configuration
 /// offers `h2` by ALPN and the server agrees.
 ///
@@ -104,7 +104,7 @@ impl TlsConnector {
     ///
     /// # Errors
     ///
-    /// As [`TlsConnector`] says.
+    /// Fails as described at [`TlsConnector`].
     ///
     /// # Cancel safety
     ///
@@ -151,10 +151,10 @@ impl Service<Uri> for TlsConnector {
     }
 }
 
-/// A client's stream with TLS, which [`TlsConnector`] makes.
+/// A client's RDMA stream with TLS, made by [`TlsConnector`].
 ///
-/// It reads and writes what rustls decrypts and encrypts, and implements hyper-util's `Connection`,
-/// with the [`Peer`] among the extensions of each response.
+/// Writes are encrypted and reads are decrypted by rustls. The stream implements hyper-util's
+/// `Connection`, which puts the [`Peer`] into the extensions of each response.
 ///
 /// ```no_run
 /// # use tokio_doca_http::TlsConnector;
@@ -169,17 +169,18 @@ impl Service<Uri> for TlsConnector {
 pub struct TlsClientStream(TlsStream<Stream>);
 
 impl TlsClientStream {
-    /// Returns the peer, as [`Stream::peer`].
+    /// Returns the peer, as [`Stream::peer`] does.
     pub fn peer(&self) -> &Peer {
         self.0.get_ref().0.peer()
     }
 
-    /// Returns the stream of rustls, for the session and the certificates of the server.
+    /// Returns the inner stream of rustls, for example to read the session or the server's
+    /// certificates.
     pub fn get_ref(&self) -> &TlsStream<Stream> {
         &self.0
     }
 
-    /// Returns the stream of rustls, and drops the wrapper.
+    /// Unwraps the inner stream of rustls.
     pub fn into_inner(self) -> TlsStream<Stream> {
         self.0
     }

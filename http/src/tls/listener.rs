@@ -1,4 +1,4 @@
-//! The side of servers.
+//! Accepts RDMA streams with TLS for HTTP servers.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -20,9 +20,9 @@ use crate::{Listener, Stream};
 
 /// Accepts every peer that asks for a stream, and encrypts the stream by TLS.
 ///
-/// The handshakes run side by side, so that a silent peer delays no other. Each has a time limit
-/// and occupies a stream, of which there are at most
-/// [`StreamOptions::connections`](tokio_doca::stream::StreamOptions::connections).
+/// The handshakes run concurrently, so that a silent peer delays no other peer. Each handshake has
+/// a time limit and counts as one of at most
+/// [`StreamOptions::connections`](tokio_doca::stream::StreamOptions::connections) streams.
 ///
 /// ```no_run
 /// # use std::sync::Arc;
@@ -41,12 +41,12 @@ use crate::{Listener, Stream};
 /// # }
 /// ```
 ///
-/// A service of tonic finds a `TlsConnectInfo<Peer>` among the extensions of a request, with the
-/// certificates of the client. tonic's own `ServerTlsConfig` works on a plain [`Listener`] as well.
+/// A tonic service finds a `TlsConnectInfo<Peer>`, with the client's certificates, in the
+/// extensions of a request. tonic's own `ServerTlsConfig` works on a plain [`Listener`] as well.
 ///
 /// # Drop
 ///
-/// Dropping it ends the handshakes that have not ended. Streams that it has returned outlive it.
+/// Dropping the listener cancels handshakes in progress. Streams that it has returned outlive it.
 pub struct TlsListener {
     listener: Listener,
     acceptor: TlsAcceptor,
@@ -75,16 +75,16 @@ impl TlsListener {
 
     /// Waits for the next stream whose handshake has succeeded.
     ///
-    /// If a handshake fails, the call goes on to the next peer and writes a `tracing` event at the
-    /// level `DEBUG`.
+    /// If a handshake fails, the call continues with the next peer and writes a `tracing` event at
+    /// the level `DEBUG`.
     ///
     /// # Errors
     ///
-    /// As [`Listener::accept`].
+    /// Fails as [`Listener::accept`] does.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses no stream: the next call returns it.
+    /// Dropping the future loses no stream: the next call to `accept` returns it.
     pub async fn accept(&mut self) -> Result<TlsStream<Stream>, Error> {
         loop {
             tokio::select! {
@@ -101,9 +101,9 @@ impl TlsListener {
         }
     }
 
-    /// Turns the listener into the stream of connections that tonic's `serve_with_incoming` takes.
+    /// Turns the listener into the `futures::Stream` that tonic's `serve_with_incoming` takes.
     ///
-    /// It never ends and yields no error, as [`Listener::into_incoming`].
+    /// The stream never ends and yields no error, as that of [`Listener::into_incoming`].
     pub fn into_incoming(
         self,
     ) -> impl Incoming<Item = Result<TlsStream<Stream>, Infallible>> + Send + Unpin + 'static {
@@ -122,12 +122,12 @@ impl TlsListener {
         }
     }
 
-    /// Returns the address at which it listens, with the port that the system has chosen.
+    /// Returns the listening address, with the port that the system has chosen.
     pub fn local_addr(&self) -> &StreamAddr {
         self.listener.local_addr()
     }
 
-    /// Returns the TCP address at which it listens, or `None` if it listens at a Unix socket.
+    /// Returns the TCP address of the listener, or `None` if it listens on a Unix socket.
     pub fn tcp_addr(&self) -> Option<SocketAddr> {
         self.listener.tcp_addr()
     }

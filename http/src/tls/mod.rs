@@ -1,4 +1,4 @@
-//! TLS by rustls, above RDMA streams.
+//! TLS for RDMA streams, by rustls.
 
 #[cfg(any(feature = "hyper", feature = "tonic"))]
 mod connector;
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// The default time limit of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Waits for a handshake, for at most `limit`.
+/// Waits for a handshake for at most `limit`, and then returns `TimedOut`.
 async fn in_time<T>(limit: Duration, handshake: impl Future<Output = Result<T>>) -> Result<T> {
     let ended = tokio::time::timeout(limit, handshake).await;
     ended.unwrap_or_else(|_| {
