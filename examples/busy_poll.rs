@@ -1,9 +1,9 @@
-//! Busy-polling without a runtime, beside the event mode: how long one small copy by an engine
-//! thread takes.
+//! Compares busy-polling without a runtime to the event mode: measures how long one small copy by
+//! an engine thread takes.
 //!
-//! `WorkQ::block_on` spins on this thread until the job is over, where the event mode sleeps and is
-//! woken. The price is a CPU, and the kernel's own count shows that the spinning thread never
-//! slept.
+//! In busy-polling, `WorkQ::block_on` spins on this thread until the job completes. In the event
+//! mode the thread sleeps and is woken. Busy-polling costs a CPU: the kernel's own count shows that
+//! the spinning thread never slept.
 use std::error::Error;
 use std::future::poll_fn;
 use std::pin::pin;
@@ -19,9 +19,9 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const BYTES: usize = 4096;
 const JOBS: usize = 20_000;
-/// Each mode stops after that time, however many jobs it did.
+/// Each mode stops after this time, however many jobs it has done.
 const LIMIT: Duration = Duration::from_millis(700);
-/// A mode that is not over by then waits for a job that the device has lost.
+/// A mode that has not ended by this time waits for a job that the device has lost.
 const DEADLINE: Duration = Duration::from_millis(1700);
 const LATE: &str = "the device did not finish its copies within 1.7s";
 
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
-    // An adapter finishes nothing inside the submission; with this limit the software device does
+    // An adapter completes no job inside the submission. With this limit the software device does
     // not either.
     let soft = Soft::builder().inline_limit(0).build();
     soft.faults().push_env()?;
@@ -60,7 +60,7 @@ fn run() -> Result<()> {
         Some(jobs as u64),
         "every copy was a job of the device"
     );
-    // Not quite never: a page fault may sleep.
+    // A page fault may still put the thread to sleep, so that a few sleeps are allowed.
     let (sleeps, jobs) = (busy.sleeps, busy.times.len());
     assert!(
         sleeps <= 10 + jobs / 100,
@@ -69,7 +69,8 @@ fn run() -> Result<()> {
     Ok(())
 }
 
-/// Without a runtime there is no timer, and none is needed: who spins looks at the clock.
+/// Polls a future until `DEADLINE`. Without a runtime there is no timer: each poll checks the
+/// clock.
 async fn in_time<T>(measured: impl Future<Output = Result<T>>) -> Result<T> {
     let (mut measured, end) = (pin!(measured), Instant::now() + DEADLINE);
     let look = poll_fn(|cx| match measured.as_mut().poll(cx) {
@@ -79,14 +80,14 @@ async fn in_time<T>(measured: impl Future<Output = Result<T>>) -> Result<T> {
     look.await
 }
 
-/// What a mode did.
+/// The results of one mode.
 struct Measured {
-    /// Of each job, ascending.
+    /// The time of each job, ascending.
     times: Vec<Duration>,
     sleeps: usize,
 }
 
-/// Copies one after the other, and takes the time of each.
+/// Copies one buffer after the other, and measures the time of each copy.
 async fn measure(device: &Device, workq: &WorkQ) -> Result<Measured> {
     let mmap = Mmap::builder().device(device).alloc(2 * BYTES)?;
     let pool = BufPool::builder(&mmap).element_size(BYTES).build()?;
@@ -116,7 +117,7 @@ impl Measured {
     }
 }
 
-/// How often this thread went to sleep.
+/// Returns how often this thread went to sleep.
 fn sleeps() -> Result<usize> {
     let status = std::fs::read_to_string("/proc/thread-self/status")?;
     let line = status

@@ -1,8 +1,8 @@
-//! What becomes of a copy that nobody awaits any more: it goes on, and its memory stays leased
-//! until it is over.
+//! Shows what happens to a copy whose future is dropped: the copy continues, and its memory stays
+//! leased until it completes.
 //!
-//! The device is told to hold jobs up, so that a timeout strikes while one is in flight. Nothing
-//! waits in a `drop`, nothing dangles; only `shutdown` waits.
+//! The device is told to hold jobs up, so that a timeout strikes while one is in flight. Dropping
+//! never waits and leaves no dangling memory; only `shutdown` waits.
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use tokio_doca::{Buf, BufPool, Dma, ErrorKind, Mmap, WorkQ, error::JobError};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Strikes while a job is held up.
+/// A timeout that expires while a job is held up.
 const SHORT: Duration = Duration::from_millis(10);
-/// What takes so long never ends.
+/// A job that takes longer than this is lost.
 const LONG: Duration = Duration::from_secs(2);
 
 #[tokio::main(flavor = "current_thread")]
@@ -60,8 +60,8 @@ async fn run() -> Result<()> {
     let text = String::from_utf8_lossy(&dst.data()?).into_owned();
     println!("over: the destination holds {text:?}");
 
-    // 2. A slow job is given up, and tried again with another destination: it does not hold up what
-    //    comes later.
+    // 2. A slow job is abandoned, and the copy is tried again with another destination. The slow
+    //    job does not delay the later one.
     soft.faults().push(Fault::Delay(50 * SHORT));
     let (slow, quick) = (pool.alloc().await, pool.alloc().await);
     give_up(dma.copy(&src, &slow)).await?;
@@ -73,8 +73,8 @@ async fn run() -> Result<()> {
     );
     until_free(&slow, &workq).await?;
 
-    // 3. Bufs whose handles are gone as well: the job has the last word, and the elements go home
-    //    after it.
+    // 3. The handles of the Bufs are dropped as well. The job keeps the memory, and the elements
+    //    return to the pool after the job has completed.
     let hold = soft.faults().hold();
     let (a, b) = (pool.alloc().await, pool.alloc().await);
     a.extend_from_slice(b"bye")?;
@@ -100,7 +100,7 @@ async fn run() -> Result<()> {
     Ok(())
 }
 
-/// Awaits a copy that is held up for a short time, and drops it.
+/// Awaits a held-up copy for [`SHORT`], and drops its future.
 async fn give_up(copy: impl Future<Output = std::result::Result<usize, JobError>>) -> Result<()> {
     match timeout(SHORT, copy).await {
         Err(_) => Ok(()),
@@ -113,10 +113,10 @@ async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> Result<T> {
     Ok(timeout(LONG, future).await.map_err(late)?)
 }
 
-/// Waits until no job has the Buf. A service would rather take another one.
+/// Waits until no job uses the Buf. A service would rather use another Buf.
 async fn until_free(buf: &Buf, workq: &WorkQ) -> Result<()> {
     in_time("a copy that nobody awaits", buf.released()).await?;
-    // Its error went nowhere, since nobody awaited it; it was counted.
+    // The error of a copy that nobody awaited is not returned anywhere, but it is counted.
     match workq.stats().failed {
         0 => Ok(()),
         failed => Err(format!("{failed} copy failed that nobody awaited").into()),

@@ -1,11 +1,11 @@
 //! Computes the CRC-32C of files by a device, or copies a file and checks it on the way:
 //! `crc32c FILE...`, and `crc32c -c CRC FROM TO`.
 //!
-//! Each file streams through pooled Bufs, and the CRC of a part begins with that of the parts
-//! before it. Without `-c`, the next part is read while the device works on one. With `-c` the
-//! device copies each part, and computes the CRC of what it copies in the same pass, one part after
-//! the other: the last part is checked against CRC, and TO appears only if it is right. `-` is the
-//! standard input.
+//! Each file streams through pooled Bufs, and the CRC of a part continues that of the parts before
+//! it. Without `-c`, the program reads the next part while the device works on the current one.
+//! With `-c`, the device copies each part and computes its CRC in the same pass, one part after the
+//! other. The last part is checked against CRC, and TO is created only if the CRC is right. `-` is
+//! the standard input.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -84,7 +84,7 @@ impl Stream {
         Ok(crc)
     }
 
-    /// Copies a file, and fails if what it copied does not have this CRC.
+    /// Copies a file, and fails if the copied bytes do not have the CRC `expected`.
     async fn copy(&self, from: &str, to: &str, expected: u32) -> Result<()> {
         let unfinished = format!("{to}.part");
         let copied = self.copy_to(from, &unfinished, expected).await;
@@ -133,7 +133,7 @@ fn open(name: &str) -> Result<Input> {
     Ok(Box::new(file))
 }
 
-/// Reads until the Buf is full, or nothing is left.
+/// Reads until the Buf is full or the input ends.
 async fn read(mut input: Input, buf: &Buf) -> io::Result<Input> {
     let buf = buf.clone();
     let read = spawn_blocking(move || {

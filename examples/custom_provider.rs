@@ -1,9 +1,9 @@
 //! A provider of your own: an accelerator with two kinds of jobs that the crate does not know,
 //! driven as awaited futures.
 //!
-//! The device is a thread that computes checksums and applies a key. Its half is the contract of
-//! `tokio_doca::device`; who promises what is numbered there, and the suite of
-//! the crate `tokio-doca-contract` checks it. The caller's half is `Accel`.
+//! The device is a thread that computes checksums and applies a key. Its half implements the traits
+//! of `tokio_doca::device`, whose documentation numbers the duties of each side. The suite of the
+//! crate `tokio-doca-contract` checks them. The caller's half is `Accel`.
 #![expect(
     unsafe_code,
     reason = "a device touches the memory that it is lent by address"
@@ -27,15 +27,16 @@ use tokio_doca::{
     error::JobError,
 };
 
-/// Reads the source; the answer is its CRC-32.
+/// Opcode that computes the CRC-32 of the source and returns it.
 pub const CRC32: u32 = 1;
-/// Writes the source to the destination, each byte combined with the lowest one of the argument.
+/// Opcode that writes the source to the destination, each byte XORed with the argument's lowest
+/// byte.
 pub const XOR: u32 = 2;
 
 // The device's half
 // ---------------------------------------------------------------------------------------------------
 
-/// The family of these devices: there is one, `accel0`.
+/// The provider of these devices. There is one device, `accel0`.
 #[derive(Default)]
 pub struct Accelerators(Mutex<Option<WeakDevice>>);
 
@@ -53,7 +54,7 @@ impl Provider for Accelerators {
         Ok(vec![info])
     }
 
-    /// Opening an open device yields the same one.
+    /// Opens the device. If it is open already, returns the same device.
     fn open(&self, info: &DevInfo) -> tokio_doca::Result<Device> {
         let mut open = lock(&self.0);
         if let Some(device) = open.as_ref().and_then(WeakDevice::upgrade) {
@@ -68,8 +69,9 @@ impl Provider for Accelerators {
 /// The open device.
 struct Accelerator(DevInfo);
 
-// SAFETY: the adapter duties. `open_queue` makes a new queue, and keeps none; the information is
-// made once, and the queues take what lies within its capabilities. There is nothing else.
+// SAFETY: the adapter duties. `open_queue` makes a new queue and keeps no reference to it. The
+// information never changes, and the queues accept jobs within its capabilities. There is no other
+// duty.
 unsafe impl Adapter for Accelerator {
     fn info(&self) -> &DevInfo {
         &self.0
@@ -101,10 +103,10 @@ unsafe impl Adapter for Accelerator {
     }
 }
 
-// SAFETY: the registrar duties. The keys are not used: queues reach memory by its address, and no
-// more after a job's completion. Nothing is exported or imported.
+// SAFETY: the registrar duties. The keys are not used: queues access memory by its address, and
+// never after a job's completion. Nothing is exported or imported.
 unsafe impl Registrar for Accelerator {
-    /// It shares this process's addresses.
+    /// Registers nothing: the device thread shares the addresses of this process.
     fn register(
         &self,
         _region: &Region,
@@ -114,10 +116,10 @@ unsafe impl Registrar for Accelerator {
     }
 }
 
-/// One WorkQ's half of the device.
+/// The part of the device that belongs to one WorkQ.
 struct AccelQueue(Arc<Shared>);
 
-/// What the queue shares with its thread.
+/// The state that the queue shares with its thread.
 struct Shared {
     state: Mutex<State>,
     work: Condvar,
@@ -125,7 +127,7 @@ struct Shared {
 }
 
 struct State {
-    /// As long as the queue is deep: neither list allocates again.
+    /// Both lists are allocated with the depth of the queue and never grow.
     todo: VecDeque<(Token, AccelJob)>,
     done: VecDeque<Completion>,
     armed: bool,
@@ -134,12 +136,14 @@ struct State {
 }
 
 // SAFETY: the duties of `tokio_doca::device`:
-// 1. A Job goes through `todo` and `done` once. 2. It is pushed to `done` after its memory was
-//    touched last.
-// 3. `submit` takes jobs of its own kinds, and no others. 4. Nothing is answered inline.
-// 5. Under the lock either `arm` sees a completion, or its completion sees `armed`, and takes it.
-// 6. The thread drops `keep` at its end, with nothing left to do. 7. The lock is held for a few
-//    instructions.
+// 1. Each Job passes through `todo` and `done` once.
+// 2. A Job is pushed to `done` after the last access to its memory.
+// 3. `submit` accepts jobs of its own kinds only.
+// 4. No job completes inside `submit`.
+// 5. Under the lock, either `arm` sees a completion, or the thread that adds the completion sees
+//    `armed` and clears it.
+// 6. The thread drops `keep` at its end, when no job is left.
+// 7. The lock is held for a few instructions.
 unsafe impl Submit for AccelQueue {
     unsafe fn submit(&self, jobs: &[(Token, Job<'_>)]) -> Submitted {
         let known = jobs.iter().map_while(|(token, job)| match job {
@@ -191,7 +195,7 @@ unsafe impl Queue for AccelQueue {
 }
 
 impl Drop for AccelQueue {
-    /// It may go without having been retired: nothing was ever submitted then.
+    /// Closes the queue. A queue that is dropped without being retired never had a job.
     fn drop(&mut self) {
         self.0.close();
     }
@@ -203,11 +207,11 @@ impl Shared {
         self.work.notify_one();
     }
 
-    /// The thread: the accelerator itself.
+    /// Runs the accelerator itself, on its own thread.
     fn run(&self) {
         while let Some((token, job)) = self.next() {
-            // SAFETY: an accepted Job's memory is valid, and leased, until its completion was
-            // reaped.
+            // SAFETY: the memory of an accepted Job is valid and leased until its completion has
+            // been reaped.
             let result = unsafe { execute(&job) };
             let mut state = lock(&self.state);
             state.done.push_back(Completion::new(token, result));
@@ -216,11 +220,11 @@ impl Shared {
             }
         }
         let keep = lock(&self.state).keep.take();
-        // Outside the lock: the queue itself may go with it.
+        // `keep` is dropped outside the lock, because that may drop the queue itself.
         drop(keep);
     }
 
-    /// The next Job; `None` if the queue was closed and there is none.
+    /// Waits for the next Job. Returns `None` if the queue is closed and has no Job left.
     fn next(&self) -> Option<(Token, AccelJob)> {
         let mut state = lock(&self.state);
         loop {
@@ -238,16 +242,16 @@ impl Shared {
     }
 }
 
-/// Does what the opcode says.
+/// Executes the job's opcode.
 ///
 /// # Safety
 ///
-/// The Job's memory is valid, and leased.
+/// The Job's memory must be valid and leased.
 unsafe fn execute(job: &AccelJob) -> Result<u64, JobError> {
     let read = |segment: &Segment, at| {
         // SAFETY: the offset lies in the Segment.
         let place = unsafe { segment.addr().add(at) };
-        // SAFETY: its memory is leased for reading.
+        // SAFETY: the Segment's memory is leased for reading.
         unsafe { place.read() }
     };
     let mut source = (job.src.as_slice().iter())
@@ -267,7 +271,7 @@ unsafe fn execute(job: &AccelJob) -> Result<u64, JobError> {
                 for (at, byte) in (0..segment.len()).zip(&mut source) {
                     // SAFETY: the offset lies in the Segment.
                     let place = unsafe { segment.addr().add(at) };
-                    // SAFETY: its memory is leased for writing.
+                    // SAFETY: the Segment's memory is leased for writing.
                     unsafe { place.write(byte ^ job.arg as u8) };
                     written += 1;
                 }
@@ -316,7 +320,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     println!("CRC-32 of 123456789: {crc:#010x}");
     assert_eq!(crc, 0xcbf4_3926, "the check value of CRC-32");
 
-    // Tasks of their own: the key is applied, and applied again.
+    // Each call runs in a task of its own. Applying the same key twice restores the text.
     let mut tasks = Vec::new();
     for key in 1..=8 {
         let (accel, text) = (accel.clone(), text.clone());
@@ -335,7 +339,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     }
     println!("XOR there and back with 8 keys");
 
-    // What a device does not have it refuses before anything is leased.
+    // An opcode that the device does not have is refused before any memory is leased.
     let unknown = accel.call(AccelCall::new(99).src(&text)).await;
     println!("opcode 99: {}", unknown.err().ok_or("it was done")?);
     let other = Accel::builder(&Device::open_default()?).attach(&workq);

@@ -1,9 +1,9 @@
 //! Copies a file through awaitable DMA jobs, and verifies the copy: `dma_copy SRC DST [DEVICE]`.
 //!
 //! Each of eight lanes takes the next chunk, reads it into a pooled Buf, has the device copy it to
-//! another one, and writes that at its place in DST. So reading, copying and writing overlap, and a
-//! file of any size takes 16 MiB of Bufs. At the end both files are read once more, each alone, and
-//! their checksums are compared.
+//! another Buf, and writes that Buf to the chunk's offset in DST. Reading, copying and writing
+//! overlap, and a file of any size needs 16 MiB of Bufs. At the end, both files are read once more,
+//! one after the other, and their checksums are compared.
 use std::cell::Cell;
 use std::fs::{self, File, Metadata};
 use std::io::{self, BufRead, BufReader, ErrorKind, IsTerminal, Write};
@@ -20,7 +20,7 @@ use tokio_doca::{BufPool, Device, Dma, Mmap, WorkQ};
 
 const CHUNK: usize = 1 << 20;
 const LANES: usize = 8;
-/// A device takes less than a millisecond for a chunk: one that needs so long has lost it.
+/// A chunk takes a device less than a millisecond. A job that takes this long is lost.
 const LIMIT: Duration = Duration::from_secs(5);
 
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
@@ -60,7 +60,7 @@ fn run(src: &Path, dst: &Path, device: Option<&PathBuf>) -> Result<()> {
         if result.is_ok() {
             result = verify(src, dst, &to).map(|text| verdict = text);
         }
-        // What stands there is no copy, and that must not go unsaid.
+        // After a failure DST is incomplete, and the error must say so.
         let spoilt =
             |e| format!("{e}; {} is no complete copy, do not use it", dst.display()).into();
         result = result.map_err(spoilt);
@@ -75,8 +75,8 @@ fn run(src: &Path, dst: &Path, device: Option<&PathBuf>) -> Result<()> {
 
 type End<'a> = (&'a Path, Arc<File>);
 
-/// Copies `size` bytes. After a failure a job may be in flight that never ends: it keeps its Bufs,
-/// and nobody waits for it.
+/// Copies `size` bytes. After a failure, a job in flight may never complete: it keeps its Bufs, and
+/// nothing waits for it.
 async fn copy(
     pool: &BufPool,
     dma: &Dma,
@@ -112,20 +112,21 @@ async fn copy(
     Ok(dma.workq().shutdown().await?)
 }
 
-/// Puts the name of a file to what went wrong with it.
+/// Adds the file's name to an I/O error.
 fn cannot(what: &str, path: &Path) -> impl Fn(io::Error) -> String {
     move |error| format!("cannot {what} {}: {error}", path.display())
 }
 
-/// Opens both files, unless they are one, by whatever names; and only then empties DST. Also the
-/// size of SRC.
+/// Opens both files, and then empties DST. Fails before that if both are the same file, under any
+/// names. Also returns the size of SRC.
 fn open(src: &Path, dst: &Path) -> Result<(Arc<File>, Arc<File>, u64)> {
     let check = |path: &Path, meta: &Metadata, good: bool| match good {
         true => Ok(()),
         false if meta.is_dir() => Err(format!("{} is a directory: name a file", path.display())),
         false => Err(format!("{} is no regular file", path.display())),
     };
-    // Looked at first: to open a pipe would wait for its other end.
+    // The file's type is checked before it is opened, since opening a pipe would wait for its other
+    // end.
     let from = fs::metadata(src).map_err(cannot("open", src))?;
     check(src, &from, from.is_file())?;
     let check_dst = |to: Metadata| {
@@ -146,7 +147,7 @@ fn open(src: &Path, dst: &Path) -> Result<(Arc<File>, Arc<File>, u64)> {
         .truncate(false)
         .mode(from.mode() & 0o777);
     let file = options.open(dst).map_err(cannot("open", dst))?;
-    // Once more: what stood there may have been replaced meanwhile.
+    // Checks DST once more: the file may have been replaced since the first check.
     check_dst(file.metadata()?)?;
     if file.metadata()?.is_file() {
         file.set_len(0).map_err(cannot("empty", dst))?;
@@ -154,9 +155,9 @@ fn open(src: &Path, dst: &Path) -> Result<(Arc<File>, Arc<File>, u64)> {
     Ok((Arc::new(source), Arc::new(file), from.len()))
 }
 
-/// Reads both files once more, each alone, through memory that the copies did not use.
+/// Reads both files once more, one after the other, through memory that the copies did not use.
 fn verify(src: &Path, dst: &Path, written: &File) -> Result<String> {
-    // A full disk may say so only now.
+    // A full disk may be reported only at this point.
     written.sync_all().map_err(cannot("write", dst))?;
     let (a, b) = (checksum(src)?, checksum(dst)?);
     if a != b {
@@ -178,7 +179,7 @@ fn checksum(path: &Path) -> Result<u32> {
     Ok(crc)
 }
 
-/// A bar on stderr, if that is a terminal.
+/// A progress bar on stderr, drawn only if stderr is a terminal.
 struct Progress(u64, Cell<u64>, Cell<Option<Instant>>);
 
 impl Progress {
@@ -205,7 +206,7 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         if self.2.get().is_some() {
-            // The start of the line, and clear it.
+            // Returns to the start of the line, and clears it.
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }

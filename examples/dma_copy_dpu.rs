@@ -1,6 +1,6 @@
-//! The DPU's half of a remote copy: fetches by DMA what `dma_copy_host` exported, and prints it.
-//! `TOKIO_DOCA_SOFT=dpu dma_copy_dpu [-p PCI] [-d EXPORT_DESC] [-b BUFFER_INFO] [--find TEXT]`, the
-//! flags of DOCA's sample.
+//! The DPU's half of a remote copy: fetches by DMA the text that `dma_copy_host` exported, and
+//! prints it. `TOKIO_DOCA_SOFT=dpu dma_copy_dpu [-p PCI] [-d EXPORT_DESC] [-b BUFFER_INFO] [--find
+//! TEXT]`, the flags of DOCA's sample.
 //!
 //! With `--find` it scans all of the host's memory for TEXT, a piece at a time, as the receiver of
 //! the DMA guide does (chapter 6).
@@ -61,7 +61,7 @@ fn usage() -> ExitCode {
 }
 
 async fn run(args: &Args) -> Result<()> {
-    // On the DPU, or where TOKIO_DOCA_SOFT=dpu says so.
+    // Works on the DPU, or with a software device if TOKIO_DOCA_SOFT is `dpu`.
     let device = Device::open(&args.pci)?;
     let read = |path: &str| std::fs::read(path).map_err(|error| format!("{path}: {error}"));
     let blob = read(&args.desc)?;
@@ -96,14 +96,14 @@ async fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that are scanned at a time.
+/// The number of bytes that are copied and scanned at a time.
 const PIECE: usize = 1 << 20;
 
-/// Says where in the host's memory the text is: one piece after the other is copied here and looked
-/// through.
+/// Prints where in the host's memory the text is. Copies the memory piece by piece, and searches
+/// each piece.
 async fn find(device: &Device, remote: &RemoteMmap, text: &str) -> Result<()> {
     let (text, len) = (text.as_bytes(), remote.len());
-    // Pieces overlap, so that what lies across two of them is found.
+    // Pieces overlap, so that a text that spans two of them is found.
     let room = (PIECE + text.len()).min(len);
     let mmap = Mmap::builder().device(device).alloc(room)?;
     let here = BufInventory::with_capacity(1).buf(&mmap, ..)?;

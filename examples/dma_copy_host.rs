@@ -1,10 +1,10 @@
-//! The host's half of a remote copy: exports a text to the DPU, and waits until it was fetched.
-//! `dma_copy_host [-p PCI] [-t TEXT] [-d EXPORT_DESC] [-b BUFFER_INFO] [--at BYTE]`, the flags of
-//! DOCA's sample, and where in the memory the text stands: at its start, if not said. What lies
-//! before it is zeros, for `dma_copy_dpu --find` to look through.
+//! The host's half of a remote copy: exports a text to the DPU, and waits until the DPU has fetched
+//! it. `dma_copy_host [-p PCI] [-t TEXT] [-d EXPORT_DESC] [-b BUFFER_INFO] [--at BYTE]`, the flags
+//! of DOCA's sample. `--at` is the offset of the text in the memory and defaults to 0. The bytes
+//! before it are zeros, for `dma_copy_dpu --find` to search through.
 //!
-//! It writes two files: what `dma_copy_dpu` needs to import the memory, and which part of it holds
-//! the text. On one machine:
+//! The program writes two files: the export that `dma_copy_dpu` needs to import the memory, and the
+//! range of the memory that holds the text. On one machine:
 //!
 //! ```text
 //! $ cargo run --example dma_copy_host                          (one terminal)
@@ -92,14 +92,14 @@ fn run(args: &Args) -> Result<()> {
         "Please copy {desc} and {info} to the DPU and run DMA Copy DPU sample before closing\npress Enter to close"
     )?;
     io::stdin().read_line(&mut String::new())?;
-    // The memory goes with `mmap`: what the DPU begins from now on fails.
+    // Dropping `mmap` ends the export: DMA jobs that the DPU starts from now on fail.
     Ok(())
 }
 
-/// Who can read the blob can read the memory.
+/// Writes a file that only its owner can read: the export gives access to the memory.
 fn secret(path: &str, bytes: &[u8]) -> Result<()> {
     let name = |error: io::Error| format!("{path}: {error}");
-    // Beside it first, so that nobody finds half of it.
+    // Writes to a temporary file first, so that no reader finds an incomplete file.
     let part = format!("{path}.part");
     let _ = std::fs::remove_file(&part);
     let mut file = OpenOptions::new()

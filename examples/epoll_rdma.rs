@@ -1,17 +1,18 @@
-//! One thread, one epoll loop, no runtime and no futures: messages, receives, a wait of a sync
-//! event and a run of a graph.
+//! An epoll loop on one thread, without a runtime and without futures, that handles messages,
+//! receives, a wait for a sync event and a run of a graph.
 //!
 //! ```text
 //! epoll_rdma [MESSAGES]
 //! ```
 //!
 //! The loop has both ends of a connection. A timer sends the next message. The server, which keeps
-//! receives posted, answers each with the same bytes. After the last answer the client adds to a
-//! sync event, which the server waits for; then a graph copies the last message and hashes the
+//! receives posted, answers each message with the same bytes. After the last answer the client adds
+//! to a sync event, for which the server waits. Then a graph copies the last answer and hashes the
 //! copy.
 //!
-//! Everything is posted with a word, and `WorkQ::progress` gives the word back with what was
-//! answered. Here the word says what was posted, and which of several.
+//! Each operation is posted with a word, a `u64` of the caller's choice. `WorkQ::progress` returns
+//! that word with the result. In this program the word says which kind of operation was posted, and
+//! its number.
 
 use std::error::Error;
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,13 +36,14 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const TIMER: u64 = 0;
 const WORKQ: u64 = 1;
-/// How many receives the server keeps posted.
+/// The number of receives that the server keeps posted.
 const RECEIVES: u64 = 8;
 const BYTES: usize = 256;
-/// The loop gives up if nothing ends for so long.
+/// The loop gives up if no operation completes for this time.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// What was posted. The lower half of the word is which of several.
+/// The kind of an operation that was posted, in the upper half of its word. The lower half is a
+/// number.
 #[derive(Clone, Copy, Debug)]
 #[repr(u64)]
 enum Posted {
@@ -91,7 +93,7 @@ fn run(messages: u64) -> Result<()> {
     let client = Rdma::builder(&device).attach(&workq)?;
     let server = Rdma::builder(&device).attach(&workq)?;
     let blobs = (client.export()?, server.export()?);
-    // Both ends are here, so each can wait for the other.
+    // Both ends are in this process, so each can wait for the other.
     client.connect(&blobs.1).wait()?;
     server.connect(&blobs.0).wait()?;
     let cpu = Location::Cpu(&device);
@@ -151,12 +153,12 @@ fn run(messages: u64) -> Result<()> {
         for (word, result) in ends {
             let which = word & u64::from(u32::MAX);
             match (word >> 32, result?) {
-                // The server has a message: it answers with the same Buf.
+                // The server has received a message, and answers with the same Buf.
                 (SERVER_RECEIVE, Output::Received(_)) => {
                     let room = &rooms[which as usize];
                     server.send(room).post(Posted::Answer.word(which))?;
                 }
-                // The answer is with the client: the receive is posted anew.
+                // The client has received the answer. The receive is posted again.
                 (ANSWER, _) => {
                     let room = &rooms[which as usize];
                     room.reset_data_len()?;
@@ -171,7 +173,7 @@ fn run(messages: u64) -> Result<()> {
                         event.add(1).post(Posted::Add.word(0))?;
                     }
                 }
-                // The client has said that it has all answers.
+                // The client has signaled that it has all answers.
                 (WAIT, Output::Value(value)) => {
                     let run = last(&device, &workq, &answer, &copied, &digest)?;
                     run.into_run().post(Posted::Run.word(0))?;
@@ -182,7 +184,7 @@ fn run(messages: u64) -> Result<()> {
                     result?;
                     over = true;
                 }
-                // A request was sent, or the event changed.
+                // A request was sent, or the client has added to the event.
                 _ => {}
             }
         }
@@ -202,7 +204,7 @@ const CLIENT_RECEIVE: u64 = Posted::ClientReceive as u64;
 const WAIT: u64 = Posted::Wait as u64;
 const RUN: u64 = Posted::Run as u64;
 
-/// A graph that copies `src`, and hashes the copy.
+/// Makes an instance of a graph that copies `src` and hashes the copy.
 fn last(
     device: &Device,
     workq: &WorkQ,
@@ -232,7 +234,7 @@ fn fill(buf: &Buf, number: u64) -> Result<()> {
     Ok(())
 }
 
-/// Readable every millisecond.
+/// Returns a timer that is readable every millisecond.
 fn timer() -> Result<OwnedFd> {
     let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_CLOEXEC)?;
     let period = Expiration::Interval(TimeSpec::milliseconds(1));

@@ -1,5 +1,5 @@
-//! A file that goes from the disk to the memory of another process without a copy by the CPU:
-//! io_uring reads it past the page cache into registered Bufs, and RDMA writes take it from there.
+//! Sends a file from the disk to the memory of another process without a copy by the CPU. io_uring
+//! reads the file past the page cache into registered Bufs, and RDMA writes send it from there.
 //!
 //! ```text
 //! $ cargo run --release --example file_to_rdma -- receive 127.0.0.1:7090 /tmp/copy
@@ -8,10 +8,10 @@
 //! sent: 1073741824 bytes in 0.412 s (2606 MB/s), CRC-32C 5b0e6b1f
 //! ```
 //!
-//! The receiver takes one file: it lends memory for it once the sender has come, compares the CRC,
-//! and writes it to a new file. It passes over peers that send none, one after the other: each may
-//! take 10 s, and a second for each MiB. Eight chunks are on their way at once, each of which is
-//! read or written.
+//! The receiver takes one file. It lends memory for the file once the sender has connected,
+//! compares the CRC, and writes the data to a new file. It ignores peers that send no file, one
+//! after the other: each may take 10 s, and a second for each MiB. Eight chunks are in flight at
+//! once, each being read or written.
 #![expect(unsafe_code, reason = "the kernel is told where to read to")]
 
 #[path = "file_transfer/progress.rs"]
@@ -40,12 +40,12 @@ use progress::Progress;
 
 type Result<T = (), E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// Bytes of a chunk: whole pages, as O_DIRECT wants it (open(2)).
+/// The size of a chunk in bytes: whole pages, as O_DIRECT requires (open(2)).
 const CHUNK: usize = 256 << 10;
 const PAGE: usize = 4096;
-/// Chunks that are on their way.
+/// The number of chunks in flight.
 const CHUNKS: usize = 8;
-/// The largest file that a receiver has memory for.
+/// The size of the largest file that a receiver has memory for.
 const LARGEST: u64 = 1 << 30;
 
 #[tokio::main(flavor = "current_thread")]
@@ -66,7 +66,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Leaves no file unless all of it has come.
+/// Receives a file. Removes the file unless all of it has arrived.
 async fn receive(addr: &str, path: &str) -> Result {
     let mut file = File::create_new(path).map_err(|error| format!("{path}: {error}"))?;
     let received = receive_to(addr, &mut file).await;
@@ -79,7 +79,7 @@ async fn receive(addr: &str, path: &str) -> Result {
 async fn receive_to(addr: &str, file: &mut File) -> Result {
     let device = Device::open_default()?;
     let workq = WorkQ::builder().build()?;
-    // Others may be there beside the sender, and have yet to say so.
+    // Other peers may be connected beside the sender, before they have announced a file.
     let options = StreamOptions::new().connections(16);
     let options = options.permissions(Access::RDMA_WRITE);
     let addr: SocketAddr = addr.parse()?;
@@ -104,7 +104,8 @@ async fn receive_to(addr: &str, file: &mut File) -> Result {
             Err(error) => _ = writeln!(io::stderr(), "file_to_rdma: a sender: {error}"),
         }
     };
-    // The sender might still write it: it lends no slices.
+    // The sender may still write to the memory. Such a Buf lends no slices, so that the data is
+    // copied out.
     let (len, mut chunk) = (whole.data_len(), vec![0; CHUNK]);
     for at in (0..len).step_by(CHUNK) {
         let chunk = &mut chunk[..CHUNK.min(len - at)];
@@ -118,7 +119,7 @@ async fn receive_to(addr: &str, file: &mut File) -> Result {
     Ok(())
 }
 
-/// Waits for a peer that says how long its file is.
+/// Waits for the connection of a peer, which announces the length of its file.
 async fn meet(incoming: Incoming) -> Result<(RdmaStream, usize)> {
     let len = incoming.data().try_into().map_or(0, u64::from_le_bytes);
     if !(1..=LARGEST).contains(&len) {
@@ -129,7 +130,7 @@ async fn meet(incoming: Incoming) -> Result<(RdmaStream, usize)> {
     Ok((incoming.accept(b"").await?, len as usize))
 }
 
-/// Lends memory to a sender, and returns its data once all has come.
+/// Lends memory to a sender, and returns its data once all of it has arrived.
 async fn take(
     device: &Device,
     workq: &WorkQ,
@@ -142,7 +143,7 @@ async fn take(
     let blob = memory.export_rdma(device)?;
     stream.write_u16_le(blob.len() as u16).await?;
     stream.write_all(&blob).await?;
-    // What it says comes behind what it has written.
+    // The sender's CRC arrives after all that it has written.
     let sent = stream.read_u32_le().await?;
     let whole = BufInventory::with_capacity(1).buf_filled(&memory, ..)?;
     let crc = Crc::builder(device).attach(workq)?.crc32c(&whole).await?;
@@ -211,7 +212,7 @@ async fn send(addr: &str, path: &str) -> Result {
     progress.end("sent", "CRC-32C", sum)
 }
 
-/// Opens a file to be read past the page cache, where its file system can do that.
+/// Opens a file for reads past the page cache, if its file system supports that.
 fn open(path: &str) -> io::Result<(File, u64)> {
     let direct = OpenOptions::new()
         .read(true)
@@ -228,18 +229,19 @@ fn open(path: &str) -> io::Result<(File, u64)> {
     }
 }
 
-/// A Buf of the ring's, by its number.
+/// The number of a chunk in the ring, and its Buf.
 struct Chunk(usize, Buf);
 
-/// Reads chunks of a file in any order. The kernel knows the memory of all of them from the start.
+/// Reads chunks of a file in any order. The memory of all chunks is registered with the kernel at
+/// the start.
 struct Reader {
     ring: IoUring,
     events: AsyncFd<OwnedFd>,
     file: File,
-    /// Where each one's memory is.
+    /// The address of each chunk's memory.
     places: Vec<*mut u8>,
     free: Vec<Chunk>,
-    /// What the kernel reads to, and where from, by the number of the chunk.
+    /// For each chunk that the kernel reads to: its Buf, and the offset in the file.
     reading: Vec<Option<(Chunk, u64)>>,
 }
 
@@ -261,14 +263,14 @@ impl Reader {
                 iov_len: CHUNK,
             })
             .collect();
-        // SAFETY: the kernel keeps the pages of a registered buffer, and touches them in reads
-        // alone, of which `read` says what makes them right.
+        // SAFETY: the kernel keeps the pages of a registered buffer, and accesses them only in
+        // reads. The proof in `read` covers those.
         unsafe { ring.submitter().register_buffers(&vectors) }
             .map_err(|error| format!("{CHUNKS} buffers cannot be registered: {error}"))?;
-        // SAFETY: the ring lives, and so its descriptor is open.
+        // SAFETY: the ring is alive, so its descriptor is open.
         let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(ring.as_raw_fd()) };
         let fd = fd.try_clone_to_owned()?;
-        // SAFETY: an OwnedFd stays open and the same until the AsyncFd drops it.
+        // SAFETY: an OwnedFd stays open and keeps its descriptor until the AsyncFd drops it.
         let events = unsafe { AsyncFd::register(fd) }?;
         Ok(Reader {
             reading: (0..CHUNKS).map(|_| None).collect(),
@@ -288,7 +290,7 @@ impl Reader {
         self.free.push(chunk);
     }
 
-    /// Reads the chunk at this place of the file, unless no Buf is free.
+    /// Starts to read the chunk at the file offset `at`. Returns false if no Buf is free.
     fn read(&mut self, at: u64) -> bool {
         let Some(chunk) = self.free.pop() else {
             return false;
@@ -298,13 +300,15 @@ impl Reader {
         let read = opcode::ReadFixed::new(fd, self.places[number], CHUNK as u32, number as u16);
         let entry = read.offset(at).build().user_data(number as u64);
         self.reading[number] = Some((chunk, at));
-        // SAFETY: the memory is a Buf's, of which `reading` has the only handle until the read has
-        // completed: nobody else reaches it. A drop that comes first forgets the Buf.
+        // SAFETY: the memory belongs to a Buf, whose only handle is in `reading` until the read has
+        // completed, so that nothing else accesses it. If the Reader is dropped earlier, it forgets
+        // the Buf.
         unsafe { self.ring.submission().push(&entry) }.expect("as many places as chunks");
         true
     }
 
-    /// Waits for the next chunk, and returns how many bytes were read to it.
+    /// Waits for the next chunk that was read. Returns its file offset and the number of bytes
+    /// read.
     async fn next(&mut self) -> Result<(Chunk, u64, usize)> {
         loop {
             self.ring.submit()?;
@@ -328,7 +332,7 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        // The kernel may write them still.
+        // The kernel may still write to these Bufs, so that they must never be freed.
         std::mem::forget(std::mem::take(&mut self.reading));
     }
 }

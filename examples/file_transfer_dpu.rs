@@ -68,7 +68,7 @@ async fn run(values: &Values) -> Result<()> {
     let channel = service.accept().await?;
     match transfer(values, &device, &channel).await {
         Ok(()) => {
-            // The last word is the host's to hear.
+            // The host ends the connection, after it has received the last message.
             channel.disconnect().await;
             Ok(())
         }
@@ -103,7 +103,7 @@ async fn transfer(values: &Values, device: &Device, channel: &Channel) -> Result
     }
 }
 
-/// The host's slots, a Buf of the DPU's, and what copies between them.
+/// The host's slots, a Buf of the DPU, and the Dma that copies between them.
 struct Copies {
     slots: Vec<RemoteBuf>,
     dma: Dma,

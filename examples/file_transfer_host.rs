@@ -6,7 +6,7 @@
 //! $ cargo run --example file_transfer_host -- -f Cargo.lock                  (another one)
 //! ```
 //!
-//! If FILE is there it goes to the DPU; if not, the DPU's file comes here, as with DOCA's
+//! If FILE exists, it is sent to the DPU. Otherwise the DPU's file is received, as with DOCA's
 //! `dma_copy`. Either side may start first.
 use std::process::ExitCode;
 
@@ -63,7 +63,7 @@ async fn run(values: &Values) -> Result<()> {
     }
     let device = Device::open(values.get("--pci-addr"))?;
     let file = file_transfer::open(path)?;
-    // What is offered the DPU may only read.
+    // The DPU may only read a file that is offered to it.
     let dpu_may = match file {
         Some(_) => Access::DPU_READ_ONLY,
         None => Access::DPU_READ_WRITE,

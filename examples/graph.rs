@@ -1,4 +1,4 @@
-//! A graph that is described once and run many times: `graph [--dot]`.
+//! Describes a graph once and runs it many times: `graph [--dot]`.
 //!
 //! A block is copied and hashed at the same time; a user node then compares source and destination
 //! and prints the digest. Ten instances run at once on one WorkQ. `--dot` prints the graph for
@@ -19,7 +19,7 @@ use tokio_doca::{
 
 const INSTANCES: usize = 10;
 const BLOCK: usize = 64 << 10;
-/// A device that takes longer for all of it is stuck.
+/// A run of all instances that takes longer than this is stuck.
 const LIMIT: Duration = Duration::from_secs(5);
 
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What one instance works on.
+/// The number and the Bufs of the block that one instance processes.
 #[derive(Clone)]
 struct Block {
     number: usize,
@@ -49,7 +49,7 @@ struct Block {
     digest: Buf,
 }
 
-/// The graph, and its nodes that are set.
+/// The graph, and the nodes whose inputs each instance sets.
 struct CopyAndHash {
     graph: Graph,
     copy: Node<CopyNode>,

@@ -7,14 +7,14 @@
 //!            +--> right --> right digest ---+
 //! ```
 //!
-//! Each block of FILE (of this program, if none is named) is copied to a staging buffer, hashed
-//! there, and copied to two replicas; those are hashed as well, and a user node compares the
-//! digests. A block is one run, and a run is one future. There are eight instances, and each takes
-//! the next block when it is done with the last: more is never in flight. What was verified is
-//! written to LEFT and RIGHT, which must not exist.
+//! Each block of FILE (by default, of this program) is copied to a staging buffer, hashed there,
+//! and copied to two replicas. The replicas are hashed as well, and a user node compares the
+//! digests. A block is one run, and a run is one future. There are eight instances, so that at most
+//! eight blocks are in flight; each instance takes the next block when it has finished the last.
+//! Verified replicas are written to LEFT and RIGHT, which must not exist.
 //!
-//! `--corrupt N` tears a write: the right replica of block N loses its last byte. `--dot` prints
-//! the graph for Graphviz, and runs nothing.
+//! `--corrupt N` simulates a torn write: the right replica of block N loses its last byte. `--dot`
+//! prints the graph for Graphviz, and runs nothing.
 
 use std::cell::{Cell, RefCell};
 use std::fs::{self, File};
@@ -37,14 +37,14 @@ use tokio_doca::{
 
 const INSTANCES: usize = 8;
 const BLOCK: usize = 64 << 10;
-/// A device that takes longer for a block is stuck.
+/// A block that takes a device longer than this is stuck.
 const LIMIT: Duration = Duration::from_secs(5);
 
 const USAGE: &str = "usage: graph_pipeline [--dot] [--corrupt N] [FILE [LEFT RIGHT]]";
 
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// An instance, what it works on, and the nodes that are named later.
+/// An instance of the graph, its buffers, and the nodes that later code refers to.
 struct Lane {
     instance: Instance,
     right: Node<CopyNode>,
@@ -120,19 +120,19 @@ fn write_path(device: &Device) -> Result<(Graph, Vec<Lane>), Error> {
     Ok((graph, lanes?))
 }
 
-/// A file on its way to its replicas.
+/// A file that is being copied to its replicas.
 struct Transfer {
     source: Arc<File>,
     size: u64,
     replicas: Vec<Arc<File>>,
     corrupt: Option<u64>,
     next: Cell<u64>,
-    /// Blocks whose replicas are not good, and why.
+    /// The errors of blocks whose replicas failed verification.
     failures: RefCell<Vec<String>>,
 }
 
 impl Transfer {
-    /// Takes one block after the other through an instance.
+    /// Sends one block after the other through an instance.
     async fn run(&self, lane: &mut Lane) -> Result<()> {
         while self.next.get() * (BLOCK as u64) < self.size {
             let block = self.next.replace(self.next.get() + 1);
@@ -157,9 +157,10 @@ impl Transfer {
         Ok(())
     }
 
-    /// One run of the graph. False if a replica is not what it should be: that is noted.
+    /// Runs the graph for one block. If a replica fails verification, records that and returns
+    /// false.
     async fn replicate(&self, lane: &mut Lane, block: u64) -> Result<bool> {
-        // Copies and digests are appended to what they are written to.
+        // Copies and digests are appended to their destinations, so that these are emptied first.
         lane.staging.reset_data_len()?;
         lane.replicas.iter().try_for_each(Buf::reset_data_len)?;
         lane.digests.iter().try_for_each(Buf::reset_data_len)?;
@@ -196,7 +197,8 @@ fn run(args: &Args) -> Result<()> {
     let this = std::env::current_exe()?;
     let path = args.files.first().unwrap_or(&this);
     let cannot = |what, path: &Path, error| format!("cannot {what} {}: {error}", path.display());
-    // Looked at first: to open a pipe would wait for its other end.
+    // The file's type is checked before it is opened, since opening a pipe would wait for its other
+    // end.
     let meta = fs::metadata(path).map_err(|error| cannot("open", path, error))?;
     if !meta.is_file() {
         return Err(format!("{} is no regular file", path.display()).into());
@@ -227,7 +229,7 @@ fn run(args: &Args) -> Result<()> {
     let runs = lanes.iter_mut().map(|lane| transfer.run(lane));
     runtime.block_on(try_join_all(runs))?;
     for (file, path) in transfer.replicas.iter().zip(args.files.iter().skip(1)) {
-        // A full disk may say so only now.
+        // A full disk may be reported only at this point.
         file.sync_all()
             .map_err(|error| cannot("write", path, error))?;
     }

@@ -1,12 +1,13 @@
-//! The three modes side by side: the latency of small copies by an engine thread, and the CPU that
+//! Compares the three modes: the latency of small copies by an engine thread, and the CPU time that
 //! waiting takes.
 //!
 //! ```text
 //! hybrid [SPIN_MICROSECONDS]
 //! ```
 //!
-//! Each mode copies one after the other, on one WorkQ whose mode is changed in between. Then one
-//! copy is held up: while it waits, busy-polling burns a CPU, and the other two sleep.
+//! Each mode makes one copy after the other, on one WorkQ whose mode is changed in between. Then
+//! one copy is held up: while it waits, busy-polling uses a whole CPU, and the other two modes
+//! sleep.
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -21,11 +22,11 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const BYTES: usize = 4096;
 const JOBS: usize = 5_000;
-/// Each mode stops after that time, however many jobs it did.
+/// Each mode stops after this time, however many jobs it has done.
 const LIMIT: Duration = Duration::from_millis(500);
-/// The copy that is held up.
+/// How long one copy is held up.
 const LONG: Duration = Duration::from_millis(200);
-/// A copy that takes so long is lost.
+/// A copy that takes longer than this is lost.
 const DEADLINE: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
@@ -49,7 +50,7 @@ fn main() -> ExitCode {
 }
 
 fn run(spin: Duration) -> Result<()> {
-    // An adapter finishes nothing inside the submission; with this limit the software device does
+    // An adapter completes no job inside the submission. With this limit the software device does
     // not either.
     let soft = Soft::builder().inline_limit(0).build();
     soft.faults().push_env()?;
@@ -60,7 +61,7 @@ fn run(spin: Duration) -> Result<()> {
     src.extend_from_slice(&[7; BYTES])?;
     let workq = WorkQ::builder().build()?;
     let hybrid = Mode::Hybrid { spin };
-    // Refused here, if the spin is too long, and not half-way.
+    // If the spin is too long, `set_mode` fails here and not half-way through the measurements.
     workq.set_mode(hybrid)?;
     let dma = Dma::builder(&device).attach(&workq)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -80,8 +81,8 @@ fn run(spin: Duration) -> Result<()> {
             times.len(),
             [50, 99].map(|percent| times[(times.len() - 1) * percent / 100]),
         );
-        // Nothing else runs: the CPU time of the process is this thread's, and the engine's, which
-        // sleeps.
+        // No other thread uses the CPU: the engine sleeps, so that the CPU time of the process is
+        // that of this thread.
         let hold = soft.faults().hold();
         dst.reset_data_len()?;
         let waiting = async {
@@ -105,7 +106,7 @@ fn run(spin: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Copies one after the other: the time of each.
+/// Makes one copy after the other, and returns the time of each.
 async fn short(dma: &Dma, src: &Buf, dst: &Buf) -> Result<Vec<Duration>> {
     let mut times = Vec::with_capacity(JOBS);
     let start = Instant::now();
@@ -118,7 +119,7 @@ async fn short(dma: &Dma, src: &Buf, dst: &Buf) -> Result<Vec<Duration>> {
     Ok(times)
 }
 
-/// One copy, which ends in time.
+/// Makes one copy, and fails if it takes longer than `DEADLINE`.
 async fn copy(dma: &Dma, src: &Buf, dst: &Buf) -> Result<()> {
     let late = |_| format!("the device did not finish a copy within {DEADLINE:?}");
     let copied = timeout(DEADLINE, dma.copy(src, dst)).await.map_err(late)?;
@@ -126,7 +127,7 @@ async fn copy(dma: &Dma, src: &Buf, dst: &Buf) -> Result<()> {
     Ok(())
 }
 
-/// What the process has had of the CPUs.
+/// Returns the CPU time that the process has used.
 fn cpu_time() -> Result<Duration> {
     let usage = getrusage(UsageWho::RUSAGE_SELF)?;
     let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();

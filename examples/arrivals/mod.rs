@@ -1,9 +1,10 @@
-//! Clients on their way to a place of a service.
+//! Admission of new clients to a service that has a limited number of places.
 //!
-//! A client has no place before it has shown that it is a client: one that connects and says
-//! nothing keeps no other out. At most [`ARRIVING`] clients arrive at once: if one more comes, the
-//! oldest leaves, once it has had [`SPARED`]. Newer clients wait in the kernel's backlog meanwhile,
-//! so that a flood of connections throws no client out in the middle of its exchange.
+//! A client gets a place only after it has shown that it is a client, so that silent connections
+//! keep no client out. At most [`ARRIVING`] clients arrive at once. If one more connects, the
+//! oldest of them is dropped, once it has had [`SPARED`]. Newer clients wait in the kernel's
+//! backlog meanwhile, so that a flood of connections throws no client out in the middle of its
+//! exchange.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,16 +15,16 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Result;
 
-/// The most clients that have connected and have no place yet.
+/// The maximum number of clients that have connected and have no place yet.
 const ARRIVING: usize = 64;
-/// How long each of them has for its exchange, however many come.
+/// The time that each arriving client has for its exchange, however many clients connect.
 const SPARED: Duration = Duration::from_millis(100);
 
-/// The places of a service, and the clients that have none yet, the oldest first.
+/// The places of a service, and the clients that have no place yet, the oldest first.
 pub(crate) struct Arrivals {
     places: Arc<Semaphore>,
     limit: Duration,
-    /// When each of them came, and what it holds until it leaves.
+    /// When each arriving client connected, and the sender whose drop makes the client leave.
     arriving: VecDeque<(Instant, oneshot::Sender<()>)>,
 }
 
@@ -31,12 +32,12 @@ pub(crate) struct Arrivals {
 pub(crate) struct Arrival {
     places: Arc<Semaphore>,
     limit: Duration,
-    /// Completes once another client needs what this one has.
+    /// Completes once this client must make way for a newer one.
     leaves: oneshot::Receiver<()>,
 }
 
 impl Arrivals {
-    /// `limit` is how long a client may take to show that it is a client.
+    /// Makes an empty set. `limit` is the time in which a client must show that it is a client.
     pub(crate) fn new(places: usize, limit: Duration) -> Arrivals {
         Arrivals {
             places: Arc::new(Semaphore::new(places)),
@@ -45,7 +46,8 @@ impl Arrivals {
         }
     }
 
-    /// Lets one more client arrive. If too many do, the oldest leaves first.
+    /// Lets one more client arrive. If [`ARRIVING`] clients are arriving already, drops the oldest
+    /// first.
     pub(crate) async fn next(&mut self) -> Arrival {
         self.arriving.retain(|(_, client)| !client.is_closed());
         if self.arriving.len() == ARRIVING {
@@ -64,14 +66,15 @@ impl Arrivals {
         }
     }
 
-    /// Ends the client that has arrived for the longest time, once it has had its time: another
-    /// one needs its descriptor.
+    /// Drops the oldest arriving client, once it has had its time: its descriptor is needed for
+    /// another client.
     pub(crate) async fn oldest_leaves(&mut self) {
         self.oldest_had_its_time().await;
         self.arriving.pop_front();
     }
 
-    /// Newer ones wait in the kernel's backlog meanwhile.
+    /// Waits until the oldest client has left or has had [`SPARED`]. Newer clients wait in the
+    /// kernel's backlog.
     async fn oldest_had_its_time(&mut self) {
         if let Some((since, oldest)) = self.arriving.front_mut() {
             _ = timeout_at(*since + SPARED, oldest.closed()).await;
@@ -80,8 +83,8 @@ impl Arrivals {
 }
 
 impl Arrival {
-    /// Meets the client by `meet`, and waits for a place, which the client has until the permit is
-    /// dropped.
+    /// Runs `meet`, the exchange with the client, and then waits for a place. The client has the
+    /// place until the permit is dropped.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
-//! A client, which sends the `Bytes` of others: those of a block that is large enough for it are
-//! registered with the device, which takes them from where they are, and others are copied into a
-//! Buf. From which size on is measured when the client starts.
+//! A client of the block store, which sends the caller's `Bytes`. Large blocks are registered with
+//! the device, which reads them in place; small blocks are copied into a Buf. The client measures
+//! at its start from which size on registering is faster.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::layout::{ASK, Ask, BLOCK, REPLY, Reply, Verb};
 use super::{Error, Result};
 
-/// Between tries to connect.
+/// Pause between attempts to connect.
 const PAUSE: Duration = Duration::from_millis(10);
 
 pub(crate) struct Client {
@@ -24,18 +24,18 @@ pub(crate) struct Client {
     workq: WorkQ,
     pool: BufPool,
     registered: BufInventory,
-    /// As many bytes are registered, and fewer are copied.
+    /// Blocks of at least this many bytes are registered; smaller blocks are copied.
     pub(crate) registers_from: usize,
     patience: Duration,
     rdma: Option<Rdma>,
-    /// A number of its own, and that of its latest request.
+    /// The client's random number. `requests` is the number of its latest request.
     id: u64,
     requests: u64,
 }
 
 impl Client {
-    /// A client of the primary at that address, which it tries to reach for that time whenever it
-    /// has to. It connects with the first call.
+    /// Makes a client of the primary at `addr`. The first call connects. Each call tries to reach
+    /// the primary for at most `patience`.
     pub(crate) fn new(
         addr: SocketAddr,
         device: &Device,
@@ -60,7 +60,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Returns how many bytes are copied in the time that it takes to register them.
+    /// Returns how many bytes can be copied in the time that it takes to register a block.
     fn measure(&self) -> Result<usize> {
         let bytes = Bytes::from(vec![1; BLOCK]);
         let buf = self.pool.try_alloc()?;
@@ -86,12 +86,14 @@ impl Client {
         Ok(self.registered.buf_filled(&mmap, ..)?)
     }
 
-    /// Writes a block, and returns its version. At that time a replica has it, if one lives.
+    /// Writes a block, and returns its version. By then the replica has it as well, if one is
+    /// alive.
     ///
     /// # Errors
     ///
-    /// What the primary says, or if it does not answer in time: the block may be written then,
-    /// unless a later request of this client comes first.
+    /// Fails with the text of the primary's refusal, or if the primary does not answer in time. In
+    /// the second case the block may still be written, unless a later request of this client comes
+    /// first.
     pub(crate) async fn put(&mut self, block: usize, data: &Bytes) -> Result<u64> {
         if data.is_empty() || data.len() > BLOCK {
             return Err(format!("a block has 1 to {BLOCK} bytes, and not {}", data.len()).into());
@@ -99,17 +101,17 @@ impl Client {
         Ok(self.ask(Verb::Put, block, data).await?.0)
     }
 
-    /// Reads a block and its version; `None` if it was never written.
+    /// Reads a block and its version. Returns `None` if the block was never written.
     ///
     /// # Errors
     ///
-    /// As [`Client::put`].
+    /// Fails as [`Client::put`] does.
     pub(crate) async fn get(&mut self, block: usize) -> Result<Option<(u64, Vec<u8>)>> {
         let (version, data) = self.ask(Verb::Get, block, &Bytes::new()).await?;
         Ok((version > 0).then_some((version, data)))
     }
 
-    /// Tries until it is done.
+    /// Sends a request, and sends it again after failures, until the patience ends.
     async fn ask(&mut self, verb: Verb, block: usize, data: &Bytes) -> Result<(u64, Vec<u8>)> {
         let end = Instant::now() + self.patience;
         loop {

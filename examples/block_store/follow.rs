@@ -1,5 +1,5 @@
-//! How a primary finds its replica, takes what a primary before it has left there, and brings a
-//! replica that is new, or was cut off, up to date.
+//! How a primary finds its replica, takes over what an earlier primary has left there, and brings a
+//! replica up to date that is new or was cut off.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use super::layout::{ENTRY, Entry, WHOLE};
 use super::store::{Link, Replica, Store};
 use super::{Result, say};
 
-/// Between tries to connect.
+/// Pause between attempts to connect.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long a replica may take to lend its memory, and the longest blob.
+/// The time in which a replica must lend its memory, and the maximum length of its export blob.
 const LENDING: Duration = Duration::from_secs(5);
 const BLOB: u32 = 1024;
 
-/// Follows one replica.
+/// Keeps one replica connected and up to date.
 pub(crate) struct Follower {
     store: Arc<Store>,
     addr: StreamAddr,
@@ -39,11 +39,11 @@ impl Follower {
         })
     }
 
-    /// Waits for the replica, takes what it has if that is whole, and follows it from now on.
+    /// Waits for the replica, loads its blocks if it is whole, and follows it from now on.
     ///
     /// # Errors
     ///
-    /// If what it has is not what was written.
+    /// Fails if a block of the replica does not have the digest that was recorded for it.
     pub(crate) async fn begin(self) -> Result<()> {
         self.store.replica.send_replace(Replica::CutOff);
         loop {
@@ -67,7 +67,8 @@ impl Follower {
             let why = match pushed {
                 Ok(()) => {
                     say("The replica is whole");
-                    // It says nothing until it has gone.
+                    // The replica sends nothing, so that the read returns only once the replica has
+                    // gone.
                     match stream.read(&mut [0]).await {
                         Ok(_) => "it has left".into(),
                         Err(error) => error.into(),
@@ -82,7 +83,7 @@ impl Follower {
         }
     }
 
-    /// Tries until it is connected.
+    /// Tries to connect until it succeeds.
     async fn connect(&self) -> (RdmaStream, Arc<Link>) {
         let mut said = String::new();
         loop {
@@ -102,7 +103,7 @@ impl Follower {
 
     async fn try_connect(&self) -> Result<(RdmaStream, Arc<Link>)> {
         let mut stream = self.connector.connect(self.addr.clone()).await?;
-        // Once this primary has the replica's only place.
+        // The blob comes once this primary has the replica's only place.
         let blob = timeout(LENDING, async {
             let mut blob = vec![0; stream.read_u32().await?.min(BLOB) as usize];
             stream.read_exact(&mut blob).await?;
@@ -115,7 +116,7 @@ impl Follower {
         Ok((stream, Arc::new(link)))
     }
 
-    /// Reads the word and the entries of the replica into the same places here.
+    /// Reads the replica's `WHOLE` word and its entries into the same ranges of the local memory.
     async fn read_entries(&self, link: &Link) -> Result<(bool, Vec<Option<Entry>>)> {
         let (store, layout) = (&self.store, self.store.layout);
         let read = async |range: std::ops::Range<usize>| {
@@ -134,8 +135,9 @@ impl Follower {
         Ok((whole, entries.chunks_exact(2 * ENTRY).map(newest).collect()))
     }
 
-    /// Takes all blocks of a replica that has every acknowledged write. What another one has must
-    /// not be taken for newer than what is written from now on: it forgets that.
+    /// Loads all blocks of a replica that is whole, that is, has every acknowledged write. A
+    /// replica that is not whole has its entries cleared, so that they are never taken for newer
+    /// than later writes.
     async fn pull(&self, link: &Link) -> Result<()> {
         let (store, layout) = (&self.store, self.store.layout);
         let (whole, entries) = self.read_entries(link).await?;
@@ -165,8 +167,8 @@ impl Follower {
         Ok(())
     }
 
-    /// Writes all blocks that are older there, while clients write others, and says at last that
-    /// the replica is whole.
+    /// Writes all blocks of which the replica has an older version, while clients write others.
+    /// Then marks the replica as whole.
     async fn push(&self, link: &Link) -> Result<()> {
         let store = &self.store;
         let (whole, there) = self.read_entries(link).await?;

@@ -1,5 +1,5 @@
-//! What lies in the memory of a primary and of its replica, at the same places, and what clients
-//! and the primary say to each other.
+//! The layout of the memory, which is the same for a primary and its replica, and the messages
+//! between clients and the primary.
 //!
 //! ```text
 //! memory  | one page: whole | entries, two for each block | data, two places for each block |
@@ -7,24 +7,25 @@
 //! answer  | Reply | data, or a text |
 //! ```
 //!
-//! The versions of a block take its two places in turn. A version counts once its entry does, which
-//! is written last: until then the place of the version before is as it was.
+//! The versions of a block alternate between its two slots. A version is valid once its entry is
+//! written, which happens last. Until then the slot of the version before is unchanged.
 
 use std::ops::Range;
 
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The most bytes of a block.
+/// The maximum number of bytes in a block.
 pub(crate) const BLOCK: usize = 64 << 10;
-/// Where in the memory of a replica the word is that says that it has every acknowledged write.
+/// Range of a word in the replica's memory. It is not zero once the replica has every acknowledged
+/// write.
 pub(crate) const WHOLE: Range<usize> = 0..8;
 const PAGE: usize = 4096;
 pub(crate) const ENTRY: usize = size_of::<Entry>();
 pub(crate) const ASK: usize = size_of::<Ask>();
 pub(crate) const REPLY: usize = size_of::<Reply>();
 
-/// Where what is, for so many blocks.
+/// The ranges of the entries and of the data in the memory of a store with `blocks` blocks.
 #[derive(Clone, Copy)]
 pub(crate) struct Layout {
     pub(crate) blocks: usize,
@@ -55,13 +56,13 @@ impl Layout {
     }
 }
 
-/// What is said of one version of a block; zeroes if there is none.
+/// Describes one version of a block; all zeroes if there is no version.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct Entry {
     version: U64,
     len: U32,
-    /// The CRC of the rest, which a write that was cut off does not have.
+    /// The CRC of all other fields. An entry that was written in part has another one.
     crc: U32,
     /// The SHA-256 of the data.
     pub(crate) digest: [u8; 32],
@@ -88,7 +89,7 @@ impl Entry {
         crc32c::crc32c(rest.as_bytes())
     }
 
-    /// `None` if there is none, or half of one.
+    /// Decodes an entry. Returns `None` if there is none, or if it was written in part.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Entry> {
         let entry = Entry::read_from_bytes(bytes).ok()?;
         let counts = entry.version() > 0 && entry.len() <= BLOCK;
@@ -116,7 +117,7 @@ pub(crate) enum Verb {
 pub(crate) struct Ask {
     verb: U32,
     pub(crate) block: U32,
-    /// A number of the client's own, and that of its request.
+    /// A number that the client has chosen, and below it the number of the request.
     pub(crate) client: U64,
     pub(crate) id: U64,
 }
@@ -131,7 +132,7 @@ impl Ask {
         }
     }
 
-    /// `None` if it is no request.
+    /// Decodes the head of a request. Returns `None` if the message is not a request.
     pub(crate) fn decode(message: &[u8]) -> Option<(Ask, Verb)> {
         let (ask, _) = Ask::read_from_prefix(message).ok()?;
         let verbs = [Verb::Get, Verb::Put].into_iter();
@@ -148,7 +149,7 @@ pub(crate) enum Status {
     Refused,
 }
 
-/// The head of an answer: a version of 0 says that the block was never written.
+/// The head of an answer. Version 0 means that the block was never written.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct Reply {

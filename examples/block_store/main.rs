@@ -8,10 +8,10 @@
 //! $ block_store read 127.0.0.1:7080 1000
 //! ```
 //!
-//! Kill the replica, under load too: writes go on, and the next one at its address is brought up to
-//! date. Kill the primary: the next one takes what the replica has. What was acknowledged is lost
-//! if both die, or the one while the other is brought up to date. [`store`] says when a write waits
-//! for a replica that cannot be reached.
+//! Kill the replica, even under load: writes continue, and the next replica at its address is
+//! brought up to date. Kill the primary: the next primary loads what the replica has. Acknowledged
+//! writes are lost if both die, or if one dies while the other is brought up to date. [`store`]
+//! says when a write waits for a replica that cannot be reached.
 
 #[path = "../arrivals/mod.rs"]
 mod arrivals;
@@ -84,7 +84,7 @@ struct Args {
 }
 
 impl Args {
-    /// `None` if it is help that is asked for.
+    /// Parses the arguments. Returns `None` if they ask for help.
     fn parse(mut from: impl Iterator<Item = String>) -> Result<Option<Args>> {
         let mut args = Args {
             words: Vec::new(),

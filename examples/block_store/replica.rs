@@ -1,4 +1,5 @@
-//! A replica: memory that one primary at a time writes and reads. It does nothing with it itself.
+//! A replica lends memory, which one primary at a time reads and writes. The replica itself never
+//! uses it.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use tokio_doca::{Device, Mmap, WorkQ};
 use super::Result;
 use super::layout::Layout;
 
-/// Lends the memory as long as the process lives. A primary that is killed leaves it as it was.
+/// Lends the memory until the process ends. The memory keeps its contents when a primary is killed.
 pub(crate) async fn serve(addr: StreamAddr, device: &Device, layout: Layout) -> Result<()> {
     let workq = WorkQ::builder().build()?;
     let peers = Access::RDMA_READ | Access::RDMA_WRITE;
@@ -21,7 +22,8 @@ pub(crate) async fn serve(addr: StreamAddr, device: &Device, layout: Layout) -> 
         .access(Access::LOCAL_READ_WRITE | peers);
     let memory = memory.alloc(layout.bytes())?;
     let blob: Arc<[u8]> = memory.export_rdma(device)?.into();
-    // Nothing is said on the streams, and strangers have one for a moment.
+    // Streams carry only the export blob, so small frames are enough. Strangers hold one for a
+    // moment.
     let options = StreamOptions::new().frame_size(64).recv_window(1);
     let listener = options
         .permissions(peers)
@@ -32,7 +34,7 @@ pub(crate) async fn serve(addr: StreamAddr, device: &Device, layout: Layout) -> 
     loop {
         let incoming = listener.accept().await?;
         let (place, blob) = (Arc::clone(&place), Arc::clone(&blob));
-        // One that is slow, or says that it comes and does not, holds up no other.
+        // Each peer has its own task, so that one that is slow or never completes delays no other.
         tokio::spawn(async move {
             if let Err(error) = lend(incoming, &place, &blob).await {
                 let _ = writeln!(std::io::stderr(), "block_store: a primary: {error}");
@@ -41,17 +43,17 @@ pub(crate) async fn serve(addr: StreamAddr, device: &Device, layout: Layout) -> 
     }
 }
 
-/// Lends the memory to a primary until it ends, if no other one has it. Whether a primary that says
-/// nothing lives is for its connection to find out.
+/// Lends the memory to a primary until its connection ends. Refuses the primary if another one has
+/// the memory. The connection itself detects that a silent primary has died.
 async fn lend(incoming: Incoming, place: &Semaphore, blob: &[u8]) -> Result<()> {
     const TAKEN: &str = "another primary is connected";
     if place.available_permits() == 0 {
         return Ok(incoming.refuse(TAKEN).await?);
     }
-    // First: who has not come has no place.
+    // The stream is accepted first: a peer that does not complete its connection takes no place.
     let mut stream = incoming.accept(b"").await?;
     let _place = place.try_acquire().map_err(|_| TAKEN)?;
-    // And who has no place cannot write: the blob has the key.
+    // The blob has the key to the memory, so that a peer without the place cannot write.
     stream.write_u32(blob.len() as u32).await?;
     stream.write_all(blob).await?;
     let _ = stream.read(&mut [0]).await;

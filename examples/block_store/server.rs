@@ -1,4 +1,4 @@
-//! The side of the primary that clients see: it meets them over TCP, and answers their messages.
+//! The primary's server for clients: it meets them over TCP, and answers their messages.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -18,24 +18,24 @@ use super::layout::{ASK, Ask, BLOCK, REPLY, Reply, Status, Verb};
 use super::store::{Lane, Store};
 use super::{Result, say};
 
-/// The most clients at once. Others wait until one leaves, or the time limit has passed.
+/// The maximum number of clients. Others wait until one leaves, or their time limit has passed.
 const CLIENTS: usize = 64;
-/// Messages of a client that it may send before the server has taken the first.
+/// The number of messages that a client may send before the server has received the first.
 const MESSAGES: usize = 2;
-/// How long a client may take to show that it is one.
+/// The time in which a client must complete the handshake.
 const MEETING: Duration = Duration::from_secs(5);
-/// How long the server waits after it could not accept a client.
+/// Pause after the server could not accept a client.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Bytes of an answer without data.
+/// The size of an answer without data, in bytes.
 const ANSWER: usize = 256;
 
 struct Server {
     store: Arc<Store>,
     requests: BufPool,
     answers: BufPool,
-    /// What clients have asked for and not taken.
+    /// Copies of blocks for clients that have not received them yet.
     copies: BufPool,
-    /// How long a client may ask for nothing: then it loses its place, and comes again if it likes.
+    /// A client that sends no request for this time loses its place, and may connect again.
     idle: Duration,
 }
 
@@ -45,7 +45,7 @@ pub(crate) async fn serve(addr: SocketAddr, store: Arc<Store>, idle: Duration) -
         BufPool::builder(&mmap).element_size(bytes).build()
     };
     let server = Arc::new(Server {
-        // One more than is posted: the one that is worked on.
+        // Besides the `MESSAGES` that are posted, each client has one that is being answered.
         requests: pool((ASK + BLOCK).next_multiple_of(64), (MESSAGES + 1) * CLIENTS)?,
         answers: pool(ANSWER, CLIENTS)?,
         copies: pool(BLOCK, CLIENTS)?,
@@ -101,11 +101,12 @@ impl Server {
         }
     }
 
-    /// Does what a request asks for, and answers it.
+    /// Executes a request, and answers it.
     ///
     /// # Errors
     ///
-    /// If it is none, or if the answer cannot be sent: the client is not served any more.
+    /// Fails if the message is not a request, or if the answer cannot be sent. The client is then
+    /// disconnected.
     async fn answer(&self, rdma: &Rdma, lane: &mut Lane, request: Buf) -> Result<()> {
         let (ask, verb) = Ask::decode(&request.data()?).ok_or("it is no request")?;
         let (block, id) = (ask.block.get() as usize, ask.id.get());
@@ -116,7 +117,8 @@ impl Server {
         }
         match verb {
             Verb::Get => {
-                // The client may take as long as it likes: it holds up nobody but itself.
+                // The client may receive this slowly: the copy delays no other client, since no
+                // lock is held.
                 let copy = self.copies.alloc().await;
                 let version = self.store.copy(block, &copy).await?;
                 head.extend_from_slice(Reply::new(Status::Done, id, version).as_bytes())?;

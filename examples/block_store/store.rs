@@ -1,17 +1,19 @@
-//! The primary's blocks, and how a block is written:
+//! The primary's blocks, and the graph by which a block is written:
 //!
 //! ```text
 //!   stage ---+--> digest --> entry --+--> the replica's entry
 //!            +--> the replica's data +
 //! ```
 //!
-//! A write is one run of this graph: the data of the message is copied to the place of the new
-//! version, hashed there, and written to the same place of the replica; then comes its entry. The
-//! write is acknowledged when the run is over. Without a replica the first three nodes are all.
+//! A write is one run of this graph. The data of the message is copied to the slot of the new
+//! version, hashed there, and written to the same slot of the replica; then the entry is written.
+//! The write is acknowledged when the run completes. Without a replica the graph has only its first
+//! three nodes.
 //!
-//! If the replica's process has ended, so has its memory, and writes go on without it. If it cannot
-//! be reached for another reason it may still have what it had, which must not become old: writes
-//! wait then until it can be reached again. An adapter cannot tell the two: writes always wait.
+//! If the replica's process has ended, its memory is gone, and writes continue without it. If the
+//! replica cannot be reached for another reason, it may still have its blocks, which must not
+//! become outdated: writes wait until it can be reached again. An adapter cannot tell the two cases
+//! apart, so that writes always wait.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,11 +33,11 @@ use zerocopy::IntoBytes;
 use super::layout::{ENTRY, Entry, Layout};
 use super::{Error, Result};
 
-/// Clients and the replica's follower have two small Bufs each.
+/// Number of small Bufs. Each client and the replica's follower use two of them.
 const SMALL_BUFS: usize = 512;
-/// How long it may take until a connection says that it has ended.
+/// Time in which a connection must report its end after a failed write.
 const NOTICED: Duration = Duration::from_secs(5);
-/// How many clients' latest requests are remembered.
+/// The number of clients whose latest request is remembered.
 const REMEMBERED: usize = 1 << 16;
 
 pub(crate) struct Store {
@@ -50,17 +52,17 @@ pub(crate) struct Store {
     alone: Path,
     /// The latest version of each block, locked while the block is written or copied.
     pub(crate) blocks: Vec<Mutex<Option<Entry>>>,
-    /// The latest write that each client has asked for.
+    /// The number of each client's latest write request, by the number of the client.
     latest: std::sync::Mutex<HashMap<u64, u64>>,
     pub(crate) replica: watch::Sender<Replica>,
 }
 
-/// What the primary knows of its replica.
+/// The primary's view of its replica.
 #[derive(Clone)]
 pub(crate) enum Replica {
-    /// There is none, or its process has ended: writes go on without it.
+    /// There is no replica, or its process has ended. Writes continue without it.
     None,
-    /// It cannot be reached: writes wait.
+    /// The replica cannot be reached. Writes wait.
     CutOff,
     Linked(Arc<Link>),
 }
@@ -72,17 +74,17 @@ pub(crate) struct Link {
     path: Path,
 }
 
-/// The graph of a write, and its nodes.
+/// The graph of a write, with the nodes whose inputs each write sets.
 struct Path {
     graph: Graph,
     stage: Node<CopyNode>,
     hash: Node<HashNode>,
     seal: Node<DataNode<Seal>>,
-    /// The replica's data and entry.
+    /// The nodes that write the replica's data and entry, if there is a replica.
     replica: Option<(Node<WriteNode>, Node<WriteNode>)>,
 }
 
-/// What the entry of a version is made of, and where it goes.
+/// What the user node needs to build the entry of a version: its fields and its destination.
 struct Seal {
     version: u64,
     len: usize,
@@ -133,8 +135,8 @@ impl Link {
         })
     }
 
-    /// Whether the connection has ended, after a write that failed so. If the process has ended,
-    /// its memory may be gone a moment before the connection is.
+    /// Returns true if the connection has ended. If the write failed with `ConnectionReset`, waits
+    /// a while for that: a dead process may lose its memory a moment before its connection.
     async fn is_lost(&self, error: &Error) -> bool {
         let failed = error.downcast_ref::<RunError>().map(RunError::kind);
         if failed == Some(ErrorKind::ConnectionReset) {
@@ -146,16 +148,17 @@ impl Link {
     }
 }
 
-/// Whether the replica's process has, whatever has noticed that first: its Rdma, or its memory.
+/// Returns true if the replica's process has ended, whether its Rdma or its memory reported it.
 fn has_ended(error: JobError) -> bool {
     matches!(error.reason(), Reason::PeerGone | Reason::ExporterGone)
 }
 
-/// What one write at a time needs.
+/// The Bufs and the graph instance that one write at a time needs.
 pub(crate) struct Lane {
     digest: Buf,
     entry: Buf,
-    /// For writes without a replica, or for those to that one.
+    /// A graph instance, and the link to the replica that it writes to, or `None` without a
+    /// replica.
     instance: Option<(Option<Arc<Link>>, Instance)>,
 }
 
@@ -193,7 +196,7 @@ impl Store {
         }
     }
 
-    /// A range of the memory, without data or filled.
+    /// Returns a Buf over a range of the memory: all data if `filled`, otherwise all tailroom.
     pub(crate) fn range(&self, range: std::ops::Range<usize>, filled: bool) -> Result<Buf> {
         Ok(match filled {
             true => self.ranges.buf_filled(&self.mmap, range)?,
@@ -201,16 +204,16 @@ impl Store {
         })
     }
 
-    /// The data of a version.
+    /// Returns the data of a version.
     pub(crate) fn data(&self, block: usize, entry: &Entry) -> Result<Buf> {
         let at = self.layout.data(block, entry.version()).start;
         self.range(at..at + entry.len(), true)
     }
 
-    /// Copies the latest version of a block, and returns its number: 0, and nothing, if there is
-    /// none.
+    /// Copies the latest version of a block, and returns its number. If the block was never
+    /// written, copies nothing and returns 0.
     pub(crate) async fn copy(&self, block: usize, to: &Buf) -> Result<u64> {
-        // Locked meanwhile: the second write after this would change it.
+        // The lock is held during the copy: two writes later the slot would be overwritten.
         let current = self.blocks[block].lock().await;
         let Some(entry) = &*current else {
             return Ok(0);
@@ -223,8 +226,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// If the device fails, or if the client has asked for something else since: its message may
-    /// have lain in a connection that had ended.
+    /// Fails if the device fails, or if the client has sent a later request: a message may arrive
+    /// late from a connection that had ended.
     pub(crate) async fn put(
         &self,
         lane: &mut Lane,
@@ -238,7 +241,7 @@ impl Store {
         }
         let mut replicas = self.replica.subscribe();
         loop {
-            // Not locked meanwhile: the block can be read.
+            // The block is not locked during this wait, so that it can be read.
             let reachable = replicas.wait_for(|known| !matches!(known, Replica::CutOff));
             let link = match reachable.await?.clone() {
                 Replica::Linked(link) => Some(link),
@@ -264,7 +267,7 @@ impl Store {
         }
     }
 
-    /// The connection has failed.
+    /// Records that the link has failed, unless a newer link has replaced it.
     pub(crate) fn lose(&self, link: &Arc<Link>) {
         let known = match link.rdma.state() {
             RdmaState::Error(error) if has_ended(error) => Replica::None,
@@ -279,7 +282,7 @@ impl Store {
         });
     }
 
-    /// Whether the client has asked for nothing since.
+    /// Returns true if the client has sent no later request.
     fn is_latest(&self, client: u64, id: u64) -> bool {
         let latest = self.latest.lock().expect("nobody panics with it");
         latest.get(&client).is_none_or(|latest| *latest == id)

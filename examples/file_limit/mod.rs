@@ -1,10 +1,11 @@
-//! The limit of this process for the length of a file (setrlimit(2)).
+//! Checks the limit of this process for the length of a file (setrlimit(2)).
 
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::Result;
 
-/// Fails if a file may not be this long: the kernel would send SIGXFSZ, which ends the process.
+/// Fails if a file of length `len` exceeds the limit. The kernel would send SIGXFSZ for such a
+/// file, which ends the process.
 pub(crate) fn allows(len: usize) -> Result<()> {
     let (limit, _) = getrlimit(Resource::RLIMIT_FSIZE)?;
     if len as u64 > limit {

@@ -1,4 +1,4 @@
-//! The file that is sent, and the one that comes into being.
+//! The file that is sent, and the file that is being received.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::Result;
 
-/// A regular file to be sent, and its length; `None` if there is none.
+/// Opens a regular file to be sent, and returns its length. Returns `None` if the file does not
+/// exist.
 pub fn open(path: &str) -> Result<Option<(File, u64)>> {
     let named = |error: std::io::Error| format!("{path}: {error}");
     match std::fs::metadata(path) {
@@ -17,7 +18,7 @@ pub fn open(path: &str) -> Result<Option<(File, u64)>> {
     }
 }
 
-/// A file that is received: it has its name once it is whole, and is removed otherwise.
+/// A file that is being received. It gets its name once it is complete, and is removed otherwise.
 pub struct Part {
     file: File,
     part: PathBuf,
@@ -43,7 +44,8 @@ impl Part {
         Ok(self.file.write_all(bytes).map_err(named)?)
     }
 
-    /// It is whole. A file that has come there meanwhile is not written over.
+    /// Gives the complete file its name. Does not overwrite a file that has appeared there
+    /// meanwhile.
     pub fn keep(self) -> Result<()> {
         let named = |error: std::io::Error| format!("{}: {error}", self.path.display());
         self.file.sync_all().map_err(named)?;

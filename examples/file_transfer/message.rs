@@ -1,24 +1,24 @@
-//! What is said over the Channel.
+//! The messages that both sides send over the Channel.
 
 use super::Result;
 
 #[derive(Debug)]
 pub enum Message {
-    /// The host has a file of so many bytes, and memory with this blob.
+    /// The host offers a file of `len` bytes, in memory with this export blob.
     Offer { len: u64, blob: Vec<u8> },
-    /// The host wants a file, into memory with this blob.
+    /// The host requests a file, to be written into memory with this export blob.
     Want { blob: Vec<u8> },
-    /// The DPU takes part; its file has so many bytes, if it sends one.
+    /// The DPU agrees. `len` is the file's size in bytes.
     Accept { len: u64 },
-    /// It goes no further.
+    /// The sender of this message gives up.
     Refuse { why: String },
-    /// A slot has so many bytes for the other side.
+    /// A slot has `len` bytes for the other side.
     Full { slot: usize, len: usize },
     /// A slot can be filled again.
     Free { slot: usize },
-    /// All was sent: so many bytes, with this CRC-32C.
+    /// The whole file was sent: `len` bytes, with this CRC-32C.
     End { crc: u32, len: u64 },
-    /// It is whole, and kept.
+    /// The file is complete, and the receiver has kept it.
     Kept,
 }
 
@@ -28,7 +28,7 @@ impl Message {
             let mut bytes = vec![kind];
             bytes.extend_from_slice(&first.to_be_bytes());
             bytes.extend_from_slice(&second.to_be_bytes());
-            // A reason may be long.
+            // A reason may be too long for a message, so that it is cut off.
             bytes.extend_from_slice(&rest[..rest.len().min(2000)]);
             bytes
         };

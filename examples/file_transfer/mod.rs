@@ -9,8 +9,8 @@
 //!                     all sent: End, its CRC-32C --->  the same? keeps the file, says Kept
 //! ```
 //!
-//! The host's slots are filled and emptied by its CPU, and by DMA jobs of the DPU: whichever way
-//! the file goes.
+//! The host's CPU fills or empties the slots, and DMA jobs of the DPU do the opposite, depending on
+//! the direction of the transfer.
 #![allow(dead_code, unreachable_pub, reason = "each side uses its own part")]
 
 mod file;
@@ -29,14 +29,14 @@ pub use message::Message;
 pub(crate) use progress::Progress;
 
 pub const SERVICE: &str = "file transfer";
-/// Bytes of a slot; the last one of a file may be filled in part.
+/// The size of a slot in bytes. The last slot of a file may be partly filled.
 pub const SLOT: usize = 1 << 20;
-/// One is read or written by the host while the DPU copies another.
+/// The number of slots. The host reads or writes one while the DPU copies another.
 pub const SLOTS: usize = 3;
-/// How long the other side, or a copy, may take.
+/// The time limit for an answer of the other side, and for a copy.
 pub const LIMIT: Duration = Duration::from_secs(10);
 
-/// The next message. Why it was refused is the error, if it was.
+/// Receives the next message. If the other side refuses, fails with its reason.
 pub async fn hear(channel: &Channel) -> Result<Message> {
     let late = |_| format!("the other side said nothing within {LIMIT:?}");
     let bytes = timeout(LIMIT, channel.recv()).await.map_err(late)??;
@@ -56,7 +56,7 @@ pub async fn say(channel: &Channel, message: &Message) -> Result<()> {
     }
 }
 
-/// Why the other side has gone, if it said so.
+/// Returns the reason why the other side has gone, if it gave one.
 async fn last_words(channel: &Channel) -> Option<Box<dyn std::error::Error + Send + Sync>> {
     while let Ok(bytes) = channel.recv().await {
         if let Ok(Message::Refuse { why }) = Message::parse(&bytes) {
@@ -66,14 +66,14 @@ async fn last_words(channel: &Channel) -> Option<Box<dyn std::error::Error + Sen
     None
 }
 
-/// Tells the other side why there is no more to come, and says it here.
+/// Tells the other side why the transfer ends, disconnects, and returns the reason as an error.
 pub async fn fail<T>(channel: &Channel, why: String) -> Result<T> {
     let _ = say(channel, &Message::Refuse { why: why.clone() }).await;
     let _ = timeout(LIMIT, channel.disconnect()).await;
     Err(why.into())
 }
 
-/// Sends a file of `len` bytes: `fill` puts bytes into a slot.
+/// Sends a file of `len` bytes. `fill` writes bytes into a slot.
 pub async fn send(
     channel: &Channel,
     file: &mut std::fs::File,
@@ -124,7 +124,8 @@ async fn freed(channel: &Channel) -> Result<usize> {
     }
 }
 
-/// Receives a file of `whole` bytes: `empty` takes bytes out of a slot. It is kept if it is whole.
+/// Receives a file of `whole` bytes, and keeps it if it is complete. `empty` reads bytes out of a
+/// slot.
 pub async fn receive(
     channel: &Channel,
     whole: u64,

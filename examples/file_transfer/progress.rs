@@ -1,4 +1,4 @@
-//! How far it is: a bar on a terminal, and a line at the end.
+//! The progress of a transfer: a bar on a terminal, and a line at the end.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Instant;
@@ -8,14 +8,14 @@ use super::Result;
 pub(crate) struct Progress {
     len: u64,
     began: Instant,
-    /// A bar is drawn, and has so many of its parts.
+    /// The number of parts of the bar that are drawn, or `None` if no bar is drawn.
     drawn: Option<u64>,
 }
 
 const PARTS: u64 = 40;
 
 impl Progress {
-    /// Of so many bytes; drawn on a terminal, or where it is wanted.
+    /// Starts the progress of `len` bytes. The bar is drawn on a terminal, or if `wanted` is set.
     pub(crate) fn new(len: u64, wanted: bool) -> Progress {
         Progress {
             len,
@@ -36,12 +36,12 @@ impl Progress {
                 "#".repeat(full),
                 ".".repeat(empty)
             );
-            // The file arrives all the same.
+            // A bar that cannot be drawn does not stop the transfer.
             let _ = out.write_all(bar.as_bytes()).and_then(|()| out.flush());
         }
     }
 
-    /// Says at what rate it went, and the checksum, which has a name.
+    /// Prints the size, the rate, and the checksum `crc` under the name `sum`.
     pub(crate) fn end(&self, what: &str, sum: &str, crc: u32) -> Result<()> {
         let seconds = self.began.elapsed().as_secs_f64();
         let rate = self.len as f64 / seconds.max(1e-9) / 1e6;

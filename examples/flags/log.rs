@@ -1,4 +1,4 @@
-//! What `-l` shows: a line on standard error for each event of the crate.
+//! The output of `-l`: a line on standard error for each event of the crate.
 
 use std::fmt::{Debug, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ struct Log {
 
 struct Line(String);
 
-/// Shows what is as urgent as this number of DOCA's log levels, or more urgent.
+/// Shows events that are at least as urgent as this number of DOCA's log levels.
 pub(super) fn show(level: u8) {
     let most = match level {
         0..30 => return,
@@ -29,7 +29,7 @@ pub(super) fn show(level: u8) {
         most,
         spans: AtomicU64::new(1),
     };
-    // A program that has another subscriber keeps it.
+    // If the program has set another subscriber, that one stays in place.
     let _ = tracing::subscriber::set_global_default(log);
 }
 

@@ -1,4 +1,5 @@
-//! The flags of DOCA's samples: a short and a long name each, and `-h`, `-v`, `-l` for all.
+//! The flags of DOCA's samples: each has a short and a long name. All samples have `-h`, `-v` and
+//! `-l`.
 #![allow(dead_code, unreachable_pub, reason = "each program uses its own part")]
 
 mod log;
@@ -8,7 +9,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-/// One flag; without a value it is a switch.
+/// One flag. A flag without a value is a switch.
 pub struct Flag {
     pub short: &'static str,
     pub long: &'static str,
@@ -17,23 +18,23 @@ pub struct Flag {
     pub help: &'static str,
 }
 
-/// What a program is called, and takes.
+/// The name of a program, and its flags.
 pub struct Program {
     pub name: &'static str,
     pub about: &'static str,
     pub flags: &'static [Flag],
 }
 
-/// What was given, by the long names.
+/// The values of the flags, by their long names.
 pub struct Values(HashMap<&'static str, String>);
 
 impl Values {
-    /// The value, or the default.
+    /// Returns the value of a flag, or its default.
     pub fn get(&self, long: &str) -> &str {
         self.0.get(long).map_or("", String::as_str)
     }
 
-    /// Whether the switch is set.
+    /// Returns true if the switch is set.
     pub fn has(&self, long: &str) -> bool {
         self.get(long) == "yes"
     }
@@ -42,7 +43,8 @@ impl Values {
 const SWITCHES: [(&str, &str); 2] = [("-h", "--help"), ("-v", "--version")];
 
 impl Program {
-    /// Reads the flags, and runs the body; who asks for help gets it, and who is wrong the usage.
+    /// Parses the flags, and runs `body`. `-h` prints the help, `-v` the version. A wrong flag is
+    /// reported.
     pub fn run(&self, body: impl FnOnce(&Values) -> super::Result<()>) -> ExitCode {
         let name = self.name;
         match self.read(std::env::args().skip(1)) {

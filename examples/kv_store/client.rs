@@ -1,13 +1,13 @@
-//! A client of the store, which reads values by itself and asks the server for the rest.
+//! A client of the store, which reads values itself and asks the server for everything else.
 //!
-//! A get of a key whose record the client has read before is one read of the server's memory. If
-//! that record is not there any more, or none was read yet, it reads the index as well. Puts and
-//! deletions are messages.
+//! If the client has read a key's record before, a get is a single read of the server's memory. If
+//! that record is no longer there, or none was read yet, the client reads the index as well. Puts
+//! and deletions are messages.
 //!
-//! Who gets a value never gets an older one later, whatever client put it, but for values that were
-//! made to be taken for records: see the head of `store.rs`. If the connection breaks, the client
-//! connects anew and asks again, until its patience ends. A put whose answer was lost is so put
-//! twice, maybe over the value that another client has put meanwhile.
+//! A caller that gets a value never gets an older one later, whichever client put it. The exception
+//! are values that were forged to look like records: see the head of `store.rs`. If the connection
+//! breaks, the client reconnects and asks again, until its patience ends. A put whose answer was
+//! lost is therefore put twice, maybe over a value that another client has put meanwhile.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -24,15 +24,15 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::wire::*;
 use super::{Error, Result};
 
-/// Where the newest records that were read are, and their versions, by the hashes of their keys.
+/// The place and the version of the newest record that was read of each key, by the key's hash.
 type Places = HashMap<u64, (Place, u64), BuildHasherDefault<Hashed>>;
 
-/// The most keys whose places it remembers.
+/// The maximum number of keys whose places the client remembers.
 const PLACES: usize = 1 << 16;
-/// The first and the longest pause before it connects anew.
+/// The first and the longest pause before the client reconnects.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(500)];
 
-/// A value, and a number that is larger than that of all that its key had before.
+/// A value, with a version that is larger than those of all earlier values of its key.
 pub(crate) struct Value {
     pub(crate) version: u64,
     pub(crate) data: Vec<u8>,
@@ -46,7 +46,7 @@ pub(crate) struct Client {
     patience: Duration,
     link: Option<Link>,
     places: Places,
-    /// A number of its own, and that of its latest request.
+    /// The client's random number. `requests` is the number of its latest request.
     id: u32,
     requests: u64,
 }
@@ -60,19 +60,19 @@ struct Link {
     pool: BufPool,
 }
 
-/// What one try has found.
+/// The outcome of one attempt.
 enum Found {
     Value(Value),
     Absent,
-    /// It was written meanwhile, or is superseded.
+    /// The memory was written during the read, or the record is superseded.
     Stale,
-    /// What the server says.
+    /// The server's reason for a refusal.
     Refused(String),
 }
 
 impl Client {
-    /// A client of the server at that TCP address, which it tries to reach for that time whenever
-    /// it has to. It connects with the first call.
+    /// Makes a client of the server at a TCP address. The first call connects. Each call tries to
+    /// reach the server for at most `patience`.
     pub(crate) fn new(
         address: &str,
         device: &Device,
@@ -94,11 +94,11 @@ impl Client {
         })
     }
 
-    /// The newest value of a key, if there is one.
+    /// Returns the newest value of a key, or `None` if there is none.
     ///
     /// # Errors
     ///
-    /// If the server cannot be reached, or what was read is torn, until its patience ends.
+    /// Fails if, until the patience ends, the server cannot be reached or every read is torn.
     pub(crate) async fn get(&mut self, key: &[u8]) -> Result<Option<Value>> {
         if let (Some(link), Some(&(place, version))) = (&self.link, self.places.get(&hash(key)))
             && let Ok(Found::Value(value)) = link.record(place, key, version).await
@@ -108,28 +108,30 @@ impl Client {
         self.ask(Verb::Get, key, &[]).await
     }
 
-    /// Puts a value, and answers its version.
+    /// Puts a value, and returns its version.
     ///
     /// # Errors
     ///
-    /// What the server says, if the store is full for instance; or if it does not answer in time:
-    /// the value may be put then, unless a later request of this client comes first.
+    /// Fails with the server's reason, for instance that the store is full, or if the server does
+    /// not answer in time. In the second case the value may still be put, unless a later request of
+    /// this client comes first.
     pub(crate) async fn put(&mut self, key: &[u8], value: &[u8]) -> Result<u64> {
         let put = self.ask(Verb::Put, key, value).await?;
         put.map_or(Err("an answer to nothing".into()), |put| Ok(put.version))
     }
 
-    /// Deletes a key, and answers the version from which on it is absent. `None` if it was.
+    /// Deletes a key, and returns the version from which on it is absent. Returns `None` if it was
+    /// absent.
     ///
     /// # Errors
     ///
-    /// As [`Client::put`].
+    /// Fails as [`Client::put`] does.
     pub(crate) async fn delete(&mut self, key: &[u8]) -> Result<Option<u64>> {
         let deleted = self.ask(Verb::Delete, key, &[]).await?;
         Ok(deleted.map(|deleted| deleted.version))
     }
 
-    /// Tries until it is done.
+    /// Tries a request again and again until it succeeds, is refused, or the patience ends.
     pub(crate) async fn ask(
         &mut self,
         verb: Verb,
@@ -155,7 +157,8 @@ impl Client {
                 return Err(format!("{address}: not done within {patience:?}: {error}").into());
             }
             match self.link {
-                // A writer needs a moment.
+                // A concurrent writer needs only a moment: the first tries follow one another
+                // without a pause.
                 Some(_) if tries < 8 => yield_now().await,
                 _ => sleep(PAUSES[1].min(PAUSES[0] * (1 << tries.min(8)))).await,
             }
@@ -211,8 +214,9 @@ impl Link {
         Ok(buf)
     }
 
-    /// Reads what should be the key's record of that version. [`Found::Absent`] is a record of
-    /// another key. That of another version may be one that is not in the index yet.
+    /// Reads the place where the key's record of `version` should be. Returns [`Found::Absent`] if
+    /// the record belongs to another key. A record of another version is stale: it may not be in
+    /// the index yet.
     async fn record(&self, place: Place, key: &[u8], version: u64) -> Result<Found> {
         let buf = self.read(place.at(), place.len()).await?;
         let data = buf.data()?;
@@ -229,7 +233,7 @@ impl Link {
         })
     }
 
-    /// Looks for a key in the index.
+    /// Looks a key up in the index.
     async fn look(&self, key: &[u8], places: &mut Places) -> Result<Found> {
         let hash = hash(key);
         let window = self.read(self.layout.window(hash), WINDOW).await?;
@@ -241,7 +245,7 @@ impl Link {
             };
             let (place, version) = (entry.place(), entry.version.get());
             let found = self.record(place, key, version).await?;
-            // Else it is another key of this hash.
+            // If absent, the entry belongs to another key with the same hash.
             if !matches!(found, Found::Absent) {
                 if places.len() == PLACES {
                     places.clear();
@@ -251,7 +255,7 @@ impl Link {
             }
         }
         places.remove(&hash);
-        // A new server that builds the index counts its start first.
+        // A restarted server increments BOOT before it rebuilds the index.
         match self.read(BOOT, 8).await?.data()?[..] == self.boot.to_le_bytes() {
             true => Ok(Found::Absent),
             false => Err("the server was started anew".into()),
@@ -282,7 +286,7 @@ impl Link {
     }
 }
 
-/// Hashes what is a hash.
+/// A hasher that returns its input, which is a hash already.
 #[derive(Default)]
 struct Hashed(u64);
 

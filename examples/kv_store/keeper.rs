@@ -1,6 +1,6 @@
-//! Keeps the memory while servers come and go.
+//! Keeps the memory while servers end and are restarted.
 //!
-//! The server ends with the keeper, and then what was put is lost.
+//! The server ends with the keeper, and then all values are lost.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -19,14 +19,14 @@ use tokio::net::TcpSocket;
 use super::wire::BOOT;
 use super::{Result, file_limit};
 
-/// The first and the longest pause before a server is started anew. Each is twice as long as the
-/// one before it, until a server has lived for `LONG`.
+/// The first and the longest pause before a server is restarted. Each pause is twice as long as the
+/// one before, until a server has lived for `LONG`.
 const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
 const LONG: Duration = Duration::from_millis(100);
 
-/// Starts the server, whose standard input is the memory. When it was killed, or ended with an
-/// error, starts it anew, as often as it takes. Only before the first server has counted its start,
-/// the keeper ends with an error of the server: nothing is in the memory then.
+/// Starts the server with the memory as its standard input. Restarts a server that was killed or
+/// has failed, any number of times. Only if the first server fails before it has counted its start,
+/// the keeper returns its error: the memory is still empty then.
 pub(crate) fn keep(address: &str, memory: usize, flags: &[String]) -> Result<ExitCode> {
     file_limit::allows(memory)?;
     let memfd = memfd_create(
@@ -35,7 +35,7 @@ pub(crate) fn keep(address: &str, memory: usize, flags: &[String]) -> Result<Exi
     )?;
     ftruncate(&memfd, memory.try_into()?)?;
     let memfd = File::from(memfd);
-    // The port is kept while no server listens there.
+    // The bound socket reserves the port while no server listens on it.
     let address: SocketAddr = address.parse()?;
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
@@ -75,12 +75,12 @@ fn serve(memfd: &File, address: &str, flags: &[String]) -> Result<ExitStatus> {
     Ok(command.stdin(memfd.try_clone()?).status()?)
 }
 
-/// Has this process, a server, end with its keeper, whatever ends that.
+/// Makes this process, a server, end when its keeper ends for whatever reason.
 pub(crate) fn end_with(keeper: i32) -> Result<()> {
     prctl::set_pdeathsig(Signal::SIGTERM)?;
     match getppid().as_raw() == keeper {
         true => Ok(()),
-        // It did before.
+        // The keeper has ended before `set_pdeathsig` took effect.
         false => Err("the keeper has ended".into()),
     }
 }

@@ -1,5 +1,5 @@
-//! Measures how fast clients get values: by one-sided reads, or over TCP, whose clients batch what
-//! they send and have several gets on their way.
+//! Measures how fast clients get values: by one-sided reads, or over TCP, where clients batch their
+//! requests and have several gets in flight.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -25,30 +25,30 @@ use super::wire::*;
 
 /// How long a client tries to reach the server.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Gets of a client by reads after which the next client has its turn.
+/// The number of gets that a client makes by reads before the next client has its turn.
 const TURN: usize = 32;
 
-/// What is measured.
+/// The parameters of a measurement.
 pub(crate) struct Load {
     pub(crate) clients: usize,
-    /// Bytes of a value.
+    /// The size of a value in bytes.
     pub(crate) value: usize,
     pub(crate) keys: usize,
     pub(crate) time: Duration,
-    /// The mode of the clients; `None`: over TCP.
+    /// The WorkQ mode of the clients, or `None` for clients over TCP.
     pub(crate) mode: Option<Mode>,
-    /// Threads of the clients.
+    /// The number of threads that run the clients.
     pub(crate) threads: usize,
-    /// Requests of a TCP client that are on their way.
+    /// The number of requests that a TCP client has in flight.
     pub(crate) depth: usize,
     /// How many of 100 operations are puts.
     pub(crate) puts: u64,
 }
 
-/// What a client has done: the nanoseconds of each get, and how many puts.
+/// The result of a client: the nanoseconds of each get, and the number of puts.
 type Done = (Vec<u32>, usize);
 
-/// Pseudo-random numbers, one after the other.
+/// A generator of pseudo-random numbers.
 struct Random(u64);
 
 impl Random {
@@ -73,7 +73,7 @@ pub(crate) async fn run(address: &str, device: &Device, load: Load) -> Result<()
         let value = vec![number as u8; load.value];
         owner.put(&key(number), &value).await?;
     }
-    // They begin at once, when all know where the values are.
+    // All clients begin together, once each of them knows where the values are.
     let ready = Arc::new(Barrier::new(load.clients + 1));
     let load = Arc::new(load);
     let threads = (0..load.threads.min(load.clients)).map(|thread| {
@@ -118,7 +118,7 @@ pub(crate) async fn run(address: &str, device: &Device, load: Load) -> Result<()
     Ok(())
 }
 
-/// The CPU time of the server.
+/// Returns the CPU time of the server.
 async fn served(client: &mut Client) -> Result<u64> {
     let time = client.ask(Verb::Time, &[], &[]).await?;
     Ok(time.map_or(0, |time| time.version))
@@ -135,7 +135,7 @@ impl Load {
     }
 }
 
-/// The clients of a thread, with a runtime and a WorkQ of their own.
+/// Runs the clients of one thread, with a runtime and a WorkQ of their own.
 fn clients(
     thread: usize,
     address: &str,

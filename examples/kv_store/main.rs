@@ -1,5 +1,5 @@
-//! A key-value store whose clients read values from its memory by themselves, and write by
-//! messages; what was put survives that the server is killed.
+//! A key-value store whose clients read values directly from its memory, and write by messages. Its
+//! values survive if the server is killed.
 //!
 //! ```text
 //! $ cargo run --release --example kv_store -- serve 127.0.0.1:7070
@@ -9,8 +9,8 @@
 //! $ kv_store load 127.0.0.1:7070 --clients 16 --tcp
 //! ```
 //!
-//! What is promised, and why it holds, is at the head of [`store`], and of [`client`], a file to be
-//! copied. The memory is a memfd that [`keeper`] keeps.
+//! The guarantees, and why they hold, are at the head of [`store`] and of [`client`]. You can copy
+//! the file `client.rs` into your own program. The memory is a memfd that [`keeper`] keeps.
 
 #[path = "../arrivals/mod.rs"]
 mod arrivals;
@@ -108,7 +108,7 @@ fn flags_of(command: &str) -> Option<&'static [&'static str]> {
 }
 
 impl Args {
-    /// `None` if it is help that is asked for.
+    /// Parses the arguments. Returns `None` if they ask for help.
     fn parse(mut from: impl Iterator<Item = String>) -> Result<Option<Args>> {
         let (mut words, mut flags) = (Vec::new(), HashMap::new());
         while let Some(word) = from.next() {
@@ -121,7 +121,7 @@ impl Args {
             }
             let value = match SWITCHES.contains(&&*word) {
                 true => Some(String::new()),
-                // Those with values stand there with them.
+                // HELP lists a flag that takes a value with a space and the value after it.
                 false if HELP.contains(&format!("  {word} ")) => from.next(),
                 false => return Err(format!("there is no flag {word:?}").into()),
             };
@@ -195,7 +195,7 @@ fn run(args: &Args) -> Result<ExitCode> {
         let workq = WorkQ::builder().build()?;
         let client = |address| Client::new(address, &device, &workq, patience);
         match words[..] {
-            // Started by the keeper.
+            // The keeper starts the server by this command.
             ["server", address, keeper] => {
                 keeper::end_with(keeper.parse()?)?;
                 server::serve(address, &device).await?;

@@ -9,22 +9,22 @@ use tokio_doca::{Buf, Device, Mmap, WorkQ};
 
 use super::Result;
 
-/// Peers get the right to read, and `export_rdma` gives them a descriptor that cannot write. The
-/// right of a DPU, which gets no export, keeps the memfd from being sealed against new writers
-/// ([`Mmap::export_dpu`]): the next server is one. A process of the same user can write all the
-/// same on the software device, by opening the descriptor anew.
+/// Peers may read: `export_rdma` gives them a descriptor that cannot write. The DPU right, although
+/// no DPU gets an export, keeps the memfd from being sealed against new writers
+/// ([`Mmap::export_dpu`]), because the next server is a new writer. On the software device, a
+/// process of the same user can still write, by opening the descriptor anew.
 const ACCESS: Access = Access::LOCAL_READ_WRITE
     .union(Access::RDMA_READ)
     .union(Access::DPU_READ_WRITE);
 
-/// Everything that the server writes goes through it.
+/// The store's memory. The server makes all its writes through this type.
 pub(crate) struct Memory {
     mmap: Mmap,
     whole: Buf,
     ranges: BufInventory,
     crc: Crc,
-    /// How many more moments this process outlives, at which it may "die": before each write, and
-    /// in the middle of one.
+    /// How many more of its simulated crashes this process survives. It may "die" before each
+    /// write, and in the middle of one.
     #[cfg(test)]
     pub(crate) lives: std::cell::Cell<Option<usize>>,
 }
@@ -70,7 +70,8 @@ impl Memory {
         Ok(self.whole.copy_in(at, bytes)?)
     }
 
-    /// Has the device copy the data of `src` to `range`, and answers its CRC-32C from a seed on.
+    /// Has the device copy the data of `src` to `range`. Returns the CRC-32C of the data, from
+    /// `seed` on.
     pub(crate) async fn copy(
         &self,
         src: impl Source,
@@ -83,7 +84,7 @@ impl Memory {
         Ok(self.crc.copy_crc_with(options, src, &dst).await?.crc)
     }
 
-    /// A range, as the source of a copy.
+    /// Returns a range as the source of a copy.
     pub(crate) fn source(&self, range: Range<usize>) -> Result<Buf> {
         Ok(self.ranges.buf_filled(&self.mmap, range)?)
     }

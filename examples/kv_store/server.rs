@@ -1,11 +1,11 @@
-//! The server: it meets clients over TCP, exports the memory to them, and does what their messages
-//! ask for. Clients read the memory without it.
+//! The server: it meets clients over TCP, exports the memory to them, and executes their requests.
+//! Clients read the memory without the server's help.
 //!
-//! A client is not trusted: what it may send is bounded, it cannot write the memory, and one that
-//! takes no answers blocks itself only. It has one of 64 places once it has connected, or has sent
-//! a whole request over TCP, where it loses the place if it says nothing for a minute. But the
-//! server never ends a connection that says nothing more, since its client may read the memory: 64
-//! such clients keep all others out.
+//! The server does not trust clients. What a client sends is bounded, it cannot write the memory,
+//! and a client that takes no answers blocks only itself. A client takes one of 64 places once it
+//! has connected over RDMA, or has sent a whole request over TCP, where it loses the place after a
+//! minute of silence. But the server never ends a silent RDMA connection, since its client may read
+//! the memory: 64 such clients keep all others out.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -34,27 +34,27 @@ use super::memory::Memory;
 use super::store::Store;
 use super::wire::*;
 
-/// The most clients at once. Others wait until one leaves, or the time limit has passed.
+/// The maximum number of clients. Others wait until one leaves, or their time limit has passed.
 const CLIENTS: usize = 64;
-/// How long a client may take to show that it is one.
+/// The time in which a client must connect over RDMA or send its first request over TCP.
 const MEETING: Duration = Duration::from_secs(5);
 /// How long a client that has a place may keep the server waiting over TCP.
 const IDLE: Duration = Duration::from_secs(60);
-/// Messages of a client that it may send before the server has taken the first.
+/// The number of messages that a client may send before the server has received the first.
 const MESSAGES: usize = 4;
-/// Bytes of an answer by message: a text is cut off.
+/// The maximum size of an answer by message, in bytes. Longer texts are cut off.
 const ANSWER_ROOM: usize = 256;
-/// How many clients' writes it remembers.
+/// The number of clients whose latest write is remembered.
 const REMEMBERED: usize = 1 << 16;
-/// How long the server waits after it could not accept a client.
+/// Pause after the server could not accept a client.
 const PAUSE: Duration = Duration::from_millis(100);
 
 type Frames = Framed<TcpStream, LengthDelimitedCodec>;
 
-/// A client that has shown that it is one.
+/// A client that has been admitted.
 enum Client {
     ByRdma(Rdma),
-    /// With its first request.
+    /// A TCP client, with its first request.
     ByTcp(Box<Frames>, BytesMut),
 }
 
@@ -62,14 +62,14 @@ struct Server {
     device: Device,
     workq: WorkQ,
     store: Mutex<Store>,
-    /// The latest write of each client.
+    /// The number of each client's latest write, by the number of the client.
     latest: std::sync::Mutex<HashMap<u32, u64>>,
-    /// Where requests come to. One pool is for all clients, if the device receives from one.
+    /// Buffers for requests. All clients share one pool if the device can receive from a pool.
     requests: RecvPool,
     shared: bool,
     answers: BufPool,
-    /// The export of the memory, and the number of this start: what counts as absent in the index
-    /// is so only while this is the latest.
+    /// The export of the memory, and the number of this start. That the index lacks a key is valid
+    /// only while `boot` is the latest start.
     blob: Vec<u8>,
     boot: u64,
 }
@@ -99,7 +99,7 @@ pub(crate) async fn serve(address: &str, device: &Device) -> Result<()> {
         latest: std::sync::Mutex::default(),
         requests: RecvPool::new(&requests).credits(MESSAGES as u32),
         shared: shared >= requests.element_size(),
-        // Those that a client does not take, and the next, which waits for one of them.
+        // Each client may leave `MESSAGES` answers unreceived, while the next one waits to be sent.
         answers: pool(ANSWER_ROOM, (MESSAGES + 1) * CLIENTS)?,
     });
     let listener = TcpListener::bind(address).await?;
@@ -170,7 +170,8 @@ impl Server {
         Ok(rdma)
     }
 
-    /// Answers messages until the client leaves: those that came at once are answered at once.
+    /// Answers messages until the client leaves. The answers to messages that arrived together are
+    /// sent together.
     async fn messages(&self, rdma: &Rdma) -> Result<()> {
         let mut requests = match self.shared {
             true => rdma.messages(),
@@ -200,7 +201,7 @@ impl Server {
         }
     }
 
-    /// The same over TCP, whose clients get values from here.
+    /// Answers requests over TCP until the client leaves. These clients get values from the server.
     async fn frames(&self, mut frames: Frames, first: BytesMut) -> Result<()> {
         let mut next = Some(first);
         loop {
@@ -233,11 +234,11 @@ impl Server {
         Ok(answer)
     }
 
-    /// Does what a request asks for, and answers it.
+    /// Executes a request, and returns its answer.
     ///
     /// # Errors
     ///
-    /// If it is none: whoever sent it is not served any more.
+    /// Fails if the message is not a request. The client that sent it is then disconnected.
     async fn answer(&self, message: &Buf) -> Result<Vec<u8>> {
         let data = message.data()?;
         let (ask, verb, key) = Ask::decode(&data).ok_or("it is no request")?;
@@ -263,8 +264,8 @@ impl Server {
         Ok([reply.as_bytes(), text.as_bytes()].concat())
     }
 
-    /// Whether the client has given this write up, and has asked for a later one: a message may lie
-    /// in a connection that has ended.
+    /// Returns true if the client has given up this write and sent a later one: a message may
+    /// arrive late from a connection that had ended.
     fn is_late(&self, ask: Ask) -> bool {
         let mut latest = self.latest.lock().expect("nobody panics with it");
         if latest.len() == REMEMBERED {
@@ -277,7 +278,7 @@ impl Server {
     }
 }
 
-/// The CPU time of this process, in nanoseconds.
+/// Returns the CPU time of this process, in nanoseconds.
 pub(crate) fn cpu_time() -> Result<u64> {
     let usage = getrusage(UsageWho::RUSAGE_SELF)?;
     let of = |time: TimeVal| time.tv_sec() as u64 * 1_000_000_000 + time.tv_usec() as u64 * 1_000;

@@ -1,22 +1,22 @@
-//! A log of records and an index of the newest, in memory that clients read by themselves.
+//! A log of records, and an index of the newest record of each key, in memory that clients read.
 //!
-//! A put appends a record, marks the old one of its key as superseded, writes the index, and is
-//! then acknowledged, in this order. So
+//! A put appends a record, marks the key's old record as superseded, writes the index, and is then
+//! acknowledged, in this order. So
 //!
-//! - a client that reads a record where the index has it or had it, and finds it whole, of that
-//!   version and not superseded, has the newest value: since the moment at which the read began
-//!   nobody can have got a newer one;
-//! - whatever the server is killed amid, the log has all that was acknowledged. A record counts
-//!   once its head is there, which is written last, and what follows it is no record: the head
-//!   behind it was cleared before.
+//! - a client has the newest value if it reads a record where the index has or had it, and finds
+//!   that record whole, of the expected version, and not superseded: no client can have got a newer
+//!   value before that read began;
+//! - the log has all acknowledged writes, at whatever point the server is killed. A record counts
+//!   once its head is written, which happens last. The bytes behind it are not taken for a record,
+//!   because their head was cleared before.
 //!
-//! The server never takes a value that looks like a record for one. A client does, if a value has
-//! what looks like the record of a key and a version at the very place where the client has read
-//! that record. Only a client that puts it there on purpose can bring this about; it could put a
-//! value of that key as well.
+//! The server never takes a value that looks like a record for one. A client does, if a value
+//! contains a forged record of a key and a version at exactly the place where the client has read
+//! that record. Only a client that puts it there on purpose can bring this about, and such a client
+//! could as well put a value of that key.
 //!
-//! A deletion only marks the record, before it clears the entry of the index. The oldest segment is
-//! cleaned when no other is free: its live records are appended anew, and it is cleared.
+//! A deletion only marks the record, before it clears the index entry. When no segment is free, the
+//! oldest segment is cleaned: its live records are appended again, and the segment is cleared.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -30,27 +30,27 @@ use super::wire::*;
 pub(crate) struct Store {
     memory: Memory,
     layout: Layout,
-    /// The segments in use, the oldest first. The last is appended to.
+    /// The segments in use, the oldest first. Records are appended to the last.
     used: VecDeque<usize>,
     free: Vec<usize>,
-    /// The number of the last segment's use.
+    /// The number of the last segment's use, which grows with each use of any segment.
     segment: u64,
-    /// Where the next record goes.
+    /// The offset at which the next record is written.
     tail: usize,
     version: u64,
-    /// Bytes of records that the index has.
+    /// The total size in bytes of the records that the index refers to.
     live: usize,
 }
 
-/// What the index has of a key.
+/// The result of looking a key up in the index.
 struct Found {
     old: Option<(usize, Entry)>,
-    /// An entry that could be the key's.
+    /// The offset of an empty entry that the key could take.
     free: Option<usize>,
 }
 
 impl Store {
-    /// Takes over what an earlier server has left, if anything.
+    /// Opens the store, with the records that an earlier server has left in the memory.
     pub(crate) async fn open(memory: Memory) -> Result<Store> {
         let len = memory.mmap().len();
         let layout = Layout::of(len);
@@ -75,8 +75,8 @@ impl Store {
         &self.memory
     }
 
-    /// Builds the index anew. Clients of a server that was killed may still read: what they find is
-    /// right, and that they find nothing counts only if the number of starts has not changed.
+    /// Rebuilds the index. Clients of a server that was killed may still read. What they find is
+    /// valid, but a key that they do not find counts as absent only if BOOT has not changed.
     async fn recover(&mut self) -> Result<()> {
         let boot = self.memory.load(BOOT)?;
         self.memory.store(BOOT, boot + 1)?;
@@ -98,7 +98,7 @@ impl Store {
                 self.version = self.version.max(head.version.get());
                 let place = Place::new(self.tail, head.len());
                 self.tail += room(head.len());
-                // The records of a key lie in the order of their versions.
+                // The records of a key are in the order of their versions.
                 if head.is_live()
                     && let Some((_, old)) = newest.insert(key, (head, place))
                 {
@@ -106,7 +106,8 @@ impl Store {
                 }
             }
         }
-        // In another order a key might find no place, although it had one.
+        // Entries are added in the order of their windows. In another order a key might find no
+        // free entry.
         let mut newest: Vec<_> = newest.into_iter().collect();
         newest.sort_by_key(|(key, _)| self.layout.window(hash(key)));
         for (key, (head, place)) in newest {
@@ -120,7 +121,8 @@ impl Store {
         Ok(())
     }
 
-    /// The record at that place, if there is one, of that use of its segment: its head and key.
+    /// Returns the head and the key of the record at `at`. Returns `None` if there is no record, or
+    /// if it belongs to another use of its segment.
     fn record(&self, at: usize, segment: Option<u64>) -> Result<Option<(Head, Vec<u8>)>> {
         let end = at + SEGMENT - (at - self.layout.segment(0)) % SEGMENT;
         let mut bytes = vec![0; HEAD.min(end - at)];
@@ -166,8 +168,8 @@ impl Store {
         Ok(&other[..len] == key)
     }
 
-    /// Appends the value of a key's request, and answers its version: `Err` with a text inside if
-    /// there is no room.
+    /// Appends a record for a put request, and returns its version. Returns `Ok(Err(text))` if the
+    /// store is full.
     pub(crate) async fn put(&mut self, key: &[u8], body: &BufSlice) -> Result<Result<u64, String>> {
         let len = HEAD + body.len();
         let found = self.find(key)?;
@@ -190,7 +192,8 @@ impl Store {
         Ok(Ok(version))
     }
 
-    /// Forgets a key, and answers the version from which on it is not there. `None` if it was not.
+    /// Deletes a key, and returns the version from which on it is absent. Returns `None` if it was
+    /// absent.
     pub(crate) fn delete(&mut self, key: &[u8]) -> Result<Option<u64>> {
         let Some((at, old)) = self.find(key)?.old else {
             return Ok(None);
@@ -201,7 +204,8 @@ impl Store {
         Ok(Some(version))
     }
 
-    /// Versions grow also when the latest was that of a deletion, which nothing else tells of.
+    /// Returns the next version, and stores it: after a restart no record shows the version of a
+    /// deletion.
     fn next_version(&mut self) -> Result<u64> {
         self.version += 1;
         self.memory.store(VERSION, self.version)?;
@@ -214,7 +218,7 @@ impl Store {
         Ok(())
     }
 
-    /// Adds the value of a key to `out`, and answers its version.
+    /// Appends the value of a key to `out`, and returns its version.
     pub(crate) fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<u64>> {
         let Some((_, entry)) = self.find(key)?.old else {
             return Ok(None);
@@ -225,17 +229,17 @@ impl Store {
         Ok(Some(entry.version.get()))
     }
 
-    /// The most bytes of live records: with one segment free, and one that is filled, cleaning
-    /// always finds room. An eighth of it is left to what is not live.
+    /// Returns the maximum size in bytes of all live records. With one segment free and one being
+    /// filled, cleaning always finds space. An eighth of it is left to superseded records.
     fn capacity(&self) -> usize {
         let largest = room(HEAD + MAX_KEY + MAX_VALUE);
         (self.layout.segments - 2) * (SEGMENT - largest) / 8 * 7
     }
 
-    /// Sees to it that a record of that length, and a cleared head, fit into the last segment, and
-    /// that another one is free.
+    /// Makes sure that a record of `len` bytes and a cleared head fit into the last segment, and
+    /// that another segment is free.
     async fn make_room(&mut self, len: usize) -> Result<()> {
-        // Each may be cleaned once, and then there is room.
+        // Each segment is cleaned at most once before there is enough space.
         for _ in 0..=2 * self.layout.segments {
             if self.free.is_empty() {
                 self.clean().await?;
@@ -249,7 +253,7 @@ impl Store {
         Err("cleaning has found no room".into())
     }
 
-    /// Goes on in a free segment, whose first head is cleared.
+    /// Continues in a free segment, which does not begin with a record.
     fn advance(&mut self) -> Result<()> {
         let segment = self.free.pop().ok_or("no segment is free")?;
         self.used.push_back(segment);
@@ -258,8 +262,8 @@ impl Store {
         Ok(())
     }
 
-    /// Appends the live records of the oldest segment anew, and clears it. They find room in the
-    /// last segment, which had nothing else when the last free one was taken.
+    /// Appends the live records of the oldest segment again, and clears the segment. They fit into
+    /// the last segment, which was empty when the last free segment was taken.
     async fn clean(&mut self) -> Result<()> {
         let start = self.layout.segment(self.used[0]);
         let (mut at, mut number) = (start, None);
@@ -277,7 +281,7 @@ impl Store {
         Ok(())
     }
 
-    /// Appends a record, of whose existence nobody knows yet.
+    /// Appends a record, which no reader can find until it is published.
     async fn append(&mut self, mut head: Head, body: impl Source) -> Result<Place> {
         let (at, len) = (self.tail, head.len());
         self.memory.write(at + room(len), &[0; HEAD])?;

@@ -1,4 +1,4 @@
-//! What lies in the store's memory, and what client and server say to each other.
+//! The layout of the store's memory, and the messages between clients and the server.
 //!
 //! ```text
 //! memory  | one page: 8 unused bytes, boot, version | index: entries | log: segments of 1 MiB |
@@ -10,32 +10,34 @@
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The longest key, in bytes; the shortest has one.
+/// The maximum length of a key in bytes. The minimum is 1.
 pub(crate) const MAX_KEY: usize = 256;
-/// The longest value, in bytes.
+/// The maximum length of a value in bytes.
 pub(crate) const MAX_VALUE: usize = 64 << 10;
 /// Bytes of a segment of the log.
 pub(crate) const SEGMENT: usize = 1 << 20;
-/// Where in the memory the number of the server's starts is, and the latest version.
+/// The offsets in the memory of the number of the server's starts and of the latest version.
 pub(crate) const BOOT: usize = 8;
 pub(crate) const VERSION: usize = 16;
-/// Bytes of an entry, and of a lookup: a key's is one of the 8 from the place of its hash on.
+/// The size of an index entry and of a lookup: a key's entry is one of 8, from its hash's position
+/// on.
 pub(crate) const ENTRY: usize = size_of::<Entry>();
 pub(crate) const WINDOW: usize = 8 * ENTRY;
-/// Bytes of the head of a record, and where in it the word `live` is.
+/// The size of a record's head, and the offset of the word `live` in it.
 pub(crate) const HEAD: usize = size_of::<Head>();
 pub(crate) const LIVE: usize = HEAD - 8;
-/// Bytes before the key of a request, and before the text of an answer.
+/// The number of bytes before the key of a request, and before the text of an answer.
 pub(crate) const ASK: usize = size_of::<Ask>();
 pub(crate) const REPLY: usize = size_of::<Reply>();
 pub(crate) const MAX_REQUEST: usize = ASK + MAX_KEY + MAX_VALUE;
-/// The first byte that a client sends: it wants memory and messages, or frames over TCP.
+/// The first byte that a client sends chooses between RDMA, with messages, and frames over TCP.
 pub(crate) const BY_RDMA: u8 = b'R';
 pub(crate) const BY_TCP: u8 = b'T';
-/// The longest blob of an export.
+/// The maximum size of an export blob in bytes.
 pub(crate) const MAX_BLOB: usize = 1024;
 
-/// A client that wants to can find keys of one hash, and fill their places of the index.
+/// Hashes a key. The hash is not keyed: a client can find keys of one hash, and fill their index
+/// entries.
 pub(crate) fn hash(key: &[u8]) -> u64 {
     let mix = |hash: u64, word: u64| {
         let product = u128::from(hash ^ word) * 0x9e37_79b9_7f4a_7c15;
@@ -49,7 +51,7 @@ pub(crate) fn hash(key: &[u8]) -> u64 {
     words.chain([rest]).fold(key.len() as u64 + 1, mix)
 }
 
-/// Where what is, for a memory of that size.
+/// The offsets of the index and of the log in a memory of a given size.
 #[derive(Clone, Copy)]
 pub(crate) struct Layout {
     entries: usize,
@@ -58,7 +60,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// The index has an entry for each 256 bytes of the memory, or for up to twice as many.
+    /// Computes the layout. The index has one entry for every 256 to 512 bytes of the memory.
     pub(crate) fn of(memory: usize) -> Layout {
         let entries = 1 << (memory / 256).max(1).ilog2();
         let log = (4096 + entries * ENTRY + WINDOW).next_multiple_of(4096);
@@ -83,7 +85,7 @@ impl Layout {
     }
 }
 
-/// Where a record is, and how long: in one word.
+/// The offset and the length of a record, in one word.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Place(pub(crate) u64);
 
@@ -101,16 +103,16 @@ impl Place {
     }
 }
 
-/// The bytes that a record takes.
+/// The space that `len` bytes take in the log or in a pool.
 pub(crate) fn room(len: usize) -> usize {
     len.next_multiple_of(64)
 }
 
-/// What was read while somebody wrote it, or is nothing of the kind.
+/// Error: the bytes were read while they were being written, or are not of the expected kind.
 #[derive(Debug)]
 pub(crate) struct Torn;
 
-/// An entry of the index; an empty one is zeroes.
+/// An entry of the index. An empty entry is all zeroes.
 #[derive(
     Clone, Copy, Debug, PartialEq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -138,7 +140,7 @@ impl Entry {
         (1 << 32 | u64::from(crc32c::crc32c(&self.as_bytes()[..ENTRY - 8]))).into()
     }
 
-    /// `None` if it is empty.
+    /// Decodes an entry. Returns `None` if the entry is empty.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Entry>, Torn> {
         match Entry::read_from_bytes(bytes) {
             Ok(entry) if entry.check == entry.sum() => Ok(Some(entry)),
@@ -158,21 +160,21 @@ impl Entry {
 )]
 #[repr(C)]
 pub(crate) struct Head {
-    /// The CRC-32C of all that follows, key and value included, and `live` left out.
+    /// The CRC-32C of the fields below except `live`, and of the key and the value.
     pub(crate) crc: U32,
     key_len: U32,
     value_len: U32,
     zero: U32,
     pub(crate) version: U64,
-    /// The number of the segment's use: it grows with each.
+    /// The number of the segment's use, which grows with each use.
     pub(crate) segment: U64,
-    /// The version, until there is a newer record of the key, or none: 0 then. So clearing the
-    /// place of a record never makes it live again.
+    /// The version while the record is the newest of its key, and 0 afterwards. Clearing a record's
+    /// place therefore never makes it live again.
     live: U64,
 }
 
 impl Head {
-    /// Of a record whose segment and CRC are still to come.
+    /// Makes the head of a record. The segment and the CRC are set later.
     pub(crate) fn new(key: usize, value: usize, version: u64) -> Head {
         Head {
             crc: 0.into(),
@@ -185,17 +187,17 @@ impl Head {
         }
     }
 
-    /// Whether there is no newer record of the key.
+    /// Returns true if the key has no newer record.
     pub(crate) fn is_live(&self) -> bool {
         self.live == self.version
     }
 
-    /// The CRC so far, which key and value continue.
+    /// Returns the CRC of the head, which the CRC of the key and the value continues.
     pub(crate) fn seed(&self) -> u32 {
         crc32c::crc32c(&self.as_bytes()[4..LIVE])
     }
 
-    /// What may be one: the CRC is not checked.
+    /// Decodes a head if its lengths are valid. The CRC is not checked.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Head> {
         let head = Head::read_from_prefix(bytes).ok()?.0;
         fits(head.key_len(), head.value_len.get() as usize).then_some(head)
@@ -210,7 +212,7 @@ impl Head {
     }
 }
 
-/// A whole record: its head, key and value.
+/// Decodes a whole record, and checks its CRC. Returns its head, key and value.
 pub(crate) fn record(bytes: &[u8]) -> Result<(Head, &[u8], &[u8]), Torn> {
     let head = Head::decode(bytes).ok_or(Torn)?;
     let body = bytes.get(HEAD..head.len()).ok_or(Torn)?;
@@ -221,19 +223,20 @@ pub(crate) fn record(bytes: &[u8]) -> Result<(Head, &[u8], &[u8]), Torn> {
     Ok((head, key, value))
 }
 
-/// Whether there can be such a key and such a value.
+/// Returns true if the lengths of a key and a value are valid.
 pub(crate) fn fits(key: usize, value: usize) -> bool {
     (1..=MAX_KEY).contains(&key) && value <= MAX_VALUE
 }
 
-/// What a request asks for.
+/// The kinds of request.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Verb {
-    /// The server does it only over TCP.
+    /// The server answers this only over TCP.
     Get = 1,
     Put = 2,
     Delete = 3,
-    /// The CPU time that the server has had, in nanoseconds, as the version of the reply.
+    /// Asks for the server's CPU time in nanoseconds, which is returned as the version of the
+    /// reply.
     Time = 4,
 }
 
@@ -246,7 +249,7 @@ pub(crate) struct Ask {
     key_len: U16,
     /// A number of the client's choice.
     pub(crate) client: U32,
-    /// It grows with each request of the client.
+    /// The number of the request, which grows with each request of the client.
     pub(crate) id: U64,
 }
 
@@ -261,7 +264,7 @@ impl Ask {
         }
     }
 
-    /// The head of a request, what it asks for, and the key.
+    /// Decodes a request. Returns its head, verb and key.
     pub(crate) fn decode(bytes: &[u8]) -> Option<(Ask, Verb, &[u8])> {
         let (ask, body) = Ask::read_from_prefix(bytes).ok()?;
         let (key, value) = body.split_at_checked(ask.key_len.get().into())?;
@@ -280,9 +283,9 @@ impl Ask {
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct Reply {
-    /// One of the below.
+    /// `DONE`, `ABSENT` or `REFUSED`.
     pub(crate) status: U64,
-    /// The request's.
+    /// The `id` of the request.
     pub(crate) id: U64,
     pub(crate) version: U64,
 }
@@ -290,7 +293,7 @@ pub(crate) struct Reply {
 pub(crate) const DONE: u64 = 0;
 /// There is no such key.
 pub(crate) const ABSENT: u64 = 1;
-/// Refused, or failed: a text says why.
+/// The request was refused or has failed. A text gives the reason.
 pub(crate) const REFUSED: u64 = 2;
 
 impl Reply {

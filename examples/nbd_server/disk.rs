@@ -17,7 +17,7 @@ use tokio_doca::{Buf, BufPool, Device, Dma, Mmap, WorkQ};
 use super::flags::Values;
 use super::{CLIENTS, Result, mapped};
 
-/// Bytes that go to the disk by one job: what the software device copies at once.
+/// The number of bytes that one job writes to the disk, which the software device copies at once.
 pub(crate) const PART: usize = 64 << 10;
 /// The number of locks that the parts of the disk share.
 const LOCKS: usize = 1024;
@@ -25,21 +25,22 @@ const LOCKS: usize = 1024;
 pub(crate) struct Disk {
     pub(crate) name: String,
     pub(crate) read_only: bool,
-    /// Each write is checked.
+    /// Verify each write by its checksum.
     pub(crate) checksums: bool,
-    /// How long a client may keep the server waiting within a request, besides what its bytes take.
+    /// How long a client may keep the server waiting within a request, besides the time for its
+    /// bytes.
     pub(crate) stall: Duration,
     mmap: Mmap,
-    /// Bufs on any range of the disk.
+    /// Allocates Bufs over any range of the disk.
     ranges: BufInventory,
-    /// Bufs that a write comes into.
+    /// Bufs that receive the data of writes.
     pub(crate) pool: BufPool,
     zeroes: Buf,
     dma: Dma,
     crc: Crc,
     file: Option<Arc<Flock<File>>>,
-    /// Part `n` of the disk is read and written under lock `n % LOCKS`. The locks are fair: a
-    /// writer that waits goes before the readers that come later.
+    /// Lock `n % LOCKS` protects part `n` of the disk. The locks are fair: a waiting writer comes
+    /// before readers that arrive later.
     locks: Vec<RwLock<()>>,
 }
 
@@ -66,7 +67,7 @@ impl Disk {
                 (mmap, Some(Arc::new(file)))
             }
         };
-        // One for each client, and the zeroes.
+        // One Buf for each client, and one that holds zeroes.
         let memory = Mmap::builder().device(device).alloc(PART * (CLIENTS + 1))?;
         let pool = BufPool::builder(&memory).element_size(PART).build()?;
         let zeroes = pool.try_alloc()?;
@@ -92,19 +93,19 @@ impl Disk {
         self.mmap.len()
     }
 
-    /// Whether this is what a client calls it; no name is as good.
+    /// Returns true if `name` is the disk's name or is empty.
     pub(crate) fn is_named(&self, name: &[u8]) -> bool {
         name.is_empty() || name == self.name.as_bytes()
     }
 
-    /// The bytes of a request; `None` if the disk does not have them.
+    /// Returns the range of a request, or `None` if it exceeds the disk.
     pub(crate) fn range(&self, at: u64, len: u32) -> Option<Range<usize>> {
         let at = usize::try_from(at).ok()?;
         let end = at.checked_add(len as usize)?;
         (end <= self.len()).then_some(at..end)
     }
 
-    /// A Buf that is this part of the disk: its data.
+    /// Returns a Buf over a range of the disk, all of it data.
     pub(crate) fn part(&self, range: Range<usize>) -> io::Result<Buf> {
         Ok(self.ranges.buf_filled(&self.mmap, range)?)
     }
@@ -119,7 +120,8 @@ impl Disk {
         if !self.checksums {
             return self.copy(src, part).await;
         }
-        // Held over both jobs, so that what is read back is what was written.
+        // The lock is held during both jobs, so that the data that is read back is the data just
+        // written.
         let _held = self.lock(&part).write().await;
         let dst = self.ranges.buf(&self.mmap, part.clone())?;
         let copied = self.crc.copy_crc(src, &dst).await?;
@@ -129,7 +131,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Writes zeroes.
+    /// Writes zeroes to a range of the disk.
     pub(crate) async fn zero(&self, range: Range<usize>) -> io::Result<()> {
         for part in parts(range) {
             self.copy(&self.zeroes.slice(..part.len())?, part).await?;
@@ -147,16 +149,16 @@ impl Disk {
         Ok(())
     }
 
-    /// What was written before it is safe once this is ready.
+    /// Waits until all data that was written before the call is on stable storage.
     pub(crate) async fn flush(&self) -> io::Result<()> {
         let Some(file) = self.file.clone() else {
             return Ok(());
         };
-        // The pages that jobs wrote are written as well (fsync(2), mmap(2)).
+        // This also writes the pages that jobs have changed (fsync(2), mmap(2)).
         tokio::task::spawn_blocking(move || file.sync_data()).await?
     }
 
-    /// The CRC-32C of the disk.
+    /// Returns the CRC-32C of the disk.
     pub(crate) async fn checksum(&self) -> io::Result<u32> {
         let mut crc = 0;
         for part in parts(0..self.len()) {

@@ -8,21 +8,22 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use super::disk::Disk;
 use super::wire::*;
 
-/// The most options that a client may ask for.
+/// The maximum number of options that a client may send.
 const OPTIONS: usize = 64;
 
-/// What a client and the server have agreed on.
+/// The outcome of the negotiation between a client and the server.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Agreed {
     pub(crate) structured: bool,
     no_zeroes: bool,
 }
 
-/// Greets a client. `None` if it wants no export after all.
+/// Greets a client, and answers its options. Returns `None` if the client ends up without an
+/// export.
 ///
 /// # Errors
 ///
-/// If it breaks the protocol or ends: there is nothing to be said to it.
+/// Fails if the client breaks the protocol or disconnects. Such a client gets no answer.
 pub(crate) async fn greet<S>(disk: &Disk, stream: &mut S) -> io::Result<Option<Agreed>>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -56,7 +57,7 @@ where
                 stream.write_all(&export(disk, agreed)).await?;
                 return Ok(Some(agreed));
             }
-            // There is no way to refuse a name but this.
+            // Closing the connection is the only way to refuse the name in this option.
             OPT_EXPORT_NAME => return Ok(None),
             OPT_ABORT => {
                 stream.write_all(&reply(option, REP_ACK, &[])).await?;
@@ -74,7 +75,7 @@ where
     Err(nonsense("it asks for one option after the other"))
 }
 
-/// What an option is answered with, and whether the client has the export by it.
+/// Returns the answer to an option, and true if the option gives the client the export.
 fn answer(disk: &Disk, option: u32, data: &[u8], agreed: &mut Agreed) -> (Vec<u8>, bool) {
     let refused = |error| (reply(option, error, &[]), false);
     match option {
@@ -105,8 +106,8 @@ fn answer(disk: &Disk, option: u32, data: &[u8], agreed: &mut Agreed) -> (Vec<u8
     }
 }
 
-/// The name in the data of an `INFO` or `GO`; `None` if they make no sense. What the client asks to
-/// be told is told in any case.
+/// Returns the name in the data of an `INFO` or `GO`, or `None` if the data is malformed. The list
+/// of requested information is ignored: the client gets all of it.
 fn wanted(mut data: &[u8]) -> Option<&[u8]> {
     let len = data.try_get_u32().ok()? as usize;
     let (name, mut rest) = data.split_at_checked(len)?;
@@ -124,7 +125,7 @@ fn reply(option: u32, kind: u32, data: &[u8]) -> Vec<u8> {
     reply
 }
 
-/// The size of the disk, and what it takes.
+/// Appends the size of the disk, and the flags for the requests that it accepts.
 fn size_and_flags(disk: &Disk, agreed: Agreed, out: &mut Vec<u8>) {
     let mut flags = HAS_FLAGS | SEND_FLUSH | SEND_FUA | CAN_MULTI_CONN;
     flags |= match disk.read_only {
@@ -154,7 +155,7 @@ fn block_sizes() -> Vec<u8> {
     info
 }
 
-/// The answer to the old option, which has no head.
+/// Builds the answer to the old option `EXPORT_NAME`, which has no head.
 fn export(disk: &Disk, agreed: Agreed) -> Vec<u8> {
     let mut export = Vec::new();
     size_and_flags(disk, agreed, &mut export);

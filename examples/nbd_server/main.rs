@@ -1,5 +1,4 @@
-//! A network block device over Tokio: what `nbd-client`, `qemu` and libnbd read and write is one
-//! Mmap.
+//! A network block device over Tokio: `nbd-client`, `qemu` and libnbd read and write one Mmap.
 //!
 //! ```text
 //! $ cargo run --release --example nbd_server -- --socket /tmp/disk.sock
@@ -7,21 +6,21 @@
 //! $ nbdcopy some.img nbd+unix:///?socket=/tmp/disk.sock
 //! ```
 //!
-//! A read hands a slice of the disk's memory to the socket, without a copy of its own. A write
-//! comes from the socket into a Buf of a pool, and a DMA job copies it to the disk; trims write
-//! zeroes, which are jobs as well, and free no room. With `--file` the disk is a file, mapped:
-//! acknowledged writes survive this process, and flushed ones the machine. With `--checksums` each
+//! A read hands a slice of the disk's memory to the socket, without a copy. The data of a write is
+//! received into a Buf of a pool, and a DMA job copies it to the disk. Trims write zeroes by jobs
+//! as well, and free no space. With `--file` the disk is a mapped file: acknowledged writes survive
+//! the end of this process, and flushed writes a crash of the machine. With `--checksums` each
 //! write is copied with its CRC-32C in the same pass, and read back.
 //!
-//! A client is not trusted. What it may send is bounded, each request is checked against the disk,
-//! and a client that keeps the server waiting too long within a request is cut off (`--stall-ms`).
-//! A client that reads nothing of what it asks for blocks no other. A client that has not chosen an
-//! export has no place. Between two requests a client may be idle as long as it likes, and keeps
-//! its place among at most [`CLIENTS`].
+//! The server does not trust clients. What a client sends is bounded, each request is checked
+//! against the disk, and a client that keeps the server waiting too long within a request is
+//! disconnected (`--stall-ms`). A client that does not read its answers blocks no other. A client
+//! gets a place only once it has chosen an export. Between two requests a client may be idle for
+//! any time, and keeps its place among at most [`CLIENTS`].
 //!
-//! The file is memory here: if it cannot be read or written (a bad sector), the kernel kills the
-//! server (SIGBUS). A file that may be written gets all its blocks at the start, so that this does
-//! not happen when the file system is full.
+//! The file is used as memory: if it cannot be read or written (a bad sector), the kernel kills the
+//! server (SIGBUS). All blocks of a writable file are allocated at the start, so that this does not
+//! happen when the file system is full.
 
 #[path = "../arrivals/mod.rs"]
 mod arrivals;
@@ -54,11 +53,11 @@ use flags::{Flag, Program, Values};
 
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// The most clients at once. Others wait until one leaves, or the time limit has passed.
+/// The maximum number of clients. Others wait until one leaves, or their time limit has passed.
 const CLIENTS: usize = 64;
-/// How long a client may take to choose an export.
+/// The time in which a client must choose an export.
 const GREETED: Duration = Duration::from_secs(10);
-/// How long the server waits after it could not accept a client: it may have no descriptor left.
+/// Pause after the server could not accept a client, for instance for lack of a descriptor.
 const PAUSE: Duration = Duration::from_millis(100);
 
 const PROGRAM: Program = Program {
@@ -161,7 +160,7 @@ async fn run(values: &Values) -> Result<()> {
     }
 }
 
-/// Removes the socket that a server that was killed has left, and nothing else.
+/// Removes a socket that a killed server has left, and nothing else.
 async fn remove_stale(socket: &str) {
     let is_socket = std::fs::symlink_metadata(socket).is_ok_and(|it| it.file_type().is_socket());
     let connected = UnixStream::connect(socket).await;
@@ -170,7 +169,7 @@ async fn remove_stale(socket: &str) {
     }
 }
 
-/// A client that could not be accepted does not end the server.
+/// Returns the client, or `None` after a failed accept, which does not end the server.
 async fn accepted<T>(client: io::Result<T>, arrivals: &mut Arrivals) -> Option<T> {
     if let Err(error) = &client {
         complain("accept", error);
@@ -180,7 +179,7 @@ async fn accepted<T>(client: io::Result<T>, arrivals: &mut Arrivals) -> Option<T
     client.ok()
 }
 
-/// One client, to its end.
+/// Serves one client until it disconnects.
 async fn serve<S>(disk: Arc<Disk>, stream: S, arrival: Arrival)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,

@@ -21,7 +21,7 @@ use tokio_doca::{Device, Mmap};
 
 use super::{Result, file_limit};
 
-/// How long it waits for the lock: a process that was killed has it until its memory was freed.
+/// How long to wait for the lock: a process that was killed holds it until its memory is freed.
 const DYING: Duration = Duration::from_secs(2);
 
 fn lock(mut file: File) -> Result<Flock<File>, Errno> {
@@ -36,7 +36,7 @@ fn lock(mut file: File) -> Result<Flock<File>, Errno> {
     }
 }
 
-/// Returns the length of the disk that a file of `had` bytes becomes.
+/// Returns the length of the disk for a file that has `had` bytes.
 fn len_of(had: u64, size: usize, write: bool) -> Result<usize> {
     match had {
         0 if write => Ok(size),
@@ -44,7 +44,7 @@ fn len_of(had: u64, size: usize, write: bool) -> Result<usize> {
     }
 }
 
-/// Opens the file, or creates it. Returns true with a file that was created.
+/// Opens the file, or creates it. Returns the file, and true if it was created.
 fn open_or_create(options: &mut OpenOptions, path: &Path, write: bool) -> io::Result<(File, bool)> {
     if write {
         match options.create_new(true).open(path) {
@@ -55,13 +55,13 @@ fn open_or_create(options: &mut OpenOptions, path: &Path, write: bool) -> io::Re
     Ok((options.create_new(false).open(path)?, false))
 }
 
-/// Opens the file, or creates one of `size` bytes, locks it and maps it. Other programs must leave
-/// the file alone as long as it is locked (flock(2)). A file that was created and cannot be a disk
+/// Opens the file, or creates one of `size` bytes, then locks and maps it. Other programs must not
+/// touch the file while it is locked (flock(2)). If a file was created but cannot become a disk, it
 /// is removed.
 ///
-/// A file that may be written gets all its blocks here: the kernel kills a process that writes to a
-/// hole of a mapping when the file system is full. Nothing prevents the same for a bad sector, or
-/// where a full file system copies on write.
+/// All blocks of a writable file are allocated here, because the kernel kills a process that writes
+/// to a hole of a mapping when the file system is full. A bad sector still has this effect, and so
+/// has a full file system that copies on write.
 pub(crate) fn open(
     device: &Device,
     path: &Path,
@@ -70,7 +70,7 @@ pub(crate) fn open(
 ) -> Result<(Mmap, Flock<File>)> {
     let (write, mut options) = (!read_only, File::options());
     if write {
-        // Before there is a file.
+        // The limit is checked before a file is created.
         let had = std::fs::metadata(path).map_or(0, |it| it.len());
         file_limit::allows(len_of(had, size, write)?)?;
     }
@@ -82,7 +82,8 @@ pub(crate) fn open(
     }
     let mapped = map(device, path, &file, size, write);
     if mapped.is_err() && created {
-        // Under its lock. If this fails, the error that is returned says more.
+        // The file is removed under its lock. If that fails, the error of `map` is the more useful
+        // one.
         let _ = std::fs::remove_file(path);
     }
     Ok((mapped?, file))
@@ -100,20 +101,20 @@ fn map(device: &Device, path: &Path, file: &File, size: usize, write: bool) -> R
         false => (Access::LOCAL_READ_ONLY, ProtFlags::PROT_READ),
     };
     if write && let Err(errno) = posix_fallocate(file, 0, len.try_into()?) {
-        // It may have grown by a part.
+        // The failed allocation may have extended the file in part.
         file.set_len(had)?;
         return Err(format!("{}: no room for the disk: {errno}", path.display()).into());
     }
-    // SAFETY: a new mapping, at an address of the kernel's choice, takes the place of none.
+    // SAFETY: a new mapping, at an address that the kernel chooses, replaces no other mapping.
     let at = unsafe { mmap(None, bytes, protection, MapFlags::MAP_SHARED, file, 0) }?;
     let builder = Mmap::builder().device(device).access(access);
     let unmap = |at: NonNull<u8>, len| {
-        // SAFETY: it is the mapping, whose last user has gone.
+        // SAFETY: this is the whole mapping, and it has no user left.
         let _ = unsafe { munmap(at.cast(), len) };
     };
-    // SAFETY: the mapping is readable, writable if `access` says so, and as long as the file; it
-    // stays until `unmap`. Its address goes nowhere else, and who keeps to the lock does not touch
-    // the file.
+    // SAFETY: the mapping is as long as the file, readable, and writable if `access` says so. It
+    // stays until `unmap`. Its address is passed to nothing else, and processes that respect the
+    // lock do not touch the file.
     let mmap = unsafe { builder.from_raw(at.cast(), len, unmap) }?;
     Ok(mmap)
 }

@@ -1,4 +1,4 @@
-//! The requests of a client, one after the other, in the order in which they come.
+//! Serves the requests of a client one after the other, in the order in which they arrive.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -18,15 +18,15 @@ use super::disk::{Disk, parts};
 use super::handshake::Agreed;
 use super::wire::*;
 
-/// The bytes that a client must at least send or take in each second of a request.
+/// The minimum rate at which a client must send or receive within a request, in bytes per second.
 const RATE: u32 = 1 << 20;
 
-/// A client that has the export.
+/// A client that has chosen an export.
 struct Client<'a, S> {
     disk: &'a Disk,
     stream: &'a mut S,
     agreed: Agreed,
-    /// How much longer the client may keep the server waiting within this request.
+    /// How much longer the client may keep the server waiting within the current request.
     left: Duration,
 }
 
@@ -34,7 +34,7 @@ struct Client<'a, S> {
 ///
 /// # Errors
 ///
-/// If it breaks the protocol, stalls or ends amid a request.
+/// Fails if the client breaks the protocol, stalls, or disconnects within a request.
 pub(crate) async fn serve<S>(disk: &Disk, stream: &mut S, agreed: Agreed) -> io::Result<()>
 where
     S: AsyncBufRead + AsyncWrite + Unpin,
@@ -45,7 +45,7 @@ where
         agreed,
         left: Duration::ZERO,
     };
-    // A client may be idle between two requests as long as it likes.
+    // Between two requests a client may be idle for any time.
     while !client.stream.fill_buf().await?.is_empty() {
         client.left = disk.stall;
         let request = in_time(&mut client.left, Request::read(client.stream)).await?;
@@ -60,8 +60,8 @@ where
     Ok(())
 }
 
-/// Waits for the client, which has `left` for this and all later steps of its request. The time in
-/// which the client waits for the disk does not count.
+/// Waits for one step of the client. `left` is the time for this and all later steps of its
+/// request. Time in which the client waits for the disk does not count.
 async fn in_time<T>(
     left: &mut Duration,
     step: impl Future<Output = io::Result<T>>,
@@ -83,7 +83,7 @@ async fn woken() -> io::Result<()> {
     .await
 }
 
-/// What the client is told of an error of this side.
+/// Logs an error of the server, and returns the code that the client gets.
 fn failed(error: io::Error) -> u32 {
     complain("the disk", &error);
     EIO
@@ -133,7 +133,7 @@ impl<S: AsyncBufRead + AsyncWrite + Unpin> Client<'_, S> {
             None => (ENOSPC, None),
             range => (0, range),
         };
-        // What is refused comes all the same.
+        // The client sends the data of a refused write too. The data is received and dropped.
         let buf = disk.pool.alloc().await;
         for part in parts(range.unwrap_or(0..len as usize)) {
             self.receive(&buf, part.len()).await?;
@@ -145,7 +145,7 @@ impl<S: AsyncBufRead + AsyncWrite + Unpin> Client<'_, S> {
         self.finish(request, error).await
     }
 
-    /// A request without data.
+    /// Executes a request without data.
     async fn other(&mut self, request: Request) -> io::Result<()> {
         let Request {
             at, len, command, ..
@@ -162,13 +162,13 @@ impl<S: AsyncBufRead + AsyncWrite + Unpin> Client<'_, S> {
             _ if request.flags & !allowed != 0 => EINVAL,
             _ if command == CMD_FLUSH => disk.flush().await.map_or_else(failed, |()| 0),
             None => ENOSPC,
-            // A trimmed part reads as zeroes.
+            // A trimmed range reads as zeroes.
             Some(range) => disk.zero(range).await.map_or_else(failed, |()| 0),
         };
         self.finish(request, error).await
     }
 
-    /// Answers a request that was not a read. One that shall be safe is flushed first.
+    /// Answers a request other than a read. If the request has `FLAG_FUA`, flushes the disk first.
     async fn finish(&mut self, request: Request, mut error: u32) -> io::Result<()> {
         if error == 0 && request.flags & FLAG_FUA != 0 {
             error = self.disk.flush().await.map_or_else(failed, |()| 0);
@@ -189,7 +189,7 @@ impl<S: AsyncBufRead + AsyncWrite + Unpin> Client<'_, S> {
         self.send(&reply).await
     }
 
-    /// Receives so many bytes into an empty Buf.
+    /// Empties the Buf, and receives `len` bytes into it.
     async fn receive(&mut self, buf: &Buf, len: usize) -> io::Result<()> {
         buf.reset_data_len()?;
         let mut room = buf.data_mut()?.limit(len);
@@ -205,8 +205,8 @@ impl<S: AsyncBufRead + AsyncWrite + Unpin> Client<'_, S> {
         in_time(&mut self.left, self.stream.write_all(reply)).await
     }
 
-    /// Sends the head of a reply, if any, and a part of the disk. The part is lent to the socket
-    /// only while that takes bytes: a client that reads nothing keeps nobody from writing.
+    /// Sends the head of a reply, if any, and a part of the disk. The part is locked only while the
+    /// socket accepts bytes, so that a client that reads nothing does not block writers.
     async fn send_part(&mut self, head: &[u8], part: Range<usize>) -> io::Result<()> {
         let (disk, mut sent) = (self.disk, 0);
         let (len, buf) = (head.len() + part.len(), disk.part(part.clone())?);
@@ -225,7 +225,7 @@ impl<S: AsyncBufRead + AsyncWrite + Unpin> Client<'_, S> {
             match tried {
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(done) => sent += done?,
-                // The socket wakes this task, which tries again.
+                // The socket wakes this task, which then tries again.
                 Poll::Pending => in_time(&mut self.left, woken()).await?,
             }
         }

@@ -1,5 +1,5 @@
-//! The numbers of the NBD protocol, and what its messages look like
-//! (github.com/NetworkBlockDevice/nbd, doc/proto.md). All numbers are big-endian.
+//! The constants and the message formats of the NBD protocol (github.com/NetworkBlockDevice/nbd,
+//! doc/proto.md). All numbers are big-endian.
 
 use std::io;
 
@@ -13,7 +13,7 @@ pub(crate) const REQUEST: u32 = 0x2560_9513;
 pub(crate) const SIMPLE: u32 = 0x6744_6698;
 pub(crate) const STRUCTURED: u32 = 0x668e_33ef;
 
-/// Of the server's greeting, and of the client's.
+/// Flags of the server's greeting and of the client's answer.
 pub(crate) const FIXED_NEWSTYLE: u16 = 1;
 pub(crate) const NO_ZEROES: u16 = 2;
 
@@ -34,7 +34,7 @@ pub(crate) const REP_ERR_UNKNOWN: u32 = 1 << 31 | 6;
 pub(crate) const INFO_EXPORT: u16 = 0;
 pub(crate) const INFO_BLOCK_SIZE: u16 = 3;
 
-/// Of an export: what it takes.
+/// Flags of an export, for the requests that it accepts.
 pub(crate) const HAS_FLAGS: u16 = 1;
 pub(crate) const READ_ONLY: u16 = 1 << 1;
 pub(crate) const SEND_FLUSH: u16 = 1 << 2;
@@ -65,16 +65,16 @@ pub(crate) const EIO: u32 = 5;
 pub(crate) const EINVAL: u32 = 22;
 pub(crate) const ENOSPC: u32 = 28;
 
-/// The most bytes that one read or write may have, and one option.
+/// The maximum number of bytes of a read or write, and of an option.
 pub(crate) const MAX_PAYLOAD: u32 = 32 << 20;
 pub(crate) const MAX_OPTION: u32 = 8 << 10;
 
-/// What a client asks for once it has an export.
+/// A request of a client that has an export.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) flags: u16,
     pub(crate) command: u16,
-    /// The client's own number for it.
+    /// A number that the client has chosen for the request.
     pub(crate) cookie: u64,
     pub(crate) at: u64,
     pub(crate) len: u32,
@@ -83,7 +83,7 @@ pub(crate) struct Request {
 impl Request {
     const LEN: usize = 28;
 
-    /// Reads the next one.
+    /// Reads the next request.
     pub(crate) async fn read<R: AsyncRead + Unpin>(from: &mut R) -> io::Result<Request> {
         let mut bytes = [0; Request::LEN];
         from.read_exact(&mut bytes).await?;
@@ -101,7 +101,7 @@ impl Request {
     }
 }
 
-/// The answer to a request but a read, or to any before structured replies were agreed on.
+/// Builds a simple reply, for any request but a read, or for a read without structured replies.
 pub(crate) fn simple(cookie: u64, error: u32) -> Vec<u8> {
     let mut reply = Vec::with_capacity(16);
     reply.put_u32(SIMPLE);
