@@ -1,12 +1,12 @@
-//! An epoll loop of one's own, without a runtime: a timer brings work, and the WorkQ's handle says
-//! when copies are over.
+//! An epoll loop without a runtime: a timer triggers work, and the handle of the WorkQ becomes
+//! readable when copies complete.
 //!
 //! ```text
 //! own_epoll_loop [TICKS]
 //! ```
 //!
-//! At each tick of the timer a batch of copies is submitted, each with a number that comes back
-//! with its end. The loop sleeps in `epoll_wait` for both: arm, wait, clear, progress.
+//! At each tick of the timer the loop submits a batch of copies, each with a number that is
+//! returned with its result. The loop sleeps in `epoll_wait` for both: arm, wait, clear, progress.
 use std::error::Error;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
@@ -19,11 +19,11 @@ use tokio_doca::{Buf, BufPool, Dma, ErrorKind, Mmap, WorkQ, error::JobError, op:
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const BYTES: usize = 4096;
-/// Copies of each tick.
+/// The number of copies of each tick.
 const BATCH: usize = 16;
-/// Between two ticks.
+/// The time between two ticks.
 const PERIOD_MS: u16 = 2;
-/// A copy that takes so long is lost.
+/// A copy that takes longer than this is lost.
 const LIMIT: Duration = Duration::from_secs(1);
 
 const TIMER: u64 = 0;
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
 }
 
 fn run(ticks: u64) -> Result<()> {
-    // An adapter finishes nothing inside the submission; with this limit the software device does
+    // An adapter completes no job inside the submission. With this limit the software device does
     // not either.
     let soft = Soft::builder().inline_limit(0).build();
     soft.faults().push_env()?;
@@ -76,7 +76,7 @@ fn run(ticks: u64) -> Result<()> {
 
     let (mut ticked, mut done, mut waits) = (0, 0, 0);
     let mut free: Vec<usize> = (0..BATCH).collect();
-    // When each of those that are under way began.
+    // The start of each copy in flight, by the number of its pair.
     let mut begun = [None::<Instant>; BATCH];
     while done < ticks * BATCH as u64 {
         workq.arm();
@@ -104,8 +104,8 @@ fn run(ticks: u64) -> Result<()> {
                 if begun.iter().flatten().any(|begun| begun.elapsed() > LIMIT) {
                     return Err(format!("the device did not finish a copy within {LIMIT:?}").into());
                 }
-                // What is still under way is not late: this tick takes the pairs that are free, the
-                // next the rest.
+                // Copies that are still in flight are not late. This tick uses the pairs that are
+                // free; the remaining copies follow at later ticks.
                 while ticked < ticks * BATCH as u64
                     && let Some(at) = free.pop()
                 {
@@ -138,14 +138,14 @@ fn run(ticks: u64) -> Result<()> {
     Ok(())
 }
 
-/// A source full of a pattern, and a destination.
+/// Returns a source that is full of a pattern, and an empty destination.
 fn pair(pool: &BufPool, seed: u8) -> Result<(Buf, Buf)> {
     let (src, dst) = (pool.try_alloc()?, pool.try_alloc()?);
     src.extend_from_slice(&[seed.wrapping_mul(37) ^ 0x5a; BYTES])?;
     Ok((src, dst))
 }
 
-/// The copy with this number is over: its destination holds what its source does.
+/// Checks that copy `number` has succeeded: its destination must have the data of its source.
 fn ended(
     pairs: &[(Buf, Buf)],
     number: u64,
@@ -159,7 +159,7 @@ fn ended(
     Ok(at)
 }
 
-/// Readable every few milliseconds.
+/// Returns a timer that is readable every [`PERIOD_MS`].
 fn timer() -> Result<OwnedFd> {
     use nix::sys::time::{TimeSpec, TimeValLike};
     use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};

@@ -1,6 +1,6 @@
-//! A thread that polls for many streams, which the runtime has accepted: it resumes their tasks
-//! without a wake-up by the kernel, and has a CPU for it. Clients of the same process measure how
-//! long an answer takes.
+//! One thread serves many streams by polling, while the runtime accepts them. The thread uses a
+//! whole CPU and resumes the streams' tasks without a wake-up by the kernel. Clients in the same
+//! process measure how long an answer takes.
 //!
 //! ```text
 //! $ cargo run --release --example pinned_echo -- 16 1000 1          # on CPU 1
@@ -21,7 +21,7 @@ type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Resu
 
 type Tasks = JoinSet<Result<()>>;
 
-/// A stream that says nothing for so long is ended.
+/// A stream that is silent for this time is ended.
 const IDLE: Duration = Duration::from_secs(30);
 
 #[tokio::main]
@@ -50,7 +50,7 @@ async fn run() -> Result<()> {
     let (hand_over, streams) = unbounded_channel();
     let accepts = tokio::spawn(accept(listener, hand_over));
 
-    // It is spawned on the runtime, and so has its timers.
+    // The thread is spawned on the runtime, so that it can use the runtime's timers.
     let thread = match place.as_deref() {
         Some("runtime") => None,
         Some(cpu) => Some(served.poll_thread().cpu(cpu.parse()?)),
@@ -81,7 +81,7 @@ async fn run() -> Result<()> {
     while let Some(asked) = asking.join_next().await {
         took.extend(asked??);
     }
-    // No stream comes any more: those who serve end with the last one.
+    // No further stream is accepted. `serve` returns when the last stream has ended.
     accepts.abort();
     serving.await?;
     took.sort_unstable();
@@ -95,7 +95,7 @@ async fn run() -> Result<()> {
     Ok(())
 }
 
-/// Accepts on the runtime, whatever it takes, and hands the streams over.
+/// Accepts streams on the runtime, and hands them to the thread that serves them.
 async fn accept(listener: RdmaListener, hand_over: UnboundedSender<RdmaStream>) -> Result<()> {
     loop {
         let incoming = listener.accept().await?;
@@ -108,7 +108,7 @@ async fn accept(listener: RdmaListener, hand_over: UnboundedSender<RdmaStream>) 
     }
 }
 
-/// Serves streams by tasks, which `begin` begins.
+/// Serves each stream in a task that `begin` starts.
 async fn serve(mut streams: UnboundedReceiver<RdmaStream>, begin: fn(&mut Tasks, RdmaStream)) {
     let mut tasks = Tasks::new();
     while let Some(stream) = streams.recv().await {

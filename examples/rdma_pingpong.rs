@@ -1,13 +1,13 @@
-//! How long a message takes to another process and back, and how many go there in a second:
-//! busy-polling, and event-driven.
+//! Measures how long a message takes to another process and back, and how many messages arrive in a
+//! second: by busy-polling, and event-driven.
 //!
 //! ```text
 //! rdma_pingpong [client|server] [--size BYTES] [--iterations N] [FLAG VALUE]...
 //! ```
 //!
-//! Without a role it starts its server itself. The immediate value of a message tells the server
-//! what to do: it echoes what the client measures round trips with, and takes the rest, of which
-//! the last one is echoed too.
+//! Without a role, the program starts its own server. The immediate value of a message tells the
+//! server what to do. The server echoes the messages of round trips, and only receives those of the
+//! rate measurement, except for the last, which it echoes too.
 mod rdma_sample;
 
 use std::future::poll_fn;
@@ -47,17 +47,18 @@ const SAMPLE: Sample = Sample {
     ],
 };
 
-/// Each measurement stops after that time, however many messages it had.
+/// Each measurement stops after this time, however many messages it has sent.
 const LIMIT: Duration = Duration::from_millis(500);
-/// A mode that is not over by then waits for a message that was lost.
+/// A mode that has not ended by this time waits for a message that was lost.
 const DEADLINE: Duration = Duration::from_secs(5);
 const LATE: &str = "the messages did not end within 5s";
-/// The largest message.
+/// The size of the largest message in bytes.
 const LARGEST: usize = 65_536;
-/// How many messages are on their way when the rate is measured.
+/// The number of messages in flight while the rate is measured.
 const IN_FLIGHT: usize = 16;
 
-/// What an immediate value asks the server for. Messages without one are taken.
+/// The values of an immediate that tell the server what to do. Messages without one are only
+/// received.
 const ECHO: u32 = 1;
 const BUSY_POLL: u32 = 2;
 const EVENT: u32 = 3;
@@ -137,7 +138,7 @@ async fn client(args: &Args) -> Result<()> {
         ("busy-poll", Mode::BusyPoll, BUSY_POLL),
         ("event", Mode::EventDriven, EVENT),
     ] {
-        // In the mode so far: the runtime keeps the time.
+        // Uses the previous mode, in which the runtime's timers work.
         let asked = try_join(rdma.recv(()), rdma.send_imm((), asks));
         timeout(DEADLINE, asked).await.map_err(|_| LATE)??;
         workq.set_mode(mode)?;
@@ -166,7 +167,7 @@ struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    /// The time of each round trip, ascending.
+    /// Measures round trips, and returns their times in ascending order.
     async fn round_trips(&self) -> Result<Vec<Duration>> {
         let mut times = Vec::with_capacity(self.iterations.min(1 << 20));
         let start = Instant::now();
@@ -180,14 +181,14 @@ impl Pair<'_> {
         Ok(times)
     }
 
-    /// One round trip.
+    /// Makes one round trip.
     async fn echo(&self) -> Result<()> {
         self.dst.reset_data_len()?;
         try_join(self.rdma.recv(self.dst), self.rdma.send_imm(self.src, ECHO)).await?;
         Ok(())
     }
 
-    /// Whether the echo is what was sent.
+    /// Fails if the echo is not the message that was sent.
     fn verify(&self) -> Result<()> {
         if bytes(self.dst)? != bytes(self.src)? {
             return Err("the echo is another message".into());
@@ -195,7 +196,7 @@ impl Pair<'_> {
         Ok(())
     }
 
-    /// Messages in a second, of which all have arrived.
+    /// Returns the number of messages per second, all of which have arrived.
     async fn rate(&self) -> Result<f64> {
         let begun = Instant::now();
         let sent = stream::iter(0..self.iterations)
@@ -211,13 +212,14 @@ impl Pair<'_> {
     }
 }
 
-/// Runs it on this thread, which has no time for the runtime meanwhile: so it is not asked to yield
-/// to it either.
+/// Runs a future on this thread, in busy-polling mode. The runtime does not run meanwhile, so that
+/// the future never yields to it.
 fn spin<T>(workq: &WorkQ, future: impl Future<Output = T>) -> T {
     workq.block_on(unconstrained(future))
 }
 
-/// Without a runtime there is no timer, and none is needed: who spins looks at the clock.
+/// Polls a future until `DEADLINE`. Without a runtime there is no timer: each poll checks the
+/// clock.
 async fn in_time<T>(measured: impl Future<Output = Result<T>>) -> Result<T> {
     let (mut measured, end) = (pin!(measured), Instant::now() + DEADLINE);
     let look = poll_fn(|cx| match measured.as_mut().poll(cx) {
@@ -227,11 +229,11 @@ async fn in_time<T>(measured: impl Future<Output = Result<T>>) -> Result<T> {
     look.await
 }
 
-/// The server, as a process of this one's, which ends with it.
+/// A server in a child process, which ends with this value.
 struct Server(Child);
 
 impl Server {
-    /// It, and where it listens.
+    /// Starts the server, and returns it with its address.
     fn start(args: &Args) -> Result<(Server, String)> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["server", "--tcp", "127.0.0.1:0"]);
@@ -240,7 +242,7 @@ impl Server {
                 command.arg(format!("--{long}={value}"));
             }
         }
-        // What goes wrong there is told by the client.
+        // The client reports errors of the server too.
         command.stdin(Stdio::null()).stderr(Stdio::null());
         let mut server = Server(command.stdout(Stdio::piped()).spawn()?);
         let mut line = String::new();

@@ -1,5 +1,6 @@
-//! One side reads the memory of the other one, which takes no part in it: DOCA's samples
-//! rdma_read_requester and _responder, and their flags (`rdma_read -h`).
+//! One side reads the memory of the other side, which takes no part in the read. The example has
+//! the roles of DOCA's samples rdma_read_requester and _responder, and their flags (`rdma_read
+//! -h`).
 //!
 //! ```text
 //! $ cargo run --example rdma_read -- responder --tcp 127.0.0.1:18515 -r "a text"    (one terminal)
@@ -48,7 +49,7 @@ async fn requester(args: &Args) -> Result<()> {
     say("Retrieved results successfully")?;
     let read = bytes(&dst)?;
 
-    // The responder stays until it has heard what was read.
+    // The responder waits for the digest of the data that was read.
     Digest::of(&read).send(&rdma).await?;
     Digest::receive(&rdma).await?.check(&read)?;
     say(format_args!("Read from responder: {}", quoted(&read)))

@@ -1,5 +1,5 @@
-//! One side sends a message to the other one: DOCA's samples rdma_send and rdma_receive, and their
-//! flags (`rdma_send_receive -h`).
+//! One side sends a message to the other. The example has the roles of DOCA's samples rdma_send and
+//! rdma_receive, and their flags (`rdma_send_receive -h`).
 //!
 //! ```text
 //! $ cargo run --example rdma_send_receive -- receive --tcp 127.0.0.1:18515             (one terminal)

@@ -1,5 +1,5 @@
-//! One side sends a message, and an immediate value, to the other one: DOCA's samples
-//! rdma_send_immediate and rdma_receive_immediate, and their flags
+//! One side sends a message and an immediate value to the other. The example has the roles of
+//! DOCA's samples rdma_send_immediate and rdma_receive_immediate, and their flags
 //! (`rdma_send_receive_immediate -h`).
 //!
 //! ```text

@@ -1,5 +1,6 @@
-//! One side writes to the memory of the other one, which takes no part in it: DOCA's samples
-//! rdma_write_requester and _responder, and their flags (`rdma_write -h`).
+//! One side writes to the memory of the other side, which takes no part in the write. The example
+//! has the roles of DOCA's samples rdma_write_requester and _responder, and their flags
+//! (`rdma_write -h`).
 //!
 //! ```text
 //! $ cargo run --example rdma_write -- responder --tcp 127.0.0.1:18515                (one terminal)
@@ -49,7 +50,7 @@ async fn requester(args: &Args) -> Result<()> {
     rdma.write(&src, &remote.buf(..)?).await?;
     say("Retrieved results successfully")?;
 
-    // Nothing else tells the responder that something was written.
+    // The responder learns only by this digest that something was written.
     Digest::of(text).send(&rdma).await?;
     Digest::receive(&rdma).await?.check(text)
 }

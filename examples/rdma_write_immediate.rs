@@ -1,6 +1,6 @@
-//! One side writes to the memory of the other one, and has it know by an immediate value: DOCA's
-//! samples rdma_write_immediate_requester and _responder, and their flags
-//! (`rdma_write_immediate -h`).
+//! One side writes to the memory of the other side, and notifies it by an immediate value. The
+//! example has the roles of DOCA's samples rdma_write_immediate_requester and _responder, and their
+//! flags (`rdma_write_immediate -h`).
 //!
 //! ```text
 //! $ cargo run --example rdma_write_immediate -- responder --tcp 127.0.0.1:18515                (one terminal)
@@ -68,7 +68,7 @@ async fn responder(args: &Args) -> Result<()> {
     let mut meeting = Meeting::connect(args, &rdma).await?;
     meeting.offer(&mmap, &device).await?;
 
-    // The receive is ended by the write, whose bytes go elsewhere.
+    // The write completes this receive, but its bytes go to the exported memory.
     let received = rdma.recv(()).await?;
     let (opcode, immediate) = (received.opcode, received.immediate);
     if (opcode, immediate) != (RecvOpcode::WriteImm, Some(IMMEDIATE)) {

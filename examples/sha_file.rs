@@ -19,9 +19,9 @@ use tokio_doca::{
     sha::{Algorithm, Sha},
 };
 
-/// A multiple of every algorithm's block: all parts but the last must be.
+/// The size of a part in bytes. All parts but the last must be a multiple of the algorithm's block.
 const PART: usize = 1 << 20;
-/// A device that takes longer for a part is stuck.
+/// A part that takes a device longer than this is stuck.
 const LIMIT: Duration = Duration::from_secs(5);
 
 const USAGE: &str =
@@ -85,7 +85,7 @@ struct Hasher {
 }
 
 impl Hasher {
-    /// The digest of a file, in hexadecimal.
+    /// Returns the digest of a file, in hexadecimal.
     async fn sum(&self, path: &Path) -> Result<String> {
         let cannot = |error| format!("cannot read {}: {error}", path.display());
         let mut input = open(path).map_err(cannot)?;
@@ -100,7 +100,7 @@ impl Hasher {
         let (mut part, mut next) = (self.pool.alloc().await, self.pool.alloc().await);
         let mut full;
         (input, full) = read(input, &part).await.map_err(cannot)?;
-        // Only a part that is not full is surely the last one.
+        // Only a part that is not full is certainly the last one.
         while full {
             let (hashed, read) =
                 tokio::join!(timeout(LIMIT, session.update(&part)), read(input, &next));
@@ -130,7 +130,7 @@ fn open(path: &Path) -> io::Result<Input> {
     Ok(Box::new(File::open(path)?))
 }
 
-/// Reads until the Buf is full, or nothing is left; says whether it is full.
+/// Reads until the Buf is full or the input ends. Returns true if the Buf is full.
 async fn read(mut input: Input, buf: &Buf) -> io::Result<(Input, bool)> {
     let buf = buf.clone();
     let read = spawn_blocking(move || {
@@ -147,7 +147,7 @@ async fn read(mut input: Input, buf: &Buf) -> io::Result<(Input, bool)> {
     read.await?
 }
 
-/// `DIGEST  FILE` of each; what cannot be read is said at the end.
+/// Prints `DIGEST  FILE` for each file. Errors are reported together at the end.
 async fn print_sums(hasher: &Hasher, files: &[PathBuf]) -> Result<()> {
     let mut wrong = Vec::new();
     for path in files {
@@ -167,7 +167,7 @@ async fn print_sums(hasher: &Hasher, files: &[PathBuf]) -> Result<()> {
     }
 }
 
-/// Hashes the files that stand in SUMS, and says of each whether it is what it was.
+/// Hashes the files that SUMS lists, and prints for each whether it has its listed digest.
 async fn check_sums(hasher: &Hasher, sums: &Path) -> Result<()> {
     let text = match sums.as_os_str() == "-" {
         true => io::read_to_string(io::stdin()).map(String::into_bytes),
@@ -180,7 +180,7 @@ async fn check_sums(hasher: &Hasher, sums: &Path) -> Result<()> {
         if line.is_empty() {
             continue;
         }
-        // Two spaces, or a space and the star of binary mode.
+        // The digest is followed by two spaces, or by a space and the star of binary mode.
         let parts = line.split_at_checked(digits).and_then(|(sum, rest)| {
             let sum = std::str::from_utf8(sum).ok()?;
             let name = rest.strip_prefix(b"  ").or(rest.strip_prefix(b" *"))?;

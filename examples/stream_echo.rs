@@ -1,5 +1,5 @@
-//! An echo service on a stream over RDMA, and a client that sends it a line: the code of a TCP
-//! service with another listener and another connector.
+//! An echo service on a stream over RDMA, and a client that sends it a line. The code is that of a
+//! TCP service with another listener and another connector.
 //!
 //! ```text
 //! $ cargo run --example stream_echo -- 127.0.0.1:4791 "a line"
@@ -47,10 +47,10 @@ async fn run() -> Result<()> {
     Ok(())
 }
 
-/// How long a peer may send nothing, or read nothing: it would keep a stream from others.
+/// How long a peer may send or read nothing before its stream is ended, so that others can have it.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Answers each peer with what it sends, until its stream ends.
+/// Returns each peer's data to it, until its stream ends.
 async fn serve(listener: RdmaListener) -> Result<()> {
     loop {
         let incoming = listener.accept().await?;

@@ -1,5 +1,5 @@
 //! The DPU's half of a signal there and back: DOCA's sample sync_event_dpu, and its flags
-//! (`sync_event_dpu -h`). How both are run tells `sync_event_host`.
+//! (`sync_event_dpu -h`). `sync_event_host` describes how to run both halves.
 use std::io::{self, Write};
 use std::process::ExitCode;
 

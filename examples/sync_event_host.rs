@@ -6,7 +6,7 @@
 //! $ TOKIO_DOCA_SOFT=dpu cargo run --example sync_event_dpu -- -d 03:00.0 -r 0b:00.0        (another one)
 //! ```
 //!
-//! Either may be started first. Each takes `--async` and `--atomic` for itself.
+//! Either half may be started first. `--async` and `--atomic` apply to one half only.
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -52,7 +52,8 @@ async fn run(values: &Values) -> Result<()> {
         out,
         "Exported DOCA Sync Event has been sent to DPU successfully"
     )?;
-    // It has imported it: from now on its end is noticed.
+    // The DPU's message says that it has imported the event. From now on the end of the DPU is
+    // detected.
     dpu.recv().await?;
 
     writeln!(out, "Signaling sync event for DPU")?;
@@ -63,7 +64,7 @@ async fn run(values: &Values) -> Result<()> {
     Ok(())
 }
 
-/// The DPU may be started later.
+/// Connects to the DPU's half, which may be started later.
 async fn connect(device: &Device) -> Result<Channel> {
     let end = Instant::now() + LIMIT;
     loop {

@@ -1,9 +1,9 @@
-//! Sends a file to a TCP socket through Bufs and `Bytes`, without a copy of its own:
+//! Sends a file to a TCP socket through Bufs and `Bytes`, without copying the data in this program:
 //! `zero_copy_bytes FILE [ADDRESS]`.
 //!
-//! The file is read into the tailroom of pooled Bufs, a Buf becomes `Bytes`, and the socket is
-//! written from there, two at a time; when a `Bytes` is dropped its Buf goes home to the pool.
-//! Without an address the other end is in this process: it appends what arrives to a Buf, which is
+//! The file is read into the tailroom of pooled Bufs, each Buf becomes a `Bytes`, and the socket is
+//! written from there, two `Bytes` at a time. When a `Bytes` is dropped, its Buf returns to the
+//! pool. Without an address the receiver is in this process: it appends the data to a Buf, which is
 //! a `BufMut`, and at the end the checksums are compared.
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
@@ -82,7 +82,7 @@ async fn run(path: &Path, address: Option<&PathBuf>) -> Result<()> {
     Ok(writeln!(io::stdout(), "{text}\n{verdict}")?)
 }
 
-/// Looked at first: to open a pipe would wait for its other end.
+/// Opens the file after checking its type, since opening a pipe would wait for its other end.
 fn open(path: &Path) -> Result<Arc<File>> {
     let meta = fs::metadata(path).map_err(cannot("open", path))?;
     if meta.is_dir() {
@@ -94,14 +94,14 @@ fn open(path: &Path) -> Result<Arc<File>> {
     Ok(Arc::new(File::open(path).map_err(cannot("open", path))?))
 }
 
-/// Answers how many bytes there were.
+/// Sends the file, and returns the number of bytes.
 async fn send(file: Arc<File>, path: &Path, pool: &BufPool, socket: TcpStream) -> Result<u64> {
     let (ready, next) = mpsc::channel(BUFS);
     let ((), sent) = tokio::try_join!(read(file, path, pool, ready), write(next, socket))?;
     Ok(sent)
 }
 
-/// Reads ahead of what the socket takes, as far as there are Bufs.
+/// Reads the file ahead of the socket, as far as there are free Bufs.
 async fn read(
     file: Arc<File>,
     path: &Path,
@@ -115,7 +115,7 @@ async fn read(
             Ok(buf.into_bytes()?)
         });
         let bytes = read.await?.map_err(cannot("read", path))?;
-        // Nobody takes it: the writer has failed, and says so.
+        // The receiver of the channel is gone: the writer has failed, and reports that itself.
         if bytes.is_empty() || ready.send(bytes).await.is_err() {
             return Ok(());
         }
@@ -134,7 +134,7 @@ async fn write(mut next: mpsc::Receiver<Bytes>, mut socket: TcpStream) -> Result
     Ok(sent)
 }
 
-/// The other end: how many bytes arrived, and their CRC-32C.
+/// The receiving end. Returns the number of bytes that arrived, and their CRC-32C.
 async fn receive(pool: &BufPool, mut socket: TcpStream) -> Result<(u64, u32)> {
     let (buf, mut crc, mut arrived) = (pool.alloc().await, 0, 0);
     loop {
@@ -149,7 +149,8 @@ async fn receive(pool: &BufPool, mut socket: TcpStream) -> Result<(u64, u32)> {
     }
 }
 
-/// Reads the file once more, through memory that had no part in it.
+/// Reads the file once more, through memory that the transfer did not use, and compares the
+/// checksums.
 fn verify(path: &Path, sent: u64, (arrived, crc): (u64, u32)) -> Result<String> {
     let file = File::open(path).map_err(cannot("read", path))?;
     let (mut file, mut own) = (BufReader::with_capacity(CHUNK, file), 0);
@@ -169,7 +170,7 @@ fn verify(path: &Path, sent: u64, (arrived, crc): (u64, u32)) -> Result<String> 
     ))
 }
 
-/// Puts the name of a file to what went wrong with it.
+/// Adds the file's name to an I/O error.
 fn cannot(what: &str, path: &Path) -> impl Fn(io::Error) -> String {
     move |error| format!("cannot {what} {}: {error}", path.display())
 }

@@ -1,8 +1,8 @@
-//! The flags of `ibv_rc_pingpong`, by their long and their short names.
+//! Parses the flags of `ibv_rc_pingpong`, with their long and short names.
 
 use tokio_doca::rdma::Mtu;
 
-/// What was asked for.
+/// The values of the flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Args {
     pub(crate) port: u16,
@@ -14,11 +14,11 @@ pub(crate) struct Args {
     pub(crate) events: bool,
     pub(crate) gid_index: Option<u32>,
     pub(crate) check: bool,
-    /// Nothing: this is the server.
+    /// The server's host, or `None` if this side is the server.
     pub(crate) host: Option<String>,
 }
 
-/// Short and long names.
+/// The short and the long name of each flag.
 const FLAGS: [(char, &str); 12] = [
     ('p', "port"),
     ('d', "ib-dev"),
@@ -34,7 +34,7 @@ const FLAGS: [(char, &str); 12] = [
     ('h', "help"),
 ];
 
-/// A flag, and what follows it in the same word.
+/// Splits a word into a flag and the value that follows it in the same word.
 fn flag(word: &str) -> Option<(char, Option<&str>)> {
     if let Some(long) = word.strip_prefix("--") {
         let (name, value) = match long.split_once('=') {
@@ -52,7 +52,7 @@ fn flag(word: &str) -> Option<(char, Option<&str>)> {
 }
 
 impl Args {
-    /// None if it is help that is asked for.
+    /// Parses the arguments. Returns `None` if they ask for help.
     pub(crate) fn parse(words: impl IntoIterator<Item = String>) -> Result<Option<Args>, String> {
         let mut args = Args {
             port: 18515,

@@ -1,5 +1,5 @@
-//! How two sides of `ibv_rc_pingpong` find each other: each tells the other by TCP, in a line of
-//! text, where it is.
+//! The exchange by which two sides of `ibv_rc_pingpong` connect: each sends its address by TCP, as
+//! a line of text.
 //!
 //! ```text
 //! client                                              server
@@ -14,21 +14,21 @@ use std::str::FromStr;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Bytes of a line, its zero byte among them.
+/// The length of a line in bytes, with its zero byte.
 const LINE: usize = 52;
 
 const DONE: &[u8] = b"done\0";
 
-/// Where a side is. As text it is its line, without the zero byte.
+/// The RDMA address of one side. Its text is the line of the exchange, without the zero byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Of its port on InfiniBand; 0 on Ethernet.
+    /// The LID of the side's port on InfiniBand; 0 on Ethernet.
     pub(crate) lid: u16,
-    /// The number of its queue pair: 24 bits.
+    /// The number of the side's queue pair: 24 bits.
     pub(crate) qpn: u32,
-    /// The number of its first packet: 24 bits.
+    /// The number of the side's first packet: 24 bits.
     pub(crate) psn: u32,
-    /// Zero: the LID is enough.
+    /// The GID, or all zeroes if the LID is enough.
     pub(crate) gid: [u8; 16],
 }
 
@@ -47,7 +47,7 @@ impl FromStr for Place {
         let mut fields = line.split(':');
         let mut field = |digits: usize| {
             let field = fields.next().filter(|field| field.len() == digits)?;
-            // A sign is no digit, though from_str_radix takes it.
+            // `from_str_radix` would accept a sign, which is not a digit.
             let hex = field.bytes().all(|byte| byte.is_ascii_hexdigit());
             hex.then(|| u128::from_str_radix(field, 16).ok())?
         };
@@ -55,7 +55,7 @@ impl FromStr for Place {
         let ([Some(lid), Some(qpn), Some(psn), Some(gid)], None) = (place, fields.next()) else {
             return Err(format!("{line:?} is not LID:QPN:PSN:GID in hexadecimal"));
         };
-        // As wide as their digits are.
+        // Each field is as wide as its digits.
         Ok(Place {
             lid: lid as u16,
             qpn: qpn as u32,
@@ -83,7 +83,7 @@ fn invalid(text: &str) -> Error {
     Error::new(ErrorKind::InvalidData, text)
 }
 
-/// The client's part. It connects afterwards.
+/// The client's part of the exchange. The client connects its queue pair afterwards.
 pub(crate) async fn call(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     here: Place,
@@ -95,7 +95,8 @@ pub(crate) async fn call(
     Ok(there)
 }
 
-/// The server's part. It connects by `connect`, before the client hears where it is, and may send.
+/// The server's part of the exchange. It calls `connect` before it sends its own address, because
+/// the client may send as soon as it knows that address.
 pub(crate) async fn answer<E: From<Error>>(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     here: Place,

@@ -1,5 +1,5 @@
-//! A message to and fro between two sides, of which either may be rdma-core's `ibv_rc_pingpong`:
-//! they speak its exchange, and take its flags. By polling, or event-driven (`-e`).
+//! Sends a message to and fro between two sides, by polling or event-driven (`-e`). Either side may
+//! be rdma-core's `ibv_rc_pingpong`: this program uses its exchange and its flags.
 //!
 //! ```text
 //! rc_pingpong -d rxe0 -e                        ibv_rc_pingpong -d rxe0 -g 1 -e HOST
@@ -45,7 +45,7 @@ Sends a message to and fro between two sides, of which either may be rdma-core's
   -h, --help           this
 ";
 
-/// Who has connected by TCP says where it is within that time.
+/// The time in which a peer that has connected by TCP must send its address.
 const LIMIT: Duration = Duration::from_secs(10);
 
 #[tokio::main(flavor = "current_thread")]
@@ -77,7 +77,7 @@ async fn session(args: &Args) -> Result<()> {
     let mmap = Mmap::builder().device(&device).alloc(element * elements)?;
     let pool = BufPool::builder(&mmap).element_size(element).build()?;
 
-    // The peer sends as soon as it is connected: there is room for what it sends.
+    // Receives are posted before connecting, because the peer may send at once.
     let mut messages = rdma.recv_stream(&pool, args.rx_depth as usize);
     let Poll::Pending = futures::poll!(messages.next()) else {
         return Err("no receive can be posted".into());
@@ -90,7 +90,8 @@ async fn session(args: &Args) -> Result<()> {
     let trips = exchanges(args, &rdma, &pool, &mut messages);
     match args.events {
         true => trips.await?,
-        // This thread has no time for the runtime, which is not asked for either.
+        // The future does not yield to the runtime, because this thread does not run the runtime
+        // meanwhile.
         false => workq.block_on(unconstrained(trips))?,
     }
     let seconds = start.elapsed().as_secs_f64();
@@ -105,7 +106,7 @@ async fn session(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The one that is named, or the first adapter.
+/// Opens the device that the arguments name. Defaults to the first adapter.
 fn device(args: &Args) -> Result<Device> {
     if let Some(name) = &args.device {
         return Ok(Device::open(name)?);
@@ -156,7 +157,7 @@ async fn connect(args: &Args, rdma: &Rdma) -> Result<()> {
     }
 }
 
-/// For both kinds of addresses, where there are both.
+/// Listens on IPv6 and IPv4 where both exist, otherwise on IPv4 only.
 async fn listen(port: u16) -> Result<TcpListener> {
     if let Ok(listener) = TcpListener::bind(("::", port)).await {
         return Ok(listener);
@@ -172,8 +173,8 @@ fn say(which: &str, place: &Place) -> Result<()> {
     Ok(writeln!(stdout(), "  {which} address: {place}")?)
 }
 
-/// The client sends, and the server sends back what came: each waits for both ends before it begins
-/// anew.
+/// The client sends a message, and the server sends it back. Each side waits for both its send and
+/// its receive before the next round.
 async fn exchanges(
     args: &Args,
     rdma: &Rdma,

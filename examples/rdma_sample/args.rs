@@ -1,5 +1,5 @@
-//! The flags of DOCA's RDMA samples. Two of them are short ones of two letters, so they are read by
-//! hand.
+//! The flags of DOCA's RDMA samples. They are parsed by hand, because two of the short flags have
+//! two letters.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -11,13 +11,13 @@ use super::Result;
 
 /// One flag with a value.
 pub struct Flag {
-    /// With its dash, or nothing.
+    /// The short name with its dash, or an empty string.
     pub short: &'static str,
-    /// Without dashes: the value is asked for by this name.
+    /// The long name without dashes. The value is looked up by this name.
     pub long: &'static str,
     pub value: &'static str,
     pub help: &'static str,
-    /// Who takes it; nothing: both.
+    /// The role that has this flag; empty if both have it.
     pub role: &'static str,
 }
 
@@ -36,7 +36,7 @@ const fn flag(
     }
 }
 
-/// What all samples take.
+/// The flags of all samples.
 const COMMON: [Flag; 7] = [
     flag("-d", "device", "NAME", "device (default: any)"),
     flag(
@@ -77,13 +77,13 @@ const COMMON: [Flag; 7] = [
     ),
 ];
 
-/// An example.
+/// The description of an example.
 pub struct Sample {
     pub name: &'static str,
     pub about: &'static str,
-    /// The one that calls at a TCP address, and the one that listens there.
+    /// The roles: first the side that connects to a TCP address, then the side that listens there.
     pub roles: [&'static str; 2],
-    /// Whether it also goes without a role.
+    /// True if the example also runs without a role.
     pub alone: bool,
     pub flags: &'static [Flag],
 }
@@ -123,7 +123,7 @@ impl Sample {
     }
 }
 
-/// What was asked for.
+/// The values of the arguments.
 #[derive(Clone)]
 pub struct Args {
     roles: [&'static str; 2],
@@ -134,7 +134,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// None if it is help that is asked for.
+    /// Parses the arguments. Returns `None` if they ask for help.
     pub fn parse(sample: &Sample, words: impl Iterator<Item = OsString>) -> Result<Option<Args>> {
         let see = format!("see {} -h", sample.name);
         let mut words = words.map(|word| {
@@ -201,19 +201,19 @@ impl Args {
         Ok(Some(args))
     }
 
-    /// What stands behind the flag, if it is there.
+    /// Returns the value of the flag, if it is set.
     pub fn get(&self, long: &str) -> Option<&str> {
         self.values.get(long).map(String::as_str)
     }
 
-    /// With one more flag.
+    /// Returns a copy of the arguments with one more flag.
     pub fn with(&self, long: &'static str, value: String) -> Args {
         let mut args = self.clone();
         args.values.insert(long, value);
         args
     }
 
-    /// The same as a number.
+    /// Returns the value of a flag as a number, or `default` if the flag is not set.
     pub fn number<N: std::str::FromStr<Err: std::fmt::Display>>(
         &self,
         long: &str,
@@ -226,7 +226,7 @@ impl Args {
         Ok(number.map_err(|error| format!("--{long} {text:?}: {error}"))?)
     }
 
-    /// The text of the flag.
+    /// Returns the text of the flag, or DOCA's default text.
     pub fn text(&self, long: &str) -> &str {
         self.get(long).unwrap_or("Hi DOCA RDMA!")
     }
@@ -258,7 +258,7 @@ impl Args {
         self.role
     }
 
-    /// Whether this side is the one that listens.
+    /// Returns true if this side listens.
     pub fn listens(&self) -> bool {
         self.role == self.roles[1]
     }

@@ -1,11 +1,11 @@
-//! How the two sides find out that they have the same bytes.
+//! Digests by which the two sides check that they have the same bytes.
 
 use tokio_doca::{Rdma, mem::Access};
 
 use super::{Result, bytes, holding, room};
 
-/// Length and CRC-32C of some bytes. As a message it also tells the peer that this side has got so
-/// far.
+/// Length and CRC-32C of some bytes. A digest that is sent as a message also tells the peer that
+/// this side has reached that step.
 #[derive(Clone, Copy, PartialEq)]
 pub struct Digest {
     len: u32,
@@ -20,7 +20,7 @@ impl Digest {
         }
     }
 
-    /// Sends it to the peer.
+    /// Sends the digest to the peer.
     pub async fn send(self, rdma: &Rdma) -> Result<()> {
         let mut message = self.len.to_le_bytes().to_vec();
         message.extend(self.crc.to_le_bytes());
@@ -29,7 +29,7 @@ impl Digest {
         Ok(())
     }
 
-    /// Receives the peer's.
+    /// Receives the peer's digest.
     pub async fn receive(rdma: &Rdma) -> Result<Digest> {
         let (_, dst) = room(rdma.device(), Access::default(), 8)?;
         rdma.recv(&dst).await?;
@@ -42,7 +42,7 @@ impl Digest {
         })
     }
 
-    /// Whether these are the bytes.
+    /// Fails if the digest of `bytes` differs from this one.
     pub fn check(self, bytes: &[u8]) -> Result<()> {
         let here = Digest::of(bytes);
         match here == self {

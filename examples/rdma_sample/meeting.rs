@@ -1,8 +1,8 @@
-//! How two processes hand each other what `connect` and the import need: by files, as DOCA's
-//! samples do, or by one TCP connection.
+//! How two processes exchange what `connect` and the import need: by files, as DOCA's samples do,
+//! or by one TCP connection.
 //!
-//! Who can read it can use the connection, or the memory: files are the user's own, and the network
-//! is one that is trusted.
+//! A process that can read these blobs can use the connection or the memory. Therefore only the
+//! user can read the files, and the network must be trusted.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind as Io, Write};
@@ -17,11 +17,11 @@ use tokio_doca::{Device, Error, ErrorKind, Mmap, Rdma, mem::RemoteMmap};
 
 use super::{Args, Result, say};
 
-/// How often a file or a listener is looked for.
+/// Pause between two checks for a file or a listener.
 const AGAIN: Duration = Duration::from_millis(10);
 
-/// Two connected sides, which still have something to hand over. Its end removes the files that
-/// this side wrote.
+/// Two connected sides, which may still exchange memory exports. Dropping it removes the files that
+/// this side has written.
 pub struct Meeting<'a> {
     args: &'a Args,
     stream: Option<TcpStream>,
@@ -52,7 +52,7 @@ impl<'a> Meeting<'a> {
         Ok(meeting)
     }
 
-    /// Hands the memory to the peer.
+    /// Sends the export of the memory to the peer.
     pub async fn offer(&mut self, mmap: &Mmap, device: &Device) -> Result<()> {
         let blob = mmap.export_rdma(device)?;
         let Some(stream) = &mut self.stream else {
@@ -63,7 +63,7 @@ impl<'a> Meeting<'a> {
         Ok(())
     }
 
-    /// The memory that the peer offers.
+    /// Imports the memory that the peer offers.
     pub async fn import(&mut self, device: &Device) -> Result<RemoteMmap> {
         let import = async |blob: &[u8]| RemoteMmap::from_export(device, blob).await;
         let limit = self.args.timeout();
@@ -88,7 +88,8 @@ async fn blob_of(stream: &mut TcpStream) -> Result<Vec<u8>> {
     Ok(blob)
 }
 
-/// The peer at a TCP address. Who connects waits for who listens.
+/// Connects to the peer at a TCP address, or listens there. The connecting side waits for the
+/// listener.
 async fn reach(address: &str, listens: bool) -> Result<TcpStream> {
     if listens {
         let listener = TcpListener::bind(address).await?;
@@ -103,8 +104,8 @@ async fn reach(address: &str, listens: bool) -> Result<TcpStream> {
     }
 }
 
-/// Waits until a file is there that `take` accepts. What is left of an earlier run, whose process
-/// is gone, is refused there: the peer will write another one.
+/// Waits until there is a file that `take` accepts. Ignores the file of an earlier run, whose
+/// process is gone: the peer will replace that file.
 async fn wait_for<T>(
     path: &Path,
     limit: Duration,
@@ -147,7 +148,7 @@ fn is_left_over(error: &Error) -> bool {
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    // Others would keep the thread.
+    // Reading another type of file could block the thread.
     match std::fs::metadata(path)?.is_file() {
         true => std::fs::read(path),
         false => Err(io::Error::other("it is no regular file")),
@@ -160,7 +161,7 @@ struct Files(Vec<PathBuf>);
 impl Files {
     fn write(&mut self, path: &Path, bytes: &[u8]) -> Result<()> {
         let name = |error: io::Error| format!("{}: {error}", path.display());
-        // Beside it first, so that nobody finds half of it.
+        // Writes to a temporary file first, so that no reader finds an incomplete file.
         let mut part = path.as_os_str().to_owned();
         part.push(".part");
         let _ = std::fs::remove_file(&part);

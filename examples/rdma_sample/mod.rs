@@ -1,5 +1,5 @@
-//! What the RDMA examples share: the flags of DOCA's samples, how the two processes meet, and how
-//! they compare what they have.
+//! The code that the RDMA examples share: the flags of DOCA's samples, how the two processes meet,
+//! and how they compare their data.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -27,19 +27,19 @@ pub use meeting::Meeting;
 
 pub type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// The memory that DOCA's samples have for what a peer sends or writes.
+/// The size in bytes of the memory into which a peer sends or writes, as in DOCA's samples.
 pub const ROOM: usize = 4096;
 
 /// The immediate value of DOCA's samples.
 pub const IMMEDIATE: u32 = 0xabcd;
 
-/// Reads the arguments, does what they ask for, and says in one line why not.
+/// Parses the arguments and runs `session`. If that fails, prints the reason in one line.
 pub async fn run(sample: &Sample, session: impl AsyncFnOnce(&Args) -> Result<()>) -> ExitCode {
     let done = async {
         let Some(args) = Args::parse(sample, std::env::args_os().skip(1))? else {
             return Ok(write!(io::stdout(), "{}", sample.help())?);
         };
-        // The peer may be there, and take no part.
+        // The peer may be connected and yet never do its part.
         let limit = 2 * args.timeout();
         match timeout(limit, session(&args)).await {
             Ok(done) => done,
@@ -55,7 +55,7 @@ pub async fn run(sample: &Sample, session: impl AsyncFnOnce(&Args) -> Result<()>
     }
 }
 
-/// The device of `-d`, or any.
+/// Opens the device of `-d`. Defaults to any device.
 pub fn device(args: &Args) -> Result<Device> {
     Ok(match args.get("device") {
         Some(name) => Device::open(name)?,
@@ -63,9 +63,9 @@ pub fn device(args: &Args) -> Result<Device> {
     })
 }
 
-/// A context with the port of `-g`, of which peers may use memory so.
+/// Makes an Rdma with the GID index of `-g`. `permissions` says how peers may use memory.
 pub fn rdma(args: &Args, device: &Device, permissions: Access, workq: &WorkQ) -> Result<Rdma> {
-    // A peer that is slow to post its receive is waited for.
+    // Waits for a peer that is slow to post its receive.
     let rdma = Rdma::builder(device)
         .permissions(permissions)
         .gid_index(args.gid_index())
@@ -75,39 +75,39 @@ pub fn rdma(args: &Args, device: &Device, permissions: Access, workq: &WorkQ) ->
     Ok(rdma)
 }
 
-/// A Buf over all of a new Mmap.
+/// Allocates an Mmap, and an empty Buf over all of it.
 pub fn room(device: &Device, access: Access, len: usize) -> Result<(Mmap, Buf)> {
     let mmap = Mmap::builder().device(device).access(access).alloc(len)?;
     let buf = BufInventory::with_capacity(1).buf(&mmap, ..)?;
     Ok((mmap, buf))
 }
 
-/// The same, with the bytes in it.
+/// Allocates an Mmap with a Buf that holds the given bytes.
 pub fn holding(device: &Device, access: Access, bytes: &[u8]) -> Result<(Mmap, Buf)> {
     let (mmap, buf) = room(device, access, bytes.len())?;
     buf.extend_from_slice(bytes)?;
     Ok((mmap, buf))
 }
 
-/// What a Buf holds, also where peers may write it.
+/// Copies the data of a Buf, which also works for a Buf that peers may write.
 pub fn bytes(buf: &Buf) -> Result<Vec<u8>> {
     let mut bytes = vec![0; buf.data_len()];
     buf.copy_out(0, &mut bytes)?;
     Ok(bytes)
 }
 
-/// A line on stdout.
+/// Prints a line on stdout.
 pub fn say(line: impl std::fmt::Display) -> Result<()> {
     Ok(writeln!(io::stdout(), "{line}")?)
 }
 
-/// The text in memory that was zero before: what comes before the first zero.
+/// Returns the text at the start of memory that was zeroed before: all bytes before the first zero.
 pub fn text(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().position(|&byte| byte == 0);
     &bytes[..end.unwrap_or(bytes.len())]
 }
 
-/// In quotes, and with nothing in it that a terminal obeys: it came from another process.
+/// Returns a peer's text in quotes, with control characters escaped for the terminal.
 pub fn quoted(bytes: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(bytes))
 }

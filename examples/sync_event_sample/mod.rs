@@ -1,5 +1,5 @@
-//! What `sync_event_host` and `sync_event_dpu` share: the flags of DOCA's samples, and the two
-//! flavours.
+//! The code that `sync_event_host` and `sync_event_dpu` share: the flags of DOCA's samples, and the
+//! two kinds of event.
 #![allow(dead_code, unreachable_pub, reason = "each example uses its own part")]
 
 use std::time::Duration;
@@ -13,9 +13,9 @@ use tokio_doca::{
 use super::Result;
 use super::flags::{Flag, Values};
 
-/// The service where they meet.
+/// The name of the service at which both halves meet.
 pub const SERVICE: &str = "sync_event_sample";
-/// How long one waits for the other.
+/// How long one half waits for the other.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
 const fn flag(
@@ -72,7 +72,7 @@ pub const OF_DPU: [Flag; 5] = [
     ATOMIC,
 ];
 
-/// What must be said.
+/// Returns the value of a required flag.
 pub fn needed<'a>(values: &'a Values, long: &str) -> Result<&'a str> {
     match values.get(long) {
         "" => Err(format!("{long} is needed").into()),
@@ -80,7 +80,7 @@ pub fn needed<'a>(values: &'a Values, long: &str) -> Result<&'a str> {
     }
 }
 
-/// An event of either flavour.
+/// A sync event, either asynchronous or blocking.
 pub enum Event {
     Async(SyncEvent),
     Blocking(BlockingSyncEvent),
@@ -95,7 +95,7 @@ fn workq(values: &Values) -> Result<WorkQ> {
 }
 
 impl Event {
-    /// The flavour that was asked for.
+    /// Starts an event of the kind that the flags select.
     pub fn start(values: &Values, builder: SyncEventBuilder<'_>) -> Result<Event> {
         Ok(match values.has("--async") {
             true => Event::Async(builder.attach(&workq(values)?)?),
@@ -117,7 +117,7 @@ impl Event {
         })
     }
 
-    /// The value becomes this, which is one more than it is.
+    /// Raises the value of the event by one, to `value`.
     pub async fn signal(&self, values: &Values, value: u64) -> Result<()> {
         match (self, values.has("--atomic")) {
             (Event::Async(event), true) => drop(event.add(1).await?),
@@ -128,7 +128,7 @@ impl Event {
         Ok(())
     }
 
-    /// Waits until the value is greater. A peer that ends meanwhile ends the wait.
+    /// Waits until the event is greater than `value`. Fails if the peer ends meanwhile.
     pub async fn wait_gt(&self, value: u64) -> Result<()> {
         match self {
             Event::Async(event) => {

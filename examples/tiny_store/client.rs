@@ -1,4 +1,4 @@
-//! The side of a client.
+//! The client of the store.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_doca::stream::{RdmaStream, StreamAddr, StreamOptions};

@@ -42,7 +42,8 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Returns a future that ends with SIGINT (Ctrl-C) or SIGTERM, which end nothing else from now on.
+/// Returns a future that completes at SIGINT (Ctrl-C) or SIGTERM. From now on, these signals have
+/// no other effect.
 fn stopped() -> Result<impl Future> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGINT);
@@ -53,7 +54,7 @@ fn stopped() -> Result<impl Future> {
     Ok(stopped)
 }
 
-/// Returns how long a client may ask for nothing: a minute, or the milliseconds in `IDLE_MS`.
+/// Returns how long a client may send no request: a minute, or the milliseconds in `IDLE_MS`.
 fn idle() -> Result<Duration> {
     let millis = std::env::var("IDLE_MS").map_or(Ok(60_000), |millis| millis.parse())?;
     Ok(Duration::from_millis(millis))

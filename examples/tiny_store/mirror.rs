@@ -1,4 +1,4 @@
-//! A store whose blocks another process has as well.
+//! A store whose blocks are replicated to another process.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -18,16 +18,17 @@ use crate::store::{BLOCKS, Error, MEMORY, Result, Store, data_at, entry_at};
 
 /// How long the other side may take to connect.
 const LIMIT: Duration = Duration::from_secs(5);
-/// The most peers that have connected and are no primaries yet. If one more comes, the oldest goes.
+/// The maximum number of peers that have connected but are not primaries yet. If one more connects,
+/// the oldest is dropped.
 const ARRIVING: usize = 32;
-/// How long each of them has for its exchange, however many come.
+/// The time that each of these peers has for its exchange, however many peers connect.
 const SPARED: Duration = Duration::from_millis(100);
-/// What a primary may do with the memory of its replica.
+/// The access of a primary to the memory of its replica.
 const PRIMARY_MAY: Access = Access::RDMA_READ.union(Access::RDMA_WRITE);
-/// How long to wait before the next try.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What a replica needs to meet a primary.
+/// The state that a replica needs to admit a primary.
 struct Replica {
     device: Device,
     workq: WorkQ,
@@ -35,7 +36,7 @@ struct Replica {
     place: Semaphore,
 }
 
-/// The replica: lends memory to one primary after the other. It does nothing with it itself.
+/// Runs a replica, which lends its memory to one primary after the other and never uses it itself.
 pub(crate) async fn lend(device: &Device, listener: TcpListener) -> Result<()> {
     let memory = Mmap::builder()
         .device(device)
@@ -68,7 +69,7 @@ pub(crate) async fn lend(device: &Device, listener: TcpListener) -> Result<()> {
         let (stays, leaves) = oneshot::channel();
         arriving.push_back((Instant::now(), stays));
         let replica = Arc::clone(&replica);
-        // A stranger that says nothing holds up its own task alone.
+        // Each peer has its own task, so that a silent stranger delays no other peer.
         peers.spawn(async move {
             if let Err(error) = replica.serve(tcp, leaves).await {
                 eprintln!("not a primary: {error}");
@@ -79,7 +80,8 @@ pub(crate) async fn lend(device: &Device, listener: TcpListener) -> Result<()> {
 }
 
 impl Replica {
-    /// Meets a peer, unless it has to leave before, and lends it the memory until it ends.
+    /// Admits a peer and lends it the memory until it ends. `leaves` completes if the peer must
+    /// make way for newer peers before it is admitted.
     async fn serve(&self, mut tcp: TcpStream, leaves: oneshot::Receiver<()>) -> Result<()> {
         let met = async {
             tcp.peek(&mut [0]).await?; // one that says nothing has a socket alone
@@ -87,7 +89,8 @@ impl Replica {
                 .permissions(PRIMARY_MAY)
                 .attach(&self.workq)?;
             rdma.handshake_accept(&mut tcp).await?;
-            // The key to the memory is in the blob: the primary before this one has ended.
+            // The blob has the key to the memory. It is sent only once the previous primary has
+            // ended.
             let place = self.place.acquire().await?;
             tcp.write_u16(self.blob.len() as u16).await?;
             tcp.write_all(&self.blob).await?;
@@ -98,7 +101,7 @@ impl Replica {
             _ = leaves => return Err("newer peers have come".into()),
         };
         eprintln!("a primary has come");
-        // The primary says nothing more, on either connection, until it ends.
+        // Neither connection carries any more data until the primary ends.
         let mut watch = rdma.watch();
         tokio::select! {
             _ = tcp.read_u8() => {}
@@ -113,7 +116,7 @@ impl Replica {
 struct Link {
     rdma: Rdma,
     memory: RemoteMmap,
-    /// Its end tells the replica that this primary has gone.
+    /// Closes with the primary, which tells the replica that the primary has gone.
     _tcp: TcpStream,
 }
 
@@ -145,14 +148,15 @@ impl Link {
     }
 }
 
-/// A store, and the replica that it has at the moment.
+/// A store, and its current replica if there is one.
 pub(crate) struct Mirror {
     pub(crate) store: Store,
     link: watch::Sender<Option<Arc<Link>>>,
 }
 
 impl Mirror {
-    /// Takes what a primary before this one has left in the replica, if there is one.
+    /// Makes a mirror. If there is a replica, first loads the blocks that an earlier primary has
+    /// left there.
     pub(crate) async fn new(store: Store, replica: Option<SocketAddr>) -> Result<Arc<Mirror>> {
         let link = watch::Sender::new(None);
         let mirror = Arc::new(Mirror { store, link });
@@ -164,7 +168,7 @@ impl Mirror {
             link.rdma.read(&link.memory.buf(..)?, &all).await?;
             mirror.store.recover().await?;
             mirror.link.send_replace(Some(Arc::new(link)));
-            // A task that had the Arc itself would keep the store for ever.
+            // The task holds a `Weak`: an `Arc` would keep the store alive for ever.
             tokio::spawn(follow(Arc::downgrade(&mirror), addr));
         }
         Ok(mirror)
@@ -174,7 +178,7 @@ impl Mirror {
         self.store.read(block).await
     }
 
-    /// Writes a block here and to the replica, if there is one.
+    /// Writes a block to the local memory, and to the replica if there is one.
     pub(crate) async fn write(&self, block: usize, data: &Buf) -> Result<()> {
         let mut version = self.store.lock(block).await?;
         let next = *version + 1;
@@ -183,7 +187,7 @@ impl Mirror {
         match link {
             None => drop(here.await?),
             Some(link) => {
-                // Both at once: each has a lease for reading.
+                // The copy and the RDMA write run concurrently: both only read `data`.
                 let there = link.write_data(block, next, data);
                 let (here, there) = tokio::join!(here, there);
                 let entry = here?;
@@ -200,7 +204,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Goes on without a replica.
+    /// Drops the link to the lost replica, and continues without one.
     fn lose(&self, lost: &Weak<Link>, why: &str) {
         self.link.send_if_modified(|link| {
             let is_this = link
@@ -229,7 +233,8 @@ impl Mirror {
     }
 }
 
-/// Waits until the replica has gone, and then for the next one at its address. Ends with the store.
+/// Waits until the replica has gone, then connects to the next one at its address. Ends with the
+/// store.
 async fn follow(mirror: Weak<Mirror>, addr: SocketAddr) {
     while let Some(this) = mirror.upgrade() {
         let link = this.link.borrow().clone();

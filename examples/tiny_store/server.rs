@@ -1,4 +1,4 @@
-//! What clients and the store say to each other on a stream.
+//! The protocol between clients and the store, on a stream.
 //!
 //! ```text
 //! request | b'R', block: u32             | answer | 0, the data
@@ -17,13 +17,13 @@ use tokio_doca::stream::{Incoming, RdmaListener, RdmaStream};
 use crate::mirror::Mirror;
 use crate::store::{BLOCK, Result};
 
-/// How long a client may take for the rest of a request and its answer.
+/// How long a client may take to send the rest of a request and to receive the answer.
 const LIMIT: Duration = Duration::from_secs(30);
-/// How long clients may take to end once the server stops.
+/// How long clients may take to end after the server has stopped accepting.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// Serves clients until `stop`, and then until they have ended. A client that asks for nothing in
-/// the time `idle` loses its place.
+/// Serves clients until `stop` completes, and then until the clients have ended. A client that
+/// sends no request for the time `idle` is disconnected.
 pub(crate) async fn serve(
     listener: RdmaListener,
     store: Arc<Mirror>,
@@ -37,7 +37,7 @@ pub(crate) async fn serve(
             _ = &mut stop => break,
         };
         let store = Arc::clone(&store);
-        // A client that is slow or fails holds up its own task alone.
+        // Each client has its own task, so that a slow or failing client delays no other.
         tokio::spawn(async move {
             if let Err(error) = client(incoming, &store, idle).await {
                 eprintln!("a client: {error}");

@@ -1,5 +1,5 @@
-//! Blocks in memory that the device reaches. The versions of a block take two places in turn, so
-//! that a write that is cut off leaves the version before it whole.
+//! Blocks in memory that the device can access. The versions of a block alternate between two
+//! slots, so that an interrupted write leaves the version before it intact.
 
 use std::ops::Range;
 
@@ -11,29 +11,29 @@ use tokio_doca::{Buf, BufPool, Device, Dma, Mmap, WorkQ};
 pub(crate) type Error = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Bytes of a block.
+/// The size of a block in bytes.
 pub(crate) const BLOCK: usize = 4096;
 pub(crate) const BLOCKS: usize = 1024;
-/// Bufs for blocks that come from clients or go to them. Each client has at most one.
+/// The number of Bufs for blocks on their way from or to clients. Each client has at most one.
 pub(crate) const CLIENTS: usize = 64;
 
-/// The memory: an entry for each place of each block, and then the places.
+/// The size of the memory: an entry for each of the two slots of each block, then the slots.
 pub(crate) const MEMORY: usize = DATA + 2 * BLOCKS * BLOCK;
 const DATA: usize = 2 * BLOCKS * ENTRY;
-/// An entry is the version and the CRC-32C of the data, as two `u64`.
+/// The size of an entry: the version and the CRC-32C of the data, as two `u64`.
 const ENTRY: usize = 16;
 
 fn place(block: usize, version: u64) -> usize {
     2 * block + (version % 2) as usize
 }
 
-/// The range of the memory that has the entry of a version.
+/// Returns the range in the memory of a version's entry.
 pub(crate) fn entry_at(block: usize, version: u64) -> Range<usize> {
     let start = place(block, version) * ENTRY;
     start..start + ENTRY
 }
 
-/// The range of the memory that has the data of a version.
+/// Returns the range in the memory of a version's data.
 pub(crate) fn data_at(block: usize, version: u64) -> Range<usize> {
     let start = DATA + place(block, version) * BLOCK;
     start..start + BLOCK
@@ -89,7 +89,7 @@ impl Store {
         Ok(version.lock().await)
     }
 
-    /// Returns a copy of a block. One that was never written has zeroes.
+    /// Returns a copy of a block. A block that was never written is all zeroes.
     pub(crate) async fn read(&self, block: usize) -> Result<Buf> {
         let copy = self.buf().await; // before the lock: a Buf may be long in coming
         let version = self.lock(block).await?;
@@ -98,8 +98,8 @@ impl Store {
         Ok(copy)
     }
 
-    /// Copies data to the place of the next version, and returns the entry. The caller, who has
-    /// locked the block, makes the version the latest one.
+    /// Copies data to the slot of the next version, and returns the entry. The caller has locked
+    /// the block, and then makes this version the latest.
     pub(crate) async fn put(&self, block: usize, version: u64, data: &Buf) -> Result<Buf> {
         if data.data_len() != BLOCK {
             return Err(format!("{} bytes, and a block has {BLOCK}", data.data_len()).into());
@@ -112,7 +112,7 @@ impl Store {
         Ok(entry)
     }
 
-    /// Finds the versions again in memory that was written by another process.
+    /// Finds the latest version of each block in memory that another process has written.
     pub(crate) async fn recover(&self) -> Result<()> {
         for block in 0..BLOCKS {
             let mut latest = self.lock(block).await?;
@@ -123,7 +123,7 @@ impl Store {
                 let [version, crc] = words.map(u64::from_le_bytes);
                 if version > *latest && version % 2 == at {
                     let data = self.source(data_at(block, version))?;
-                    // Half of a write has another CRC.
+                    // The CRC of a block that was written in part does not match.
                     if u64::from(self.crc.crc32c(&data).await?) == crc {
                         *latest = version;
                     }
