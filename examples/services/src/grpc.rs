@@ -1,5 +1,5 @@
-//! An echo service of gRPC, and its client: what `protoc` would generate, written by hand, with
-//! messages that are bytes.
+//! A gRPC echo service and its client. The code is what `protoc` would generate, but written by
+//! hand, with messages of raw bytes.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -17,7 +17,7 @@ use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Messages as they are.
+/// A codec that passes messages on as raw bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Raw;
 
@@ -59,8 +59,8 @@ const SAY: &str = "/services.Echo/Say";
 const REPEAT: &str = "/services.Echo/Repeat";
 const CHAT: &str = "/services.Echo/Chat";
 
-/// The server: `Say` returns its message, `Repeat` sends it until the client has enough, and `Chat`
-/// sends back each message that comes.
+/// The echo server: `Say` returns its message, `Repeat` sends its message until the client stops
+/// reading, and `Chat` returns each message of a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Echo;
 
@@ -112,27 +112,28 @@ impl tonic::server::NamedService for Echo {
 pub struct EchoClient(Grpc<Channel>);
 
 impl EchoClient {
-    /// Calls the service at the other end of this channel.
+    /// Makes a client of the service at the other end of `channel`.
     pub fn new(channel: Channel) -> EchoClient {
         EchoClient(Grpc::new(channel))
     }
 
-    /// Returns what the server says to this message.
+    /// Sends a message, and returns the server's answer.
     ///
     /// # Errors
     ///
-    /// What the server answers; `Unavailable` or `Unknown` if the connection ends.
+    /// Fails with the status that the server returns; `Unavailable` or `Unknown` if the connection
+    /// ends.
     pub async fn say(&mut self, message: Bytes) -> Result<Bytes, Status> {
         let said = PathAndQuery::from_static(SAY);
         let answer = self.ready().await?.unary(Request::new(message), said, Raw);
         Ok(answer.await?.into_inner())
     }
 
-    /// Returns this message again and again.
+    /// Returns a stream in which the server repeats the message.
     ///
     /// # Errors
     ///
-    /// As [`EchoClient::say`].
+    /// Fails as [`EchoClient::say`] does.
     pub async fn repeat(&mut self, message: Bytes) -> Result<Streaming<Bytes>, Status> {
         let path = PathAndQuery::from_static(REPEAT);
         let grpc = self.ready().await?;
@@ -140,11 +141,11 @@ impl EchoClient {
         Ok(answers.await?.into_inner())
     }
 
-    /// Returns each message of a stream.
+    /// Sends a stream of messages, and returns the stream of their echoes.
     ///
     /// # Errors
     ///
-    /// As [`EchoClient::say`].
+    /// Fails as [`EchoClient::say`] does.
     pub async fn chat(
         &mut self,
         messages: impl Stream<Item = Bytes> + Send + 'static,

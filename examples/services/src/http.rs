@@ -1,4 +1,4 @@
-//! A server and a client of hyper's own, for streams of any kind.
+//! A server and a client made with hyper, for streams of any kind.
 
 use std::convert::Infallible;
 use std::sync::LazyLock;
@@ -22,12 +22,12 @@ use crate::idle::{IDLE, IdleListener};
 /// The body of a request or of a response.
 pub type Body = BoxBody<Bytes, hyper::Error>;
 
-/// Bytes of a part of a body.
+/// The maximum size of a part of a body, in bytes.
 const PART: u64 = 16 << 10;
 
-/// Serves HTTP/1 and HTTP/2 without end, on a [`Listener`](tokio_doca_http::Listener) or on a
-/// `TcpListener`. A client that says nothing for [`IDLE`], or takes longer for the head of an
-/// HTTP/1 request, loses its connection.
+/// Serves HTTP/1 and HTTP/2 without end, on a [`Listener`](tokio_doca_http::Listener) or a
+/// `TcpListener`. A client loses its connection if it is silent for [`IDLE`], or takes longer than
+/// that for the head of an HTTP/1 request.
 pub async fn serve(listener: impl Listener) {
     let mut listener = IdleListener(listener);
     let mut http = auto::Builder::new(TokioExecutor::new());
@@ -38,7 +38,7 @@ pub async fn serve(listener: impl Listener) {
         let http = http.clone();
         tokio::spawn(async move {
             let served = http.serve_connection(TokioIo::new(stream), service_fn(answer));
-            // A client may go away, or talk nonsense: a service may log that.
+            // A client may disconnect or send invalid data. A real service may log that.
             _ = served.await;
         });
     }
@@ -64,29 +64,30 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Body>, Infallible
     Ok(response)
 }
 
-/// Where a pattern begins anew: no power of two, so that bytes at a wrong place differ.
+/// The length after which the pattern repeats. It is not a power of two, so that misplaced bytes
+/// differ.
 const PERIOD: u64 = 251;
 
-/// Returns the bytes from one place of a body to another.
+/// Returns a range of the pattern's bytes.
 pub fn bytes(range: std::ops::Range<u64>) -> Bytes {
     range.map(|at| (at % PERIOD) as u8).collect()
 }
 
-/// Returns a body that is there already.
+/// Returns a body that consists of the given bytes.
 pub fn whole(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into())
         .map_err(|never| match never {})
         .boxed()
 }
 
-/// Returns a part of a body, of at most [`PART`] bytes, without a copy.
+/// Returns a part of a body, of at most [`PART`] bytes, without copying.
 fn part(from: u64, len: u64) -> Bytes {
     static PATTERN: LazyLock<Bytes> = LazyLock::new(|| bytes(0..PART + PERIOD));
     let from = (from % PERIOD) as usize;
     PATTERN.slice(from..from + len as usize)
 }
 
-/// Returns a body of `len` bytes, whose parts are made while it is sent.
+/// Returns a body of `len` bytes, whose parts are made while they are sent.
 fn parts(len: u64) -> Body {
     let parts = stream::unfold(0, move |from| async move {
         let next = PART.min(len - from);
@@ -95,20 +96,20 @@ fn parts(len: u64) -> Body {
     BoxBody::new(StreamBody::new(parts))
 }
 
-/// A client on one connection.
+/// A client with one connection.
 pub enum Client {
-    /// One request at a time.
+    /// HTTP/1: one request at a time.
     Http1(http1::SendRequest<Body>),
-    /// Many at once.
+    /// HTTP/2: many requests at once.
     Http2(http2::SendRequest<Body>),
 }
 
 impl Client {
-    /// Begins to speak on a connected stream.
+    /// Starts a client on a connected stream.
     ///
     /// # Errors
     ///
-    /// What hyper says if the stream ends.
+    /// Fails with hyper's error if the stream ends.
     pub async fn new<S>(stream: S, http2: bool) -> Result<Client, hyper::Error>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -125,11 +126,11 @@ impl Client {
         })
     }
 
-    /// Sends a request to this path. HTTP/1 needs the answer to the one before to have been read.
+    /// Sends a request to `path`. With HTTP/1, the previous answer must have been read.
     ///
     /// # Errors
     ///
-    /// What hyper says if the stream ends.
+    /// Fails with hyper's error if the stream ends.
     pub async fn send(
         &mut self,
         method: Method,
@@ -154,21 +155,21 @@ impl Client {
         }
     }
 
-    /// Returns the whole body at this path.
+    /// Sends a GET, and returns the whole body of the answer.
     ///
     /// # Errors
     ///
-    /// As [`Client::send`].
+    /// Fails as [`Client::send`] does.
     pub async fn get(&mut self, path: &str) -> Result<Bytes, hyper::Error> {
         let response = self.send(Method::GET, path, whole("")).await?;
         Ok(response.into_body().collect().await?.to_bytes())
     }
 
-    /// Returns the whole answer to this body.
+    /// Sends a POST with `body`, and returns the whole body of the answer.
     ///
     /// # Errors
     ///
-    /// As [`Client::send`].
+    /// Fails as [`Client::send`] does.
     pub async fn post(&mut self, path: &str, body: Bytes) -> Result<Bytes, hyper::Error> {
         let response = self.send(Method::POST, path, whole(body)).await?;
         Ok(response.into_body().collect().await?.to_bytes())

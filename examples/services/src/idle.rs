@@ -1,8 +1,8 @@
-//! Streams that a client loses when it says nothing.
+//! Streams that end if the client is silent for too long.
 //!
-//! hyper has no limit of its own for a client that has not sent the first bytes of a request, for
-//! one that reads no answer, and for HTTP/2 between two requests. Such a client would keep its
-//! stream, of which a listener has few, from others for ever.
+//! hyper has no time limit for a client that has not sent the first bytes of a request, for a
+//! client that does not read its answer, and for HTTP/2 between two requests. Such a client would
+//! occupy one of the listener's few streams for ever.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -14,29 +14,29 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 use tonic::transport::server::Connected;
 
-/// How long a stream may move no byte in either direction until it fails. A client that sends a
-/// byte in time keeps its stream, so there may still be more clients than streams.
+/// How long a stream may move no byte in either direction before it fails. A client that sends a
+/// byte in time keeps its stream, so that there may still be more clients than streams.
 pub const IDLE: Duration = Duration::from_secs(10);
 
 /// A stream that fails with `TimedOut` once it has moved no byte for [`IDLE`].
 ///
-/// One task uses both directions, as in servers of hyper.
+/// The stream must be used in both directions by one task, as hyper's servers do.
 pub struct Idle<S> {
     stream: S,
     ends: Pin<Box<Sleep>>,
 }
 
-/// A listener whose streams are [`Idle`].
+/// A listener that wraps each stream in [`Idle`].
 pub struct IdleListener<L>(pub L);
 
 impl<S> Idle<S> {
-    /// Sets the limit for a stream, from now on.
+    /// Wraps a stream. The time limit starts now.
     pub fn new(stream: S) -> Idle<S> {
         let ends = Box::pin(sleep(IDLE));
         Idle { stream, ends }
     }
 
-    /// Starts the time anew if the stream has moved bytes.
+    /// Restarts the time limit if the stream has moved bytes.
     fn moved<T>(&mut self, cx: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if done.is_ready() {
             self.ends.as_mut().reset(Instant::now() + IDLE);
@@ -44,7 +44,7 @@ impl<S> Idle<S> {
         self.waits(cx, done)
     }
 
-    /// Fails if the stream waits and has moved no byte in time.
+    /// Fails if the operation is pending and the time limit has passed.
     fn waits<T>(&mut self, cx: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if done.is_pending() {
             ready!(self.ends.as_mut().poll(cx));

@@ -9,8 +9,8 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::Result;
 
-/// Makes a key, and a certificate for this name that it has signed itself. A service has those of
-/// an authority.
+/// Makes a key and a self-signed certificate for `name`. A real service has a certificate of an
+/// authority.
 pub fn identity(name: &str) -> Result<(TlsAcceptor, CertificateDer<'static>)> {
     let CertifiedKey { cert, signing_key } = rcgen::generate_simple_self_signed([name.to_owned()])?;
     let certificate = cert.der().clone();
@@ -20,7 +20,7 @@ pub fn identity(name: &str) -> Result<(TlsAcceptor, CertificateDer<'static>)> {
     Ok((TlsAcceptor::from(Arc::new(config)), certificate))
 }
 
-/// Trusts this certificate, and no other one.
+/// Returns a connector that trusts only this certificate.
 pub fn trusting(certificate: CertificateDer<'static>) -> Result<TlsConnector> {
     let mut trusted = RootCertStore::empty();
     trusted.add(certificate)?;

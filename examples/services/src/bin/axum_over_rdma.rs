@@ -1,11 +1,11 @@
-//! A service of axum's over RDMA, and hyper-util's client with its pool of connections.
+//! An axum service over RDMA, and a hyper-util client with its pool of connections.
 //!
 //! ```text
 //! $ cargo run --bin axum_over_rdma
 //! GET /square/12: 144
 //! ```
 //!
-//! The server hangs up on a client that says nothing for 10 s, which axum does not do by itself.
+//! The server disconnects a client that is silent for 10 s, which axum does not do by itself.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;

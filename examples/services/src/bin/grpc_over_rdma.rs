@@ -1,5 +1,5 @@
-//! A gRPC server and a client of tonic's, over RDMA: one call, a stream of answers, and a stream
-//! each way.
+//! A tonic gRPC server and client over RDMA: a unary call, a stream of answers, and a stream in
+//! each direction.
 //!
 //! ```text
 //! $ cargo run --bin grpc_over_rdma                    # both, which checks what comes
@@ -7,8 +7,8 @@
 //! $ cargo run --bin grpc_over_rdma say http://127.0.0.1:8000 hello
 //! ```
 //!
-//! The server hangs up on a client that says nothing for 10 s, also between two calls: the client
-//! connects again for the next one.
+//! The server disconnects a client that is silent for 10 s, also between two calls. The client
+//! reconnects for the next call.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -55,7 +55,7 @@ async fn serve(listener: Listener) -> Result {
         .await?)
 }
 
-/// Connects when the first call is made.
+/// Makes a client, which connects when it makes its first call.
 async fn connect(uri: &str) -> Result<EchoClient> {
     let (device, workq) = open()?;
     let connector = Connector::new(options().connections(8).connector(&device, &workq)?);

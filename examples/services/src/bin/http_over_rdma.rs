@@ -1,4 +1,4 @@
-//! An HTTP server and a client of hyper's, over RDMA.
+//! A hyper HTTP server and client, over RDMA.
 //!
 //! ```text
 //! $ cargo run --bin http_over_rdma                    # both, which checks what comes
@@ -6,9 +6,9 @@
 //! $ cargo run --bin http_over_rdma get 127.0.0.1:8000 /bytes/10
 //! ```
 //!
-//! The server speaks HTTP/1 and HTTP/2; `get` speaks HTTP/2 if `--http2` is behind the path.
-//! `tcp_proxy` brings other clients there. The server hangs up on a client that says nothing for
-//! 10 s.
+//! The server speaks HTTP/1 and HTTP/2; `get` speaks HTTP/2 if `--http2` follows the path.
+//! `tcp_proxy` connects other clients to the server. The server disconnects a client that is silent
+//! for 10 s.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -39,7 +39,7 @@ async fn program(args: &[&str]) -> Result {
     }
 }
 
-/// Writes what the server answers to the standard output, as it comes.
+/// Writes the server's answer to the standard output while it arrives.
 async fn get(addr: SocketAddr, path: &str, http2: bool) -> Result {
     let (device, workq) = open()?;
     let connector = options().connections(1).connector(&device, &workq)?;
@@ -58,7 +58,7 @@ async fn get(addr: SocketAddr, path: &str, http2: bool) -> Result {
     }
 }
 
-/// A server and its clients in one process.
+/// Runs a server and its clients in one process.
 async fn both() -> Result {
     let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
     let addr = listener.tcp_addr().ok_or("it listens by TCP")?;

@@ -1,13 +1,13 @@
-//! The bar R10: requests a second over RDMA, event-driven and busy-polling, over those of TCP on
-//! the loopback device. Each side is a process with one thread.
+//! Measures the performance target R10: the rate of requests over RDMA, event-driven and busy-polling,
+//! relative to TCP on the loopback device. Each side is a process with one thread.
 //!
 //! ```text
 //! $ cargo run --release --bin r10              # all cases, five rounds of half a second each
 //! $ cargo run --release --bin r10 -- 1 50      # rounds, and milliseconds
 //! ```
 //!
-//! Of each case the transports are measured in turn, and the ratio is the median of the rounds'
-//! ratios. The second one is that of the CPU time that both processes take for a request.
+//! For each case the transports are measured in turn, and the ratio is the median of the rounds'
+//! ratios. The second ratio compares the CPU time that both processes use for a request.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -30,24 +30,25 @@ use tokio_doca_http::{Connector, Listener};
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Endpoint, Server};
 
-/// Bytes of an answer, and of a large one.
+/// The size of a small and of a large answer, in bytes.
 const SMALL: usize = 64;
 const LARGE: usize = 1 << 20;
 
-/// What a case does on each of its connections, again and again.
+/// The request that a case repeats on each of its connections.
 #[derive(Clone, Copy)]
 enum Job {
-    /// A GET of so many bytes, over HTTP/1.
+    /// A GET with an answer of this many bytes, over HTTP/1.
     Get(usize),
-    /// A unary call with so many bytes there and back.
+    /// A unary call with this many bytes in each direction.
     Call(usize),
-    /// A message of so many bytes out of a stream of answers.
+    /// A message of this many bytes from a stream of answers.
     Answer(usize),
 }
 
 use Job::{Answer, Call, Get};
 
-/// What is said of a case, its connections, and what is to be reached: event-driven and busy.
+/// A case: its name, its request, the number of connections, and the ratios that must be reached
+/// event-driven and by busy-polling.
 type Case = (&'static str, Job, usize, f64, Option<f64>);
 
 const CASES: [Case; 8] = [
@@ -103,7 +104,7 @@ const CASES: [Case; 8] = [
     ),
 ];
 
-/// Event-driven, busy-polling.
+/// Event-driven and busy-polling.
 const MODES: [Mode; 2] = [Mode::EventDriven, Mode::BusyPoll];
 
 fn main() -> ExitCode {
@@ -122,8 +123,8 @@ fn local() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
-/// Both services on each transport. Writes their addresses: hyper's and tonic's by TCP, and then
-/// those of each mode.
+/// Runs both services on each transport. Prints the addresses of hyper and tonic for TCP, and then
+/// for each mode.
 async fn serve_all() -> Result {
     let http = TcpListener::bind(local()).await?;
     let grpc = TcpIncoming::bind(local())?.with_nodelay(Some(true));
@@ -147,11 +148,11 @@ fn address(listener: &Listener) -> Result<SocketAddr> {
     Ok(listener.tcp_addr().ok_or("it listens by TCP")?)
 }
 
-/// One way to the server's two services.
+/// The addresses of both services on one transport.
 struct Transport {
     http: SocketAddr,
     grpc: SocketAddr,
-    /// None for TCP.
+    /// The connector, or `None` for TCP.
     rdma: Option<RdmaConnector>,
 }
 
@@ -179,7 +180,7 @@ impl Transport {
     }
 }
 
-/// A connection, and what is asked on it.
+/// A connection, and the request that is repeated on it.
 enum Connection {
     Get(Client, String, usize),
     Call(EchoClient, Bytes),
@@ -214,7 +215,7 @@ impl Connection {
         }
     }
 
-    /// Goes on until then, and counts: at least one.
+    /// Repeats the request until `end`, at least once. Returns the number of requests.
     async fn until(&mut self, end: Instant) -> Result<f64> {
         let mut count = 0.0;
         loop {
@@ -227,7 +228,7 @@ impl Connection {
     }
 }
 
-/// What was measured: requests a second, and seconds of CPU time for each.
+/// A measurement: requests per second, and seconds of CPU time per request.
 #[derive(Clone, Copy)]
 struct Sample {
     rate: f64,
@@ -243,7 +244,7 @@ async fn measure(
     let &(_, job, connections, ..) = case;
     let connect = (0..connections).map(|_| Connection::new(job, transport));
     let mut all = try_join_all(connect).await?;
-    // Buffers grow, and the first answers come.
+    // Warms up: buffers grow, and each connection gets its first answer.
     try_join_all(all.iter_mut().map(Connection::once)).await?;
     let cpu = || Ok::<_, nix::Error>(cpu_time(std::process::id())? + cpu_time(server)?);
     let (begun, before) = (Instant::now(), cpu()?);
@@ -256,14 +257,14 @@ async fn measure(
     })
 }
 
-/// The time that all threads of a process have had of the CPUs, in seconds: clock_getcpuclockid(3).
-/// Those that have ended count too, so that it never goes back.
+/// Returns the CPU time that all threads of a process have used, in seconds:
+/// clock_getcpuclockid(3). Ended threads are included, so that the time never decreases.
 fn cpu_time(process: u32) -> nix::Result<f64> {
     let clock = clock_getcpuclockid(Pid::from_raw(process as i32))?;
     Ok(Duration::from(clock.now()?).as_secs_f64())
 }
 
-/// A server that ends with this process.
+/// A server process that ends when this value is dropped.
 struct Other(Child);
 
 impl Drop for Other {

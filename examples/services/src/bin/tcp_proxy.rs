@@ -1,14 +1,17 @@
-//! Brings clients that know TCP alone to a server over RDMA.
+//! Connects clients that only know TCP to a server over RDMA.
 //!
-//! A client must say something within 10 s, and before 64 newer clients arrive: then it has a
-//! stream to the server, which it loses when neither side says anything for a minute. There are
-//! fewer streams than there may be clients. If all are in use, a new client takes the place of the
-//! slowest one: the one that has moved the fewest bytes lately, both ways together, and fewer than
-//! 16. Bytes count for half as much with each second that passes, and at most 512 count at all, so
-//! that what a client has fetched keeps its place for 5 s. Clients of less than a second are
-//! spared. So a client that says nothing or a byte once in a while keeps no other out, and a slow
-//! one is served as long as all clients have a place. If none is that slow, the new client waits
-//! for 10 s at most. Protocols in which the server speaks first need another proxy.
+//! A client must send something within 10 s, and before 64 newer clients arrive. Then it gets a
+//! stream to the server, which it loses if neither side sends anything for a minute.
+//!
+//! There are fewer streams than there may be clients. If all are in use, a new client takes the
+//! place of the slowest client: the one that has moved the fewest bytes lately, in both directions
+//! together, and fewer than 16. The count of bytes halves with each second that passes and never
+//! exceeds 512, so that a client that has fetched much keeps its place for 5 s. Clients that have
+//! had a place for less than a second are spared.
+//!
+//! So a client that sends nothing, or a byte once in a while, keeps no other out, and a slow client
+//! is served as long as all clients have a place. If no client is that slow, the new client waits
+//! for at most 10 s. Protocols in which the server speaks first need another proxy.
 //!
 //! ```text
 //! $ cargo run --bin http_over_rdma serve 127.0.0.1:8000
@@ -36,23 +39,25 @@ use tokio_doca::ErrorKind;
 use tokio_doca::stream::{RdmaConnector, RdmaStream};
 use tokio_util::io::InspectReader;
 
-/// Bytes of a buffer: a frame of a stream.
+/// The size of a buffer in bytes: one frame of a stream.
 const BUFFER: usize = 32 << 10;
-/// How long a client may take until it has a stream, and how long both sides may say nothing then.
+/// The time in which a client must get a stream, and how long both sides may then be silent.
 const FIRST: Duration = Duration::from_secs(10);
 const IDLE: Duration = Duration::from_secs(60);
-/// How many clients have a stream at once: fewer than `options` has memory for, since the memory of
-/// a stream that has ended comes back a moment later.
+/// The maximum number of clients with a stream. It is smaller than the number for which `options`
+/// has memory, because the memory of an ended stream returns a moment later.
 const PLACES: usize = 120;
-/// How many connect at once: of more the server may hang up on the oldest, as if they were silent.
+/// The number of concurrent connects. If there were more, the server might drop the oldest as
+/// silent.
 const CONNECTS: usize = 16;
-/// A client that has moved fewer bytes lately may lose its place, once it has had it for so long.
+/// A client that has moved fewer bytes than this lately may lose its place, once it has had the
+/// place for `SPARED`.
 const SLOW: f64 = 16.0;
 const SPARED: Duration = Duration::from_secs(1);
-/// The most bytes that count. They fall below `SLOW` after 5 s, while a new client still waits.
+/// The maximum count of bytes. It falls below `SLOW` after 5 s, while a new client still waits.
 const COUNTED: f64 = 32.0 * SLOW;
-/// Between tries to connect while the memory of all streams is in use, and to accept without a
-/// descriptor.
+/// Pause before another attempt: to connect while all stream memory is in use, and to accept while
+/// no descriptor is free.
 const PAUSE: Duration = Duration::from_millis(10);
 const NO_CLIENT: Duration = Duration::from_millis(100);
 
@@ -76,13 +81,13 @@ async fn program(args: &[&str]) -> Result {
     });
     let listener = TcpListener::bind(listen).await?;
     println!("Listening on {}", listener.local_addr()?);
-    // The proxy has places of its own.
+    // Arrivals get unlimited places, because the proxy assigns its own places.
     let mut arrivals = Arrivals::new(Semaphore::MAX_PERMITS, FIRST);
     loop {
         let (client, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                // No descriptor for instance: it may have one later.
+                // The process may be out of descriptors, and may have one later.
                 eprintln!("no client is accepted: {error}");
                 arrivals.oldest_leaves().await;
                 sleep(NO_CLIENT).await;
@@ -111,18 +116,18 @@ struct Proxy {
 struct Client {
     since: Instant,
     moved: Mutex<Moved>,
-    /// Another client needs its place.
+    /// Signaled when another client needs this client's place.
     leaves: Notify,
 }
 
-/// What a client and the server have said to each other.
+/// The recent traffic between a client and the server.
 struct Moved {
     last: Instant,
-    /// The bytes that counted then.
+    /// The count of bytes at the time `last`.
     bytes: f64,
 }
 
-/// A client's place, which ends with it.
+/// The place of a client. Dropping it frees the place.
 struct Place<'a> {
     proxy: &'a Proxy,
     client: Arc<Client>,
@@ -143,7 +148,7 @@ impl Client {
         };
     }
 
-    /// Waits until neither side has said anything for long.
+    /// Waits until neither side has sent anything for `IDLE`.
     async fn idle(&self) {
         loop {
             let until = self.moved().last + IDLE;
@@ -156,7 +161,7 @@ impl Client {
 }
 
 impl Moved {
-    /// Returns the bytes that count now: half as many with each second.
+    /// Returns the current count of bytes, which halves with each second.
     fn lately(&self) -> f64 {
         self.bytes * (-self.last.elapsed().as_secs_f64()).exp2()
     }
@@ -174,12 +179,12 @@ impl Drop for Place<'_> {
 }
 
 impl Proxy {
-    /// Waits until it may have a place. As long as there is none, has the slowest client leave now
-    /// and then.
+    /// Waits for a free place. While there is none, makes the slowest client leave from time to
+    /// time.
     async fn permit(&self) -> SemaphorePermit<'_> {
         let mut permit = pin!(self.free.acquire());
         loop {
-            // At once if there is one.
+            // Takes a free place at once.
             if let Ok(permit) = timeout(Duration::ZERO, &mut permit).await {
                 break permit.expect("nobody closes it");
             }
@@ -190,7 +195,7 @@ impl Proxy {
         }
     }
 
-    /// Gives a client its place, once it is connected: before that it moves nothing.
+    /// Gives a connected client its place. Before it is connected, a client moves no bytes.
     fn place<'a>(&'a self, permit: SemaphorePermit<'a>) -> Place<'a> {
         let now = Instant::now();
         let client = Arc::new(Client {
@@ -221,12 +226,12 @@ impl Proxy {
         if let Some((_, slowest)) = slowest {
             let slowest = Arc::clone(slowest);
             slowest.leaves.notify_one();
-            // The next one that needs a place takes another one's.
+            // Removed here so that the next client that needs a place picks another victim.
             served.retain(|client| !Arc::ptr_eq(client, &slowest));
         }
     }
 
-    /// Connects to the server, once there is memory for a stream.
+    /// Connects to the server, as soon as there is memory for a stream.
     async fn connect(&self) -> Result<RdmaStream> {
         let _turn = self.connects.acquire().await?;
         loop {
@@ -237,7 +242,8 @@ impl Proxy {
         }
     }
 
-    /// Copies both ways, until both sides have ended or are idle, or another client has the place.
+    /// Copies in both directions until both sides have ended or are idle, or another client takes
+    /// the place.
     async fn carry(&self, client: TcpStream, arrival: Arrival) -> Result {
         client.set_nodelay(true)?;
         let meet = async {

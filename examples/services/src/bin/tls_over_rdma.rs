@@ -1,5 +1,5 @@
-//! TLS by rustls over RDMA, which does not encrypt: HTTP on top, and a certificate that the server
-//! makes when it starts and signs itself.
+//! HTTP over TLS over RDMA, because RDMA does not encrypt. The server makes a self-signed
+//! certificate when it starts.
 //!
 //! ```text
 //! $ cargo run --bin tls_over_rdma                     # both sides
@@ -7,11 +7,11 @@
 //! $ cargo run --bin tls_over_rdma get 127.0.0.1:8000 /tmp/certificate /bytes/10
 //! ```
 //!
-//! The server hangs up on a client that says nothing for 10 s.
+//! The server disconnects a client that is silent for 10 s.
 //!
-//! The client trusts this certificate and no other. What goes through the stream is protected from
-//! those who see or change what is sent. One-sided operations and messages on `RdmaStream::rdma`
-//! are not.
+//! The client trusts only this certificate. The data of the stream is protected from others who
+//! could read or change it on the network. One-sided operations and messages on `RdmaStream::rdma`
+//! are not protected.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -23,7 +23,7 @@ use tokio::io::AsyncWriteExt;
 use tokio_doca_http::TlsListener;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 
-/// For whom the certificate is.
+/// The name that the certificate is for.
 const NAME: &str = "rdma.example";
 
 #[tokio::main]

@@ -1,5 +1,5 @@
-//! The adapters: who the peer is, which URIs connect, and TLS. The tests of `examples/services` put
-//! load on them.
+//! Tests of the adapters: the peer's identity, the URIs that connect, and TLS. The other tests of
+//! `examples/services` put load on the adapters.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -48,7 +48,7 @@ fn local() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
-/// Says who its client is.
+/// A service that returns the identity of its client.
 fn app() -> Router {
     let peer = async |ConnectInfo(RemotePeer(peer)): ConnectInfo<RemotePeer>| format!("{peer:?}");
     Router::new().route("/", get(peer))
@@ -141,7 +141,7 @@ fn uris_connect_by_name_and_never_without_encryption_if_they_ask_for_it() {
     });
 }
 
-/// Configurations of both sides, with a certificate for [`NAME`].
+/// Returns the configurations of both sides, with a certificate for [`NAME`].
 fn configs() -> (ServerConfig, ClientConfig) {
     let made = rcgen::generate_simple_self_signed([NAME.to_owned()]).unwrap();
     let certificate = made.cert.der().clone();
@@ -166,7 +166,7 @@ fn tls_checks_the_name_and_agrees_on_the_version_of_http() {
         tokio::spawn(serve(listener, app).into_future());
 
         let rdma = Connector::new(rdma());
-        // The certificate is not for the address.
+        // The certificate does not include the address.
         let unnamed = TlsConnector::new(rdma.clone(), Arc::new(client.clone()));
         let error = unnamed.connect_to(&uri.parse().unwrap()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
@@ -182,7 +182,8 @@ fn tls_checks_the_name_and_agrees_on_the_version_of_http() {
     });
 }
 
-/// A listener of TLS with memory for 128 streams, a client of it and what that connects with.
+/// Returns a TLS listener with memory for 128 streams, a client for it, and that client's RDMA
+/// connector.
 async fn tls(handshake: Duration) -> (TlsListener, TlsConnector, RdmaConnector) {
     let (device, workq) = open();
     let options = StreamOptions::new().connections(128);
@@ -198,7 +199,7 @@ async fn tls(handshake: Duration) -> (TlsListener, TlsConnector, RdmaConnector) 
 #[test]
 fn a_hundred_silent_peers_of_tls_delay_nobody() {
     workers().block_on(async {
-        // They are silent for longer than the test may take.
+        // These clients stay silent for longer than the test may take.
         let (mut listener, tls, rdma) = tls(2 * LIMIT).await;
         let addr = listener.tcp_addr().unwrap();
         tokio::spawn(async move { while listener.accept().await.is_ok() {} });

@@ -1,4 +1,4 @@
-//! tonic's server and client.
+//! Tests of tonic's server and client.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ fn a_stream_of_answers_comes_in_full_and_may_be_left() {
         for _ in 0..10 {
             let message = bytes(0..10_000);
             let answers = client.repeat(message.clone()).await.unwrap();
-            // Ten megabytes, and then nobody wants more.
+            // Reads ten megabytes, and then drops the stream.
             let mut answers = answers.take(1000);
             while let Some(answer) = in_time("an answer", answers.next()).await {
                 assert!(answer.unwrap() == message);
@@ -123,7 +123,7 @@ fn a_server_that_is_killed_ends_its_streams_and_calls() {
             }
         };
         assert_eq!(cause(&error), Some(ErrorKind::ConnectionReset), "{error:?}");
-        // The first calls may still meet the end of the connection.
+        // The first calls may still fail because the connection ends.
         let refused = async {
             while client.say(Bytes::new()).await.unwrap_err().code() != Code::Unavailable {}
         };

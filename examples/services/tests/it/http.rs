@@ -1,4 +1,4 @@
-//! hyper's servers and clients, over HTTP/1 and HTTP/2.
+//! Tests of hyper's servers and clients, over HTTP/1 and HTTP/2.
 
 use std::convert::Infallible;
 use std::io::ErrorKind;
@@ -32,7 +32,7 @@ use super::programs::{Server, services};
 use super::{Net, cause};
 
 const MIB: u64 = 1 << 20;
-/// A body that nobody reads to its end.
+/// The path of a body that no test reads to its end.
 const ENDLESS: &str = "/bytes/1000000000000";
 
 async fn serving() -> Net {
@@ -64,7 +64,8 @@ fn a_client_that_closes_first_is_no_error_for_the_server() {
                 assert_eq!(client.get("/").await.unwrap(), "hello");
             };
             let (served, ()) = in_time("the end", join(served, asked)).await;
-            // HTTP/2 says goodbye twice. The client may be gone by then, and the stream says so.
+            // An HTTP/2 server says goodbye twice. If the client is gone by then, the stream
+            // reports that.
             let lost = |error| http2 && cause(error) == Some(ErrorKind::ConnectionReset);
             let in_order = served
                 .as_ref()
@@ -74,7 +75,7 @@ fn a_client_that_closes_first_is_no_error_for_the_server() {
     });
 }
 
-/// It ends in order, and the client may hear of that before it reads of it.
+/// The server ends in order. The client may learn of the end before it reads.
 #[test]
 fn a_server_that_closes_first_is_no_error_for_the_client() {
     workers().block_on(async {
@@ -104,7 +105,7 @@ fn a_server_that_closes_first_is_no_error_for_the_client() {
     });
 }
 
-/// Reads at least so much of a body.
+/// Reads at least `most` bytes of a body, and returns their number.
 async fn read(body: &mut Incoming, most: u64) -> Result<u64, hyper::Error> {
     let mut came = 0;
     while came < most {
@@ -146,7 +147,7 @@ fn bodies_of_a_mebibyte_go_both_ways_at_once() {
             let came = in_time("the body", client.post("/echo", sent.clone())).await;
             assert!(came.unwrap() == sent);
         }
-        // Eight on one connection.
+        // Makes eight requests on one connection.
         let Client::Http2(sender) = net.client(true).await else {
             unreachable!()
         };
@@ -176,7 +177,7 @@ fn polling_workqs_serve_as_well() {
     }
 }
 
-/// Both sides have memory for two streams: one that was not given back would be missed.
+/// Both sides have memory for two streams, so that a stream that is not returned would be missed.
 #[test]
 fn clients_that_go_away_in_the_middle_leave_nothing_behind() {
     workers().block_on(async {
@@ -188,7 +189,7 @@ fn clients_that_go_away_in_the_middle_leave_nothing_behind() {
                 let gets = client.send(Method::GET, ENDLESS, whole("")).await;
                 read(gets.unwrap().body_mut(), 100_000).await.unwrap();
             } else {
-                // It says what it wants to send, and sends a part of it.
+                // The client announces a body, and sends only a part of it.
                 let (parts, body) = channel();
                 parts.send(bytes(0..100_000)).unwrap();
                 let post = client.send(Method::POST, "/echo", body).await;
@@ -200,7 +201,7 @@ fn clients_that_go_away_in_the_middle_leave_nothing_behind() {
     });
 }
 
-/// Each has the only stream of a server.
+/// Each client has the only stream of a server.
 #[test]
 fn clients_that_fall_silent_lose_their_streams() {
     const ASK: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
@@ -232,7 +233,7 @@ fn clients_that_fall_silent_lose_their_streams() {
     });
 }
 
-/// Once a stream of those that have ended has been given back.
+/// Connects, as soon as an ended stream has been returned.
 async fn connected(net: &Net, http2: bool) -> Client {
     let mut stream = None;
     let connect = async {
@@ -245,7 +246,7 @@ async fn connected(net: &Net, http2: bool) -> Client {
     Client::new(stream.unwrap(), http2).await.unwrap()
 }
 
-/// A body of what is sent there, until the sender is dropped.
+/// Returns a sender, and a body of the bytes sent to it. The body ends when the sender is dropped.
 fn channel() -> (mpsc::UnboundedSender<Bytes>, Body) {
     let (parts, received) = mpsc::unbounded_channel();
     let body = stream::unfold(received, |mut parts| async {
@@ -255,7 +256,7 @@ fn channel() -> (mpsc::UnboundedSender<Bytes>, Body) {
     (parts, BoxBody::new(StreamBody::new(body)))
 }
 
-/// A server whose bodies have no end, and which counts the bytes of one that it has made.
+/// Runs a server with endless bodies, which counts the bytes that it has made of a body.
 async fn endless(mut listener: Listener, made: Arc<AtomicU64>) {
     loop {
         let (stream, made) = (TokioIo::new(listener.accept().await.unwrap()), made.clone());
@@ -280,7 +281,7 @@ async fn endless(mut listener: Listener, made: Arc<AtomicU64>) {
 
 #[test]
 fn an_answer_that_nobody_reads_waits_and_holds_up_no_other() {
-    // What hyper and h2 keep for a stream, and the windows of both sides.
+    // The maximum bytes that hyper and h2 buffer for a stream, with the windows of both sides.
     const KEPT: u64 = 3 * MIB;
     workers().block_on(async {
         for http2 in [false, true] {
@@ -291,7 +292,7 @@ fn an_answer_that_nobody_reads_waits_and_holds_up_no_other() {
             let unread = client.send(Method::GET, "/counted", whole("")).await;
             let mut unread = unread.unwrap();
             until("it has begun", || made.load(Ordering::Relaxed) > 0).await;
-            // On the same connection, if that has room for others.
+            // Uses the same connection, if it can carry several requests.
             let mut other = match &client {
                 Client::Http2(sender) => Client::Http2(sender.clone()),
                 Client::Http1(_) => net.client(false).await,
@@ -343,7 +344,7 @@ fn a_server_that_is_killed_is_an_error_that_hyper_reports() {
             read(answer.body_mut(), MIB).await.unwrap();
             server.kill();
             let error = read(answer.body_mut(), u64::MAX).await.unwrap_err();
-            // Hyper's HTTP/1 keeps the cause to itself if it writes before it reads.
+            // hyper's HTTP/1 hides the cause if it writes before it reads.
             let cause = cause(&error).or((!http2).then_some(ErrorKind::ConnectionReset));
             assert_eq!(cause, Some(ErrorKind::ConnectionReset), "{error:?}");
             let error = in_time("the error", idle.get("/")).await.unwrap_err();

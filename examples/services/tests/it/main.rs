@@ -1,4 +1,4 @@
-//! hyper, axum, tonic, rustls and curl over RDMA streams: judges that are not ours.
+//! Tests with independent implementations over RDMA streams: hyper, axum, tonic, rustls and curl.
 
 mod adapters;
 mod grpc;
@@ -16,7 +16,7 @@ use tokio_doca::stream::{RdmaConnector, StreamOptions};
 use tokio_doca::{Device, Mode, WorkQ};
 use tokio_doca_http::{Connector, Listener};
 
-/// A listener, and what connects to it from a WorkQ of its own.
+/// A listener, and a connector to it on a WorkQ of its own.
 struct Net {
     addr: SocketAddr,
     connector: RdmaConnector,
@@ -39,7 +39,7 @@ impl Net {
         (net, listener.into())
     }
 
-    /// For hyper-util's client and tonic's.
+    /// Returns a connector for hyper-util's client and for tonic's.
     fn service(&self) -> Connector {
         Connector::new(self.connector.clone())
     }
@@ -49,7 +49,7 @@ impl Net {
     }
 }
 
-/// What the stream below has said, if that is why a call has failed.
+/// Returns the kind of the stream's error, if that error has made a call fail.
 fn cause(error: &(dyn Error + 'static)) -> Option<io::ErrorKind> {
     let mut next = Some(error);
     while let Some(error) = next {

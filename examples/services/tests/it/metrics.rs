@@ -1,4 +1,4 @@
-//! `metrics_page`, over TCP and over RDMA.
+//! Tests of `metrics_page`, over TCP and over RDMA.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
@@ -11,13 +11,13 @@ use support::{in_time, workers};
 use super::Net;
 use super::programs::Server;
 
-/// The figures of a page: names and values.
+/// Returns the names and values of all figures on a page.
 fn figures(page: &str) -> Vec<(&str, f64)> {
     let lines: Vec<&str> = page.lines().collect();
     lines.chunks(3).map(figure).collect()
 }
 
-/// Each has a line of help and one of its kind.
+/// Parses one figure. Each has a line of help and a line with its kind.
 fn figure<'a>(lines: &[&'a str]) -> (&'a str, f64) {
     let &[help, kind, line] = lines else {
         panic!("{lines:?}")
@@ -34,7 +34,7 @@ fn figure<'a>(lines: &[&'a str]) -> (&'a str, f64) {
 fn the_metrics_page_has_figures_that_move_over_tcp_and_over_rdma() {
     workers().block_on(async {
         let page = Server::start("metrics_page", &["127.0.0.1:0", "127.0.0.1:0"]);
-        // The first address is that of RDMA, the second one that of TCP.
+        // The first address is for RDMA, the second for TCP.
         let tcp = page.next_addr();
         let (net, _) = Net::new(options()).await;
         let client = Client::builder(TokioExecutor::new());
@@ -60,11 +60,11 @@ fn the_metrics_page_has_figures_that_move_over_tcp_and_over_rdma() {
         };
         in_time("the figures move", moves).await;
         let html = get("/").await;
-        // Nothing of it comes from elsewhere.
+        // The page loads nothing from other servers.
         let links = html.matches("http").count();
         assert_eq!(links, html.matches("http://www.w3.org/2000/svg").count());
         assert!(!html.contains("src=") && html.contains("fetch(\"/metrics\""));
-        // Each figure that is drawn is there.
+        // Each figure that the charts draw exists.
         // Each figure that is drawn is there.
         let text = get("/metrics").await;
         let groups = ["workq_", "rdma_", "pool_"];

@@ -1,4 +1,4 @@
-//! The programs, and clients of theirs that are not ours.
+//! Tests of the programs with independent clients.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,14 +17,14 @@ use tokio::io::{copy, split};
 
 use super::Net;
 
-/// A program of this package.
+/// Returns a command for a program of this package.
 pub(crate) fn services(name: &str) -> Command {
     let this = std::env::current_exe().unwrap();
     let folder = this.parent().and_then(Path::parent).unwrap();
     program(folder.join(name))
 }
 
-/// A server that does not outlive its test.
+/// A server process that ends with its test.
 pub(crate) struct Server {
     child: Child,
     lines: Receiver<String>,
@@ -52,7 +52,7 @@ impl Server {
         server
     }
 
-    /// The address at the end of the next line that it writes, which must come soon.
+    /// Returns the address at the end of the next line that the server prints.
     pub(crate) fn next_addr(&self) -> SocketAddr {
         let line = self.lines.recv_timeout(LIMIT).unwrap();
         let word = line.rsplit(' ').next().unwrap().trim_end_matches('/');
@@ -63,12 +63,12 @@ impl Server {
         self.addr
     }
 
-    /// A URI of this server.
+    /// Returns a URI of this server.
     pub(crate) fn uri(&self, path: &str) -> String {
         format!("http://{}{path}", self.addr)
     }
 
-    /// By the signal that nobody can handle.
+    /// Kills the server by SIGKILL.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -82,7 +82,7 @@ impl Drop for Server {
     }
 }
 
-/// What a program says that ends well.
+/// Returns the output of a program that must succeed.
 pub(crate) fn said(command: &mut Command) -> String {
     let output = run(command);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -137,7 +137,7 @@ fn servers_and_clients_are_programs_of_their_own() {
     assert_eq!(said(say.args(["say", &server.uri(""), "words"])), "words\n");
 }
 
-/// One short round: the ratios mean nothing here.
+/// Runs one short round, whose ratios mean nothing.
 #[test]
 fn the_bar_measures_each_case_on_each_transport() {
     let printed = said(services("r10").args(["1", "10"]));
@@ -149,7 +149,7 @@ fn the_bar_measures_each_case_on_each_transport() {
     }
 }
 
-/// What curl is called with: time limits, and no words of its own.
+/// Returns a curl command with time limits, and without output of its own.
 fn curl() -> Command {
     let mut curl = Command::new("curl");
     curl.args(["--silent", "--show-error", "--fail", "--noproxy", "*"]);
@@ -163,7 +163,7 @@ fn curl_reads_and_writes_through_the_proxy() {
     let server = Server::start("http_over_rdma", &["serve", "127.0.0.1:0"]);
     let addr = server.addr.to_string();
     let proxy = Server::start("tcp_proxy", &["127.0.0.1:0", &addr]);
-    // Several on one connection. With HTTP/2 curl 7.88 fails at that over TCP too.
+    // Makes several requests on one connection. With HTTP/2, curl 7.88 fails at that over TCP too.
     let mut curl = curl();
     let uri = proxy.uri("/bytes/[1000-1010]");
     assert_eq!(
@@ -190,7 +190,7 @@ fn curl_reads_and_writes_through_the_proxy() {
     }
 }
 
-/// More of them than there are streams.
+/// There are more such clients than streams.
 #[test]
 fn clients_that_say_nothing_have_no_stream_behind_the_proxy() {
     let server = Server::start("http_over_rdma", &["serve", "127.0.0.1:0"]);
@@ -211,7 +211,7 @@ fn clients_that_say_nothing_have_no_stream_behind_the_proxy() {
     assert!(answer.ends_with("hello\n"), "{answer}");
 }
 
-/// More of them than the proxy has descriptors.
+/// There are more such clients than the proxy has descriptors.
 #[test]
 fn clients_that_say_nothing_leave_descriptors_to_the_proxy() {
     let server = Server::start("http_over_rdma", &["serve", "127.0.0.1:0"]);
@@ -229,7 +229,7 @@ fn clients_that_say_nothing_leave_descriptors_to_the_proxy() {
     assert!(said.contains("newer clients arrive"), "{said}");
 }
 
-/// Says what a client of the proxy asks for in one go, and returns the answer.
+/// Sends one request to the proxy, and returns the answer.
 fn asks(proxy: SocketAddr) -> String {
     let mut client = TcpStream::connect(proxy).unwrap();
     client.set_read_timeout(Some(LIMIT)).unwrap();
@@ -240,7 +240,7 @@ fn asks(proxy: SocketAddr) -> String {
     answer
 }
 
-/// More of them than there are streams. They come again when they are hung up on.
+/// There are more such clients than streams. They reconnect when they are disconnected.
 #[test]
 fn clients_that_say_a_byte_now_and_then_keep_nobody_out_behind_the_proxy() {
     let server = Server::start("http_over_rdma", &["serve", "127.0.0.1:0"]);
@@ -251,7 +251,7 @@ fn clients_that_say_a_byte_now_and_then_keep_nobody_out_behind_the_proxy() {
         client.set_nonblocking(true).unwrap();
         client
     };
-    // Beside a client that is not that slow, and stays.
+    // This faster client stays connected beside them.
     let mut honest = TcpStream::connect(proxy.addr).unwrap();
     honest.set_read_timeout(Some(LIMIT)).unwrap();
     let greeted = |honest: &mut TcpStream| {
@@ -283,7 +283,7 @@ fn clients_that_say_a_byte_now_and_then_keep_nobody_out_behind_the_proxy() {
     }
 }
 
-/// As many of them as the proxy has streams. The server behind it never hangs up.
+/// There are as many such clients as the proxy has streams. The server behind it never disconnects.
 #[test]
 fn clients_that_were_served_once_keep_no_other_out_behind_the_proxy() {
     let runtime = workers();
@@ -320,6 +320,7 @@ fn curl_notices_that_the_server_behind_the_proxy_is_killed() {
     server.kill();
     std::io::copy(&mut out, &mut std::io::sink()).unwrap();
     let code = child.wait().unwrap().code();
-    // CURLE_PARTIAL_FILE or CURLE_RECV_ERROR; 28 is the time limit.
+    // curl's exit code: CURLE_PARTIAL_FILE or CURLE_RECV_ERROR. The code 28 would be the time
+    // limit.
     assert!(matches!(code, Some(18 | 56)), "{code:?}");
 }

@@ -1,6 +1,6 @@
-//! The programs of README.md, in a crate that is made by its commands: each runs as it stands
-//! there, at the first build. It is here since this workspace has all features of Tokio in its lock
-//! file.
+//! Runs the programs of README.md in a new crate that its commands make. Each program must build
+//! and run unchanged. The test is in this workspace, because its lock file has all features of
+//! Tokio.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use support::programs::root;
 
-/// The blocks of README.md that begin so, without their fences.
+/// Returns the code blocks of README.md with this fence, without the fences.
 fn blocks<'a>(text: &'a str, fence: &str) -> Vec<&'a str> {
     let begin = format!("```{fence}\n");
     let parts = text.split(&begin).skip(1);
@@ -17,7 +17,8 @@ fn blocks<'a>(text: &'a str, fence: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// The commands that make the crate: this checkout stands for the release, and nothing is fetched.
+/// Returns the commands that make the crate, with this checkout as the release and without
+/// downloads.
 fn commands(readme: &str) -> String {
     let block = blocks(readme, "console");
     let block = block
@@ -34,7 +35,7 @@ fn commands(readme: &str) -> String {
     commands.replace("cargo add tokio ", "cargo add --offline --quiet tokio ")
 }
 
-/// Where this test was built: what it has in common with the crate is not built again.
+/// Returns the target folder of this test, so that shared dependencies are not built again.
 fn target() -> PathBuf {
     let this = std::env::current_exe().unwrap();
     this.ancestors().nth(3).unwrap().to_path_buf()
@@ -51,7 +52,7 @@ fn succeeds(command: &mut Command, folder: &Path) {
     assert!(output.status.success(), "{command:?}: {said}");
 }
 
-/// A folder that is in no workspace: `cargo new` would make the crate a member of it.
+/// A folder outside of any workspace: otherwise `cargo new` would make the crate a member of it.
 struct Folder(PathBuf);
 
 impl Folder {

@@ -1,4 +1,4 @@
-//! rustls' two sides.
+//! Tests of rustls on both sides.
 
 use services::http::{Client, bytes, serve};
 use services::options;
@@ -37,7 +37,7 @@ fn bodies_go_both_ways_through_tls() {
     });
 }
 
-/// Neither those who do not encrypt, nor those who say nothing.
+/// Strangers are clients that do not encrypt and clients that are silent.
 #[test]
 fn strangers_get_nothing_and_hold_up_nobody() {
     workers().block_on(async {
@@ -48,7 +48,7 @@ fn strangers_get_nothing_and_hold_up_nobody() {
         let stream = net.connector.connect(net.addr).await.unwrap();
         let mut plain = Client::new(stream, false).await.unwrap();
         in_time("the refusal", plain.get("/")).await.unwrap_err();
-        // A client that trusts somebody else refuses.
+        // A client that trusts another certificate refuses this server.
         let (_, other) = identity(NAME).unwrap();
         let stream = net.connector.connect(net.addr).await.unwrap();
         let refused = trusting(other).unwrap().connect(name(), stream);

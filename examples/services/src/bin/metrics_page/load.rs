@@ -1,4 +1,4 @@
-//! A load that comes and goes: clients with a message there and back each, and copies.
+//! A load that rises and falls: each client sends a message there and back, and makes a copy.
 
 use std::time::{Duration, Instant};
 
@@ -6,12 +6,14 @@ use futures::future::{try_join, try_join_all};
 use services::Result;
 use tokio_doca::{BufPool, Device, Dma, Mmap, Rdma, WorkQ};
 
-/// The most clients at once, and from none of them to none again.
+/// The maximum number of clients, and the period in which their number rises from none and falls
+/// again.
 const CLIENTS: usize = 24;
 const PERIOD: Duration = Duration::from_secs(40);
-/// How long an answer takes.
+/// The time until a message is answered.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Bufs of the pool, two for each client and some more, and bytes of each.
+/// The number of Bufs in the pool, two for each client and some more, and the size of each in
+/// bytes.
 const BUFS: usize = 64;
 const SIZE: usize = 256 << 10;
 
@@ -67,7 +69,7 @@ impl Load {
         }
     }
 
-    /// A message there and back, and a copy that is long enough for an engine.
+    /// Sends a message there and back, and makes a copy that is long enough for an engine.
     async fn work(&self) -> Result {
         let [a, b] = &self.rdmas;
         let (src, dst) = (self.pool.alloc().await, self.pool.alloc().await);

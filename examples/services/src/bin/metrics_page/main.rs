@@ -1,5 +1,5 @@
-//! The figures of a service: its WorkQ, an Rdma and a pool, as a Prometheus page at `/metrics`, and
-//! as live charts at `/`, while a small load runs. Both by axum.
+//! An axum service that shows the figures of a WorkQ, an Rdma and a pool while a small load runs:
+//! as a Prometheus page at `/metrics`, and as live charts at `/`.
 //!
 //! ```text
 //! $ cargo run --release --bin metrics_page                       # http://127.0.0.1:8080/

@@ -6,10 +6,11 @@ use tokio_doca::mem::PoolStats;
 use tokio_doca::rdma::RdmaStats;
 use tokio_doca::workq::Stats;
 
-/// A name, what it says, and its value. Counters end in `_total`, all others are gauges.
+/// A figure's name, its description, and its value. Counters end in `_total`; the others are
+/// gauges.
 type Figure = (&'static str, &'static str, f64);
 
-/// Returns the page: counters since the start, and gauges of this moment.
+/// Returns the page, with counters since the start and gauges of the current moment.
 pub(crate) fn page(workq: &Stats, rdma: &RdmaStats, pool: &PoolStats) -> String {
     let mut page = String::new();
     let groups = [
