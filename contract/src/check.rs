@@ -1,19 +1,19 @@
-//! A check as a value, so that the suite and the self-test run the same list.
+//! The list of checks, as values that both the suite and the self-test run.
 
-/// One check of subjects of type `S`.
+/// One check for subjects of type `S`.
 pub(super) struct Check<S> {
     pub(super) name: &'static str,
     pub(super) fits: fn(&S) -> Fits,
     pub(super) run: fn(S),
 }
 
-/// Whether a check is of use for a subject.
+/// Tells whether a check applies to a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fits {
     Yes,
-    /// It is of other subjects.
+    /// The check is for other kinds of subject.
     No,
-    /// The device says that it lacks this, and what it says is checked elsewhere.
+    /// The device declares that it lacks this feature. Other checks test that declaration.
     Lacks(&'static str),
 }
 
@@ -27,7 +27,7 @@ impl Fits {
     }
 }
 
-/// Runs all that fit, until one panics.
+/// Runs all checks that fit the subject, until one panics.
 pub(super) fn run_all<S: Clone>(checks: &[Check<S>], subject: &S) {
     for check in checks {
         if (check.fits)(subject) == Fits::Yes {
@@ -36,7 +36,7 @@ pub(super) fn run_all<S: Clone>(checks: &[Check<S>], subject: &S) {
     }
 }
 
-/// A list of checks: of those that need the same, in groups.
+/// Builds a list of checks, in groups that need the same features.
 macro_rules! checks {
     ($($fits:expr => $($name:ident),+;)+) => {
         &[$($($crate::check::Check {

@@ -1,11 +1,6 @@
-//! The suite that every provider of [`tokio_doca`] must pass, for authors of providers.
+//! The contract suite: checks that every provider of [`tokio_doca`] must pass, for their authors.
 //!
-//! [`dma`] runs all of it on a device that copies, [`sha`] on one that hashes, [`crc`] on one that
-//! computes CRCs, [`rdma`] on one with endpoints, [`sync_event`] on one with sync events, [`accel`]
-//! on one with Jobs of its own kinds, by a [`Sample`] of one. Each check stands for a duty of
-//! [`device::contract`](tokio_doca::device::contract), by its number (the table there says which),
-//! and panics with a sentence that begins with it. They drive the queue directly (`open_queue`,
-//! `submit`, `reap`, `arm`, `retire`), as a WorkQ would, and then through the crate, in both modes:
+//! [`dma`] runs the whole suite on a device that copies, [`sha`] on one that hashes, [`crc`] on one that computes CRCs, [`rdma`] on one with endpoints, [`sync_event`] on one with sync events, and [`accel`] on one with Jobs of its own kinds, given a [`Sample`] of one kind. Each check tests a numbered duty of [`device::contract`](tokio_doca::device::contract), whose table lists the duties. A check panics with a sentence that begins with the number. The checks drive the queue directly (`open_queue`, `submit`, `reap`, `arm`, `retire`), as a WorkQ would, and then through the crate, in both modes:
 //!
 //! ```
 //! use std::time::Duration;
@@ -33,26 +28,23 @@
 //! # }
 //! ```
 //!
-//! The checks of [`rdma`] are of two endpoints that are connected to each other, and take [`Peers`]
-//! in place of a [`Subject`].
+//! The checks of [`rdma`] use two endpoints that are connected to each other. They take [`Peers`]
+//! instead of a [`Subject`].
 //!
-//! [`imported_lists_are_gathered_and_scattered`] and [`each_import_of_a_list_is_checked`] are of two
-//! devices, of which one exports memory to the DPU, and are called by themselves.
+//! [`imported_lists_are_gathered_and_scattered`] and [`each_import_of_a_list_is_checked`] need two devices, one of which exports memory to the DPU. Call them directly.
 //!
-//! [`a_refused_job_was_never_seen`] and [`a_refused_operation_was_never_seen`] need help: somebody
-//! must make the device refuse.
+//! [`a_refused_job_was_never_seen`] and [`a_refused_operation_was_never_seen`] need help: the caller must make the device refuse.
 //!
-//! Nothing sleeps: a check waits for a condition, and fails after [`DEADLINE`]
-//! ([`Subject::deadline`], [`Peers::deadline`]); one that a call blocks fails after twice that. One
-//! that fails leaks what the device may still touch. Late sins (a second completion, a ring or a
-//! write after the end) are found after `retire` has dropped what it was given: nothing of the
-//! queue is in flight then.
+//! No check sleeps for a fixed time: it waits for a condition, and fails after [`DEADLINE`]
+//! ([`Subject::deadline`], [`Peers::deadline`]). A check that a call blocks fails after twice that
+//! time. A check that fails leaks the memory that the device may still touch. Late errors (a second
+//! completion, signal or write) are found after `retire` has dropped its argument, when nothing of
+//! the queue is in flight.
 
-// The rooms:
-// `checks`, `rdma` and `sync_event` have the checks of one kind of subject each. They stand on
-// `rig`, which has what all of them need, and not on each other. Each has a list of its checks
-// (`check`), in the order of the duties: `suite` runs those of queues, and `report` runs all lists
-// for [`selftest`], which reports instead of panicking.
+// The modules: `checks`, `rdma` and `sync_event` have the checks of one kind of subject each. They
+// use `rig` for common code, and not each other. Each has a list of its checks (`check`), in the
+// order of the duties. `suite` runs the list for queues, and `report` runs all lists for
+// [`selftest`], which reports instead of panicking.
 #![warn(missing_docs, clippy::unwrap_used)]
 
 mod check;

@@ -1,5 +1,5 @@
-//! Adapter duties 1 to 3, and registrar duties 1 and 2: what a device says of itself, which queue
-//! has which job, and which memory it reaches.
+//! Checks of adapter duties 1 to 3 and registrar duties 1 and 2: the device's information, the jobs
+//! of each queue, and the memory that keys give access to.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use tokio_doca::device::RegistrationUse;
 const CELL: usize = 1024;
 const ROUNDS: usize = 20;
 
-/// Adapter duty 3: the device says the same of itself each time, whatever is open.
+/// Checks adapter duty 3: the device returns the same information each time, whatever is open.
 ///
 /// # Panics
 ///
-/// If `Adapter::info` changes.
+/// Panics if `Adapter::info` changes.
 pub fn a_device_says_the_same_of_itself(subject: impl Into<Subject>) {
     watched("a_device_says_the_same_of_itself", subject, |subject| {
         let adapter = subject.device.adapter();
@@ -29,11 +29,12 @@ pub fn a_device_says_the_same_of_itself(subject: impl Into<Subject>) {
     });
 }
 
-/// Adapter duty 1: two queues that are open at once do their own jobs, and no others.
+/// Checks adapter duty 1: two queues that are open at once complete their own jobs only.
 ///
 /// # Panics
 ///
-/// If `open_queue` returns a queue twice, or a queue has the other's completions.
+/// Panics if `open_queue` returns the same queue twice, or if a queue returns the other's
+/// completions.
 pub fn each_queue_is_new(subject: impl Into<Subject>) {
     watched("each_queue_is_new", subject, |subject| {
         let depth = subject.max_depth().min(8);
@@ -46,7 +47,8 @@ pub fn each_queue_is_new(subject: impl Into<Subject>) {
                 for index in all.clone() {
                     one.prepare(index, &shape);
                     one.submit_all(&[index]);
-                    // Its own job, and whatever it has of the other queue's.
+                    // Reaps this queue's job, and any completion that wrongly comes from the other
+                    // queue.
                     other.round(&[0], &shape);
                 }
                 one.drain();
@@ -57,12 +59,12 @@ pub fn each_queue_is_new(subject: impl Into<Subject>) {
     });
 }
 
-/// Registrar duties 1 and 2, and adapter duty 2: memory is reached by its key on every queue,
-/// whatever else is registered, and taken back, meanwhile.
+/// Checks registrar duties 1 and 2 and adapter duty 2: a key gives access to its memory on every
+/// queue, while other memory is registered and unregistered.
 ///
 /// # Panics
 ///
-/// If a job does not reach the memory that its keys are of.
+/// Panics if a job does not reach the memory that its keys belong to.
 pub fn each_registration_stands_alone(subject: impl Into<Subject>) {
     watched("each_registration_stands_alone", subject, |subject| {
         let arena = || Arena::new(&subject.device, CELL, RegistrationUse::Dma);
@@ -85,7 +87,8 @@ pub fn each_registration_stands_alone(subject: impl Into<Subject>) {
     });
 }
 
-/// Names a duty in whatever the check says: its jobs fail in the words of other duties.
+/// Prefixes the panic message of a check with a duty, since its jobs fail with messages of other
+/// duties.
 fn naming(duty: &str, check: impl FnOnce()) {
     let Err(panic) = catch_unwind(AssertUnwindSafe(check)) else {
         return;

@@ -1,4 +1,4 @@
-//! What a device says that it can, and what attaching and submitting say.
+//! Checks that attaching and submitting respect the capabilities that a device declares.
 
 use crate::rig::{Attached, Subject};
 use tokio_doca::error::{ErrorKind, JobError};
@@ -9,18 +9,18 @@ use tokio_doca::{
     sha::{Algorithm, Sha},
 };
 
-/// The deepest WorkQ that can be built.
+/// The maximum depth with which a WorkQ can be built.
 const DEEPEST: u32 = 1 << 20;
-/// What is larger is not tried: within reason for a test.
+/// Limits from these values on are not tried, to keep the test small.
 const LARGE: usize = 1 << 24;
 const LONG: usize = 1 << 12;
 
-/// A context attaches to a WorkQ that the capabilities allow, and to no other; the largest and the
-/// longest Job that they allow is done, and one more byte or Buf is refused.
+/// Checks that a context attaches only to a WorkQ within the capabilities. The largest and the
+/// longest Job that the capabilities allow must succeed, and one more byte or Buf must be refused.
 ///
 /// # Panics
 ///
-/// If the device does not have the subject's kind of Job, or if a limit is not kept.
+/// Panics if the device does not have the subject's kind of Job, or if a limit is not kept.
 pub fn caps_are_kept(subject: impl Into<Subject>) {
     let subject = &subject.into();
     let max_depth = subject.max_depth();
@@ -46,7 +46,7 @@ pub fn caps_are_kept(subject: impl Into<Subject>) {
     let kind = on(vectors).map_err(|error| error.kind());
     let refused = Err(ErrorKind::InvalidValue);
     assert_eq!(kind, refused, "completion vector {vectors} must be refused");
-    // As deep as is allowed, within reason for a test.
+    // As deep as allowed, up to a limit that suits a test.
     let workq = workq(max_depth.min(4096), Mode::BusyPoll);
     let context = subject.attach(&workq).expect("within the capabilities");
     largest(subject, &workq, &context);
@@ -88,7 +88,7 @@ fn pool(subject: &Subject, elements: usize, size: usize) -> BufPool {
         .expect("a pool")
 }
 
-/// As many bytes as a Job may have, and one more, if that much memory can be had in a test.
+/// Tries a Job of the maximum size, and one that is a byte larger, if the size suits a test.
 fn largest(subject: &Subject, workq: &WorkQ, context: &Attached) {
     let Ok(limit) = usize::try_from(subject.max_buf_size()) else {
         return;
@@ -96,7 +96,7 @@ fn largest(subject: &Subject, workq: &WorkQ, context: &Attached) {
     if limit >= LARGE {
         return;
     }
-    // Where a digest goes the room is longer than the source.
+    // For a hash, the destination must be longer than a source of one byte.
     let least = subject.room_for(1) - 1;
     let pool = pool(subject, 2, limit + 1 + least);
     for size in [limit, limit + 1] {
@@ -110,10 +110,10 @@ fn largest(subject: &Subject, workq: &WorkQ, context: &Attached) {
     }
 }
 
-/// As many Bufs as a list may have, and one more.
+/// Tries a list with the maximum number of Bufs, and one with one Buf more.
 fn longest(subject: &Subject, workq: &WorkQ, context: &Attached) {
     let limit = subject.max_list_len() as usize;
-    // Each of them has a byte.
+    // Each Buf of the list needs at least one byte.
     if limit >= LONG || subject.within(limit + 1) <= limit {
         return;
     }
@@ -148,7 +148,7 @@ fn expect(answer: Result<u64, JobError>, allowed: bool, what: &str) {
     }
 }
 
-/// An opcode that the capabilities do not list is refused, and the device is not asked.
+/// An opcode that the capabilities do not list must be refused without asking the device.
 fn unknown_opcode(subject: &Subject, workq: &WorkQ, accel: &Accel) {
     let unknown = (0..=u32::MAX).find(|&opcode| !subject.accel_caps().supports(opcode));
     let unknown = unknown.expect("no device knows 2^32 opcodes");
@@ -160,8 +160,8 @@ fn unknown_opcode(subject: &Subject, workq: &WorkQ, accel: &Accel) {
     );
 }
 
-/// A hash that the capabilities do not list is refused, the device is not asked, and nothing is
-/// written.
+/// A hash that the capabilities do not list must be refused without asking the device, and nothing
+/// may be written.
 fn unknown_algorithm(subject: &Subject, workq: &WorkQ, sha: &Sha) {
     let pool = pool(subject, 2, Algorithm::Sha512.digest_len());
     let (src, dst) = (

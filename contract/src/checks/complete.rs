@@ -1,15 +1,15 @@
-//! Duties 1 and 2: each accepted Job completes once, and then its memory is the caller's.
+//! Checks of duties 1 and 2: each accepted Job completes once, and then the caller owns its memory.
 
 use crate::rig::{Dice, Rig, Shape, Subject, depths, watched};
 
 const CELL: usize = 4096;
 
-/// Duty 1: whatever the depth, the size of the batch and the order of the Tokens.
+/// Checks duty 1, with every depth, batch size and order of Tokens.
 ///
 /// # Panics
 ///
-/// If a Job completes twice or not at all, under another Token, with another length, or with the
-/// wrong bytes moved.
+/// Panics if a Job completes twice or not at all, under another Token, with another length, or if
+/// the wrong bytes are moved.
 pub fn each_accepted_job_completes_once(subject: impl Into<Subject>) {
     watched("each_accepted_job_completes_once", subject, |subject| {
         for depth in depths(subject) {
@@ -20,14 +20,15 @@ pub fn each_accepted_job_completes_once(subject: impl Into<Subject>) {
                 rig.dice.shuffle(&mut order);
                 let len = subject.within(1 + rig.dice.below(CELL / 2 - 64));
                 rig.round(&order[..batch], &Shape::plain(CELL, len));
-                // 1, 2, 3, 5, 8, ... and the depth itself.
+                // The batch sizes are 1, 2, 3, 5, 8, ... and the depth itself.
                 let next = batch + batch.div_ceil(2);
                 batch = match batch {
                     last if last == depth as usize => break,
                     _ => next.min(depth as usize),
                 };
             }
-            // Again with every Token: a second completion of an earlier round is stale now.
+            // Uses every Token again: a second completion of an earlier round now has a stale
+            // Token.
             rig.round(&order, &Shape::plain(CELL, subject.within(100)));
             if subject.is_copy() {
                 rig.round(&order, &Shape::plain(CELL, 0));
@@ -38,11 +39,11 @@ pub fn each_accepted_job_completes_once(subject: impl Into<Subject>) {
     });
 }
 
-/// Duty 2: while some Jobs are in flight, the memory of others that are over is used again at once.
+/// Checks duty 2: the memory of completed Jobs is reused at once while other Jobs are in flight.
 ///
 /// # Panics
 ///
-/// If a completed Job's memory changes, before or after `retire`.
+/// Panics if a completed Job's memory changes, before or after `retire`.
 pub fn completed_memory_is_left_alone(subject: impl Into<Subject>) {
     watched("completed_memory_is_left_alone", subject, |subject| {
         for depth in depths(subject) {

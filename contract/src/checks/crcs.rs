@@ -1,5 +1,5 @@
-//! What CRCs have and other jobs do not: values that are known, seeds, and a mismatch. Through the
-//! crate, in both modes.
+//! Checks that apply to CRCs only: known values, seeds, and mismatches. They run through the crate,
+//! in both modes.
 
 use crate::rig::{Bench, Dice, ELEMENT, SEED, Subject, crc32c, known_crcs, watched};
 use tokio_doca::crc::{Crc, CrcCopied, CrcOptions};
@@ -8,13 +8,13 @@ use tokio_doca::mem::BufChain;
 
 const NAME: &str = "duty 1: the CRC of data is known";
 
-/// Duty 1: CRCs are those of RFC 3720, whatever the length and the cuts of the data; a message in
-/// parts has the CRC of the whole; and a copy whose CRC is not the expected one fails, and appends
-/// nothing.
+/// Checks duty 1 for CRCs: they match RFC 3720 for any length and any division of the data. A
+/// message in parts has the CRC of the whole. A copy whose CRC is not the expected one fails, and
+/// appends nothing.
 ///
 /// # Panics
 ///
-/// If a CRC is wrong, if a wrong one passes, or if the subject computes none.
+/// Panics if a CRC is wrong, if a wrong CRC passes, or if the subject computes no CRCs.
 pub fn crcs_are_known(subject: impl Into<Subject>) {
     watched("crcs_are_known", subject, |subject| {
         let attach = |workq: &_| Crc::builder(&subject.device).attach(workq);
@@ -35,7 +35,7 @@ impl Bench<Crc> {
             let bytes = Dice::new(len as u64).bytes(len.min(self.limit));
             let whole = crc32c(0, &bytes);
             self.is(CrcOptions::new(), &bytes, whole).await;
-            // In two parts.
+            // The same data in two parts.
             let (first, second) = bytes.split_at(bytes.len() / 3);
             let begun = self.context.crc32c(self.buf_at(1, first)).await;
             let begun = begun.expect("a CRC");
@@ -45,14 +45,15 @@ impl Bench<Crc> {
         }
     }
 
-    /// A list of so many Bufs with those bytes, or with room for them.
+    /// Returns a list of `pieces` Bufs with those bytes, or with tailroom for them if `room` is
+    /// set.
     fn chain(&self, bytes: &[u8], room: bool) -> BufChain {
         let chain = BufChain::with_capacity(self.pieces);
         let mut rest = bytes;
         for left in (1..=self.pieces).rev() {
             let (piece, tail) = rest.split_at(rest.len() / left);
             let buf = match room {
-                // All of the tailroom is filled before the next one.
+                // A list is filled Buf by Buf, each up to the end of its tailroom.
                 true => self.buf_at(0, &vec![0; ELEMENT - piece.len()]),
                 false => self.buf_at(1, piece),
             };
@@ -62,7 +63,7 @@ impl Bench<Crc> {
         chain
     }
 
-    /// The same by one Buf and by a list, copied and not.
+    /// Checks the CRC of some bytes in one Buf and in a list, with and without a copy.
     async fn is(&self, options: CrcOptions, bytes: &[u8], expected: u32) {
         let (one, many) = (self.buf_at(3, bytes), self.chain(bytes, false));
         let of_one = self.context.crc32c_with(options, &one).await;
@@ -85,7 +86,7 @@ impl Bench<Crc> {
         assert_eq!(to_many.data_len(), before + bytes.len(), "{NAME}");
     }
 
-    /// What is not expected fails, with both numbers, and appends nothing.
+    /// Checks that an unexpected CRC fails with both numbers, and that nothing is appended.
     async fn mismatches(&self, bytes: &[u8], crc: u32) {
         let (src, dst) = (self.buf_at(0, bytes), self.buf_at(0, &[0xee]));
         for wrong in [crc ^ 1, crc ^ 1 << 31, !crc] {

@@ -1,5 +1,5 @@
-//! What hashes have and other Jobs do not: digests that are known, and sessions. Through the crate,
-//! in both modes.
+//! Checks that apply to hashes only: known digests, and sessions. They run through the crate, in
+//! both modes.
 
 use crate::rig::{Bench, Dice, ELEMENT, Subject, digest, hex, known, watched};
 use tokio_doca::error::{ErrorKind, JobError};
@@ -10,16 +10,16 @@ use tokio_doca::{
     sha::{Algorithm, Sha, ShaSession},
 };
 
-/// Jobs that are let go, and looked for.
+/// The number of Jobs that are dropped while in flight.
 const DROPS: usize = 20;
 
-/// Duty 1: digests are those of NIST's examples, and right around the ends of blocks, of one Buf
-/// and of a chain with pieces of odd lengths; an empty message is hashed too, and a destination
-/// without the room is refused.
+/// Checks duty 1 for hashes: digests match NIST's examples, and are right for lengths around the
+/// ends of blocks, for one Buf and for a chain with pieces of odd lengths. An empty message is
+/// hashed too, and a destination without enough tailroom is refused.
 ///
 /// # Panics
 ///
-/// If a digest is wrong, or the Subject does not hash.
+/// Panics if a digest is wrong, or if the subject does not hash.
 pub fn digests_are_known(subject: impl Into<Subject>) {
     watched("digests_are_known", subject, |subject| {
         each_mode(subject, async |bench| {
@@ -31,8 +31,7 @@ pub fn digests_are_known(subject: impl Into<Subject>) {
                 }
             }
             let block = bench.algorithm().block_len();
-            // Where the length of the message goes into a block of its own, and where there is no
-            // such block.
+            // Lengths for which the message's length needs a padding block of its own, and others.
             for len in [
                 block - 17,
                 block - 9,
@@ -53,13 +52,13 @@ pub fn digests_are_known(subject: impl Into<Subject>) {
     });
 }
 
-/// Duty 1: a message in parts has the digest of the whole, whatever their lengths; sessions do not
-/// mix, a copy goes on by itself, a part that was refused was not hashed, and one that was dropped
-/// in flight was.
+/// Checks duty 1 for sessions: a message in parts has the digest of the whole, whatever the
+/// lengths. Sessions do not mix, and a copied session continues independently. A part that was
+/// refused is not hashed, and a part that was dropped in flight is.
 ///
 /// # Panics
 ///
-/// If a digest is wrong, the Subject does not hash, or its device has no sessions.
+/// Panics if a digest is wrong, if the subject does not hash, or if its device has no sessions.
 pub fn sessions_go_on(subject: impl Into<Subject>) {
     watched("sessions_go_on", subject, |subject| {
         each_mode(subject, async |bench| {
@@ -94,12 +93,12 @@ impl Bench<Sha> {
         self.buf_at(1, bytes)
     }
 
-    /// A list with those bytes, cut where no block ends.
+    /// Returns a list with those bytes, cut at odd positions, where no block ends.
     fn chain(&self, bytes: &[u8]) -> BufChain {
         let chain = BufChain::with_capacity(self.pieces);
         let (mut rest, pieces) = (bytes, self.pieces.min(bytes.len()));
         for left in (1..=pieces).rev() {
-            // Each of the others has a byte.
+            // Each of the remaining Bufs needs at least one byte.
             let len = match left {
                 1 => rest.len(),
                 _ => ((rest.len() / left) | 1).min(rest.len() + 1 - left),
@@ -116,7 +115,7 @@ impl Bench<Sha> {
         session.expect("a device with sessions begins one")
     }
 
-    /// What was answered, and written behind what was there.
+    /// Checks the answer, and returns the digest that was appended to `dst`.
     fn digest(&self, answer: Result<usize, JobError>, dst: &Buf) -> Vec<u8> {
         let len = self.algorithm().digest_len();
         assert_eq!(
@@ -127,7 +126,7 @@ impl Bench<Sha> {
         dst.data().expect("the Job is over")[1..].to_vec()
     }
 
-    /// The digest of a message: the same by one Buf and by a list.
+    /// Returns the digest of a message, after checking that one Buf and a list give the same.
     async fn hash(&self, message: &[u8]) -> Vec<u8> {
         let (src, chain) = (self.buf(message), self.chain(message));
         let [one, many] = [self.buf(&[0]), self.buf(&[0])];
@@ -155,7 +154,7 @@ impl Bench<Sha> {
         assert_eq!(answer, Ok(len), "duty 1: a part answers its bytes");
     }
 
-    /// A message without data has a digest too.
+    /// Checks the digest of a message without data.
     async fn empty(&self, expected: &str) {
         let (src, dst) = (self.buf(&[]), self.buf(&[0]));
         let answer = self.context.hash(self.algorithm(), &src, &dst).await;
@@ -166,7 +165,7 @@ impl Bench<Sha> {
         }
     }
 
-    /// What is refused leaves no trace.
+    /// A Job that is refused for lack of tailroom leaves its destination unchanged.
     async fn too_narrow(&self) {
         let (src, dst) = (self.buf(&[1]), self.buf(&[0]));
         let narrow = ELEMENT - (self.algorithm().digest_len() - 1);
@@ -176,19 +175,19 @@ impl Bench<Sha> {
         let kind = answer.map_err(|error| error.kind());
         assert_eq!(kind, Err(ErrorKind::InvalidValue), "a byte too few");
         assert_eq!(dst.data().expect("nobody has it")[..], before[..]);
-        // It was the room alone.
+        // With enough tailroom the same Job succeeds.
         dst.set_data(0, 1).expect("nobody has it");
         let answer = self.context.hash(self.algorithm(), &src, &dst).await;
         assert_eq!(self.digest(answer, &dst), digest(self.algorithm(), &[1]));
     }
 
-    /// So many blocks as a part, or as many as the device takes.
+    /// Returns a part of `blocks` blocks, or of as many as the device accepts.
     fn blocks(&self, blocks: usize) -> Vec<u8> {
         let block = self.algorithm().block_len();
         self.message(blocks.min(self.limit / block) * block)
     }
 
-    /// Parts of some lengths, and last parts of some.
+    /// Checks parts of various lengths, followed by last parts of various lengths.
     async fn parts(&self) {
         let session = self.session();
         let block = self.algorithm().block_len();
@@ -199,7 +198,7 @@ impl Bench<Sha> {
                     self.update(&session, self.buf(&part), part.len()).await;
                     self.update(&session, self.chain(&part), part.len()).await;
                 }
-                // The session begins anew each time.
+                // `finish` starts the session anew each time.
                 let digest_of = match last.is_empty() {
                     true => self.finish(&session, ()).await,
                     false => self.finish(&session, self.chain(&last)).await,
@@ -214,7 +213,7 @@ impl Bench<Sha> {
         }
     }
 
-    /// Two sessions in turn, and at once.
+    /// Checks two sessions that are used in turn, and at once.
     async fn interleaved(&self) {
         let sessions = [self.session(), self.session()];
         let mut messages = [Vec::new(), Vec::new()];
@@ -240,7 +239,7 @@ impl Bench<Sha> {
         assert_eq!(digests, (a, b), "{SESSION}: two sessions in turn");
     }
 
-    /// A copy goes on from where it was taken, and what it came from too.
+    /// Checks that a copied session and its original continue independently.
     async fn copied(&self) {
         let (session, part) = (self.session(), self.blocks(2));
         if !part.is_empty() {
@@ -254,7 +253,7 @@ impl Bench<Sha> {
         }
     }
 
-    /// A part that was refused was not hashed.
+    /// Checks that a part that was refused is not hashed.
     async fn refused(&self) {
         let (session, part) = (self.session(), self.blocks(2));
         if !part.is_empty() {
@@ -272,7 +271,7 @@ impl Bench<Sha> {
         assert_eq!(found, expected, "{SESSION}: what was refused was hashed");
     }
 
-    /// A part that was dropped in flight is hashed, once.
+    /// Checks that a part that was dropped in flight is hashed, once.
     async fn dropped(&self) {
         let (session, part) = (self.session(), self.blocks(400));
         let src = self.buf(&part);
@@ -281,12 +280,12 @@ impl Bench<Sha> {
             if part.is_empty() {
                 break;
             }
-            // `Again` is for a while, and was not accepted.
+            // `Again` means that the Job was not accepted for the moment.
             if let Ok(op) = session.update(&src).start() {
                 drop(op);
                 message.extend(&part);
             }
-            // Others go on beside it, until the device has given the session back.
+            // Hashes other messages meanwhile, until the device has returned the session.
             while session.copy().is_err() {
                 self.hash(&[9]).await;
                 tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! Duty 1 and registrar duty 3 for lists with imported memory.
+//! Checks of duty 1 and registrar duty 3 for lists with imported memory.
 
 use crate::rig::watched;
 use tokio_doca::device::{Access, Device};
@@ -8,11 +8,11 @@ use tokio_doca::{
     mem::{BufChain, BufInventory, ChainPiece, RemoteMmap},
 };
 
-/// Bytes of each memory. Sources are in the first half, and destinations in the second one.
+/// The size of each memory in bytes. Sources are in the first half, destinations in the second.
 const LEN: usize = 1 << 14;
 const LONGEST: u32 = 6;
 
-/// Memory of the exporter, and its import.
+/// An Mmap of the exporter, and its import.
 struct Shared {
     owner: Mmap,
     remote: RemoteMmap,
@@ -30,7 +30,7 @@ impl Shared {
         Shared { owner, remote }
     }
 
-    /// Ends the export. The import stays, and its owner can use the memory.
+    /// Ends the export. The import remains, and the owner can still use the memory.
     fn take_back(&self, exporter: &Device) {
         self.owner.stop().expect("nobody uses it");
         let started = self.owner.start([exporter]);
@@ -38,14 +38,14 @@ impl Shared {
     }
 }
 
-/// What is under test, and the three memories whose pieces stand in the lists in turn.
+/// The Dma under test, and the three memories whose pieces alternate in the lists.
 struct Rig {
     dma: Dma,
     workq: WorkQ,
     shared: [Shared; 2],
     local: Mmap,
     bufs: BufInventory,
-    /// Bytes from the start of one piece to that of the next.
+    /// The distance in bytes between the starts of two pieces.
     stride: usize,
 }
 
@@ -64,7 +64,7 @@ impl Rig {
         }
     }
 
-    /// A piece as its owner has it.
+    /// Returns a piece as a Buf of its owner.
     fn owned(&self, number: usize, start: usize, len: usize) -> Buf {
         let mmap = self.shared.get(number % 3);
         let mmap = mmap.map_or(&self.local, |shared| &shared.owner);
@@ -73,7 +73,7 @@ impl Rig {
         buf.expect("its own memory")
     }
 
-    /// A list of pieces of `len` bytes each.
+    /// Returns a list of pieces of `len` bytes each.
     fn list(&self, pieces: usize, len: usize, start: usize) -> BufChain {
         let list = BufChain::with_capacity(pieces);
         for number in 0..pieces {
@@ -92,7 +92,7 @@ impl Rig {
         list
     }
 
-    /// Copies from a list, and to a list, whose pieces have so many bytes each.
+    /// Copies from a list, and to a list, whose pieces have `bytes` bytes each.
     fn each_side(&self, pieces: usize, bytes: usize) -> [Result<usize, JobError>; 2] {
         let len = pieces * bytes;
         let (src, dst) = (self.owned(2, 0, len), self.owned(2, LEN / 2, len));
@@ -103,7 +103,7 @@ impl Rig {
         [self.workq.block_on(from), self.workq.block_on(to)]
     }
 
-    /// One copy from a list to another.
+    /// Checks one copy from a list to another.
     fn check(&self, from: usize, to: usize, unit: usize) {
         let (len, part) = (from * to * unit, to * unit);
         let bytes: Vec<u8> = (0..len).map(|at| (at * 7 + from) as u8).collect();
@@ -134,13 +134,13 @@ impl Rig {
     }
 }
 
-/// Duty 1: copies between lists whose pieces are of two imports and of registered memory in turn.
-/// The importer has [`Caps::import_dpu`](tokio_doca::device::Caps::import_dpu), and imports what
-/// `exporter` exports to the DPU.
+/// Checks duty 1 for copies between lists whose pieces alternate between two imports and registered
+/// memory. The importer must have [`Caps::import_dpu`](tokio_doca::device::Caps::import_dpu). It
+/// imports memory that `exporter` exports to the DPU.
 ///
 /// # Panics
 ///
-/// If a copy fails, or bytes arrive in another place or order.
+/// Panics if a copy fails, or if bytes arrive in another place or order.
 pub fn imported_lists_are_gathered_and_scattered(exporter: &Device, importer: &Device) {
     let exporter = exporter.clone();
     let what = "imported_lists_are_gathered_and_scattered";
@@ -155,18 +155,18 @@ pub fn imported_lists_are_gathered_and_scattered(exporter: &Device, importer: &D
     });
 }
 
-/// Registrar duty 3: a copy fails if the export of any piece of its lists was taken back, wherever
-/// the piece stands, and the memory of that piece stays as it is. The devices are those of
-/// [`imported_lists_are_gathered_and_scattered`].
+/// Checks registrar duty 3: a copy fails if the export of any piece of its lists was taken back,
+/// wherever the piece is in the list, and the memory of that piece stays unchanged. The devices are
+/// those of [`imported_lists_are_gathered_and_scattered`].
 ///
 /// # Panics
 ///
-/// If such a copy succeeds, or writes what was taken back; if a copy fails before.
+/// Panics if such a copy succeeds, or writes to that piece, or if a copy before that fails.
 pub fn each_import_of_a_list_is_checked(exporter: &Device, importer: &Device) {
     let exporter = exporter.clone();
     let what = "each_import_of_a_list_is_checked";
     watched(what, importer, move |subject| {
-        // Two imports, and registered memory behind them.
+        // Two imports, and registered memory after them.
         let most = 3;
         let pieces = subject.within(most.min(subject.max_list_len() as usize));
         let bytes = subject.within(pieces * 16) / pieces;

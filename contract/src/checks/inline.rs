@@ -1,14 +1,14 @@
-//! Duty 4: what is answered inline is over, and equals what a submission answers.
+//! Checks of duty 4: a Job that is answered inline is complete, with the answer of a submission.
 
 use crate::rig::{Rig, Shape, Subject, depths, watched};
 
-/// Duty 4: `try_inline` moves all and keeps nothing, or has not begun; a submission of the same
-/// answers the same.
+/// Checks duty 4: `try_inline` either moves all bytes and keeps nothing, or has not begun. Its
+/// answer equals that of a submission of the same Job.
 ///
 /// # Panics
 ///
-/// If an inline answer differs from a submitted one, comes as a completion too, or touches memory
-/// later.
+/// Panics if an inline answer differs from a submitted one, if there is a completion as well, or if
+/// memory is touched later.
 pub fn inline_answers_are_over(subject: impl Into<Subject>) {
     watched("inline_answers_are_over", subject, |subject| {
         for depth in depths(subject) {
@@ -20,7 +20,7 @@ pub fn inline_answers_are_over(subject: impl Into<Subject>) {
                     let Some(answer) = rig.try_inline(index) else {
                         continue;
                     };
-                    // `submit` checks that its answer is this one.
+                    // `submit` later checks its completion against this answer.
                     assert_eq!(
                         answer,
                         Ok(rig.answer(index)),
@@ -29,7 +29,8 @@ pub fn inline_answers_are_over(subject: impl Into<Subject>) {
                     rig.refill(index);
                     assert_eq!(rig.reap(1), 0, "duty 4: an inline answer is not reaped too");
                 }
-                // Every second one is submitted now; the others stay as they are until the end.
+                // Submits every second cell now. The memory of the others must stay unchanged until
+                // the end.
                 let some: Vec<u32> = (0..rig.depth()).step_by(2).collect();
                 rig.round(&some, &Shape::plain(cell, len));
                 rig.finish();

@@ -1,16 +1,16 @@
-//! Duty 1 for lists: gathered and scattered in order, however they are cut.
+//! Checks of duty 1 for lists: they are gathered and scattered in order, however they are cut.
 
 use crate::rig::{Rig, Shape, Subject, watched};
 
 const CELL: usize = 4096;
 const LONGEST: u32 = 8;
 
-/// Duty 1: lists of 1 to 8 Segments on either side, as far as the capabilities go; a destination
-/// may have more room than is needed.
+/// Checks duty 1 with lists of 1 to 8 Segments on either side, as far as the capabilities allow. A
+/// destination may have more capacity than is needed.
 ///
 /// # Panics
 ///
-/// If bytes arrive in another place or order, or a byte between the pieces changes.
+/// Panics if bytes arrive in another place or order, or if a byte between the pieces changes.
 pub fn lists_are_gathered_and_scattered(subject: impl Into<Subject>) {
     watched("lists_are_gathered_and_scattered", subject, |subject| {
         let longest = subject.max_list_len().min(LONGEST) as usize;

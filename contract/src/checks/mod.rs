@@ -1,5 +1,5 @@
-//! The checks of a queue and its device: each stands for a duty. They import `rig`, and not each
-//! other.
+//! The checks of a queue and its device, each of which tests a duty. They import `rig`, and not
+//! each other.
 
 mod adapter;
 mod caps;

@@ -1,18 +1,18 @@
-//! Duty 3: a Job that was not accepted was never seen, and one of a kind that is not known is not
-//! accepted.
+//! Checks of duty 3: the device never sees a Job that was not accepted, and accepts no Job of an
+//! unknown kind.
 
 use crate::rig::{Rig, Shape, Subject, watched};
 use tokio_doca::error::ErrorKind;
 
 const CELL: usize = 4096;
 
-/// Duty 3: a refused Job moves nothing and never completes, and can be submitted again.
+/// Checks duty 3: a refused Job moves nothing, never completes, and can be submitted again.
 ///
-/// `refuse_next` makes the device refuse a Job of the next batch, for a while.
+/// `refuse_next` must make the device refuse a Job of the next batch, temporarily.
 ///
 /// # Panics
 ///
-/// If nothing is refused, or if a refused Job leaves a trace.
+/// Panics if nothing is refused, or if a refused Job leaves a trace.
 pub fn a_refused_job_was_never_seen(subject: impl Into<Subject>, refuse_next: &mut dyn FnMut()) {
     let subject = &subject.into();
     let depth = subject.max_depth().min(8);
@@ -29,13 +29,12 @@ pub fn a_refused_job_was_never_seen(subject: impl Into<Subject>, refuse_next: &m
             "`refuse_next` did not make the device refuse: the check proves nothing"
         );
         rig.drain();
-        // Those that were refused: every other round they are submitted again, under the same
-        // Tokens.
+        // In every other round the refused Jobs are submitted again, under the same Tokens.
         if round % 2 == 1 {
             rig.submit_all(&batch[submitted.accepted..]);
             rig.drain();
             if subject.in_parts() {
-                // A session shows what it has hashed in the digest.
+                // A later digest shows what the sessions have hashed.
                 rig.round(&batch, &Shape::plain(CELL, subject.within(100)));
             }
         }
@@ -43,12 +42,12 @@ pub fn a_refused_job_was_never_seen(subject: impl Into<Subject>, refuse_next: &m
     }
 }
 
-/// Duty 3: a job of a kind that is not known is refused, with those behind it, and nothing comes of
-/// it. What is in front of it is done.
+/// Checks duty 3: a job of an unknown kind is refused together with all jobs behind it, and none of
+/// these has an effect. The job before it is executed.
 ///
 /// # Panics
 ///
-/// If it is accepted, or refused for another reason, or if a job behind it is carried out.
+/// Panics if the job is accepted or refused for another reason, or if a job behind it is executed.
 pub fn a_job_of_an_unknown_kind_is_refused(subject: impl Into<Subject>) {
     watched("a_job_of_an_unknown_kind_is_refused", subject, |subject| {
         let mut rig = Rig::new(subject, subject.max_depth().min(3), CELL);
@@ -61,7 +60,7 @@ pub fn a_job_of_an_unknown_kind_is_refused(subject: impl Into<Subject>) {
         let submitted = rig.submit_round_a_foreign_one();
         let refused = submitted.refused.map(|error| error.kind());
         let found = (submitted.accepted, refused);
-        // One that is full for a moment has not come so far.
+        // A device that is full for a moment may refuse before it reaches the unknown job.
         assert!(
             found == (1, Some(ErrorKind::NotSupported)) || found == (0, Some(ErrorKind::Again)),
             "duty 3: a job of a kind that is not known is refused, and not {found:?}"

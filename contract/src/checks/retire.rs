@@ -1,17 +1,18 @@
-//! Duty 6: `retire` keeps what it is given until nothing is in flight, and never longer.
+//! Checks of duty 6: `retire` keeps its argument exactly until nothing is in flight.
 
 use crate::rig::{Rig, Shape, Subject, depths, watched};
 
 const CELL: usize = 1024;
-/// Large enough that some are in flight when the queue goes.
+/// Large enough that some Jobs are still in flight when the queue is retired.
 const LARGE: usize = 64 << 10;
 
-/// Duty 6: an idle queue lets go at once, one with completions that nobody reaped too, and one with
-/// Jobs in flight after the last: whose memory is not touched from then on.
+/// Checks duty 6: `retire` drops its argument at once if the queue is idle or has only completions
+/// that were not reaped. If Jobs are in flight, it drops it after the last. From then on the device
+/// does not touch their memory.
 ///
 /// # Panics
 ///
-/// If what is kept is dropped early, late or never.
+/// Panics if the argument of `retire` is dropped early, late or never.
 pub fn retire_keeps_until_nothing_is_in_flight(subject: impl Into<Subject>) {
     watched(
         "retire_keeps_until_nothing_is_in_flight",
@@ -61,7 +62,7 @@ fn retire_in_flight(subject: &Subject, depth: u32, reaped: u32) {
     rig.submit_all(&all);
     rig.wait_until_reaped(reaped);
     let retired = rig.retire();
-    // What the device had still to do for the first queue comes before this.
+    // The device finishes its remaining work for the first queue before these Jobs.
     let mut other = Rig::new(subject, 1, CELL);
     for _ in 0..4 {
         other.round(&[0], &Shape::plain(CELL, subject.within(100)));

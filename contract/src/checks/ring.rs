@@ -1,4 +1,4 @@
-//! Duty 5: one ring per `arm`, none without, and none that is missed.
+//! Checks of duty 5: the queue signals once for each `arm`, never without one, and misses none.
 
 use crate::rig::{Rig, Shape, Subject, depths, watched};
 use tokio_doca::device::contract::Armed;
@@ -6,12 +6,13 @@ use tokio_doca::device::contract::Armed;
 const CELL: usize = 1024;
 const ROUNDS: u64 = 50;
 
-/// Duty 5: the next completion after `arm` rings, once; the ones after it, and those before any
-/// `arm`, do not; with a completion waiting, `arm` says so or rings.
+/// Checks duty 5: the next completion after `arm` signals once. Later completions, and those before
+/// any `arm`, do not signal. If a completion is waiting, `arm` returns `Ready` or the queue
+/// signals.
 ///
 /// # Panics
 ///
-/// If a ring is missing, or there is one too many.
+/// Panics if a signal is missing, or if there is one too many.
 pub fn armed_completions_ring_once(subject: impl Into<Subject>) {
     watched("armed_completions_ring_once", subject, |subject| {
         for depth in depths(subject) {
@@ -38,7 +39,7 @@ fn each_arm_rings_once(subject: &Subject, depth: u32) {
     for round in 0..ROUNDS as u32 {
         arm_and_look(&mut rig);
         if round % 3 == 0 {
-            // Twice armed is armed.
+            // Arming twice has the effect of arming once.
             arm_and_look(&mut rig);
         }
         let some: Vec<u32> = (0..1 + round % depth.min(5)).collect();
@@ -48,14 +49,14 @@ fn each_arm_rings_once(subject: &Subject, depth: u32) {
         rig.submit_all(&some);
         rings += rig.wait_for_ring("duty 5: armed, and a Job completed");
         rig.drain();
-        // These are not armed.
+        // The queue is not armed for these Jobs.
         rig.round(&some, &Shape::plain(CELL, subject.within(50)));
     }
     rings += rig.rings() + rig.finish();
     assert_eq!(rings, ROUNDS, "duty 5: one ring per arm");
 }
 
-/// Nothing waits afterwards.
+/// Arms the queue, and checks that no completion is waiting.
 fn arm_and_look(rig: &mut Rig) {
     rig.arm();
     let reaped = rig.reap(rig.depth() as usize);
@@ -70,15 +71,15 @@ fn waiting_completions_are_told(subject: &Subject, depth: u32) {
         rig.prepare(0, &shape);
         rig.submit_all(&[0]);
         rig.wait_for_ring("duty 5: armed, and a Job completed");
-        // Its completion waits now.
+        // The completion of the Job is waiting now.
         let answer = rig.arm();
         if answer == Armed::Armed {
             rig.wait_for_ring("duty 5: a completion waits, and `arm` did not say Ready");
         }
         rig.drain();
         if answer == Armed::Ready {
-            // The crate reaps then, and sleeps without another `arm` if its own Job was not among
-            // them.
+            // In this case the crate reaps. It sleeps without another `arm` if its own Job was not
+            // among the completions.
             rig.rings();
             rig.prepare(0, &shape);
             rig.submit_all(&[0]);
@@ -90,12 +91,12 @@ fn waiting_completions_are_told(subject: &Subject, depth: u32) {
     rig.finish();
 }
 
-/// Duty 5, as a race: a Job completes while the caller arms. It sleeps if `arm` or a look found
-/// nothing.
+/// Checks duty 5 in a race: a Job completes while the caller arms. The caller sleeps if `arm` or a
+/// poll has found nothing.
 ///
 /// # Panics
 ///
-/// If it sleeps for ever.
+/// Panics if the caller sleeps for ever.
 pub fn no_completion_is_slept_through(subject: impl Into<Subject>) {
     watched("no_completion_is_slept_through", subject, |subject| {
         for depth in depths(subject) {
@@ -112,14 +113,14 @@ pub fn no_completion_is_slept_through(subject: impl Into<Subject>) {
                 }
                 while rig.in_flight() > 0 {
                     let answer = rig.arm();
-                    // Who was told Armed may sleep at once: `arm` looks itself. In every other
-                    // round it is believed.
+                    // After `Armed` a caller may sleep at once, since `arm` polls itself. Every
+                    // other round does so.
                     let believed = answer == Armed::Armed && round % 2 == 0;
                     if believed || rig.reap(1) == 0 {
                         rig.wait_for_ring("duty 5: armed, and nothing waited");
                     }
                 }
-                // One that came between `arm` and the look.
+                // Clears a signal of a completion that came between `arm` and the poll.
                 rig.rings();
             }
             rig.finish();

@@ -1,4 +1,5 @@
-//! The duties together: the provider under a WorkQ, in both modes, on one runtime and on several.
+//! Checks of all duties together: the provider under a WorkQ, in both modes, on one or more
+//! runtimes.
 
 use std::future::Future;
 use std::sync::{Arc, Barrier};
@@ -18,7 +19,7 @@ const ROUNDS: usize = 20;
 ///
 /// # Panics
 ///
-/// If a copy is wrong, fails or never ends, or if something is in flight after `shutdown`.
+/// Panics if a copy is wrong, fails or never ends, or if something is in flight after `shutdown`.
 pub fn busy_polls(subject: impl Into<Subject>) {
     watched("Mode::BusyPoll", subject, |subject| {
         for depth in depths(subject) {
@@ -34,11 +35,11 @@ pub fn busy_polls(subject: impl Into<Subject>) {
     });
 }
 
-/// Copies through a WorkQ in [`Mode::EventDriven`], on a Tokio runtime, more tasks than Slots.
+/// Copies through a WorkQ in [`Mode::EventDriven`], on a Tokio runtime, with more tasks than slots.
 ///
 /// # Panics
 ///
-/// As [`busy_polls`].
+/// Panics as [`busy_polls`] does.
 pub fn sleeps_and_wakes(subject: impl Into<Subject>) {
     watched("Mode::EventDriven", subject, |subject| {
         for depth in depths(subject) {
@@ -61,11 +62,11 @@ pub fn sleeps_and_wakes(subject: impl Into<Subject>) {
     });
 }
 
-/// Several runtimes await one WorkQ; one of them has registered and is then blocked.
+/// Awaits one WorkQ on several runtimes, one of which has registered and is then blocked.
 ///
 /// # Panics
 ///
-/// As [`busy_polls`].
+/// Panics as [`busy_polls`] does.
 pub fn serves_several_runtimes(subject: impl Into<Subject>) {
     watched("several runtimes", subject, |subject| {
         for depth in depths(subject) {
@@ -78,7 +79,7 @@ pub fn serves_several_runtimes(subject: impl Into<Subject>) {
                         let runtime = runtime();
                         runtime.block_on(rig.copies(thread));
                         registered.wait();
-                        // The last one's driver is not polled from here on.
+                        // The driver of the last runtime is not polled from here on.
                         if thread < 3 {
                             for turn in 1..4 {
                                 runtime.block_on(rig.copies(thread * 100 + turn));
@@ -103,7 +104,7 @@ fn runtime() -> Runtime {
         .expect("a runtime with I/O")
 }
 
-/// A WorkQ, a context and memory.
+/// A WorkQ, a context and memory for the checks.
 struct Bench {
     subject: Subject,
     workq: WorkQ,
@@ -141,7 +142,7 @@ impl Bench {
         (buf, bytes)
     }
 
-    /// The Job answers what it must, and `dst` holds what it must; `room` is what it had.
+    /// Checks a Job's answer and the bytes in `dst`. `room` is the tailroom that the Job had.
     fn check(&self, answer: Result<u64, JobError>, bytes: &[u8], room: usize, dst: &[u8]) {
         let (written, want) = self.subject.expected(bytes, room);
         assert_eq!(answer, Ok(want), "what a Job must answer");
@@ -154,7 +155,7 @@ impl Bench {
         buf
     }
 
-    /// Copies, one after the other.
+    /// Makes copies, two at a time.
     async fn copies(&self, seed: usize) {
         for round in 0..ROUNDS {
             let len = self
@@ -162,11 +163,11 @@ impl Bench {
                 .within(1 + (seed * 97 + round * 131) % (ELEMENT - 8));
             let (src, bytes) = self.filled(seed + round, len).await;
             let dst = self.empty().await;
-            // In flight beside it, so that completions come together.
+            // A second copy in flight, so that completions come together.
             let (src2, bytes2) = self.filled(seed + round + 1, len).await;
             let dst2 = self.empty().await;
             for dst in [&dst, &dst2] {
-                // What has no source has as much room as it may write.
+                // A Job without a source writes as many bytes as it has tailroom.
                 let room = self.subject.within(ELEMENT).max(len);
                 let headroom = ELEMENT - self.subject.room_for(room);
                 dst.set_data(headroom, 0).expect("nobody has it");
@@ -187,7 +188,7 @@ impl Bench {
         }
     }
 
-    /// Jobs on chains.
+    /// Makes Jobs on chains.
     async fn lists(&self) {
         let longest = self.subject.max_list_len().min(8) as usize;
         let longest = self.subject.within(longest);
@@ -220,12 +221,12 @@ impl Bench {
         }
     }
 
-    /// Drops copies that are on their way: their memory comes back.
+    /// Drops copies in flight, and checks that their memory returns to the pool.
     async fn drops(&self) {
         for round in 0..100 {
             let (src, dst) = self.pair(round).await;
             self.context.submit_and_drop(&src, &dst);
-            // It is the pool that has to wait for what the device still has.
+            // Dropped here, so that the pool has to wait for the Bufs that the device still uses.
             drop((src, dst));
             if round % 10 == 9 {
                 let (src, dst) = self.pair(round).await;
@@ -244,7 +245,7 @@ impl Bench {
     }
 }
 
-/// Both, in one task.
+/// Awaits two futures in one task.
 async fn both<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
     futures::future::join(a, b).await
 }

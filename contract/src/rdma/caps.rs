@@ -1,4 +1,4 @@
-//! What a device says that its endpoints can.
+//! Checks of the capabilities that a device declares for its endpoints.
 
 use super::memory::{ALL, Memory};
 use super::workq::Bench;
@@ -6,18 +6,18 @@ use super::{Peers, watched};
 use tokio_doca::error::{ErrorKind, JobError, Reason};
 use tokio_doca::{Buf, BufPool, Mmap, Mode, Rdma, WorkQ, mem::BufChain, rdma::RdmaBuilder};
 
-/// What is larger is not tried: within reason for a test.
+/// Limits from these values on are not tried, to keep the test small.
 const LARGE: usize = 1 << 24;
 const LONG: usize = 1 << 12;
 const QUEUE: u32 = 1 << 14;
 
-/// An Rdma attaches with what the capabilities allow, and with nothing else; the largest and the
-/// longest operation that they allow is done, and one more byte or Buf is refused, as is an
-/// operation that they do not have. What is refused leaves the connection as it is.
+/// Checks that an Rdma attaches only with settings within the capabilities. The largest and the
+/// longest operation that they allow must succeed. One more byte or Buf, and operations that the
+/// device lacks, must be refused, and the connection must survive a refusal.
 ///
 /// # Panics
 ///
-/// If the device has no remote operations, or if a limit is not kept.
+/// Panics if the device has no remote operations, or if a limit is not kept.
 pub fn rdma_caps_are_kept(peers: impl Into<Peers>) {
     watched("rdma_caps_are_kept", peers, |peers| {
         for side in [0, 1] {
@@ -48,7 +48,7 @@ fn workq(mode: Mode) -> WorkQ {
         .expect("a WorkQ of a legal depth")
 }
 
-/// Queues as large as they may be, and one larger; lists and addresses too.
+/// Tries queues of the maximum size and one larger, and the same for lists and addresses.
 fn sizes(peers: &Peers, side: usize) {
     let (device, caps) = (&peers.devices[side], peers.caps(side));
     assert!(
@@ -67,7 +67,7 @@ fn sizes(peers: &Peers, side: usize) {
         attached.err().map(|error| error.kind())
     };
     let builder = || Rdma::builder(device);
-    // Sizes are powers of two.
+    // The sizes of queues are powers of two.
     let largest = |limit: u32| (1 << limit.ilog2()).min(QUEUE);
     let (send, recv) = (caps.max_send_queue_size, caps.max_recv_queue_size);
     let fits = builder()
@@ -127,7 +127,7 @@ fn filled(pool: &BufPool, len: usize) -> Buf {
     buf
 }
 
-/// A message, a write and a read of as many bytes as they may have, and of one more.
+/// Tries a message, a write and a read of the maximum size, and of one byte more.
 fn largest(peers: &Peers, [here, there]: &[Bench; 2]) {
     let limit = peers.caps(0).max_message_size as usize;
     if limit >= LARGE || peers.within(limit) < limit {
@@ -165,7 +165,7 @@ fn largest(peers: &Peers, [here, there]: &[Bench; 2]) {
     }
 }
 
-/// A message from as many Bufs as it may have, and from one more; and into a receive of as many.
+/// Tries a message from the maximum number of Bufs, from one more, and into a receive of that many.
 fn longest_lists(peers: &Peers, [here, there]: &[Bench; 2]) {
     let limit = peers.caps(0).max_send_list_len as usize;
     let receives = peers.caps(1).max_recv_list_len as usize;
@@ -227,7 +227,7 @@ fn expect(answer: Result<usize, JobError>, allowed: bool, what: &str) {
     }
 }
 
-/// Operations that the capabilities do not have are refused, and the device is not asked.
+/// Operations that the capabilities lack must be refused without asking the device.
 fn unsupported(peers: &Peers, [here, there]: &[Bench; 2]) {
     let memory = Memory::new(peers, 1, 64, ALL);
     let remote = memory.remote().buf(..8).expect("a word");

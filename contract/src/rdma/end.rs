@@ -1,8 +1,8 @@
-//! One endpoint on a queue of its own, driven as a WorkQ would, and the memory of its Jobs and
+//! One endpoint on a queue of its own, driven as a WorkQ would, with the memory of its Jobs and
 //! receives.
 //!
-//! Each Token's index has a cell of the arena, filled with noise before its use and anew after it,
-//! as in the `rig`.
+//! The arena has a cell for each Token's index. A cell is filled with noise before its use, and
+//! with new noise after it, as in the `rig`.
 #![expect(
     unsafe_code,
     reason = "submits Jobs, whose memory must be promised to the device"
@@ -26,28 +26,28 @@ use tokio_doca::error::JobError;
 
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What an end is made for.
+/// The settings with which an [`End`] is made.
 #[derive(Clone, Copy)]
 pub(super) struct Plan {
     /// The depth of the queue.
     pub(super) jobs: u32,
     pub(super) receives: u32,
-    /// Bytes of a cell.
+    /// The size of a cell in bytes.
     pub(super) cell: usize,
     pub(super) permissions: Access,
     pub(super) rnr_timeout: Duration,
-    /// Messages are pulled, of at most so many bytes.
+    /// If set, messages are pulled instead of received, each of at most this many bytes.
     pub(super) pooled_room: Option<usize>,
 }
 
-/// Whose Token it is.
+/// The table that a Token belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Table {
     Jobs,
     Receives,
 }
 
-/// A Job or receive is over.
+/// A Job or receive that has completed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ended {
     pub(super) table: Table,
@@ -58,32 +58,32 @@ pub(super) struct Ended {
 pub(super) struct Cell {
     pub(super) token: Token,
     pub(super) in_flight: bool,
-    /// What is in it if nobody touches it.
+    /// The bytes that the cell must have while no Job or receive uses it.
     pub(super) bytes: Vec<u8>,
-    /// What its Job or receive may write, as places in the cell.
+    /// The ranges of the cell that its Job or receive may write.
     pub(super) pieces: Vec<Range<usize>>,
-    /// What the device reads of a list; unchanged while it is in flight.
+    /// The Segments that the device reads. They do not change while the Job is in flight.
     list: Box<[Segment]>,
 }
 
 pub(super) struct End {
-    /// `None` when it was retired.
+    /// The endpoint, or `None` once it is retired.
     pub(super) endpoint: Option<Arc<dyn Endpoint>>,
     pub(super) queue: Arc<dyn Queue>,
     pub(super) bell: Bell,
     pub(super) arena: Arc<Arena>,
     pub(super) jobs: Vec<Cell>,
     pub(super) receives: Vec<Cell>,
-    /// What is in flight, in the order in which it must end.
+    /// The Jobs and receives in flight, in the order in which they must complete.
     order: [VecDeque<u32>; 2],
-    /// What it was told when its state changed.
+    /// The state of the endpoint at the last call of `changed`.
     told: Arc<Mutex<Option<EndpointState>>>,
-    /// How often it was told of anything.
+    /// The number of calls of `changed`.
     tells: Arc<AtomicU64>,
     generation: u32,
     pub(super) dice: Dice,
     cell: usize,
-    /// Nothing of it is in flight, and nothing will be.
+    /// Set once nothing is in flight and nothing will be.
     pub(super) over: bool,
 }
 
@@ -103,7 +103,8 @@ impl End {
             move || {
                 tells.fetch_add(1, Ordering::SeqCst);
                 if let Some(endpoint) = known.get().and_then(Weak::upgrade) {
-                    // It may be asked: no lock of the provider's is held.
+                    // `changed` may call `state`, because the provider holds no lock during the
+                    // call.
                     let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
                     *told = Some(endpoint.state());
                 }
@@ -111,14 +112,14 @@ impl End {
         };
         let mut config = EndpointConfig::new(Arc::new(changed));
         config.permissions = plan.permissions;
-        // Fewer than Jobs: the others wait in order.
+        // Fewer than there are Jobs: the other Jobs wait in order.
         config.send_queue_size = 4.min(caps.max_send_queue_size);
         config.recv_queue_size = plan.receives;
         config.recv_list_len = caps.max_recv_list_len.min(4);
         config.rnr_timeout = plan.rnr_timeout;
         config.pooled_room = plan.pooled_room;
         if caps.transport {
-            // A check waits until a peer has found that an endpoint is gone.
+            // A check waits until the endpoint has detected that its peer is gone.
             config.transport.probe_interval = Some(PROBE_INTERVAL);
         }
         let endpoint = queue.open_endpoint(config);
@@ -157,13 +158,13 @@ impl End {
         self.endpoint().state()
     }
 
-    /// Whether `changed` was called since its state is what it is.
+    /// Returns true if `changed` was called since the endpoint has its current state.
     pub(super) fn was_told(&self) -> bool {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         *told == Some(self.state())
     }
 
-    /// How often it was told of anything.
+    /// Returns how often `changed` was called.
     pub(super) fn tells(&self) -> u64 {
         self.tells.load(Ordering::SeqCst)
     }
@@ -181,7 +182,7 @@ impl End {
     ) -> Result<Option<(Arrival, usize)>, JobError> {
         self.lay_out(Table::Receives, index, pieces);
         let dst = self.segments(Table::Receives, index);
-        // SAFETY: the memory is this end's, and nothing in flight has the cell.
+        // SAFETY: the memory belongs to this end, and nothing in flight uses the cell.
         unsafe { self.endpoint().take_message(&dst, room) }
     }
 
@@ -192,7 +193,7 @@ impl End {
         }
     }
 
-    /// Where a cell lies.
+    /// Returns the offset of a cell in the arena.
     pub(super) fn at(&self, table: Table, index: u32) -> usize {
         let before = match table {
             Table::Jobs => 0,
@@ -201,19 +202,19 @@ impl End {
         (before + index as usize) * self.cell
     }
 
-    /// How many are in flight.
+    /// Returns the number of Jobs or receives in flight.
     pub(super) fn in_flight(&self, table: Table) -> usize {
         self.order[table as usize].len()
     }
 
-    /// Fills a cell that nobody has with noise.
+    /// Fills an unused cell with noise.
     pub(super) fn fill(&mut self, table: Table, index: u32) {
         let bytes = self.dice.bytes(self.cell);
         self.arena.write(self.at(table, index), &bytes);
         self.cell(table, index).bytes = bytes;
     }
 
-    /// What is in a cell that nobody has must be what was put there.
+    /// Checks that an unused cell still has the bytes that were put there.
     pub(super) fn check(&mut self, table: Table, index: u32, or_else: &str) {
         let at = self.at(table, index);
         let found = self.arena.read(at, self.cell);
@@ -227,7 +228,7 @@ impl End {
         }
     }
 
-    /// All cells that nobody has.
+    /// Checks all unused cells.
     pub(super) fn check_all(&mut self, or_else: &str) {
         for (table, cells) in [
             (Table::Jobs, self.jobs.len()),
@@ -241,7 +242,7 @@ impl End {
         }
     }
 
-    /// A cell gets a new Token, noise, and the pieces that its Job has.
+    /// Gives a cell a new Token, new noise, and the pieces of its next Job or receive.
     pub(super) fn lay_out(&mut self, table: Table, index: u32, pieces: Vec<Range<usize>>) {
         self.generation = self.generation.wrapping_add(1);
         let generation = self.generation;
@@ -258,7 +259,7 @@ impl End {
         cell.token = Token::new(table as u32, index, generation);
     }
 
-    /// The pieces of a cell.
+    /// Returns the pieces of a cell as Segments.
     pub(super) fn segments(&self, table: Table, index: u32) -> Segments {
         let cells = match table {
             Table::Jobs => &self.jobs,
@@ -267,13 +268,13 @@ impl End {
         match &cells[index as usize].list[..] {
             [] => Segments::none(),
             [one] => Segments::one(*one),
-            // SAFETY: a list is changed by `lay_out` alone, which nothing in flight survives; an
-            // end that goes gives its lists to `retire`, or leaks them.
+            // SAFETY: only `lay_out` changes a list, and only while the cell is not in flight. An
+            // end that is dropped gives its lists to `retire`, or leaks them.
             many => unsafe { Segments::list(many) },
         }
     }
 
-    /// The lists, for `retire`.
+    /// Takes the lists out of all cells, for `retire`.
     pub(super) fn take_lists(&mut self) -> Vec<Box<[Segment]>> {
         let cells = self.jobs.iter_mut().chain(&mut self.receives);
         cells.map(|cell| mem::take(&mut cell.list)).collect()
@@ -281,7 +282,7 @@ impl End {
 
     /// Tries a Job inline.
     pub(super) fn try_inline(&self, job: &RdmaJob) -> Option<Result<u64, JobError>> {
-        // SAFETY: the memory is this end's and its peer's, and no other Job has the cell.
+        // SAFETY: the memory belongs to this end and its peer, and no other Job uses the cell.
         unsafe { self.endpoint().try_inline(job.into()) }
     }
 
@@ -289,7 +290,7 @@ impl End {
     pub(super) fn try_inline_all(&self, jobs: &[RdmaJob]) -> Vec<Result<u64, JobError>> {
         let batch: Vec<Job<'_>> = jobs.iter().map(Job::from).collect();
         let mut outcomes = vec![Ok(0); jobs.len()];
-        // SAFETY: as above, for each Job.
+        // SAFETY: as in `try_inline`, for each Job.
         let finished = unsafe { self.endpoint().try_inline_all(&batch, &mut outcomes) };
         let all = jobs.len();
         assert!(
@@ -311,9 +312,9 @@ impl End {
             .iter()
             .map(|(index, job)| (self.jobs[*index as usize].token, job.into()))
             .collect();
-        // SAFETY: the memory is this end's and its peer's, who touch a cell only while its Job is
-        // not in flight, and it goes after `retire` has dropped what it was given, or never. Tokens
-        // are one per cell, and cells as many as the queue is deep.
+        // SAFETY: the memory belongs to this end and its peer, which touch a cell only while its
+        // Job is not in flight. The memory is freed after `retire` has dropped its argument, or
+        // never. Each cell has one Token, and there are as many cells as the queue is deep.
         let submitted = unsafe { self.endpoint().submit(&named) };
         let Submitted { accepted, refused } = submitted;
         assert!(
@@ -351,7 +352,8 @@ impl End {
             (index, receive)
         };
         let (indices, receives): (Vec<u32>, Vec<Receive>) = all.into_iter().map(lay_out).unzip();
-        // SAFETY: as for `submit`; there are as many cells as receives were promised.
+        // SAFETY: as for `submit`. There are as many cells as the endpoint was configured to
+        // receive.
         let posted = unsafe { self.endpoint().post_recvs(&receives) };
         assert!(
             posted.accepted <= receives.len()
@@ -366,9 +368,10 @@ impl End {
         posted
     }
 
-    /// Reaps at most so many: each is known, in flight, and the oldest of its kind.
+    /// Reaps at most `at_most` completions. Checks that each is in flight and the oldest of its
+    /// kind.
     pub(super) fn reap(&mut self, at_most: usize) -> Vec<Ended> {
-        // SAFETY: `&mut self`: one caller at a time.
+        // SAFETY: `&mut self` ensures that there is one caller at a time.
         let out = unsafe { reap(&*self.queue, at_most) };
         out.into_iter()
             .map(|completion| self.ended(completion))
@@ -408,7 +411,7 @@ impl End {
 impl Drop for End {
     fn drop(&mut self) {
         if !self.over {
-            // A check failed. The device may still be at work: it keeps all.
+            // A check has failed. The device may still be working, so its memory is leaked.
             mem::forget((
                 self.endpoint.take(),
                 Arc::clone(&self.queue),

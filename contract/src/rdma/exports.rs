@@ -1,4 +1,4 @@
-//! Memory that is exported to peers, imported, and taken back.
+//! Checks of memory that is exported to peers, imported, and taken back.
 
 use super::memory::{ALL, Memory};
 use super::workq::Bench;
@@ -12,13 +12,13 @@ use tokio_doca::{
 
 const LEN: usize = 4096;
 
-/// Memory that one device exports to RDMA peers, the other imports, both ways: what is written
-/// through it is there, its access is as it was given, what is no blob is refused, and what was
-/// taken back is reached no more.
+/// Checks memory that one device exports to RDMA peers and the other imports, in both directions.
+/// Data that is written through the import arrives, and the import has the access that was granted.
+/// Invalid blobs are refused, and memory that was taken back is no longer reached.
 ///
 /// # Panics
 ///
-/// If memory that was not exported is reached, or some that was is not.
+/// Panics if memory that is not exported is reached, or if exported memory is not.
 pub fn exported_memory_is_reached(peers: impl Into<Peers>) {
     watched("exported_memory_is_reached", peers, |peers| {
         for side in [0, 1] {
@@ -34,7 +34,7 @@ pub fn exported_memory_is_reached(peers: impl Into<Peers>) {
     });
 }
 
-/// What the importer learns is what the exporter's Mmap was built with, of what concerns it.
+/// Checks that the import has the remote part of the access with which the Mmap was built.
 fn access_is_told(peers: &Peers, side: usize) {
     let remote = [Access::RDMA_READ, Access::RDMA_WRITE, Access::RDMA_ATOMIC];
     for bits in 1..8 {
@@ -50,7 +50,7 @@ fn access_is_told(peers: &Peers, side: usize) {
     }
 }
 
-/// A blob that was cut off or changed is worth nothing, and does no harm.
+/// Checks that a truncated or changed blob is refused and does no harm.
 fn no_blob_is_refused(peers: &Peers, side: usize) {
     let [owner, user] = [side, 1 - side].map(|side| &peers.devices[side]);
     let builder = Mmap::builder().device(owner).access(ALL);
@@ -80,7 +80,7 @@ fn no_blob_is_refused(peers: &Peers, side: usize) {
     }
 }
 
-/// The exporter stops its memory: what begins later fails, and does not reach it.
+/// The exporter stops its memory: later operations must fail, and must not reach the memory.
 fn taken_back(peers: &Peers) {
     for gone in [false, true] {
         let pair = [0, 1].map(|side| Bench::new(peers, side, Mode::BusyPoll, 1));
@@ -104,7 +104,8 @@ fn taken_back(peers: &Peers) {
         owner.copy_out(0, &mut found).expect("nobody has it");
         assert_eq!(found, b"here I am"[..len], "what was written is there");
         drop(owner);
-        // A piece that is memory of this process keeps it from being stopped.
+        // If the import is memory of this same process, a piece of it would keep `stop` from
+        // succeeding.
         let piece = (!remote.is_own()).then(|| remote.buf(..).expect("all"));
         mmap.stop().expect("nothing of it is in use");
         if gone {
@@ -121,7 +122,7 @@ fn taken_back(peers: &Peers) {
             let expected = [ErrorKind::ConnectionReset, ErrorKind::NotPermitted];
             assert!(expected.contains(&error.kind()), "{error}");
         } else {
-            // The import is of no use any more.
+            // The import can no longer be used.
             let error = remote.buf(..).map(drop).expect_err("memory was taken back");
             assert_eq!(error.kind(), ErrorKind::BadState, "{error}");
         }

@@ -1,5 +1,5 @@
-//! Endpoint duty 2: what fails takes the endpoint to the state Error, and all that was accepted
-//! ends.
+//! Checks of endpoint duty 2: a failure puts the endpoint into the state Error, and all accepted
+//! Jobs and receives end.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ const CELL: usize = 1024;
 const RNR: Duration = Duration::from_millis(300);
 
 impl Pair {
-    /// Whether nothing of an end is in flight.
+    /// Returns true if nothing of an end is in flight.
     pub(super) fn is_idle(&self, side: usize) -> bool {
         let end = &self.ends[side];
         end.in_flight(Table::Jobs) == 0 && end.in_flight(Table::Receives) == 0
     }
 
-    /// Memory of what failed, or of whom nobody asks, may hold anything.
+    /// Accepts any contents of all cells: memory of failed Jobs and receives is unspecified.
     pub(super) fn accept_all(&mut self) {
         let (jobs, receives) = (self.plan.jobs, self.plan.receives);
         for end in &mut self.ends {
@@ -32,8 +32,8 @@ impl Pair {
         self.forget_messages();
     }
 
-    /// Waits until an end is in the state Error, was told so, and has nothing in flight any more.
-    /// Answers what ended on both sides meanwhile.
+    /// Waits until the ends in `sides` are in the state Error, have called `changed`, and have
+    /// nothing in flight. Returns all that ended on both sides meanwhile.
     pub(super) fn until_failed(&mut self, sides: &[usize]) -> [Vec<Ended>; 2] {
         let mut all = [Vec::new(), Vec::new()];
         let what = "endpoint duty 2: the endpoint comes to the state Error, `changed` is called, and all that was accepted ends";
@@ -59,7 +59,8 @@ impl Pair {
         }
     }
 
-    /// Nothing is taken any more, and what is ends at once.
+    /// Checks that the endpoint accepts nothing more, or that accepted Jobs and receives end at
+    /// once.
     fn refuses_everything(&mut self, side: usize) {
         let flushed = JobError::flushed(self.cause(side));
         let refused =
@@ -98,13 +99,14 @@ impl Pair {
         );
     }
 
-    /// Resets both, and connects them anew: with the same memory everything works.
+    /// Resets both ends, reconnects them, and checks that all operations work with the same memory.
     pub(super) fn recover(&mut self) {
         self.reset_both();
         self.works(0..self.plan.jobs);
     }
 
-    /// Of a table's endings some are well, one is the failure, and all others are flushed.
+    /// Checks the ends of a table: some succeed, then one is the failure, and all others are
+    /// flushed.
     fn flushed_after(ended: &[Ended], table: Table, cause: Option<JobError>, first: JobError) {
         let of_table = ended.iter().filter(|ended| ended.table == table);
         let mut failed = cause.is_none();
@@ -129,13 +131,14 @@ impl Pair {
     }
 }
 
-/// Endpoint duty 2, and what is behind it: no receive within `rnr_timeout`, and a message longer
-/// than its receive. Both sides are reset then, and connect again.
+/// Checks endpoint duty 2 and the flushing of later operations, for two failures: no receive is
+/// posted within `rnr_timeout`, and a message is longer than its receive. Then both sides are reset
+/// and reconnect.
 ///
 /// # Panics
 ///
-/// If a failure is not told, or with another cause, if something is not flushed, is carried out or
-/// taken afterwards, or if a reset does not bring it back.
+/// Panics if a failure is not reported or has another cause, if later operations are not flushed
+/// but executed or accepted, or if a reset does not restore the endpoint.
 pub fn failures_flush_what_is_behind_them(peers: impl Into<Peers>) {
     watched("failures_flush_what_is_behind_them", peers, |peers| {
         for _ in 0..2 {
@@ -145,7 +148,7 @@ pub fn failures_flush_what_is_behind_them(peers: impl Into<Peers>) {
     });
 }
 
-/// Of the first Jobs some are well; one waits in vain, and all behind it are flushed.
+/// The first Jobs succeed, one waits for a receive in vain, and all Jobs behind it must be flushed.
 fn no_receive(peers: &Peers) {
     let plan = Plan::new(peers, CELL);
     let mut pair = Pair::new(
@@ -156,7 +159,7 @@ fn no_receive(peers: &Peers) {
         },
     );
     pair.works(0..plan.jobs);
-    // A receive of what is left over would be in the way.
+    // A receive that is still posted would take a later message.
     pair.recover();
     for index in 0..plan.receives {
         pair.post(0, index, 10);
@@ -189,7 +192,7 @@ fn no_receive(peers: &Peers) {
     pair.finish();
 }
 
-/// A message is longer than its receive: both fail.
+/// A message is longer than its receive: both must fail.
 fn too_long(peers: &Peers) {
     if peers.within(2) < 2 {
         return;
@@ -212,7 +215,7 @@ fn too_long(peers: &Peers) {
         );
         Pair::flushed_after(&ended[side], table, Some(cause), cause);
     }
-    // What it had room for may be there.
+    // The bytes for which the receive had capacity may have been written.
     let room = pair.ends[1].at(Table::Receives, 0) + 17;
     pair.ends[1].receives[0].bytes[17] = pair.ends[1].arena.read(room, 1)[0];
     pair.check_all("duty 1: a message that was too long was written beside its receive");
@@ -222,11 +225,12 @@ fn too_long(peers: &Peers) {
     pair.finish();
 }
 
-/// What an endpoint does not permit fails, on both sides, and is not carried out; what it does is.
+/// Checks that an endpoint rejects operations that it does not permit, without executing them, on
+/// both sides, and that it executes those that it permits.
 ///
 /// # Panics
 ///
-/// If an operation is carried out that is not permitted, or fails that is.
+/// Panics if an operation that is not permitted is executed, or if one that is permitted fails.
 pub fn permissions_are_kept(peers: impl Into<Peers>) {
     watched("permissions_are_kept", peers, |peers| {
         for without in [Access::RDMA_WRITE, Access::RDMA_READ, Access::RDMA_ATOMIC] {
@@ -235,7 +239,7 @@ pub fn permissions_are_kept(peers: impl Into<Peers>) {
     });
 }
 
-/// What a peer has to permit for each operation of these peers.
+/// Returns each operation of these peers, with the permission that it needs.
 fn needs(peers: &Peers) -> Vec<(Access, Verb)> {
     let swap = Verb::CompareSwap {
         compare: 0,
@@ -320,7 +324,8 @@ impl Pair {
         }
     }
 
-    /// As `recover`, without operations: not all may be permitted.
+    /// Resets and reconnects both ends as `recover`, but without operations: not all may be
+    /// permitted.
     fn reset_both(&mut self) {
         for end in &self.ends {
             end.endpoint().reset();

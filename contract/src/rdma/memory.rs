@@ -1,4 +1,4 @@
-//! Memory that a peer reaches: exported by its owner, imported by the other end.
+//! Memory that a peer can access: exported by its owner, and imported by the other end.
 #![expect(unsafe_code, reason = "names memory of a peer's without a Lease")]
 
 use super::Peers;
@@ -9,12 +9,12 @@ use tokio_doca::{
     mem::{BufInventory, RemoteMmap},
 };
 
-/// All that a peer may do.
+/// All access that a peer can have.
 pub(super) const REMOTE: Access = Access::RDMA_READ
     .union(Access::RDMA_WRITE)
     .union(Access::RDMA_ATOMIC);
 
-/// What memory is built with that a peer may do all with.
+/// The access of memory for which a peer has all permissions.
 pub(super) const ALL: Access = Access::LOCAL_READ_WRITE.union(REMOTE);
 
 pub(super) struct Memory {
@@ -23,7 +23,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Memory of the device of one side, for the other.
+    /// Allocates memory on the device of one side, and imports it on the other.
     pub(super) fn new(peers: &Peers, side: usize, len: usize, access: Access) -> Memory {
         let [owner, user]: [&Device; 2] = [side, 1 - side].map(|side| &peers.devices[side]);
         let mmap = Mmap::builder().device(owner).access(access).alloc(len);
@@ -50,7 +50,7 @@ impl Memory {
         &self.remote
     }
 
-    /// What the owner finds.
+    /// Returns the bytes that the owner sees.
     pub(super) fn read(&self, at: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.owner
@@ -63,10 +63,10 @@ impl Memory {
         self.owner.copy_in(at, bytes).expect("nobody has it leased");
     }
 
-    /// A piece of it as the user's device knows it.
+    /// Returns a range as a Segment of the importing device.
     pub(super) fn segment(&self, at: usize, len: usize) -> Segment {
-        // SAFETY: this keeps the import, and a check's jobs are over before it goes; peers of one
-        // check touch what their jobs name, and nobody else has the memory.
+        // SAFETY: `self` keeps the import alive, and the jobs of a check end before it is dropped.
+        // The peers of a check touch only what their jobs name, and nothing else uses the memory.
         let whole = unsafe { self.remote.whole() };
         whole.part(at, len)
     }

@@ -1,8 +1,7 @@
-//! The part for remote operations: two endpoints of the device, or of two devices, that are
-//! connected to each other.
+//! The checks of remote operations: two endpoints of one device, or of two devices, are connected
+//! to each other.
 //!
-//! What both ends do is driven by one thread, which looks at both queues: a device may need either
-//! to be looked at.
+//! One thread drives both ends and polls both queues, because a device may need polls of either.
 
 mod caps;
 mod end;
@@ -38,10 +37,10 @@ pub use retire::retired_receives_are_left_alone;
 pub use ring::{armed_messages_ring_once, no_message_is_slept_through};
 pub use workq::{rdma_busy_polls, rdma_sleeps_and_wakes};
 
-/// Devices under test, whose endpoints are connected to each other: one device, or two of the
-/// provider.
+/// The devices under test, whose endpoints are connected to each other: one device, or two devices
+/// of the same provider.
 ///
-/// A `&Device` stands for two endpoints of that device.
+/// A `&Device` converts to two endpoints of that device.
 ///
 /// ```no_run
 /// # fn test(here: &tokio_doca::Device, there: &tokio_doca::Device) {
@@ -70,7 +69,7 @@ impl From<&Peers> for Peers {
 }
 
 impl Peers {
-    /// An endpoint of each.
+    /// Makes a pair with one endpoint on each device.
     pub fn of(one: &Device, other: &Device) -> Peers {
         Peers {
             devices: [one.clone(), other.clone()],
@@ -78,8 +77,8 @@ impl Peers {
         }
     }
 
-    /// How long a check waits for something that must come; [`DEADLINE`] if not said. A shorter one
-    /// serves a test of a provider that is broken on purpose.
+    /// Sets how long a check waits for an expected event. Defaults to [`DEADLINE`]. A shorter time
+    /// is useful to test a provider that is broken on purpose.
     pub fn deadline(self, deadline: Duration) -> Peers {
         Peers { deadline, ..self }
     }
@@ -92,23 +91,23 @@ impl Peers {
         }
     }
 
-    /// What both have.
+    /// Returns true if both devices have a capability.
     fn both(&self, has: impl Fn(&RdmaCaps) -> bool) -> bool {
         has(self.caps(0)) && has(self.caps(1))
     }
 
-    /// The smaller limit of the two.
+    /// Returns the smaller of the two devices' limits.
     fn least(&self, limit: impl Fn(&RdmaCaps) -> u64) -> usize {
         let least = limit(self.caps(0)).min(limit(self.caps(1)));
         usize::try_from(least).unwrap_or(usize::MAX)
     }
 
-    /// So many bytes, or as many as a message has.
+    /// Returns `bytes`, capped at the maximum message size of both devices.
     fn within(&self, bytes: usize) -> usize {
         self.least(|caps| caps.max_message_size).min(bytes)
     }
 
-    /// So many Jobs, or as many as a queue takes.
+    /// Returns `wanted`, capped at the maximum queue depth of both devices.
     fn depth(&self, wanted: u32) -> u32 {
         let depth = |side: usize| self.devices[side].info().caps().max_depth;
         wanted.min(depth(0)).min(depth(1))
@@ -119,7 +118,7 @@ impl Peers {
 ///
 /// # Panics
 ///
-/// At the first duty that the provider does not keep, with a sentence that names it.
+/// Panics at the first duty that the provider violates, with a sentence that names the duty.
 pub fn rdma(peers: impl Into<Peers>) {
     run_all(CHECKS, &peers.into());
 }

@@ -1,4 +1,4 @@
-//! What Jobs and receives of a pair must do, and whether they did.
+//! A model of the Jobs and receives of a pair, against which their results are checked.
 
 use std::ops::Range;
 
@@ -6,17 +6,17 @@ use super::end::{Ended, Table};
 use super::pair::Pair;
 use tokio_doca::device::contract::{Arrival, Completion, RdmaJob, Segments, Token, Verb};
 
-/// A message on its way to a receive.
+/// A message that is on its way to a receive.
 pub(super) struct Message {
     arrival: Arrival,
     len: usize,
-    /// What lands in the receive.
+    /// The bytes that the receive must get.
     data: Vec<u8>,
-    /// The Job that wrote elsewhere.
+    /// The write with an immediate that sent this message, whose bytes go to other memory.
     writer: Option<(u32, Token)>,
 }
 
-/// What a prepared Job does.
+/// The expected effect of a prepared Job.
 pub(super) struct Effect {
     job: RdmaJob,
     local: Vec<u8>,
@@ -25,8 +25,8 @@ pub(super) struct Effect {
 }
 
 impl Pair {
-    /// Fills the cells of a Job on both sides, and makes one of it under a new Token, of so many
-    /// bytes, if it may have as many.
+    /// Fills the cells of a Job on both sides, and makes a Job under a new Token. `len` is capped
+    /// at the maximum message size; atomics have 8 bytes.
     pub(super) fn prepare(&mut self, side: usize, index: u32, verb: Verb, len: usize) {
         let atomic = matches!(verb, Verb::CompareSwap { .. } | Verb::FetchAdd(_));
         let len = if atomic { 8 } else { self.peers.within(len) };
@@ -44,7 +44,7 @@ impl Pair {
         let from = if atomic { 8 } else { 1 + self.dice.below(40) };
         let word = u64::from_ne_bytes(remote[8..16].try_into().expect("eight"));
         let (mut answer, mut verb) = (len as u64, verb);
-        // Every other one finds what it compares with.
+        // Every other compare-and-swap finds the value with which it compares.
         if let Verb::CompareSwap { compare, .. } = &mut verb
             && *compare % 2 == 0
         {
@@ -70,7 +70,7 @@ impl Pair {
             }
         }
         let told = matches!(verb, Verb::Send(_));
-        // Memory behind what is moved stays as it is.
+        // The remote memory behind the moved bytes must stay unchanged.
         let room = if atomic { 8 } else { len + 5 };
         let job = RdmaJob {
             verb,
@@ -94,7 +94,7 @@ impl Pair {
         effect.expect("it was prepared").job
     }
 
-    /// The peer's receives will hear of it, if it is a message.
+    /// If the Job is a message, records that the peer's receives must get it.
     pub(super) fn announce(&mut self, side: usize, index: u32) {
         let effect = self.sides[side].effects[index as usize].as_ref();
         let job = effect.expect("it was prepared").job;
@@ -119,7 +119,7 @@ impl Pair {
         self.sides[1 - side].incoming.push_back(message);
     }
 
-    /// What a Job's cell of the other side's memory holds.
+    /// Checks the cell of a Job in the other side's memory.
     pub(super) fn check_remote(&self, side: usize, index: u32, or_else: &str) {
         let owner = &self.sides[1 - side];
         let found = owner
@@ -153,7 +153,7 @@ impl Pair {
         let or_else = format!("{duty}: {verb:?} moves its bytes, and no others");
         self.ends[side].check(Table::Jobs, index, &or_else);
         self.check_remote(side, index, &or_else);
-        // Whoever writes from now on spoils it.
+        // Fills the cells anew, so that later writes are detected.
         self.ends[side].fill(Table::Jobs, index);
         let noise = self.dice.bytes(self.plan.cell);
         let owner = &mut self.sides[1 - side];
@@ -180,7 +180,7 @@ impl Pair {
         let or_else = "duty 1: a message lies in its receive, and nowhere else";
         self.ends[side].check(Table::Receives, index, or_else);
         self.ends[side].fill(Table::Receives, index);
-        // Its bytes came before its immediate.
+        // The bytes of the write must arrive before its immediate.
         if let Some((index, token)) = message.writer {
             let job = &self.ends[1 - side].jobs[index as usize];
             if job.token == token && job.in_flight {
@@ -193,7 +193,7 @@ impl Pair {
         }
     }
 
-    /// What ended well did what it must.
+    /// Checks that a Job or receive that has ended did what it must.
     pub(super) fn settle(&mut self, side: usize, ended: &Ended) {
         match ended.table {
             Table::Jobs => self.job_is_over(side, ended.index, &ended.completion, "duties 1 and 2"),

@@ -1,5 +1,5 @@
-//! Endpoint duty 1, and duties 1 to 4 for its Jobs: each ends once, in order, and has done what it
-//! says.
+//! Checks of endpoint duty 1, and of duties 1 to 4 for its Jobs: each ends once, in order, with the
+//! right effect.
 
 use super::end::{Plan, Table};
 use super::pair::Pair;
@@ -7,17 +7,17 @@ use super::{Peers, watched};
 use tokio_doca::device::contract::Verb;
 
 const CELL: usize = 1024;
-/// Longer than any packet.
+/// Larger than any packet.
 const LARGE: usize = 64 << 10;
 const STEPS: usize = 400;
 
-/// Duties 1 to 4 and endpoint duty 1: all kinds of operations, of both sides at once, in batches
-/// and inline, on lists, with nothing to move, and of many packets.
+/// Checks duties 1 to 4 and endpoint duty 1 with all kinds of operations: from both sides at once,
+/// in batches and inline, on lists, without data, and with many packets.
 ///
 /// # Panics
 ///
-/// If a Job or receive completes twice, not at all, out of order or with another answer, if a byte
-/// too few or too many is written, or one of a Job that is over.
+/// Panics if a Job or receive completes twice, not at all, out of order or with another answer, or
+/// if wrong bytes or bytes of a completed Job are written.
 pub fn remote_operations_complete_in_order(peers: impl Into<Peers>) {
     watched("remote_operations_complete_in_order", peers, |peers| {
         each_kind_alone(peers);
@@ -34,7 +34,7 @@ pub fn remote_operations_complete_in_order(peers: impl Into<Peers>) {
     });
 }
 
-/// So that who panics says which it is.
+/// Tests each kind of operation alone, so that a panic names the kind.
 fn each_kind_alone(peers: &Peers) {
     let mut pair = Pair::new(peers, Plan::new(peers, CELL));
     for number in 0..7 {
@@ -58,13 +58,13 @@ fn at_random(peers: &Peers, plan: Plan, steps: usize) {
             .filter(|&index| !pair.ends[side].jobs[index as usize].in_flight)
             .collect();
         let batch = pair.dice.below(free.len() + 1);
-        // In one batch, or each by itself as far as the dice say.
+        // Submits in one batch, or each Job by itself, as the dice decide.
         let together = pair.dice.below(3) == 0;
         let mut submitted = Vec::new();
         for &index in &free[..batch] {
             let number = pair.dice.below(7);
             let verb = pair.verb(number);
-            // Nothing, a little, or much.
+            // The length is zero, small, or large.
             let most = [1, 65, pair.longest() + 1][pair.dice.below(3)];
             let len = pair.dice.below(most);
             pair.prepare(side, index, verb, len);
@@ -86,18 +86,18 @@ fn at_random(peers: &Peers, plan: Plan, steps: usize) {
         pair.step();
     }
     pair.drain();
-    // Again with every Token: a second completion of an earlier round is stale now.
+    // Uses every Token again: a second completion of an earlier round now has a stale Token.
     pair.works(0..plan.jobs);
     pair.finish();
 }
 
-/// Endpoint duty 1: what is sent before there is a receive waits for it, in order, within
-/// `rnr_timeout`; and so does what is behind it. What is posted before the connection is there is
-/// not lost.
+/// Checks endpoint duty 1: a message that is sent before there is a receive waits for it within
+/// `rnr_timeout`, and so do the Jobs behind it, in order. A receive that is posted before the
+/// connection exists is not lost.
 ///
 /// # Panics
 ///
-/// If a Job fails, or a message is lost.
+/// Panics if a Job fails, or if a message is lost.
 pub fn receives_may_come_late(peers: impl Into<Peers>) {
     watched("receives_may_come_late", peers, |peers| {
         let mut pair = Pair::apart(peers, Plan::new(peers, CELL));
@@ -117,7 +117,7 @@ pub fn receives_may_come_late(peers: impl Into<Peers>) {
                 pair.prepare(0, index, verb, len);
             }
             pair.submit(0, &(0..many).collect::<Vec<_>>());
-            // Those that are there are used up, and some Jobs wait.
+            // The posted receives are used up, so that some Jobs wait.
             for _ in 0..pair.dice.below(50) {
                 pair.step();
             }

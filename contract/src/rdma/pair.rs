@@ -1,4 +1,4 @@
-//! Two ends that are connected to each other: their Jobs and receives, from both sides at once.
+//! Two connected ends, with Jobs and receives from both sides at once.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -13,11 +13,11 @@ use crate::rig::{AGAIN, Dice, check_refusal, pieces, wait_for};
 use tokio_doca::device::contract::{Completion, EndpointState, Verb};
 use tokio_doca::error::JobError;
 
-/// What one side has beside its End.
+/// The state of one side besides its [`End`].
 pub(super) struct Side {
-    /// What its peer reaches: a cell for each Job of the peer's.
+    /// The memory that the peer accesses, with a cell for each Job of the peer.
     pub(super) memory: Memory,
-    /// What is in it, by cells.
+    /// The expected bytes of each cell of `memory`.
     pub(super) bytes: Vec<Vec<u8>>,
     pub(super) effects: Vec<Option<Effect>>,
     pub(super) incoming: VecDeque<Message>,
@@ -32,27 +32,29 @@ pub(super) struct Pair {
 }
 
 impl Plan {
-    /// Cells of so many bytes, for as many Jobs and receives as the devices take.
+    /// Makes a plan with cells of `cell` bytes, and as many Jobs and receives as the devices
+    /// accept.
     pub(super) fn new(peers: &Peers, cell: usize) -> Plan {
         Plan {
             jobs: peers.depth(16),
             receives: peers.least(|caps| caps.max_recv_queue_size.into()).min(8) as u32,
             cell,
             permissions: REMOTE,
-            // Within reason: adapters count in minutes at most.
+            // A moderate value, because adapters support minutes at most.
             rnr_timeout: 2 * peers.deadline,
             pooled_room: None,
         }
     }
 }
 
-/// Endpoint duty 5: an endpoint that listens contacts nobody, and does not wait: it is connected by
-/// the peer, which dials. A device that cannot see whether the peer has come says that it is
+/// Checks endpoint duty 5: an endpoint that listens contacts no peer and does not wait. Its peer
+/// connects it by dialing. A device that cannot see whether the peer has come reports that it is
 /// connected at once.
 ///
 /// # Panics
 ///
-/// If one of the two is not connected then, nobody is told, or operations do not work.
+/// Panics if either endpoint is not connected then, if `changed` is not called, or if operations do
+/// not work.
 pub fn a_listener_is_connected_by_its_peer(peers: impl Into<Peers>) {
     watched("a_listener_is_connected_by_its_peer", peers, |peers| {
         for dials in [0, 1] {
@@ -72,7 +74,7 @@ impl Pair {
         pair
     }
 
-    /// Not connected.
+    /// Makes a pair that is not connected.
     pub(super) fn apart(peers: &Peers, plan: Plan) -> Pair {
         let len = plan.jobs as usize * plan.cell;
         let side = |side| Side {
@@ -94,7 +96,7 @@ impl Pair {
         self.peers.deadline
     }
 
-    /// What both export, in the state Init.
+    /// Returns the exports of both ends, which are in the state Init.
     pub(super) fn exports(&self) -> [Vec<u8>; 2] {
         [0, 1].map(|side| {
             let endpoint = self.ends[side].endpoint();
@@ -111,7 +113,7 @@ impl Pair {
         })
     }
 
-    /// Connects both, in the state Init.
+    /// Connects both ends, which are in the state Init.
     pub(super) fn connect(&mut self) {
         let blobs = self.exports();
         for side in [0, 1] {
@@ -125,7 +127,7 @@ impl Pair {
         }
     }
 
-    /// One side dials, and the other one listens.
+    /// Makes one side dial, and the other listen.
     fn dial(&mut self, dials: usize) {
         let listens = 1 - dials;
         let blobs = self.exports();
@@ -144,7 +146,7 @@ impl Pair {
         }
     }
 
-    /// Somebody is told of each change of the state.
+    /// Waits until `changed` was called for the current state.
     pub(super) fn wait_until_told(&mut self, side: usize) {
         self.wait(
             "`changed` is called when the state of an endpoint changes",
@@ -152,8 +154,8 @@ impl Pair {
         );
     }
 
-    /// Waits for what must come, and looks at both queues meanwhile: nothing may be in flight that
-    /// ends well.
+    /// Waits until `came` returns true, while polling both queues. Nothing that should succeed may
+    /// be in flight, because completions are not checked.
     pub(super) fn wait(&mut self, what: &str, mut came: impl FnMut(&mut Pair) -> bool) {
         wait_for(self.peers.deadline, what, || {
             self.reap();
@@ -161,7 +163,8 @@ impl Pair {
         });
     }
 
-    /// The pieces of a cell for so many bytes, at most as many as the devices take for any job.
+    /// Divides `len` bytes of a cell into pieces, at most as many as the devices accept for any
+    /// job.
     pub(super) fn pieces(&mut self, side: usize, table: Table, len: usize) -> Vec<Range<usize>> {
         let caps = self.peers.caps(side);
         let longest = match table {
@@ -232,7 +235,7 @@ impl Pair {
         self.check_remote(side, index, or_else);
     }
 
-    /// Posts a receive with at least so much room.
+    /// Posts a receive with a capacity of at least `least` bytes.
     pub(super) fn post(&mut self, side: usize, index: u32, least: usize) {
         let room = least + self.dice.below(20);
         let pieces = self.pieces(side, Table::Receives, room);
@@ -240,7 +243,7 @@ impl Pair {
         posted.expect("a receive is taken in the states Init and Connected");
     }
 
-    /// Looks at both queues, and checks what ended: all of it well.
+    /// Reaps both queues, and checks that everything that has ended did so correctly.
     pub(super) fn step(&mut self) {
         for side in [0, 1] {
             let at_most = 1 + self.dice.below(20);
@@ -250,12 +253,12 @@ impl Pair {
         }
     }
 
-    /// Looks at both queues; what ended is the caller's to judge.
+    /// Reaps both queues, and leaves the checks to the caller.
     pub(super) fn reap(&mut self) -> [Vec<Ended>; 2] {
         [0, 1].map(|side| self.ends[side].reap(8))
     }
 
-    /// Until all Jobs of both sides have ended, with receives for their messages.
+    /// Runs until all Jobs of both sides have ended, and posts receives for their messages.
     pub(super) fn drain(&mut self) {
         self.drain_but("duty 1: each accepted Job completes", |pair| {
             let busy = |end: &End| end.in_flight(Table::Jobs) > 0;
@@ -273,14 +276,14 @@ impl Pair {
         });
     }
 
-    /// Posts all receives that are not, if messages are on their way.
+    /// Posts free receives for messages that are on their way.
     fn post_free(&mut self, side: usize) {
         let waiting = self.sides[side].incoming.len();
         let posted = self.ends[side].in_flight(Table::Receives);
         let free = |index: &u32| !self.ends[side].receives[*index as usize].in_flight;
         let free: Vec<u32> = (0..self.plan.receives).filter(free).collect();
         let missing = &free[..free.len().min(waiting.saturating_sub(posted))];
-        // In one call, or in several.
+        // Posts them in one call or in several.
         for indices in missing.chunks(1 + self.dice.below(4)) {
             let place = |&index: &u32| {
                 let room = self.plan.cell / 2 + self.dice.below(20);
@@ -295,13 +298,14 @@ impl Pair {
         }
     }
 
-    /// The room of a message that is certain to fit into a cell, and into a receive of
-    /// [`Pair::post`].
+    /// Returns the length of the longest message that certainly fits into a cell and into a receive
+    /// of [`Pair::post`].
     pub(super) fn longest(&self) -> usize {
         self.peers.within(self.plan.cell / 2)
     }
 
-    /// One of each kind of operation, from both sides, to their ends: the connection works.
+    /// Runs one operation of each kind from both sides to its end, to check that the connection
+    /// works.
     pub(super) fn works(&mut self, indices: Range<u32>) {
         for side in [0, 1] {
             for index in indices.clone() {
@@ -313,13 +317,13 @@ impl Pair {
         self.drain();
     }
 
-    /// A message, with this immediate if the devices have such.
+    /// Returns a send with this immediate, or without one if the devices do not have immediates.
     pub(super) fn message(&self, immediate: u32) -> Verb {
         let send_imm = self.peers.both(|caps| caps.send_imm);
         Verb::Send(send_imm.then_some(immediate))
     }
 
-    /// The kinds that the devices have, by number.
+    /// Returns a kind of operation that the devices have, by number.
     pub(super) fn verb(&mut self, number: usize) -> Verb {
         let immediate = self.dice.below(1 << 32) as u32;
         let mut verbs = vec![
@@ -340,12 +344,12 @@ impl Pair {
         verbs[number % verbs.len()]
     }
 
-    /// Messages that no receive will get.
+    /// Forgets messages that no receive will get.
     pub(super) fn forget_messages(&mut self) {
         self.sides.iter_mut().for_each(|side| side.incoming.clear());
     }
 
-    /// Nothing that nobody has was touched, on either side.
+    /// Checks that no unused cell was touched, on either side.
     pub(super) fn check_all(&mut self, or_else: &str) {
         for side in [0, 1] {
             self.ends[side].check_all(or_else);
@@ -356,7 +360,7 @@ impl Pair {
 impl Drop for Pair {
     fn drop(&mut self) {
         if !self.ends.iter().all(|end| end.over) {
-            // A check failed: as for the ends' own memory.
+            // A check has failed: the memory is leaked, like that of the ends.
             mem::forget(mem::take(&mut self.sides));
         }
     }

@@ -1,5 +1,5 @@
-//! Endpoint duty 4: messages that are pulled, one by one, from endpoints that nobody posts receives
-//! to.
+//! Checks of endpoint duty 4: messages are pulled one by one from endpoints without posted
+//! receives.
 
 use std::ops::Range;
 
@@ -11,20 +11,23 @@ use tokio_doca::device::contract::{Completion, EndpointState};
 use tokio_doca::error::{ErrorKind, Reason};
 
 const CELL: usize = 1024;
-/// More than one packet has.
+/// Larger than a packet.
 const LARGE: usize = 64 << 10;
 const STEPS: usize = 300;
 
-/// Endpoint duty 4: messages of an endpoint with a `pooled_room` are taken whole, once, and in
-/// order; the peer has the credits that it was lent, and no more; who found no message is told of
-/// the next one; the messages of a peer that has left are still taken; and a reset drops them.
+/// Checks endpoint duty 4 for an endpoint with a `pooled_room`:
+///
+/// - Each message is taken whole, once, and in order.
+/// - The peer has exactly the credits that it was lent.
+/// - A taker that has found no message is notified of the next one.
+/// - The messages of a peer that has left can still be taken. A reset drops them.
 ///
 /// A device whose `max_pooled_room` is 0 has no such endpoints, and passes.
 ///
 /// # Panics
 ///
-/// If a message is lost, changed, told twice or out of order, if nobody is told of one, or if a
-/// message takes a credit that was not lent.
+/// Panics if a message is lost, changed, taken twice or out of order, if a notification is missing,
+/// or if a message uses a credit that was not lent.
 pub fn pooled_messages_are_taken_in_order(peers: impl Into<Peers>) {
     watched("pooled_messages_are_taken_in_order", peers, |peers| {
         if peers.least(|caps| caps.max_pooled_room as u64) == 0 {
@@ -47,7 +50,7 @@ fn pair(peers: &Peers, cell: usize) -> Pair {
         .least(|caps| caps.max_pooled_room as u64)
         .min(cell / 2);
     let plan = Plan::new(peers, cell);
-    // Fewer than Jobs, where there are several: the last one waits.
+    // Fewer credits than Jobs, if there are several Jobs, so that the last one waits.
     let credits = 1 << (plan.jobs / 2).max(1).ilog2();
     let plan = Plan {
         pooled_room: Some(room),
@@ -58,7 +61,7 @@ fn pair(peers: &Peers, cell: usize) -> Pair {
 }
 
 impl Pair {
-    /// Sends messages of the Jobs with these indices.
+    /// Sends messages by the Jobs with these indices.
     fn send(&mut self, side: usize, indices: Range<u32>, len: usize) {
         for index in indices.clone() {
             let verb = self.message(index);
@@ -67,7 +70,7 @@ impl Pair {
         self.submit(side, &indices.collect::<Vec<_>>());
     }
 
-    /// Takes a message, if there is one. Returns whether there was.
+    /// Takes a message if there is one. Returns true if there was.
     fn take(&mut self, side: usize) -> bool {
         let room = self.plan.cell / 2;
         let pieces = self.pieces(side, Table::Receives, room);
@@ -81,7 +84,7 @@ impl Pair {
         true
     }
 
-    /// Looks at both queues, and checks what ended, until this holds.
+    /// Reaps both queues and checks the results, until `holds` returns true.
     fn step_until(&mut self, what: &str, holds: impl Fn(&Pair) -> bool) {
         let deadline = self.deadline();
         wait_for(deadline, what, || {
@@ -90,7 +93,7 @@ impl Pair {
         });
     }
 
-    /// Until all Jobs have ended, which are checked, and all messages were taken.
+    /// Runs until all Jobs have ended and all messages were taken, and checks them.
     fn settle_all(&mut self) {
         let deadline = self.deadline();
         let what = "endpoint duty 4: each message is there to be taken";
@@ -107,7 +110,7 @@ impl Pair {
     }
 }
 
-/// All kinds of operations, of both sides at once, inline and not.
+/// Runs random operations of all kinds from both sides at once, inline and submitted.
 fn at_random(peers: &Peers, cell: usize) {
     let mut pair = pair(peers, cell);
     for _ in 0..STEPS * CELL / cell + 20 {
@@ -133,7 +136,7 @@ fn at_random(peers: &Peers, cell: usize) {
     pair.finish();
 }
 
-/// One message more than credits waits until a message was taken.
+/// One message more than there are credits must wait until a message is taken.
 fn credits_are_kept(peers: &Peers) {
     let mut pair = pair(peers, CELL);
     let credits = pair.plan.receives;
@@ -186,7 +189,7 @@ fn who_asked_is_told(peers: &Peers) {
     pair.finish();
 }
 
-/// More messages than there are credits, of which its side has looked at the first alone.
+/// Sends more messages than there are credits, of which the receiver has waited only for the first.
 fn who_kept_up_is_told(peers: &Peers) {
     let mut pair = pair(peers, CELL);
     for round in 0..2 * pair.plan.receives as usize + 1 {

@@ -1,4 +1,4 @@
-//! Duty 3: an operation that was not accepted was never seen.
+//! Checks of duty 3: the device never sees an operation that was not accepted.
 
 use super::Peers;
 use super::end::{Plan, Table};
@@ -6,14 +6,14 @@ use super::pair::Pair;
 
 const CELL: usize = 1024;
 
-/// Duty 3: an operation that is refused moves nothing, is no message and never completes, and can
-/// be submitted again.
+/// Checks duty 3: a refused operation moves nothing, sends no message, never completes, and can be
+/// submitted again.
 ///
-/// `refuse_next` makes the device refuse a Job of the next batch, for a while.
+/// `refuse_next` must make the device refuse a Job of the next batch, temporarily.
 ///
 /// # Panics
 ///
-/// If nothing is refused, or if what was refused leaves a trace.
+/// Panics if nothing is refused, or if a refused operation leaves a trace.
 pub fn a_refused_operation_was_never_seen(peers: impl Into<Peers>, refuse_next: &mut dyn FnMut()) {
     let peers = &peers.into();
     for round in 0..20 {
@@ -41,7 +41,7 @@ pub fn a_refused_operation_was_never_seen(peers: impl Into<Peers>, refuse_next: 
             pair.ends[0].check(Table::Jobs, index, or_else);
             pair.check_remote(0, index, or_else);
         }
-        // Every other round they are submitted again, under the same Tokens.
+        // In every other round the refused operations are submitted again, under the same Tokens.
         if round % 2 == 1 {
             pair.submit(0, refused);
             pair.drain();

@@ -1,4 +1,4 @@
-//! Endpoint duty 3: after a reset nothing is touched any more.
+//! Checks of endpoint duty 3: after a reset the endpoint touches no memory any more.
 
 use std::time::Instant;
 
@@ -10,14 +10,14 @@ use tokio_doca::error::JobError;
 
 const CELL: usize = 1024;
 
-/// Endpoint duty 3: an endpoint is reset with Jobs and receives in flight. They end flushed, their
-/// memory is left alone, the peer comes to the state Error, the old blob is worth nothing, and both
-/// connect again.
+/// Checks endpoint duty 3: an endpoint is reset with Jobs and receives in flight. They end flushed,
+/// and their memory is not touched any more. The peer enters the state Error, the old blob is
+/// invalid, and both can connect again.
 ///
 /// # Panics
 ///
-/// If memory is touched after the reset, something does not end or does not end flushed, or if they
-/// do not connect again.
+/// Panics if memory is touched after the reset, if something in flight does not end or does not end
+/// flushed, or if the endpoints do not reconnect.
 pub fn a_reset_ends_all(peers: impl Into<Peers>) {
     watched("a_reset_ends_all", peers, |peers| {
         in_init(peers);
@@ -27,7 +27,7 @@ pub fn a_reset_ends_all(peers: impl Into<Peers>) {
     });
 }
 
-/// Receives that wait for a connection end too.
+/// Receives that wait for a connection must end too.
 fn in_init(peers: &Peers) {
     let mut pair = Pair::apart(peers, Plan::new(peers, CELL));
     pair.post(0, 0, 100);
@@ -48,7 +48,7 @@ fn in_flight(peers: &Peers, round: u32) {
     let mut pair = Pair::new(peers, Plan::new(peers, CELL));
     let plan = pair.plan;
     let old = pair.ends[0].endpoint().export();
-    // The peer has no receives, so that messages stay in flight; what is before them may be over.
+    // The peer has no receives, so that messages stay in flight; the Jobs before them may complete.
     for index in 0..plan.receives {
         pair.post(0, index, CELL / 2);
     }
@@ -60,7 +60,7 @@ fn in_flight(peers: &Peers, round: u32) {
             _ => Verb::Send(None),
         };
         pair.prepare(0, index, verb, len);
-        // On its way to receives that will not be there any more.
+        // Messages to receives that the reset will remove.
         pair.prepare(1, index, Verb::Send(None), len);
     }
     let all: Vec<u32> = (0..plan.jobs).collect();
@@ -71,7 +71,7 @@ fn in_flight(peers: &Peers, round: u32) {
     let early: Vec<_> = (0..round).flat_map(|_| pair.ends[0].reap(1)).collect();
     let endpoint = pair.ends[0].endpoint().clone();
     endpoint.reset();
-    // From here on nothing of it is touched, whether it was reaped or not.
+    // From here on no cell may be touched, whether it was reaped or not.
     for (table, cells) in [(Table::Jobs, plan.jobs), (Table::Receives, plan.receives)] {
         (0..cells).for_each(|index| pair.ends[0].fill(table, index));
     }
@@ -99,14 +99,14 @@ fn in_flight(peers: &Peers, round: u32) {
     );
     let old = old.expect("a connected endpoint says what it exported");
     connects_anew(&mut pair, &old);
-    // Few, so that cells of what was in flight are left to look at.
+    // One Job only, so that the other cells that were in flight can still be checked.
     pair.works(0..1);
     pair.ends[0].check_all(or_else);
     pair.works(0..plan.jobs);
     pair.finish();
 }
 
-/// What was exported before a reset connects nothing, and what is exported afterwards does.
+/// A blob that was exported before a reset must be refused, and a new one must connect.
 fn connects_anew(pair: &mut Pair, old: &[u8]) {
     let deadline = Instant::now() + pair.deadline();
     let connected = pair.ends[1].endpoint().connect(old, deadline);
@@ -119,7 +119,7 @@ fn connects_anew(pair: &mut Pair, old: &[u8]) {
 }
 
 impl Pair {
-    /// What an end has in flight ends; appends how.
+    /// Waits until nothing of an end is in flight, and appends the results to `ended`.
     fn ends_of(&mut self, side: usize, ended: &mut Vec<Result<u64, JobError>>) {
         let what = "endpoint duty 3: the completions of what was reset come";
         crate::rig::wait_for(self.deadline(), what, || {
@@ -130,7 +130,7 @@ impl Pair {
         });
     }
 
-    /// Jobs of an end that may have failed already, or will.
+    /// Submits Jobs on an end that may have failed already, or will.
     fn submit_and_forget(&mut self, side: usize, indices: &[u32]) {
         let jobs: Vec<_> = indices
             .iter()

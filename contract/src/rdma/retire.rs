@@ -1,4 +1,4 @@
-//! Duty 6, of an endpoint and of its queue.
+//! Checks of duty 6 for an endpoint and its queue.
 #![expect(unsafe_code, reason = "retires endpoints and queues")]
 
 use std::sync::Arc;
@@ -12,12 +12,13 @@ use tokio_doca::device::contract::{EndpointState, Queue, Segment, Verb};
 
 const CELL: usize = 1024;
 
-/// What `retire` is given: it tells when it is dropped, and spoils what nobody may touch any more.
+/// The argument of `retire`. When dropped, it counts that and overwrites memory that nothing may
+/// touch.
 struct Kept {
     drops: Arc<AtomicU32>,
     arena: Arc<Arena>,
-    /// Where memory was in flight, and what is written there when the provider says that it is not
-    /// any more.
+    /// The offsets of memory that was in flight, and the bytes that are written there on the drop,
+    /// when the provider declares that nothing is in flight.
     canaries: Vec<(usize, Vec<u8>)>,
     #[expect(dead_code, reason = "they are kept")]
     lists: Vec<Box<[Segment]>>,
@@ -35,7 +36,8 @@ impl Drop for Kept {
 }
 
 impl End {
-    /// What is kept for the receives that are posted; their cells hold canaries once it is dropped.
+    /// Makes the argument of `retire` for the posted receives. Their cells are expected to hold the
+    /// canaries, which are written when it is dropped.
     fn keep(&mut self, drops: &Arc<AtomicU32>) -> Arc<Kept> {
         let posted = (0..self.receives.len()).filter(|&index| self.receives[index].in_flight);
         let posted: Vec<u32> = posted.map(|index| index as u32).collect();
@@ -58,15 +60,15 @@ impl End {
 }
 
 impl Pair {
-    /// Retires an endpoint, with receives posted or without, and waits until what it keeps is
-    /// dropped. What its Jobs answered is dropped.
+    /// Retires an endpoint, with or without posted receives, and waits until the argument of
+    /// `retire` is dropped. The answers of its Jobs are ignored.
     pub(super) fn retire_endpoint(&mut self, side: usize) {
         let drops = Arc::new(AtomicU32::new(0));
         let end = &mut self.ends[side];
         let keep = end.keep(&drops);
         let endpoint = end.endpoint.take().expect("it is retired once");
-        // SAFETY: `keep` has the memory of all receives, and nobody posts any more: the handle is
-        // gone.
+        // SAFETY: `keep` has the memory of all receives, and nothing posts any more, because the
+        // handle is taken out.
         unsafe { endpoint.retire(keep) };
         drop(endpoint);
         self.wait(
@@ -83,7 +85,7 @@ impl Pair {
         }
     }
 
-    /// Retires both ends, with nothing in flight but receives, and looks what happened meanwhile.
+    /// Retires both ends, with only receives in flight, and checks what happened meanwhile.
     pub(super) fn finish(mut self) {
         for side in [0, 1] {
             if self.ends[side].endpoint.is_some() {
@@ -98,8 +100,8 @@ impl Pair {
         let drops = Arc::new(AtomicU32::new(0));
         for end in &mut self.ends {
             let keep = end.keep(&drops);
-            // SAFETY: nothing is in flight, `keep` holds the arena, and nobody submits or reaps any
-            // more.
+            // SAFETY: nothing is in flight, `keep` holds the arena, and nothing submits or reaps
+            // any more.
             unsafe { end.queue.retire(keep, 0) };
         }
         let deadline = self.peers.deadline;
@@ -115,16 +117,16 @@ impl Pair {
     }
 }
 
-/// Duty 6 and endpoint duty 2: who retires an endpoint has its receives' memory back, and the Jobs'
-/// completions; its peer comes to the state Error, and its receives end.
+/// Checks duty 6 and endpoint duty 2: retiring an endpoint returns its receives' memory, and its
+/// Jobs complete. Its peer enters the state Error, and the peer's receives end.
 ///
 /// # Panics
 ///
-/// If what is kept is dropped never, or memory is touched after that, or if the peer does not hear
-/// of it.
+/// Panics if the argument of `retire` is never dropped, if memory is touched after that, or if the
+/// peer does not detect the end.
 pub fn retired_receives_are_left_alone(peers: impl Into<Peers>) {
     watched("retired_receives_are_left_alone", peers, |peers| {
-        // Never connected, and never used.
+        // This pair is never connected and never used.
         Pair::apart(peers, Plan::new(peers, CELL)).finish();
         let mut apart = Pair::apart(peers, Plan::new(peers, CELL));
         apart.post(0, 0, 100);
@@ -139,7 +141,7 @@ pub fn retired_receives_are_left_alone(peers: impl Into<Peers>) {
                     }
                 }
             }
-            // In every other round with messages under way to what is retired.
+            // In every other round, messages are on their way to the endpoint that is retired.
             let len = pair.longest();
             for index in 0..pair.plan.jobs {
                 pair.prepare(1, index, Verb::Send(None), len);

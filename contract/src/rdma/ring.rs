@@ -1,4 +1,4 @@
-//! Duty 5, where the peer ends what is waited for.
+//! Checks of duty 5 for waits that the peer completes.
 
 use std::thread;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use tokio_doca::device::contract::Armed;
 const CELL: usize = 1024;
 const ROUNDS: u64 = 50;
 
-/// Duty 5: a message rings the queue that it comes to, and the end of a Job the one that it came
-/// from: once for each `arm`, and not without.
+/// Checks duty 5: a message signals the queue that receives it, and the completion of a Job signals
+/// the queue of its sender: once for each `arm`, and not without one.
 ///
 /// # Panics
 ///
-/// If a ring is missing, or there is one too many.
+/// Panics if a signal is missing, or if there is one too many.
 pub fn armed_messages_ring_once(peers: impl Into<Peers>) {
     watched("armed_messages_ring_once", peers, |peers| {
         nothing_rings_unless_armed(peers);
@@ -39,7 +39,7 @@ fn each_arm_rings(peers: &Peers) {
     let mut pair = Pair::new(peers, Plan::new(peers, CELL));
     let (mut arms, mut rings) = ([0, 0], [0, 0]);
     for round in 0..ROUNDS as usize {
-        // To the other side, and back to this one when it is over.
+        // Alternates the direction of the message.
         let side = round % 2;
         for one in [0, 1] {
             while !pair.ends[one].receives[0].in_flight {
@@ -52,8 +52,8 @@ fn each_arm_rings(peers: &Peers) {
             pair.arm_and_look(one, &mut arms);
         }
         pair.submit(side, &[0]);
-        // The peer sleeps until it rings, and so does who sent. A ring may find nothing: who looks
-        // arms again.
+        // Both the receiver and the sender sleep until their queue signals. A signal may come
+        // without a completion; then the side arms again.
         let mut over = [false; 2];
         let what = "duty 5: armed, and a message came, or a Job ended: it did not ring";
         wait_for(peers.deadline, what, || {
@@ -89,7 +89,7 @@ fn each_arm_rings(peers: &Peers) {
 }
 
 impl Pair {
-    /// Arms until nothing waits; whether there was something.
+    /// Arms until no completion is waiting. Returns true if there was one.
     fn arm_and_look(&mut self, side: usize, arms: &mut [u64; 2]) -> bool {
         let mut found = false;
         wait_for(
@@ -110,12 +110,12 @@ impl Pair {
     }
 }
 
-/// Duty 5, as a race: messages come at any moment, while who waits for them arms. It sleeps if
-/// `arm` or a look found nothing.
+/// Checks duty 5 in a race: messages come at any moment while the receiver arms. The receiver
+/// sleeps if `arm` or a poll has found nothing.
 ///
 /// # Panics
 ///
-/// If it sleeps for ever.
+/// Panics if the receiver sleeps for ever.
 pub fn no_message_is_slept_through(peers: impl Into<Peers>) {
     watched("no_message_is_slept_through", peers, |peers| {
         let mut pair = Pair::new(peers, Plan::new(peers, CELL));
@@ -124,7 +124,7 @@ pub fn no_message_is_slept_through(peers: impl Into<Peers>) {
             let all = pair.plan.jobs.min(pair.plan.receives);
             let mut jobs = Vec::new();
             for index in 0..all {
-                // Those that were posted stay, and are used first.
+                // Receives that are still posted stay, and are used first.
                 if !pair.ends[1 - side].receives[index as usize].in_flight {
                     pair.post(1 - side, index, CELL / 2);
                 }
@@ -141,7 +141,7 @@ pub fn no_message_is_slept_through(peers: impl Into<Peers>) {
                 0 => (&mut one[0], &mut other[0]),
                 _ => (&mut other[0], &mut one[0]),
             };
-            // Each awaits one kind, by its own rings.
+            // Each side waits for one kind of completion, by the signals of its own queue.
             let believes = round % 4 < 2;
             let left = sleeper.in_flight(Table::Receives) - all as usize;
             let (sent, received) = thread::scope(|scope| {
@@ -169,7 +169,7 @@ pub fn no_message_is_slept_through(peers: impl Into<Peers>) {
     });
 }
 
-/// Until so many are left in flight.
+/// Sleeps until at most `left` are in flight.
 fn sleep_until(
     end: &mut End,
     table: Table,
@@ -180,8 +180,8 @@ fn sleep_until(
     let mut ended = Vec::new();
     while end.in_flight(table) > left {
         let armed = end.queue.arm() == Armed::Armed;
-        // Who was told Armed may sleep at once: `arm` looks itself. In every other round it is
-        // believed.
+        // After `Armed` a caller may sleep at once, since `arm` polls itself. `believes` says
+        // whether this caller does so.
         let at_most = 1 + end.dice.below(4);
         let found = if armed && believes {
             Vec::new()

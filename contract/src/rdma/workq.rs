@@ -1,4 +1,4 @@
-//! The duties together: endpoints under a WorkQ each, driven through the crate, in both modes.
+//! Checks of all duties together: each endpoint under a WorkQ, through the crate, in both modes.
 
 use std::future::Future;
 use std::pin::pin;
@@ -55,12 +55,12 @@ impl Bench {
         }
     }
 
-    /// Another Rdma on the same WorkQ.
+    /// Makes another Rdma on the same WorkQ.
     fn beside(&self, peers: &Peers, side: usize) -> Bench {
         Bench::on(peers, side, self.workq.clone(), 1)
     }
 
-    /// Connects two that are in the state Init.
+    /// Connects two sides that are in the state Init.
     pub(super) fn connect(pair: &[Bench; 2]) {
         let blobs = pair
             .each_ref()
@@ -81,14 +81,15 @@ impl Bench {
         buf
     }
 
-    /// Without a runtime, in `Mode::BusyPoll`: this side's, while the other's WorkQ is polled too.
+    /// Runs a future of this side without a runtime, in `Mode::BusyPoll`. Polls the other WorkQ as
+    /// well.
     pub(super) fn block_on<F: Future>(&self, other: &Bench, future: F) -> F::Output {
         let both = (future, async {});
         block_on_both(self, other, both).0
     }
 }
 
-/// Both futures, of a side each, without a runtime: both WorkQs are looked at by turns.
+/// Runs one future of each side without a runtime, and polls both WorkQs in turn.
 pub(super) fn block_on_both<A: Future, B: Future>(
     one: &Bench,
     other: &Bench,
@@ -114,7 +115,7 @@ pub(super) fn block_on_both<A: Future, B: Future>(
 ///
 /// # Panics
 ///
-/// If an operation fails, never ends, or does something else than it must, or if a message is lost.
+/// Panics if an operation fails, never ends or has a wrong effect, or if a message is lost.
 pub fn rdma_busy_polls(peers: impl Into<Peers>) {
     watched("Mode::BusyPoll", peers, |peers| {
         let pair = Arc::new([0, 1].map(|side| Bench::new(peers, side, Mode::BusyPoll, 1)));
@@ -126,11 +127,12 @@ pub fn rdma_busy_polls(peers: impl Into<Peers>) {
     });
 }
 
-/// The same in [`Mode::EventDriven`], each side in a task of its own on a Tokio runtime.
+/// Drives endpoints as [`rdma_busy_polls`] does, but in [`Mode::EventDriven`], with each side in a
+/// task of its own on a Tokio runtime.
 ///
 /// # Panics
 ///
-/// As [`rdma_busy_polls`].
+/// Panics as [`rdma_busy_polls`] does.
 pub fn rdma_sleeps_and_wakes(peers: impl Into<Peers>) {
     watched("Mode::EventDriven", peers, |peers| {
         let runtime = Builder::new_current_thread().enable_io().build();
@@ -163,7 +165,7 @@ async fn traffic(peers: &Peers, pair: Arc<[Bench; 2]>) {
     messages(peers, here, there).await;
     join(ping(peers, here, true), ping(peers, there, false)).await;
     dropped_receives(peers, here, there).await;
-    // Receives of before are flushed, and their memory comes home.
+    // Earlier receives are flushed, and their memory returns to the pool.
     let waiting = there
         .rdma
         .recv(there.pool.alloc().await)
@@ -174,7 +176,7 @@ async fn traffic(peers: &Peers, pair: Arc<[Bench; 2]>) {
     assert_eq!(error.reason(), Reason::Flushed, "endpoint duty 3: {error}");
     here.rdma.reset().expect("it is open");
     Bench::connect(&pair);
-    // Others on the same WorkQs.
+    // Adds more Rdmas on the same WorkQs.
     let more = [(); 3].map(|()| [0, 1].map(|side| pair[side].beside(peers, side)));
     for pair in &more {
         Bench::connect(pair);
@@ -190,7 +192,7 @@ async fn traffic(peers: &Peers, pair: Arc<[Bench; 2]>) {
 
 const OPERATES: &str = "an operation does what it says";
 
-/// A message, with an immediate or without, and an empty one.
+/// Sends a message, with or without an immediate, and an empty one.
 async fn send_and_receive(peers: &Peers, here: &Bench, there: &Bench, immediate: Option<u32>) {
     let (a, b) = (&here.rdma, &there.rdma);
     let (len, what) = (peers.within(5), OPERATES);
@@ -234,7 +236,7 @@ async fn send_and_receive(peers: &Peers, here: &Bench, there: &Bench, immediate:
     );
 }
 
-/// All eight, one after the other.
+/// Runs all eight operations, one after the other.
 async fn operations(peers: &Peers, here: &Bench, there: &Bench) {
     let (a, b) = (&here.rdma, &there.rdma);
     let memory = Memory::new(peers, 1, ELEMENT, ALL);
@@ -283,7 +285,7 @@ async fn operations(peers: &Peers, here: &Bench, there: &Bench) {
     }
 }
 
-/// Many messages to each side at once, more than there are receives and Slots.
+/// Sends many messages in both directions at once, more than there are receives and slots.
 async fn messages(peers: &Peers, here: &Bench, there: &Bench) {
     let send = |from: &Bench, seed: usize| {
         let rdma = from.rdma.clone();
@@ -325,8 +327,9 @@ fn text(peers: &Peers, seed: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + seed * 7) as u8).collect()
 }
 
-/// One message at a time, there and back: each side sleeps until it comes. Its receive is posted
-/// before the peer sends, so that no time limit of the connection counts, however slow the machine.
+/// Sends one message at a time, there and back. Each side sleeps until the message comes. The
+/// receive is posted before the peer sends, so that no time limit of the connection applies on a
+/// slow machine.
 async fn ping(peers: &Peers, bench: &Bench, begins: bool) {
     let post = async || {
         let dst = bench.pool.alloc().await;
@@ -356,7 +359,7 @@ async fn ping(peers: &Peers, bench: &Bench, begins: bool) {
     }
 }
 
-/// Who gives up a receive loses no message.
+/// Checks that dropping a receive loses no message.
 async fn dropped_receives(peers: &Peers, here: &Bench, there: &Bench) {
     for round in 0..ROUNDS {
         for _ in 0..round % 3 {

@@ -1,5 +1,5 @@
-//! Measures the performance target R10: the rate of requests over RDMA, event-driven and busy-polling,
-//! relative to TCP on the loopback device. Each side is a process with one thread.
+//! Measures the performance target R10: the rate of requests over RDMA, event-driven and
+//! busy-polling, relative to TCP on the loopback device. Each side is a process with one thread.
 //!
 //! ```text
 //! $ cargo run --release --bin r10              # all cases, five rounds of half a second each
